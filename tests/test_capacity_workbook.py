@@ -43,6 +43,7 @@ DEPLOYMENTS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("mixtral-8x7b", "h100-sxm", {"tp": 2, "ep": 2, "calibration": "none"}, {"burstiness": 2.0}),
     ("deepseek-v3", "h100-sxm", {"tp": 8}, {"batch": 2000}),  # out of memory
     ("gpt-oss-20b", "b200-sxm", {"kv": "fp8"}, {"batch": 1, "cached": 1000, "isl": 1100}),
+    ("gemma-3-4b", "h100-sxm", {"images": 2, "image_size": "640x480"}, {"batch": 4}),
 ]
 """Every kind of parallelism, of policy and of cost; and what else is typed in."""
 
@@ -185,6 +186,10 @@ class TestCells:
 class TestAnswers:
     def test_the_cached_results_are_those_of_estimate(self, values: Opened) -> None:
         assert assert_answers(values, {}) == "FITS"
+
+    def test_images_come_to_the_text_of_a_prompt(self, tmp_path: Path) -> None:
+        write_workbook(tmp_path / "seen.xlsx", one("gemma-3-4b", "h100-sxm", {"images": 2}), PLANNED)
+        assert_answers(Opened(tmp_path / "seen.xlsx", values=True), {"images": 2})
 
     def test_the_sweeps_are_points_of_their_own(self, values: Opened) -> None:
         sheet = values.book["Batch sweep"]

@@ -6,6 +6,7 @@ The keys are those that the tools write; every number in these files is invented
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -14,11 +15,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
-from rooflinekit.evidence.benchmark_runs import LoadPoint, LoadPrediction, predict_load
+from rooflinekit.evidence.benchmark_runs import LoadPrediction, predict_load
 from rooflinekit.evidence.compare import CAUSES, Given, attribute, compare
 from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp, read_measurements
 from rooflinekit.model.memory.capacity import make_memory_model
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.closed_form import Traffic
+from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, SpecError
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.answers import document_of
@@ -333,7 +336,7 @@ def test_an_overloaded_run_is_json_and_says_so(tmp_path):
 
 PARTS = {"step": 8.0, "interference": 1.0, "prefill": 40.0, "queue": 60.0}
 EXPECTED = LoadPrediction(100.0, 9.0, 100.0 + 255 * 9.0, 2700.0, PARTS, 32)
-LOAD = LoadPoint(1024, 256, users=32, requests=320)
+LOAD = Traffic(1024, 256, requests=10)
 RUN = Measurement(
     "run", "t", Facts(), Spread(150.0, low=45.0), Spread(11.0), Spread(11.0, p50=8.5), Spread(2960.0), 2560.0, 10.0
 )
@@ -362,7 +365,7 @@ runs = st.builds(
 @given(runs, st.integers(1, 400), st.integers(1, 5000))
 def test_the_causes_always_add_up_to_the_gap(run, running, osl):
     total = EXPECTED.ttft_ms + (osl - 1) * EXPECTED.tpot_ms
-    gap = attribute(run, replace(EXPECTED, running=running, e2e_ms=total), LoadPoint(1024, osl, running))
+    gap = attribute(run, replace(EXPECTED, running=running, e2e_ms=total), Traffic(1024, osl))
     parts = sum(getattr(gap, f"{cause}_ms") for cause in CAUSES)
     assert parts == pytest.approx(gap.e2e_ms, rel=1e-9, abs=1e-6 * osl)
 
@@ -372,9 +375,9 @@ def test_what_a_file_cannot_tell_apart_is_said():
     assert (blind.interference_ms, blind.step_ms) == (0.0, 255 * 2.0)
     assert blind.queue_ms == 50.0
     assert len(blind.notes) == 2
-    crowded = attribute(RUN, EXPECTED, LoadPoint(8192, 32, users=32))  # four chunks each: every gap holds one
+    crowded = attribute(RUN, EXPECTED, Traffic(8192, 32))  # four chunks each: every gap holds one
     assert crowded.interference_ms == 0.0
-    alone = attribute(replace(RUN, ttft=Spread(150.0)), replace(EXPECTED, running=1), LoadPoint(1024, 256, 1))
+    alone = attribute(replace(RUN, ttft=Spread(150.0)), replace(EXPECTED, running=1), Traffic(1024, 256))
     assert alone.queue_ms == 0.0
     assert attribute(replace(RUN, ttft=Spread(p50=1.0)), EXPECTED, LOAD) is None
 
@@ -390,11 +393,16 @@ def predictor(plan_of):
 
 @pytest.fixture(scope="module")
 def loaded(predictor):
-    return lambda point: predict_load(predictor, point)  # a function: Hypothesis prints the arguments of a test
+    """A function: Hypothesis prints the arguments of a test."""
+
+    def predicted(isl, osl, users=None, rate=None, **more):
+        return predict_load(predictor, LoadQuestion(users, rate, Traffic(isl, osl, **more), None, None))
+
+    return predicted
 
 
 def test_tpot_is_the_step_and_a_share_of_every_other_prefill(loaded, predictor):
-    found = loaded(LoadPoint(1024, 256, users=32, requests=320))
+    found = loaded(1024, 256, users=32, requests=10)
     step = predictor.evaluate(Workload(32.0, 1024.0, 256.0)).tpot.expected * 1e3
     prefill = predictor.evaluate(Workload(1.0, 1024.0, 256.0)).ttft.expected * 1e3
     # beside decodes a prompt costs less than by itself, and more than nothing
@@ -406,14 +414,14 @@ def test_tpot_is_the_step_and_a_share_of_every_other_prefill(loaded, predictor):
 
 
 def test_one_user_meets_neither_queue_nor_interference(loaded):
-    found = loaded(LoadPoint(1024, 256, users=1))
+    found = loaded(1024, 256, users=1)
     assert (found.parts["queue"], found.parts["interference"]) == pytest.approx((0.0, 0.0), abs=1e-6)
     assert found.output_tok_s == pytest.approx(256e3 / found.e2e_ms)
 
 
 @given(st.integers(1, 200), st.integers(64, 2048), st.integers(16, 1024))
 def test_more_users_wait_longer_and_get_more_out_together(loaded, users, isl, osl):
-    few, many = (loaded(LoadPoint(isl, osl, users=n)) for n in (users, 2 * users))
+    few, many = (loaded(isl, osl, users=n) for n in (users, 2 * users))
     assert many.tpot_ms >= few.tpot_ms
     assert many.e2e_ms >= few.e2e_ms
     if not many.note:
@@ -422,37 +430,37 @@ def test_more_users_wait_longer_and_get_more_out_together(loaded, users, isl, os
 
 @pytest.mark.parametrize("rate", [0.1, 1.0, 5.0])
 def test_an_open_loop_keeps_up_and_obeys_littles_law(loaded, rate):
-    found = loaded(LoadPoint(1024, 256, rate=rate))
+    found = loaded(1024, 256, rate=rate)
     assert found.output_tok_s == rate * 256
     assert found.running == pytest.approx(rate * found.e2e_ms / 1e3)
     assert found.note == ""
 
 
 def test_above_the_knee_it_is_unstable_and_says_the_rate_that_is_not(loaded):
-    found = loaded(LoadPoint(1024, 256, rate=1e4))
+    found = loaded(1024, 256, rate=1e4)
     assert found.note.startswith("unstable: 10000 requests/s exceed the ")
     most = float(found.note.split()[5])
-    assert not loaded(LoadPoint(1024, 256, rate=0.98 * most)).note
-    assert loaded(LoadPoint(1024, 256, rate=1.02 * most)).note
+    assert not loaded(1024, 256, rate=0.98 * most).note
+    assert loaded(1024, 256, rate=1.02 * most).note
 
 
 def test_a_burst_waits_half_as_long_as_a_loop_that_goes_on(loaded):
     """Four waves of 16: who waits for a turn waits 1.5 of them on average, in a loop without end three."""
-    once, loop = (loaded(LoadPoint(1024, 256, users=64, requests=n, most=16)) for n in (64, None))
-    alone = [loaded(LoadPoint(1024, 256, users=16, requests=n)) for n in (16, None)]
+    once, loop = (loaded(1024, 256, users=64, requests=n, most=16) for n in (1, math.inf))
+    alone = [loaded(1024, 256, users=16, requests=n) for n in (1, math.inf)]
     assert once.parts["queue"] - alone[0].parts["queue"] == pytest.approx(1.5 * alone[0].e2e_ms)
     assert loop.parts["queue"] - alone[1].parts["queue"] == pytest.approx(3.0 * alone[1].e2e_ms)
     assert loop.output_tok_s == pytest.approx(64 * 256e3 / loop.e2e_ms)  # Little's law
 
 
 def test_more_requests_than_fit_cap_the_batch_and_wait(loaded):
-    free, capped = (loaded(LoadPoint(1024, 256, users=64, most=most)) for most in (None, 16))
+    free, capped = (loaded(1024, 256, users=64, most=most) for most in (math.inf, 16))
     assert (capped.running, free.running) == pytest.approx((16, 64))
     assert capped.tpot_ms < free.tpot_ms
     assert capped.ttft_ms > free.ttft_ms
     assert "16 of 64" in capped.note
     with pytest.raises(DoesNotFitError, match="not one request"):
-        loaded(LoadPoint(10**8, 256, users=1))
+        loaded(10**8, 256, users=1)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

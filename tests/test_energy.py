@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import rooflinekit as rk
 from rooflinekit.evidence.accuracy import kernel_accuracy
 from rooflinekit.evidence.accuracy_energy import energy_accuracy
-from rooflinekit.model.power import PARTS, kernel_energy, step_energy
+from rooflinekit.model.power import PARTS, Energy, kernel_energy
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.dtype import Dtype
@@ -54,8 +54,8 @@ def test_more_work_in_the_same_time_never_takes_less(chip, size, factor):
 def test_energy_adds_up_over_kernels_and_parts(chip, flops, weights):
     gpu = load_accelerator(chip).value
     one, other = timed(flops=flops), timed(weight_bytes=weights, seconds=2e-3)
-    both = step_energy((one, other), gpu, gpu.power)
     apart = [kernel_energy(each, gpu, gpu.power) for each in (one, other)]
+    both = sum(apart, Energy())
     assert both.total == pytest.approx(sum(each.total for each in apart))
     assert both.total == pytest.approx(sum(getattr(both, part) for part in PARTS))
 
@@ -112,10 +112,12 @@ def test_a_stand_in_is_wider_and_a_users_file_of_the_same_name_has_no_measured_l
 
 def test_arrays_and_numbers_give_the_same_energy(plan_of):
     plan = plan_of("mixtral-8x7b", "h200-sxm", "h200-sxm--vllm", tp=2)
-    gpu = plan.system.accelerator
     sizes = np.array([1.0, 16.0, 256.0])
-    many = step_energy(plan.time(Batch.decode(sizes, 1024.0)).kernels, gpu, gpu.power).total
-    each = [step_energy(plan.time(Batch.decode(size, 1024.0)).kernels, gpu, gpu.power).total for size in sizes]
+
+    def spent(batch):
+        return sum((plan.energy(each) for each in plan.time(Batch.decode(batch, 1024.0)).kernels), Energy()).total
+
+    many, each = spent(sizes), [spent(size) for size in sizes]
     assert many == pytest.approx(each, rel=1e-12)
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.evidence.benchmark_runs import Given, LoadPoint, predict_load
+from rooflinekit.evidence.benchmark_runs import Given, predict_load
 from rooflinekit.evidence.compare import compare
 from rooflinekit.evidence.engine_fit import fit_engine
 from rooflinekit.evidence.engine_fit.posterior import MOST, REACH, Linear, Parameter, Rows, solve
@@ -23,6 +23,8 @@ from rooflinekit.evidence.measured import Facts, is_benchmark
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.step import changed
+from rooflinekit.model.traffic.closed_form import Traffic
+from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
@@ -44,8 +46,8 @@ def predicted(load, tp=1, engine="vllm", **costs):
     resolved = resolve(MODEL, "h100-sxm", read_deployment({"tp": tp, "engine": engine}), None)
     plan = resolved.plan
     changed = replace(plan, engine=replace(plan.engine, costs=replace(plan.engine.costs, **costs)))
-    point = LoadPoint(isl, osl, users, None, 10 * users)
-    return predict_load(Predictor(changed, resolved.predictor.memory), point)
+    question = LoadQuestion(users, None, Traffic(isl, osl, requests=10.0), None, None)
+    return predict_load(Predictor(changed, resolved.predictor.memory), question)
 
 
 def as_vllm(load, found, tp=1):

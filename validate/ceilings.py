@@ -62,8 +62,8 @@ def bandwidth(kind: str, size: int, device: Device, seconds: float) -> dict[str,
 
 
 def rate(dtype: str, size: int, device: Device, seconds: float) -> dict[str, Any]:
-    """A square product; the FLOP/s of its best pass."""
-    case = next(gemm_cases([(size, size, size)], dtype, device))
+    """A square product by PyTorch; the FLOP/s of its best pass."""
+    *_, case = gemm_cases([(size, size, size)], dtype, device)
     timing = time_work(case.build(), device, seconds)
     flops: Numeric = 2.0 * float(size) ** 3
     return _row(timing, flops / min(timing.samples))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -23,9 +23,10 @@ CHECKS: tuple[Check, ...] = (
 
 
 def run_checks(
-    device: str, progress: Callable[[str], None] | None = None, *, dtype: torch.dtype | None = None, seed: int = 0
-) -> list[CheckResult]:
-    """Run every check on the device; `progress` hears the name of each group of checks as it starts.
+    device: str, progress: Callable[[str], None] | None = None, *, dtype: torch.dtype | None = None, seed: int = 0,
+    checks: Sequence[Check] | None = None,
+) -> list[CheckResult]:  # fmt: skip
+    """Run every check on the device, or some; `progress` hears the name of each group of checks as it starts.
 
     Inputs come from the seed and are drawn on the CPU. The format of the fused kernels is bf16 on a GPU and fp32 on a
     CPU, unless another is given: bf16 on a CPU shows beforehand how rounding on a GPU moves the results. A check that
@@ -35,7 +36,7 @@ def run_checks(
     trial = Trial(place, dtype or (torch.bfloat16 if place.type == "cuda" else torch.float32), seed)
     results: list[CheckResult] = []
     with torch.inference_mode(), _single_thread(), _full_fp32():
-        for check in CHECKS:
+        for check in CHECKS if checks is None else checks:
             if progress is not None:
                 progress(check.__name__)
             results += _results(check, trial)

@@ -93,9 +93,12 @@ def _checked(trial: Trial, cases: Iterable[Case], reference: Callable[..., Tenso
         name = f"{case.op} {case.shape['dtype']}, {case.backend} = float64"
         try:
             result = compare(name, *_both(trial, number, case, reference), _shown(case))
+            lost = False
         except Exception as error:
-            result = not_run(name, error)
+            result, lost = not_run(name, error), trial.device.type == "cuda"
         yield replace(result, kernel=case.kernel)
+        if lost:
+            torch.cuda.synchronize(trial.device)  # raises after a fault, of which the other kernels are innocent
 
 
 def _both(trial: Trial, number: int, case: Case, reference: Callable[..., Tensor]) -> tuple[Tensor, Tensor, float]:

@@ -28,8 +28,12 @@ from rooflinekit.validate.timing import summary
 
 __all__ = ["PROFILED", "EngineBench", "Served", "config_folder", "engine_points", "open_engine", "present"]
 
-_REPEATS, _NEW = 5, 32
-"""Times that a point is measured, and tokens that decode steps are averaged over."""
+_REPEATS, _LEAD, _NEW = 5, 16, 32
+"""Times that a point is measured; tokens of a sequence before decode steps are timed, and that these are averaged over.
+
+Prompts of a large batch take several steps, in which the first sequences already decode. Both a short and a long answer
+hold these steps and those of the end, where sequences finish one by one; their difference is full steps alone.
+"""
 PROFILED = 3
 """Points of which one step is profiled: the first ones, of both phases."""
 _SHARE = 0.85
@@ -52,6 +56,7 @@ class _Vllm:
         self._engine = LLM(
             model=folder, load_format="dummy", skip_tokenizer_init=True, enable_prefix_caching=False,
             max_model_len=longest, gpu_memory_utilization=_SHARE,
+            compilation_config={"cudagraph_capture_sizes": sorted({point.batch for point in GRID["cuda"]})},
         )  # fmt: skip
 
     def generate(self, prompts: list[list[int]], count: int) -> None:
@@ -89,7 +94,7 @@ def present() -> dict[str, str]:
 
 def engine_points(longest: int = 8192) -> tuple[Point, ...]:
     """The grid of B and T, without contexts that need long prompts to be filled."""
-    return tuple(point for point in GRID["cuda"] if point.context + _NEW <= longest)
+    return tuple(point for point in GRID["cuda"] if point.context + _LEAD + _NEW <= longest)
 
 
 def open_engine(engine: str, model: str, folder: Path, longest: int = 8192) -> EngineBench:
@@ -120,9 +125,11 @@ class EngineBench:
         }  # fmt: skip
 
     def measure(self, point: Point, device: Device, profiled: bool) -> dict[str, Any]:
-        """TTFT of a batch of prompts, or the mean time of a decode step: what 32 tokens take beyond the first [us]."""
+        """TTFT of a batch of prompts, or the mean time of a decode step: what 32 tokens more take [us]."""
         with device.watched() as board:
             samples = tuple(self._samples(point))
+        if point.phase == "decode":
+            board.pop("power_w", None)  # of prompts and steps together
         row = summary(samples)
         spent = self._spent(point, device) if profiled else {}
         return {**row, "whole_us": row["latency_us"], **spent, **board}
@@ -130,11 +137,11 @@ class EngineBench:
     def _samples(self, point: Point) -> Iterator[float]:
         self._served.generate(self._prompts(point), 2)  # compiles and captures what is still missing
         for _ in range(_REPEATS):
-            first = self._seconds(point, 1)
             if point.phase == "prefill":
-                yield first
+                yield self._seconds(point, 1)
             else:
-                yield max(self._seconds(point, _NEW + 1) - first, 1e-9) / _NEW
+                short, long = (self._seconds(point, count) for count in (_LEAD, _LEAD + _NEW))
+                yield max(long - short, 1e-9) / _NEW
 
     def _seconds(self, point: Point, count: int) -> float:
         prompts = self._prompts(point)
@@ -144,23 +151,39 @@ class EngineBench:
 
     def _prompts(self, point: Point) -> list[list[int]]:
         """Prompts that share nothing; those of decode end so that the mean step is at the point's context."""
-        length = point.context if point.phase == "prefill" else max(point.context - _NEW // 2, 1)
+        decode = point.phase == "decode"
+        length = max(point.context - _LEAD - _NEW // 2, 1) if decode else point.context
         return torch.randint(10, 1000, (point.batch, length)).tolist()
 
     def _spent(self, point: Point, device: Device) -> dict[str, Any]:
-        """Kernels by name, and the time by class of work, of one answer of one token, or of 33 over 32 steps."""
-        count = 1 if point.phase == "prefill" else _NEW + 1
+        """Time [us] by class of work and by kernel's name: of a prompt, or of a step, as between two answers."""
+        if point.phase == "prefill":
+            return _shown(self._profiled(point, 1, device))
+        short, long = (self._profiled(point, count, device) for count in (_LEAD, _LEAD + _NEW))
+        return _shown({name: max(us - short.get(name, 0.0), 0.0) / _NEW for name, us in long.items()})
+
+    def _profiled(self, point: Point, count: int, device: Device) -> dict[tuple[str, str], float]:
+        """Time by class, in gaps and by name, while a batch gets answers of so many tokens [us]."""
         events = profile_step(partial(self._served.generate, self._prompts(point), count), device.torch)
-        spent, by_name = attribute(events), dict[str, float]()
+        spent = attribute(events)
+        found: dict[tuple[str, str], float] = {("gap", "launch"): spent.launch, ("gap", "host"): spent.host}
+        found |= {("class", name): us for name, us in spent.busy.items()}
         for event in events:
             if event.kind == "kernel":
-                by_name[event.name] = by_name.get(event.name, 0.0) + event.end - event.start
-        longest = sorted(by_name.items(), key=lambda each: -each[1])[:20]
-        steps = 1 if point.phase == "prefill" else _NEW
-        return {
-            "busy_us": {name: time / steps for name, time in spent.busy.items()}, "launch_us": spent.launch / steps,
-            "host_us": spent.host / steps, "kernel_names": {name[:120]: round(time, 1) for name, time in longest},
-        }  # fmt: skip
+                found["name", event.name] = found.get(("name", event.name), 0.0) + event.end - event.start
+        return found
+
+
+def _shown(found: dict[tuple[str, str], float]) -> dict[str, Any]:
+    """The columns of a row, with the twenty kernels that took longest."""
+    kinds = {
+        kind: {name: us for (each, name), us in found.items() if each == kind} for kind in ("class", "gap", "name")
+    }
+    longest = sorted(kinds["name"].items(), key=lambda each: -each[1])[:20]
+    return {
+        "busy_us": kinds["class"], "launch_us": kinds["gap"]["launch"], "host_us": kinds["gap"]["host"],
+        "kernel_names": {name[:120]: round(us, 1) for name, us in longest},
+    }  # fmt: skip
 
 
 def config_folder(model: str, folder: Path) -> Path:

@@ -90,6 +90,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--suite", default="full", help="full, quick, ceilings, kernels, model or engine (full)")
     parser.add_argument("--parts", help="folder that validate/stage.py has joined: vLLM's operators, or all of it")
     parser.add_argument("--model", help="the model whose layers are measured")
+    parser.add_argument("--check", action="store_true", help="check the kernels, and measure nothing")
+    parser.add_argument("--retry-failed", action="store_true", help="measure rows once more that failed")
     said = parser.parse_args(words)
     names = dict.fromkeys(path for path in (sys.executable, shutil.which("python3"), shutil.which("python")) if path)
     chosen: Found | str | None = choose([each for name in names if (each := probe(name))], said.device)
@@ -101,13 +103,14 @@ def main(words: list[str] | None = None) -> int:
         print(f"error: {chosen or 'the PyTorch that was installed does not start'}", file=sys.stderr)
         return 2
     print(f"{chosen.python}: PyTorch {chosen.torch}, CUDA {chosen.cuda or 'none'}, driver {driver() or 'none'}")
-    command = [chosen.python, "-m", "rooflinekit", "validate", "--device", said.device, "--suite", said.suite,
-               "--budget", said.budget, "--out", said.out, "--resume"]  # fmt: skip
+    command = [chosen.python, "-m", "rooflinekit", "validate", "--device", said.device]
+    command += ["--check"] if said.check else ["--suite", said.suite, "--budget", said.budget, "--out", said.out]
+    command += [] if said.check else ["--retry-failed" if said.retry_failed else "--resume"]
+    command += ["--model", said.model] if said.model and not said.check else []
     paths = [str(ROOT), *([str(Path(said.parts).resolve())] if said.parts else [])]
     paths += filter(None, [os.environ.get("PYTHONPATH")])
-    command += ["--model", said.model] if said.model else []
     code = subprocess.run(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, check=False).returncode
-    if code in (0, 4):
+    if code in (0, 4) and not said.check:
         print(_AFTER.format(out=said.out))
     return code
 

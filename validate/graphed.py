@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-import torch
 from torch import Tensor
 
 from rooflinekit.validate.cache import Cache
 from rooflinekit.validate.decoder import Decoder
+from rooflinekit.validate.timing import capture
 
 __all__ = ["GraphedStep"]
 
@@ -19,20 +20,17 @@ class GraphedStep:
     """The step that decodes one token a sequence behind `past` cached ones; every replay is that same step.
 
     Servers capture one graph a batch size and let kernels read the context from memory. Here the context is captured
-    too, so attention reads exactly the keys there are.
+    too, so attention reads exactly the keys there are. Raises UncapturableError.
     """
 
     def __init__(self, decoder: Decoder, tokens: Tensor, cache: Sequence[Cache], past: int) -> None:
         self.tokens = tokens.clone()  # [B, 1]; replays read from here
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(_WARM_UP):
-                decoder(self.tokens, cache, past)
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.logits: Tensor = decoder(self.tokens, cache, past)  # [B, 1, V]
+
+        def step(times: int = 1) -> None:
+            for _ in range(times):
+                self.logits: Tensor = decoder(self.tokens, cache, past)  # [B, 1, V]
+
+        self.graph = capture(step, partial(step, _WARM_UP))
 
     def replay(self) -> Tensor:
         """Run the step; the logits are overwritten by the next replay."""

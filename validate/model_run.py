@@ -93,10 +93,11 @@ class Bench:
     def measure(self, point: Point, mode: str) -> dict[str, Any]:
         """Times of one point, of the layers that ran and of all, and where the time of a step went."""
         n, L = len(self.decoder.layers), self.depth
-        samples = self._samples(self.decoder, point, mode)
-        timed = summary(samples)
+        step = self._step(self.decoder, point, mode)
+        samples = self._samples(step)
+        timed, spent = summary(samples), self._spent(step, point, mode)
         beyond = (L - n) * self._slope(median(samples), point, mode) if n < L else 0.0
-        return {**timed, "whole_us": timed["latency_us"] + beyond, **self._spent(point, mode)}
+        return {**timed, "whole_us": timed["latency_us"] + beyond, **spent}
 
     def _slope(self, seconds: float, point: Point, mode: str) -> float:
         """Time of one more layer [us], from a run with half of them."""
@@ -104,11 +105,11 @@ class Bench:
         if n == 1:
             return 1e6 * seconds  # one layer and the vocabulary: an upper bound
         half = n // 2
-        return 1e6 * (seconds - median(self._samples(thinned(self.decoder, half), point, mode))) / (n - half)
+        shorter = self._samples(self._step(thinned(self.decoder, half), point, mode))
+        return 1e6 * (seconds - median(shorter)) / (n - half)
 
-    def _samples(self, decoder: Decoder, point: Point, mode: str) -> tuple[float, ...]:
+    def _samples(self, step: Callable[[], Any]) -> tuple[float, ...]:
         """Seconds of single steps as a user waits for them: from the call until the token is known to the host."""
-        step = self._step(decoder, point, mode)
         for _ in range(_WARM):
             step()
         samples: list[float] = []
@@ -137,9 +138,9 @@ class Bench:
             return lambda: graphed.replay().argmax(dim=-1).tolist()
         return lambda: decoder(token, cache, T - 1).argmax(dim=-1).tolist()
 
-    def _spent(self, point: Point, mode: str) -> dict[str, Any]:
+    def _spent(self, step: Callable[[], Any], point: Point, mode: str) -> dict[str, Any]:
         """Where one step's time went, by the profiler; it slows the host down, so the sum exceeds the time measured."""
-        events = profile_step(self._step(self.decoder, point, mode), self.device.torch)
+        events = profile_step(step, self.device.torch)
         spent = attribute(events)
         row = {"busy_us": dict(spent.busy), "launch_us": spent.launch, "host_us": spent.host}
         if not self.device.is_cuda:

@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import lzma
+import re
 import subprocess
 import sys
 import tarfile
@@ -22,6 +23,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
+from itertools import chain
 from pathlib import Path
 
 VERSION = "0.24.0"
@@ -30,11 +32,11 @@ PIECE = 60 * 2**20
 PATTERNS = {
     "ops": (
         "vllm/_C_stable_libtorch*.so", "vllm/vllm_flash_attn/_vllm_fa3_C*.so", "vllm/_flashmla_C*.so",
-        "vllm/__init__.py", "vllm-*.dist-info/METADATA",
+        "vllm-*.dist-info/METADATA",
     ),
     "engine": ("*",),
 }  # fmt: skip
-"""Members of the wheel; of the rest of vLLM only its name and version are needed to load the operators."""
+"""Members of the wheel: without its __init__.py, vllm is a folder that holds shared objects and imports nothing."""
 LEFT_OUT = ("vllm/vllm_flash_attn/_vllm_fa2_C*.so", "vllm/third_party/deep_gemm/_C.cpython-3[0-9]*", "*/tests/*")
 """FlashAttention 2 (190 MB) is for GPUs before Hopper."""
 HOST_HAS = ("torch", "triton", "numpy", "transformers", "nvidia-*", "cuda-*", "setuptools")
@@ -51,24 +53,51 @@ def wheels(packages: list[str], folder: Path, python: str, *, alone: bool) -> li
     return sorted(folder.glob("*.whl"))
 
 
-def dependencies(wheel: Path) -> list[str]:
-    """What a wheel asks for without extras, less what the host has."""
+def dependencies(wheel: Path, python: str) -> list[str]:
+    """What a wheel asks for on a Linux host with this Python, without extras, less what the host has."""
+    from pip._vendor.packaging.requirements import Requirement  # noqa: PLC0415 - pip downloads the wheels, so it is here
+
     with zipfile.ZipFile(wheel) as archive:
         name = next(each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
         lines = archive.read(name).decode().splitlines()
-    asked = [line.removeprefix("Requires-Dist:").strip() for line in lines if line.startswith("Requires-Dist:")]
-    plain = [each.partition(";")[0].strip() for each in asked if "extra ==" not in each]
-    return [each for each in plain if not any(fnmatch(_name(each), pattern) for pattern in HOST_HAS)]
+    host = {
+        "python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux", "os_name": "posix",
+        "platform_system": "Linux", "platform_machine": "x86_64", "implementation_name": "cpython",
+        "platform_python_implementation": "CPython", "extra": "",
+    }  # fmt: skip
+    asked = (Requirement(line.partition(":")[2].strip()) for line in lines if line.startswith("Requires-Dist:"))
+    wanted = [each for each in asked if each.marker is None or each.marker.evaluate(host)]
+    return [f"{each.name}{each.specifier}" for each in wanted if not _on_host(each.name)]
 
 
-def _name(requirement: str) -> str:
-    """The package of a requirement.
+def _on_host(package: str) -> bool:
+    return any(fnmatch(_plain(package), pattern) for pattern in HOST_HAS)
 
-    >>> _name("torch==2.11.0"), _name("xgrammar (>=0.1)"), _name("ray[cgraph]>=2.48")
-    ('torch', 'xgrammar', 'ray')
+
+def _plain(requirement: str) -> str:
+    """The package of a requirement, as registries fold names.
+
+    >>> _plain("Typing_Extensions>=4"), _plain("ray[cgraph]>=2.48")
+    ('typing-extensions', 'ray')
     """
-    end = next((place for place, letter in enumerate(requirement) if letter in " <>=!~[(;"), len(requirement))
-    return requirement[:end].lower()
+    return re.sub(r"[-_.]+", "-", re.split(r"[ <>=!~\[(;]", requirement, maxsplit=1)[0]).lower()
+
+
+def closure(wheel: Path, folder: Path, python: str) -> Iterator[Path]:
+    """Wheels of everything that a wheel needs, and of what that needs, without the host's own packages."""
+    waiting, seen = dependencies(wheel, python), set[str]()
+    while waiting:
+        requirement = waiting.pop(0)
+        if (name := _plain(requirement)) in seen:
+            continue
+        seen.add(name)
+        try:  # one by one and alone: else pip would resolve PyTorch and CUDA along
+            found = wheels([requirement], folder / name, python, alone=True)
+        except subprocess.CalledProcessError:
+            print(f"note: no wheel of {requirement}; the engine may not start without it", file=sys.stderr)
+            continue
+        yield from found
+        waiting += [each for one in found for each in dependencies(one, python)]
 
 
 def members(paths: Iterable[Path], patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
@@ -130,16 +159,8 @@ def stage(what: str, out: Path, python: str) -> list[Path]:
         place = Path(folder)
         (wheel,) = wheels([f"vllm=={VERSION}"], place / "vllm", python, alone=True)
         files = members([wheel], PATTERNS[what])
-        if what == "ops":
-            files = ((name, b"" if name == "vllm/__init__.py" else content) for name, content in files)
-            return write(what, files, out)
-        others: list[Path] = []
-        for requirement in dependencies(wheel):  # one by one: the host's own packages must not be resolved along
-            try:
-                others += wheels([requirement], place / _name(requirement), python, alone=True)
-            except subprocess.CalledProcessError:
-                print(f"note: no wheel of {requirement}; {what} may not start without it", file=sys.stderr)
-        return write(what, [*files, *members(others, ("*",))], out)
+        others = closure(wheel, place, python) if what == "engine" else ()
+        return write(what, chain(files, members(others, ("*",))), out)
 
 
 def main(words: list[str] | None = None) -> int:

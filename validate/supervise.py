@@ -9,7 +9,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, Queue
 from typing import IO, Any
@@ -25,7 +26,11 @@ LIMIT = 300.0
 minutes."""
 ENGINE_LIMIT = 900.0
 """The same where an engine starts: it compiles a whole model and captures its graphs before the first step."""
+GRACE = 20.0
+"""Seconds by which a row that was begun may end after the time is up."""
 _TRIES = 2
+_FAULTS = 2
+"""Rows of one kernel that end processes before its other shapes are left out."""
 _IDLE = 3
 """Processes in a row that may end before they begin anything."""
 
@@ -44,18 +49,44 @@ class Supervisor:
     worker: tuple[str, ...] = (sys.executable, "-m", "rooflinekit.validate.worker")
     eager: set[str] = field(default_factory=set)  #: kernels that no graph can hold
     wrong: dict[str, str] = field(default_factory=dict)  #: kernels that failed their check, and how
-    tried: dict[str, int] = field(default_factory=dict)  #: processes that a key has ended
+    tried: Counter[str] = field(default_factory=Counter)  #: processes that a key has ended
+    faults: Counter[str] = field(default_factory=Counter)  #: rows of a kernel that ended processes
     reason: str = ""  #: why the last process ended early
 
     def check(self) -> list[str]:
-        """Check the kernels before they are timed; lines about those that are wrong and left out."""
-        ended = ""
-        for kind, line in self._lines("check"):
-            if kind == "check" and line["failed"] and line["kernel"]:
-                self.wrong[line["kernel"]] = f"check: error {line['error']:.2g}, at most {line['tolerance']:.2g}"
-            elif kind == "ended":
-                ended = f"the checks ended early: {line}"
-        return [*([ended] if ended else []), *(f"{name} is left out: {why}" for name, why in self.wrong.items())]
+        """Check the kernels before they are timed; lines about those that are wrong and left out.
+
+        A group of checks that ends its process is left out, and the others follow in a new one. Results stay in
+        checks.json beside the rows, so that a run that goes on does not check again.
+        """
+        kept = self.recorder.path.with_name("checks.json")
+        if self.recorder.done and kept.is_file():
+            results = json.loads(kept.read_text(encoding="utf-8"))
+        else:
+            results = list(self._checked())
+            if time.monotonic() < self.deadline:
+                kept.write_text(json.dumps(results, indent=1), encoding="utf-8")
+        wrong = [each for each in results if each["failed"]]
+        self.wrong = {each["kernel"]: f"check: {each['detail']}" for each in wrong if each["kernel"]}
+        return [f"{each['kernel'] or each['name']} failed its check: {each['detail']}" for each in wrong]
+
+    def _checked(self) -> Iterator[dict[str, Any]]:
+        """Results of all groups; one that ended its process is a failed result, and the next process skips it."""
+        seen: list[str] = []
+        while True:
+            before = len(seen)
+            for kind, line in self._lines("check", skip=seen):
+                if kind == "group":
+                    seen.append(line)
+                elif kind == "check":
+                    yield line
+                elif kind == "ending":
+                    return
+                else:
+                    group = seen[-1] if seen else "no check"
+                    yield {"name": group, "kernel": "", "failed": True, "detail": f"its process ended: {line}"}
+            if len(seen) == before:
+                return
 
     def run(self) -> str:
         """Measure what the file lacks; how it ended: "complete", or "budget" if the time was up before.
@@ -84,7 +115,9 @@ class Supervisor:
                 self.recorder.row(line)
             elif kind == "ending":
                 return str(line), began
-            elif kind == "uncapturable" and current is not None and (kernel := _kernel(current)) not in self.eager:
+            elif kind == "uncapturable" and current is not None:
+                if (kernel := _kernel(current)) in self.eager:
+                    self.recorder.row({**current, "status": "failed", "detail": str(line)})
                 self.eager.add(kernel)
                 return None, began
             elif kind in ("fault", "uncapturable", "ended"):
@@ -96,17 +129,21 @@ class Supervisor:
 
     def _blame(self, row: Mapping[str, Any], reason: str) -> None:
         """Count a process that this kernel ended; the second time its row has failed."""
-        key = str(row["key"])
-        self.tried[key] = self.tried.get(key, 0) + 1
+        key, kernel = str(row["key"]), _kernel(row)
+        self.tried[key] += 1
         if self.tried[key] == _TRIES:
             self.recorder.row({**row, "status": "failed", "detail": f"{reason} (twice)"})
+            self.faults[kernel] += 1
+            if self.faults[kernel] == _FAULTS:
+                self.wrong[kernel] = f"left out after {_FAULTS} shapes that ended their processes: {reason}"
 
-    def _lines(self, suite: str) -> Iterator[tuple[str, Any]]:
+    def _lines(self, suite: str, skip: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
         """What a process says, until it ends; the last is ("ended", why) where it did not say so itself."""
         job = {
             "device": str(self.device.torch), "suite": suite, "model": self.model,
             "seconds": self.deadline - time.monotonic(), "done": sorted(self.recorder.done),
             "best": dict(self.recorder.best()), "eager": sorted(self.eager), "wrong": self.wrong,
+            "skip": list(skip),
         }  # fmt: skip
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(self.worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
@@ -131,10 +168,11 @@ class Supervisor:
             pass  # the process has ended; why is said below
         limit = max(self.limit, ENGINE_LIMIT) if self.suite == "engine" else self.limit
         while True:
+            left = self.deadline + GRACE - time.monotonic()
             try:
-                text = lines.get(timeout=limit)
+                text = lines.get(timeout=max(min(limit, left), 0.0))
             except Empty:
-                yield "ended", f"took more than {limit:g} s"
+                yield ("ending", "budget") if left < limit else ("ended", f"took more than {limit:g} s")
                 return
             if not text:
                 yield "ended", _why(process, errors)

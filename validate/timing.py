@@ -19,7 +19,7 @@ import torch
 from rooflinekit.validate.case import Work
 from rooflinekit.validate.device import Device
 
-__all__ = ["LONG", "SUSTAINED", "Timing", "UncapturableError", "summary", "sustained", "time_work", "unsure"]
+__all__ = ["LONG", "SUSTAINED", "Timing", "UncapturableError", "capture", "summary", "sustained", "time_work", "unsure"]
 
 _PASS, _MOST_CALLS = 1e-3, 32
 """Least duration of one timed pass [s], which hides the clock's own cost; calls that a pass has at most."""
@@ -220,19 +220,26 @@ def _run_all(work: Work, sets: list[tuple[Any, ...]]) -> None:
         work.run(*work.hot, *cold)
 
 
-def _capture(work: Work, sets: list[tuple[Any, ...]]) -> torch.cuda.CUDAGraph:
-    """A CUDA graph of all calls (docs.pytorch.org, CUDA graphs)."""
+def capture(call: Callable[[], object], warm_up: Callable[[], object] | None = None) -> torch.cuda.CUDAGraph:
+    """A CUDA graph of a call that has been warmed up on a stream of its own (docs.pytorch.org, CUDA graphs).
+
+    Raises UncapturableError where the call cannot be captured.
+    """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        _run_all(work, sets[:3])
+        (warm_up or call)()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):
-            _run_all(work, sets)
+            call()
     except torch.cuda.OutOfMemoryError:
         raise
     except RuntimeError as error:
         raise UncapturableError(str(error)) from None
     return graph
+
+
+def _capture(work: Work, sets: list[tuple[Any, ...]]) -> torch.cuda.CUDAGraph:
+    return capture(partial(_run_all, work, sets), partial(_run_all, work, sets[:3]))

@@ -1,8 +1,8 @@
 """The process that runs kernels: it takes one job from its input and says line by line what it begins and measures.
 
 A kernel that faults, hangs or is killed takes this process with it; `supervise` writes the file, and starts another.
-Lines are JSON objects: {"say": [name, number, of]}, {"begin": row}, {"row": row}, {"check": result}, and at the end
-{"ending": "complete" or "budget"}, {"fault": why} or {"uncapturable": why}.
+Lines are JSON objects: {"say": [name, number, of]}, {"begin": row}, {"row": row}, {"group": name}, {"check": result},
+and at the end {"ending": "complete" or "budget"}, {"fault": why} or {"uncapturable": why}.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import IO, Any
 
-from rooflinekit.validate.checks import run_checks
-from rooflinekit.validate.device import open_device
+from rooflinekit.validate.checks import CHECKS, run_checks
+from rooflinekit.validate.device import Device, open_device
 from rooflinekit.validate.record import note_best
 from rooflinekit.validate.suite import DeviceFaultError, Run, run_suite
 from rooflinekit.validate.timing import UncapturableError
@@ -59,11 +60,9 @@ def main() -> int:
     job = json.loads(sys.stdin.readline())
     device = open_device(job["device"])
     outbox = Outbox(out, job, device.dtype)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     if job["suite"] == "check":
-        for result in run_checks(job["device"], lambda name: outbox.send(say=[f"check {name}", None, None])):
-            outbox.send(check={**asdict(result), "failed": result.failed})
-        outbox.send(ending="complete")
-        return 0
+        return _check(device, outbox, job["skip"])
     run = Run(
         device, job["suite"], job["model"], outbox, time.monotonic() + job["seconds"],
         say=lambda *words: outbox.send(say=words), eager=frozenset(job["eager"]), wrong=job["wrong"],
@@ -75,6 +74,30 @@ def main() -> int:
     except UncapturableError as error:
         outbox.send(uncapturable=str(error))
     return 0
+
+
+def _check(device: Device, outbox: Outbox, skip: Sequence[str]) -> int:
+    """Every group of checks that no process has begun yet; what leaves the GPU without an answer ends this one."""
+    for check in CHECKS:
+        if check.__name__ in skip:
+            continue
+        outbox.send(group=check.__name__)
+        for result in run_checks(str(device.torch), checks=(check,)):
+            outbox.send(check={**asdict(result), "failed": result.failed})
+        try:
+            device.synchronize()
+        except RuntimeError as error:
+            outbox.send(fault=str(error))
+            return 0
+    outbox.send(ending="complete")
+    return 0
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the one that started it is killed: a kernel that hangs would keep the GPU."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ need not. A model whose specs and whose code are as they were is taken from buil
 from __future__ import annotations
 
 import gc
-import gzip
 import hashlib
 import os
 import sys
@@ -21,7 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.report.markup import filled, script_json
+from rooflinekit.report.markup import filled, packed, script_json
 from rooflinekit.report.page.deployment import Deployed, accountant, slider_data
 from rooflinekit.report.page.offers import make_offers
 from rooflinekit.report.page.render import HERE, scripts
@@ -60,11 +59,6 @@ def model_file(model: str, gpus: Sequence[str]) -> bytes:
             gc.enable()
     told = {"asked": data["asked"], "offers": data["offers"], "library": data["library"], "functions": functions}
     return packed(script_json(told))
-
-
-def packed(text: str) -> bytes:
-    """Text as the page unpacks it; equal text gives equal bytes."""
-    return gzip.compress(text.encode(), compresslevel=9, mtime=0)
 
 
 @cache
@@ -122,7 +116,8 @@ def write_app(folder: Path, files: dict[str, str]) -> None:
         old.unlink()
     (folder / name).write_bytes(packed_app)
     data: dict[str, Any] = {
-        "asked": own.at, "engine": own.answer.engine, "process": "", "words": SENTENCES, "reference": None,
+        "asked": own.at, "engine": own.answer.engine, "process": own.asked.process, "words": SENTENCES,
+        "reference": None,
         "files": files,
         "offers": {
             "models": {model: load_model(model).value.max_context for model in files}, "gpus": {}, "plans": {},
@@ -131,7 +126,7 @@ def write_app(folder: Path, files: dict[str, str]) -> None:
     }  # fmt: skip
     parts = {
         "style": (HERE / "page.css").read_text(encoding="utf-8"),
-        "accountant": accountant(own),
+        "accountant": accountant(),
         "app": name,
         "data": script_json(data),
         "version": __version__,

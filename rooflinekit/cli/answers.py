@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from rooflinekit.cli.command import MAYBE_MODEL, MODEL, Argument, command
 from rooflinekit.cli.failures import INTERRUPTED
 from rooflinekit.cli.output import Output, emit, to_csv, to_json
 from rooflinekit.cli.progress import counting
+from rooflinekit.estimation.options import options_of
 from rooflinekit.estimation.scenario import (
     Accelerator,
     Cost,
@@ -31,12 +33,11 @@ from rooflinekit.estimation.scenario import (
     Tree,
     Written,
 )
-from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError
+from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
     from rooflinekit.decision.launching.launch import Launch
-    from rooflinekit.evidence.accuracy import Accuracy
     from rooflinekit.simulation.event_loop import Watch
     from rooflinekit.simulation.replica import Replica
 
@@ -44,39 +45,77 @@ _EVERY = 1000  # requests between two moves of the progress bar
 _SCRIPT = "launch.sh"
 
 
-@command(
-    Accelerator, Scenario, Pictures, Detailed,
+def _function(place: str) -> Any:
+    """A function of the package, `module:name`, imported when it is asked."""
+    module, name = place.split(":")
+    return getattr(import_module(f"rooflinekit.{module}"), name)
+
+
+def _asking(
+    place: str, said: str, *tables: Any, arguments: Mapping[str, Argument] | None = None, pictures: str = "",
+    shown: Any = Written, examples: Sequence[str] = (),
+) -> Callable[..., None]:  # fmt: skip
+    """A command that asks one function and shows its answer; rows of `shown` are about how it is shown."""
+    seen = options_of(shown)
+
+    def ask(*words: str, to: Output, **scenario: Any) -> None:
+        how = {name: seen[name].check(name, scenario.pop(name)) for name in (*scenario,) if name in seen}
+        to.check(pictures)
+        answer = _function(place)(*words, **scenario)
+        to.draw(answer)
+        to.show(answer, **how)
+
+    ask.__doc__ = said
+    return command(*tables, *((Pictures,) if pictures else ()), shown, arguments=arguments, examples=examples)(ask)
+
+
+estimate = _asking(
+    "estimation.estimator:estimate",
+    "Predict TTFT, TPOT, throughput and memory of a static batch, or under load, kernel by kernel.",
+    Accelerator, Scenario, pictures="Estimate", shown=Detailed,
     examples=(
         "rooflinekit estimate llama3-8b --batch 32 --isl 2K",
         "rooflinekit estimate llama-3.3-70b --gpu h200 --tp 4 --rate 20rps --ttft 1s --tpot 40ms",
     ),
 )  # fmt: skip
-def estimate(model: str, *, to: Output, kernels: bool = False, **scenario: Any) -> None:
-    """Predict TTFT, TPOT, throughput and memory of a static batch, or under load, kernel by kernel."""
-    from rooflinekit.estimation.estimator import estimate as predict
-
-    to.check("Estimate")
-    answer = predict(model, **scenario)
-    to.draw(answer)
-    to.show(answer, kernels=kernels)
-
-
-@command(
-    Accelerator, Scenario, Tree,
+explain = _asking(
+    "explanation.front:explain",
+    "Derive one number of an estimate: formulas, numbers and sources, down to the kernels.",
+    Accelerator, Scenario, shown=Tree,
     arguments={"model": MODEL, "metric": Argument("tpot, ttft, memory, decode.attention, decode.flops, ridge ...")},
     examples=(
         "rooflinekit explain llama3-8b tpot --batch 32",
         "rooflinekit explain llama3-8b ttft --rate 20",
     ),
 )  # fmt: skip
-def explain(model: str, metric: str, *, to: Output, depth: int | None = None, **scenario: Any) -> None:
-    """Derive one number of an estimate: formulas, numbers and sources, down to the kernels."""
-    from rooflinekit.explanation.front import explain as derive
-
-    if depth is not None and depth < 1:
-        raise WorkloadError(f"depth must be a whole number of at least 1, not {depth}")
-    to.check()
-    to.show(derive(model, metric, **scenario), depth=depth)
+trace = _asking(
+    "decision.economics.retention:trace",
+    "Sum a trace up: rate, lengths, and the share of its prompts that a prefix cache of any size finds.",
+    Accelerator, Retention, pictures="TraceAnswer",
+    arguments={"file": Argument("A trace: Azure, Mooncake, BurstGPT, Bailian, CSV.")},
+    examples=(
+        "rooflinekit trace conversation.jsonl",
+        "rooflinekit trace conversation.jsonl --model llama-3.3-70b --tp 4 --replicas 4 --cache-tier host=1TB,50GB/s",
+    ),
+)  # fmt: skip
+levers = _asking(
+    "decision.sensitivity.levers:levers",
+    "Say what would help a deployment most: elasticities, weights or cache, and moves ranked by gain.",
+    Accelerator, Levers, pictures="Levers",
+    examples=(
+        "rooflinekit levers llama3-8b --batch 32 --isl 2K",
+        "rooflinekit levers llama-3.3-70b --tp 4 --concurrency 64 --by tpot",
+    ),
+)  # fmt: skip
+cost = _asking(
+    "decision.economics.cost:cost",
+    "Price cached, input and output tokens, dialogues and long contexts, and say why output costs more.",
+    Accelerator, Cost,
+    examples=(
+        "rooflinekit cost llama3-8b --isl 2000 --osl 300",
+        "rooflinekit cost llama-3.3-70b --tp 4 --concurrency 64 --price 2.5",
+    ),
+)  # fmt: skip
 
 
 @command(
@@ -87,8 +126,9 @@ def explain(model: str, metric: str, *, to: Output, depth: int | None = None, **
     ),
 )  # fmt: skip
 def simulate(
-    model: str, *, to: Output, timeline: Path | None = None, chrome_trace: Path | None = None, **scenario: Any
-) -> int:
+    model: str, *, to: Output, timeline: Path | None = None, chrome_trace: Path | None = None, resume: bool = False,
+    **scenario: Any,
+) -> int:  # fmt: skip
     """Serve requests step by step, and say what users feel: percentiles of TTFT, TPOT and latency under load."""
     from rooflinekit.simulation.simulate import simulate as run
     from rooflinekit.simulation.watch import TIMELINE, ChromeTrace, both
@@ -97,15 +137,27 @@ def simulate(
         if path is not None:
             check_target(path, to.force)
     to.check("Outcome")
+    cells = scenario.get("cells", 1)
+    if cells > 1 and (timeline or chrome_trace):
+        raise InputError("--timeline and --chrome-trace show one machine's run; leave --cells out")
+    if resume and (to.out is None or cells < 2):
+        raise InputError("--resume keeps finished cells beside the output; add --cells N and --out FILE")
     events = ChromeTrace() if chrome_trace else None
-    with _progress(scenario.get("requests")) as progress:
-        outcome = run(model, watch=both(progress, events), **scenario)
+    kept = to.out.with_name(f"{to.out.name}.cells") if resume and to.out else None
+    if cells > 1:
+        with counting("cells", cells) as step:
+            outcome = run(model, kept=kept, progress=lambda: step(""), **scenario)
+    else:
+        with _progress(scenario.get("requests")) as progress:
+            outcome = run(model, watch=both(progress, events), **scenario)
     if timeline is not None:
         emit(to_csv(outcome.timeline or [dict.fromkeys(TIMELINE)]), timeline, to.force)
     if chrome_trace is not None and events is not None:
         emit(to_json(events.to_dict()), chrome_trace, to.force)
     to.draw(outcome)
     to.show(outcome)
+    if kept and not outcome.interrupted:
+        kept.unlink()
     return INTERRUPTED if outcome.interrupted else 0
 
 
@@ -122,24 +174,6 @@ def _progress(total: int | None) -> Iterator[Watch]:
                 shown += 1
 
         yield watch
-
-
-@command(
-    Accelerator, Retention, Pictures, Written,
-    arguments={"file": Argument("A trace: Azure, Mooncake, BurstGPT, Bailian, CSV.")},
-    examples=(
-        "rooflinekit trace conversation.jsonl",
-        "rooflinekit trace conversation.jsonl --model llama-3.3-70b --tp 4 --replicas 4 --cache-tier host=1TB,50GB/s",
-    ),
-)  # fmt: skip
-def trace(file: str, *, to: Output, **scenario: Any) -> None:
-    """Sum a trace up: rate, lengths, and the share of its prompts that a prefix cache of any size finds."""
-    from rooflinekit.decision.economics.retention import trace as looked_at
-
-    to.check("TraceAnswer")
-    found = looked_at(file, **scenario)
-    to.draw(found)
-    to.show(found)
 
 
 @command(
@@ -166,38 +200,6 @@ def shapes(model: str, *, to: Output, **scenario: Any) -> None:
     from rooflinekit.report.walk_page import walk_page
 
     return to.emit(walk_page(walk))
-
-
-@command(
-    Accelerator, Levers, Pictures, Written,
-    examples=(
-        "rooflinekit levers llama3-8b --batch 32 --isl 2K",
-        "rooflinekit levers llama-3.3-70b --tp 4 --concurrency 64 --by tpot",
-    ),
-)  # fmt: skip
-def levers(model: str, *, to: Output, **scenario: Any) -> None:
-    """Say what would help a deployment most: elasticities, weights or cache, and moves ranked by gain."""
-    from rooflinekit.decision.sensitivity.levers import levers as found_levers
-
-    to.check("Levers")
-    found = found_levers(model, **scenario)
-    to.draw(found)
-    to.show(found)
-
-
-@command(
-    Accelerator, Cost, Written,
-    examples=(
-        "rooflinekit cost llama3-8b --isl 2000 --osl 300",
-        "rooflinekit cost llama-3.3-70b --tp 4 --concurrency 64 --price 2.5",
-    ),
-)  # fmt: skip
-def cost(model: str, *, to: Output, **scenario: Any) -> None:
-    """Price cached, input and output tokens, dialogues and long contexts, and say why output costs more."""
-    from rooflinekit.decision.economics.cost import cost as found_cost
-
-    to.check()
-    to.show(found_cost(model, **scenario))
 
 
 @command(
@@ -290,67 +292,50 @@ def guard(files: list[str], *, to: Output, junit: Path | None = None, **said: An
     return 4 if found.regressions else 0
 
 
-@command(
-    Scored,
-    arguments={"files": Argument("Measurement files (.jsonl), or kernel tables (CSV, Parquet).", many=True)},
+def _scoring(
+    place: str, said: str, files: Argument, *, table: Any = Scored, leave: Sequence[str] = ("gpu",),
+    examples: Sequence[str] = (),
+) -> Callable[..., int]:  # fmt: skip
+    """A command that scores measured tables; the exit code is 4 where a row could not be answered."""
+
+    def score(files: list[str], *, to: Output, **how: Any) -> int:
+        to.check()
+        with counting("scoring") as progress:
+            found = _function(f"evidence.{place}")([Path(file) for file in files], progress=progress, **how)
+        to.show(found)
+        return 4 if found.answered < found.rows else 0
+
+    score.__doc__ = said
+    return command(table, leave=leave, arguments={"files": files}, examples=examples)(score)
+
+
+kernels = _scoring(
+    "accuracy:kernel_accuracy", "Score kernel latencies: errors by operation, accelerator, engine and number format.",
+    Argument("Measurement files (.jsonl), or kernel tables (CSV, Parquet).", many=True), leave=(),
     examples=(
         "rooflinekit accuracy kernels gemm.csv",
         "rooflinekit accuracy kernels measured/measurements.jsonl --format csv",
     ),
 )  # fmt: skip
-def kernels(files: list[str], *, to: Output, calibration: str | None = None, gpu: str | None = None) -> int:
-    """Score kernel latencies: errors by operation, accelerator, engine and number format."""
-    from rooflinekit.evidence.accuracy import kernel_accuracy
-
-    to.check()
-    with counting("scoring") as progress:
-        return _scored(kernel_accuracy([Path(file) for file in files], calibration, progress, gpu), to)
-
-
-@command(Written, arguments={"files": Argument("Memory tables (CSV).", many=True)})
-def memory(files: list[str], *, to: Output) -> int:
-    """Score memory: weights, activation peak, cache pool and its tokens, by engine."""
-    from rooflinekit.evidence.accuracy_memory import memory_accuracy
-
-    to.check()
-    with counting("scoring") as progress:
-        return _scored(memory_accuracy([Path(file) for file in files], progress), to)
-
-
-@command(
-    Scored, leave=("gpu",),
-    arguments={"files": Argument("Serving tables (CSV, Parquet); none: the shipped one.", required=False, many=True)},
+memory = _scoring(
+    "accuracy_memory:memory_accuracy", "Score memory: weights, activation peak, cache pool and its tokens, by engine.",
+    Argument("Memory tables (CSV).", many=True), table=Written,
+)  # fmt: skip
+serving = _scoring(
+    "accuracy_serving:serving_accuracy",
+    "Score whole requests: latencies and throughputs by source, model, accelerator and metric.",
+    Argument("Serving tables (CSV, Parquet); none: the shipped one.", required=False, many=True),
     examples=(
         "rooflinekit accuracy serving",
         "rooflinekit accuracy serving mine.csv --format csv --out errors.csv",
     ),
 )  # fmt: skip
-def serving(files: list[str], *, to: Output, calibration: str | None = None) -> int:
-    """Score whole requests: latencies and throughputs by source, model, accelerator and metric."""
-    from rooflinekit.evidence.accuracy_serving import published_table, serving_accuracy
-
-    to.check()
-    paths = [Path(file) for file in files] or [published_table()]
-    with counting("scoring") as progress:
-        return _scored(serving_accuracy(paths, calibration, progress), to)
-
-
-@command(
-    Scored, leave=("gpu",), arguments={"files": Argument("Tables of runs with power (CSV, Parquet).", many=True)},
+energy = _scoring(
+    "accuracy_energy:energy_accuracy",
+    "Score board power and joules a token of whole runs, by source, model and accelerator.",
+    Argument("Tables of runs with power (CSV, Parquet).", many=True),
     examples=("rooflinekit accuracy energy runs.csv",),
 )  # fmt: skip
-def energy(files: list[str], *, to: Output, calibration: str | None = None) -> int:
-    """Score board power and joules a token of whole runs, by source, model and accelerator."""
-    from rooflinekit.evidence.accuracy_energy import energy_accuracy
-
-    to.check()
-    with counting("scoring") as progress:
-        return _scored(energy_accuracy([Path(file) for file in files], calibration, progress), to)
-
-
-def _scored(found: Accuracy, to: Output) -> int:
-    to.show(found)
-    return 4 if found.answered < found.rows else 0
 
 
 @command(Written, arguments={}, examples=("rooflinekit models", "rooflinekit models --format csv --out models.csv"))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LISTS = ("engine", "weights", "kv", "tp", "pp", "ep", "dp", "token_budget", "max_num_seqs")
 _STATIC = ("batch", "cached")
-_ONE = ("isl", "osl", "burstiness", *_STATIC, "activations", "memory_fraction", "calibration")
+_ONE = ("isl", "osl", "images", "image_size", "burstiness", *_STATIC, "activations", "memory_fraction", "calibration")
 _OF_FLEETS = (
     "rate", "concurrency", "trace", "peak", "clean", "max_gpus", "price", "limit", "headroom", "redundancy",
     "load_gbps", "confidence", "measured_only", "profile", "growth", "months",

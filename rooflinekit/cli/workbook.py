@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.cli.command import command
 from rooflinekit.cli.output import Output, emit
 from rooflinekit.decision.economics.price import price_among, priced_names
-from rooflinekit.estimation.scenario import Layout, Prefix, Requests, Speculation, Workbook, Written
+from rooflinekit.estimation.scenario import Prefix, Requests, Seeing, Speculation, Workbook, Written
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs import load_accelerator
 
@@ -39,7 +39,7 @@ _SHOWN = 3  # reasons that are printed; the sheet Notes has all
 
 
 @command(  # the lists of a workbook count where a deployment has one value, and come first in the help
-    Written, Workbook, Prefix, Layout, Speculation, Requests, Workbook, arguments={}, leave=("format",),
+    Written, Workbook, Prefix, Seeing, Speculation, Requests, Workbook, arguments={}, leave=("format",),
     examples=(
         "rooflinekit workbook --model llama-3.1-8b,llama-3.3-70b --gpu h100,h200",
         "rooflinekit workbook --model deepseek-v3 --gpu h200-sxm --tp 1,8 --dp 1,8 --ep 1,8 --rate 20rps",

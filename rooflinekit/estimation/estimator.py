@@ -14,13 +14,14 @@ from rooflinekit.estimation.results import EnergyResult, Estimate, MemoryResult,
 from rooflinekit.estimation.scenario import (
     DEGREES,
     DEPLOYMENT_KEYS,
+    IMAGE_SIZE,
     LOAD_KEYS,
     SETTING_KEYS,
     SPECULATION_KEYS,
     WORKLOAD_KEYS,
     Formats,
-    Layout,
     Scenario,
+    Seeing,
 )
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.speculation import speculate
@@ -39,6 +40,7 @@ from rooflinekit.model.types.hardware import Accelerator, Provenance, System, ca
 from rooflinekit.model.types.kv_policy import FULL, parse_kv_policy
 from rooflinekit.model.types.model import Model
 from rooflinekit.model.types.speculation import METHODS, Speculation
+from rooflinekit.model.types.vision import Images
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model, load_system
 from rooflinekit.specs.calibration import choose_calibration, for_serving, load_calibration, stand_in
@@ -101,7 +103,7 @@ def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[
     choice = Speculation.read(part_of(given, SPECULATION_KEYS))
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     resolved = resolve(model, gpu, deployment, given.get("calibration"), choice)
-    work, traffic = read_workload(given)
+    work, traffic = read_workload(given, resolved.plan)
     spread = [f"{key}={given[key]}" for key in ("isl", "osl") if isinstance(given.get(key), str)]
     if spread and not {"concurrency", "rate"} & given.keys():
         raise InputError(f"{spread[0]} varies from request to request; add concurrency (a closed loop) or rate")
@@ -111,8 +113,10 @@ def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[
     return Question(resolved, work, load)
 
 
-def read_workload(given: Mapping[str, Any]) -> tuple[Workload, dict[str, Any]]:
+def read_workload(given: Mapping[str, Any], plan: Plan | None = None) -> tuple[Workload, dict[str, Any]]:
     """The batch that keywords describe, and what they say of traffic: a distribution of lengths is a mean and a cv.
+
+    Of a plan with images, their tokens come to those of each prompt's text.
 
     >>> work, traffic = read_workload({"isl": "lognormal:mean=900,cv=1", "rate": 4.0})
     >>> float(work.isl), round(traffic["isl_cv"], 3)
@@ -128,7 +132,8 @@ def read_workload(given: Mapping[str, Any]) -> tuple[Workload, dict[str, Any]]:
             if (spread := cv(length)) and f"{key}_cv" in traffic:
                 raise InputError(f"{key} and {key}_cv both say how lengths vary; give one")
             traffic |= {f"{key}_cv": spread} if spread else {}
-    return Workload.checked(**counts), traffic
+    work = Workload.checked(**counts)
+    return work if plan is None else replace(work, isl=plan.prompt(work.isl)), traffic
 
 
 def answer(question: Question, allow_oom: bool = False) -> Estimate:
@@ -148,7 +153,7 @@ def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
     Raises InputError for an unknown keyword, WorkloadError for a degree that is not a whole number of at least 1,
     DtypeError and UnknownNameError for formats and engines nobody knows.
     """
-    given = read(Layout, scenario)
+    given = read(Seeing, scenario)
     chosen = part_of(given, (*DEGREES, "skew", "sequence_parallel", "redundant_experts", "power_cap", "clock"))
     chosen |= part_of(given, ("offload_layers", "host_bandwidth"))
     if (place := given.get("offload_experts")) not in (None, "cpu"):
@@ -168,6 +173,7 @@ def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
         all_reduce=algorithm,
         system=str(given["system"]) if "system" in given else None,
         kv_policy=parse_kv_policy(given.get("kv_policy", FULL)),
+        images=Images.read(given.get("images", 0), given.get("image_size", IMAGE_SIZE)),
         settings=EngineSettings(**part_of(given, SETTING_KEYS)),
     )
 
@@ -355,6 +361,8 @@ def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
 
     return {
         **{key: int(float(getattr(work, key))) for key in ("batch", "isl", "osl", "cached")},
+        "isl": int(float(work.isl)) - plan.image_tokens,
+        **image_inputs(plan),
         "context": float(work.decode_context) if work.context is None else int(float(work.context)),
         **dict.fromkeys(("concurrency", "rate")),
         **asked(*DEGREES, "gpus", "system", "sequence_parallel", "all_reduce"),
@@ -369,6 +377,13 @@ def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
         **asked("engine", "engine_version", "offload_layers", "offload_experts", "host_bandwidth"),
         **{key: getattr(settings, key) for key in SETTING_KEYS},
     }
+
+
+def image_inputs(plan: Plan) -> dict[str, Any]:
+    """The images of each prompt as they were understood."""
+    images = plan.deployment.images
+    size = f"{images.width}x{images.height}" if images else None
+    return {"images": images.count if images else 0, "image_size": size, "image_tokens": plan.image_tokens}
 
 
 @once

@@ -193,6 +193,36 @@ class Empirical(Length):
         return self.tokens[bisect_left(self.upto, rank)]
 
 
+@dataclass(frozen=True)
+class Longer(Length):
+    """Another length and as many tokens more each time: what images add to a text.
+
+    >>> Longer(Uniform(1, 6), 10).mean, Longer(Uniform(1, 6), 10).quantile(1.0)
+    (13.5, 16.0)
+    """
+
+    text: Length
+    more: int
+
+    @override
+    def moment(self, order: int) -> float:
+        own = self.text.moment(order)
+        return own + self.more if order == 1 else own + 2.0 * self.more * self.text.moment(1) + float(self.more) ** 2
+
+    @override
+    def quantile(self, share: float) -> float:
+        return self.text.quantile(share) + self.more
+
+    @override
+    def sample(self, rng: Generator, count: int) -> list[int]:
+        return [each + self.more for each in self.text.sample(rng, count)]
+
+
+def longer(length: Length, more: int) -> Length:
+    """A length, and so many tokens more."""
+    return Longer(length, more) if more else length
+
+
 def cv(length: Length) -> float:
     """Standard deviation over mean.
 

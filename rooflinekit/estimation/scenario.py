@@ -111,6 +111,16 @@ class Layout(Hardware, Parallelism, Formats, Engine, total=False):
     """Everything that lays out a plan."""
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", usual="that of GPU and engine", group="Engine")]
 
+IMAGE_SIZE = "1024x1024"
+
+class ImageInput(TypedDict, total=False):
+    """What comes with each prompt beside its text."""
+    images: Annotated[int, Option("Images in each prompt: their tokens join --isl, and the vision tower encodes them.", 0, least=0)]
+    image_size: Annotated[str, Option("Their width and height in pixels.", IMAGE_SIZE, metavar="WxH")]
+
+class Seeing(Layout, ImageInput, total=False):
+    """A plan, and the images of its prompts."""
+
 class Draft(TypedDict, total=False):
     """Who guesses."""
     draft: Annotated[str | None, Option("A draft model, medusa, eagle, eagle3, mtp or ngram.", complete=MODELS)]
@@ -125,7 +135,7 @@ class Speculation(Draft, Drafting, total=False):
     draft_tree: Annotated[int | None, Option("Drafted tokens that one pass verifies, where several candidates stand at each place.")]
     draft_tp: Annotated[int | None, Option("Tensor parallel degree of a draft model.", usual="the target's")]
 
-class Scenario(Static, Lengths, Prefix, Layout, Speculation, Load, total=False):
+class Scenario(Static, Lengths, Prefix, Seeing, Speculation, Load, total=False):
     """What `estimate` takes, and a row of `estimate_frame`: a deployment, and a batch or a load."""
     allow_oom: Annotated[bool, Option("Answer even if it does not fit in memory.", False, group="Output")]
 
@@ -170,15 +180,21 @@ class Scheduling(Tiers, total=False):
 
 class Fleet(TypedDict, total=False):
     """Replicas, and how requests reach them."""
-    replicas: Annotated[int, Option("Replicas of the deployment; those that decode, if others prefill.", 1, most=10_000)]
+    replicas: Annotated[int, Option("Replicas of the deployment; those that decode, if others prefill.", 1, most=1_000_000)]
     router: Annotated[str, Option("round-robin, random, least-loaded, prefix-affinity or shared (one queue in front of all).", "round-robin", complete=("round-robin", "random", "least-loaded", "prefix-affinity", "shared"))]
-    prefill_replicas: Annotated[int, Option("Replicas that only compute prompts: disaggregation.", 0, least=0, most=10_000)]
+    prefill_replicas: Annotated[int, Option("Replicas that only compute prompts: disaggregation.", 0, least=0, most=1_000_000)]
     link_gb_s: Annotated[float | None, Option("From a prefill to a decode replica, in GB/s.", unit="GB/s", above=True, usual="the NICs")]
     link_ms: Annotated[float, Option("Latency of a transfer.", 0.0, unit="ms")]
     staging: Annotated[int, Option("Prompts that a prefill replica computes or holds for transfer at most.", 64)]
+    cells: Annotated[int, Option("Parts of the fleet: each request goes to one at random, whose router knows its own replicas alone.", 1, most=100_000)]
     hash_tokens: Annotated[int | None, Option("Prompt tokens that one hash of an arrival stands for.", hidden=True)]
 
-class Simulation(Lengths, Layout, Load, Drafting, Arrivals, Scheduling, Fleet, total=False):
+class Machines(TypedDict, total=False):
+    """Where a large question is worked on."""
+    workers: Annotated[int, Option("Processes on this machine.", 1, kind="loose count")]
+    scheduler: Annotated[str | None, Option("A dask cluster, such as tcp://10.0.0.1:8786.")]
+
+class Simulation(Lengths, Seeing, Load, Drafting, Arrivals, Scheduling, Fleet, Machines, total=False):
     """Requests one by one."""
 
 class Price(TypedDict, total=False):
@@ -203,7 +219,7 @@ class Purchase(Pricing, total=False):
     years: Annotated[float | None, Option("Years over which a purchase is spread.", unit="years")]
     power_price: Annotated[float | None, Option("USD of one kWh, beside a purchase.", unit="USD", usual="0")]
 
-class Levers(Static, Prefix, Lengths, Users, Layout, Speculation, Purchase, total=False):
+class Levers(Static, Prefix, Lengths, Users, Seeing, Speculation, Purchase, total=False):
     """What would help most."""
     by: Annotated[str, Option("Ranks the moves: cost, tpot, ttft, throughput or energy.", "cost", complete=("cost", "tpot", "ttft", "throughput", "energy"), group="Question")]
     gpus: Annotated[str | Sequence[str] | Mapping[str, float | None] | None, Option("Others to try, with USD an hour if you know it: h200-sxm=3.8,l40s.", usual="all with a price", complete=GPUS, kind="text", group="Question")]
@@ -288,14 +304,14 @@ class OverTime(TypedDict, total=False):
     tco: Annotated[Path | None, Option("Rent against buy: a YAML of purchase, years, interest, residual, power_price, pue, rack, staff.")]
     months: Annotated[int, Option("Months that are planned.", most=120, usual="1, with --growth 12")]
 
-class Plan(Traffic, Search, Reserves, OverTime, total=False):
+class Plan(Traffic, ImageInput, Search, Reserves, OverTime, total=False):
     """Which deployments carry a traffic."""
 
-class LoadCase(Lengths, Layout, total=False):
+class LoadCase(Lengths, Seeing, total=False):
     """A deployment whose largest load is asked for."""
     burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals: 1 is Poisson.", usual="1", kind="loose", also=("cv",))]
 
-class StaticCase(Lengths, Prefix, Layout, total=False):
+class StaticCase(Lengths, Prefix, Seeing, total=False):
     """A deployment whose largest batch or context is asked for."""
     batch: Annotated[int, Option("Sequences of the static batch.", 1)]
 
@@ -386,21 +402,20 @@ class Detailed(Written, total=False):
 
 class Tree(Written, total=False):
     """What is shown of a derivation."""
-    depth: Annotated[int | None, Option("Levels of the tree.", usual="what fits on a page or two", kind="loose count")]
+    depth: Annotated[int | None, Option("Levels of the tree.", usual="what fits on a page or two")]
 
 class Traced(TypedDict, total=False):
     """What else a simulation writes."""
     timeline: Annotated[Path | None, Option("Write queue, batch and cache over time to this CSV.", kind="path")]
     chrome_trace: Annotated[Path | None, Option("Write every step to this JSON, for chrome://tracing or Perfetto.", kind="path")]
+    resume: Annotated[bool, Option("Keep finished cells beside --out, and use them.", False)]
 
-class Sweeping(TypedDict, total=False):
+class Sweeping(Machines, total=False):
     """How a sweep runs, and what is kept of it."""
     set: Annotated[Sequence[str] | None, Option("Any other keyword of estimate or simulate, as NAME=LIST; may be repeated.", kind="text", many=True, metavar="NAME=LIST")]
     sheet: Annotated[str | None, Option("Sheet of a workbook.", usual="the first with scenarios")]
     simulate: Annotated[bool, Option("Simulate each row, request by request.", False)]
     pareto: Annotated[str | None, Option("Keep what nothing else beats, such as tok_s_user:tok_s_gpu.")]
-    workers: Annotated[int, Option("Processes on this machine.", 1, kind="loose count")]
-    scheduler: Annotated[str | None, Option("A dask cluster, such as tcp://10.0.0.1:8786.")]
     shard: Annotated[str, Option("Answer only part i of n: i/n.", "1/1")]
     resume: Annotated[bool, Option("Keep finished pieces beside --out, and use them.", False)]
 
@@ -457,7 +472,7 @@ class Shown(Written, total=False):
 # --- names of groups, and of the keys that belong together -------------------------------------------------------------
 
 GROUPS: Mapping[str, tuple[type, ...]] = {
-    "Workload": (Static, Lengths, Prefix),
+    "Workload": (Static, Lengths, Prefix, ImageInput),
     "Hardware": (Accelerator, Hardware, Accelerators),
     "Parallelism": (Parallelism,),
     "Formats": (Formats,),
@@ -471,7 +486,7 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "Search": (Search,),
     "Question": (Asked, Guarding),
     "Contents": (Workbook, Page),
-    "Output": (Sweeping, Measuring, Scored, Shown, Judged, Serving, Detailed, Tree, Traced, Pictures),
+    "Output": (Machines, Sweeping, Measuring, Scored, Shown, Judged, Serving, Detailed, Tree, Traced, Pictures),
 }
 """Headings of the help, in their order; what an option says of its own group goes first."""
 
@@ -499,6 +514,6 @@ WORKLOAD_KEYS = {
 }
 DEGREES = ("tp", "pp", "ep", "dp", "cp", "microbatches")
 SETTING_KEYS = ("memory_fraction", "token_budget", "max_num_seqs", "max_model_len", "block_size", "eager")
-DEPLOYMENT_KEYS = tuple(name for name in options_of(Layout) if name != "calibration")
+DEPLOYMENT_KEYS = tuple(name for name in options_of(Seeing) if name != "calibration")
 SPECULATION_KEYS = tuple(options_of(Speculation))
 LOAD_KEYS = tuple(options_of(Load))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from rooflinekit.evidence.board_power import READINGS, power_of
 from rooflinekit.evidence.kernel_fit.groups import Group, fit_key, kernel_groups, read_kernel_tables
@@ -103,9 +102,17 @@ def scored(rows: pd.DataFrame, key: Sequence[str]) -> tuple[Score, ...]:
     found = []
     for names, own in rows.groupby([rows[name].astype(str) for name in key]):
         value, predicted, low, high = own.loc[own["predicted"].notna(), _TIMES].to_numpy(dtype=float).T
-        inside = None if (low == high).all() or np.isnan(low).all() else (value >= low) & (value <= high)
-        figures = score(dict(zip(key, map(str, names), strict=True)), value, predicted, inside, len(own))
-        found.append(replace(figures, calibration=", ".join(sorted(set(own["calibration"]) - {""}))))
+        used = ", ".join(sorted(set(own["calibration"]) - {""}))
+        figures: dict[str, float | None] = dict.fromkeys(_FIGURES)
+        if len(value):
+            error = predicted / value - 1.0
+            size = np.abs(error)
+            each = np.median(size), np.mean(size), np.quantile(size, 0.9), np.mean(error)
+            figures |= dict(zip(_FIGURES, map(float, each), strict=False))
+            if not ((low == high).all() or np.isnan(low).all()):
+                figures["coverage90"] = float(np.mean((value >= low) & (value <= high)))
+        named = dict(zip(key, map(str, names), strict=True))
+        found.append(Score(named, len(own), len(value), **figures, calibration=used))
     return tuple(found)
 
 
@@ -131,63 +138,52 @@ def kernel_accuracy(
     unanswered: Counter[str] = Counter()
     given = calibration if calibration in (None, "none") else load_calibration(calibration)
     own = load_accelerator(gpu).value if gpu is not None else None
-    scores = []
+    scores: list[Score] = []
     for path in files:
         for operation, table in read_kernel_tables(path, unanswered):
-            reported: dict[tuple[str, ...], list[Group]] = {}
-            for group in kernel_groups(operation, table):
-                label = tuple(value for name, value in group.named.items() if name in _REPORTED)
-                reported.setdefault(label, []).append(group)
-            for label, groups in reported.items():
-                if progress is not None:
-                    progress(f"{operation} {' '.join(label)}")
-                scores.append(_score(groups, given, own, unanswered))
-                scores += [_score_power(group, own, unanswered) for group in groups if POWER in group.table]
+            groups = list(kernel_groups(operation, table))
+            timed = pd.concat([_timed(group, given, own, unanswered, progress) for group in groups])
+            scores += scored(timed, ["op", *(name for name in _REPORTED if name in groups[0].named)])
+            for group in groups if POWER in table else ():
+                scores += scored(_powered(group, own, unanswered), ["op", *group.named, "metric"])
     return Accuracy.of(scores, unanswered, "op")
 
 
-def score(key: dict[str, str], measured: Array, predicted: Array, inside: NDArray[np.bool_] | None, rows: int) -> Score:
-    """Figures of one group from measured and predicted values of the answered rows, of `rows` in all."""
-    if not len(measured):
-        return Score(key, rows, 0, None, None, None, None, None)
-    error = predicted / measured - 1.0
-    size = np.abs(error)
-    median, mean, ninth, bias = map(float, (np.median(size), np.mean(size), np.quantile(size, 0.9), np.mean(error)))
-    covered = None if inside is None else float(np.mean(inside))
-    return Score(key, rows, len(measured), median, mean, ninth, bias, covered)
+def _rows(group: Group, columns: Sequence[Array | pd.Series[Any]], **more: str) -> pd.DataFrame:
+    """Rows to be scored: the value, and where there is one the prediction with both ends of its interval."""
+    found = dict(zip(_TIMES, columns, strict=False))
+    missing = dict.fromkeys(_TIMES[len(columns) :], np.nan)
+    return pd.DataFrame(found).assign(**missing, op=group.operation, **group.named, **more)
 
 
-def _score(
-    groups: Sequence[Group], asked: Calibration | str | None, own: Accelerator | None, unanswered: Counter[str]
-) -> Score:
-    """Groups that are reported as one."""
-    first, columns, used = groups[0], [np.zeros((4, 0))], set()
-    for group in groups:
-        try:
-            system, chosen = timed_with(group, asked, own)
-            columns.append(_predict(*timed_rows(group, system, chosen)))
-            used.add(signature(chosen))
-        except RooflinekitError as error:
-            unanswered[str(error)] += len(group.table)
-    time, predicted, low, high = np.concatenate(columns, axis=1)
-    key = {"op": first.operation} | {name: value for name, value in first.named.items() if name in _REPORTED}
-    inside = None if used <= {""} else (time >= low) & (time <= high)
-    found = score(key, time, predicted, inside, sum(len(group.table) for group in groups))
-    return replace(found, calibration=", ".join(sorted(used - {""})))
-
-
-def _score_power(group: Group, own: Accelerator | None, unanswered: Counter[str]) -> Score:
-    """Figures of the measured power of a group's kernels."""
-    key = {"op": group.operation, **group.named, "metric": POWER}
-    nothing, rows = np.zeros(0), len(group.table)
+def _timed(
+    group: Group, asked: Calibration | str | None, own: Accelerator | None, unanswered: Counter[str],
+    progress: Callable[[str], None] | None,
+) -> pd.DataFrame:  # fmt: skip
+    """The measured times of a group [s], predicted where they can be."""
+    if progress is not None:
+        progress(f"{group.operation} {' '.join(value for name, value in group.named.items() if name in _REPORTED)}")
     try:
-        measured, predicted, low, high = power_of(group, _accelerator(group, own))
+        system, chosen = timed_with(group, asked, own)
+        rows, timed = timed_rows(group, system, chosen)
     except RooflinekitError as error:
-        unanswered[str(error)] += rows
-        return score(key, nothing, nothing, None, rows)
-    if few := rows - len(measured):
+        unanswered[str(error)] += len(group.table)
+        return _rows(group, [group.table["latency_us"] * 1e-6], calibration="")
+    ends = ([getattr(each, part) for each in timed] for part in ("expected", "low", "high"))
+    return _rows(group, [rows.time, *map(rows.joined, ends)], calibration=signature(chosen))
+
+
+def _powered(group: Group, own: Accelerator | None, unanswered: Counter[str]) -> pd.DataFrame:
+    """The measured power of a group's kernels [W], predicted where it can be."""
+    marks, power = {"metric": POWER, "calibration": ""}, group.table[POWER]
+    try:
+        columns = power_of(group, _accelerator(group, own))
+    except RooflinekitError as error:
+        unanswered[str(error)] += len(power)
+        return _rows(group, [power], **marks)
+    if few := len(power) - len(columns[0]):
         unanswered[f"{POWER} of fewer than {READINGS} readings shows the start of a run"] += few
-    return score(key, measured, predicted, (measured >= low) & (measured <= high), rows)
+    return pd.concat([_rows(group, columns, **marks), _rows(group, [power[:few]], **marks)])
 
 
 def _accelerator(group: Group, own: Accelerator | None) -> Accelerator:
@@ -226,14 +222,3 @@ def timed_rows(
     named = rows.relabelled(label)
     warm = rows.warm and calibration is not None
     return named, tuple(time_kernel(kernel, system, calibration, warm) for kernel in named.kernels)
-
-
-def _predict(rows: Measured, timed: Sequence[KernelTime]) -> Array:
-    """Measured and predicted time and both ends of the interval for each row [s]."""
-    ends = ([getattr(t, part) for t in timed] for part in ("expected", "low", "high"))
-    return np.array([rows.time, *(joined(end, rows.sizes) for end in ends)])
-
-
-def joined(pieces: Sequence[Any], sizes: Sequence[int]) -> Array:
-    """Pieces of one column, each for so many rows, as one."""
-    return np.concatenate([np.broadcast_to(p, (n,)) for p, n in zip(pieces, sizes, strict=True)]).astype(float)

@@ -203,7 +203,7 @@ def serving_accuracy(
     calibration: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Accuracy:
-    """Score serving tables; every figure of a row comes from the same step function.
+    """Score serving tables (none: the shipped one); every figure of a row comes from the same step function.
 
     `calibration` is a name, a path, "none" for the datasheet bound, or None for the one that `estimate` would take.
     A row that cannot be answered is counted with its reason.
@@ -212,7 +212,9 @@ def serving_accuracy(
     """
     unanswered: Counter[str] = Counter()
     told = progress or (lambda _: None)
-    rows = pd.concat([_predicted(read_serving_table(path), calibration, unanswered, told) for path in files])
+    rows = pd.concat(
+        [_predicted(read_serving_table(path), calibration, unanswered, told) for path in files or [published_table()]]
+    )
     return Accuracy.of(scored(rows, _KEY), unanswered, "metric")
 
 

@@ -14,36 +14,17 @@ from rooflinekit.estimation.scenario import Served
 from rooflinekit.estimation.spelling import at_least
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
+from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, no_room, open_loop
 from rooflinekit.model.traffic.mixing import slots
+from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.errors import DoesNotFitError, InputError, RooflinekitError
+from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.specs import load_model
 
 _MOST_VARIED = 10.0
 _FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "osl_cv")
 _SPLIT = ("pp", "ep", "dp", "weights", "activations", "kv")
 _OPTIONS = {"model": "--model", "gpu": "--gpu", "tp": "--tp", "isl": "--isl", "osl": "--osl"}
-
-
-@dataclass(frozen=True)
-class LoadPoint:
-    """Traffic at one operating point.
-
-    isl, osl: mean tokens a request; users: requests in flight (closed loop), or None for an open loop at `rate`
-    requests a second; requests: how many there are in all (None: a steady state); most: most sequences that run at
-    once, where that is known; osl_cv: standard deviation of the output lengths over their mean; cached: tokens of each
-    prompt that the prefix cache held.
-    """
-
-    isl: float
-    osl: float
-    users: int | None = None
-    rate: float | None = None
-    requests: int | None = None
-    most: int | None = None
-    osl_cv: float = 0.0
-    cached: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -65,42 +46,30 @@ class LoadPrediction:
     high_ms: Mapping[str, float] = field(default_factory=dict)
 
 
-def load_traffic(point: LoadPoint) -> Traffic:
-    """The traffic of a point, as the closed form takes it."""
-    most = math.inf if point.most is None else float(point.most)
-    share = math.inf if point.requests is None or not point.users else point.requests / point.users
-    return Traffic(point.isl, point.osl, osl_cv=point.osl_cv, requests=max(share, 1.0), most=most, cached=point.cached)
-
-
-def predict_load(predictor: Predictor, point: LoadPoint) -> LoadPrediction:
-    """The closed form of `rooflinekit.model.traffic` at one operating point, told apart as a comparison needs it.
+def predict_load(predictor: Predictor, question: LoadQuestion) -> LoadPrediction:
+    """The closed form of `rooflinekit.model.traffic` at one load, told apart as a comparison needs it.
 
     Raises DoesNotFitError if not one such request fits.
     """
-    traffic = load_traffic(point)
+    traffic, users, rate = question.traffic, question.users, question.rate
     room = float(slots(predictor, traffic.isl, traffic.osl, traffic.most))
     if room < 1.0:
-        name = predictor.plan.model.name
-        raise DoesNotFitError(f"{name}: not one request of {point.isl + point.osl:.0f} tokens fits in memory")
-    if point.rate is None:
-        loaded = closed_loop(predictor, float(point.users or 1), traffic)
-    else:
-        loaded = open_loop(predictor, point.rate, traffic)
+        raise no_room(predictor, traffic)
+    loaded = closed_loop(predictor, users or 1.0, traffic) if rate is None else open_loop(predictor, rate, traffic)
     times = loaded.shared
     step, own = float(times.step.expected), float(loaded.first.expected) + float(times.request)
     tpot, ttft = float(loaded.tpot.expected), float(loaded.ttft.expected)
     parts = {"step": step, "interference": tpot - step, "prefill": own, "queue": ttft - own}
-    rate = min(float(loaded.rate), float(loaded.knee))
     note = ""
     if not loaded.stable:
-        note = f"unstable: {point.rate:g} requests/s exceed the {float(loaded.knee):.3g} that can be sustained"
-    elif point.users is not None and point.users > room:
-        note = f"{room:.0f} of {point.users} requests fit in memory at a time; the others wait"
+        note = f"unstable: {rate:g} requests/s exceed the {float(loaded.knee):.3g} that can be sustained"
+    elif users is not None and users > room:
+        note = f"{room:.0f} of {users:.0f} requests fit in memory at a time; the others wait"
     return LoadPrediction(
         ttft_ms=1e3 * ttft,
         tpot_ms=1e3 * tpot,
         e2e_ms=1e3 * float(loaded.e2e),
-        output_tok_s=rate * point.osl,
+        output_tok_s=min(float(loaded.rate), float(loaded.knee)) * float(traffic.osl),
         parts={name: 1e3 * value for name, value in parts.items()},
         running=float(loaded.running),
         note=note,
@@ -135,7 +104,7 @@ class Posed:
     run: Measurement
     facts: Facts
     resolved: Resolved
-    load: LoadPoint
+    load: LoadQuestion
 
 
 def checked_facts(**said: Any) -> Facts:
@@ -164,12 +133,16 @@ def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:
     facts = known_facts(run.source, run.facts, given.facts, tuple(_OPTIONS))
     isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
     facts = replace(facts, isl=isl, osl=osl)
-    most = None if room is None else max(room // (isl + osl), 1)
     copies = given.replicas  # which share the load evenly
     users, requests = (None if count is None else -(-count // copies) for count in (facts.concurrency, facts.requests))
+    traffic = Traffic(
+        float(isl), float(osl), osl_cv=facts.osl_cv or 0.0,
+        requests=max(requests / users, 1.0) if requests is not None and users else math.inf,
+        most=math.inf if room is None else float(max(room // (isl + osl), 1)),
+        cached=min((facts.hits or 0.0) * isl, isl - 1.0),  # the last token is always computed
+    )  # fmt: skip
     rate = facts.rate / copies if facts.rate else facts.rate
-    cached = min((facts.hits or 0.0) * isl, isl - 1.0)  # the last token is always computed
-    load = LoadPoint(isl, osl, users, rate, requests, most, facts.osl_cv or 0.0, cached)
+    load = LoadQuestion(None if users is None else float(users), rate, traffic, None, None)
     return Posed(run, facts, resolve_facts(facts, given), load)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from rooflinekit.estimation.results import about
 from rooflinekit.evidence.benchmark_runs import (
     Given,
-    LoadPoint,
     LoadPrediction,
     known_facts,
     listed,
@@ -22,6 +21,7 @@ from rooflinekit.evidence.benchmark_runs import (
     room_of,
 )
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp, read_measurements
+from rooflinekit.model.traffic.closed_form import Traffic
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
@@ -62,7 +62,7 @@ class Gap:
         return {name: value for name, value in asdict(self).items() if name != "notes"}
 
 
-def attribute(run: Measurement, expected: LoadPrediction, load: LoadPoint) -> Gap | None:
+def attribute(run: Measurement, expected: LoadPrediction, load: Traffic) -> Gap | None:
     """Divide the gap of E2EL = TTFT + (osl − 1) · TPOT.
 
     The median gap between tokens is a step without a prefill as long as few steps hold one, and the smallest TTFT is a
@@ -71,10 +71,11 @@ def attribute(run: Measurement, expected: LoadPrediction, load: LoadPoint) -> Ga
     """
     if not run.ttft.mean or not run.tpot.mean:
         return None
-    more, parts, notes = load.osl - 1.0, expected.parts, []
+    isl, osl, parts, notes = float(load.isl), float(load.osl), expected.parts, []
+    more = osl - 1.0
     step = run.tpot.mean - expected.tpot_ms
-    chunks, median = math.ceil(load.isl / _BUDGET), run.itl.p50 or 0.0
-    if 0.0 < median <= _SAME * run.tpot.mean and expected.running * chunks / load.osl < _COMMON:
+    chunks, median = math.ceil(isl / _BUDGET), run.itl.p50 or 0.0
+    if 0.0 < median <= _SAME * run.tpot.mean and expected.running * chunks / osl < _COMMON:
         step = median - parts["step"]
     elif expected.running > 1:
         notes.append("step time holds interference: the median gap between tokens does not tell them apart")
@@ -213,7 +214,7 @@ def _run(run: Measurement, given: Given, room: int | None) -> Run:
     if together and posed.facts.osl_cv is None:
         notes.append(_EQUAL)
     overloaded = math.isinf(expected.e2e_ms)
-    gap = None if overloaded else attribute(run, expected, load)
+    gap = None if overloaded else attribute(run, expected, load.traffic)
     pairs = (
         ("ttft_ms", *run.ttft.middle, expected.ttft_ms),
         ("tpot_ms", *run.tpot.middle, expected.tpot_ms),

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.estimation.results import time_by_cause
-from rooflinekit.evidence.accuracy import joined, timed_rows, timed_with
+from rooflinekit.evidence.accuracy import timed_rows, timed_with
 from rooflinekit.evidence.benchmark_runs import Given, pose, predict_load
 from rooflinekit.evidence.compare import Gap, attribute
 from rooflinekit.evidence.kernel_fit.groups import Group, checked_table, kernel_groups
@@ -271,14 +271,11 @@ def _kernels(rows: Sequence[Reading], given: Given, notes: Counter[str]) -> list
 
 
 def _group(group: Group, given: Given) -> list[_Predicted]:
-
     asked = None if given.calibration is None else load_calibration(given.calibration)
     measured, timed = timed_rows(group, *timed_with(group, asked, None))
-    ends = [joined([getattr(one, part) for one in timed], measured.sizes) for part in ("expected", "bound", "high")]
-    split = [time_by_cause(one) for one in timed]
-    shares = {cause: joined([part[cause] for part in split], measured.sizes) for cause in _LIMITS}
-    named = list(_LIMITS)
-    most = np.argmax([shares[cause] for cause in named], axis=0)
+    ends = [measured.joined(getattr(one, part) for one in timed) for part in ("expected", "bound", "high")]
+    split, named = [time_by_cause(one) for one in timed], list(_LIMITS)
+    most = np.argmax([measured.joined(part[cause] for part in split) for cause in named], axis=0)
     return [
         _Predicted(float(expected), float(bound), float(high), named[cause])
         for expected, bound, high, cause in zip(*ends, most, strict=True)
@@ -319,7 +316,8 @@ def _served(rows: Sequence[Reading], given: Given, notes: Counter[str]) -> list[
         if posed.resolved.plan.calibration is None or not math.isfinite(expected.ttft_ms):
             notes["no calibration, or more load than can be served"] += len(own)
             continue
-        gap, more = attribute(run, expected, posed.load), max(posed.load.osl - 1.0, 1.0)
+        traffic = posed.load.traffic
+        gap, more = attribute(run, expected, traffic), max(float(traffic.osl) - 1.0, 1.0)
         for row in own:
             predicted, high = getattr(expected, row.metric) / 1e3, expected.high_ms[row.metric] / 1e3
             check = Check(

@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 from rooflinekit.estimation.results import about
-from rooflinekit.evidence.benchmark_runs import Given, LoadPoint, Posed, load_traffic, pose
+from rooflinekit.evidence.benchmark_runs import Given, Posed, pose
 from rooflinekit.evidence.exposition import Interval
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import closed_loop, open_loop
@@ -202,8 +202,8 @@ class Watcher:
 
         def tpot(**changed: float) -> float:
             at = base | changed
-            load = replace(posed.load, isl=at["isl"], osl=at["osl"], cached=at["hits"] * at["isl"])
-            return float(open_loop(predictor, at["rate"] / copies, load_traffic(load)).tpot.expected)
+            load = replace(posed.load.traffic, isl=at["isl"], osl=at["osl"], cached=at["hits"] * at["isl"])
+            return float(open_loop(predictor, at["rate"] / copies, load).tpot.expected)
 
         whole = tpot()
         return {part: tpot(**{part: getattr(now, part) or 0.0}) / whole for part in parts}
@@ -230,11 +230,11 @@ def set_beside(interval: Interval, posed: Posed, replicas: int) -> Beside:
 
     Those are Little's law where end-to-end times are counted, else the gauges, else what the open loop has.
     """
-    run, load, predictor = interval.run, posed.load, posed.resolved.predictor
-    if not load.rate:
+    run, traffic, predictor = interval.run, posed.load.traffic, posed.resolved.predictor
+    if not (rate := float(posed.load.rate or 0.0)):
         raise InputError(f"{run.source} does not say how many requests came; add --rate")
-    traffic = load_traffic(load)
-    at_rate = open_loop(predictor, load.rate, traffic)
+    isl, osl = float(traffic.isl), float(traffic.osl)
+    at_rate = open_loop(predictor, rate, traffic)
     in_flight = float(at_rate.running) * replicas
     if run.e2e.mean and run.request_s:
         in_flight = run.request_s * run.e2e.mean / 1e3
@@ -245,13 +245,13 @@ def set_beside(interval: Interval, posed: Posed, replicas: int) -> Beside:
     step = Figure.of(run.tpot.mean, at_users.tpot)
     queue = None
     if interval.waiting is not None and math.isfinite(float(at_rate.queue)):
-        queue = 1e3 * (interval.waiting / (load.rate * replicas) - float(at_rate.queue))
-    host, kv = _told_apart(predictor, float(at_users.running), load)
+        queue = 1e3 * (interval.waiting / (rate * replicas) - float(at_rate.queue))
+    host, kv = _told_apart(predictor, float(at_users.running), isl, osl)
     return Beside(
-        interval.start, interval.end, load.rate * replicas, load.isl, load.osl, posed.facts.hits, in_flight,
+        interval.start, interval.end, rate * replicas, isl, osl, posed.facts.hits, in_flight,
         interval.waiting, interval.kv_use, interval.preemptions, ttft, tpot, step,
         output_tok_s=run.output_tok_s,
-        output_expected_tok_s=min(float(at_rate.rate), float(at_rate.knee)) * load.osl * replicas,
+        output_expected_tok_s=min(float(at_rate.rate), float(at_rate.knee)) * osl * replicas,
         batch_ms=step.expected - tpot.expected if tpot.measured else None,
         step_ms=step.measured - step.expected if step.measured else None,
         queue_ms=queue,
@@ -260,9 +260,9 @@ def set_beside(interval: Interval, posed: Posed, replicas: int) -> Beside:
     )  # fmt: skip
 
 
-def _told_apart(predictor: Predictor, running: float, load: LoadPoint) -> tuple[float, float]:
+def _told_apart(predictor: Predictor, running: float, isl: float, osl: float) -> tuple[float, float]:
     """What the engine adds to a decode step, and what kernels that read the cache take of it [ms]."""
-    middle = Workload(max(running, 1.0), load.isl, load.osl, context=load.isl + load.osl / 2.0)
+    middle = Workload(max(running, 1.0), isl, osl, context=isl + osl / 2.0)
     kernels = predictor.decode_step(middle).kernels
     host = sum(float(each.expected) for each in kernels if each.kernel.family == "host")
     kv = sum(float(each.expected) for each in kernels if float(each.kernel.kv_read_bytes) > 0.0)

@@ -9,7 +9,6 @@ that limit, holds the slowdown already.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import fields
 
 from rooflinekit.model.graph.symbol import Symbol, formula, named
@@ -144,11 +143,6 @@ def _tile(kernel: Kernel) -> Numeric:
     if isinstance(shape, ExpertsShape):
         return maximum(MATRIX_ROWS * shape.touched / maximum(shape.routed, 1.0), 1.0)
     return 1.0
-
-
-def step_energy(kernels: Iterable[KernelTime], accelerator: Accelerator, law: PowerLaw) -> Energy:
-    """Energy of a step of one board: that of its kernels, one after the other, and idle power between them [J]."""
-    return sum((kernel_energy(timed, accelerator, law) for timed in kernels), Energy())
 
 
 def idle_energy(law: PowerLaw, seconds: Numeric) -> Energy:

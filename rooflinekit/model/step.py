@@ -15,6 +15,7 @@ from rooflinekit.model.layers.build import model_operations, stage_operations
 from rooflinekit.model.layers.precision import Precision, resolve_precision
 from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.layers.splits import check_deployment
+from rooflinekit.model.power import Energy, kernel_energy
 from rooflinekit.model.roofline import StepTime, time_kernel
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.batch import Batch
@@ -204,6 +205,19 @@ class Plan:
         return float(self.deployment.settings.token_budget or default)
 
     @property
+    def image_tokens(self) -> int:
+        """Tokens that images put into every prompt."""
+        images = self.deployment.images
+        return self.model.seeing(images).tokens(images) if images else 0
+
+    def prompt(self, text: Numeric) -> Numeric:
+        """Tokens of a prompt of so many tokens of text, and of its images."""
+        if not self.image_tokens:
+            return text
+        each = fact(self.image_tokens, "image_tokens", "tokens of the images of a prompt", "", _PREPROCESSED)
+        return named(text + each, "prompt", "tokens of a prompt: text and images")
+
+    @property
     def costs(self) -> StepCosts:
         """What the engine adds to kernels: nothing to the bound, and nothing on a CPU, since it was fitted on GPUs.
 
@@ -257,6 +271,11 @@ class Plan:
         """The kernels of a step with their times; with `costs`, as they run among their neighbours."""
         timed = (time_kernel(kernel, self.system, self.calibration) for kernel in self.kernels(batch, grows))
         return tuple((each if costs is None else changed(each, costs)).labelled() for each in timed)
+
+    def energy(self, timed: KernelTime) -> Energy:
+        """Energy of all launches of one kernel on one board [J]; none where the board's power is not known."""
+        accelerator = self.system.accelerator
+        return Energy() if accelerator.power is None else kernel_energy(timed, accelerator, accelerator.power)
 
     def busiest_share(self, batch: Batch) -> tuple[Numeric, Numeric]:
         """Shares of a step's time and of its bound that the busiest pipeline stage takes.
@@ -323,6 +342,7 @@ def _as_run(deployment: Deployment, system: System) -> Deployment:
 
 
 _PAIR = 2
+_PREPROCESSED = "its preprocessor (specs/config/vision.yaml)"
 _PARALLEL = "docs/parallelism.md"
 _BUDGET = "budget", "tokens of a step at most", "", "the engine's token budget"
 _PASSES = "passes", "engine steps: prompts beyond the token budget take several"

@@ -12,7 +12,18 @@ from rooflinekit.explanation.front import TIMELESS, Derivation
 from rooflinekit.explanation.rules import Rule
 from rooflinekit.model.graph.tree import FUNCTIONS, Node
 from rooflinekit.model.types.units import format_bytes, format_count, format_rate, format_time
-from rooflinekit.report.document import Document, Fixed, Items, Section, Table, Words, footer, machine, origin
+from rooflinekit.report.document import (
+    Document,
+    Fixed,
+    Items,
+    Section,
+    Table,
+    Words,
+    footer,
+    machine,
+    origin,
+    tokens_in,
+)
 from rooflinekit.report.table import WIDTH
 
 _LINES = 70  # nodes that are shown where no depth is asked for
@@ -52,7 +63,7 @@ def document(found: Derivation, depth: int | None = None) -> Document:
     e, i = found.answer, found.answer.inputs
     asked = f"batch {i['batch']}" if e.load is None else e.load.arrivals
     formats = ", ".join(f"{part} {i[part]}" for part in ("weights", "activations", "kv"))
-    facts = [f"{asked}, {i['isl']} tokens in, {i['osl']} out; {formats}"]
+    facts = [f"{asked}, {tokens_in(i)}, {i['osl']} out; {formats}"]
     if found.interval:
         low, high = (format_time(end / 1e3) for end in found.interval)
         facts.append(f"90 % interval {low} – {high}; datasheet bound {format_time((found.bound or 0.0) / 1e3)}")

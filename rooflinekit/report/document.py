@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple, Protocol
 
@@ -214,6 +214,23 @@ def _marked(text: str) -> str:
         inner = escape(part.strip("`") if tag == "code" else part.strip("*") if tag else part)
         found.append(f"<{tag}>{inner}</{tag}>" if tag else inner)
     return "".join(found)
+
+
+def tokens_in(inputs: Mapping[str, Any]) -> str:
+    """What a prompt holds, for a line about a question.
+
+    >>> tokens_in({"isl": 200, "cached": 0, "images": 1, "image_size": "1024x1024", "image_tokens": 1369})
+    '200 tokens in and 1 image of 1024x1024 (1369 tokens)'
+    """
+    cached = f" ({inputs['cached']} cached)" if inputs.get("cached") else ""
+    seen = f"{images_in(inputs)} ({inputs['image_tokens']} tokens)" if inputs.get("images") else ""
+    return f"{inputs['isl']} tokens in{cached}{seen}"
+
+
+def images_in(inputs: Mapping[str, Any]) -> str:
+    """The images of a prompt; empty where there are none."""
+    many = inputs.get("images") or 0
+    return f" and {many} image{'s' if many > 1 else ''} of {inputs['image_size']}" if many else ""
 
 
 def machine(gpu: str, gpus: int, inputs: dict[str, Any]) -> str:

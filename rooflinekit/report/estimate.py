@@ -8,7 +8,18 @@ from typing import Any
 from rooflinekit.estimation.results import EnergyResult, Estimate, KernelResult, SpeculationResult, StepResult
 from rooflinekit.model.traffic.question import LoadResult
 from rooflinekit.model.types.units import format_bytes, format_count, format_time
-from rooflinekit.report.document import Document, Facts, Section, Table, Words, footer, machine, origin, three
+from rooflinekit.report.document import (
+    Document,
+    Facts,
+    Section,
+    Table,
+    Words,
+    footer,
+    machine,
+    origin,
+    three,
+    tokens_in,
+)
 
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
 _MOST, _LARGEST = 1e3, 1e9  # above these, a share is a factor and a number has an exponent
@@ -105,8 +116,7 @@ def _question(estimate: Estimate) -> str:
     asked = estimate.load.arrivals if estimate.load else f"batch {i['batch']}"
     formats = f"weights {i['weights']}, activations {i['activations']}, kv {i['kv']}"
     formats += f" {i['kv_policy']}" if i["kv_policy"] != "full" else ""
-    cached = f" ({i['cached']} cached)" if i["cached"] else ""
-    return f"{asked}, {i['isl']} tokens in{cached}, {i['osl']} out; {formats}"
+    return f"{asked}, {tokens_in(i)}, {i['osl']} out; {formats}"
 
 
 def _times(estimate: Estimate) -> list[list[str]]:
@@ -211,8 +221,9 @@ def _causes(title: str, step: StepResult) -> list[str]:
 def _steps(estimate: Estimate) -> list[tuple[str, StepResult]]:
     i = estimate.inputs
     context = f"{i['context']:.1f}".removesuffix(".0")
+    prompts, tokens = 1 if estimate.load else i["batch"], i["isl"] + i["image_tokens"] - i["cached"]
     return [
-        (f"prefill ({1 if estimate.load else i['batch']} x {i['isl'] - i['cached']} tokens)", estimate.prefill),
+        (f"prefill ({prompts} x {tokens} tokens)", estimate.prefill),
         (f"decode (1 {'round' if estimate.speculation else 'step'} at context {context})", estimate.decode),
     ]
 

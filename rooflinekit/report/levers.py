@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rooflinekit.decision.sensitivity.levers import NO_CHANGE, Levers, MoveResult
 from rooflinekit.model.types.units import format_bytes, format_time
-from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine, origin
+from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine, origin, tokens_in
 from rooflinekit.specs.calibration.evidence import EVIDENCE
 
 _NAMES = {
@@ -30,7 +30,6 @@ def document(found: Levers) -> Document:
     cost = now.usd_per_million_output
     priced = f"{now.gpu_seconds_per_token * 1e6:.3g} GPU seconds" if cost is None else f"{cost:.3g} USD"
     load = f"batch {i['batch']}" if i["batch"] is not None else f"closed loop of {i['concurrency']} users"
-    cached = f" ({i['cached']} cached)" if i["cached"] else ""
     possible = [move for move in found.moves if move.possible and move.reason != NO_CHANGE]
     idle = [move.move for move in found.moves if move.reason == NO_CHANGE]
     same = [f"{NO_CHANGE}: {', '.join(idle)}"] if idle else []
@@ -39,7 +38,7 @@ def document(found: Levers) -> Document:
     refused = (f"not possible: {move.move}: {move.reason}" for move in found.moves if not move.possible)
     return [
         Section(f"levers of {found.model} on {machine(found.gpu, now.gpus, i)}, {found.engine}", [Words(
-            f"{load}, {i['isl']} tokens in{cached}, {i['osl']} out; weights {i['weights']}, kv {i['kv']}"
+            f"{load}, {tokens_in(i)}, {i['osl']} out; weights {i['weights']}, kv {i['kv']}"
         )]),
         Section("", [Words(
             f"now: TTFT {format_time(now.ttft_ms / 1e3)}, TPOT {format_time(now.tpot_ms / 1e3)}, "

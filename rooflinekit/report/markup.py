@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import math
@@ -27,6 +28,11 @@ def script_hashes(page: str) -> str:
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+
+
+def packed(text: str) -> bytes:
+    """Text as pages unpack it; equal text gives equal bytes."""
+    return gzip.compress(text.encode(), compresslevel=9, mtime=0)
 
 
 def script_json(data: object) -> str:

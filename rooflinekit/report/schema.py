@@ -84,6 +84,7 @@ def _asked() -> Any:
         "engine_version": str | None, "offload_layers": _Natural, "offload_experts": bool,
         "host_bandwidth": _Positive | None,
         "memory_fraction": share, "eager": bool, "gpus": _Count,
+        "images": _Natural, "image_size": str | None, "image_tokens": _Natural,
     }  # fmt: skip
     return _object("Inputs", **(work | load | split | settings | special))
 
@@ -93,7 +94,8 @@ _LeverInputs = _object(
     "LeverInputs",
     **dict.fromkeys(("batch", "concurrency"), _Count | None),
     **{name: _Asked.__annotations__[name]
-       for name in ("isl", "osl", "cached", "context", "tp", "pp", "ep", "dp", "cp", "weights", "kv")},
+       for name in ("isl", "images", "image_size", "image_tokens", "osl", "cached", "context",
+                    "tp", "pp", "ep", "dp", "cp", "weights", "kv")},
 )  # fmt: skip
 _WalkInputs = _object(
     "WalkInputs",

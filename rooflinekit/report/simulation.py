@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rooflinekit.model.types.units import format_time
-from rooflinekit.report.document import Document, Section, Table, Words, footer, machine, origin, three
-from rooflinekit.simulation.outcome import Outcome, Spread
+from rooflinekit.report.document import Document, Section, Table, Words, footer, machine, origin, three, tokens_in
+from rooflinekit.simulation.outcome import Outcome, ReplicaUse, Spread
 
 _USE = ["replica", "role", "steps", "busy", "batch", "KV used", "prefix hits"]
+_MOST = 32  # replicas with a row of their own
 _STATED = 0.01  # of a latency: smaller standard errors are not written
 _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "end to end": "e2e", "queue": "queue"}
 
@@ -16,15 +17,17 @@ _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "end to end": "e2e",
 def document(outcome: Outcome) -> Document:
     """The whole answer."""
     o, i, counts = outcome, outcome.inputs, outcome.requests
-    fleet = f"{i['replicas']} x " if i["replicas"] > 1 else ""
+    fleet = f"{i['replicas']:,} x " if i["replicas"] > 1 else ""
     if i["prefill_replicas"]:
-        fleet = f"{i['prefill_replicas']} prefill and {i['replicas']} decode replicas of "
+        fleet = f"{i['prefill_replicas']:,} prefill and {i['replicas']:,} decode replicas of "
+    if i["cells"] > 1:
+        fleet = f"{i['cells']:,} cells, together {fleet}"
     asked = Words(
         f"{_load(i)}{i['policy']}, {i['token_budget']} tokens a step, at most {i['max_num_seqs']} sequences, "
         f"{i['kv_tokens']:,} tokens of cache",
-        f"{counts.arrived} requests in {format_time(o.duration_s)}: {counts.finished} finished, "
-        f"{counts.rejected} rejected, {counts.cut} cut; {counts.preemptions} preemptions; "
-        f"statistics over {counts.measured}",
+        f"{counts.arrived:,} requests in {format_time(o.duration_s)}: {counts.finished:,} finished, "
+        f"{counts.rejected:,} rejected, {counts.cut:,} cut; {counts.preemptions:,} preemptions; "
+        f"statistics over {counts.measured:,}",
     )
     latencies = [_latency(name, getattr(o, f"{key}_ms")) for name, key in _LATENCIES.items()]
     rates = [
@@ -35,11 +38,13 @@ def document(outcome: Outcome) -> Document:
         rates.append(["power", f"{o.power_w_per_gpu:.0f} W a GPU", f"{three(o.energy_per_output_token_j)} J a token"])
     if o.goodput is not None:
         rates.append(["goodput", f"{three(o.goodput_rate)} /s", f"{o.goodput:.1%} meet the objective"])
+    shown = o.replicas if len(o.replicas) <= _MOST else ReplicaUse.means(o.replicas)
     use = [
-        [str(number), use.role, f"{use.steps:,}", f"{use.utilisation:.0%}", f"{use.mean_batch:.1f}",
-         f"{use.kv_use:.0%}", "-" if use.prefix_hit_rate is None else f"{use.prefix_hit_rate:.1%}",
-         *(f"{share:.1%}" for share in use.tiers.values())]
-        for number, use in enumerate(o.replicas)
+        [str(number) if each.replicas == 1 else f"{each.replicas:,}, mean", each.role, f"{each.steps:,}",
+         f"{each.utilisation:.0%}", f"{each.mean_batch:.1f}", f"{each.kv_use:.0%}",
+         "-" if each.prefix_hit_rate is None else f"{each.prefix_hit_rate:.1%}",
+         *(f"{share:.1%}" for share in each.tiers.values())]
+        for number, each in enumerate(shown)
     ]  # fmt: skip
     stopped = "; INTERRUPTED, the results are of what was done" if o.interrupted else ""
     return [
@@ -67,7 +72,7 @@ def _load(asked: dict[str, Any]) -> str:
         comes = str(asked["arrivals"])
     else:
         comes = f"{asked['rate']:g} requests/s, " + ("Poisson" if asked["cv"] == 1.0 else f"gamma, cv {asked['cv']:g}")
-    return f"{comes}, {asked['isl']} tokens in, {asked['osl']} out; "
+    return f"{comes}, {tokens_in(asked)}, {asked['osl']} out; "
 
 
 def _latency(name: str, spread: Spread) -> list[str]:

@@ -232,6 +232,7 @@ def _listed(kind: Kind) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 _WORK = {"requests": 5000, "warmup": 5000, "replicas": 64, "prefill_replicas": 64, "samples": 64}
 _FILES = ("trace", "clean", "speed")
+_MACHINES = ("cells", "workers", "scheduler")
 TOOLS: Mapping[str, Tool] = {
     tool.name: tool
     for tool in (
@@ -244,7 +245,7 @@ TOOLS: Mapping[str, Tool] = {
         Tool("explain", "Derive a number of an estimate (tpot, ttft, memory, decode.attention ...) from its sources.",
              _ask("explanation.front:explain"), _Estimate, {"model": (str, ...), "metric": (str, ...)}),
         Tool("simulate", "Serve up to 5,000 requests one by one, and give the percentiles that users feel.",
-             _ask("simulation.simulate:simulate"), _Simulate, leave=_FILES, most=_WORK),
+             _ask("simulation.simulate:simulate"), _Simulate, leave=(*_FILES, *_MACHINES), most=_WORK),
         Tool("compare", "Set a result of a benchmark client (its JSON as `run`) beside the prediction.",
              _compare, scenario.Served, {"run": (dict[str, Any], ...)}),
         Tool("models", "List the models that are known.", _listed("model"), _Nothing, {}, ("gpu",)),

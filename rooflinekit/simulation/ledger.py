@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rooflinekit.simulation.arrivals import Job
 
@@ -69,6 +70,19 @@ class Sketch:
             for key, number in part._bins.items():
                 whole._bins[key] = whole._bins.get(key, 0) + number
         return whole
+
+    def plain(self) -> list[Any]:
+        """As JSON has it; `of` reads it back."""
+        return [self.total, self.largest, list(self._bins.items())]
+
+    @classmethod
+    def of(cls, plain: Sequence[Any]) -> Sketch:
+        """What `plain` gave."""
+        made = cls()
+        made._total, made._largest, bins = plain
+        made._bins = {int(key): int(number) for key, number in bins}
+        made._count = sum(made._bins.values())
+        return made
 
     @property
     def count(self) -> int:
@@ -148,6 +162,33 @@ class Ledger:
         self.clock = self.last_end = 0.0
         self.measured_from = float("inf")
 
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it; `of` reads it back."""
+        sketches = {name: getattr(self, name).plain() for name in _SKETCHES}
+        return sketches | {name: getattr(self, name) for name in (*_SUMS, *_TIMES)} | {"refusals": dict(self.refusals)}
+
+    @classmethod
+    def of(cls, plain: dict[str, Any], objective: RequestObjective) -> Ledger:
+        """What `plain` gave."""
+        made = cls(objective)
+        for name, value in plain.items():
+            setattr(made, name, Sketch.of(value) if name in _SKETCHES else value)
+        made.refusals = Counter(plain["refusals"])
+        return made
+
+    @classmethod
+    def joined(cls, parts: Sequence[Ledger]) -> Ledger:
+        """The books of several fleets side by side: counts and sums add up, times are the first's and the last's."""
+        whole = cls(parts[0].objective)
+        for name in _SKETCHES:
+            setattr(whole, name, Sketch.joined(getattr(part, name) for part in parts))
+        for name in _SUMS:
+            setattr(whole, name, sum(getattr(part, name) for part in parts))
+        whole.refusals = sum((part.refusals for part in parts), Counter())
+        whole.clock, whole.last_end = max(part.clock for part in parts), max(part.last_end for part in parts)
+        whole.measured_from = min(part.measured_from for part in parts)
+        return whole
+
     def enter(self, job: Job, now: float) -> None:
         """A request arrives."""
         self._pass(now)
@@ -195,3 +236,9 @@ class Ledger:
     def _pass(self, now: float) -> None:
         self.area += self.present * (now - self.clock)
         self.clock = now
+
+
+_SKETCHES = ("ttft", "tpot", "itl", "e2el", "queued")
+_SUMS = ("arrived", "finished", "rejected", "cut", "good", "preempted", "measured", "prompt_tokens", "output_tokens",
+         "measured_tokens", "present", "area", "sojourn")  # fmt: skip
+_TIMES = ("clock", "last_end", "measured_from")

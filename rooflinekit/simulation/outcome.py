@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, field, fields
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.model.operating_point import Predictor
@@ -14,9 +15,9 @@ from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
-from rooflinekit.simulation.ledger import Sketch
+from rooflinekit.simulation.ledger import Ledger, RequestObjective, Sketch
 from rooflinekit.simulation.replica import Replica
-from rooflinekit.simulation.watch import Batches, standard_error
+from rooflinekit.simulation.watch import Batches, Latencies, standard_error
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,6 +88,7 @@ class ReplicaUse:
     tiers: dict[str, float]  #: of them, share that came from each tier; of one that replicas share, for all
     prompt_tokens: int  #: computed, those lost in preemptions again
     decode_tokens: int
+    replicas: int = 1  #: of which these are the means
 
     @classmethod
     def of(cls, replica: Replica, simulation: Simulation) -> ReplicaUse:
@@ -106,6 +108,27 @@ class ReplicaUse:
             decode_tokens=replica.decoding.tokens,
         )
 
+    @classmethod
+    def means(cls, uses: Iterable[ReplicaUse]) -> tuple[ReplicaUse, ...]:
+        """The mean of all of each role; numbers of steps and tokens are rounded."""
+        found: dict[str, list[ReplicaUse]] = {}
+        for use in uses:
+            found.setdefault(use.role, []).append(use)
+        return tuple(cls._mean(alike) for alike in found.values())
+
+    @classmethod
+    def _mean(cls, uses: Sequence[ReplicaUse]) -> ReplicaUse:
+        rates = [use.prefix_hit_rate for use in uses if use.prefix_hit_rate is not None]
+        means: dict[str, Any] = {
+            name: fmean(getattr(use, name) for use in uses) for name in ("utilisation", "mean_batch", "kv_use")
+        }
+        whole = {name: round(fmean(getattr(use, name) for use in uses))
+                 for name in ("steps", "decode_steps", "prompt_tokens", "decode_tokens")}  # fmt: skip
+        tiers = {name: fmean(use.tiers[name] for use in uses) for name in uses[0].tiers}
+        hits = fmean(rates) if rates else None
+        return cls(uses[0].role, prefix_hit_rate=hits, tiers=tiers, replicas=sum(use.replicas for use in uses),
+                   **means, **whole)  # fmt: skip
+
 
 def _from_tiers(pool: BlockPool, simulation: Simulation) -> dict[str, float]:
     """Share of the prompt tokens that came from each tier."""
@@ -115,6 +138,79 @@ def _from_tiers(pool: BlockPool, simulation: Simulation) -> dict[str, float]:
         asked = sum(each.asked for each in users)
         found[tier.name] = tier.loaded * pool.per * pool.size / asked if asked else 0.0
     return found
+
+
+@dataclass(frozen=True)
+class Books:
+    """What is written down of a run, or of runs side by side: the cells of a fleet.
+
+    pieces: latencies by parts of the run, or by cells; diverging: runs in which requests pile up.
+    """
+
+    ledger: Ledger
+    uses: tuple[ReplicaUse, ...]
+    pieces: Sequence[Latencies]
+    duration: float  #: [s]
+    joules: float | None
+    gpus: int
+    gpu_seconds: float  #: of all accelerators, each as long as its run
+    steps: int
+    decoded: int  #: tokens
+    swapped: int
+    diverging: int
+    interrupted: bool
+    runs: int = 1
+
+    @property
+    def diverges(self) -> bool:
+        """Whether requests pile up in at least half of the runs."""
+        return 0 < self.runs <= 2 * self.diverging
+
+    @classmethod
+    def of(cls, run: Simulation, gpus: int, batches: Batches, joules: float | None) -> Books:
+        """The books of a finished run on so many accelerators."""
+        return cls(
+            ledger=run.ledger,
+            uses=tuple(ReplicaUse.of(replica, run) for replica in run.fleet.all),
+            pieces=batches.full,
+            duration=run.now,
+            joules=joules,
+            gpus=gpus,
+            gpu_seconds=gpus * run.now,
+            steps=sum(replica.work.steps for replica in run.fleet.all),
+            decoded=sum(replica.decoding.tokens for replica in run.fleet.all),
+            swapped=sum(replica.work.swapped for replica in run.fleet.all),
+            diverging=int(batches.diverges()),
+            interrupted=run.interrupted,
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Books], interrupted: bool = False) -> Books:
+        """Those of several runs side by side; replicas of one role become one line, with the mean of their shares."""
+        spent = [part.joules for part in parts if part.joules is not None]
+        return cls(
+            ledger=Ledger.joined([part.ledger for part in parts]),
+            uses=ReplicaUse.means(use for part in parts for use in part.uses),
+            pieces=[(part.ledger.ttft, part.ledger.tpot, part.ledger.e2el) for part in parts],
+            duration=max(part.duration for part in parts),
+            joules=sum(spent) if len(spent) == len(parts) else None,
+            interrupted=interrupted,
+            **{name: sum(getattr(part, name) for part in parts) for name in _ADDED},
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it, without pieces; `read` reads it back."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        return own | {"ledger": self.ledger.plain(), "uses": [asdict(use) for use in self.uses], "pieces": []}
+
+    @classmethod
+    def read(cls, plain: dict[str, Any], objective: RequestObjective) -> Books:
+        """What `plain` gave."""
+        uses = tuple(ReplicaUse(**use) for use in plain["uses"])
+        return cls(**plain | {"ledger": Ledger.of(plain["ledger"], objective), "uses": uses})
+
+
+_ADDED = ("gpus", "gpu_seconds", "steps", "decoded", "swapped", "diverging", "runs")
 
 
 @dataclass(frozen=True)
@@ -205,17 +301,15 @@ def energy_of(simulation: Simulation, predictors: Sequence[Predictor]) -> float 
     return joules
 
 
-def summarise(simulation: Simulation, gpus: int, batches: Batches, joules: float | None = None, **more: Any) -> Outcome:
-    """Turn the books of a finished run into an answer; `gpus` counts the whole fleet's, `joules` are those of all."""
-    firsts, tokens, wholes = zip(*batches.full, strict=True) if batches.full else ((), (), ())
-    ledger, fleet = simulation.ledger, simulation.fleet
+def summarise(books: Books, **more: Any) -> Outcome:
+    """Turn books into an answer; `more` are the fields of the deployment and the run that books do not have."""
+    firsts, tokens, wholes = zip(*books.pieces, strict=True) if books.pieces else ((), (), ())
+    ledger, gpus = books.ledger, books.gpus
     span = ledger.last_end - ledger.measured_from
     span = span if 0 < span < math.inf else math.nan
     speed = _finite(ledger.measured_tokens / span)
     asked = ledger.objective.ttft is not None or ledger.objective.tpot is not None
-    work = [replica.work for replica in fleet.all]
-    made = sum(replica.decoding.tokens for replica in fleet.all)
-    spent = math.nan if joules is None else joules
+    spent = math.nan if books.joules is None else books.joules
     return Outcome(
         requests=Counts(
             ledger.arrived,
@@ -224,9 +318,9 @@ def summarise(simulation: Simulation, gpus: int, batches: Batches, joules: float
             ledger.cut,
             ledger.measured,
             ledger.preempted,
-            sum(each.swapped for each in work),
+            books.swapped,
         ),
-        duration_s=simulation.now,
+        duration_s=books.duration,
         ttft_ms=Spread.of(ledger.ttft, firsts),
         tpot_ms=Spread.of(ledger.tpot, tokens),
         itl_ms=Spread.of(ledger.itl),
@@ -237,12 +331,12 @@ def summarise(simulation: Simulation, gpus: int, batches: Batches, joules: float
         goodput=_finite(ledger.good / ledger.measured if ledger.measured else math.nan) if asked else None,
         output_tok_s=speed,
         output_tok_s_per_gpu=None if speed is None else speed / gpus,
-        power_w_per_gpu=_finite(spent / simulation.now / gpus) if simulation.now else None,
-        energy_per_output_token_j=_finite(spent / made) if made else None,
-        steps=sum(each.steps for each in work),
-        replicas=tuple(ReplicaUse.of(replica, simulation) for replica in fleet.all),
-        diverges=batches.diverges(),
-        interrupted=simulation.interrupted,
+        power_w_per_gpu=_finite(spent / books.gpu_seconds) if books.gpu_seconds else None,
+        energy_per_output_token_j=_finite(spent / books.decoded) if books.decoded else None,
+        steps=books.steps,
+        replicas=books.uses,
+        diverges=books.diverges,
+        interrupted=books.interrupted,
         **more,
     )
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
-from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
-from rooflinekit.estimation.lengths import parse_length, spread_length
+from rooflinekit.estimation.estimator import Resolved, image_inputs, read_deployment, resolve
+from rooflinekit.estimation.lengths import longer, parse_length, spread_length
 from rooflinekit.estimation.options import keywords, number_of, options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
@@ -33,11 +33,12 @@ from rooflinekit.simulation.arrivals import (
     generate,
     parse_process,
 )
+from rooflinekit.simulation.cells import KeptCells, cell_seed, dealt, played, share
 from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, Watch
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool, kv_capacity_tokens
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
-from rooflinekit.simulation.outcome import Outcome, energy_of, summarise
+from rooflinekit.simulation.outcome import Books, Outcome, energy_of, summarise
 from rooflinekit.simulation.policies import Limits, policy_named
 from rooflinekit.simulation.replica import HostTier, Replica
 from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_trace
@@ -45,11 +46,13 @@ from rooflinekit.simulation.steps import Clock, StepTable, build_table
 from rooflinekit.simulation.tiers import CacheTier, Store, overrun, read_tiers
 from rooflinekit.simulation.traces import load_trace
 from rooflinekit.simulation.watch import Batches, Timeline, both
+from rooflinekit.version import __version__
 
 _LONGEST = 1 << 20  # tokens up to which step times are tabulated; beyond, the last slope goes on
 
 _REQUESTS = 1000  # of an open loop, unless told
 _AT_ONCE = 1_000_000  # requests that one machine holds in its memory
+_TOGETHER = 10_000  # replicas that one router knows
 _PER_USER = 10  # requests of a closed loop for each user, as benchmark clients send
 _IN_STEP = (
     "answers of one length keep the users of a closed loop in step, so that their prompts come all at once; "
@@ -93,6 +96,21 @@ class Setup:
     link_ms: float = 0.0  #: latency of a transfer [ms]
     staging: int = 64  #: prompts that are computed or wait on one prefill replica at most
     seed: int = 0
+    cells: int = 1  #: parts of the fleet among which requests are dealt at random; the router knows one of them
+
+    def of_cell(self, number: int) -> Setup:
+        """What one cell has of it.
+
+        Raises WorkloadError where cells would not be alike.
+        """
+        cells = self.cells
+        for name, count in (("replicas", self.replicas), ("prefill_replicas", self.prefill_replicas)):
+            if count % cells:
+                raise WorkloadError(f"{name}={count:,} cannot be divided evenly among {cells:,} cells")
+        if any(tier.shared for tier in self.tiers):
+            raise WorkloadError("a cache tier that all replicas share leaves no cells; leave shared or cells out")
+        return replace(self, replicas=self.replicas // cells, prefill_replicas=self.prefill_replicas // cells,
+                       seed=cell_seed(self.seed, number), cells=1)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -146,33 +164,41 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     >>> outcome.requests.finished, outcome.requests.cut
     (64, 0)
     """
-    setup = setup or Setup()
-    timeline, batches, ledger = Timeline(), batches or Batches(), Ledger(load.objective)
-    fleet = _fleet(resolved.predictor, (prefill or resolved).predictor, load, setup, ledger)
+    timeline = Timeline()
+    watch = both(timeline, watch)
+    books, more = _served(resolved, load, setup or Setup(), watch, prefill or resolved, batches or Batches(), steps)
+    return _answered(books, more, timeline)
+
+
+def _answered(books: Books, more: dict[str, Any], timeline: Timeline) -> Outcome:
+    return summarise(books, **more | {"warnings": (*more["warnings"], *_notes(books))}, timeline=timeline.rows())
+
+
+def _served(  # noqa: PLR0913, PLR0917 - as `serve`
+    resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved, batches: Batches,
+    steps: Iterable[tuple[float, int]] = (),
+) -> tuple[Books, dict[str, Any]]:  # fmt: skip
+    """The books of a run, and what an `Outcome` says besides."""
+    ledger = Ledger(load.objective)
+    fleet = _fleet(resolved.predictor, prefill.predictor, load, setup, ledger)
     source = load.sessions or Source(load.arrivals, load.users, load.warmup)
     for conversation, hashes in (*load.before, *(load.sessions.before() if load.sessions else ())):
         pool = fleet.all[conversation % len(fleet.prefills or fleet.replicas)].pool
         if isinstance(pool, PrefixPool):
             pool.seed(hashes)
-    run = Simulation(fleet, source, ledger, load.duration, both(timeline, batches, watch))
+    run = Simulation(fleet, source, ledger, load.duration, both(batches, watch))
     for time, count in steps:
         run.resize_at(time, count)
     run.run()
     batches.end()
-    first = (prefill or resolved).plan.deployment.gpus
-    gpus = resolved.plan.deployment.gpus * setup.replicas + first * len(fleet.prefills)
-    predictors = [resolved.predictor] * setup.replicas
-    predictors += [(prefill or resolved).predictor] * len(fleet.prefills)
-    return summarise(
-        run,
-        gpus,
-        batches,
-        energy_of(run, predictors),
-        **about(resolved.plan),
-        inputs=_inputs(resolved.plan, setup, fleet),
-        warnings=(*resolved.warnings, *_notes(run, setup), *_trend(batches, run)),
-        timeline=timeline.rows(),
-    )
+    predictors = [prefill.predictor] * len(fleet.prefills) + [resolved.predictor] * setup.replicas
+    gpus = sum(predictor.plan.deployment.gpus for predictor in predictors)
+    books = Books.of(run, gpus, batches, energy_of(run, predictors))
+    stores = {id(store): store for replica in fleet.all for store in getattr(replica.pool, "tiers", ())}
+    warnings = (*resolved.warnings, *dict.fromkeys(overrun(list(stores.values()), run.now)))
+    if setup.scheduler.swap and not setup.host_gib:
+        warnings += ("swap has no host memory: preempted requests were computed again; host_gib gives it some",)
+    return books, {**about(resolved.plan), "inputs": _inputs(resolved.plan, setup, fleet), "warnings": warnings}
 
 
 def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, ledger: Ledger) -> Fleet:
@@ -344,7 +370,7 @@ def _inputs(plan: Plan, setup: Setup, fleet: Fleet) -> dict[str, Any]:
     precision = plan.precision
     inputs |= {"weights": precision.weights_of(plan.model.matrices[-1]).value, "kv": precision.kv.value}
     own = {key: value for key, value in asdict(setup).items() if key not in ("scheduler", "tiers")}
-    inputs |= asdict(setup.scheduler) | own
+    inputs |= asdict(setup.scheduler) | own | image_inputs(plan)
     inputs["cache_tier"] = ", ".join(f"{tier.name}={tier.capacity / GB:g}GB" for tier in setup.tiers) or None
     inputs |= {"token_budget": limits.token_budget, "max_num_seqs": limits.max_num_seqs}
     inputs |= {"max_model_len": limits.max_model_len, "policy": setup.scheduler.policy or _usual(plan)}
@@ -352,26 +378,21 @@ def _inputs(plan: Plan, setup: Setup, fleet: Fleet) -> dict[str, Any]:
     return inputs | {"block_size": pool.size, "kv_tokens": pool.total * pool.size}
 
 
-def _notes(run: Simulation, setup: Setup) -> Iterator[str]:
-    ledger = run.ledger
-    stores = {id(store): store for replica in run.fleet.all for store in getattr(replica.pool, "tiers", ())}
-    yield from dict.fromkeys(overrun(list(stores.values()), run.now))
-    if setup.scheduler.swap and not setup.host_gib:
-        yield "swap has no host memory: preempted requests were computed again; host_gib gives it some"
+def _notes(books: Books) -> Iterator[str]:
+    ledger = books.ledger
     if ledger.finished and not ledger.measured:
         yield f"all {ledger.finished} finished requests were of the warm-up; nothing was measured"
     if ledger.cut:
-        reason = "an interrupt" if run.interrupted else "the end of the run"
+        reason = "an interrupt" if books.interrupted else "the end of the run"
         yield f"{ledger.cut} of {ledger.arrived} requests were cut by {reason} and are in no statistic of latency"
     for why, count in ledger.refusals.most_common():
         yield f"{count:,} request{'s were' if count > 1 else ' was'} rejected: {why}"
-
-
-def _trend(batches: Batches, run: Simulation) -> Iterator[str]:
-    if batches.diverges():
+    if books.diverging and not books.diverges:
+        yield f"requests pile up in {books.diverging} of {books.runs} cells as long as they come"
+    if books.diverges:
         yield (
             f"UNSTABLE: fewer requests are served than come, and those in the system grow as long as they come "
-            f"({run.ledger.arrived:,} here): waits are those of this run only, and grow with its length"
+            f"({ledger.arrived:,} here): waits are those of this run only, and grow with its length"
         )
 
 
@@ -404,11 +425,28 @@ class Question:
     ttft_ms: float | None = None
     tpot_ms: float | None = None
 
+    def of_cell(self, number: int, cells: int) -> Question:
+        """What comes to one cell: a part of a Poisson stream is one too; rows of a trace are dealt by `dealt`.
 
-def make_load(question: Question, seed: int = 0, most: int | None = None) -> tuple[Load, int, tuple[str, ...]]:
+        Raises WorkloadError for arrivals of which a part has another law, and where a cell would get none.
+        """
+        if self.arrivals is not None or (self.cv != 1.0 and self.rate is not None):
+            raise WorkloadError(
+                "cells divide Poisson arrivals, users, sessions and traces; give --rate alone, or leave cells out"
+            )
+        counts: dict[str, Any] = {name: share(count, number, cells, name) for name in ("requests", "concurrency")
+                  if (count := getattr(self, name)) is not None and self.trace is None}  # fmt: skip
+        rate = None if self.rate is None else self.rate / cells
+        return replace(self, rate=rate, warmup=self.warmup * (number + 1) // cells - self.warmup * number // cells,
+                       **counts)  # fmt: skip
+
+
+def make_load(
+    question: Question, seed: int = 0, most: int | None = None, images: int = 0
+) -> tuple[Load, int, tuple[str, ...]]:
     """Arrivals for `simulate`, the tokens that a hash stands for, and what the reader should know.
 
-    most: tokens of the longest sequence that the engine admits.
+    most: tokens of the longest sequence that the engine admits; images: tokens that come to each prompt's text.
 
     >>> load, _, _ = make_load(Question(rate=2.0, requests=3, isl="64", osl="8"))
     >>> [arrival.isl for arrival in load.arrivals]
@@ -424,13 +462,16 @@ def make_load(question: Question, seed: int = 0, most: int | None = None) -> tup
         raise InputError(f"requests come by one of --rate, --concurrency, --arrivals and --trace; {what}")
     if not question.duration > 0 or question.warmup < 0 or min(question.samples, question.prefix_groups) < 1:
         raise WorkloadError("duration must be above 0, warmup at least 0, samples and prefix_groups at least 1")
-    ttft, tpot = (None if ms is None else ms / 1e3 for ms in (question.ttft_ms, question.tpot_ms))
+    objective = _objective(question)
     users, warmup = question.concurrency, question.warmup
     notes: tuple[str, ...] = ()
     if question.sessions is not None:
-        return _sessions(question, seed, most, RequestObjective(ttft, tpot))
+        if images:
+            raise InputError("images and sessions exclude each other: which turns show images is not known")
+        return _sessions(question, seed, most, objective)
     if question.trace is not None:
         trace = load_trace(question.trace, question.clean)
+        trace = replace(trace, isl=[each + images for each in trace.isl]) if images else trace
         arrivals = trace.arrivals(question.speed, question.requests)
         if users is not None:
             arrivals = (arrival._replace(time=0.0) for arrival in arrivals)
@@ -440,7 +481,7 @@ def make_load(question: Question, seed: int = 0, most: int | None = None) -> tup
         hash_tokens = trace.block_tokens or _PREFIX_TOKENS
     else:
         process, hash_tokens = _process(question), _PREFIX_TOKENS
-        isl, osl = parse_length(question.isl), parse_length(question.osl)
+        isl, osl = longer(parse_length(question.isl), images), parse_length(question.osl)
         count = question.requests or _REQUESTS
         if isinstance(process, ClosedLoop):
             users, warmup, count = process.users, process.warmup, process.prompts + process.warmup
@@ -453,8 +494,12 @@ def make_load(question: Question, seed: int = 0, most: int | None = None) -> tup
         typical, longest = isl.mean + osl.mean, int(isl.quantile(1.0) + osl.quantile(1.0))
         notes = (_IN_STEP,) if (users or 0) > 1 and osl.quantile(0.0) == osl.quantile(1.0) else ()
     arrivals = _dressed(arrivals, question)
-    load = Load(arrivals, typical, longest, users, warmup, question.duration, RequestObjective(ttft, tpot))
+    load = Load(arrivals, typical, longest, users, warmup, question.duration, objective)
     return load, hash_tokens, notes
+
+
+def _objective(question: Question) -> RequestObjective:
+    return RequestObjective(*(None if ms is None else ms / 1e3 for ms in (question.ttft_ms, question.tpot_ms)))
 
 
 def _sessions(
@@ -509,6 +554,8 @@ def simulate(
     model: str | PathLike[str],
     gpu: str | PathLike[str] = "h100-sxm",
     watch: Watch | None = None,
+    kept: str | PathLike[str] | None = None,
+    progress: Callable[[], None] = lambda: None,
     **scenario: Unpack[SimulationOptions],
 ) -> Outcome:
     """Serve requests step by step on replicas of a deployment.
@@ -516,7 +563,9 @@ def simulate(
     Args:
         model: a model's name or path.
         gpu: an accelerator's name or path.
-        watch: sees every step as it ends, such as a `ChromeTrace`.
+        watch: sees every step as it ends, such as a `ChromeTrace`; not of cells.
+        kept: a file in which finished cells are kept, and from which a run that was cut short goes on.
+        progress: called as each cell ends.
         **scenario: the options of `Simulation`, which docs/cli.md lists; None leaves one to its default.
 
     Raises:
@@ -527,24 +576,58 @@ def simulate(
     (50, 'bound')
     """
     given = read(SimulationOptions, scenario)
+    cells, timeline = given.get("cells", 1), Timeline()
+    if cells == 1:
+        books, more = _played(model, gpu, given, both(timeline, watch))
+    elif watch is not None:
+        raise InputError("steps of cells are played in several places, and nobody can watch them; leave cells out")
+    else:
+        first, more = _played(model, gpu, given)
+        question = _question(given)
+        store = (
+            KeptCells(kept, (__version__, model, gpu, sorted(given.items())), _objective(question)) if kept else None
+        )
+        play, means = partial(_cell, model, gpu, given), {"workers": given.get("workers", 1)}
+        means |= {"scheduler": given.get("scheduler"), "kept": store, "progress": progress}
+        books = played(first, play, cells, **means)
+        more["inputs"] |= {name: given.get(name, 0) for name in ("prefill_replicas", "seed")}
+        more["inputs"] |= {"replicas": given.get("replicas", 1), "cells": cells}
+    more["inputs"] = _asked(_question(given)) | more["inputs"]
+    return _answered(books, more, timeline)
+
+
+def _cell(model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any], number: int) -> Books:
+    """The books of one cell, wherever it is played; all that this process plays are of one deployment."""
+    return replace(_played(model, gpu, given, None, number)[0], pieces=())
+
+
+def _played(
+    model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any], watch: Watch | None = None,
+    number: int = 0,
+) -> tuple[Books, dict[str, Any]]:  # fmt: skip
+    """One cell of what was asked for, or all of it."""
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
-    question = _question(given)
+    question, cells = _question(given), given.get("cells", 1)
     resolved = resolve(model, gpu, deployment, given.get("calibration"))
     most = deployment.settings.max_model_len or resolved.plan.model.max_context
-    load, hash_tokens, notes = make_load(question, given.get("seed", 0), most)
-    scheduler = Scheduler(**part_of(given, _SCHEDULER) | _ordered(given))
-    chosen: dict[str, Any] = {"hash_tokens": hash_tokens, "tiers": read_tiers(given.get("cache_tier"))} | part_of(
-        given, _SETUP
-    )
-    resolved = resolve(model, gpu, deployment, given.get("calibration"))
-    outcome = serve(resolved, load, Setup(scheduler, **chosen), watch)
-    notes = (*notes, *_idle(given))
-    return replace(outcome, inputs=_asked(question) | outcome.inputs, warnings=(*notes, *outcome.warnings))
+    setup = Setup(Scheduler(**part_of(given, _SCHEDULER) | _ordered(given)), **part_of(given, _SETUP))
+    setup = replace(setup, tiers=read_tiers(given.get("cache_tier")))
+    if max(setup.replicas, setup.prefill_replicas) > _TOGETHER * cells:
+        raise WorkloadError(f"one simulation has at most {_TOGETHER:,} replicas; --cells divides more of them")
+    if cells > 1:
+        setup, question = setup.of_cell(number), question.of_cell(number, cells)
+    load, hash_tokens, notes = make_load(question, setup.seed, most, resolved.plan.image_tokens)
+    if cells > 1 and question.trace is not None:
+        load = replace(load, arrivals=dealt(load.arrivals, given.get("seed", 0), number, cells))
+    setup = replace(setup, hash_tokens=setup.hash_tokens or hash_tokens)
+    books, more = _served(resolved, load, setup, watch, resolved, Batches())
+    return books, more | {"warnings": (*notes, *_idle(given), *more["warnings"])}
 
 
 _WITH = {"clean": "trace", "speed": "trace", "prefix_groups": "shared_prefix", "acceptance": "draft_tokens",
          "draft_ms": "draft_tokens", "cache_tier": "prefix_cache", "link_gb_s": "prefill_replicas",
-         "link_ms": "prefill_replicas", "staging": "prefill_replicas"}  # fmt: skip
+         "link_ms": "prefill_replicas", "staging": "prefill_replicas", "workers": "cells",
+         "scheduler": "cells"}  # fmt: skip
 _WITHOUT = {"isl": "trace", "osl": "trace", "isl_cv": "trace", "osl_cv": "trace", "burstiness": "concurrency"}
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from os import PathLike
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.model.kernels.operation import Operation
+from rooflinekit.model.layers.vision import OfImages
 from rooflinekit.model.step import Plan, host_times
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
@@ -93,6 +94,7 @@ class StepTable:
     sequence computes in a decode step (more than one verifies a draft). replicas: attention replicas that share the
     sequences evenly. floor: least time of a step that is launched kernel by kernel, of prompts, mixed, or of decoding
     sequences, and `sequence_floor` more for each sequence; `graphs` spares the last kind that.
+    encoded: the vision tower by prompts that end, from 0, empty without images; `encoded_floor` its launches.
     """
 
     shared: TokenTimes
@@ -109,6 +111,8 @@ class StepTable:
     floor: tuple[float, float, float] = (0.0, 0.0, 0.0)
     sequence_floor: float = 0.0
     graphs: bool = True
+    encoded: list[float] = field(default_factory=list)
+    encoded_floor: float = 0.0
 
     def __call__(self, batch: int, context: float, new: int = 0, past: int = 0) -> float:
         """Time of a step of `batch` decoding sequences at `context` keys and one chunk of `new` tokens [s].
@@ -129,6 +133,8 @@ class StepTable:
         prompts, width, cells = len(chunks), self.width, self.cells
         tokens = decodes * width
         time = together + self.sequences[decodes + prompts] + self.sampled[tokens + firsts]
+        if self.encoded:
+            time += self.encoded[firsts]
         if decodes:
             row, context = self.decode[decodes], keys / decodes + width
             at = cells[int(context)] if context < len(cells) else cells[-1]
@@ -145,6 +151,8 @@ class StepTable:
         if prompts or not self.graphs:
             kind = 2 if not prompts else 1 if decodes else 0
             least = self.floor[kind] + self.sequence_floor * (decodes + prompts)
+            if firsts:
+                least += self.encoded_floor
             return least if least > time else time
         return time
 
@@ -243,6 +251,8 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, bu
         floor=launches,
         sequence_floor=per_sequence,
         graphs=plan.costs.graphs and not plan.deployment.settings.eager,
+        encoded=parts.encoded(2 * max_batch),
+        encoded_floor=parts.encoded_floor(),
     )
 
 
@@ -252,6 +262,10 @@ class _Parts:
     def __init__(self, plan: Plan, width: int) -> None:
         costs = plan.costs
         bare = replace(costs, step=0.0, ranks=0.0, sequence=0.0, sequence_ranks=0.0, layer=0.0, launch=0.0)
+        self.seen: dict[Operation, int] = {
+            op: count for op, count in plan.operations.items() if isinstance(op, OfImages)
+        }
+        plan = replace(plan, operations={op: n for op, n in plan.operations.items() if op not in self.seen})
         phased, sampling, self.together = _split(plan)
         self.plan, self.width = plan, width
         self.whole = replace(plan, engine=replace(plan.engine, costs=replace(costs, launch=0.0)))
@@ -283,6 +297,19 @@ class _Parts:
         each = self._rest(Batch.decode(counts, 1024.0 + self.width, float(self.width)))
         known = self.shared([float(count * self.width) for count in range(1, most + 1)])
         return [0.0, *(each - _array(known)).tolist()]
+
+    def encoded(self, most: int) -> list[float]:
+        """The images of 0, 1, … prompts; empty where there are none."""
+        if not self.seen:
+            return []
+        counts = _array([float(count) for count in range(1, most + 1)])
+        tower = replace(self.by_phase, operations=self.seen)
+        return [0.0, *_time(tower, Batch.prefill(counts, 1.0)).tolist()]
+
+    def encoded_floor(self) -> float:
+        """Host time of the tower's launches in a step in which prompts end [s]."""
+        kernels = replace(self.plan, operations=self.seen).kernels(Batch.prefill(1.0, 8.0))
+        return sum(kernel.count for kernel in kernels) * self.plan.costs.launch * self.plan.costs.prompt
 
     def decode(self, most: int, contexts: list[float]) -> list[list[float]]:
         """Of 1, 2, … decoding sequences at these contexts."""

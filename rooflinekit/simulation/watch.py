@@ -19,6 +19,10 @@ MOST_EVENTS = 200_000
 """Steps that a Chrome trace holds: viewers get slow beyond."""
 
 
+Latencies = tuple[Sketch, Sketch, Sketch]
+"""Of requests: TTFT, TPOT, and from end to end."""
+
+
 def both(*watches: Watch | None) -> Watch | None:
     """Join watchers; None if there are none."""
     present = [watch for watch in watches if watch]
@@ -74,7 +78,7 @@ class Batches:
     def __init__(self, start: float = 0.0) -> None:
         self._start, self._length, self._next = start, _SHORTEST, 0.0
         self._marks: list[tuple[float, float, int]] = []  # time, ∫N dt, requests that came
-        self._parts: list[list[_Latencies]] = []
+        self._parts: list[list[Latencies]] = []
         self._ledger: Ledger | None = None
 
     def __call__(self, index: int, replica: Replica, now: float) -> None:
@@ -105,12 +109,12 @@ class Batches:
             ledger.ttft, ledger.tpot, ledger.e2el = (Sketch.joined(each) for each in zip(*self.parts, strict=True))
 
     @property
-    def parts(self) -> list[_Latencies]:
+    def parts(self) -> list[Latencies]:
         """Of each piece."""
         return [_joined(each) for each in self._parts]
 
     @property
-    def full(self) -> list[_Latencies]:
+    def full(self) -> list[Latencies]:
         """Of two pieces each, where they hold enough to be compared."""
         pieces = self.parts
         parts = [_joined(pieces[at : at + 2]) for at in range(0, len(pieces), 2)]
@@ -142,13 +146,12 @@ class Batches:
         self._marks.append((ledger.clock, ledger.area, ledger.arrived))
 
     @staticmethod
-    def _taken(ledger: Ledger) -> _Latencies:
+    def _taken(ledger: Ledger) -> Latencies:
         taken = ledger.ttft, ledger.tpot, ledger.e2el
         ledger.ttft, ledger.tpot, ledger.e2el = Sketch(), Sketch(), Sketch()
         return taken
 
 
-_Latencies = tuple[Sketch, Sketch, Sketch]
 _PIECES = 20  # of a run at least, once it is longer than as many of the shortest
 _SHORTEST = 0.05  # s
 _FEWEST = 8  # marks from which a trend is told
@@ -165,7 +168,7 @@ def standard_error(values: Sequence[float]) -> float | None:
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
-def _joined(parts: Sequence[_Latencies]) -> _Latencies:
+def _joined(parts: Sequence[Latencies]) -> Latencies:
     ttft, tpot, e2el = (Sketch.joined(each) for each in zip(*parts, strict=True))
     return ttft, tpot, e2el
 

@@ -17,6 +17,7 @@ from rooflinekit.model.types.errors import InputError, MissingExtraError, SpecEr
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts, Model, WeightFormats
 from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.config.keys import NAMES
+from rooflinekit.specs.config.vision import read_vision
 from rooflinekit.specs.files import kept, read_json, read_yaml, refuse_cut
 from rooflinekit.specs.locate import Loaded, resolve, spec_dir
 from rooflinekit.specs.section import Layout, Section
@@ -60,6 +61,7 @@ class _LibraryFile(Layout):
     expect: _Expected | None = None
     rotary_tables: int = 1
     tower: int = 0
+    vision: Mapping[str, Any] | None = None
 
 
 def load_model(name: str | os.PathLike[str]) -> Loaded[Model]:
@@ -156,13 +158,19 @@ def _from_library(path: Path) -> Loaded[Model]:
         root.refuse(f"config.{key}", "is not used by this model" + (f"; nearest: {near[0]}" if near else ""))
     refuse_cut(path)
     notes, licences = ((text,) if isinstance(text, str) else text for text in (file.notes, file.license))
+    vision = None if file.vision is None else read_vision(file.vision, loaded.value.hidden, str(path))
+    if vision is None and file.vision is not None:
+        root.refuse("vision", "is of no known model")
+    if vision is not None and file.tower not in (0, vision.parameters):
+        root.refuse("vision", f"has {vision.parameters} parameters, but tower says {file.tower}")
     model = replace(
         loaded.value,
         aliases=file.aliases,
         source=file.source.strip(),
         notes=(*notes, *(f"licence: {text}" for text in licences)),
         rotary_tables=file.rotary_tables,
-        tower=file.tower,
+        tower=file.tower if vision is None else vision.parameters,
+        vision=vision,
     )
     return Loaded(model, loaded.warnings)
 

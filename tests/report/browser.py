@@ -111,7 +111,7 @@ class Browser:
         """Load an address, and wait until it is `ready` and its charts are drawn."""
         self.send("Page.navigate", url="about:blank")
         self.send("Page.navigate", url=address)
-        self.wait(f"location.protocol !== 'about:' && {ready}")
+        self.wait(f"location.protocol !== 'about:' && {ready} && !document.getElementById('app')")
         self.settle()
 
     def wait(self, ready: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 import shutil
@@ -53,7 +55,15 @@ def view_of(page: str, **changes: Any) -> dict[str, Any]:
 
 def functions_of(page: str) -> str:
     """The script that Python printed."""
-    return next(text for text in re.findall(r"<script>(.*?)</script>", page, re.DOTALL) if "function library(" in text)
+    text = scripts_of(page)
+    return text[: text.index("// Numbers as text")]
+
+
+def scripts_of(page: str) -> str:
+    """What the page unpacks."""
+    packed = re.search(r'id="app">(.*?)</script>', page)
+    assert packed is not None
+    return gzip.decompress(base64.b64decode(packed[1])).decode()
 
 
 def run(*arguments: str) -> Any:

@@ -87,16 +87,25 @@ def test_a_key_plays_every_control_of_the_playground(browser: Browser, address: 
     """Without a mouse: all is reached by Tab; arrows move sliders; Enter shows a kernel and applies a change."""
     browser.size(1280, 900)
     browser.visit(address, "!!document.querySelector('.tile')")
-    browser.wait("[...CHARTS.values()].every((chart) => !chart.option || !chart.stale)")
+    browser.wait("[...CHARTS.values()].every((chart) => !chart.option || !chart.stale || !chart.box.clientWidth)")
     wanted = set(browser.value(
         "[...document.querySelectorAll('select, input, button:not(:disabled), summary, a[href]')]"
-        ".filter((each) => each.checkVisibility()).map((each, place) =>"
+        ".filter((each) => each.tabIndex >= 0 && each.checkVisibility()).map((each, place) =>"
         " { each.dataset.place = place; return String(place); })"))  # fmt: skip
     reached = set()
     for _ in range(len(wanted) + 20):
         browser.press("Tab")
         reached.add(browser.value("document.activeElement.dataset.place ?? ''"))
     assert wanted <= reached
+    browser.value("byId('tab-decode').focus()")
+    for tab in ("prefill", "load", "memory", "cost", "energy", "decode"):
+        browser.press("ArrowRight")
+        browser.settle()
+        assert browser.value("[document.activeElement.id, tab]") == [f"tab-{tab}", tab]
+        assert (
+            browser.value("[...document.querySelectorAll('[role=tabpanel]')].filter((each) => !each.hidden).length")
+            == 1
+        )
     browser.value("byId('in-batch').focus()")
     before = browser.value("state.batch")
     browser.press("ArrowRight")

@@ -13,15 +13,18 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.decision.sensitivity.scaled import scaled
 from rooflinekit.estimation.estimator import Question, ask
+from rooflinekit.estimation.results import EnergyResult
 from rooflinekit.model.graph.javascript import Instance
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.power import PARTS
 from rooflinekit.model.roofline import time_parts
+from rooflinekit.model.traffic.energy import TokenEnergy, served_energy, static_energy
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.report.page.program import INPUTS, LOADED, MEMORY, Program, Written, values
+from rooflinekit.report.page.program import INPUTS, LOADED, MEMORY, Program, Written, load_kind, values
 
 from .making import FEW, in_node, page_of, view_of
 
@@ -37,6 +40,7 @@ CASES: tuple[tuple[str, str, dict[str, Any], str | None], ...] = (
     ("qwen3-next-80b-a3b", "h100-sxm", {"tp": 2}, None),  # recurrent layers
     ("mixtral-8x7b", "a100-sxm-80gb", {"tp": 2}, "none"),  # the bare bound
     ("llama-3.1-8b", "l40s", {"tp": 4}, None),  # over PCI Express
+    ("qwen2.5-vl-7b", "h100-sxm", {"tp": 2, "images": 2, "image_size": "640x480"}, None),  # images
 )
 GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 KINDS: tuple[dict[str, tuple[Any, ...]], ...] = (
@@ -101,10 +105,15 @@ def random_state(draw: random.Random, fixed: bool) -> dict[str, float]:
 def static_answer(predictor: Predictor, at: dict[str, float], fixed: bool) -> list[Any]:
     """What the first function of a page returns, by the models themselves."""
     own = [float(at[name]) for name in ("batch", "isl", "osl", "cached")]
+    own[1] = predictor.plan.prompt(own[1])
     work = Workload(*own, float(at["context"]) if fixed else None)
     point = predictor.evaluate(work)
     rows = [
-        [values(timed) for timed in step.kernels if timed.kernel.family != "host" or timed.expected > 0.0]
+        [
+            values(timed, predictor.plan.energy(timed))
+            for timed in step.kernels
+            if timed.kernel.family != "host" or timed.expected > 0.0
+        ]
         for step in (point.prefill, point.decode)
     ]
     spans = [[getattr(span, end) for end in ENDS] for span in (point.ttft, point.tpot)]
@@ -112,7 +121,17 @@ def static_answer(predictor: Predictor, at: dict[str, float], fixed: bool) -> li
     rate = point.output_rate(work.batch, work.osl)
     gpu = predictor.plan.system.accelerator
     parts = [list(time_parts(step, gpu).values()) for step in (point.prefill, point.decode)]
-    return [*spans, memory, point.e2e(work.osl), rates(predictor, rate, point.tpot), *rows, parts]
+    spent = energies(static_energy(predictor, work, point), work, None) if gpu.power else 0.0
+    return [*spans, memory, point.e2e(work.osl), rates(predictor, rate, point.tpot), spent, *rows, parts]
+
+
+def energies(tokens: TokenEnergy, work: Workload, rate: Any) -> list[Any]:
+    """Power, share of busy time and joules, as the command line has them."""
+    found = EnergyResult.of(tokens, work, rate)
+    parts = [list(found.parts_j.values())]
+    parts += [[float(getattr(each, part)) for part in PARTS] for each in (tokens.step, tokens.prompt)]
+    prompt = [joules / float(work.isl - work.cached) for joules in parts[2]]
+    return [[found.power_w_per_gpu, found.busy, found.energy_per_output_token_j], *parts[:2], prompt]
 
 
 def rates(predictor: Predictor, rate: Any, tpot: Time) -> list[Any]:
@@ -120,16 +139,18 @@ def rates(predictor: Predictor, rate: Any, tpot: Time) -> list[Any]:
 
 
 def load_answer(predictor: Predictor, load: LoadQuestion, at: dict[str, float]) -> list[Any]:
-    isl, osl = float(at["isl"]), float(at["osl"])
+    isl, osl = predictor.plan.prompt(float(at["isl"])), float(at["osl"])
     asked = {"rate": at["load"]} if load.users is None else {"users": max(round(at["load"]), 1.0)}
     answer = answer_load(predictor, replace(load, traffic=replace(load.traffic, isl=isl, osl=osl), **asked))
     found, held = answer.loaded, answer.memory(predictor)
+    served = served_energy(predictor, answer.question.traffic, found)
     spans = [[getattr(span, end) for end in ENDS] for span in (found.ttft, found.tpot)]
     return [
         *spans,
         [*(getattr(found, name) for name in LOADED), slots(predictor, isl, osl)],
         [getattr(held, name) for name in MEMORY],
         rates(predictor, min(found.rate, found.knee) * osl, found.tpot),
+        0.0 if served is None else energies(served, Workload(1.0, isl, osl), min(found.rate, found.knee) * osl),
     ]
 
 
@@ -151,20 +172,20 @@ def compare(count: int, states: int, seed: int) -> float:
     expected: list[Any] = []
     for _, question in zip(range(count), random_questions(seed), strict=False):
         predictor, load, fixed = question.resolved.predictor, question.load, question.work.context is not None
-        written = page.write(predictor, load, fixed)
+        written = page.write(predictor, () if load is None else (load,), fixed)
         for _ in range(states):
             at = random_state(draw, fixed)
             there = predictor if at["speed"] == 1.0 else scaled(predictor, "bandwidth", at["speed"])
             calls.append((written.static, [at[name] for name in INPUTS], written))
             expected.append(static_answer(there, at, fixed))
-            if load is None or written.load is None:
+            if load is None:
                 continue
             try:
                 expected.append(load_answer(there, load, at))
             except RooflinekitError:  # not one request fits
                 continue
             sent = at["load"] if load.users is None else max(round(at["load"]), 1)
-            calls.append((written.load, [sent, at["isl"], at["osl"], at["speed"]], None))
+            calls.append((written.loads[load_kind(load)], [sent, at["isl"], at["osl"], at["speed"]], None))
     printed, steps = page.printed(), list(page.steps)
     data = {"library": printed.data, "offers": {"steps": steps}}
     answers = in_node(printed.source, data, [(printed.places[function], inputs) for function, inputs, _ in calls])[
@@ -186,6 +207,13 @@ def timed_parts(kinds: tuple[tuple[Any, ...], ...], rows: list[Any]) -> list[Any
 
 def test_javascript_answers_as_python() -> None:
     assert compare(60, 2, seed=1) < 1e-12
+
+
+def test_javascript_answers_as_python_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeing = {"images": (1, 3), "image_size": ("640x480", None), "rate": (None, 2.0), "tp": (1, 2)}
+    monkeypatch.setattr(f"{__name__}.KINDS", (seeing,))
+    monkeypatch.setattr(f"{__name__}.MODELS", ("gemma-3-27b", "llama-4-scout", "qwen2.5-vl-7b"))
+    assert compare(5, 2, seed=1) < 1e-12
 
 
 @pytest.mark.long

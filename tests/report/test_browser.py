@@ -19,8 +19,12 @@ def opened(browser: Browser) -> None:
 
 
 def of_charts(browser: Browser, expression: str) -> list[Any]:
-    """An expression of `box` for each chart."""
-    return list(browser.value(f"[...document.querySelectorAll('.chart')].map((box) => {expression})"))
+    """An expression of `box` for each chart of the tab that is open, or of all on paper."""
+    shown = "[...document.querySelectorAll('.chart')].filter((box) => box.clientWidth)"
+    return list(browser.value(f"{shown}.map((box) => {expression})"))
+
+
+TABS = ("decode", "prefill", "load", "memory", "cost", "energy")
 
 
 KINDS = ("deployment", "against", "fixed", "sweep", "named")
@@ -35,9 +39,13 @@ def test_it_is_silent_and_asks_for_nothing(browser: Browser, pages: dict[str, Pa
     if kind == "deployment":
         browser.value("document.getElementById('walk').open = true")
         browser.settle()
-    drawn = of_charts(browser, "box.querySelectorAll('svg, canvas').length")
-    assert drawn
-    assert min(drawn) >= 1
+    for tab in TABS if kind != "sweep" else ("",):
+        browser.value(f"document.getElementById('tab-{tab}')?.click()")
+        browser.settle()
+        browser.settle()
+        drawn = of_charts(browser, "box.querySelectorAll('svg, canvas').length")
+        assert drawn
+        assert min(drawn) >= 1, tab
     assert browser.errors == []
     own = pages[kind].as_uri()
     outside = [url for url in browser.requests if not url.startswith(("data:", "about:")) and url != own]
@@ -86,10 +94,10 @@ def test_a_keyboard_reaches_everything(browser: Browser, pages: dict[str, Path])
     browser.size(1280, 900)
     browser.open(pages["deployment"])
     browser.value("document.activeElement.blur()")
-    browser.wait("[...CHARTS.values()].every((chart) => !chart.option || !chart.stale)")
+    browser.wait("[...CHARTS.values()].every((chart) => !chart.option || !chart.stale || !chart.box.clientWidth)")
     wanted = set(browser.value(
         "[...document.querySelectorAll('select, input, button:not(:disabled), summary, a[href]')]"
-        ".filter((each) => each.checkVisibility()).map((each, place) =>"
+        ".filter((each) => each.tabIndex >= 0 && each.checkVisibility()).map((each, place) =>"
         " { each.dataset.place = place; return String(place); })"))  # fmt: skip
     reached = set()
     for _ in range(len(wanted) + 20):
@@ -156,9 +164,10 @@ def test_charts_out_of_sight_are_drawn_too(browser: Browser, pages: dict[str, Pa
     """A picture of the whole page, and a search engine, see all of them without scrolling."""
     browser.size(1280, 900)
     browser.open(pages["deployment"])
-    undrawn = "[...CHARTS.values()].filter((chart) => chart.option && chart.stale).length"
+    undrawn = "[...CHARTS.values()].filter((chart) => chart.option && chart.stale && chart.box.clientWidth).length"
     browser.value(f"new Promise((done) => {{ const look = () => {undrawn} ? setTimeout(look, 50) : done(); look(); }})")
-    charts = "[...CHARTS.values()].every((chart) => !chart.option || chart.box.querySelector('svg, canvas, .scale'))"
+    charts = ("[...CHARTS.values()].every((chart) => !chart.option || !chart.box.clientWidth ||"
+              " chart.box.querySelector('svg, canvas, .scale'))")  # fmt: skip
     assert browser.value(f"CHARTS.size > 5 && {charts}")
 
 

@@ -15,6 +15,7 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.sensitivity.scaled import scaled
 from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.traffic.energy import load_power, static_energy
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.page.words import facts, title
 
@@ -22,48 +23,65 @@ from .browser import Browser
 
 
 def random_states(count: int) -> list[dict[str, Any]]:
+    """Static batches, rates of arrivals and users, on deployments that are in the page or not."""
     draw = random.Random(4)
+    loads = ({}, {"rate": lambda: round(2 ** draw.uniform(-4, 3), 3)}, {"users": lambda: draw.randint(1, 200)})
     return [{"model": draw.choice(("llama-3-8b", "qwen3-30b-a3b")), "gpu": draw.choice(("h100-sxm", "h200-sxm")),
              "tp": draw.choice((1, 2, 4)), "kv": draw.choice(("own", "fp8")), "weights": draw.choice(("own", "fp8")),
+             **{name: value() for name, value in draw.choice(loads).items()},
              "batch": draw.randint(1, 600), "isl": int(2 ** draw.uniform(0, 13)), "osl": int(2 ** draw.uniform(0, 11)),
              "speed": draw.choice((1, 1, 1.5))} for _ in range(count)]  # fmt: skip
 
 
 def hash_of(state: dict[str, Any]) -> str:
-    short = {"model": "m", "gpu": "g", "tp": "tp", "weights": "w", "kv": "kv", "batch": "b", "isl": "i", "osl": "o",
+    state = {name: value for name, value in state.items() if name != "batch" or not {"rate", "users"} & set(state)}
+    short = {"rate": "r", "users": "u",
+             "model": "m", "gpu": "g", "tp": "tp", "weights": "w", "kv": "kv", "batch": "b", "isl": "i", "osl": "o",
              "speed": "bw"}  # fmt: skip
     return "#" + "&".join(f"{short[name]}={value}" for name, value in state.items())
 
 
 def expected(state: dict[str, Any]) -> list[float]:
-    """TTFT, TPOT [s], tokens/s of a GPU and memory by `estimate`, and by the model on another bandwidth."""
+    """TTFT, TPOT [s], tokens/s of a GPU, memory and joules of a token by `estimate`, and on another bandwidth."""
     formats = {name: state[name] for name in ("weights", "kv") if state[name] != "own"}
     keys = {"tp": state["tp"], **formats}
     work = {name: state[name] for name in ("batch", "isl", "osl")}
     if state["speed"] == 1:
-        told = rk.estimate(state["model"], state["gpu"], allow_oom=True, **work, **keys)
-        return [told.ttft_ms / 1e3, told.tpot_ms / 1e3, told.output_tok_s_per_gpu, told.memory.total_bytes]
+        load = {option: work.pop("batch") and state[name] for name, option in LOADS.items() if name in state}
+        told = rk.estimate(state["model"], state["gpu"], allow_oom=True, **work, **load, **keys)
+        first = -1.0 if told.ttft_ms is None else told.ttft_ms / 1e3
+        rest = told.output_tok_s_per_gpu, told.memory.total_bytes, told.energy.energy_per_output_token_j
+        return [first, told.tpot_ms / 1e3, *rest]
     plain = resolve(state["model"], state["gpu"], read_deployment(dict(keys)), None).predictor
     at = Workload(*(float(count) for count in work.values()))
-    point = scaled(plain, "bandwidth", state["speed"]).evaluate(at)
+    plain_at = scaled(plain, "bandwidth", state["speed"])
+    point = plain_at.evaluate(at)
     rate = point.output_rate(at.batch, at.osl) / state["tp"]
-    return [float(value) for value in (point.ttft.expected, point.tpot.expected, rate, point.memory.total_bytes)]
+    joules = load_power(static_energy(plain_at, at, point), at.osl, lone=1.0).joules_per_output_token
+    return [
+        float(value) for value in (point.ttft.expected, point.tpot.expected, rate, point.memory.total_bytes, joules)
+    ]
+
+
+LOADS = {"rate": "rate", "users": "concurrency"}
 
 
 def test_the_address_is_the_state_and_numbers_are_pythons(browser: Browser, pages: dict[str, Path]) -> None:
     browser.size(1280, 900)
     browser.open(pages["deployment"])
-    states = [state for state in random_states(60) if state["model"] == "llama-3-8b" or state["weights"] == "own"]
+    states = [state for state in random_states(1600) if state["speed"] == 1 or not LOADS.keys() & state]
     script = """(hashes) => hashes.map((hash) => { state = read(hash); update();
-      const view = answer(state); return view && [view.ttft.time, view.tpot.time, view.rateEach, view.memory.total,
-        document.getElementById("tiles").textContent.includes(asTime(view.tpot.time)) ? 1 : 0]; })"""
+      const view = answer(state), told = view && felt(view);
+      const first = view && (told.stable ?? true) ? told?.ttft.time : -1;
+      return told && [first, told.tpot.time, told.rateEach, view.memory.total, told.energy.joules,
+        document.getElementById("tiles").textContent.includes(asTime(told.tpot.time)) ? 1 : 0]; })"""
     answers = browser.value(f"({script})({json.dumps([hash_of(state) for state in states])})")
     found = 0
     for state, told in zip(states, answers, strict=True):
         if told is not None:
             found += 1
             assert told == pytest.approx([*expected(state), 1], rel=1e-9), state
-    assert found >= 20
+    assert found >= 500
 
 
 def test_a_slider_changes_the_numbers_and_the_address(browser: Browser, pages: dict[str, Path]) -> None:
@@ -99,8 +117,8 @@ def test_a_key_moves_every_slider(browser: Browser, pages: dict[str, Path]) -> N
     for page, typed in (("deployment", {"batch": 100, "isl": 777, "cached": 3}), ("against", {"rate": 7.7}),
                         ("fixed", {"osl": 1})):  # fmt: skip
         browser.open(pages[page])
-        for name, value in (browser.value("Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, state[name]]))")
-                            | typed).items():  # fmt: skip
+        shown = browser.value("Object.fromEntries(Object.entries(state).filter(([name]) => name in NUMBERS))")
+        for name, value in (shown | typed).items():
             browser.value(f"change({{ {name}: {value} }}); document.getElementById('in-{name}').focus()")
             browser.settle()
             seen = [browser.value(f"state.{name}")]
@@ -225,7 +243,7 @@ def test_a_legend_names_what_is_drawn(browser: Browser, pages: dict[str, Path]) 
     """Of a prefill on one GPU nothing is sent; two send."""
     keys = "[...document.querySelectorAll('#time-key li')].map((each) => each.textContent)"
     browser.open(pages["deployment"])
-    browser.value("document.querySelector('[data-step=prefill]').click()")
+    browser.value("document.getElementById('tab-prefill').click()")
     browser.settle()
     assert browser.value(keys) == ["arithmetic", "memory", "launches and host"]
     browser.value("Object.assign(state, { tp: 2 }); update()")

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.estimation.estimator import resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import front_end
 from rooflinekit.model.types.batch import Batch, Sequences
-from rooflinekit.simulation.arrivals import Job
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.simulation.arrivals import Arrival, Job
 from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
 from rooflinekit.simulation.policies import POLICIES, policy_named
-from rooflinekit.simulation.simulate import Question, make_load, simulate
+from rooflinekit.simulation.simulate import Load, Question, Setup, make_load, serve, simulate
 from rooflinekit.specs.engines import load_engine
 
 
@@ -136,3 +138,18 @@ def test_numbers_that_make_no_sense_are_refused():
     for wrong in ({"duration": math.nan}, {"host_gib": -1}, {"link_gb_s": "fast"}, {"replicas": 1.5}):
         with pytest.raises(rk.WorkloadError, match=next(iter(wrong))):
             simulate("llama-3-8b", rate=1.0, **wrong)
+
+
+def test_each_replica_draws_the_power_of_its_own_board():
+    """A busy L40S that computes prompts draws the same whether an L40S or an H100 waits behind it."""
+    boards = {name: resolve("llama-3-8b", name, Deployment(), None) for name in ("h100-sxm", "l40s")}
+
+    def power(first: str, then: str) -> float:
+        load = Load(iter([Arrival(0.01 * number, 8000, 2) for number in range(40)]), typical=8002, longest=8002)
+        found = serve(boards[then], load, Setup(prefill_replicas=1, link_gb_s=50.0), prefill=boards[first])
+        assert found.power_w_per_gpu is not None
+        return 2.0 * found.power_w_per_gpu
+
+    idle = {name: each.plan.system.accelerator.power.idle for name, each in boards.items()}
+    alone = power("l40s", "l40s") - idle["l40s"]
+    assert power("l40s", "h100-sxm") == pytest.approx(alone + idle["h100-sxm"], rel=0.05)

@@ -160,11 +160,14 @@ def test_nested_text_config_is_taken_and_the_tower_named():
             "model_type": "qwen3_vl",
             "text_config": without(LLAMA, "model_type", "tie_word_embeddings") | {"model_type": "qwen3_vl_text"},
             "vision_config": {"depth": 27},
+            "audio_config": {"depth": 3},
             "tie_word_embeddings": True,
         }
     )
     assert loaded.value.tied, "tying is stated outside"
-    assert "vision_config" in loaded.warnings[0]
+    assert loaded.warnings[0] == "multimodal: audio_config is not counted"
+    other = load(LLAMA | {"vision_config": {"depth": 27}})
+    assert "not vision_config" in other.warnings[0] and not other.value.tower
 
 
 @pytest.mark.parametrize("key", ["num_experts_per_tok", "num_experts_per_token", "experts_per_token"])

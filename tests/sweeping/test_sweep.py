@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,10 @@ import pandas as pd
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.decision.sweeping.answer import Job, Piece, with_costs
-from rooflinekit.decision.sweeping.execute import execute
+from rooflinekit.decision.sweeping.answer import Job, Piece, answer, with_costs
 from rooflinekit.decision.sweeping.grid import Grid
 from rooflinekit.decision.sweeping.sweep import Means, Shard, run
+from rooflinekit.simulation.execute import execute
 
 MIXED = Grid.of({
     "model": ["llama-3-8b", "mixtral-8x7b"], "gpu": ["h100-sxm", "l40s"], "tp": [1, 3], "batch": [1, 7, 64],
@@ -117,7 +118,7 @@ class Deadly:
 
 def test_processes_give_the_same_bits_and_a_killed_one_loses_nothing(tmp_path):
     pieces = [Piece(number, Deadly(10 * number, tmp_path / "dead")) for number in range(6)]
-    got = pd.concat(list(execute(Job(), pieces, workers=2)))
+    got = pd.concat(list(execute(partial(answer, Job()), pieces, workers=2)))
     pd.testing.assert_frame_equal(got, whole(MIXED, Job()).iloc[:60], check_exact=True)
     assert (tmp_path / "dead").exists()
 
@@ -125,7 +126,7 @@ def test_processes_give_the_same_bits_and_a_killed_one_loses_nothing(tmp_path):
 @pytest.mark.long
 def test_rows_that_kill_every_worker_end_the_sweep():
     with pytest.raises(rk.RooflinekitError, match="died 4 times in a row on piece 1"):
-        list(execute(Job(), [Piece(0, Deadly(0, None))], workers=2))
+        list(execute(partial(answer, Job()), [Piece(0, Deadly(0, None))], workers=2))
 
 
 def test_a_scheduler_that_is_not_there_is_refused():

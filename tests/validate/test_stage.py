@@ -8,6 +8,15 @@ import pytest
 from rooflinekit.validate import stage
 
 
+def package(folder, name, *needed):
+    """A wheel that has nothing but its name and what it asks for."""
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}-1.0.dist-info/METADATA", "\n".join(f"Requires-Dist: {each}" for each in needed))
+        archive.writestr(f"{name}/__init__.py", "")
+    return path
+
+
 def wheel(folder, name="vllm-0.24.0-py3-none-any.whl"):
     path = folder / name
     with zipfile.ZipFile(path, "w") as archive:
@@ -46,9 +55,29 @@ def test_operators_come_without_the_rest_of_the_package(tmp_path, monkeypatch):
     stage.stage("ops", tmp_path / "parts", "3.12")
     stage.join(tmp_path / "parts", tmp_path / "site")
     found = {str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site").rglob("*") if path.is_file()}
-    assert found == {"vllm/_C_stable_libtorch.abi3.so", "vllm/__init__.py", "vllm-0.24.0.dist-info/METADATA"}
-    assert (tmp_path / "site" / "vllm" / "__init__.py").read_text() == ""  # importing it must not want all of vLLM
+    assert found == {"vllm/_C_stable_libtorch.abi3.so", "vllm-0.24.0.dist-info/METADATA"}
+
+
+def test_operators_beside_an_engine_leave_it_as_it_is(tmp_path, monkeypatch):
+    """Both are unpacked into one folder, in whichever order: the operators bring no `vllm/__init__.py` of their own."""
+    monkeypatch.setattr(stage, "wheels", lambda packages, folder, python, alone: [wheel(tmp_path)])
+    monkeypatch.setattr(stage, "closure", lambda wheel, folder, python: iter(()))
+    for what in ("engine", "ops"):
+        stage.stage(what, tmp_path / "parts", "3.12")
+    assert stage.join(tmp_path / "parts", tmp_path / "site") == ["engine", "ops"]
+    assert (tmp_path / "site" / "vllm" / "__init__.py").read_text() == "import torch\n"
 
 
 def test_an_engine_needs_what_the_host_lacks(tmp_path):
-    assert stage.dependencies(wheel(tmp_path)) == ["msgspec>=0.18"]
+    assert stage.dependencies(wheel(tmp_path), "3.12") == ["msgspec>=0.18"]
+
+
+def test_an_engine_gets_what_its_packages_need_in_turn(tmp_path, monkeypatch):
+    """Without what a dependency depends on, importing it would fail on a host without a registry."""
+    there = {
+        "msgspec": package(tmp_path, "msgspec", "pydantic_core>=2", "torch>=2", "tomli; python_version < '3.11'"),
+        "pydantic-core": package(tmp_path, "pydantic_core", "msgspec", "typing_extensions; extra == 'all'"),
+    }
+    monkeypatch.setattr(stage, "wheels", lambda packages, folder, python, alone: [there[stage._plain(packages[0])]])
+    found = [path.name for path in stage.closure(wheel(tmp_path), tmp_path, "3.12")]
+    assert found == ["msgspec-1.0-py3-none-any.whl", "pydantic_core-1.0-py3-none-any.whl"]

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make tes
 
 from rooflinekit.evidence.kernel_fit.groups import read_measurements  # noqa: E402
 from rooflinekit.model.types.errors import InputError  # noqa: E402
-from rooflinekit.validate import gpu  # noqa: E402
+from rooflinekit.validate import gpu, supervise  # noqa: E402
 from rooflinekit.validate.device import Device  # noqa: E402
 from rooflinekit.validate.record import FILE, Recorder, header  # noqa: E402
 from rooflinekit.validate.supervise import Supervisor  # noqa: E402
@@ -75,6 +75,84 @@ def test_a_kernel_that_no_graph_can_hold_is_timed_without_one(tmp_path):
     kernel = "'gemm, second' in job['eager'] or (send(uncapturable='stream is capturing'), sys.exit())"
     _, rows = supervised(tmp_path, kernel)
     assert [(row["status"], row["launch"]) for row in rows] == [("ok", "graph"), ("ok", "eager"), ("ok", "graph")]
+
+
+MANY = """
+import json, os, sys
+job = json.loads(sys.stdin.readline())
+for name in ("a", "b", "c", "d"):
+    if name in job["done"]:
+        continue
+    row = {"op": "gemm", "backend": "faulty", "key": name}
+    if "gemm, faulty" in job["wrong"]:
+        row |= {"status": "failed", "detail": job["wrong"]["gemm, faulty"]}
+        print(json.dumps({"row": row}), flush=True)
+        continue
+    print(json.dumps({"begin": row}), flush=True)
+    os._exit(1)
+print(json.dumps({"ending": "complete"}), flush=True)
+"""
+"""Four shapes of one kernel, each of which ends its process until the kernel is left out."""
+
+
+def test_a_kernel_that_faults_at_every_shape_does_not_use_up_the_time(tmp_path):
+    _, rows = supervised(tmp_path, "", worker=MANY)
+    assert [row["status"] for row in rows] == ["failed"] * 4
+    assert [row["detail"].startswith("left out after 2 shapes") for row in rows] == [False, False, True, True]
+
+
+def test_a_row_that_does_not_end_in_time_ends_the_run_and_is_nobodys_fault(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervise, "GRACE", 0.0)
+    with Recorder(tmp_path, header(CPU, "kernels", "gpt2")) as recorder:
+        run = Supervisor(CPU, "kernels", "gpt2", recorder, time.monotonic() + 3.0, limit=PATIENCE,
+                         worker=(sys.executable, "-c", WORKER.replace("KERNEL", "time.sleep(3600)")))  # fmt: skip
+        assert run.run() == "budget"
+    assert {row["status"] for row in read_measurements(tmp_path / FILE).rows} <= {"ok"}
+
+
+CHECKS = """
+import json, os, sys
+job = json.loads(sys.stdin.readline())
+for name in ("sound", "fatal", "wrong"):
+    if name in job["skip"]:
+        continue
+    print(json.dumps({"group": name}), flush=True)
+    if name == "fatal":
+        os._exit(9)
+    said = {"name": name, "kernel": "gemm, " + name, "failed": name == "wrong", "detail": "off by 0.3"}
+    print(json.dumps({"check": said}), flush=True)
+print(json.dumps({"ending": "complete"}), flush=True)
+"""
+
+
+def test_checks_that_end_their_process_leave_the_others(tmp_path):
+    """And a run that goes on does not check again."""
+    for worker in (CHECKS, "raise SystemExit('not to be started')"):
+        with Recorder(tmp_path, header(CPU, "kernels", "gpt2"), resume=True) as recorder:
+            run = Supervisor(CPU, "kernels", "gpt2", recorder, time.monotonic() + PATIENCE, limit=PATIENCE,
+                             worker=(sys.executable, "-c", worker))  # fmt: skip
+            lines = run.check()
+            recorder.row({"op": "gemm", "backend": "x", "key": "x", "status": "missing"})
+        assert run.wrong == {"gemm, wrong": "check: off by 0.3"}
+        assert any("fatal failed its check: its process ended" in line for line in lines)
+
+
+def test_the_process_ends_with_the_one_that_started_it():
+    """A kernel that hangs in it would keep the GPU from the next run."""
+    script = "import sys; from rooflinekit.validate import worker; sys.exit(worker.main())"
+    middle = f"""
+import json, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", {script!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+job = dict(device="cpu", suite="check", model="gpt2", seconds=3600, done=[], best={{}}, eager=[], wrong={{}}, skip=[])
+child.stdin.write(json.dumps(job).encode() + b"\\n"); child.stdin.flush(); child.stdout.readline()
+print(child.pid, flush=True)
+"""
+    found = subprocess.run([sys.executable, "-c", middle], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    status = Path(f"/proc/{found.stdout.strip()}/status")
+    end = time.monotonic() + PATIENCE
+    while status.is_file() and "State:\tZ" not in status.read_text() and time.monotonic() < end:
+        time.sleep(0.2)
+    assert not status.is_file() or "State:\tZ" in status.read_text()
 
 
 def test_failed_rows_are_measured_again_when_asked(tmp_path):

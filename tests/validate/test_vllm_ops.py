@@ -6,6 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make test` installs it")
 
+from vllm_signatures import CACHE, FWD, OWN  # noqa: E402
+
 from rooflinekit.evidence.kernel_fit.groups import kernel_tables, read_measurements  # noqa: E402
 from rooflinekit.validate import checks_kernels, vllm_ops  # noqa: E402
 from rooflinekit.validate.case import Case  # noqa: E402
@@ -16,26 +18,6 @@ from rooflinekit.validate.record import FILE, Recorder, header  # noqa: E402
 from rooflinekit.validate.tolerance import Trial  # noqa: E402
 
 CPU = Device(torch.device("cpu"), "test", 1, 2**34, 2**20, {})
-FWD = (
-    "fwd(Tensor! q, Tensor k, Tensor v, Tensor? k_new, Tensor? v_new, Tensor? q_v, Tensor!? out, Tensor? cu_seqlens_q, "
-    "Tensor? cu_seqlens_k, Tensor? cu_seqlens_k_new, Tensor? seqused_q, Tensor? seqused_k, int? max_seqlen_q, "
-    "int? max_seqlen_k, Tensor? page_table, Tensor? kv_batch_idx, Tensor? leftpad_k, Tensor? rotary_cos, "
-    "Tensor? rotary_sin, Tensor? seqlens_rotary, Tensor? q_descale, Tensor? k_descale, Tensor? v_descale, "
-    "float softmax_scale, bool is_causal, int window_size_left, int window_size_right, float softcap, "
-    "bool is_rotary_interleaved, Tensor? scheduler_metadata, int num_splits, bool? pack_gqa, int sm_margin, "
-    "Tensor? s_aux, int cp_world_size, int cp_rank, Tensor? cp_tot_seqused_k) -> Tensor[]"
-)
-"""As the shared objects of vLLM 0.24.0 register them."""
-OWN = (
-    "cutlass_scaled_mm(Tensor! out, Tensor a, Tensor b, Tensor a_scales, Tensor b_scales, Tensor? bias) -> ()",
-    "dynamic_per_token_scaled_fp8_quant(Tensor! result, Tensor input, Tensor! scale, Tensor? scale_ub) -> ()",
-    "fused_add_rms_norm(Tensor! input, Tensor! residual, Tensor? weight, float epsilon) -> ()",
-    "silu_and_mul(Tensor! result, Tensor input) -> ()",
-)
-CACHE = (
-    "reshape_and_cache_flash(Tensor key, Tensor value, Tensor! key_cache, Tensor! value_cache, Tensor slot_mapping, "
-    "str kv_cache_dtype, Tensor k_scale, Tensor v_scale) -> ()"
-)
 
 
 def forward(q, k, v, k_new, v_new, q_v, out, starts, *rest):  # noqa: PLR0917 - as the operator takes them

@@ -16,7 +16,7 @@ async function adopt({ asked, offers, library: data, functions }) {
   OFFERS.steps.push(...offers.steps);
   OFFERS.notes.push(...offers.notes);
   for (const [label, plan] of Object.entries(offers.plans)) {
-    OFFERS.plans[label] = { ...plan, static: plan.static + first, prefill: plan.prefill + step, decode: plan.decode + step, notes: plan.notes.map((place) => place + note) };
+    OFFERS.plans[label] = { ...plan, static: plan.static + first, loads: Object.fromEntries(Object.entries(plan.loads).map(([kind, place]) => [kind, place + first])), prefill: plan.prefill + step, decode: plan.decode + step, notes: plan.notes.map((place) => place + note) };
   }
   Object.assign(OFFERS.missing, offers.missing);
   Object.assign(OFFERS.gpus, offers.gpus);

@@ -15,7 +15,7 @@ from typing import Any
 
 from rooflinekit.decision.planning.objective import METRICS, Objective
 from rooflinekit.decision.planning.prefixes import Prefixes
-from rooflinekit.estimation.lengths import Empirical, Fixed, Length, cv, parse_length
+from rooflinekit.estimation.lengths import Empirical, Fixed, Length, Longer, cv, longer, parse_length
 from rooflinekit.model.traffic.closed_form import Traffic
 from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.batch import whole_number
@@ -159,10 +159,11 @@ class Demand:
         return bisect_left(self.trace.time, window.start), bisect_left(self.trace.time, window.end)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """As JSON; prompts by their text."""
+        text = self.isl.text if isinstance(self.isl, Longer) else self.isl
         return {
             "rate": self.rate, "users": self.users, "peak": self.peak, "peak_load": self.peak_load,
-            "isl_mean": self.isl.mean, "isl_cv": cv(self.isl), "osl_mean": self.osl.mean, "osl_cv": cv(self.osl),
+            "isl_mean": text.mean, "isl_cv": cv(text), "osl_mean": self.osl.mean, "osl_cv": cv(self.osl),
             "arrival_cv": self.arrival_cv, "trace": None if self.trace is None else self.trace.name,
             "span_s": self.span_s if math.isfinite(self.span_s) else None,
         }  # fmt: skip
@@ -181,6 +182,8 @@ class Demand:
 
 
 def _length(length: Length) -> str:
+    if isinstance(length, Longer):
+        return f"{_length(length.text)} and {length.more:,} of images"
     if isinstance(length, Fixed):
         return f"{length.tokens:,}"
     return f"{length.mean:,.0f} (cv {cv(length):.2g})"
@@ -238,7 +241,7 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
         None if rate is None else _number(rate, "rate", 1e-9, _MOST_RATE),
         None if users is None else float(whole_number(users, "users")),
         peak,
-        _parsed(given.get("isl", 1024)),
+        longer(_parsed(given.get("isl", 1024)), given.get("image_tokens", 0)),
         _parsed(given.get("osl", 256)),
         _number(given.get("cv", 1.0), "cv", 0.0, 1000.0),
     )
@@ -246,8 +249,8 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
 
 def _of_sessions(given: dict[str, Any], peak: float, prefixes: Prefixes) -> Demand:
     """Turns of conversations: prompts are as long as those of a sample at the peak, whose blocks the caches see."""
-    for key in ("users", "trace", "isl", "cv"):
-        if given.get(key) is not None:
+    for key in ("users", "trace", "isl", "cv", "images"):
+        if given.get(key):
             raise InputError(f"{key} and sessions exclude each other: sessions come at a rate and have their prompts")
     if given.get("rate") is None:
         raise InputError("sessions come at a rate of requests, of all of them together; give rate")
@@ -266,7 +269,8 @@ def _traced(trace: Trace, given: dict[str, Any], peak: float, slo: Sequence[Obje
     duration = trace.time[-1]
     if not duration:
         raise WorkloadError(f"{trace.name}: all requests come at one moment, which is no rate")
-    isl, osl = trace.lengths()
+    text, osl = trace.lengths()
+    isl = longer(text, given.get("image_tokens", 0))
     own = (len(trace) - 1) / duration
     rate = own if given.get("rate") is None else _number(given["rate"], "rate", 1e-9, _MOST_RATE)
     limits = {metric: max((o.limit for o in slo if o.metric == metric), default=0.0) for metric in METRICS}

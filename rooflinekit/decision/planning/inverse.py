@@ -215,7 +215,8 @@ def largest(
     given = read(LoadCase if what in ("rate", "users") else StaticCase, scenario)
     if what in ("rate", "users"):
         return _under_load(what, str(model), str(gpu), slo, given)
-    asked, work = _Asked.static(model, gpu, slo, given), read_workload(given)[0]
+    asked = _Asked.static(model, gpu, slo, given)
+    work = read_workload(given, asked.resolved.plan)[0]
     return _batch(asked, work) if what == "batch" else _context(asked, work)
 
 
@@ -231,7 +232,8 @@ def _batch(asked: _Asked, work: Workload) -> Solution:
 
 
 def _context(asked: _Asked, work: Workload) -> Solution:
-    memory, model, least = asked.predictor.memory, asked.resolved.plan.model, int(work.osl) + 1 + int(work.cached)
+    memory, model, images = asked.predictor.memory, asked.resolved.plan.model, asked.resolved.plan.image_tokens
+    least = int(work.osl) + 1 + int(work.cached) + images
     most = int(min(float(memory.max_context(1.0, 1.0)), 1e7))
     if most < least:
         raise asked.no_room(float(least))
@@ -256,10 +258,11 @@ def _context(asked: _Asked, work: Workload) -> Solution:
 
 def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], given: dict[str, Any]) -> Solution:
     cv = {"cv": given["burstiness"]} if "burstiness" in given else {}
-    lengths = part_of(given, ("isl", "osl"))
+    lengths, layout = part_of(given, ("isl", "osl")), part_of(given, DEPLOYMENT_KEYS)
+    lengths |= {"image_tokens": resolve(model, gpu, read_deployment(layout), None).plan.image_tokens}
     probe = read_demand({"rate": 1.0, **lengths, **cv} if what == "rate" else {"users": 1, **lengths})
     refuse_undecoded(slo, probe.osl.mean)
-    replica = lay_out(model, gpu, part_of(given, DEPLOYMENT_KEYS), probe, given.get("calibration"))
+    replica = lay_out(model, gpu, layout, probe, given.get("calibration"))
     demand = probe
     if what == "users":  # those that run at once; more where an objective limits how long they wait
         waits = any(each.metric != "tpot" for each in slo)
@@ -296,7 +299,8 @@ def required_bandwidth(
     """
     given = read(StaticCase, scenario)
     asked = _Asked.static(model, gpu, parse_objectives(subject_to), given)
-    work, now = read_workload(given)[0], float(asked.resolved.plan.system.accelerator.memory_bandwidth)
+    whole = asked.resolved.plan
+    work, now = read_workload(given, whole)[0], float(whole.system.accelerator.memory_bandwidth)
     words = ", ".join(map(str, asked.slo))
 
     def at(bandwidth: float) -> _Asked:

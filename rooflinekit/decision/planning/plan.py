@@ -35,13 +35,14 @@ from rooflinekit.decision.planning.search import (
     silent,
 )
 from rooflinekit.estimation.options import keywords, part_of, read
-from rooflinekit.estimation.scenario import Plan
+from rooflinekit.estimation.scenario import IMAGE_SIZE, Plan
 from rooflinekit.model.types.answer import Tabled
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.time import SIGMAS
+from rooflinekit.model.types.vision import Images
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import EVIDENCE
 from rooflinekit.version import __version__
@@ -49,7 +50,7 @@ from rooflinekit.version import __version__
 _CLOSE = 0.005  # relative: costs this near are equal
 _FORMATS = ("weights", "kv", "activations")
 _SPACE_LISTS = ("engines", "weights", "kv", "tp", "pp", "ep", "dp", "token_budgets", "max_num_seqs")
-_SPACE_SINGLE = ("max_gpus", "memory_fraction", "activations", "disaggregated", "mixed")
+_SPACE_SINGLE = ("max_gpus", "memory_fraction", "activations", "disaggregated", "mixed", "images", "image_size")
 _NAMES = {
     "engine": "engines", "token_budget": "token_budgets", "concurrency": "users", "burstiness": "cv", "price": "prices",
     "limit": "limits",
@@ -438,7 +439,10 @@ def read_question(
     if given.pop("one_kind", False):
         given["mixed"] = False
     names = tuple(dict.fromkeys(_gpu_names((gpus,) if isinstance(gpus, str) else tuple(gpus))))
-    context = load_model(model).value.max_context
+    loaded = load_model(model).value
+    context, images = loaded.max_context, Images.read(given.get("images", 0), given.get("image_size", IMAGE_SIZE))
+    if images:
+        given["image_tokens"] = loaded.seeing(images).tokens(images)
     objectives = parse_objectives(slo)
     profile = _profile(given)
     demand = read_demand(given | {"max_context": context}, objectives)

@@ -32,6 +32,7 @@ from rooflinekit.decision.planning.fleet import (
 from rooflinekit.decision.planning.objective import Objective, missed
 from rooflinekit.decision.planning.profile import Course
 from rooflinekit.estimation.results import shares_by_cause
+from rooflinekit.estimation.scenario import IMAGE_SIZE
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, DtypeError, WorkloadError
 from rooflinekit.model.types.hardware import System
@@ -88,6 +89,8 @@ class Space:
     max_gpus: int | None = None
     memory_fraction: float | None = None
     activations: str | None = None
+    images: int = 0
+    image_size: str = IMAGE_SIZE
     disaggregated: bool = True
     mixed: bool = True
 
@@ -102,7 +105,8 @@ class Space:
 
     def fixed(self) -> dict[str, Any]:
         """Keywords that all candidates share."""
-        shared = {"memory_fraction": self.memory_fraction, "activations": self.activations}
+        shared: dict[str, Any] = {"memory_fraction": self.memory_fraction, "activations": self.activations}
+        shared |= {"images": self.images, "image_size": self.image_size} if self.images else {}
         return {key: value for key, value in shared.items() if value is not None}
 
 

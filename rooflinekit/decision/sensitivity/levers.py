@@ -20,7 +20,7 @@ from rooflinekit.decision.economics.price import (
 from rooflinekit.decision.sensitivity.balance import Balance, balance, in_words
 from rooflinekit.decision.sensitivity.elasticity import Elasticity, elasticities
 from rooflinekit.decision.sensitivity.question import METRICS, Question, Setting, latent_variant
-from rooflinekit.estimation.estimator import read_deployment, read_workload
+from rooflinekit.estimation.estimator import image_inputs, read_deployment, read_workload, resolve
 from rooflinekit.estimation.options import keywords, part_of, quantity, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
@@ -413,9 +413,10 @@ def levers(
     ('weights', 'int4 weights', 0.31)
     """
     given = checked(scenario)
-    work, users = read_workload(given)[0], "concurrency" in given
+    deployment, users = read_deployment(part_of(given, DEPLOYMENT_KEYS)), "concurrency" in given
+    seen = resolve(model, gpu, deployment, None).plan if deployment.images else None
+    work = read_workload(given, seen)[0]
     question = Question(replace(work, batch=float(given["concurrency"])) if users else work, users)
-    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     draft, models = Speculation.read(part_of(given, SPECULATION_KEYS)), _listed(given.get("models"), "models")
     for name in models:
         load_model(name)
@@ -451,7 +452,8 @@ def _inputs(question: Question, predictor: Predictor) -> dict[str, Any]:
     """Every input as it was understood."""
     work, precision, deployment = question.work, predictor.plan.precision, predictor.plan.deployment
     parallel = {"batch": None, "concurrency": None, "concurrency" if question.users else "batch": int(work.batch)}
-    counts = {"isl": int(work.isl), "osl": int(work.osl), "cached": int(work.cached)}
+    seen = image_inputs(predictor.plan)
+    counts = {"isl": int(work.isl) - seen["image_tokens"], **seen, "osl": int(work.osl), "cached": int(work.cached)}
     context = {"context": float(work.decode_context)}
     degrees = {name: getattr(deployment, name) for name in ("tp", "pp", "ep", "dp", "cp")}
     weights = precision.weights_of(predictor.plan.model.matrices[-1]).value

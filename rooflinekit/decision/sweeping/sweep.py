@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pandas as pd
 
-from rooflinekit.decision.sweeping.answer import Job, Piece, check_price
-from rooflinekit.decision.sweeping.execute import execute
+from rooflinekit.decision.sweeping.answer import Job, Piece, answer, check_price
 from rooflinekit.decision.sweeping.grid import Grid
 from rooflinekit.decision.sweeping.output import Kept
 from rooflinekit.decision.sweeping.pareto import Goal, pareto_front, parse_goals
@@ -21,6 +21,7 @@ from rooflinekit.estimation.options import options_of
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Simulation
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, nearest
+from rooflinekit.simulation.execute import execute
 
 WORKBOOKS = (".xlsx", ".xlsm")
 _TABLES = (".csv", ".parquet", *WORKBOOKS)
@@ -148,11 +149,11 @@ def run(source: Grid | Table, job: Job, means: Means) -> Iterator[pd.DataFrame]:
     size = job.piece_rows(source.columns)
     start, stop = means.shard.span(source.rows)
     pieces = (Piece(number, rows) for number, rows in enumerate(source.pieces(size, start, stop)))
-    kept = means.kept
+    kept, work = means.kept, partial(answer, job)
     if kept is None:
-        return execute(job, pieces, means.workers, means.scheduler)
+        return execute(work, pieces, means.workers, means.scheduler)
     missing = (piece for piece in pieces if piece.number not in kept)
-    return kept.completed(execute(job, missing, means.workers, means.scheduler), -(-(stop - start) // size))
+    return kept.completed(execute(work, missing, means.workers, means.scheduler), -(-(stop - start) // size))
 
 
 def front_of(answers: Iterable[pd.DataFrame], goals: tuple[Goal, ...]) -> Iterator[pd.DataFrame]:

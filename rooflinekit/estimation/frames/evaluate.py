@@ -194,6 +194,7 @@ class _Table:
         for group in groups(self.scenarios):
             try:
                 resolved = self.known.of(group.fixed)
+                self.work["isl"][group.rows] = resolved.plan.prompt(self.work["isl"][group.rows])
                 if group.loaded:
                     self._fill_loaded(group.rows, resolved)
                 else:

@@ -50,7 +50,7 @@ def case_of(posed: Posed, replicas: int, file: int) -> Case:
     times: dict[str, float] = {}
     for name, spread in (("ttft_ms", run.ttft), ("tpot_ms", run.tpot)):
         value = spread.middle[1]
-        if value and (name == "ttft_ms" or posed.load.osl > 1):
+        if value and (name == "ttft_ms" or posed.load.traffic.osl > 1):
             times[name] = value / 1e3
     if run.output_tok_s and "tpot_ms" not in times and posed.load.rate is None:
         times["output_tok_s"] = 1.0 / run.output_tok_s

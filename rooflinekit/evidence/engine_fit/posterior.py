@@ -115,7 +115,7 @@ def kernel_errors(cases: Sequence[Case]) -> Mapping[str, float]:
     """
     weights, errors = dict.fromkeys(FACTORS, 0.0), dict.fromkeys(FACTORS, 0.0)
     for case in cases:
-        plan, load = case.posed.resolved.plan, case.posed.load
+        plan, load = case.posed.resolved.plan, case.posed.load.traffic
         users = math.ceil(case.running / plan.deployment.dp)
         for batch in (Batch.decode(float(users), load.isl + load.osl / 2.0), Batch.prefill(1.0, load.isl)):
             step = time_step(plan.kernels(batch), plan.system, plan.calibration)

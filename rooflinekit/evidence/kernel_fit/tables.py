@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -157,7 +157,11 @@ class Measured:
 
     def each(self, function: Callable[[Kernel], Any]) -> Array:
         """A number for every row."""
-        parts = [np.broadcast_to(function(k), (size,)) for k, size in zip(self.kernels, self.sizes, strict=True)]
+        return self.joined(map(function, self.kernels))
+
+    def joined(self, pieces: Iterable[Any]) -> Array:
+        """A number, or an array of rows, of each of the kernels as one column."""
+        parts = [np.broadcast_to(piece, (size,)) for piece, size in zip(pieces, self.sizes, strict=True)]
         return np.concatenate(parts).astype(float)
 
 

@@ -27,6 +27,7 @@ from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.model.kernels.routing import Routing
 from rooflinekit.model.layers.precision import Precision
 from rooflinekit.model.layers.shard import EVERYWHERE, Shard
+from rooflinekit.model.layers.vision import vision_operations
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.model import (
@@ -427,6 +428,8 @@ def stage_operations(
     ]
     if stage == 0:
         runs.insert(0, (entry_operations(model, shard), 1))
+        if deployment.images:
+            runs[:0] = vision_operations(model.seeing(deployment.images), deployment.images, shard)
     runs.append((exit_operations(model, shard) if stage == deployment.pp - 1 else [_send(shard, stage + 1)], 1))
     order: list[Operation] = []
     counts: Counter[Operation] = Counter()

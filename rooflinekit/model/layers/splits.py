@@ -26,6 +26,8 @@ def check_deployment(model: Model, deployment: Deployment, system: System) -> No
 
     Raises DeploymentError.
     """
+    if deployment.images:
+        model.seeing(deployment.images)
     for message in _refusals(model, deployment, system):
         raise DeploymentError(message)
 

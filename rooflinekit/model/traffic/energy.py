@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import OperatingPoint, Predictor
-from rooflinekit.model.power import Energy, idle_energy, step_energy
+from rooflinekit.model.power import Energy, idle_energy
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.traffic.closed_form import Loaded, Traffic
 from rooflinekit.model.traffic.mixing import InFlight, mixed_step
@@ -58,10 +58,9 @@ class LoadPower:
 def step_of(predictor: Predictor, kernels: Iterable[KernelTime], seconds: Numeric, parts: Numeric) -> Energy:
     """Energy of all boards in a period of `seconds` in which each stage runs `parts` steps of these kernels."""
     plan = predictor.plan
-    accelerator, law = plan.system.accelerator, _law(predictor)
-    timed = tuple(kernels)
+    law, timed = _law(predictor), tuple(kernels)
     busy = parts * sum((each.expected for each in timed), 0.0)
-    energy = step_energy(timed, accelerator, law).times(parts)
+    energy = sum(map(plan.energy, timed), Energy()).times(parts)
     waits = idle_energy(law, plan.deployment.pp * seconds - busy)
     return (energy + waits).labelled("", ", in a step").times(float(plan.deployment.stage))
 

@@ -6,6 +6,7 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import DEFAULTS, EngineSettings
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
+from rooflinekit.model.types.vision import Images
 
 ENGINES = ("vllm", "sglang", "trtllm", "llama.cpp", "gpt-fast", "ideal")
 ALL_REDUCE = ("auto", "one_shot", "two_shot", "ring", "in_switch")
@@ -42,6 +43,7 @@ class Deployment:
     engine_version: str | None = None  #: None is the newest that its profile describes
     settings: EngineSettings = DEFAULTS
     kv_policy: KVPolicy = FULL
+    images: Images | None = None  #: that come with every prompt; None: text alone
     power_cap: float | None = None  #: limit of each accelerator's power [W]; None is its rated power
     offload_layers: int = 0  #: layers, the first ones, that the host keeps and computes
     offload_experts: bool = False  #: the host keeps and computes the routed experts of all layers

@@ -13,7 +13,9 @@ from typing import Literal, TypeAlias
 
 from rooflinekit.model.graph.symbol import Quantity, quantity
 from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import DeploymentError
 from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.vision import Images, Vision
 
 Norm: TypeAlias = Literal["rmsnorm", "layernorm", "layernorm_nobias", "none"]
 
@@ -248,7 +250,8 @@ class Model:
     kv_dtype: Dtype | None = None  #: cache format that the checkpoint asks for (kv_cache_scheme)
     weight_only: bool = False  #: quantised weights are dequantised: matrix inputs stay in the stream's format
     rotary_tables: int = 1  #: of cosines and sines an engine keeps, each of `max_context` positions
-    tower: int = 0  #: parameters of vision towers and projectors, in 16 bit; they take memory and nothing else here
+    tower: int = 0  #: parameters of vision towers and projectors, in 16 bit, which take memory whatever is asked
+    vision: Vision | None = None  #: the tower that encodes images, where it is described; None: images are refused
     mtp_layers: int = 0  #: multi-token-prediction layers in the checkpoint; counted apart, never in the totals
     aliases: tuple[str, ...] = ()
     source: str = ""
@@ -264,6 +267,16 @@ class Model:
     def stage_layers(self, stage: int, stages: int) -> tuple[Layer, ...]:
         """The layers of one of `stages` pipeline stages, which split the depth as evenly as it goes."""
         return self.layers[stage * self.depth // stages : (stage + 1) * self.depth // stages]
+
+    def seeing(self, images: Images) -> Vision:
+        """The tower that encodes images.
+
+        Raises DeploymentError for a model without one, or whose tower nobody describes.
+        """
+        if self.vision is None:
+            why = "has a vision tower that is not described" if self.tower else "reads text alone"
+            raise DeploymentError(f"images={images.count}, but {self.name} {why}; leave images out")
+        return self.vision
 
     @property
     def matrices(self) -> tuple[str, ...]:

@@ -6,23 +6,24 @@ const FUNCTIONS = DATA.library ? library(DATA.library) : [];
 const spanOf = ([time, bound, low, high]) => ({ bound, time, low, high });
 function partsOf(kernels, rows) {  // all launches of each kernel of a step
   return kernels.map(([name, family, count, peak], place) => {
-    const [time, bound, low, high, compute, memory, network, overhead, flops, weights, read, written, activations] = rows[place];
+    const [time, bound, low, high, compute, memory, network, overhead, flops, weights, read, written, activations, ...energy] = rows[place];
     return {
       name, family, count, peak, bound, time, low, high, causes: { compute, memory, network, overhead },
-      flops: count * flops, weights: count * weights, cache: count * (read + written), activations: count * activations,
+      flops: count * flops, weights: count * weights, cache: count * (read + written), activations: count * activations, energy,
     };
   }).filter(({ family, high }) => family !== "host" || high > 0);
 }
 
+const energyOf = (found) => found && (([[watts, busy, joules], parts, step, prompt]) => ({ watts, busy, joules, parts, step, prompt }))(found);  // null where an accelerator's power is not known
 const memoryOf = ([capacity, weights, kv, activations, outside, total, pool, needed, available, room, fits]) =>
   ({ capacity, weights, kv, activations, outside, total, pool, needed, available, room, fits: Boolean(fits) });
 
 class View {  // a static batch
   constructor(plan, at) {
-    const [ttft, tpot, memory, e2e, [rate, rateEach, rateUser], prefill, decode, parts] = FUNCTIONS[plan.static](at.batch, at.isl, at.osl, at.cached ?? 0, at.context ?? 0, at.speed);
+    const [ttft, tpot, memory, e2e, [rate, rateEach, rateUser], energy, prefill, decode, parts] = FUNCTIONS[plan.static](at.batch, at.isl, at.osl, at.cached ?? 0, at.context ?? 0, at.speed);
     Object.assign(this, {
       at, gpus: plan.gpus, ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, rate, rateEach, rateUser,
-      memory: memoryOf(memory),
+      memory: memoryOf(memory), energy: energyOf(energy),
     });
     this.rows = { plan, prefill, decode };
     this.parts = { prefill: parts[0], decode: parts[1] };  // of their times [s]
@@ -31,14 +32,15 @@ class View {  // a static batch
   get decode() { return (this.step ??= partsOf(OFFERS.steps[this.rows.plan.decode], this.rows.decode)); }
 }
 
+const loadOf = (at) => ["rate", "users"].find((kind) => kind in at);  // none of a static batch
 function loaded(plan, at) {  // what users feel at a rate, or as so many users; null where not one request fits
-  const [ttft, tpot, [e2e, running, rate, knee, stable, busy, queue, slots], memory, [, rateEach, rateUser]] = FUNCTIONS[plan.load](at.rate ?? at.users, at.isl, at.osl, at.speed);
+  const [ttft, tpot, [e2e, running, rate, knee, stable, busy, queue, slots], memory, [, rateEach, rateUser], energy] = FUNCTIONS[plan.loads[loadOf(at)]](at.rate ?? at.users, at.isl, at.osl, at.speed);
   if (!(slots >= 1)) return null;
-  return { at, memory: memoryOf(memory), ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, running, rate, knee, stable, busy, queue, slots, rateEach, rateUser };
+  return { at, memory: memoryOf(memory), ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, running, rate, knee, stable, busy, queue, slots, rateEach, rateUser, energy: energyOf(energy) };
 }
 
 function viewOf(plan, at) {  // under load: of the sequences that it keeps running, as many as fit at their full length
-  if (plan.load === null) return new View(plan, at);
+  if (!loadOf(at)) return new View(plan, at);
   const load = loaded(plan, at), batch = Math.max(Math.round(load?.running ?? 1), 1);
   let view = new View(plan, { ...at, batch });
   if (batch > Math.max(view.memory.room, 1)) view = new View(plan, { ...at, batch: Math.max(view.memory.room, 1) });

@@ -150,21 +150,23 @@ function arithmeticOf(part, view) {  // how the time of a kernel comes about, in
 
 // ---- what the time adds up from
 const TIME_PARTS = [["weights", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["network", "network"], ["kernels above bound", "overhead"], ["engine", "engine"]];
-function waterfallOption(view, step) {  // each bar begins where the one above it ends
-  const parts = view.parts[step], whole = sum(parts), bound = whole - sum(parts.slice(-2));
-  const bars = TIME_PARTS.map(([title, tint], place) => ({ title, tint, start: sum(parts.slice(0, place)), time: parts[place] })).filter(({ time }) => time >= 0.005 * whole);
-  bars.push({ title: `${step} step`, tint: "ink", start: 0, time: whole });
-  bars.reverse();
+const stepTerms = (view, step) => ({ terms: TIME_PARTS, parts: view.parts[step], title: `${step} step`, format: asTime, scale: 1e3, unit: "ms of one step" });
+const ENERGY_PARTS = [["weights read", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["links", "network"], ["board itself", "overhead"], ["waiting", "engine"]];
+const energyTerms = ({ parts }) => ({ terms: ENERGY_PARTS, parts, title: "one output token", format: asEnergy, scale: 1, unit: "J of one output token, its share of the prompt included" });
+const barsOf = ({ terms, parts }) => terms.map(([title, tint], place) => ({ title, tint, start: sum(parts.slice(0, place)), size: parts[place] })).filter(({ size }) => size >= 0.005 * sum(parts));
+function waterfallOption(told) {  // each bar begins where the one above it ends
+  const { parts, title, format, scale, unit } = told, whole = sum(parts), bound = whole - sum(parts.slice(-2));
+  const bars = [...barsOf(told), { title, tint: "ink", start: 0, size: whole }].reverse();
   const option = base();
   option.grid = { left: small() ? 118 : 150, right: small() ? 100 : 120, top: 24, bottom: 46 };
-  option.tooltip.formatter = ({ data }) => `${data.bar.title}\n${asTime(data.bar.time)} (${asShare(data.bar.time / whole)})`;
-  const line = { symbol: "none", silent: true, lineStyle: { color: colour("bad"), type: "dashed", width: 1.4 }, label: { formatter: `bound ${asTime(bound)}`, position: "end", ...text(12.5), color: colour("bad") }, data: [{ xAxis: bound * 1e3 }] };
+  option.tooltip.formatter = ({ data }) => `${data.bar.title}\n${format(data.bar.size)} (${asShare(data.bar.size / whole)})`;
+  const line = told.terms === TIME_PARTS && { symbol: "none", silent: true, lineStyle: { color: colour("bad"), type: "dashed", width: 1.4 }, label: { formatter: `bound ${asTime(bound)}`, position: "end", ...text(12.5), color: colour("bad") }, data: [{ xAxis: bound * scale }] };
   return {
-    ...option, xAxis: along("ms of one step", { axis: { max: whole * 1e3 }, label: { formatter: three, showMaxLabel: false } }),
+    ...option, xAxis: along(unit, { axis: { max: whole * scale }, label: { formatter: three, showMaxLabel: false } }),
     yAxis: { ...along("", { axis: { type: "category", data: bars.map((bar) => bar.title) }, label: { color: colour("ink"), width: small() ? 106 : 138, overflow: "break", interval: 0 } }), splitLine: { show: false } },
     series: [
-      { type: "bar", stack: "time", silent: true, itemStyle: { color: "transparent" }, data: bars.map((bar) => bar.start * 1e3) },
-      { type: "bar", stack: "time", barWidth: "62%", markLine: line, data: bars.map((bar) => ({ value: bar.time * 1e3, bar, itemStyle: { color: colour(bar.tint) } })), label: { show: true, position: "right", ...text(), formatter: ({ data }) => `${asTime(data.bar.time)}${data.bar.time < whole ? `  ${asShare(data.bar.time / whole)}` : ""}` } },
+      { type: "bar", stack: "time", silent: true, itemStyle: { color: "transparent" }, data: bars.map((bar) => bar.start * scale) },
+      { type: "bar", stack: "time", barWidth: "62%", markLine: line || undefined, data: bars.map((bar) => ({ value: bar.size * scale, bar, itemStyle: { color: colour(bar.tint) } })), label: { show: true, position: "right", ...text(), formatter: ({ data }) => `${format(data.bar.size)}${data.bar.size < whole ? `  ${asShare(data.bar.size / whole)}` : ""}` } },
     ],
   };
 }

@@ -21,7 +21,7 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.derivation import quantity
-from rooflinekit.report.markup import filled
+from rooflinekit.report.document import images_in, tokens_in
 from rooflinekit.report.page.offers import Asked, Offers, roofs
 from rooflinekit.report.page.program import Written
 from rooflinekit.report.page.render import card, heading, paragraphs, table
@@ -57,7 +57,7 @@ class Deployed:
         """What runs where, and what was asked of it."""
         inputs = self.answer.inputs
         load = self.answer.load.arrivals if self.answer.load else f"batch {inputs['batch']}"
-        return f"{title(self.answer)}, {load}, {inputs['isl']} tokens in, {inputs['osl']} out"
+        return f"{title(self.answer)}, {load}, {tokens_in(inputs)}, {inputs['osl']} out"
 
     @property
     def work(self) -> Workload:
@@ -77,6 +77,7 @@ class Deployed:
         load, work = self.asked.load, self.case.work
         names = ["batch", "isl", "osl", "cached"] if load is None else ["isl", "osl"]
         counts: dict[str, Any] = {name: int(getattr(work, name)) for name in names}
+        counts["isl"] -= self.case.predictor.plan.image_tokens
         if load is not None:
             counts |= {"rate": load.rate} if load.users is None else {"users": int(float(load.users))}
         if work.context is not None:
@@ -104,29 +105,29 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
     program, reference = offers.program, None
     if against is not None:
         asked = against.asked
-        other = program.write(asked.predictor, asked.load, asked.work.context is not None)
+        other = program.write(asked.predictor, asked.questions, asked.work.context is not None)
         offers.gpus.setdefault(asked.plan.system.accelerator.name, asked.plan)
     printed = program.printed()
 
     def placed(written: Written) -> dict[str, Any]:
         return {
             "static": printed.places[written.static],
-            "load": None if written.load is None else printed.places[written.load],
+            "loads": {kind: printed.places[each] for kind, each in written.loads.items()},
             "gpus": written.gpus, "prefill": written.prefill, "decode": written.decode,
         }  # fmt: skip
 
     plans = {label: placed(found.written) | {"formats": found.formats, "notes": found.notes, "evidence": found.evidence}
              for label, found in offers.plans.items()}  # fmt: skip
-    process = deployed.asked.load.arrivals.partition(",") if deployed.asked.load else ("", "", "")
 
     if against is not None:
         reference = {"title": title(against.answer), "at": against.at, "plan": placed(other)}
     return {
         "asked": deployed.at,
+        "images": images_in(deployed.answer.inputs),
         "engine": deployed.answer.engine,
         "given": {deployed.at["model"]: deployed.asked.model, deployed.at["gpu"]: deployed.asked.gpu},
         "options": _flags(deployed.scenario),
-        "process": "".join(process[1:]),
+        "process": deployed.asked.process,
         "words": SENTENCES,
         "reference": reference,
         "offers": {
@@ -152,10 +153,9 @@ def _flags(scenario: Mapping[str, Any]) -> list[str]:
 _CONTROLLED = (*DEGREES, "batch", "isl", "osl", "cached", "context", "rate", "concurrency", "weights", "kv")
 
 
-def accountant(deployed: Deployed) -> str:
+def accountant() -> str:
     """Controls and charts; JavaScript fills them."""
-    loads = "" if deployed.asked.load is None else (_HERE / "loads.html").read_text(encoding="utf-8")
-    return filled(_HERE / "accountant.html", {"loads": loads})
+    return (_HERE / "accountant.html").read_text(encoding="utf-8")
 
 
 def _kernel_tables(answer: Estimate) -> str:

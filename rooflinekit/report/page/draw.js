@@ -31,6 +31,8 @@ const asTime = (seconds) => {
   if (size === 0) return "0\u00a0s";
   return size >= 0.9995 ? `${three(seconds)}\u00a0s` : size >= 0.9995e-3 ? `${three(seconds * 1e3)}\u00a0ms` : `${three(seconds * 1e6)}\u00a0µs`;
 };
+const asEnergy = (joules) => (Math.abs(joules) >= 0.9995 ? `${three(joules)}\u00a0J` : `${three(joules * 1e3)}\u00a0mJ`);
+const asDollars = (dollars) => `$${dollars >= 0.01 && dollars < 99.95 ? dollars.toFixed(2) : three(dollars)}`;
 const asShare = (share) => (share > 0 && share < 0.001 ? "<0.1\u00a0%" : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}\u00a0%`);
 const asPercent = (share) => `${Math.round(100 * share)} %`;
 const decade = (value, unit) => {  // labels of a logarithmic axis: decades alone
@@ -101,7 +103,6 @@ class Chart {
     if (!this.box) return;
     this.height = height;
     this.renderer = renderer;
-    if (height) this.box.style.height = `${height()}px`;
     this.box.setAttribute("role", height ? "img" : "group");
     this.data = make("details", "", {}, make("summary", "Numbers of this chart"));
     this.box.after(this.data);

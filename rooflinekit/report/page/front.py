@@ -118,7 +118,7 @@ def _deployment_page(
             f'<div class="wrap">{simulation_card(simulation, deployed.named)}</div>',
             simulation_data(simulation),
         )
-    return Page(named, told, before, accountant(deployed), after(deployed, card_of_walk), foot_notes(deployed.answer),
+    return Page(named, told, before, accountant(), after(deployed, card_of_walk), foot_notes(deployed.answer),
                 data, functions, (framed,) if framed else ())  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def _plan_page(plan: Mapping[str, Any], offered: dict[str, Any]) -> Page:
     more, functions = slider_data(make_offers(deployed.asked, **offered), deployed, None)
     told = f'<div class="wrap" id="lead">{lead(deployed, chosen.pool, f"{chosen.heading}: ")}</div>'
     data = page.data | more | {"heading": f"{chosen.heading}: ", "pool": bool(chosen.pool)}
-    return replace(page, accountant=told + accountant(deployed), after=after(deployed, ""),
+    return replace(page, accountant=told + accountant(), after=after(deployed, ""),
                    foot=foot_notes(deployed.answer), data=data, functions=functions)  # fmt: skip
 
 

@@ -10,15 +10,18 @@ from typing import Any
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.scenario import DEGREES
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
+from rooflinekit.model.traffic.closed_form import Traffic
 from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.report.page.program import Program, Written
+from rooflinekit.report.page.program import Program, Written, load_kind
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import evidence
 from rooflinekit.specs.calibration.last_cache import last_cache
@@ -51,6 +54,19 @@ class Asked:
     predictor: Predictor
     work: Workload
     load: LoadQuestion | None
+
+    @property
+    def questions(self) -> tuple[LoadQuestion, ...]:
+        """The load that was asked for; of a static batch at no fixed context, either kind of load with its lengths."""
+        if self.load is not None or self.work.context is not None:
+            return () if self.load is None else (self.load,)
+        traffic = Traffic(float(self.work.isl), float(self.work.osl))
+        return tuple(LoadQuestion(users, rate, traffic, None, None) for users, rate in ((None, 1.0), (1.0, None)))
+
+    @property
+    def process(self) -> dict[str, str]:
+        """How the requests of each kind of load arrive, in words."""
+        return {load_kind(each): "".join(each.arrivals.partition(",")[1:]) for each in self.questions}
 
     @property
     def draft(self) -> Speculation | None:
@@ -150,7 +166,9 @@ def _offer(offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[st
             weights = predictor.memory.stages[0].weight_bytes
             offers.missing[label] = f"does not fit: {weights / 1e9:.3g} GB of weights on each accelerator"
             return
-        written = offers.program.write(predictor, asked.load, asked.work.context is not None)
+        same = all(chosen[name] == asked.key[name] for name in _FORMATS)
+        questions = asked.questions if same or asked.load is not None else ()
+        written = offers.program.write(predictor, questions, asked.work.context is not None)
     except RooflinekitError as error:
         offers.missing[label] = str(error)
     else:
@@ -196,9 +214,28 @@ def roofs(plan: Plan) -> dict[str, Any]:
         "link_kind": gpu.link_kind,
         "l2": _cache_roof(plan),
         "cache_bytes": float(gpu.l2_bytes),
+        "power": None if gpu.power is None else [gpu.power.idle, gpu.power.limit, gpu.power.measured],
+        "energy": energy_roof(plan),
         "price": None if price is None else [price.usd_per_hour, price.date, price.source],
         "calibration": plan.calibration.name if plan.calibration else None,
     }
+
+
+def energy_roof(plan: Plan) -> list[list[float]]:
+    """FLOP per byte, and the least energy of a FLOP [J] at the datasheet's rates, memory and board included.
+
+    The arch line of Choi et al. (IPDPS 2013); empty where the board's power is not known.
+    """
+    found = []
+    for place in range(_ROOF_POINTS):
+        intensity = 10.0 ** (-1.0 + 5.0 * place / (_ROOF_POINTS - 1))
+        kernel = Kernel("roof", "gemm", 1, plan.precision.stream, intensity * _ROOF_BYTES, _ROOF_BYTES)
+        joules = plan.energy(time_kernel(kernel, plan.system, None)).total
+        found.append([intensity, float(joules) / kernel.flops])
+    return found if plan.system.accelerator.power else []
+
+
+_ROOF_POINTS, _ROOF_BYTES = 26, 1e12  # five decades; so many bytes that a launch is nothing
 
 
 def _cache_roof(plan: Plan) -> tuple[float, str] | None:

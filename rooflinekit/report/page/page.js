@@ -6,22 +6,19 @@ function tile(value, title, detail, bad = false) {
 }
 const range = (span) => (span.low === span.high ? `bound ${asTime(span.bound)}` : `${asTime(span.low)} to ${asTime(span.high)}; bound ${asTime(span.bound)}`);
 function tiles(view) {
-  const read = bytesOf(view.decode), bytes = read.weights + read.cache + read.activations, { memory } = view;
-  const fit = memory.fits ? tile("fits", "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${GROUPED.format(memory.room)}`)
+  const { memory } = view;
+  const fit = memory.fits ? tile(`${asShare(memory.total / memory.capacity)} full`, "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${GROUPED.format(memory.room)}`)
     : tile("does not fit", "memory", `${asBytes(memory.needed - memory.available)} too much a GPU; ${wouldFit(view.at)}`, true);
-  const { load } = view, times = felt(view), first = tile(asTime(times.ttft.time), "first token (TTFT)", range(times.ttft));
+  const { load } = view, times = felt(view), first = tile(asTime(times.ttft.time), "first token (TTFT)", range(times.ttft)), { energy } = times;
   const waits = load && !load.stable ? tile("no end", "first token (TTFT)", "more comes than can be served", true) : first;
   const running = load ? [tile(three(load.running), "sequences running", `${three(load.rate)} requests/s${"rate" in load.at ? `; at most ${three(load.knee)} can be served` : ""}`)] : [];
   byId("tiles").replaceChildren(
     tile(asTime(times.tpot.time), "a token (TPOT)", range(times.tpot)), waits,
-    tile(`${three(times.rateUser)} tok/s`, "each user", `${three(times.rateEach)} tok/s each GPU${load ? "" : ", prompts included"}`), ...running,
-    ...(costOf(view) ?? []),
-    tile(asBytes(bytes), "a decode step, each GPU", `weights ${asShare(read.weights / bytes)}, KV ${asShare(read.cache / bytes)}`), fit);
+    tile(`${three(times.rateUser)} tok/s`, "each user", `${three(times.rateEach)} each GPU${load ? "" : ", prompts included"}`), ...running,
+    ...(priceOf(view) && !DATA.pool ? [tile(asDollars(dollars(view)), "million output tokens", `at $${priceOf(view)[0]} an hour for each GPU`)] : []),
+    ...(energy && !DATA.pool ? [tile(asEnergy(energy.joules), "an output token", `each GPU at ${three(energy.watts)} W`)] : []), fit);
 }
-function costOf(view) {  // of output tokens, prompts included, where the accelerator has a price
-  const price = OFFERS.gpus[view.at.gpu]?.price;
-  return price && !DATA.pool ? [tile(`$${three(price[0] / 3600 / felt(view).rateEach * 1e6)}`, "a million output tokens", `at $${price[0]} an hour for each GPU (${price[1]})`)] : null;
-}
+const priceOf = (view) => OFFERS.gpus[view.at.gpu]?.price, dollars = (view) => priceOf(view)[0] / 3600 / felt(view).rateEach * 1e6;  // of output tokens, prompts included
 function lever(view) {  // what takes the time of a decode step, and what changes would do to it
   const step = view.decode, by = causes(step), whole = sum(Object.values(by)), read = bytesOf(step);
   const cause = CAUSES.reduce((best, name) => (by[name] > by[best] ? name : best));
@@ -77,6 +74,29 @@ function showMoves(view) {
     return chip;
   });
   byId("chips").replaceChildren(...chips);
+}
+
+// ---- tabs: the charts of one question at a time; on paper all of them
+const TAB_TITLES = { decode: "Decode", prefill: "Prefill", load: "Under load", memory: "Memory", cost: "Cost", energy: "Energy" };
+function tabs() {
+  const buttons = TABS.map((name) => make("button", TAB_TITLES[name], { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${["decode", "prefill"].includes(name) ? "step" : name}` }));
+  byId("tabs").append(...buttons);
+  buttons.forEach((button, place) => {
+    button.addEventListener("click", () => { tab = TABS[place]; change({}); });
+    button.addEventListener("keydown", ({ key: pressed }) => {
+      const next = { ArrowLeft: place - 1, ArrowRight: place + 1, Home: 0, End: -1 }[pressed];
+      if (next !== undefined) { const other = buttons.at(next % buttons.length); other.focus(); other.click(); }
+    });
+  });
+}
+function showTab() {
+  if (["decode", "prefill"].includes(tab)) step = tab;
+  for (const name of TABS) {
+    byId(`tab-${name}`).setAttribute("aria-selected", String(name === tab));
+    byId(`tab-${name}`).tabIndex = name === tab ? 0 : -1;
+  }
+  for (const panel of document.querySelectorAll("[role=tabpanel]")) panel.hidden = panel.id !== byId(`tab-${tab}`).getAttribute("aria-controls");
+  byId("panel-step").setAttribute("aria-labelledby", `tab-${step}`);
 }
 
 // ---- a kernel that was chosen: in the timeline, or in the roofline
@@ -180,10 +200,10 @@ function answerOf(view) {
 }
 function factsOf(view) {
   const { at, memory } = view, times = felt(view), [weights, activations, kv] = view.rows.plan.formats;
-  const asked = "rate" in at ? `${three(at.rate)} requests/s${DATA.process}` : "users" in at ? `closed loop of ${at.users} ${counted("user", at.users)}${DATA.process}` : `batch ${at.batch}`;
+  const asked = "rate" in at ? `${three(at.rate)} requests/s${DATA.process.rate}` : "users" in at ? `closed loop of ${at.users} ${counted("user", at.users)}${DATA.process.users}` : `batch ${at.batch}`;
   const level = times.tpot.low === times.tpot.high ? say("bound") : say("expected", { evidence: view.rows.plan.evidence, ttft: asTime(times.ttft.bound), tpot: asTime(times.tpot.bound) });
   return [
-    say("asked", { load: asked, isl: at.isl, osl: at.osl, cached: at.cached ? say("cached", at) : "", weights, activations, kv }),
+    say("asked", { load: asked, isl: at.isl, osl: at.osl, cached: at.cached ? say("cached", at) : "", images: DATA.images ?? "", weights, activations, kv }),
     say("memory", { total: asBytes(memory.total), capacity: asBytes(memory.capacity), share: Math.round(100 * memory.total / memory.capacity), room: say(view.load ? "slots" : "room", { most: GROUPED.format(memory.room) }), level }),
   ];
 }
@@ -209,6 +229,7 @@ function retell(view) {
 function update() {
   const view = answer(state), start = performance.now();
   reflect();
+  showTab();
   retell(view);
   byId("charts").hidden = !view;
   byId("said").className = view ? "said" : "said bad-text";
@@ -233,6 +254,7 @@ const titleOf = (at) => `${at.model} on ${gpusOf(at.tp)} × ${at.gpu}${typeof at
 
 function compared(view, reference, name) {
   const box = byId("compared");
+  box.className = reference ? "card" : "";
   if (!reference) return box.replaceChildren();
   const [own, other] = [view, reference].map(felt);
   const rows = [["TTFT", own.ttft.time, other.ttft.time, asTime], ["TPOT", own.tpot.time, other.tpot.time, asTime], ["tokens/s, user", own.rateUser, other.rateUser, three], ["tokens/s, GPU", own.rateEach, other.rateEach, three],
@@ -249,32 +271,19 @@ function drawAll(view, reference, name) {
   key("time-key", present((cause) => view[step].some((part) => causeOf(part) === cause)));
   C.roofline.show(`Roofline of ${titleOf(state)}: every kernel by intensity and achieved rate.`, () => rooflineOption(view, gpu, reference), () => kernelRows(view));
   byId("why").textContent = `Why a ${step} step takes ${asTime(sum(view[step].map((part) => part.time)))}`;
-  C.waterfall.show(`What the time of a ${step} step adds up from.`, () => waterfallOption(view, step),
+  C.waterfall.bars = barsOf(stepTerms(view, step)).length + 1;
+  C.waterfall.show(`What the time of a ${step} step adds up from.`, () => waterfallOption(stepTerms(view, step)),
     () => [["step", "part", "time [ms]"], ...STEPS.flatMap((name) => view.parts[name].map((time, place) => [name, TIME_PARTS[place][0], time * 1e3]))]);
   C.time.show(`Time of each kernel of ${step}; the longest: ${slowest}.`, () => timeline(view, step), () => kernelRows(view).filter((row, place) => !place || row[0] === step));
   C.bytes.show(`Bytes that a step moves: weights, KV cache, activations.`, () => stackOption(bytesRows(views), CLASSES, asBytes, { id: "bytes", max: 1, scale: asPercent }),
     () => [["step", "weights [B]", "KV cache [B]", "activations [B]"], ...bytesRows(views).map(([title, b]) => [title.split("\n")[0], b.weights, b.cache, b.activations])]);
   C.memory.show(`Memory of one GPU: ${asBytes(view.memory.total)} of ${asBytes(view.memory.capacity)}, ${view.memory.fits ? "fits" : "does not fit"}.`, () => memoryOption(views.map(([title, each]) => [title ? "other" : reference ? "here" : "used", each])),
     () => [["", ...memoryParts.map(([, title]) => `${title} [B]`), "capacity [B]"], ...views.map(([title, each]) => [title || "here", ...memoryParts.map(([key]) => memoryRow(each)[key]), each.memory.capacity])]);
-  drawLoads(view, reference);
-  drawSweeps(view, reference);
+  const before = drawLoads(view, reference);
+  drawSpent(view, before ?? drawSweeps(view, reference));
+  if (before) drawSweeps(view, reference);
 }
 
-function loads(view) {  // doublings of the load up to what can be served
-  const { at, load, rows: { plan } } = view, name = "rate" in at ? "rate" : "users", most = name === "rate" ? Math.floor(Math.log2(load.knee)) : 12;
-  const values = Array.from({ length: name === "rate" ? 8 : 13 }, (_, place) => 2 ** (most - place)).reverse();
-  return values.map((value) => loaded(plan, { ...at, [name]: value })).filter((each) => each?.stable);
-}
-function drawLoads(view, other) {
-  const card = byId("loads");
-  if (card) card.hidden = !view.load;
-  if (!view.load) return;
-  const name = "rate" in view.at ? "rate" : "users", xName = name === "rate" ? "requests a second" : "users", x = (each) => each.at[name];
-  const found = loads(view), there = other?.load && name in other.at ? loads(other) : null, here = view.load;
-  const say = (each) => `${three(x(each))} ${xName}\nTPOT ${asTime(each.tpot.time)} (${asTime(each.tpot.low)} to ${asTime(each.tpot.high)})\nTTFT ${asTime(each.ttft.time)} (${asTime(each.ttft.low)} to ${asTime(each.ttft.high)})\n${three(each.running)} sequences running`;
-  const rows = () => [[xName, "TPOT [ms]", "low", "high", "TTFT [ms]", "low", "high", "running"], ...found.map((each) => [x(each), ...["tpot", "ttft"].flatMap((which) => ["time", "low", "high"].map((end) => each[which][end] * 1e3)), each.running])];
-  for (const which of ["tpot", "ttft"]) C[which].show(`${which.toUpperCase()} against ${xName}.`, () => sweepOption(found, x, (each) => [...spanIn(which)(each).slice(0, 3), each[which].time * 1e3], { band: true, bound: false, here: view.load.stable ? here : null, say, label: three, xName, reference: there }), rows);
-}
 const spanIn = (which) => (each) => [each[which].low * 1e3, each[which].time * 1e3, each[which].high * 1e3, each[which].bound * 1e3];
 
 function drawSweeps(view, other) {
@@ -288,6 +297,7 @@ function drawSweeps(view, other) {
   C.rate.show("Output tokens a second of one GPU against batch.", () => sweepOption(batches, (each) => each.at.batch, rate, { ...own, band: false, bound: false, xName: "batch", label: plain, reference: there("batch", BATCHES) }), () => rows(batches));
   C.context.show("TPOT against prompt length.", () => sweepOption(contexts, (each) => each.at[length], spanIn("tpot"), { ...own, xName: LENGTHS[length], reference: there(length, CONTEXTS) }), () => rows(contexts));
   C.reads.show("Bytes of a decode step against prompt length: weights and KV cache.", () => readsOption(contexts, length), () => [[LENGTHS[length], "weights [B]", "KV cache [B]"], ...contexts.map((each) => [each.at[length], readOf(each).weights, readOf(each).cache])]);
+  return { rows: batches, x: (each) => each.at.batch, xName: "batch", here: view };
 }
 const readOf = (each) => (each.read ??= bytesOf(each.decode)), LENGTHS = { isl: "prompt tokens", context: "tokens of context" };
 function readsOption(rows, length) {
@@ -318,7 +328,7 @@ function later(view) {
 function pointAt(view, [model, gpu, tp, weights, kv], batch) {
   const plan = OFFERS.plans[[model, gpu, tp, weights, kv].join(APART)], found = new View(plan, { ...view.at, batch, speed: gpu === view.at.gpu ? view.at.speed : 1 });
   const said = `${gpu} × ${optionTitle("tp", tp)}, batch ${batch}\n${three(found.rateUser)} tok/s each user, ${three(found.rateEach)} each GPU\n${plan.evidence}\n${commandOf({ ...view.at, gpu, tp: typed("tp", tp), batch })}`;
-  return { value: [found.rateUser, found.rateEach], group: gpu, line: `${gpu} ${tp}`, gpus: gpusOf(tp), fits: found.memory.fits, said };
+  return { value: [found.rateUser, found.rateEach], group: gpu, line: `${gpu} ${tp}`, gpus: gpusOf(tp), fits: found.memory.fits, said, dollars: priceOf(found) && dollars(found) };
 }
 function drawFront(view, points) {
   pending = null;
@@ -328,7 +338,12 @@ function drawFront(view, points) {
   byId("pareto").parentElement.hidden = !fitting.length;
   C.pareto.show("Tokens a second of each user against those of each GPU, over the deployments of this model.", () => curvesOption(fitting, named, { x: within(0, "tokens/s each user", three), y: within(1, "", plain), here: [view.rateUser, view.rateEach] }),
     () => [["deployment", "tokens/s each user", "tokens/s each GPU"], ...front.map((point) => [point.said.split("\n").slice(0, 2).join("; "), ...point.value])]);
-  key("pareto-key", [...named.map((gpu, place) => [gpu, TINTS[place]]), ...(gpus.length > named.length ? [["other accelerators", "line"]] : [])]);
+  const bills = fitting.filter((point) => point.dollars).map((point) => ({ ...point, value: [point.value[0], point.dollars], said: `${asDollars(point.dollars)} a million output tokens\n${point.said}` }));
+  byId("bill").closest(".figure").hidden = !bills.length || Boolean(DATA.pool);
+  const y = () => axis({ axis: { type: "log", ...around(bills.map((point) => point.value[1])) }, label: { formatter: (value) => niceLog(value, asDollars) } });
+  if (bills.length && !DATA.pool) C.bill.show("USD of a million output tokens against the speed of each user.", () => curvesOption(bills, named, { x: within(0, "tokens/s each user", three), y: y(), here: [view.rateUser, priceOf(view) ? dollars({ ...view, load: undefined }) : 1] }),
+    () => [["deployment", "tokens/s each user", "USD a million output tokens"], ...bills.map((point) => [point.said.split("\n").slice(1, 3).join("; "), ...point.value])]);
+  for (const id of ["pareto-key", "bill-key"]) key(id, [...named.map((gpu, place) => [gpu, TINTS[place]]), ...(gpus.length > named.length ? [["other accelerators", "line"]] : [])]);
 }
 function key(id, entries) {
   const box = byId(id);
@@ -341,21 +356,21 @@ const C = {};
 function begin() {
   const steps = () => (DATA.reference || pinned ? 4 : 2) * 44 + 52;
   Object.assign(C, {
-    roofline: new Chart("roofline", () => (small() ? 400 : 520)), waterfall: new Chart("waterfall", () => 8 * 32 + 70),
+    roofline: new Chart("roofline", () => (small() ? 400 : 520)), waterfall: new Chart("waterfall", () => C.waterfall.bars * 38 + 70),
     time: new Chart("time"), bytes: new Chart("bytes", steps),
     memory: new Chart("memory", () => (DATA.reference || pinned ? 2 : 1) * 46 + 78), batch: new Chart("batch", () => 320), rate: new Chart("rate", () => 320),
     context: new Chart("context", () => 320), reads: new Chart("reads", () => 320), pareto: new Chart("pareto", () => 440),
     tpot: new Chart("load-tpot", () => 320), ttft: new Chart("load-ttft", () => 320),
+    dollars: new Chart("dollars", () => 320), bill: new Chart("bill", () => 320), energy: new Chart("energy", () => C.energy.bars * 38 + 70), shares: new Chart("shares", () => 3 * 52 + 52), roof: new Chart("energy-roof", () => (small() ? 340 : 420)),
+    joules: new Chart("joules", () => 320), watts: new Chart("watts", () => 320),
   });
   controls();
   shares();
-  for (const button of document.querySelectorAll("[data-step]")) button.addEventListener("click", () => {
-    step = button.dataset.step;
-    for (const other of document.querySelectorAll("[data-step]")) other.setAttribute("aria-pressed", String(other === button));
-    change({});
-  });
+  tabs();
   const tints = (names, titles) => names.map((name) => [titles[name] ?? name, name]);
   key("bytes-key", tints(["weights", "cache", "activations"], { cache: "KV cache" }));
+  key("shares-key", ENERGY_PARTS);
+  key("energy-roof-key", STEPS.map((name) => [name, name]));
   key("memory-key", [...tints(["weights", "cache", "activations", "engine"], { cache: "KV cache" }), ["free", "soft", true]]);
   addEventListener("hashchange", () => arrive(update));
   update();

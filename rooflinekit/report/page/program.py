@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, fields, replace
 from functools import cached_property
 from itertools import islice
@@ -14,16 +14,18 @@ from rooflinekit.model.graph.javascript import Instance, Library, Printed, array
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.power import PARTS, Energy
 from rooflinekit.model.roofline import time_parts
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
+from rooflinekit.model.traffic.energy import TokenEnergy, load_power, served_energy, static_energy
 from rooflinekit.model.traffic.mixing import InFlight, Shared, follows, shared_times, slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
-from rooflinekit.model.types.numeric import minimum
+from rooflinekit.model.types.numeric import Numeric, minimum
 from rooflinekit.model.types.time import ENDS, KernelTime, Time
 from rooflinekit.model.types.workload import Workload
 
@@ -33,7 +35,7 @@ INPUTS = ("batch", "isl", "osl", "cached", "context", "speed")
 _TIMES = (*ENDS, "compute", "memory", "network", "overhead")
 """Of a kernel: its ends, and its expected time by cause."""
 _WORK = ("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes")
-_WIDTH = len(_TIMES) + len(_WORK)
+_WIDTH = len(_TIMES) + len(_WORK) + len(PARTS)
 _LENGTHS = ("isl", "osl", "speed")
 _SHARED = tuple(entry.name for entry in fields(Shared) if entry.type == "Time")
 MEMORY = ("capacity_bytes", "weight_bytes", "kv_bytes", "activation_bytes", "overhead_bytes", "total_bytes",
@@ -47,7 +49,7 @@ class Written:
     """One deployment as the page calls it: its functions, and what its kernels are."""
 
     static: Instance
-    load: Instance | None
+    loads: dict[str, Instance]  #: what users feel at a `rate` of arrivals, or as so many `users`
     gpus: int
     prefill: int  #: place of the kernels of a step among all such lists
     decode: int
@@ -66,24 +68,27 @@ class Program:
         self._phased: set[Operation] = set()  #: that ask which sequences are prompts and which answers
         self._kept: list[Any] = []  # what keys name by its place
 
-    def write(self, predictor: Predictor, question: LoadQuestion | None = None, fixed: bool = False) -> Written:
-        """Trace a deployment; its second function answers `question`, and `fixed` says that the context is given."""
+    def write(self, predictor: Predictor, questions: Iterable[LoadQuestion] = (), fixed: bool = False) -> Written:
+        """Trace a deployment; further functions answer `questions`, and `fixed` says that the context is given."""
         steps: list[tuple[KernelTime, ...]] = []
 
         def static(batch: Any, isl: Any, osl: Any, speed: Any, **more: Any) -> list[Any]:
             outlined = self._outlined(predictor, speed)
-            work = Workload(batch, isl, osl, more["cached"], more["context"] if fixed else None)
+            prompt = outlined.plan.prompt(isl)
+            work = Workload(batch, prompt, osl, more["cached"], more["context"] if fixed else None)
             point = outlined.evaluate(work)
             steps[:] = point.prefill.kernels, point.decode.kernels
             rates = _rates(point.output_rate(batch, osl), predictor, point.tpot)
-            rows = [list(map(_row, step)) for step in steps]
+            rows = [[_row(each, outlined.plan.energy(each)) for each in step] for step in steps]
             gpu = predictor.plan.system.accelerator
             faster = replace(gpu, memory_bandwidth=gpu.memory_bandwidth * speed)
             parts = [list(time_parts(step, faster).values()) for step in (point.prefill, point.decode)]
-            return [_ends(point.ttft), _ends(point.tpot), _memory(point.memory), point.e2e(osl), rates, *rows, parts]
+            energy = _energy(static_energy(outlined, work, point), work) if gpu.power else 0.0
+            ends = _ends(point.ttft), _ends(point.tpot)
+            return [*ends, _memory(point.memory), point.e2e(osl), rates, energy, *rows, parts]
 
         instance = self._added(static, INPUTS)
-        under = None if question is None else self._loaded(predictor, question)
+        under = {load_kind(question): self._loaded(predictor, question) for question in questions}
         kinds = [self.steps.setdefault(_kinds(predictor.plan, step), len(self.steps)) for step in steps]
         return Written(instance, under, predictor.plan.deployment.gpus, *kinds)
 
@@ -92,15 +97,17 @@ class Program:
         mixing, in_step = list[Shared](), question.users is not None and follows(predictor.plan)
 
         def shared(users: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
-            load = InFlight(users, isl, osl, question.traffic.cached, in_step)
+            load = InFlight(users, predictor.plan.prompt(isl), osl, question.traffic.cached, in_step)
             mixing[:] = [shared_times(self._outlined(predictor, speed), load)]
             return [getattr(getattr(mixing[0], name), end) for name in _SHARED for end in ENDS]
 
         times = self._added(shared, ("users", *_LENGTHS))
 
         def loaded(load: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
+            text, isl = isl, predictor.plan.prompt(isl)
+
             def known(running: Any) -> Shared:
-                ends: Any = iter(call(times, [running, isl, osl, speed], len(_SHARED) * len(ENDS)))
+                ends: Any = iter(call(times, [running, text, osl, speed], len(_SHARED) * len(ENDS)))
                 told: dict[str, Any] = {name: Time(*islice(ends, len(ENDS))) for name in _SHARED}
                 return replace(mixing[0], **told, turning=None)
 
@@ -109,8 +116,11 @@ class Program:
             answer = answer_load(predictor, replace(question, traffic=traffic, **asked), known)
             found = answer.loaded
             felt = [*(getattr(found, name) for name in LOADED), slots(predictor, isl, osl)]
-            rates = _rates(minimum(found.rate, found.knee) * osl, predictor, found.tpot)
-            return [_ends(found.ttft), _ends(found.tpot), felt, _memory(answer.memory(predictor)), rates]
+            made = minimum(found.rate, found.knee) * osl
+            served = served_energy(self._outlined(predictor, speed), traffic, found)
+            energy = 0.0 if served is None else _energy(served, Workload(1.0, isl, osl, traffic.cached), made)
+            rates = _rates(made, predictor, found.tpot)
+            return [_ends(found.ttft), _ends(found.tpot), felt, _memory(answer.memory(predictor)), rates, energy]
 
         return self._added(loaded, ("load", *_LENGTHS))
 
@@ -187,7 +197,7 @@ class Program:
             alone = replace(plan, system=system, operations=dict([operation]))
             batch = _mapped(pattern, lambda _, value: given[value] if isinstance(value, str) else value)
             timed[:] = Plan.run(alone, batch, costs)
-            return [values(each) for each in timed]
+            return [values(each, alone.energy(each)) for each in timed]
 
         graph = trace(run, names, pool=Pool(names=False))
         outputs = list(graph.outputs)
@@ -201,8 +211,21 @@ def _called(function: tuple[Kernel, Instance], values: dict[str, Any]) -> Kernel
     kernel, instance = function
     found = call(instance, [values[name] for name in instance.inputs] or [values["speed"]], _WIDTH)
     times: dict[str, Any] = dict(zip(_TIMES, found, strict=False))
-    work: dict[str, Any] = dict(zip(_WORK, found[len(_TIMES) :], strict=True))
-    return KernelTime(kernel=replace(kernel, **work), **times)
+    work: dict[str, Any] = dict(zip(_WORK, found[len(_TIMES) :], strict=False))
+    spent: list[Any] = list(found[-len(PARTS) :])
+    return _Called(kernel=replace(kernel, **work), **times, energy=Energy(*spent))
+
+
+@dataclass(frozen=True)
+class _Called(KernelTime):
+    """A kernel whose times, work and energy are outputs of a call."""
+
+    energy: Energy
+
+    def repeated(self, times: Numeric, kernel: Kernel) -> KernelTime:
+        """So many times over, and as much energy."""
+        repeated: Any = super().repeated(times, kernel)
+        return replace(repeated, energy=self.energy.times(times))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -228,6 +251,10 @@ class _Outlined(Plan):
             deployment.dp,
             deployment.cp,
         )
+
+    def energy(self, timed: KernelTime) -> Energy:
+        """That of the call; what an engine adds is no call."""
+        return timed.energy if isinstance(timed, _Called) else super().energy(timed)
 
     def run(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> tuple[KernelTime, ...]:
         """The kernels of a step with their times, as calls."""
@@ -281,15 +308,33 @@ def _kinds(plan: Plan, step: Sequence[KernelTime]) -> tuple[tuple[Any, ...], ...
     return tuple((k.name, k.family, k.count, 0.0 if k.family == "host" else gpu.peak(k.dtype)) for k in kernels)
 
 
-def values(timed: KernelTime) -> list[Any]:
-    """What the page is told of a kernel: its times, the expected one by cause [s], and its work."""
+def load_kind(question: LoadQuestion) -> str:
+    """What the slider of a load counts."""
+    return "rate" if question.users is None else "users"
+
+
+def values(timed: KernelTime, energy: Energy) -> list[Any]:
+    """What the page is told of a kernel: its times, the expected one by cause [s], its work and its energy [J]."""
     split: dict[str, Any] = time_by_cause(timed)
-    return _row(replace(timed, **split))
+    return _row(replace(timed, **split), energy)
 
 
-def _row(timed: KernelTime) -> list[Any]:
+def _row(timed: KernelTime, energy: Energy) -> list[Any]:
     """The same where the split by cause stands in place of what each resource alone would need."""
-    return [*(getattr(timed, name) for name in _TIMES), *(getattr(timed.kernel, name) for name in _WORK)]
+    spent = [getattr(energy, name) for name in PARTS]
+    return [*(getattr(timed, name) for name in _TIMES), *(getattr(timed.kernel, name) for name in _WORK), *spent]
+
+
+def _energy(tokens: TokenEnergy, work: Workload, rate: Any = None) -> list[Any]:
+    """Power of a board [W], share of busy time, joules of an output token, and three lists by part.
+
+    Of an output token, prompt and waiting included; of its share of a decode step; of a prompt token. `rate`: output
+    tokens a second under load; None of a static batch.
+    """
+    found = load_power(tokens, work.osl, rate, lone=1.0 if rate is None else 0.0)
+    each = tokens.prompt.times(1.0 / (work.isl - work.cached))
+    parts = [[getattr(energy, name) for name in PARTS] for energy in (found.energy, tokens.step, each)]
+    return [[found.watts, found.busy, found.joules_per_output_token], *parts]
 
 
 def _ends(time: Time) -> list[Any]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.report.markup import filled, script_hashes, script_json
+from rooflinekit.report.markup import filled, packed, script_hashes, script_json
 
 LIMIT_BYTES = 2_500_000
 """A page is at most this large."""
 
 HERE = Path(__file__).parent
-_SCRIPTS = ("vendor/echarts.min.js", "draw.js", "answers.js", "names.js", "charts.js", "state.js", "page.js",
-            "sweep.js", "sections.js")  # fmt: skip
+_SCRIPTS = ("vendor/echarts.min.js", "draw.js", "answers.js", "names.js", "charts.js", "state.js", "spent.js",
+            "page.js", "sweep.js", "sections.js")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,15 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The whole page as one file that loads nothing."""
-    written = "\n".join(f"<script>{text}</script>" for text in (page.functions, *scripts()))
+    """The whole page as one file that loads nothing; its scripts are packed."""
+    app = "\n".join(('"use strict";', page.functions, *scripts()))
+    loader = f"<script>{(HERE / 'load.js').read_text(encoding='utf-8')}</script>"
+    written = f'<script type="text/plain" id="app">{b64encode(packed(app)).decode()}</script>\n{loader}'
+    allowed = "".join((loader, f"<script>{app}</script>", *page.framed))
     parts = {
         "title": escape(page.title), "lead": page.lead, "before": page.before, "after": page.after, "foot": page.foot,
         "accountant": page.accountant, "style": (HERE / "page.css").read_text(encoding="utf-8"),
-        "hashes": script_hashes("".join((written, *page.framed))), "data": script_json(page.data), "scripts": written,
+        "hashes": script_hashes(allowed), "data": script_json(page.data), "scripts": written,
     }  # fmt: skip
     return filled(HERE / "template.html", parts)
 

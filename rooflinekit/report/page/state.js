@@ -5,13 +5,15 @@ const BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], CONTEXTS = [128, 
 const CHOICES = ["model", "gpu", "tp", "weights", "kv"], LIMITS = {
   batch: [1, 4096], rate: [0.01, 10000], users: [1, 65536], isl: [1, 1048576], osl: [1, 131072], cached: [0, 1048576], context: [1, 1048576], speed: [0.1, 10],
 };
-const NUMBERS = Object.fromEntries(Object.entries(LIMITS).filter(([name]) => DATA.asked && name in DATA.asked)), WHOLE = (name) => name !== "speed" && name !== "rate";
-const SHORT = { model: "m", gpu: "g", tp: "tp", weights: "w", kv: "kv", batch: "b", rate: "r", users: "u", isl: "i", osl: "o", cached: "c", context: "x", speed: "bw", pinned: "vs" };
-let state = { ...DATA.asked }, pinned = null, step = "decode", painted = 0;
+const LOADS = DATA.pool ? [] : Object.keys(DATA.process ?? {}), TRAFFIC = DATA.asked && "batch" in DATA.asked && LOADS.length ? ["batch", ...LOADS] : [];
+const NUMBERS = Object.fromEntries(Object.entries(LIMITS).filter(([name]) => DATA.asked && (name in DATA.asked || TRAFFIC.includes(name)))), WHOLE = (name) => name !== "speed" && name !== "rate";
+const SHORT = { model: "m", gpu: "g", tp: "tp", weights: "w", kv: "kv", batch: "b", rate: "r", users: "u", isl: "i", osl: "o", cached: "c", context: "x", speed: "bw", pinned: "vs", tab: "t" };
+let state = { ...DATA.asked }, pinned = null, tab = "decode", step = "decode", painted = 0;
+const TABS = ["decode", "prefill", "load", "memory", "cost", "energy"];
 
 // ---- answers
 const APART = "\u0000", labelOf = (at) => CHOICES.map((name) => at[name]).join(APART);  // names come from users: no file has this in its name
-const planOf = (at) => OFFERS.plans[labelOf(at)] ?? null;
+const planOf = (at) => ((plan) => (plan && (!loadOf(at) || loadOf(at) in plan.loads) ? plan : null))(OFFERS.plans[labelOf(at)]);
 const askedOf = (model) => OFFERS.asked?.[model] ?? DATA.asked;  // where a playground begins with a model; else what the page was asked for
 const isAsked = (at) => Object.entries(askedOf(at.model)).every(([name, value]) => at[name] === value);
 function withModels(wanted, act) {  // a playground fetches a model when it is first chosen
@@ -33,14 +35,16 @@ function sweep(view, name, values) {  // of a static batch
   return (found.length ? found : [at[name]]).map((value) => new View(plan, { ...at, [name]: value }));
 }
 function settled(at) {  // of a prompt one token at least is computed
-  return at.cached >= at.isl ? { ...at, cached: at.isl - 1 } : at;
+  const known = Object.fromEntries(Object.entries(at).filter(([, value]) => value !== undefined));
+  return known.cached >= known.isl ? { ...known, cached: known.isl - 1 } : known;
 }
-const whyNot = (at) => OFFERS.missing[labelOf(at)] ?? "this combination is not embedded in the page";
+const whyNot = (at) => OFFERS.missing[labelOf(at)] ?? (labelOf(at) in OFFERS.plans ? "under load, only the formats that the page began with are embedded" : "this combination is not embedded in the page");
 
 // ---- the state in the URL
 function read(address = location.hash) {
   const given = new URLSearchParams(address.slice(1)), vs = given.get(SHORT.pinned), other = vs === null ? null : stateIn(new URLSearchParams(vs));
   pinned = other && answer(other) ? other : null;
+  tab = TABS.includes(given.get(SHORT.tab)) ? given.get(SHORT.tab) : "decode";
   return stateIn(given);
 }
 function stateIn(given) {  // what is not there, or makes no sense, is as it was asked for
@@ -49,16 +53,18 @@ function stateIn(given) {  // what is not there, or makes no sense, is as it was
     const value = given.get(SHORT[name]);
     if (optionsOf(name).includes(value)) found[name] = typed(name, value);
   }
-  for (const name of Object.keys(NUMBERS)) found[name] = inside(name, given.get(SHORT[name]) ?? "");
+  const kind = TRAFFIC.find((name) => name !== "batch" && given.has(SHORT[name]));
+  if (kind) Object.assign(found, trafficAt(kind, 1));
+  for (const name of Object.keys(NUMBERS)) if (found[name] !== undefined) found[name] = inside(name, given.get(SHORT[name]) ?? "");
   return settled(found);
 }
 function inside(name, textual) {  // the number within its limits; what was asked for where it is none
   const [low, high] = NUMBERS[name], value = Number(textual);
-  return textual.trim() === "" || !Number.isFinite(value) ? DATA.asked[name] : Math.min(Math.max(WHOLE(name) ? Math.round(value) : value, low), high);
+  return textual.trim() === "" || !Number.isFinite(value) ? DATA.asked[name] ?? 1 : Math.min(Math.max(WHOLE(name) ? Math.round(value) : value, low), high);
 }
 function written(at) {
   const told = new URLSearchParams(), own = askedOf(at.model);
-  for (const name of [...CHOICES, ...Object.keys(NUMBERS)]) if (at[name] !== (name === "model" ? DATA.asked : own)[name]) told.set(SHORT[name], at[name]);
+  for (const name of [...CHOICES, ...Object.keys(NUMBERS)]) if (name in at && at[name] !== (name === "model" ? DATA.asked : own)[name]) told.set(SHORT[name], at[name]);
   return told;
 }
 let writing = 0;
@@ -69,6 +75,7 @@ function writeSoon() {  // browsers ignore or refuse addresses that change more 
 function write() {
   const told = written(state);
   if (pinned) told.set(SHORT.pinned, written(pinned));
+  if (tab !== "decode") told.set(SHORT.tab, tab);
   history.replaceState(null, "", `#${told}`);
 }
 
@@ -106,6 +113,19 @@ function stopOf(name, value) {  // the place of the nearest
   if (above <= 0) return above ? stops.length - 1 : 0;
   return value / Math.max(stops[above - 1], 0.5) < stops[above] / value ? above - 1 : above;
 }
+const SENT = { batch: "all at once, a batch", rate: "at a rate, at random", users: "by users who wait" };
+const trafficAt = (kind, value) => ({ ...Object.fromEntries([...TRAFFIC, "cached"].map((name) => [name, undefined])), ...(kind === "batch" ? { cached: DATA.asked.cached } : {}), [kind]: value });
+function sent(kind) {  // a load beside the present one: half of what can be served, or as many as run now
+  const view = answer(state), running = view?.load?.running ?? state.users ?? state.batch;
+  if (kind !== "rate") return Math.max(Math.round(running), 1);
+  const knee = loaded(planOf(state) ?? planOf(askedOf(state.model)), { ...state, rate: NUMBERS.rate[0], users: undefined })?.knee ?? 2;
+  return Number(Math.min(Math.max(knee / 2, NUMBERS.rate[0]), NUMBERS.rate[1]).toPrecision(2));
+}
+function traffic() {
+  const select = make("select", "", { id: "in-traffic" }, ...TRAFFIC.map((kind) => make("option", SENT[kind], { value: kind })));
+  select.addEventListener("change", () => change(trafficAt(select.value, sent(select.value))));
+  return make("div", "", { class: "control" }, make("label", "Requests come", { for: "in-traffic" }), select);
+}
 const UNITS = { batch: "sequence", users: "user", isl: "token", osl: "token", cached: "token", context: "token" };
 function slider(name) {
   const [low, high] = NUMBERS[name];
@@ -120,7 +140,7 @@ function slider(name) {
 function controls() {
   const form = byId("controls");
   if (!form) return;
-  form.append(...CHOICES.map(choice), ...Object.keys(NUMBERS).map(slider));
+  form.append(...CHOICES.map(choice), ...(TRAFFIC.length ? [traffic()] : []), ...Object.keys(NUMBERS).map(slider));
   const reset = make("button", "Reset", { type: "button", id: "reset" }), pin = make("button", "Compare with this", { type: "button", id: "pin", "aria-pressed": "false" });
   reset.addEventListener("click", () => { pinned = null; change({ ...askedOf(state.model) }); pin.focus(); });  // the button that was pressed is disabled now
   pin.addEventListener("click", () => { pinned = pinned ? null : { ...state }; change({}); });
@@ -139,7 +159,10 @@ function reflect() {
       option.textContent = optionTitle(name, option.value) + (there ? "" : ` (${why})`);
     }
   }
+  if (TRAFFIC.length) byId("in-traffic").value = loadOf(state) ?? "batch";
   for (const name of Object.keys(NUMBERS)) {
+    byId(`in-${name}`).closest(".control").hidden = !(name in state);
+    if (!(name in state)) continue;
     byId(`in-${name}`).value = stopOf(name, state[name]);
     byId(`box-${name}`).value = state[name];
     const told = name === "speed" ? `${prefixed((OFFERS.gpus[state.gpu]?.bandwidth ?? 0) * state.speed, "B/s")}` : name === "rate" ? three(state.rate) : `${GROUPED.format(state[name])} ${counted(UNITS[name], state[name])}`;
@@ -152,7 +175,7 @@ function reflect() {
 }
 function change(parts) {
   withModels([parts.model ?? state.model], () => {
-    const wanted = { ...state, ...parts }, own = askedOf(wanted.model);
+    const wanted = settled({ ...state, ...parts }), own = askedOf(wanted.model);
     if (DATA.files && parts.model && !planOf(wanted)) for (const name of CHOICES) wanted[name] = own[name];  // where it fits
     state = settled(wanted);
     writeSoon();

@@ -6,13 +6,15 @@ from typing import Any
 
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.types.units import format_bytes, format_time
+from rooflinekit.report.document import images_in
 
 SENTENCES = {
     "speed": "{tpot} a token: {user} tokens/s for each user, {gpu} for each GPU.",
     "first": "First token after {ttft}, then {speed}",
     "endless": "More comes than can be served, and the queue has no end; what is served takes {speed}",
     "misfit": "It does not fit in memory. If it did: {told}",
-    "asked": "{load}, {isl} tokens in{cached}, {osl} out; weights {weights}, activations {activations}, KV cache {kv}.",
+    "asked": "{load}, {isl} tokens in{cached}{images}, {osl} out; "
+    "weights {weights}, activations {activations}, KV cache {kv}.",
     "cached": " ({cached} of them cached)",
     "memory": "Memory: {total} of {capacity} on the busiest GPU ({share} %); {room}. {level}",
     "room": "room for a batch of {most}",
@@ -86,7 +88,7 @@ def facts(answer: Estimate) -> list[str]:
     total, capacity = format_bytes(memory.total_bytes), format_bytes(memory.capacity_bytes)
     room = _said("slots" if answer.load else "room", most=memory.max_batch)
     return [
-        _said("asked", load=load, cached=cached, **{key: inputs[key] for key in keys}),
+        _said("asked", load=load, cached=cached, images=images_in(inputs), **{key: inputs[key] for key in keys}),
         _said("memory", total=total, capacity=capacity, share=share, room=room, level=level),
     ]
 

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from rooflinekit.decision.sensitivity.levers import Levers
 from rooflinekit.estimation.results import Estimate
+from rooflinekit.report.document import tokens_in
 from rooflinekit.report.plots.style import Frame, Theme, shortened
 from rooflinekit.simulation.outcome import Outcome
 
@@ -42,7 +43,7 @@ def subject_of(answer: Answer) -> str:
     if isinstance(answer, Outcome):
         return f"{where}; {answer.requests.arrived} requests"
     load = next((f"{key} {i[key]:g}" for key in ("concurrency", "rate") if i.get(key)), f"batch {i.get('batch')}")
-    return f"{where}; {load}, {i['isl']} tokens in, {i['osl']} out; weights {i['weights']}, kv {i['kv']}"
+    return f"{where}; {load}, {tokens_in(i)}, {i['osl']} out; weights {i['weights']}, kv {i['kv']}"
 
 
 def source_of(answer: Answer) -> str:

@@ -80,6 +80,7 @@ class Tracing:
         plan = self.plan(**{entry.name: getattr(bare.plan, entry.name) for entry in fields(Plan)})
         predictor = replace(bare, plan=plan)
         given = {name: self._input(name) for name in ("isl", "osl", "cached")}
+        given["isl"] = plan.prompt(given["isl"])
         work = Workload(self._input("batch"), **given)
         found: dict[str, Any] = {"gpus": float(plan.deployment.gpus)}
         point = predictor.evaluate(work)
@@ -95,7 +96,9 @@ class Tracing:
     def _load(self, predictor: Predictor, shared: Shared) -> dict[str, Any]:
         """The open loop of the command line, in which the shared times are calls."""
         names = ("isl", "osl", "isl_cv", "osl_cv", "most", "cached")
-        traffic = Traffic(**{name: self._input(name) for name in names}, arrival_cv=self._input("burstiness"))
+        given = {name: self._input(name) for name in names}
+        given["isl"] = predictor.plan.prompt(given["isl"])
+        traffic = Traffic(**given, arrival_cv=self._input("burstiness"))
 
         def known(running: Numeric) -> Shared:
             users = self.pool.lifted(maximum(running, 1.0))
@@ -192,6 +195,10 @@ class Planned:
         own = self.users * self.requests_per_hour / 3600.0
         return (own if self.rate is None else self.rate) * self.peak
 
+    def seen(self, found: Resolved) -> Planned:
+        """The same with the tokens of images in its prompts."""
+        return replace(self, isl=self.isl + found.plan.image_tokens)
+
     @property
     def traffic(self) -> Traffic:
         """What arrives."""
@@ -268,10 +275,11 @@ class Offers:
             if key != tuple({own: rival.gpu.name, tp: key[tp]}.get(at, word) for at, word in enumerate(self.start)):
                 continue
             try:
-                gpus, at_peak = _sized(found, planned)
+                seen = planned.seen(found)
+                gpus, at_peak = _sized(found, seen)
             except DoesNotFitError:
                 continue
-            watts = _watts(found, planned, gpus / found.plan.deployment.gpus)
+            watts = _watts(found, seen, gpus / found.plan.deployment.gpus)
             split = replace(rival, tp=int(key[tp]), at_peak=at_peak, watts=watts)
             best = min(best, (gpus, split), key=lambda each: each[0])
         return best[1]
@@ -346,8 +354,12 @@ def _merged(merge: Merge, graphs: Iterable[Mapping[str, Any]]) -> dict[str, Any]
 
 def _start(runs: Mapping[tuple[str | int, ...], Resolved], planned: Planned) -> tuple[str | int, ...]:
     """The first combination that holds the batch; else that which holds the most."""
-    longest, prompt = float(planned.isl + planned.osl), float(planned.isl - planned.cached)
-    room = {key: float(found.predictor.memory.max_batch(longest, prompt)) for key, found in runs.items()}
+
+    def room_of(found: Resolved) -> float:
+        isl = planned.seen(found).isl
+        return float(found.predictor.memory.max_batch(float(isl + planned.osl), float(isl - planned.cached)))
+
+    room = {key: room_of(found) for key, found in runs.items()}
     return next((key for key, most in room.items() if most >= planned.batch), max(room, key=lambda key: room[key]))
 
 

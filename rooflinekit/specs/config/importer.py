@@ -16,6 +16,7 @@ from rooflinekit.specs.config.keys import NAMES, Keys, named, shown
 from rooflinekit.specs.config.mixers import mixers
 from rooflinekit.specs.config.quantization import read_formats
 from rooflinekit.specs.config.refusals import refuse_other_networks, refuse_unknown_keys, unidentified
+from rooflinekit.specs.config.vision import read_vision
 from rooflinekit.specs.locate import Loaded
 
 _WIDE = ", ".join(dtype.value for dtype in Dtype if dtype.is_wide)
@@ -43,7 +44,7 @@ def model_from_config(
     """
     _only_text_keys(config, origin)
     outer = config
-    config, warnings = _text_decoder(config, origin)
+    config, warnings = _text_decoder(config, origin), list[str]()
     for part in (outer, config):
         refuse_other_networks(part, origin)
     model_type, family = _identify(config, origin)
@@ -51,6 +52,9 @@ def model_from_config(
     keys = Keys(_with_defaults(config, family.names, defaults, warnings), origin, {**NAMES, **family.names})
     keys.note("model_type" if "model_type" in config else "architectures", model_type)
     model = _assemble(Reading(keys, family, warnings), name, quant_config)
+    if (vision := read_vision(outer, model.hidden, origin)) is not None:
+        model = replace(model, vision=vision, tower=vision.parameters)
+    warnings[:0] = _not_counted(outer, vision is not None)
     outputs = _outputs(outer, config is outer, warnings)
     model = model if outputs is None else replace(model, outputs=outputs, tied=False, lm_head_bias=False)
     refuse_unknown_keys(keys.unread(), family.ignored, origin, model_type)
@@ -83,21 +87,30 @@ def _only_text_keys(config: Mapping[str, Any], origin: str) -> None:
             raise SpecError(f"{origin}: key {shown(key)} is not a string")
 
 
-def _text_decoder(config: Mapping[str, Any], origin: str) -> tuple[Mapping[str, Any], list[str]]:
-    """The language model of a multimodal config, and the warning that the rest is not counted."""
+def _text_decoder(config: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
+    """The language model of a multimodal config, or the whole of another."""
     found = next((key for key in _NESTED if config.get(key) is not None), None)
-    towers = [key for key in config if key.endswith("_config") and config[key] and re.search(_TOWER, key)]
-    named_towers = " and ".join(map(named, towers or [f"everything outside {found}"]))
-    warning = f"multimodal: only the text decoder is counted, not {named_towers}"
     if found is None:
-        return config, [warning] if towers else []
+        return config
     nested = config[found]
     if not isinstance(nested, Mapping):
         raise SpecError(f"{origin}: {found} = {shown(nested)} is not an object")
     _only_text_keys(nested, origin)
     inherited = {key: config[key] for key in _INHERITED if config.get(key) is not None}
-    merged = {"model_type": config.get("model_type")} | dict(nested) | inherited
-    return merged, [warning]
+    return {"model_type": config.get("model_type")} | dict(nested) | inherited
+
+
+def _not_counted(config: Mapping[str, Any], seen: bool) -> list[str]:
+    """The warning about what stands beside the text decoder of a multimodal config; `seen`: its vision tower counts."""
+    found = next((key for key in _NESTED if config.get(key) is not None), None)
+    towers = [key for key in config if key.endswith("_config") and config[key] and re.search(_TOWER, key)]
+    left = [key for key in towers if not (seen and key == "vision_config")]
+    if seen:
+        return [f"multimodal: {' and '.join(map(named, left))} is not counted"] if left else []
+    if not towers and found is None:
+        return []
+    others = " and ".join(map(named, towers or [f"everything outside {found}"]))
+    return [f"multimodal: only the text decoder is counted, not {others}"]
 
 
 def _identify(config: Mapping[str, Any], origin: str) -> tuple[str, Family]:

@@ -1,4 +1,4 @@
-"""Where pieces are answered: here, in processes on this machine, or on a dask cluster. Answers come in order."""
+"""Where pieces of work are done: here, in processes on this machine, or on a dask cluster. Answers come in order."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from importlib.util import find_spec
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-import pandas as pd
-
-from rooflinekit.decision.sweeping.answer import Job, Piece, answer
 from rooflinekit.model.types.errors import InputError, MissingExtraError, RooflinekitError
 
 _AHEAD = 2  # pieces under way for each worker: one is answered, one waits
@@ -24,14 +21,17 @@ _ADDRESS = re.compile(r"[a-z]+://\S+|\S+:\d+")  # of a scheduler: dask tries any
 _ANSWERS = 2.0  # s: for a machine to answer at all
 _PATIENCE = "10s"  # for a scheduler to answer
 
-Answers = Iterator[pd.DataFrame]
+Piece = TypeVar("Piece")
+Answer = TypeVar("Answer")
 
 
-def execute(job: Job, pieces: Iterable[Piece], workers: int = 1, scheduler: str | None = None) -> Answers:
-    """Answer the pieces in their order, with at most a few under way, so that memory does not grow with the sweep.
+def execute(
+    answer: Callable[[Piece], Answer], pieces: Iterable[Piece], workers: int = 1, scheduler: str | None = None
+) -> Iterator[Answer]:
+    """Answer the pieces in their order, with at most a few under way, so that memory does not grow with their number.
 
     Args:
-        job: what is done with each row.
+        answer: what is done with each piece; other processes must be able to import it.
         pieces: made as they are needed.
         workers: processes on this machine; 1 answers in this one.
         scheduler: address of a dask scheduler, such as tcp://10.0.0.1:8786; its workers need rooflinekit.
@@ -41,13 +41,13 @@ def execute(job: Job, pieces: Iterable[Piece], workers: int = 1, scheduler: str 
             RooflinekitError where workers die again and again.
     """
     if scheduler is not None:
-        return _over_dask(job, pieces, scheduler)
-    return (answer(job, piece) for piece in pieces) if workers == 1 else _over_processes(job, pieces, workers)
+        return _over_dask(answer, pieces, scheduler)
+    return map(answer, pieces) if workers == 1 else _over_processes(answer, pieces, workers)
 
 
-def _over_processes(job: Job, pieces: Iterable[Piece], workers: int) -> Answers:
+def _over_processes(answer: Callable[[Piece], Answer], pieces: Iterable[Piece], workers: int) -> Iterator[Answer]:
     """A worker that dies takes its pool with it: the pool is made again, and what was under way is done again."""
-    rest, pool, deaths = iter(pieces), _Processes(job, workers), 0
+    rest, pool, deaths, done = iter(pieces), _Processes(answer, workers), 0, 0
     try:
         while True:
             try:
@@ -58,29 +58,28 @@ def _over_processes(job: Job, pieces: Iterable[Piece], workers: int) -> Answers:
             except BrokenProcessPool:
                 deaths += 1
                 if deaths > _DEATHS:
-                    piece = pool.waiting[0][0].number + 1
                     raise RooflinekitError(
-                        f"worker processes died {_DEATHS + 1} times in a row on piece {piece}: too little memory?"
+                        f"worker processes died {_DEATHS + 1} times in a row on piece {done + 1}: too little memory?"
                     ) from None
                 pool.restart()
                 continue
             pool.waiting.popleft()
-            deaths = 0
+            deaths, done = 0, done + 1
             yield found
     finally:
         pool.stop()
 
 
-class _Processes:
+class _Processes(Generic[Piece, Answer]):
     """Worker processes and what they were given, in order."""
 
-    def __init__(self, job: Job, workers: int) -> None:
-        self._job, self._workers = job, workers
+    def __init__(self, answer: Callable[[Piece], Answer], workers: int) -> None:
+        self._answer, self._workers = answer, workers
         self._pool = self._start()
-        self.waiting: deque[tuple[Piece, Future[pd.DataFrame]]] = deque()
+        self.waiting: deque[tuple[Piece, Future[Answer]]] = deque()
 
-    def submit(self, piece: Piece) -> Future[pd.DataFrame]:
-        return self._pool.submit(answer, self._job, piece)
+    def submit(self, piece: Piece) -> Future[Answer]:
+        return self._pool.submit(self._answer, piece)
 
     def restart(self) -> None:
         """New workers, which get again whatever has no answer yet."""
@@ -96,7 +95,7 @@ class _Processes:
         ignore = (signal.SIGINT, signal.SIG_IGN)
         return ProcessPoolExecutor(self._workers, fresh, initializer=signal.signal, initargs=ignore)
 
-    def _again(self, piece: Piece, future: Future[pd.DataFrame]) -> Future[pd.DataFrame]:
+    def _again(self, piece: Piece, future: Future[Answer]) -> Future[Answer]:
         finished = future.done() and not future.cancelled() and future.exception() is None
         return future if finished else self.submit(piece)
 
@@ -106,16 +105,14 @@ def _refill(waiting: deque[Any], rest: Iterator[Piece], most: int, submit: Calla
         waiting.append((piece, submit(piece)))
 
 
-def _over_dask(job: Job, pieces: Iterable[Piece], address: str) -> Answers:
+def _over_dask(answer: Callable[[Piece], Answer], pieces: Iterable[Piece], address: str) -> Iterator[Answer]:
     """Dask runs the pieces of a lost worker again by itself."""
     client = _client(address)
     rest, waiting = iter(pieces), deque[tuple[Piece, Any]]()
     try:
         while True:
             threads = sum(client.nthreads().values())
-            _refill(
-                waiting, rest, _AHEAD * max(threads, 2), lambda piece: client.submit(answer, job, piece, pure=False)
-            )
+            _refill(waiting, rest, _AHEAD * max(threads, 2), lambda piece: client.submit(answer, piece, pure=False))
             if not waiting:
                 return
             yield waiting[0][1].result()

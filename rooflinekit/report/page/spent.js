@@ -1,0 +1,55 @@
+// What more load does, and what tokens cost in dollars and joules.
+"use strict";
+function loads(view) {  // doublings of the load up to what can be served; of a static batch, of arrivals at a rate
+  const { batch, ...at } = view.at, { rows: { plan } } = view, name = loadOf(at) ?? "rate", of = (value) => loaded(plan, { ...at, [name]: value });
+  const most = name === "rate" ? Math.floor(Math.log2((view.load ?? of(NUMBERS.rate[0]))?.knee)) : 12;
+  if (!Number.isFinite(most)) return [];
+  const values = Array.from({ length: name === "rate" ? 8 : 13 }, (_, place) => 2 ** (most - place)).reverse();
+  return values.map(of).filter((each) => each?.stable);
+}
+function drawLoads(view, other) {  // what it drew, where the page is under load
+  const here = view.load, name = loadOf(view.at) ?? "rate", there = name in view.rows.plan.loads;
+  byId("loads").hidden = !there;
+  byId("no-loads").hidden = there;
+  if (!there) return null;
+  const xName = name === "rate" ? "requests a second" : "users", x = (each) => each.at[name], of = () => (found ??= loads(view)), against = () => (other?.load && name in other.at ? loads(other) : null);
+  let found = here ? loads(view) : null;
+  const say = (each) => `${three(x(each))} ${xName}\nTPOT ${asTime(each.tpot.time)} (${asTime(each.tpot.low)} to ${asTime(each.tpot.high)})\nTTFT ${asTime(each.ttft.time)} (${asTime(each.ttft.low)} to ${asTime(each.ttft.high)})\n${three(each.running)} sequences running`;
+  const rows = () => [[xName, "TPOT [ms]", "low", "high", "TTFT [ms]", "low", "high", "running"], ...of().map((each) => [x(each), ...["tpot", "ttft"].flatMap((which) => ["time", "low", "high"].map((end) => each[which][end] * 1e3)), each.running])];
+  for (const which of ["tpot", "ttft"]) C[which].show(`${which.toUpperCase()} against ${xName}.`, () => sweepOption(of(), x, (each) => [...spanIn(which)(each).slice(0, 3), each[which].time * 1e3], { band: true, bound: false, here: here?.stable ? here : null, say, label: three, xName, reference: against() }), rows);
+  return here && { rows: found, x, xName, here: here.stable ? here : null };
+}
+function drawSpent(view, { rows, x, xName, here }) {  // dollars and joules of an output token over the load, or over the batch
+  const price = priceOf(view), { energy } = felt(view), power = OFFERS.gpus[view.at.gpu].power, priced = price && !DATA.pool, known = energy && !DATA.pool;
+  const hour = price && price[0] * view.gpus;
+  byId("price").textContent = priced ? `An hour of ${view.gpus === 1 ? "the GPU" : `the ${view.gpus} GPUs`} costs $${three(hour)} (${price[1]}), a million output tokens ${asDollars(dollars(view))}, prompts included.` : DATA.pool ? "Prompts are computed elsewhere: the plan above has the price of both." : "No price of this accelerator is known; `rooflinekit cost --price` takes yours.";
+  byId("spent").textContent = known ? `Each GPU draws ${three(energy.watts)} W in the mean (idle ${three(power[0])}, limit ${three(power[1])}) and is busy ${asShare(energy.busy)} of the time. ${power[2] ? "Measured on kernels of this chip." : "Carried over from measured chips."} Hosts and cooling are not counted.` : DATA.pool ? "Prompts are computed elsewhere: the plan above has the energy of both." : "The power limit of this accelerator is not known.";
+  const over = (id, there, value, label, said) => {
+    byId(id).closest(".figure").hidden = !there;
+    if (there) C[id].show(said, () => sweepOption(rows, x, (each) => [0, value(each), 0, 0], { band: false, bound: false, here, say: (each) => `${three(x(each))} ${xName}\n${label(value(each))}`, label, xName }), () => [[xName, said], ...rows.map((each) => [x(each), value(each)])]);
+  };
+  over("dollars", priced, (each) => price[0] / 3600 / each.rateEach * 1e6, asDollars, `USD of a million output tokens against ${xName}`);
+  over("joules", known, (each) => each.energy.joules, asEnergy, `Joules of an output token against ${xName}`);
+  over("watts", known, (each) => each.energy.watts, (watts) => `${three(watts)} W`, `Mean power of a GPU against ${xName}`);
+  for (const id of ["energy", "shares", "energy-roof"]) byId(id).closest(".card").hidden = !known;
+  if (!known) return;
+  const tokens = [["output token\nall included", energy.parts], ["decode step\nits share", energy.step], ["prompt token", energy.prompt]].map(([title, parts]) => [`${title}\n${asEnergy(sum(parts))}`, Object.fromEntries(ENERGY_PARTS.map(([, tint], place) => [tint, parts[place]])), sum(parts)]);
+  const table = () => [["", ...ENERGY_PARTS.map(([title]) => `${title} [J]`)], ...tokens.map(([title, , ], place) => [title.split("\n")[0], ...[energy.parts, energy.step, energy.prompt][place]])];
+  C.energy.bars = barsOf(energyTerms(energy)).length + 1;
+  C.energy.show("What the energy of an output token adds up from.", () => waterfallOption(energyTerms(energy)), table);
+  C.roof.show("Energy of a FLOP of each kernel against FLOP per byte.", () => energyRoofOption(view), () => [["step", "kernel", "FLOP per byte", "pJ per FLOP"], ...STEPS.flatMap((name) => view[name].filter((part) => part.flops > 0 && moved(part) > 0).map((part) => [name, part.name, part.flops / moved(part), 1e12 * sum(part.energy) / part.flops]))]);
+  C.shares.show("Shares of the energy of an output token, of its decode step and of a prompt token.", () => stackOption(tokens, ENERGY_PARTS.map(([title, tint]) => [tint, title]), asEnergy, { id: "shares", max: 1, scale: asPercent }), table);
+}
+
+// ---- energy of a FLOP
+function energyRoofOption(view) {
+  const option = base(), roof = OFFERS.gpus[view.at.gpu].energy, points = STEPS.map((step) => {
+    const whole = sum(view[step].map(({ energy }) => sum(energy)));
+    return view[step].filter((part) => part.flops > 0 && moved(part) > 0).map((part) => ({ value: [part.flops / moved(part), 1e12 * sum(part.energy) / part.flops], part, symbolSize: 5 + 30 * Math.sqrt(sum(part.energy) / whole), said: `${part.name} × ${part.count}\n${asEnergy(sum(part.energy))} (${asShare(sum(part.energy) / whole)} of a ${step} step), ${three(1e12 * sum(part.energy) / part.flops)} pJ/FLOP` }));
+  }), all = points.flat().map(({ value }) => value), of = (place) => around([...all.map((value) => value[place]), ...(place ? roof.map((each) => 1e12 * each[1]) : [0.3, 3000])]);
+  option.tooltip.formatter = ({ data }) => data?.said ?? "";
+  option.grid = { ...option.grid, left: small() ? 62 : 100, right: 24 };
+  const dots = STEPS.map((step, place) => ({ type: "scatter", name: step, symbol: step === "prefill" ? "diamond" : "circle", data: points[place], z: 4, itemStyle: { color: colour(step), opacity: 0.78, borderColor: colour("card") } }));
+  const x = of(0), y = of(1), line = { type: "line", data: roof.map(([intensity, joules]) => [intensity, 1e12 * joules]).filter((each) => each[0] >= x.min && each[0] <= x.max && each[1] <= y.max), symbol: "none", silent: true, smooth: true, lineStyle: { color: colour("ink"), width: 1.6 } };
+  return { ...option, xAxis: logarithmic("FLOP per byte of memory traffic", "", { axis: x }), yAxis: axis({ axis: { type: "log", ...y }, label: { formatter: (value) => niceLog(value, (picojoules) => `${three(picojoules)} pJ`) } }), series: [line, ...dots] };
+}

@@ -1,0 +1,104 @@
+"""A fleet in cells: each request goes to one of them at random, and only that cell's router knows its replicas.
+
+Large fleets are built so, behind a balancer without memory. Cells share nothing but their stream of requests: each is a
+simulation of its own, of a seed of its own, and the whole does not depend on which machine has played which cell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from os import PathLike
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+from rooflinekit.model.types.errors import InputError, WorkloadError
+from rooflinekit.simulation.execute import execute
+from rooflinekit.simulation.ledger import RequestObjective
+from rooflinekit.simulation.outcome import Books
+
+T = TypeVar("T")
+
+
+def share(total: int, number: int, cells: int, name: str) -> int:
+    """What one cell has of a total that is dealt out evenly.
+
+    >>> [share(10, number, 3, "requests") for number in range(3)]
+    [3, 3, 4]
+
+    Raises WorkloadError where a cell would have none.
+    """
+    if total < cells:
+        raise WorkloadError(f"{name}={total:,} leaves some of {cells:,} cells without any; use fewer cells")
+    return total * (number + 1) // cells - total * number // cells
+
+
+def cell_seed(seed: int, number: int) -> int:
+    """The seed of one cell: streams of different cells are independent."""
+    from numpy.random import SeedSequence  # noqa: PLC0415 - a fleet without cells needs none
+
+    return int(SeedSequence((seed, number)).generate_state(1)[0])
+
+
+def dealt(items: Iterator[T], seed: int, number: int, cells: int) -> Iterator[T]:
+    """The items of one cell, where each goes to a cell at random.
+
+    >>> sorted(item for number in range(3) for item in dealt(iter(range(5)), 0, number, 3))
+    [0, 1, 2, 3, 4]
+    """
+    draw = Random(seed)
+    return (item for item in items if draw.randrange(cells) == number)
+
+
+class KeptCells:
+    """A file of finished cells, one line of JSON each, so that a run which was cut short can go on."""
+
+    def __init__(self, path: str | PathLike[str], question: object, objective: RequestObjective) -> None:
+        """Read what is there. Raises InputError if it belongs to another run."""
+        self._path, self._found = Path(path), dict[int, Books]()
+        mark = hashlib.sha256(repr(question).encode()).hexdigest()[:16]
+        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True) if self._path.exists() else []
+        whole = [line for line in lines if line.endswith("\n")]  # the last may have been cut short
+        if whole and whole[0].strip() != mark:
+            raise InputError(f"{path} holds cells of another run; remove it, or choose another --out")
+        for line in whole[1:]:
+            entry = json.loads(line)
+            self._found[entry["cell"]] = Books.read(entry["books"], objective)
+        self._path.write_text("".join(whole) or f"{mark}\n", encoding="utf-8")
+
+    def get(self, number: int) -> Books | None:
+        """The books of a cell, if it is there."""
+        return self._found.get(number)
+
+    def add(self, number: int, books: Books) -> None:
+        """Keep a finished cell."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"cell": number, "books": books.plain()}) + "\n")
+
+
+def played(  # noqa: PLR0913 - what is done, where, and who is told
+    first: Books, play: Callable[[int], Books], cells: int, *, workers: int, scheduler: str | None,
+    kept: KeptCells | None, progress: Callable[[], None],
+) -> Books:  # fmt: skip
+    """The books of the whole fleet, of whose cells the first is there. An interrupt leaves the cells that have ended.
+
+    Raises as `execute` does.
+    """
+    found = {number: books for number in range(1, cells) if kept and (books := kept.get(number))}
+    missing = [number for number in range(1, cells) if number not in found]
+    parts, interrupted = [first, *found.values()], first.interrupted
+    for _ in parts:
+        progress()
+    try:
+        for number, books in zip(missing, execute(play, missing, workers, scheduler), strict=True):
+            if interrupted := books.interrupted:
+                break
+            parts.append(books)
+            progress()
+            if kept:
+                kept.add(number, books)
+    except KeyboardInterrupt:
+        interrupted = True
+    return Books.joined(parts, interrupted)
