@@ -1,5 +1,6 @@
 """Energy of kernels and steps: bounds of power, sums, growth with work, and laws of chips without measured power."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 import rooflinekit as rk
 from rooflinekit.evidence.accuracy import kernel_accuracy
 from rooflinekit.evidence.accuracy_energy import energy_accuracy
+from rooflinekit.evidence.kernel_fit.calibrate import build_calibration
 from rooflinekit.model.power import PARTS, Energy, kernel_energy
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.types.batch import Batch
@@ -135,6 +137,42 @@ def test_measured_power_of_kernels_is_scored_beside_their_time(tmp_path):
     assert power.median_ape < 0.02
     assert {"gemm", "gemm power_w"} == set(found.summary)
     assert sum("readings" in reason for reason in found.unanswered) == 1
+
+
+def steady_file(folder, engine, shapes):
+    """A file of `rooflinekit validate`: short kernels have no power, long ones that of two seconds at a lower clock."""
+    gpu = load_accelerator("h200-sxm").value
+    kernels = [Kernel("g", "gemm", 1, Dtype.BF16, 2 * m * 8192.0**2, 8192.0**2 * 2) for m in shapes]
+    bursts = [1e6 * time_kernel(each, System.of(gpu), None).expected / 0.7 for each in kernels]
+    header = {"type": "header", "schema": 1, "run": "a", "started": "2026-11-23T00:00:00Z", "suite": "kernels",
+              "model": "llama-3-8b", "engine": engine, "engine_version": "torch 2.11.0", "dtype": "bf16",
+              "device": {"name": "NVIDIA H200"}}  # fmt: skip
+    lines = [header] + [
+        {"type": "row", "run": "a", "op": "gemm", "backend": "torch", "status": "ok", "detail": "", "dtype": "bf16",
+         "m": m, "n": 8192, "k": 8192, **dict.fromkeys(("latency_us", "p10_us", "p90_us"), us),
+         **({"sustained_us": 1.2 * us, "power_w": 690.0} if us > 100.0 else {})}
+        for m, us in zip(shapes, bursts, strict=True)
+    ]  # fmt: skip
+    path = folder / "measurements.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_steady_power_is_scored_in_the_time_of_its_own_pass(tmp_path):
+    found = kernel_accuracy([steady_file(tmp_path, "gpt-fast", (4096, 8192, 16))])
+    power = next(group for group in found.groups if group.key.get("metric") == "power_w")
+    assert (power.n, power.answered) == (2, 2)
+    assert power.median_ape < 0.1
+    assert not found.unanswered
+
+
+@pytest.mark.parametrize(("shapes", "kernels"), [((4096, 8192, *range(16, 24)), 2), (range(16, 26), 0)])
+def test_a_calibration_says_how_far_the_law_of_power_is_off(tmp_path, shapes, kernels):
+    path = steady_file(tmp_path, "vllm", shapes)
+    notes = build_calibration([path], load_accelerator("h200-sxm").value, "vllm", "2026-11-23").notes
+    assert [note.partition(":")[0] for note in notes if "power" in note] == [f"power of {kernels} kernels"] * bool(
+        kernels
+    )
 
 
 def run_table(tmp_path, **cells):

@@ -19,6 +19,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 _NEEDED = """import json, numpy, torch, yaml
 print(json.dumps([torch.__version__, torch.version.cuda, torch.cuda.is_available()]))"""
+_IMPORT = 600.0
+"""Seconds that importing PyTorch may take: minutes on a busy host, or from a disk behind a network."""
 _AFTER = """next, on any machine, with the file that was written:
   rooflinekit calibrate {out}/measurements.jsonl --gpu GPU --engine gpt-fast --out {out}/calibration.yaml
   rooflinekit accuracy kernels {out}/measurements.jsonl --calibration {out}/calibration.yaml
@@ -37,7 +39,9 @@ class Found(NamedTuple):
 def probe(python: str) -> Found | None:
     """What PyTorch a Python has; None for none, or where NumPy or PyYAML is missing."""
     try:
-        shown = subprocess.run([python, "-c", _NEEDED], capture_output=True, text=True, check=True, timeout=120).stdout
+        shown = subprocess.run(
+            [python, "-c", _NEEDED], capture_output=True, text=True, check=True, timeout=_IMPORT
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
     version, cuda, seen = json.loads(shown.strip().splitlines()[-1])

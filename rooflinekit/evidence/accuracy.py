@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +145,10 @@ def kernel_accuracy(
             timed = pd.concat([_timed(group, given, own, unanswered, progress) for group in groups])
             scores += scored(timed, ["op", *(name for name in _REPORTED if name in groups[0].named)])
             for group in groups if POWER in table else ():
-                scores += scored(_powered(group, own, unanswered), ["op", *group.named, "metric"])
+                read = group.table[group.table[POWER].notna()].reset_index(drop=True)
+                if len(read):
+                    powered = _powered(replace(group, table=read), own, unanswered)
+                    scores += scored(powered, ["op", *group.named, "metric"])
     return Accuracy.of(scores, unanswered, "op")
 
 

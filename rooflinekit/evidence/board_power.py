@@ -19,6 +19,9 @@ from rooflinekit.specs.power import meter_shares
 READINGS = 3
 """Readings of the meter behind a row at least: fewer show the start of a run, not the power that it settles at."""
 
+SUSTAINED = "sustained_us"
+"""Time of a call in passes without a pause, over which a row of `rooflinekit validate` has its power."""
+
 _METER = {"attention_decode": 0.1, "attention_prefill": 0.05, "gemm": 0.2, "moe": 0.15}
 """Seconds after which a board's meter shows two thirds of the step from idle, fitted to windows of 0.02 to 1 s: where
 the benchmark makes its inputs on the accelerator just before, the meter starts higher."""
@@ -53,20 +56,26 @@ def powered(group: Group) -> PoweredRows:
 def power_of(group: Group, accelerator: Accelerator) -> tuple[Array, Array, Array, Array]:
     """Measured power of the rows with enough readings, the prediction, and both ends of its interval [W].
 
-    The prediction is what the meter would show of the kernel in its measured time.
+    The prediction is what the meter would show of the kernel in its measured time. Rows of `rooflinekit validate` have
+    the board's energy over a pass of two seconds (`sustained_us`) on inputs that no cache holds, and no meter's lag.
 
     Raises InputError where the accelerator has no rated power.
     """
     law = accelerator.power
     if law is None:
         raise InputError(f"{accelerator.name} has no rated power (power.tdp) in its file")
-    table = group.table
+    table, steady = group.table, SUSTAINED in group.table
     enough = table["samples_min"].to_numpy() >= READINGS if "samples_min" in table else np.ones(len(table), bool)
-    rows = powered(replace(group, table=table[enough].reset_index(drop=True)))
-    energy = np.broadcast_to(kernel_energy(rows.kernel, accelerator, law, warm=True).total, rows.time.shape)
-    shares = meter_shares(accelerator.name)
-    share = shares.get(rows.bench, shares.get(rows.operation, 1.0))
-    shown = as_read(energy / rows.time, law.idle, rows.operation, rows.time, share)
+    table = table[enough & (table[SUSTAINED].notna().to_numpy() if steady else True)].reset_index(drop=True)
+    if not len(table):
+        return (np.zeros(0),) * 4
+    rows = powered(replace(group, table=table.assign(latency_us=table[SUSTAINED]) if steady else table))
+    energy = np.broadcast_to(kernel_energy(rows.kernel, accelerator, law, warm=not steady).total, rows.time.shape)
+    shown = energy / rows.time
+    if not steady:
+        shares = meter_shares(accelerator.name)
+        share = shares.get(rows.bench, shares.get(rows.operation, 1.0))
+        shown = as_read(shown, law.idle, rows.operation, rows.time, share)
     width = np.array(law.widths)[np.searchsorted(law.edges, rows.time)]
     ends = np.maximum(shown / width, law.idle), np.minimum(shown * width, _ABOVE * law.limit)
     return rows.table["power_w"].to_numpy(float), shown, *ends

@@ -75,9 +75,10 @@ def test_an_engine_needs_what_the_host_lacks(tmp_path):
 def test_an_engine_gets_what_its_packages_need_in_turn(tmp_path, monkeypatch):
     """Without what a dependency depends on, importing it would fail on a host without a registry."""
     there = {
-        "msgspec": package(tmp_path, "msgspec", "pydantic_core>=2", "torch>=2", "tomli; python_version < '3.11'"),
-        "pydantic-core": package(tmp_path, "pydantic_core", "msgspec", "typing_extensions; extra == 'all'"),
+        "msgspec": package(tmp_path, "msgspec", "uvicorn[standard]>=2", "torch>=2", "tomli; python_version < '3.11'"),
+        "uvicorn": package(tmp_path, "uvicorn", "msgspec", "uvloop; extra == 'standard'", "h2; extra == 'http2'"),
+        "uvloop": package(tmp_path, "uvloop"),
     }
     monkeypatch.setattr(stage, "wheels", lambda packages, folder, python, alone: [there[stage._plain(packages[0])]])
     found = [path.name for path in stage.closure(wheel(tmp_path), tmp_path, "3.12")]
-    assert found == ["msgspec-1.0-py3-none-any.whl", "pydantic_core-1.0-py3-none-any.whl"]
+    assert found == [f"{name}-1.0-py3-none-any.whl" for name in ("msgspec", "uvicorn", "uvloop")]
