@@ -32,12 +32,12 @@ from kernel_errors import coverage_lines, covered, errors, medians, sampled
 from rooflinekit.evidence.kernel_fit.calibrate import Prior, calibrate_family, fit_form, predict
 from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, Measured, number_formats
-from rooflinekit.model.timing.calibrated import BORROWED, FamilyFit, Regimes
+from rooflinekit.model.timing.calibrated import BORROWED, Calibration, FamilyFit, Regimes
 from rooflinekit.model.timing.forms import PlainTime
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator
-from rooflinekit.specs.calibration.choose import donors, serving_engine, widening
+from rooflinekit.specs.calibration.choose import choose_calibration, donors, serving_engine, widening
 from rooflinekit.specs.calibration.load import calibration_names, load_calibration
 from rooflinekit.specs.calibration.write import Heading, Lent, entry, render
 
@@ -60,6 +60,10 @@ DEFAULTS = {
 }  # fmt: skip
 FEW = 300
 """Rows below which the form of the nearest calibration is the prior of a fit."""
+SHORTCUTS = ("dense", "skip_indexer")
+"""Words of kernels that leave the indexer out, which serve no deployment."""
+LAYERS, LEAST = "sparse_attention", 40
+"""Whole layers, and the rows of one kernel of theirs that have a fit of their own; fewer take that of the commonest."""
 EAGER = "/eager"
 NO_GAPS = "without the host's time, with the launch of {}: "
 
@@ -86,7 +90,7 @@ def groups(folders: list[Path], gpus: list[str]) -> list[Group]:
             for raw in kernel_groups(name, pooled):
                 group = raw.on(load_accelerator(raw.gpu).value)
                 place = (group.gpu, group.engine, group.key)
-                if supported(group):
+                if supported(group) and (group.family != LAYERS or len(group.table) >= LEAST):
                     found[place] = found[place].joined(group) if place in found else group
     return list(found.values())
 
@@ -104,13 +108,18 @@ def work(group: Group, boosted: bool, cache: Path | None = None) -> Work:
     if kept and kept.exists():
         found: Work = pickle.loads(kept.read_bytes())
         return found
-    rows, system = group.rows(), system_of(group)
+    rows, system = group.rows(surroundings(group)), system_of(group)
     fitted = calibrate_family(rows, system, group.source, prior(group))
     line = errors(group, rows, system, fitted, boosted)
     done = Work(fitted.fit, line, coverage_lines(group, rows, fitted), sampled(group, rows, fitted))
     if kept:
         kept.write_bytes(pickle.dumps(done))
     return done
+
+
+def surroundings(group: Group) -> Calibration:
+    """What says how long the other kernels of a layer take that was measured whole."""
+    return choose_calibration(load_accelerator(group.gpu).value, serving_engine(group.engine))[0]
 
 
 def prior(group: Group) -> Prior | None:
@@ -120,7 +129,7 @@ def prior(group: Group) -> Prior | None:
     key = group.key.removesuffix(EAGER)
     for name, _ in elsewhere(group.gpu, serving_engine(group.engine)):
         families = load_calibration(name).families
-        if (near := families.get(key) or families.get(group.family)) is not None:
+        if (near := families.get(key) or families.get(group.family)) is not None and near.rows:
             return Prior(near.form, distant=True)
     return None
 
@@ -156,7 +165,7 @@ def transfers(found: list[Group], fits: Fits) -> Iterator[Task]:
 def carried(task: Task) -> dict[str, object]:
     """A group predicted by another's calibration, without and with 20 rows of its own."""
     group, fit, own, crossed = task
-    rows, system = group.rows(), system_of(group)
+    rows, system = group.rows(surroundings(group)), system_of(group)
     zero = predict(fit, rows, system)
     ratio, width = np.abs(np.log(rows.time / zero)), np.log(rows.each(lambda kernel: fit.regimes.factors(kernel)[0]))
     wider = np.log(widening(str(crossed["reach"])).get(group.family, 1.0))
@@ -254,9 +263,8 @@ def write(folder: Path, date: str, found: list[Group], fits: Fits) -> None:
             heading = Heading(gpu, engine, ", ".join(releases), source_of(own), date, DEFAULTS)
             texts[path] = render(heading, families, borrowed)
         elif own and path.exists():
-            texts[path] = added(
-                path.read_text(encoding="utf-8"), {group.key: fits[gpu, group.engine, group.key] for group in own}
-            )
+            fitted = {group.key: fits[gpu, group.engine, group.key] for group in own}
+            texts[path] = served(added(path.read_text(encoding="utf-8"), fitted), fitted)
     for path, text in texts.items():  # after all were made, since they lend each other fits
         path.write_text(text, encoding="utf-8")
 
@@ -266,6 +274,32 @@ def added(text: str, families: dict[str, FamilyFit]) -> str:
     for key, fit in families.items():
         text = re.sub(rf"(?m)^  {re.escape(key)}:\n(?:    .*\n)+", "", text) + "\n".join([*entry(key, fit), ""])
     return text
+
+
+def served(text: str, families: dict[str, FamilyFit]) -> str:
+    """The text with the kernel that serves each kind of layer: of those that an engine has, the one with most rows."""
+    commonest: dict[str, str] = {}
+    for key in sorted(families, key=lambda key: -families[key].rows):
+        if key.startswith(LAYERS) and not any(word in key for word in SHORTCUTS):
+            commonest.setdefault("/".join(key.split("/")[:2]) + "/" + layer_of(key), key)
+    heading = re.search(r"(?m)^defaults: {(.*)}$", text)
+    if heading is None or not commonest:
+        return text
+    stated = dict(entry.split(": ") for entry in heading[1].split(", "))
+    known = {name: key for name, key in stated.items() if not name.startswith(LAYERS)} | {
+        name: key for name, key in stated.items() if name.startswith(LAYERS) and f"\n  {key}:" in text
+    } | dict(sorted(commonest.items()))  # fmt: skip
+    return text.replace(heading[0], f"defaults: {{{', '.join(f'{name}: {key}' for name, key in known.items())}}}")
+
+
+def layer_of(key: str) -> str:
+    """Kind, weights, phase and cache of a layer's key, without the kernel.
+
+    >>> layer_of("sparse_attention/bf16/dsa_fp8_block_decode_bf16_FLASHMLA_SPARSE")
+    'dsa_fp8_block_decode_bf16'
+    """
+    found = re.match(r"(.*_(?:decode|prefill)_(?:bf16|fp16|fp8))(?:_.*)?$", key.rpartition("/")[2])
+    return found[1] if found else key.rpartition("/")[2]
 
 
 def source_of(groups: list[Group]) -> str:
@@ -312,7 +346,9 @@ def merged(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
     if not path.exists():
         return frame
     kept = pd.read_csv(path)
-    return pd.concat([kept[~kept["gpu"].isin(frame["gpu"].unique())], frame])
+    fitted = set(zip(frame["op"], frame["gpu"], strict=True))
+    others = [place not in fitted for place in zip(kept["op"], kept["gpu"], strict=True)]
+    return pd.concat([kept[others], frame])
 
 
 def name_of(group: Group) -> str:

@@ -252,6 +252,9 @@ _LAUNCH = {
 }
 _LAUNCHED_BY = {"trtllm@0.5": "c++", "gpt-fast@": "c++"}
 _PROMPTS = ("vllm@0.8", "sglang@0.4", "trtllm@0.19")  # whose prompt steps take 60 us a launch
+# Kernels of what the model counts as one: experts (align, sort, two products, activation, sum), a product scaled by
+# blocks (its inputs are quantised first), the attention of a prompt with latent keys (six copies and a norm before it).
+_COUNTS = {"expert": 6, "block": 2, "latent": 8}
 _SOURCES = """sources:
   fit:
     title: "benchmarks/fit_engines.py on published end-to-end times ({rows} rows for this engine)"
@@ -275,6 +278,14 @@ _SOURCES = """sources:
     read: true
   mechanisms:
     title: "benchmarks/load_mechanisms.py: 60 us for a launch in a prompt step, of three tried (26, 60, 90 us)"
+    url: "reports/load-mechanisms.md"
+    read: true
+  launches:
+    title: "kernels counted in SGLang's fused_moe.py, fp8_utils.py and deepseek_v2.py"
+    url: "https://github.com/sgl-project/sglang/tree/main/python/sglang/srt"
+    read: true
+  widened:
+    title: "queues of gpt-oss-20b say 2.35, all queues and output tokens of gpt-oss on Hopper 2.0"
     url: "reports/load-mechanisms.md"
     read: true
   assumed:
@@ -302,6 +313,8 @@ def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
     lines.append(f"      launch: {{value: {value}, {f'spread: {spread}, ' if spread else ''}source: [{source}]}}\n")
     if name in _PROMPTS:
         lines.append("      prompt: {value: 2.3, spread: 0.7, source: [mechanisms]}\n")
+        lines += [f"      {part}_launches: {{value: {count}, source: [launches]}}\n" for part, count in _COUNTS.items()]
+        lines.append("      dequantised: {value: 2.2, spread: 0.7, source: [widened]}\n")
     lines.append(f"      interval: {{value: {costs['interval']:.3g}, source: [fit]}}\n")
     for cost in COSTS:
         best, doubt = costs[cost]

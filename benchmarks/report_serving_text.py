@@ -14,8 +14,11 @@ METHOD = (
     "time of output tokens in closed loops, and here every row is predicted from a fit without its model, its GPU, or "
     "its source. No time to the first token is fitted: the front end is assumed (3 ms, and 3 µs a token for the "
     "tokeniser), and a launch of a prompt step is one figure for all engines (reports/load-mechanisms.md), chosen on "
-    "these rows. \\*As shipped is a fit to all of them, in sample. All fits were made under an earlier closed form, "
-    "whose times of an output token differ by 1 %. Closed loops were not simulated again; on 385 of these rows the "
+    "these rows. What dequantised experts take on Hopper is one figure too, from output tokens and queues: the one of "
+    "gpt-oss-20b for gpt-oss-120b and the reverse, and from the other source where a source is left out. One source's "
+    "server is taken to have a place fewer than users, which its own rows say. \\*As shipped is in sample. The other "
+    "costs were fitted under an earlier closed form, without these two and with fewer launches of a prompt step; they "
+    "were not fitted again. Closed loops were not simulated again; on 385 of these rows the "
     "formula's first tokens were within 5 % of simulated ones for 84 %. Tier A "
     "rows have a fixed batch and fixed lengths and say how they were timed; tier B rows were driven by concurrency or "
     "saturation, or leave one setting open."
@@ -104,14 +107,15 @@ EXPLAINED: list[tuple[Callable[[Any], bool], str]] = [
     ),
     (
         _of(kind="closed loop, TTFT", model="deepseek-r1"),
-        "A short prompt takes 100 ms more than kernels and queue, with either engine: the host launches a prompt step "
-        "kernel by kernel, about twice as many as are counted (at 120 us a launch instead of 60 the bias halves).",
+        "A short prompt still takes 50 to 100 ms more than kernels, launches and queue. One such run says that its "
+        "slowest first token took 2 s beside a mean of 0.33 (InferenceX issue 870): the first burst pays for something "
+        "once, which no model of steps holds.",
     ),
     (
         _of(model="gpt-oss", gpu="h"),
-        "MXFP4 experts are dequantised on Hopper; no kernel of that kind was measured, and efficiencies of 16-bit "
-        "experts stand in. Prompts take twice as long. An early TensorRT-LLM (gpt-oss-dev, Triton kernels) took 1.4 to "
-        "1.6 x the predicted steps.",
+        "MXFP4 experts are dequantised on Hopper; no kernel of that kind was measured, and 16-bit experts stand in, "
+        "with one factor on their arithmetic for vLLM and TensorRT-LLM; an early TensorRT-LLM (gpt-oss-dev, Triton "
+        "kernels) took 1.4 to 1.6 x the predicted steps.",
     ),
     (
         _of(kind="closed loop, TTFT", model="llama-3.1-70b", gpu="b200"),

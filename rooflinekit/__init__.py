@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rooflinekit.decision.economics.cost import cost
     from rooflinekit.decision.economics.retention import TraceAnswer, trace
     from rooflinekit.decision.launching.launch import Launch, launch
+    from rooflinekit.decision.planning.classes import ClassPlan, plan_classes
     from rooflinekit.decision.planning.inverse import break_even_prices, fewest_gpus, largest, required_bandwidth
     from rooflinekit.decision.planning.plan import PlanAnswer, plan
     from rooflinekit.decision.sensitivity.levers import levers
@@ -62,6 +63,7 @@ _NAMES = {
     "decision.economics.cost": "cost",
     "decision.economics.retention": "TraceAnswer trace",
     "decision.launching.launch": "Launch launch",
+    "decision.planning.classes": "ClassPlan plan_classes",
     "decision.planning.inverse": "break_even_prices fewest_gpus largest required_bandwidth",
     "decision.planning.plan": "PlanAnswer plan",
     "decision.sensitivity.levers": "levers",
@@ -91,6 +93,7 @@ _HOME = {name: f"rooflinekit.{module}" for module, names in _NAMES.items() for n
 
 __all__ = [
     "Batch",
+    "ClassPlan",
     "Comparison",
     "Deployment",
     "DeploymentError",
@@ -128,6 +131,7 @@ __all__ = [
     "max_context",
     "parameters",
     "plan",
+    "plan_classes",
     "plot",
     "predict_step",
     "required_bandwidth",

@@ -52,6 +52,17 @@ SHAPES = {
     "linear_attention": {"product": ["gdn_scan_decode_kernel"], "batch": [1, 64], "seq_len": [1, 16, 256],
                          "k_heads": [16], "v_heads": [16, 32], "head_k_dim": [128], "head_v_dim": [128],
                          "d_conv": [4]},
+    **{name: {**stated, "phase": ["decode"], "batch": [1, 64], "seq_len": [2, 4097, 65537], "heads": [16, 64],
+              "prefix": [0], "kv_dtype": ["bf16"], "gemm_dtype": ["bf16"]}
+       for name, stated in {
+           "dsa_module": {"model_dims": ["deepseek-v3.2", "glm-5"], "indexer": [0, 1],
+                          "product": ["dsa_bf16_decode_bf16_FLASHMLA_SPARSE"]},
+           "dsv4_module": {"model_dims": ["deepseek-v4-flash"], "compress_ratio": [4],
+                           "product": ["csa_bf16_decode_bf16"]},
+           "msa_module": {"model_dims": ["minimax-m3"], "product": ["msa_bf16_decode_bf16"]},
+           "mla_module_decode": {"product": ["mla_bf16_decode_bf16_FLASH_ATTN_MLA"]},
+           "mla_module_prefill": {"product": ["mla_bf16_decode_bf16_FLASH_ATTN_MLA"]},
+       }.items()},
 }  # fmt: skip
 
 
@@ -68,7 +79,7 @@ def as_predicted(operation: str, noise=0.0, factor=1.0, **place) -> pd.DataFrame
     (group,) = kernel_groups(operation, rows)
     families = load_calibration("h100-sxm--vllm").families
     fit = families.get(fit_key(operation, group.named)) or families[group.family]
-    measured = group.rows()
+    measured = group.rows(load_calibration("h100-sxm--vllm"))
     time = factor * measured.each(lambda kernel: fit.time(kernel, H100, warm=True).total)
     assert len(measured.sizes) == 1
     return rows.assign(latency_us=1e6 * time * np.exp(np.random.default_rng(0).normal(0.0, noise, len(rows))))
@@ -230,7 +241,8 @@ def test_cold_kernels_take_at_least_the_bound_and_lie_in_their_interval(name):
     system = System.of(load_accelerator(calibration.accelerator).value)
     keys = [key for key in calibration.families if "/" in key]
     assert keys
-    for operation, known in OPERATIONS.items():
+    alone = {name: known for name, known in OPERATIONS.items() if known.family != "sparse_attention"}
+    for operation, known in alone.items():
         for dtype in {parse_dtype(key.split("/")[1]) for key in keys if key.startswith(known.family + "/")}:
             rows = measured_rows(grid(operation, dtype=dtype.value), operation)
             for kernel in rows.kernels:
@@ -367,6 +379,34 @@ def test_kernels_of_further_families_have_fits_of_their_own(tmp_path, operation)
     (name, table), *_ = read_kernel_tables(file)
     families = load_calibration("h100-sxm--vllm").families
     assert all(fit_key(name, each.named) in families for each in kernel_groups(name, table))
+
+
+def test_a_whole_layer_is_its_models_layer_and_what_surrounds_it(tmp_path):
+    """DeepSeek-V3.2 at 65,537 keys: 2,048 of them for all heads here, and the indexer over all."""
+    row = {"gpu": "h200-sxm", "engine": "vllm", "model_dims": "deepseek-v3.2", "indexer": 1, "phase": "decode",
+           "kernel": "FLASHMLA_SPARSE", "dtype": "bfloat16", "kv_dtype": "bfloat16", "gemm_dtype": "fp8_block",
+           "batch": 4, "seq_len": 65537, "prefix": 0, "latency_us": 300.0}  # fmt: skip
+    path = tmp_path / "dsa_module.csv"
+    pd.DataFrame([row | {"heads": heads} for heads in (128, 16)]).to_csv(path, index=False)
+    ((name, table),) = read_kernel_tables(path)
+    (group,) = kernel_groups(name, table)
+    assert group.key == "sparse_attention/bf16/dsa_fp8_block_decode_bf16_FLASHMLA_SPARSE"
+    (kernel,) = group.rows(load_calibration("h200-sxm--vllm")).kernels
+    assert kernel.shape.core_flops.tolist() == [2 * (576 + 512) * heads * 4 * 2048 for heads in (128, 16)]
+    assert kernel.shape.index_flops.tolist() == pytest.approx(
+        [2 * 64 * 128 * 4 * 65537 / 2] * 2, rel=1e-3
+    )  # fp8: twice the rate
+    assert 20e-6 < kernel.shape.besides[1] < kernel.shape.besides[0] < 200e-6
+    assert kernel_accuracy([path]).answered == 2
+
+
+@pytest.mark.parametrize(("model", "said"), [("jamba-v0.1", "no attention"), ("llama-3-8b", "no indexer"), ("x", "x")])
+def test_a_layer_that_a_model_does_not_have_is_counted_with_its_reason(tmp_path, model, said):
+    rows = grid("dsa_module").assign(model_dims=model, indexer=0).drop(columns="product")
+    rows.to_csv(tmp_path / "dsa_module.csv", index=False)
+    found = kernel_accuracy([tmp_path / "dsa_module.csv"])
+    assert not found.answered
+    assert all(said in reason for reason in found.unanswered)
 
 
 def test_the_state_of_a_recurrence_is_read_and_written_once_a_step():

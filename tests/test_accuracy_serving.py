@@ -100,6 +100,16 @@ def test_what_does_not_fit_waits_its_turn(tmp_path):
     assert twice["tpot_ms"] == pytest.approx(once["tpot_ms"], rel=0.02)
 
 
+def test_a_server_with_a_place_fewer_than_users_lets_one_of_them_wait_for_a_turn(tmp_path):
+    row = {"engine": "trtllm", "load": "concurrency", "metric": "ttft_ms", "value": 1.0, "osl": 512, "tp": 1}
+    write(tmp_path / "rows.csv", [STATIC | row | {"source_key": key} for key in ("mine", "aicgap")])
+    usual, fewer = predicted(tmp_path / "rows.csv")
+    write(tmp_path / "rows.csv", [STATIC | row | {"metric": "e2e_ms", "source_key": "aicgap"}])
+    turn = predicted(tmp_path / "rows.csv")[0]
+    # eight users, seven places: one always waits, so each an eighth of a turn; the first turn's wait is half of one
+    assert fewer - usual == pytest.approx(turn / 8, rel=0.15)
+
+
 @pytest.mark.parametrize("load", ["static", "concurrency"])
 def test_nothing_is_faster_than_the_bound(tmp_path, load):
     expected, bound = (figures(tmp_path / "rows.csv", calibration, load=load) for calibration in (None, "none"))

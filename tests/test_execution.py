@@ -1,6 +1,7 @@
 """What an engine adds to its kernels: hand-worked sums, bounds and directions."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -57,6 +58,37 @@ def test_grouped_heads_read_again_lengthen_decode_attention_alone():
     assert attention(StepCosts(grouped=0.4)) == pytest.approx(1.3 * attention(StepCosts()))
     added = attention(StepCosts(grouped=0.4)) - attention(StepCosts())
     assert decode_time(StepCosts(grouped=0.4)) - decode_time(StepCosts()) == pytest.approx(added)
+
+
+def test_dequantised_experts_take_longer_arithmetic_where_no_tensor_core_reads_four_bits():
+    prompt, few = Batch.prefill(1.0, 8192.0), Batch.decode(4.0, 1024.0)  # a few sequences wait for the weights
+
+    def experts(gpu: str, dequantised: float, batch: Batch) -> Any:
+        plan = resolve("gpt-oss-120b", gpu, read_deployment({}), None).plan
+        engine = replace(plan.engine, costs=StepCosts(dequantised=dequantised))
+        step = replace(plan, engine=engine).time(batch)
+        return next(timed for timed in step.kernels if timed.kernel.family == "moe")
+
+    plain, wider = (experts("h200-sxm", much, prompt) for much in (0.0, 2.0))
+    assert wider.compute == pytest.approx(3.0 * plain.compute)
+    assert wider.expected > plain.expected
+    assert wider.expected == pytest.approx(plain.overhead + wider.compute)
+    for gpu, batch in (("b200-sxm", prompt), ("h200-sxm", few)):
+        assert experts(gpu, 2.0, batch).expected == experts(gpu, 0.0, batch).expected
+
+
+def test_launches_of_experts_blocks_and_latent_keys_are_counted_where_the_host_waits_for_them():
+    plan = resolve("deepseek-v3", "h200-sxm", read_deployment({"tp": 8}), None).plan
+
+    def prompt(**launches: int) -> float:
+        costs = StepCosts(launch=1e-3, **launches)  # every step waits for its launches
+        return float(replace(plan, engine=replace(plan.engine, costs=costs)).time(Batch.prefill(1.0, 64.0)).expected)
+
+    alone = prompt()
+    assert prompt(expert_launches=6) - alone == pytest.approx(58 * 5e-3)  # of 61 layers three have no experts
+    assert prompt(latent_launches=8) - alone == pytest.approx(61 * 7e-3)
+    # qkv_a, q_b, kv_b, o in 61 layers; gate and up, down of 3 dense layers and of 58 shared experts
+    assert prompt(block_launches=2) - alone == pytest.approx((4 * 61 + 2 * 61) * 1e-3)
 
 
 def test_eager_execution_is_bound_by_its_launches():

@@ -9,11 +9,16 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.model.kernels.gemm import Linear
+from rooflinekit.model.kernels.operation import Step
 from rooflinekit.model.kernels.routing import Routing
-from rooflinekit.model.layers.build import group_share
+from rooflinekit.model.layers.build import group_share, mixer_operations
+from rooflinekit.model.layers.precision import Precision
+from rooflinekit.model.layers.shard import Shard
+from rooflinekit.model.memory.cache import layer_cache
 from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.model import MixtureOfExperts
+from rooflinekit.model.types.model import CompressedAttention, Indexer, MixtureOfExperts, WeightFormats
 from rooflinekit.specs import load_accelerator, spec_dir
 
 # Published totals: the checkpoints' own counts (safetensors metadata, or the papers). GPT-2 ties its head.
@@ -283,6 +288,40 @@ def test_the_indexer_scores_in_fp8_as_published(plan_of):
     wide = kernels(plan_of("deepseek-v3.2", "a100-sxm-80gb", tp=8, activations=Dtype.BF16), Batch.decode(3.0, 5000.0))
     assert wide["index_scores"].dtype is Dtype.BF16
     assert wide["index_scores"].kv_read_bytes == 3 * 5000 * 256
+
+
+def test_prompts_of_sparse_attention_are_absorbed_over_the_chosen_keys(plan_of):
+    """The first 2,048 queries see all keys, later ones 2,048 each; no key is projected up."""
+    plan, b, H, S, best = plan_of("deepseek-v3.2", "h200-sxm", tp=8), 4, 128 // 8, 8192, 2048
+    done = kernels(plan, Batch.prefill(4.0, 8192.0))
+    pairs = best * (best + 1) / 2 + (S - best) * best
+    assert done["attention"].flops == 2 * (576 + 512) * b * H * pairs
+    assert done["attention"].kv_read_bytes == b * S * 576 * 2
+    assert "kv_b_proj" not in done
+    assert done["q_absorb"].flops == 2 * b * S * H * 128 * 512
+    assert done["index_scores"].flops == 2 * 64 * 128 * b * S * (S + 1) / 2
+
+
+def test_compressed_keys_stand_for_groups_of_tokens():
+    """DeepSeek-V4-Flash at 65,536 keys: a window of 128, and 512 of the 16,384 compressed keys, or all 512 of them."""
+    decoding, seen = Batch.decode(1.0, 65536.0), {}
+    precision = Precision(Dtype.BF16, Dtype.BF16, WeightFormats.uniform(Dtype.BF16))
+    for ratio, indexer in ((4, Indexer(64, 128, 512)), (128, None), (0, None)):
+        block = CompressedAttention(64, 512, 1024, 64, 8, 1024, 128, ratio, indexer)
+        ops = mixer_operations(block, Shard(4096, precision, Deployment()))
+        found = [kernel for op in ops for kernel in op.kernels(Step(decoding, Dtype.BF16, Dtype.BF16), 1)]
+        seen[ratio] = {kernel.name: kernel for kernel in found}
+        cached = layer_cache(block)
+        assert cached.elements == (512 // ratio if ratio else 0)
+        assert cached.fixed_bytes == (33.0 if indexer else 0.0)
+    assert {ratio: done["attention"].flops / (4 * 64 * 512) for ratio, done in seen.items()} == {
+        4: 640,
+        128: 640,
+        0: 128,
+    }
+    assert seen[4]["index_scores"].flops == 2 * 64 * 128 * 65536 / 4
+    out = 64 * 512 // 8 * 8 * 1024
+    assert all(done["o_a_proj"].weight_bytes == 2 * out for done in seen.values())
 
 
 def test_no_accelerator_has_four_bit_floats_without_fp8():

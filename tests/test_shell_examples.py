@@ -77,7 +77,7 @@ def folder(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         + "".join(f"{number}.0,{900 + number % 60},200\n" for number in range(3600)),
         **{
             f"{place}{name}": (ROOT / "docs" / name).read_text(encoding="utf-8")
-            for name in ("day.csv", "prices.csv", "own.yaml")
+            for name in ("day.csv", "prices.csv", "own.yaml", "classes.yaml")
             for place in ("", "docs/")
         },
         "mlperf_log_summary.txt": FILES["mlperf_log_summary.txt"],

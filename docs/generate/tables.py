@@ -28,8 +28,9 @@ _MODELS = ["model", "parameters", "active", "layers", "mixers", "weights", "KV b
 _GPUS = ["accelerator", "bf16 TFLOP/s", "fp16", "fp8", "GB", "GB/s", "link GB/s", "joined", "USD/h", "confidence"]
 _COSTS = {
     "step": "µs", "ranks": "µs", "sequence": "µs", "sequence_ranks": "µs", "layer": "µs", "collective": "µs",
-    "hidden": "share", "grouped": "factor", "launch": "µs", "prompt": "factor", "request": "ms", "token": "µs",
-    "overlap": "steps",
+    "hidden": "share", "grouped": "factor", "dequantised": "factor", "launch": "µs", "prompt": "factor",
+    "expert_launches": "kernels", "block_launches": "kernels", "latent_launches": "kernels", "request": "ms",
+    "token": "µs", "overlap": "steps",
 }  # fmt: skip
 _SCALES = {"µs": 1e6, "ms": 1e3}
 

@@ -14,6 +14,7 @@ from rooflinekit.estimation.scenario import Accelerators, Asked, Plan, Written
 from rooflinekit.model.types.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
+    from rooflinekit.decision.planning.classes import ClassPlan
     from rooflinekit.decision.planning.inverse import BreakEven, Solution
     from rooflinekit.decision.planning.plan import PlanAnswer
 
@@ -23,7 +24,8 @@ _ONE = ("isl", "osl", "images", "image_size", "burstiness", *_STATIC, "activatio
 _OF_FLEETS = (
     "rate", "concurrency", "trace", "peak", "clean", "max_gpus", "price", "limit", "headroom", "redundancy",
     "load_gbps", "confidence", "measured_only", "profile", "growth", "months",
-    "autoscale", "cold_start", "provision", "weights_from", "engine_start", "tco",
+    "autoscale", "cold_start", "provision", "weights_from", "engine_start", "min_replicas", "max_replicas", "cooldown",
+    "tco", "classes",
 )  # fmt: skip
 
 
@@ -49,17 +51,24 @@ def plan(
     objectives = _objectives(slo, subject_to, {"ttft": ttft, "tpot": tpot}, static)
     answer = _answered(model, list(gpu), objectives, (max, find), asked)
     to.show(answer)
-    return INTERRUPTED if getattr(answer, "interrupted", False) else 0
+    return INTERRUPTED if getattr(answer, "interrupted", False) else 3 if getattr(answer, "unmet", ()) else 0
 
 
 def _answered(
     model: str, gpus: list[str], slo: str | None, inverse: tuple[str | None, str | None], asked: dict[str, Any]
-) -> PlanAnswer | Solution | BreakEven:
+) -> PlanAnswer | ClassPlan | Solution | BreakEven:
     """Ask the question that the options make."""
     from rooflinekit.decision.planning.inverse import break_even_prices, fewest_gpus
     from rooflinekit.decision.planning.plan import plan as run
 
     largest, least = inverse
+    if (classes := asked.pop("classes", None)) is not None:
+        from rooflinekit.decision.planning.classes import plan_classes
+
+        if largest or least or "budget" in asked:
+            raise InputError("--classes asks for fleets; leave --max, --find and --budget out")
+        with counting("plan") as progress:
+            return plan_classes(classes, model, gpus, slo, progress=progress, **asked)
     budget = asked.pop("budget", None)
     if budget is not None:
         from rooflinekit.decision.planning.budget import affordable

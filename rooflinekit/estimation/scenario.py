@@ -253,8 +253,23 @@ class Traffic(Lengths, Users, Tiers, total=False):
     sessions: Annotated[str | None, Option("Turns of conversations or agents at --rate: chat, coding-agent or swe-bench, as in simulate.", metavar="KIND")]
     router: Annotated[str, Option("Of prefix caches: prefix-affinity (a conversation stays with its replica) or random.", "prefix-affinity", complete=("prefix-affinity", "random"))]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
+    classes: Annotated[Path | None, Option("Classes of requests, each with its rate, lengths, objectives, priority and model: a YAML, or a CSV with a column name.")]
     peak: Annotated[float | None, Option("The busiest hour over the mean: the fleet is made for it, and paid all day.", usual="1", kind="loose")]
     burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals: 1 is Poisson.", usual="1", kind="loose", also=("cv",))]
+
+class RequestClass(TypedDict, total=False):
+    """One class of requests in a file of classes."""
+    rate: Annotated[float | None, Option("Requests a second in the mean.", unit="1/s", above=True, most=1e7)]
+    isl: Annotated[int | str, Option("Prompt length in tokens, or a distribution of them.", 1024, unit="tokens")]
+    osl: Annotated[int | str, Option("Output length, likewise.", 256, unit="tokens")]
+    isl_cv: Annotated[float | None, Option("Variation of prompt lengths, whose mean is isl.", usual="0", most=1e3)]
+    osl_cv: Annotated[float | None, Option("The same of output lengths.", usual="0", most=1e3)]
+    cached: Annotated[float, Option("Share of each prompt that a prefix cache finds.", 0.0, unit="share", most=0.999)]
+    slo: Annotated[str | Sequence[str] | None, Option("Objectives of the class.", kind="text", usual="--slo")]
+    priority: Annotated[int, Option("The lowest number is served first.", 0, least=0, most=1000, usual="0, of a job the last")]
+    model: Annotated[str | None, Option("The model that answers.", usual="MODEL")]
+    requests: Annotated[int | None, Option("Of a batch job in place of a rate: how many requests.")]
+    deadline: Annotated[float | None, Option("When a batch job has to be done.", unit="s", above=True)]
 
 class Accelerators(TypedDict, total=False):
     """Which accelerators there are to choose from."""
@@ -301,6 +316,9 @@ class OverTime(TypedDict, total=False):
     provision: Annotated[float | None, Option("Of the own cold start: until a machine is there.", unit="s", usual="120")]
     weights_from: Annotated[str | None, Option("Where its weights come from: object-store, nvme or host-cache.", usual="nvme", complete=("object-store", "nvme", "host-cache"))]
     engine_start: Annotated[float | None, Option("Until its engine serves, once it has them.", unit="s", usual="64")]
+    min_replicas: Annotated[int, Option("Replicas that an autoscaler keeps, the spare ones beside them.", 1)]
+    max_replicas: Annotated[int | None, Option("The most that it asks for.", usual="no limit")]
+    cooldown: Annotated[float, Option("How long it looks back before a replica goes.", 300.0, unit="s", least=15.0, most=86400.0)]
     tco: Annotated[Path | None, Option("Rent against buy: a YAML of purchase, years, interest, residual, power_price, pue, rack, staff.")]
     months: Annotated[int, Option("Months that are planned.", most=120, usual="1, with --growth 12")]
 

@@ -217,11 +217,13 @@ def timed_rows(
 
     Raises DtypeError for a format that the accelerator lacks.
     """
-    rows = group.on(system.accelerator).rows()
+    rows = group.on(system.accelerator).rows(calibration)
     family, dtype, *variant = fit_key(group.operation, group.named).split("/")
     label = "/".join(variant)
     if calibration is not None and f"{family}/{dtype}/{label}" not in calibration.families:
         label = label.removesuffix("eager").removesuffix("/").removeprefix("nccl_")
+    if calibration is not None and family == "sparse_attention":
+        label = calibration.nearest_label(family, dtype, label)
     named = rows.relabelled(label)
     warm = rows.warm and calibration is not None
     return named, tuple(time_kernel(kernel, system, calibration, warm) for kernel in named.kernels)

@@ -113,7 +113,8 @@ def served_groups(table: pd.DataFrame, calibration: str | None, unanswered: Coun
 
 def server_settings(group: ServedGroup, rows: NDArray[np.intp], users: Array) -> dict[str, Any]:
     """What the servers of some rows were told about waiting, as fields of `Traffic`; the first rule counts."""
-    told = {"receive_interval": np.ones(len(rows)), "batch_wait": np.zeros(len(rows))}
+    told = {name: np.zeros(len(rows)) for name in ("batch_wait", "fewer_places")}
+    told["receive_interval"] = np.ones(len(rows))
     isl, osl, free = group.column("isl")[rows], group.column("osl")[rows], np.ones(len(rows), dtype=bool)
     for server in group.client.servers:
         when = server.when
@@ -122,7 +123,8 @@ def server_settings(group: ServedGroup, rows: NDArray[np.intp], users: Array) ->
         for name, values in told.items():
             values[own] = getattr(server, name)
         free &= ~own
-    return told
+    fewer = told.pop("fewer_places")
+    return told | {"most": np.where(fewer > 0.0, np.maximum(users - fewer, 1.0), np.inf)}
 
 
 def _client(source_key: str, setup: dict[str, Any]) -> Client:

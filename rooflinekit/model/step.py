@@ -115,13 +115,23 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
             ends = maximum(time - SIGMAS * doubt, 0.0), time + SIGMAS * doubt
             entries.append(_entry(name, dtype, count, time, ends))
     if iteration.eager and costs.launch:
-        launches = sum(timed.kernel.count for timed in kernels)
+        launches = sum(launched(timed.kernel, costs) for timed in kernels)
         busy = named(sum((timed.expected for timed in kernels), 0.0), "busy", "time of all kernels", "s")
         each = _launches(costs, iteration)
         gaps, low, high = (launch_gap(iteration.passes, launches, launch, busy) for launch in each)
         if not isinstance(high, float) or high > 0.0:
             entries.append(_entry("launch_gaps", dtype, launches, gaps, (low, high)))
     return entries
+
+
+def launched(kernel: Kernel, costs: StepCosts) -> int:
+    """Launches of what counts as `count` kernels: experts are routed, sorted and joined by kernels of their own."""
+    if kernel.family == "moe":
+        return kernel.count * costs.expert_launches
+    if kernel.family == "mla_prefill":
+        return kernel.count * costs.latent_launches
+    blocks = kernel.family == "gemm" and kernel.dtype is Dtype.FP8_BLOCK
+    return kernel.count * (costs.block_launches if blocks else 1)
 
 
 def _launches(costs: StepCosts, iteration: Iteration) -> tuple[float, float, float]:
@@ -133,15 +143,19 @@ def _launches(costs: StepCosts, iteration: Iteration) -> tuple[float, float, flo
     return launch, max(launch - doubt, 0.0), launch + doubt
 
 
-def changed(timed: KernelTime, costs: StepCosts) -> KernelTime:
+def changed(timed: KernelTime, costs: StepCosts, narrow: bool = True) -> KernelTime:
     """One kernel among its neighbours: its launch partly hidden, a collective later, grouped heads read again.
 
-    No time falls below its bound.
+    narrow: the accelerator computes with 4-bit weights, and dequantises none. No time falls below its bound.
     """
     kernel = timed.kernel
     if (costs.memory != 1.0 or costs.compute != 1.0) and kernel.gpus == 1:
         timed = _slower(timed, costs)
     shift = (kernel.count * costs.collective if kernel.gpus > 1 else 0.0) - costs.hidden * timed.overhead
+    if costs.dequantised and kernel.dequantised and not narrow:
+        wider = (1.0 + costs.dequantised) * timed.compute
+        longer = maximum(timed.overhead + wider - timed.expected, 0.0)
+        timed = timed.changed(lambda end: end + longer, compute=wider)
     if costs.grouped and kernel.family == "attention_decode":
         shape = kernel.shaped(AttentionShape)
         repeats = group_repeats(costs.grouped, shape.heads, shape.kv_heads)
@@ -270,7 +284,8 @@ class Plan:
     def run(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> tuple[KernelTime, ...]:
         """The kernels of a step with their times; with `costs`, as they run among their neighbours."""
         timed = (time_kernel(kernel, self.system, self.calibration) for kernel in self.kernels(batch, grows))
-        return tuple((each if costs is None else changed(each, costs)).labelled() for each in timed)
+        narrow = self.system.accelerator.supports(Dtype.NVFP4)
+        return tuple((each if costs is None else changed(each, costs, narrow)).labelled() for each in timed)
 
     def energy(self, timed: KernelTime) -> Energy:
         """Energy of all launches of one kernel on one board [J]; none where the board's power is not known."""

@@ -9,7 +9,7 @@ from typing import Any
 from rooflinekit.report.document import Document, html_text, plain_text
 
 _WRITTEN = {
-    "Accuracy": "accuracy", "BreakEven": "inverse", "Comparison": "compare", "Cost": "cost",
+    "Accuracy": "accuracy", "BreakEven": "inverse", "ClassPlan": "classes", "Comparison": "compare", "Cost": "cost",
     "Derivation": "derivation", "EngineFit": "engine_fit", "Estimate": "estimate", "Guarded": "guard",
     "Launch": "launch", "Levers": "levers", "Loaded": "catalogue", "Outcome": "simulation",
     "OverTime": "over_time", "ParameterCount": "catalogue", "PlanAnswer": "plan", "Solution": "inverse",

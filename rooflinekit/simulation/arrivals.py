@@ -35,7 +35,7 @@ class Arrival(NamedTuple):
     hashes: the prompt's leading blocks by content, one number a block, so that prompts that begin with the same numbers
     begin with the same text; how many tokens a block has is one number a run. priority: lower is served first, where
     the order of the queue is by class. samples: outputs drawn from the one prompt (`n`). session: which one it is a
-    turn of; then the hashes go on with those of the answer.
+    turn of; then the hashes go on with those of the answer. kind: of several sorts of request, which one it is.
     """
 
     time: float
@@ -45,19 +45,22 @@ class Arrival(NamedTuple):
     priority: int = 0
     samples: int = 1
     session: int = -1
+    kind: int = 0
 
 
 class Job:
     """A request in the system: how far it is, and what it holds. The one thing here that changes."""
 
     __slots__ = (
-        "arrived", "blocks", "cached", "computed", "due", "first", "hashes", "held", "home", "isl", "joined", "last",
-        "made", "measured", "number", "offset", "osl", "priority", "queued", "samples", "session", "swapped", "target",
+        "arrived", "blocks", "cached", "computed", "due", "first", "hashes", "held", "home", "isl", "joined", "kind",
+        "last", "made", "measured", "number", "offset", "osl", "priority", "queued", "samples", "session", "swapped",
+        "target",
     )  # fmt: skip
 
     def __init__(self, number: int, arrival: Arrival, measured: bool = True) -> None:
         self.number = number  #: order of arrival
-        self.arrived, self.isl, self.osl, self.hashes, self.priority, self.samples, self.session = arrival
+        self.arrived, self.isl, self.osl, self.hashes, self.priority, self.samples, *rest = arrival
+        self.session, self.kind = rest
         self.queued = self.arrived  #: when the front end handed it on [s]
         self.measured = measured  #: whether it counts in the statistics (not one of the warm-up)
         self.target = self.isl  #: tokens that a prefill must have in the cache before the next token comes out

@@ -26,6 +26,7 @@ from rooflinekit.simulation.arrivals import (
     Burst,
     ClosedLoop,
     Gamma,
+    Job,
     Poisson,
     Process,
     Requests,
@@ -130,6 +131,7 @@ class Load:
     objective: RequestObjective = field(default_factory=RequestObjective)
     sessions: SessionSource | None = None  #: in place of arrivals and users
     before: Iterable[tuple[int, Sequence[int]]] = ()  #: blocks of former requests by conversation, the latest last
+    keep: Callable[[Job, float, str], None] | None = None  #: sees every request as it ends: when, and how
 
 
 def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
@@ -179,7 +181,7 @@ def _served(  # noqa: PLR0913, PLR0917 - as `serve`
     steps: Iterable[tuple[float, int]] = (),
 ) -> tuple[Books, dict[str, Any]]:  # fmt: skip
     """The books of a run, and what an `Outcome` says besides."""
-    ledger = Ledger(load.objective)
+    ledger = Ledger(load.objective, load.keep)
     fleet = _fleet(resolved.predictor, prefill.predictor, load, setup, ledger)
     source = load.sessions or Source(load.arrivals, load.users, load.warmup)
     for conversation, hashes in (*load.before, *(load.sessions.before() if load.sessions else ())):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.layers.vision import OfImages
-from rooflinekit.model.step import Plan, host_times
+from rooflinekit.model.step import Plan, host_times, launched
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.errors import WorkloadError
@@ -331,7 +331,8 @@ class _Parts:
         prompt, token = Batch.prefill(1.0, 8.0), Batch.decode(1.0, 8.0)
         one = plan.iteration(token)
         once, full = (sum(host_times(costs, replace(one, sequences=count)), 0.0) for count in (0.0, 1.0))
-        counts = [sum(kernel.count for kernel in plan.kernels(batch)) for batch in (prompt, prompt | token, token)]
+        kinds = (prompt, prompt | token, token)
+        counts = [sum(launched(kernel, costs) for kernel in plan.kernels(batch)) for batch in kinds]
         host = (costs.launch * costs.prompt, costs.launch * costs.prompt, costs.launch)
         alone, mixed, decode = (float(once) + count * each for count, each in zip(counts, host, strict=True))
         return (alone, mixed, decode), float(full - once)

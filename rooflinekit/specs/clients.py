@@ -32,7 +32,8 @@ class Server:
     """What a server was told besides its deployment.
 
     kv: format of the cache, "" for the engine's default; receive_interval: decode steps between two looks at new
-    requests; batch_wait: decode steps for which prompts are held back, so that several are computed together.
+    requests; batch_wait: decode steps for which prompts are held back, so that several are computed together;
+    fewer_places: sequences that run at once, below the users.
     """
 
     when: Conditions
@@ -40,6 +41,7 @@ class Server:
     kv: str = ""
     receive_interval: Count = 1
     batch_wait: Count = 0
+    fewer_places: Count = 0
 
 
 @dataclass(frozen=True)

@@ -437,6 +437,27 @@ class TestAutoscaling:
         assert "cold start of 187 s" in over.answer
         json.dumps(scaled.to_dict())
 
+    def test_its_sentence_says_what_the_objectives_rest_on(self, scaled: PlanAnswer) -> None:
+        assert "closed form" in scaled.over_time.answer.partition("Autoscaled")[2]  # type: ignore[union-attr]
+
+    def test_bounds_and_cooldown_are_kept(self) -> None:
+        def scaled(**more: Any) -> Any:
+            made = _plan(autoscale=True, cold_start=[2], **more).over_time
+            assert made is not None
+            assert made.autoscaling is not None
+            return made.autoscaling.policies
+
+        free, most = scaled(), max(each.most for each in scaled())
+        for each in scaled(min_replicas=3, max_replicas=most - 1):
+            assert {count for _, count in each.steps} <= set(range(3, most))
+            assert each.most <= most - 1
+        slow = scaled(cooldown=7200)
+        assert sum(each.changes_per_hour for each in slow) < sum(each.changes_per_hour for each in free)
+        with pytest.raises(InputError, match="max_replicas must be at least min_replicas"):
+            scaled(min_replicas=4, max_replicas=2)
+        with pytest.raises(InputError, match="belongs to autoscaling"):
+            _plan(cooldown=60)
+
     def test_a_longer_cold_start_serves_no_better(self) -> None:
         """A load that doubles within an hour, at the same setting."""
         more = {**SLOW, "profile": [0.3] * 12 + [3.0] * 12, "cold_start": [1, 30]}

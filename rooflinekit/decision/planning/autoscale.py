@@ -24,14 +24,13 @@ from rooflinekit.decision.economics.price import MONTH_HOURS
 from rooflinekit.decision.planning.capacity import Capacity
 from rooflinekit.decision.planning.cost import Tariff, cold_start_s
 from rooflinekit.decision.planning.fleet import Replica, loaded_feels
-from rooflinekit.decision.planning.objective import Objective
 from rooflinekit.decision.planning.profile import Profile
 from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.units import GB
 
-PERIOD_S, COOLDOWN_S, TOLERANCE = 15.0, 300.0, 0.1
-"""As the Horizontal Pod Autoscaler of Kubernetes has them by default: between looks, before a replica goes, and the
-share by which what is wanted has to differ from what there is."""
+PERIOD_S, TOLERANCE = 15.0, 0.1
+"""As the Horizontal Pod Autoscaler of Kubernetes has them by default: between looks, and the share by which what is
+wanted has to differ from what there is."""
 PROVISION_S = 120.0
 PROVISION_NOTE = "a machine comes within 2 minutes (assumption)"
 ENGINE_S = 64.0
@@ -153,7 +152,7 @@ class _Shares:
             feels = loaded_feels(replica, seen, load)
             plain = feels(1.0)
             factors = {each: plain.factor(each.metric, question.deviations) for each in question.slo}
-            within.append([_share(each, feels(factors[each])) for each in question.slo])
+            within.append([each.attained(feels(factors[each])) for each in question.slo])
             answer = replica.answer(seen, load).loaded
             inside.append(load * float(answer.e2e))
         room = 1.0 - question.reserve.headroom
@@ -161,27 +160,37 @@ class _Shares:
         return cls(loads * capacity.used[0], np.array(within).T, np.array(inside), bears, knee)
 
 
-def _share(objective: Objective, felt: Any) -> float:
-    """Share of requests within a limit: the quantile function turned round by bisection; of a mean 0 or 1."""
-    if objective.share is None or not felt.stable:
-        return float(felt.stable and objective.met(felt))
-    low, high = 0.0, 1.0 - 1e-4
-    if felt.value(objective.metric, high) <= objective.limit:
-        return 1.0
-    for _ in range(12):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if felt.value(objective.metric, middle) <= objective.limit else (low, middle)
-    return low
+@dataclass(frozen=True)
+class Bounds:
+    """Replicas that an autoscaler keeps at least and at most, and how long it looks back before one goes [s].
+
+    The default of that is the stabilisation window of Kubernetes' Horizontal Pod Autoscaler.
+    """
+
+    least: int = 1
+    most: float = math.inf
+    cooldown_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.most < self.least:
+            raise WorkloadError(f"max_replicas must be at least min_replicas ({self.least}), not {self.most}")
+
+    @property
+    def looks(self) -> int:
+        """That the cooldown has."""
+        return max(round(self.cooldown_s / PERIOD_S), 1)
 
 
-def autoscaled(capacity: Capacity, profile: Profile, cold: ColdStart, others_s: Sequence[float]) -> Autoscaling:
+def autoscaled(
+    capacity: Capacity, profile: Profile, cold: ColdStart, others_s: Sequence[float], bounds: Bounds
+) -> Autoscaling:
     """Play every policy at every target with each cold start, and keep the cheapest of each that meets the objectives.
 
     The noise is drawn from the seed of the question; all settings see the same requests.
     """
     starts = sorted({cold.seconds, *others_s})
     settings = [(start, policy, target) for start in starts for policy in POLICIES for target in TARGETS]
-    played, hours = _played(capacity, profile, settings)
+    played, hours = _played(capacity, profile, settings, bounds)
     kept = []
     for start in starts:
         for policy in POLICIES:
@@ -195,7 +204,7 @@ def autoscaled(capacity: Capacity, profile: Profile, cold: ColdStart, others_s: 
 
 
 def _played(  # noqa: PLR0915 - one loop over time
-    capacity: Capacity, profile: Profile, settings: Sequence[tuple[float, str, float]]
+    capacity: Capacity, profile: Profile, settings: Sequence[tuple[float, str, float]], bounds: Bounds
 ) -> tuple[list[Scaled], float]:
     """Every setting side by side, look by look."""
     question, shares = capacity.question, _Shares.of(capacity)
@@ -206,13 +215,13 @@ def _played(  # noqa: PLR0915 - one loop over time
     cold = np.array([max(math.ceil(start / PERIOD_S), 1) for start, *_ in settings])
     target = np.array([target for *_, target in settings]) * shares.bears
     kinds = np.array([POLICIES.index(policy) for _, policy, _ in settings])
-    ahead = np.stack([_largest_ahead(rates, int(wait) + round(COOLDOWN_S / PERIOD_S)) for wait in np.unique(cold)])
+    ahead = np.stack([_largest_ahead(rates, int(wait) + bounds.looks) for wait in np.unique(cold)])
     which = np.searchsorted(np.unique(cold), cold)
-    spare, least = capacity.option.parts[0].spare, 1.0
-    ready = np.maximum(np.ceil(rates[0] / target), least)
+    spare, least = capacity.option.parts[0].spare, float(bounds.least)
+    ready = np.clip(np.ceil(rates[0] / target), least, bounds.most)
     backlog = np.zeros(len(settings))
     ring = np.zeros((int(cold.max()) + 1, len(settings)))  # replicas that come at each of the next looks
-    asked = np.tile(ready, (round(COOLDOWN_S / PERIOD_S), 1))  # what was wanted in the cooldown
+    asked = np.tile(ready, (bounds.looks, 1))  # what was wanted in the cooldown
     paid, changes, reversals, direction = (np.zeros(len(settings)) for _ in range(4))
     most, met = ready.copy(), np.zeros((len(question.slo), len(settings)))
     served = np.empty((count, len(settings)), int)
@@ -235,7 +244,7 @@ def _played(  # noqa: PLR0915 - one loop over time
         by_rate = np.maximum(seen[look] / target, np.where(kinds == 2, ahead[which, look] / target, 0.0))
         raw = np.where(kinds == 1, ready * inside * (seen[look] / max(rate, 1e-12)) / aims, by_rate)
         owned = ready + ring.sum(axis=0)
-        now = np.where(np.abs(raw / owned - 1.0) <= TOLERANCE, owned, np.maximum(np.ceil(raw), least))
+        now = np.where(np.abs(raw / owned - 1.0) <= TOLERANCE, owned, np.clip(np.ceil(raw), least, bounds.most))
         asked[look % len(asked)] = now
         more = np.maximum(now - owned, 0.0)
         ring[(look + cold) % len(ring), every] += more

@@ -14,20 +14,21 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, pairwise
 from random import Random
 
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part
+from rooflinekit.decision.planning.mix import HASH_TOKENS, Mix
 from rooflinekit.decision.planning.objective import METRICS, Felt, Objective, chance, missed, slowest
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, refused_fleet
 from rooflinekit.estimation.lengths import LogNormal, cv
 from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.model.types.units import format_time
-from rooflinekit.simulation.arrivals import Arrival, Constant, Gamma, Poisson, Requests, generate
+from rooflinekit.simulation.arrivals import Arrival, Job, Poisson, Requests, generate
 from rooflinekit.simulation.ledger import Sketch
 from rooflinekit.simulation.sessions import SessionSource
-from rooflinekit.simulation.simulate import Load, Setup, serve
+from rooflinekit.simulation.simulate import Load, Scheduler, Setup, serve
 from rooflinekit.simulation.watch import Batches, standard_error
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
@@ -43,6 +44,9 @@ _DRIFT = 0.1  # variation of equal answers of users, who would otherwise march i
 
 _RUNS = 12  # simulations beyond those of the candidates that are asked for
 _TRIES = 6  # simulations of the options of one accelerator beyond that
+_PIECES = 10  # of a run, by which classes have standard errors
+_NOTHING = Spread(lambda share: 0.0, lambda share: 0.0, lambda share: 0.0)
+_OF_EACH, _RARE = 200, 2.0  # requests of each class that are wanted, and how much longer a run is for them at most
 _APART = 0.2  # of formula and simulation, beyond which it is said
 
 
@@ -81,14 +85,50 @@ class Run:
     batches: tuple[Felt, ...] = ()
 
     @classmethod
-    def of(cls, batches: Batches) -> Run:
-        """What a simulation saw."""
+    def of(cls, batches: Batches, classes: Classes | None = None) -> Run:
+        """What a simulation saw, of all requests and of each class."""
         whole = [Sketch.joined(each) for each in zip(*batches.parts, strict=True)]
-        return cls(_felt(whole), whole[0].count, batches.diverges(), tuple(map(_felt, batches.full)))
+        felt, full = _felt(whole), tuple(map(_felt, batches.full))
+        if classes is not None:
+            felt = replace(felt, classes=classes.felt())
+            full = tuple(replace(felt, classes=each) for each in classes.batches())
+        return cls(felt, whole[0].count, batches.diverges(), full)
 
     def error(self, objective: Objective) -> float | None:
         """Standard error of what an objective is about, from the means of batches [s]; None without batches."""
         return standard_error([objective.value(batch) for batch in self.batches])
+
+
+class Classes:
+    """What requests of each class felt that ended after the warm-up [s]: when they ended, TTFT, TPOT, all of it."""
+
+    def __init__(self, names: Sequence[str], start: float) -> None:
+        self._names, self._start = names, start
+        self._seen: list[list[tuple[float, float, float, float]]] = [[] for _ in names]
+
+    def __call__(self, job: Job, now: float, how: str) -> None:
+        """See a request end."""
+        if how == "finished" and now >= self._start:
+            tpot = (now - job.first) / (job.osl - 1) if job.osl > 1 else 0.0
+            self._seen[job.kind].append((now, job.first - job.arrived, tpot, now - job.arrived))
+
+    def felt(self, after: float = 0.0, before: float = math.inf) -> dict[str, Felt]:
+        """Latencies of those that ended between two times; of a class of which none did they are 0."""
+        found = {}
+        for name, seen in zip(self._names, self._seen, strict=True):
+            sketches = [Sketch(), Sketch(), Sketch()]
+            for now, *times in seen:
+                if after <= now < before:
+                    for sketch, time in zip(sketches, times, strict=True):
+                        sketch.add(time)
+            found[name] = _felt(sketches) if sketches[0].count else Felt(dict.fromkeys(METRICS, 0.0), _NOTHING)
+        return found
+
+    def batches(self) -> list[dict[str, Felt]]:
+        """The same in pieces of equal time."""
+        last = max((seen[-1][0] for seen in self._seen if seen), default=self._start)
+        ends = [self._start + (last - self._start) * place / _PIECES for place in range(_PIECES + 1)]
+        return [self.felt(*each) for each in pairwise(ends)]
 
 
 def play(option: Option, question: PlanQuestion, whole: bool = False) -> Played:
@@ -157,8 +197,11 @@ def _alike(part: Part, demand: Demand, seed: int, longer: float) -> Run:
     near = not demand.closed and load > _NEAR * float(loaded.knee)
     counted = min(max(_STEPS * step * rate, _REQUESTS[0]), _REQUESTS[1]) * (_LONG if near else 1.0) * longer
     warm = _WARM * turn
+    if isinstance(demand, Mix):
+        warm = max(warm, _WARM * max(each.osl.mean for each in demand.classes) * step)
+        counted *= min(max(_OF_EACH / (min(demand.shares) * counted), 1.0), _RARE)
     if not demand.closed:
-        comes: Iterator[Arrival] | SessionSource = _open(seen, load, seed)
+        comes: Iterator[Arrival] | SessionSource = seen.arrivals(load, seed)
         if demand.prefixes is not None and (law := demand.prefixes.law) is not None:
             requests = math.ceil(counted + warm * rate)
             comes = SessionSource(law, demand.osl, law.most or 0, rate=load, requests=requests, seed=seed)
@@ -177,7 +220,7 @@ def _pools(option: Option, demand: Demand, seed: int, longer: float) -> Run:
     rate = demand.peak_load * min(counts[0] / first.working, counts[1] / after.working)
     turn = option.feels(demand)(1.0).means.get("e2el", 2.0 * demand.osl.mean * 0.1)
     warm = _WARM * turn
-    return _run(after, demand, _open(demand, rate, seed), setup, longer * _PAIRED / rate + warm, warm, prefill=first)
+    return _run(after, demand, demand.arrivals(rate, seed), setup, longer * _PAIRED / rate + warm, warm, prefill=first)
 
 
 def _replays(option: Option, demand: Demand, seed: int, whole: bool) -> tuple[list[Run], str]:
@@ -254,7 +297,12 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
     typical, longest = float(demand.isl.mean) + float(demand.osl.mean), int(min(demand.longest, 1 << 20))
     sessions = comes if isinstance(comes, SessionSource) else None
     arrivals = iter(()) if isinstance(comes, SessionSource) else comes
-    load = Load(arrivals, typical, longest, users, duration=seconds, sessions=sessions, before=before)
+    classes = Classes([each.name for each in demand.classes], warm) if isinstance(demand, Mix) else None
+    load = Load(arrivals, typical, longest, users, duration=seconds, sessions=sessions, before=before, keep=classes)
+    if isinstance(demand, Mix):
+        cached = any(each.cached for each in demand.classes)
+        setup = replace(setup, scheduler=Scheduler(by_class=demand.by_priority), prefix_cache=cached,
+                        hash_tokens=HASH_TOKENS)  # fmt: skip
     if (kept := part.replica.kept) is not None and demand.prefixes is not None:
         hashed = demand.prefixes.trace.block_tokens
         setup = replace(setup, prefix_cache=True, hash_tokens=hashed, tiers=kept.tiers)
@@ -262,13 +310,7 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
     batches = Batches(warm)
     if serve(part.replica.resolved, load, setup, prefill=first, batches=batches).interrupted:  # half says nothing
         raise KeyboardInterrupt
-    return Run.of(batches)
-
-
-def _open(demand: Demand, rate: float, seed: int) -> Iterator[Arrival]:
-    variation = demand.arrival_cv
-    process = Constant(rate) if variation == 0 else Poisson(rate) if variation == 1 else Gamma(rate, variation)
-    return generate(process, Requests(demand.isl, demand.osl), 1 << 40, seed)
+    return Run.of(batches, classes)
 
 
 @dataclass(frozen=True)
@@ -359,8 +401,7 @@ def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[
         for each in question.slo:
             said, seen = each.value(felt), each.value(played.felt)
             if abs(seen / said - 1.0) > _APART:
-                words = f"{each.statistic} {each.metric.upper()}"
-                notes.append(f"{words}: the formula says {format_time(said)}, the simulation {format_time(seen)}")
+                notes.append(f"{each.what}: the formula says {format_time(said)}, the simulation {format_time(seen)}")
     scenarios = [part.replica.scenario for part in best.parts]
     told = {(key, each[key]): None for each in scenarios for key in ("weights", "kv", "activations") if key in each}
     notes += [f"{key} {value} as asked: what that does to the quality of answers is not weighed" for key, value in told]

@@ -134,7 +134,7 @@ def _rate(part: Part, demand: Demand) -> float:
 
 def _pieces(part: Part, demand: Demand, tariff: Tariff) -> tuple[float, float, float]:
     """USD an hour of the part, times a million, over tokens of a request: cached input, input, output."""
-    traffic = part.replica.traffic(demand)
+    traffic = part.replica.lengths(demand)
     hour = part.gpus * (tariff.price(part.replica.gpu) or 0.0) * MILLION
     running = (
         float(part.replica.answer(demand, part.mean_load(demand)).loaded.running) if part.role != "prefill" else 1.0
@@ -158,7 +158,7 @@ def fleet_watts(parts: Sequence[Part], demand: Demand, pue: float, peak: bool = 
         if predictor.plan.system.accelerator.power is None:
             return None
         loaded = part.replica.answer(demand, part.load(demand) if peak else part.mean_load(demand)).loaded
-        tokens = served_energy(predictor, part.replica.traffic(demand), loaded)
+        tokens = served_energy(predictor, part.replica.lengths(demand), loaded)
         assert tokens is not None
         if part.role == "prefill":
             tokens = replace(tokens, step=Energy(), step_seconds=0.0)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, Shared, shared_times
@@ -29,6 +32,7 @@ class SharedCurve:
     rows: list[tuple[float, ...]]
     request: float
     mixes: bool
+    classes: tuple[SharedCurve, ...] = ()  #: that it is the mean of
 
     def __call__(self, running: Numeric) -> Shared:
         """The times of `running` sequences in flight (at least 1; beyond the table those of its end)."""
@@ -52,8 +56,6 @@ def tabulate(predictor: Predictor, isl: float, osl: float, most: float, cached: 
     >>> abs(curve(32.0).step.expected / worked_out.step.expected - 1.0) < 1e-12
     True
     """
-    import numpy as np  # noqa: PLC0415 - one operating point does without
-
     grid = [at for count in range(1, int(min(most, _DENSE))) for at in (float(count), count + _BEYOND)]
     grid.append(float(int(min(most, _DENSE))))
     while grid[-1] < most:
@@ -62,3 +64,19 @@ def tabulate(predictor: Predictor, isl: float, osl: float, most: float, cached: 
     columns: list[Any] = [getattr(getattr(times, kind), part) for kind in _KINDS for part in ENDS]
     table: Array = np.stack([np.broadcast_to(np.asarray(column, float), len(grid)) for column in columns])
     return SharedCurve(grid, [tuple(row) for row in table.T.tolist()], float(times.request), times.mixes)
+
+
+def blended(parts: Sequence[SharedCurve], prompts: Sequence[float], decodes: Sequence[float]) -> SharedCurve:
+    """The curve of several classes of requests together, from those of each by itself, on one grid.
+
+    prompts: share of each in the prompts; decodes: in the sequences that decode. A step takes the mean over what
+    decodes, since its time grows in proportion to the tokens held; all else the mean over prompts.
+    """
+    first = parts[0]
+    table = np.array([part.rows for part in parts])
+    ends = len(ENDS)
+    steps = np.tensordot(np.array(decodes), table[:, :, :ends], 1)
+    others = np.tensordot(np.array(prompts), table[:, :, ends:], 1)
+    rows = [tuple(row) for row in np.hstack([steps, others]).tolist()]
+    request = sum(share * part.request for share, part in zip(prompts, parts, strict=True))
+    return SharedCurve(first.grid, rows, request, first.mixes, tuple(parts))

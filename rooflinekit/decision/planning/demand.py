@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.decision.planning.objective import METRICS, Objective
+from rooflinekit.decision.planning.curve import SharedCurve, tabulate
+from rooflinekit.decision.planning.objective import METRICS, Felt, Objective
 from rooflinekit.decision.planning.prefixes import Prefixes
 from rooflinekit.estimation.lengths import Empirical, Fixed, Length, Longer, cv, longer, parse_length
-from rooflinekit.model.traffic.closed_form import Traffic
-from rooflinekit.model.traffic.question import LoadQuestion
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.closed_form import Times, Traffic
+from rooflinekit.model.traffic.question import LoadAnswer, LoadQuestion
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError
+from rooflinekit.simulation.arrivals import Arrival, Constant, Gamma, Poisson, Requests, generate
 from rooflinekit.simulation.reuse import ROUTERS
 from rooflinekit.simulation.sessions import SessionSource, parse_sessions, session_trace
 from rooflinekit.simulation.tiers import read_tiers
@@ -121,6 +124,25 @@ class Demand:
     def unit(self) -> str:
         """Of a load."""
         return "users" if self.closed else "requests/s"
+
+    @property
+    def lengths(self) -> Traffic:
+        """Mean lengths of what is paid for."""
+        return self.traffic
+
+    def tabulated(self, predictor: Predictor, most: float) -> SharedCurve:
+        """Shared times of its requests on a deployment, up to so many sequences."""
+        return tabulate(predictor, self.isl.mean, self.osl.mean, most)
+
+    def told_apart(self, felt: Felt, answer: LoadAnswer, times: Times) -> Felt:
+        """With what each class of requests feels; here there is one."""
+        return felt
+
+    def arrivals(self, rate: float, seed: int) -> Iterator[Arrival]:
+        """Requests as long as these at another rate [1/s], without end."""
+        variation = self.arrival_cv
+        process = Constant(rate) if variation == 0 else Poisson(rate) if variation == 1 else Gamma(rate, variation)
+        return generate(process, Requests(self.isl, self.osl), 1 << 40, seed)
 
     def thinned(self, replicas: float) -> Demand:
         """What one of `replicas` sees whose requests are drawn at random: gaps with c² = 1 + (c₀² − 1)/n.

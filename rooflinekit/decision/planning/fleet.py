@@ -81,6 +81,10 @@ class Replica:
         """What comes, with what the prefix cache finds of a mean prompt."""
         return demand.traffic if self.kept is None else replace(demand.traffic, cached=self.kept.cached)
 
+    def lengths(self, demand: Demand) -> Traffic:
+        """The same as it is paid for."""
+        return demand.lengths if self.kept is None else self.traffic(demand)
+
     def answer(self, demand: Demand, load: float) -> LoadAnswer:
         """The closed form at this load, from the table."""
         loop = None if demand.closed else self._open(self.traffic(demand))
@@ -92,7 +96,8 @@ class Replica:
 
     def feel(self, demand: Demand, load: float) -> Felt:
         """The latencies at this load; what comes from tiers delays the first token."""
-        felt = feel(self.answer(demand, load))
+        answer = self.answer(demand, load)
+        felt = demand.told_apart(feel(answer), answer, self.times)
         if self.kept is None or not self.kept.late or not felt.stable:
             return felt
         late, times = self.kept.late, felt.times
@@ -149,8 +154,7 @@ def remembering(base: Replica, demand: Demand, tiers: tuple[CacheTier, ...], rep
 def _tabulated(scenario: dict[str, Any], resolved: Resolved, demand: Demand) -> Replica:
     room = _room(resolved.predictor, demand)
     reach = math.ceil(_REACH * room)
-    curve = tabulate(resolved.predictor, demand.isl.mean, demand.osl.mean, reach)
-    return Replica(scenario, resolved, curve, room, reach)
+    return Replica(scenario, resolved, demand.tabulated(resolved.predictor, reach), room, reach)
 
 
 def _room(predictor: Predictor, demand: Demand) -> float:

@@ -28,11 +28,12 @@ _LEAST, _MOST = 0.5, 0.999  # percentiles: below the median nobody promises, abo
 
 @dataclass(frozen=True)
 class Objective:
-    """A limit on the mean (`share` None) or a percentile of a latency [s]."""
+    """A limit on the mean (`share` None) or a percentile of a latency [s], `of` one class of the requests or of all."""
 
     metric: str
     share: float | None
     limit: float
+    of: str = ""
 
     @property
     def statistic(self) -> str:
@@ -41,11 +42,32 @@ class Objective:
 
     def __str__(self) -> str:
         value = f"{self.limit:g} s" if self.limit >= 1.0 else f"{self.limit * 1e3:g} ms"
-        return f"{self.statistic} {self.metric.upper()} <= {value}"
+        return f"{self.what} <= {value}"
+
+    @property
+    def what(self) -> str:
+        """`p95 TTFT`, or `chat p95 TTFT`."""
+        return " ".join(filter(None, (self.of, self.statistic, self.metric.upper())))
 
     def value(self, felt: Felt) -> float:
         """What is felt of it [s]."""
-        return felt.value(self.metric, self.share)
+        return (felt.classes[self.of] if self.of else felt).value(self.metric, self.share)
+
+    def attained(self, felt: Felt) -> float:
+        """Share of requests within the limit, up to 0.9999; of a mean 0 or 1.
+
+        The quantile function is turned round by bisection.
+        """
+        felt = felt.classes[self.of] if self.of else felt
+        if self.share is None or not felt.stable:
+            return float(felt.stable and felt.value(self.metric, None) <= self.limit)
+        low, high = 0.0, 1.0 - 1e-4
+        if felt.value(self.metric, high) <= self.limit:
+            return 1.0
+        for _ in range(12):
+            middle = (low + high) / 2.0
+            low, high = (middle, high) if felt.value(self.metric, middle) <= self.limit else (low, middle)
+        return low
 
     def met(self, felt: Felt) -> bool:
         """Whether it holds."""
@@ -57,12 +79,14 @@ class Felt:
     """Latencies of a load on a deployment: means and quantile functions [s]; infinite without a steady state.
 
     spans: ends of the 90 % interval of each metric's mean over what is expected; without a calibration there is none.
+    classes: the same of each class of requests, where there are several.
     """
 
     means: Mapping[str, float]
     times: Spread
     stable: bool = True
     spans: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    classes: Mapping[str, Felt] = field(default_factory=dict)
 
     def value(self, metric: str, share: float | None) -> float:
         """A mean (`share` None) or a quantile [s]."""
@@ -77,7 +101,8 @@ class Felt:
         """The same with every time `factor` times as long."""
         times = (self.times.ttft, self.times.tpot, self.times.e2e)
         longer = Spread(*(lambda share, time=time: factor * time(share) for time in times))
-        return Felt({key: factor * mean for key, mean in self.means.items()}, longer, self.stable, self.spans)
+        classes = {name: each.stretched(factor) for name, each in self.classes.items()}
+        return Felt({key: factor * mean for key, mean in self.means.items()}, longer, self.stable, self.spans, classes)
 
     def factor(self, metric: str, deviations: float) -> float:
         """Times of a metric over the expected ones, so many standard deviations up the calibrated interval."""
@@ -109,7 +134,8 @@ def slowest(felts: Sequence[Felt]) -> Felt:
     )
     ends = {key: [felt.spans[key] for felt in felts] for key in METRICS if all(key in felt.spans for felt in felts)}
     spans = {key: (min(low for low, _ in each), max(high for _, high in each)) for key, each in ends.items()}
-    return Felt(means, times, all(felt.stable for felt in felts), spans)
+    classes = {name: slowest([felt.classes[name] for felt in felts]) for name in felts[0].classes}
+    return Felt(means, times, all(felt.stable for felt in felts), spans, classes)
 
 
 Feels = Callable[[float], Felt]

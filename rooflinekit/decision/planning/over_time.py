@@ -17,6 +17,7 @@ from rooflinekit.decision.planning.autoscale import (
     ENGINE_NOTE,
     PROVISION_NOTE,
     Autoscaling,
+    Bounds,
     Scaled,
     autoscaled,
     read_cold_start,
@@ -199,7 +200,10 @@ def _autoscaling(question: PlanQuestion, course: Course, capacity: Capacity) -> 
     minutes = course.scaling.get("cold_start") or _COLD_STARTS
     several = [minutes] if isinstance(minutes, int) else minutes
     question.progress("policies", 0, 1)
-    return autoscaled(capacity, course.profile, cold, [60.0 * whole_number(each, "cold_start") for each in several])
+    given = {"least": "min_replicas", "most": "max_replicas", "cooldown_s": "cooldown"}
+    bounds = Bounds(**{key: course.scaling[name] for key, name in given.items() if name in course.scaling})
+    starts = [60.0 * whole_number(each, "cold_start") for each in several]
+    return autoscaled(capacity, course.profile, cold, starts, bounds)
 
 
 def _tco(
@@ -303,8 +307,9 @@ def _scaled_words(made: OverTime, scaling: Autoscaling) -> str:
     below = 1.0 - best.gpu_hours_per_month / made.months[0].peak_gpu_hours
     return (
         f"Autoscaled by {best.policy} at {best.target:.0%} of what a replica bears it takes {_price(best)} a month "
-        f"with {start}, {below:.0%} below the fleet for the peak, and the objectives hold "
-        f"over the {scaling.played_h:g} h played; {', '.join(costs)}."
+        f"with {start}, {below:.0%} below the fleet for the peak. "
+        f"Its objectives hold over the {scaling.played_h:g} h played by the closed form at each look, which draws no "
+        f"single request; {', '.join(costs)}."
     )
 
 

@@ -58,7 +58,9 @@ _NAMES = {
 """Options whose parts have names of their own here: there may be several."""
 
 _OVER_TIME = {"profile", "growth", "months", "tco"}
-_SCALING = ("cold_start", "provision", "weights_from", "engine_start")
+_SCALING = (
+    "cold_start", "provision", "weights_from", "engine_start", "min_replicas", "max_replicas", "cooldown",
+)  # fmt: skip
 _ROLES = {"prefill": "prefill ", "decode": "decode "}
 _SHARES = (0.5, 0.9, 0.95, 0.99)
 _STATISTICS = ("mean", "p50", "p95", "p99")
@@ -430,6 +432,8 @@ def read_question(
     Raises InputError (and its kinds) for anything that makes no sense.
     """
     given = {_NAMES.get(key, key): value for key, value in read(Plan, scenario).items()}
+    if "classes" in given:
+        raise InputError("classes of requests have a plan of their own: plan_classes(FILE, MODEL), or --classes")
     if given.pop("aggregated_only", False):
         given["disaggregated"] = False
     if given.keys() & _OVER_TIME:
@@ -582,8 +586,8 @@ def plan(
     found = search(question)
     order = ranked(question, found)
     if not order:
-        raise _nothing(question, found)
-    candidates = [_candidate(question, entry) for entry in order]
+        raise nothing_found(question, found)
+    candidates = [candidate_of(question, entry) for entry in order]
     best = candidates[0]
     lost = [replace(each, lost=lost_in_words(each, best, question.demand)) for each in candidates[1:]]
     median = None if found.interrupted else _median(question, order[0])
@@ -616,7 +620,7 @@ def plan(
     )
 
 
-def _nothing(question: PlanQuestion, found: Found) -> DoesNotFitError | InfeasibleError:
+def nothing_found(question: PlanQuestion, found: Found) -> DoesNotFitError | InfeasibleError:
     """Why there is no plan, how near the best comes, and what stands in the way."""
     slo = ", ".join(map(str, question.slo))
     if found.near and not found.able:
@@ -644,7 +648,8 @@ def _nothing(question: PlanQuestion, found: Found) -> DoesNotFitError | Infeasib
     return DoesNotFitError(f"no deployment holds {question.model}; {tried or 'nothing was left to try'}")
 
 
-def _candidate(question: PlanQuestion, entry: Ranked) -> Candidate:
+def candidate_of(question: PlanQuestion, entry: Ranked) -> Candidate:
+    """A ranked option with its fleets, cost, latencies and probabilities."""
     demand, option, played = question.demand, entry.option, entry.played
     feels = option.feels(demand)
     felt = feels(1.0)
@@ -657,7 +662,8 @@ def _candidate(question: PlanQuestion, entry: Ranked) -> Candidate:
     for each, factor in (means | asked).items():
         if each.metric in felt.spans and felt.stable:
             ends = [each.value(feels(felt.factor(each.metric, end))) * factor for end in (-SIGMAS, SIGMAS)]
-            interval[f"{each.statistic}_{each.metric}_ms".removeprefix("mean_")] = [*map(_ms, ends)]
+            of = f"{each.of}_" if each.of else ""
+            interval[of + f"{each.statistic}_{each.metric}_ms".removeprefix("mean_")] = [*map(_ms, ends)]
     return Candidate(
         kind=option.kind,
         fleets=tuple(_fleet(question, part, option.parts[0].replica) for part in option.parts),

@@ -74,13 +74,15 @@ def fit_form(
     Raises MissingExtraError without scipy.
     """
     usual = prior.form if prior else type(start)() if start else FORMS[rows.family]()
-    variants = [start] if start else _choices(usual) if prior is None or prior.distant else [usual]
-    start = variants[0]
-    free = [name for name, bound in parameters(start).items() if not bound.choices]
+    tried = {} if start or (prior and not prior.distant) else parameters(usual)
+    free = [name for name, bound in parameters(usual).items() if not bound.choices]
     weights = np.sqrt(rows.counts) * (np.sqrt(rows.time / rows.time.mean()) if weigh else 1.0)
     problem = _Problem(rows, system, prior, weights)
-    fits = [problem.solve(variant, free) for variant in variants]
-    best = min(fits, key=lambda fit: fit.cost)
+    best = problem.solve(start or usual, free)
+    for name, bound in tried.items():
+        others = [value for value in bound.choices if value != getattr(best.form, name)]
+        fits = [problem.solve(replace(usual, **_chosen(best.form) | {name: value}), free) for value in others]  # type: ignore[type-var]
+        best = min([best, *fits], key=lambda fit: fit.cost)
     frozen: list[str] = []
     while unpinned := [name for name in free if name not in frozen and not _pinned(best, name)]:
         frozen += unpinned
@@ -89,12 +91,9 @@ def fit_form(
     return replace(best, frozen=tuple(frozen))
 
 
-def _choices(form: TimeForm) -> list[TimeForm]:
-    named = {name: bound.choices for name, bound in parameters(form).items() if bound.choices}
-    forms = [form]
-    for name, values in named.items():
-        forms = [replace(each, **{name: value}) for each in forms for value in values]  # type: ignore[type-var]
-    return forms
+def _chosen(form: TimeForm) -> dict[str, Any]:
+    """Its discrete parameters."""
+    return {name: getattr(form, name) for name, bound in parameters(form).items() if bound.choices}
 
 
 def _pinned(fit: FormFit, name: str) -> bool:
@@ -176,7 +175,8 @@ REGIMES: dict[Family, tuple[str, tuple[float, ...]]] = {
     "moe": ("tokens", (16.0, 128.0, 1024.0)),
     "collective": ("bytes", (2.0**15, 2.0**23)),
     **dict.fromkeys(
-        ("elementwise", "kv_append", "embedding", "sampling", "linear_attention"), ("traffic", (2.0**17, 2.0**23))
+        ("elementwise", "kv_append", "embedding", "sampling", "linear_attention", "sparse_attention"),
+        ("traffic", (2.0**17, 2.0**23)),
     ),
 }
 """The shape that tells small from large, and where: launch bound, in between, bound by memory or compute."""
@@ -432,7 +432,7 @@ def build_calibration(
             continue
         near = donor.families.get(key) or donor.families[group.family]
         reach = Reach.of(donor, near, group.family, distant)
-        carried[key] = found = carry(near, group.rows(), System.of(accelerator), group.source, reach)
+        carried[key] = found = carry(near, group.rows(donor), System.of(accelerator), group.source, reach)
         if found.fit is None:
             notes.append(
                 f"{key}: the donor's fit is kept; it is off by {found.donor:.1%}, and by {found.error:.1%} after "

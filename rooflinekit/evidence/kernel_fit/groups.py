@@ -12,16 +12,20 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import takewhile
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.evidence.kernel_fit.layers import layer_rows
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, Measured, measured_rows, number_formats
+from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
-from rooflinekit.model.types.errors import SpecError
-from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.errors import DtypeError, SpecError
+from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.kernel import Family
+from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.files import json_lines
 
@@ -59,15 +63,18 @@ _COLLECTIVE_LIBRARIES = ("nccl", "oneccl")  # which have no other mode
 _PRODUCT: dict[str, tuple[str, ...]] = {
     "encoder_attention": (), "mla_bmm": ("op",), "quantize": ("op",),
     "linear_attention": ("family", "part", "phase", "kernel"),
+    **dict.fromkeys(("dsa_module", "dsv4_module", "msa_module", "mla_module_decode", "mla_module_prefill"),
+                    ("kind", "gemm_dtype", "phase", "kv_dtype", "kernel")),
 }  # fmt: skip
 """Columns that say which of an operation's kernels a row is."""
 _WORDS: dict[str, tuple[str, ...]] = {
     "gpu": (), "engine": (), "dtype": (), "kv_dtype": (), "routing": ("balanced", "random", "power_law_1.2"),
     "collective": ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "custom_all_reduce"),
     "mode": ("eager", "graph"), "kind": (),
-    "product": (),
+    "product": (), "model_dims": (), "gemm_dtype": (), "phase": ("decode", "prefill"),
 }  # fmt: skip
 
+_FROM_ZERO = ("prefix", "indexer")
 _AT_MOST = (("kv_heads", "heads"), ("top_k", "experts"))
 _PAIR = 2
 _PLAIN = ("balanced", "random", "greedy", "plain")
@@ -220,8 +227,11 @@ class Group:
             return self
         return replace(self, named=self.named | {"dtype": "fp8_a16"}, table=self.table.assign(dtype="fp8_a16"))
 
-    def rows(self) -> Measured:
-        """The rows as kernels with their measured times."""
+    def rows(self, calibration: Calibration | None = None) -> Measured:
+        """The rows as kernels with their measured times; a calibration says what surrounds the attention of a layer."""
+        if self.family == "sparse_attention":
+            system = System.of(load_accelerator(self.gpu).value)
+            return layer_rows(self.table, self.operation, system, calibration)
         return measured_rows(self.table, self.operation)
 
 
@@ -266,7 +276,7 @@ def read_kernel_tables(path: Path, dropped: Counter[str] | None = None) -> Itera
         return
     table = read_table(path)
     if path.stem in _PRODUCT and "product" not in table and not table.empty:
-        table = _with_product(table, _PRODUCT[path.stem])
+        table = _with_product(path.stem, table)
     if "op" not in table and path.stem not in OPERATIONS:
         raise SpecError(f"{path}: no column 'op', and the file name is not one of {', '.join(OPERATIONS)}")
     if table.empty:
@@ -277,13 +287,27 @@ def read_kernel_tables(path: Path, dropped: Counter[str] | None = None) -> Itera
             yield str(operation), kept.assign(engine=kept["engine"].str.lower()).reset_index(drop=True)
 
 
-def _with_product(table: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame:
-    """With those columns as one, `product`, and 16 bit where the table does not say."""
+def _with_product(name: str, table: pd.DataFrame) -> pd.DataFrame:
+    """With the columns that tell kernels apart as one, `product`, and 16 bit where the table does not say."""
+    first, whole, last = name.partition("_module")
+    if whole:  # dsa_module, mla_module_decode: the name says what no column does
+        absent = {"kind": first, "phase": last.removeprefix("_")}
+        table = table.assign(**{column: word for column, word in absent.items() if column not in table})
     joined: Any = "encoder"
-    for place, name in enumerate(column for column in columns if column in table):
-        joined = joined + "_" + table[name].astype(str) if place else table[name].astype(str)
-    dtype = table.get("dtype", "bfloat16")
-    return table.drop(columns="op", errors="ignore").assign(product=joined, dtype=dtype)
+    for place, column in enumerate(column for column in _PRODUCT[name] if column in table):
+        words = table[column].astype(str)
+        words = words.map(_format_name) if column.endswith("dtype") else words
+        joined = joined + "_" + words if place else words
+    return table.drop(columns="op", errors="ignore").assign(product=joined, dtype=table.get("dtype", "bfloat16"))
+
+
+@cache
+def _format_name(text: str) -> str:
+    """A number format as calibrations call it; what none is called stays, and is refused when it is read."""
+    try:
+        return parse_dtype(text).value
+    except DtypeError:
+        return text
 
 
 def checked_table(path: Path, operation: str, table: pd.DataFrame, dropped: Counter[str] | None) -> pd.DataFrame:
@@ -320,8 +344,10 @@ def _flaws(operation: str, table: pd.DataFrame, needed: Sequence[str]) -> Iterat
             continue
         values[name] = _numbers(table[name])
         whole = name != "latency_us"
-        wrong = ~(values[name] > 0) | (whole & (values[name] % 1 != 0))
-        yield name, wrong, "a whole number above 0" if whole else "a time above 0"
+        least = 0 if name in _FROM_ZERO else 1
+        wrong = ~(values[name] >= least if whole else values[name] > 0) | (whole & (values[name] % 1 != 0))
+        yield name, wrong, f"a whole number of at least {least}" if whole and not least else (
+            "a whole number above 0" if whole else "a time above 0")  # fmt: skip
     for name, limit in _AT_MOST:
         if name in values and limit in values:
             yield name, values[name] > values[limit], f"at most {limit}"

@@ -342,6 +342,10 @@ def _quantise(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     return Kernel("quantise", "elementwise", 1, dtype, activation_bytes=moved, shape=RowsShape(m), variant=variant)
 
 
+def _whole_layer(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    raise SpecError("rows of whole layers are read with their accelerator: layers.layer_rows")
+
+
 class KernelTable(NamedTuple):
     """What the rows of one operation are, and what its columns say; columns are listed in one text.
 
@@ -357,6 +361,12 @@ class KernelTable(NamedTuple):
     variant: str = ""
 
 
+def _layers(needed: str) -> KernelTable:
+    """A table of whole attention layers."""
+    return KernelTable("sparse_attention", _whole_layer, needed, "model_dims heads seq_len prefix", "product")
+
+
+_MODULE = "dtype kv_dtype gemm_dtype product batch seq_len heads"
 _HEADS = "heads kv_heads head_dim"
 _CACHED = f"dtype kv_dtype batch seq_len {_HEADS}"
 _LATENT_CACHED, _LATENT_SHAPE = "dtype kv_dtype batch seq_len heads", "heads seq_len"
@@ -390,5 +400,10 @@ OPERATIONS = {
         "linear_attention", _linear, "dtype product batch seq_len k_heads v_heads head_k_dim head_v_dim d_conv",
         "k_heads v_heads head_k_dim head_v_dim", "product",
     ),
+    "dsa_module": _layers(f"{_MODULE} model_dims indexer phase prefix"),
+    "dsv4_module": _layers(f"{_MODULE} model_dims compress_ratio phase prefix"),
+    "msa_module": _layers(f"{_MODULE} model_dims phase prefix"),
+    "mla_module_decode": _layers(_MODULE),
+    "mla_module_prefill": _layers(_MODULE),
 }  # fmt: skip
 """Kernel tables by the name of their operation."""

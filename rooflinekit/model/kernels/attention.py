@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 
 from rooflinekit.model.graph.symbol import about, formula, named, quantity
 from rooflinekit.model.kernels.collective import Tiers, collective_kernel
@@ -12,7 +12,7 @@ from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed
 from rooflinekit.model.types.batch import Sequences
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.kernel import AttentionShape, Family, GemmShape, Kernel, RowsShape
+from rooflinekit.model.types.kernel import AttentionShape, Family, GemmShape, Kernel, RowsShape, SparseShape
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.numeric import Numeric, minimum
 
@@ -147,6 +147,26 @@ def _launch(
     )
 
 
+def sparse_kernel(kernel: Kernel, phase: Sequences, label: str, held: Numeric, **work: Numeric) -> Kernel:
+    """A kernel of attention to chosen keys; `label` is what a calibration calls it, `work` fields of SparseShape."""
+    base = kernel.shaped(AttentionShape)
+    sizes = {entry.name: getattr(base, entry.name) for entry in fields(base)}
+    sizes["keys"] = named(phase.keys_read() / phase.sequences, "T", "keys of each sequence")
+    parts = dict.fromkeys(("core_flops", "chosen", "index_flops", "scores", "tiles"), 0.0) | work
+    return replace(kernel, family="sparse_attention", variant=label, shape=SparseShape(**sizes, held=held, **parts))
+
+
+def sparse_label(layer: str, step: Step, phase: Sequences) -> str:
+    """What a calibration calls such a kernel: kind of layer and weights, phase, cache.
+
+    >>> from rooflinekit.model.types.batch import Batch
+    >>> decoding = Batch.decode(1.0, 8.0)
+    >>> sparse_label("dsa_fp8_block", Step(decoding, Dtype.BF16, Dtype.FP8), decoding.decoding)
+    'dsa_fp8_block_decode_fp8'
+    """
+    return f"{layer}_{'prefill' if phase is step.batch.prefilling else 'decode'}_{step.kv.value}"
+
+
 @dataclass(frozen=True, slots=True)
 class KVAppend(Operation):
     """Write the new tokens' keys and values (or latents) into the cache."""
@@ -231,6 +251,7 @@ class LatentUpProjection(Operation):
     weight: Dtype
     compute: Dtype
     policy: KVPolicy = FULL
+    absorbed: bool = False  #: prompts are absorbed too, as attention to chosen keys is
 
     @property
     def weights(self) -> tuple[Weights, ...]:
@@ -239,7 +260,7 @@ class LatentUpProjection(Operation):
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One GEMM over the keys of the prefilling sequences."""
-        if step.batch.prefilling is None:
+        if step.batch.prefilling is None or self.absorbed:
             return []
         keys = step.batch.prefilling.keys_read(self.policy.in_prefill(None))
         m, n, k = keys, self.heads * (self.nope_dim + self.v_dim), self.kv_rank
@@ -255,7 +276,8 @@ class LatentUpProjection(Operation):
 class LatentCore(Operation):
     """MLA attention: 192/128-wide heads in prefill; one shared 576-wide latent "head" in absorbed decode.
 
-    With `top_k`, each query attends to that many keys at most (DeepSeek-V3.2 sparse attention).
+    With `top_k`, each query attends to that many keys at most, absorbed in prefill too: keys that differ from query to
+    query are read from the latents (DeepSeek-V3.2; FlashMLA's sparse kernels).
     """
 
     heads: int = field(metadata=about("H", "heads here"))
@@ -265,6 +287,7 @@ class LatentCore(Operation):
     v_dim: int = field(metadata=about("d_v", "width of a value"))
     top_k: int | None = None
     policy: KVPolicy = FULL
+    layer: str = ""  #: what a calibration calls a layer of its kind
 
     grows = True
 
@@ -280,12 +303,31 @@ class LatentCore(Operation):
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch for the prefilling sequences, one for the decoding ones."""
+        if self.layer:
+            return [self._sparse(step, phase, count) for phase in step.batch.phases]
         phases = (self._prefill, step.batch.prefilling), (self._decode, step.batch.decoding)
         return [launch(step, phase, count) for launch, phase in phases if phase is not None]
 
+    def _sparse(self, step: Step, phase: Sequences, count: int) -> Kernel:
+        """Absorbed, over the keys that each query chose; all together read no more than there are."""
+        latent, prompts = self.kv_rank + self.rope_dim, phase is step.batch.prefilling
+        cached = latent * step.kv.bytes
+        pairs = phase.pairs(self.policy.in_prefill(self.top_k)) if prompts else self._chosen(phase)
+        keys = minimum(phase.keys_read(), pairs)
+        heads, widths = (self.heads, 1), (latent, self.kv_rank)
+        kernel = _launch(step, phase, "attention", "sparse_attention", count, (pairs, keys), heads, widths, cached)
+        held, chosen = (cache_read_bytes(each, cached) for each in (phase.keys_read(), pairs))
+        tiles = phase.tokens * -(-self.heads // 64)
+        label = sparse_label(self.layer, step, phase)
+        return sparse_kernel(kernel, phase, label, held, core_flops=kernel.flops, chosen=chosen, tiles=tiles)
+
+    def _chosen(self, phase: Sequences) -> Numeric:
+        return self.policy.seen(phase, self.top_k, vectors=1)[0]
+
     def _prefill(self, step: Step, phase: Sequences, count: int) -> Kernel:
         """Up-projected keys and values of every head are read, and of the cache the rotary part."""
-        pairs, keys = phase.pairs(self.policy.in_prefill(self.top_k)), phase.keys_read(self.policy.in_prefill(None))
+        limit = self.policy.in_prefill(None)
+        pairs, keys = phase.pairs(limit), phase.keys_read(limit)
         heads, widths, rotary = (self.heads, 1), (self.qk_dim, self.v_dim), self.rope_dim * step.kv.bytes
         core = _launch(step, phase, "attention", "mla_prefill", count, (pairs, keys), heads, widths, rotary)
         read = up_projected_bytes(keys, self.heads, self.nope_dim, self.v_dim, step.stream.bytes)
@@ -293,11 +335,55 @@ class LatentCore(Operation):
 
     def _decode(self, step: Step, phase: Sequences, count: int) -> Kernel:
         latent = self.kv_rank + self.rope_dim
-        pairs, keys = self.policy.seen(phase, self.top_k, vectors=1)
-        if self.top_k is not None:
-            keys = minimum(phase.keys_read(), pairs)  # no more than all queries choose together
+        pairs, keys = self.policy.seen(phase, None, vectors=1)
         heads, widths, cached = (self.heads, 1), (latent, self.kv_rank), latent * step.kv.bytes
         return _launch(step, phase, "attention", "mla_decode", count, (pairs, keys), heads, widths, cached)
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenCore(Operation):
+    """Attention over a window of tokens and over chosen keys, each of which stands for `ratio` tokens.
+
+    MiniMax-M3: blocks of keys and values of grouped-query heads; DeepSeek-V4: a window, and compressed keys that are
+    their own values. Without `top_k` all keys are seen, without `ratio` the window alone.
+    """
+
+    heads: int = field(metadata=about("H", "query heads here"))
+    kv_heads: int = field(metadata=about("K", "KV heads here"))
+    head_dim: int = field(metadata=about("d", "width of a head"))
+    cached: int = field(metadata=about("e", "elements cached of a key here"))
+    layer: str  #: what a calibration calls a layer of its kind
+    ratio: int = quantity("c", "tokens that a key stands for; 0: none", default=1)
+    top_k: int | None = None
+    window: int | None = None
+    sinks: int = 0  #: learned logits
+
+    grows = True
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """The sinks."""
+        return (Weights("attention", (self.sinks,), Dtype.FP32),) if self.sinks else ()
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """One launch a phase."""
+        return [self._core(step, phase, count) for phase in step.batch.phases]
+
+    def _core(self, step: Step, phase: Sequences, count: int) -> Kernel:
+        pairs: Numeric = 0.0 if self.window is None else phase.pairs(self.window)
+        held: Numeric = 0.0 if self.window is None else phase.keys_read(self.window)
+        if self.ratio:
+            reach = None if self.top_k is None else self.top_k * self.ratio
+            pairs = pairs + phase.pairs(reach) / self.ratio
+            held = held + phase.keys_read() / self.ratio
+        heads, widths = (self.heads, self.kv_heads), (self.head_dim, self.head_dim)
+        size, seen = self.cached * step.kv.bytes, (pairs, minimum(held, pairs))
+        kernel = _launch(step, phase, "attention", "sparse_attention", count, seen, heads, widths, size)
+        return sparse_kernel(
+            kernel, phase, sparse_label(self.layer, step, phase), cache_read_bytes(held, size),
+            core_flops=kernel.flops, chosen=cache_read_bytes(pairs, size),
+            tiles=phase.tokens * self.kv_heads * -(-(self.heads // self.kv_heads) // 64),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,30 +396,26 @@ class IndexScores(Operation):
     heads: int = field(metadata=about("H", "heads of the indexer"))
     head_dim: int = field(metadata=about("d", "width of an index key"))
     dtype: Dtype
+    layer: str = ""  #: what a calibration calls a layer of its kind
+    ratio: int = quantity("c", "tokens that an index key stands for", default=1)
 
     grows = True
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One pass over the index keys of all sequences, and the selection of the best."""
-        launches = []
-        for phase in step.batch.phases:
-            pairs, keys = phase.pairs(), phase.keys_read()
-            launches.append(
-                Kernel(
-                    "index_scores",
-                    "attention_prefill" if phase is step.batch.prefilling else "attention_decode",
-                    count,
-                    self.dtype,
-                    flops=index_flops(pairs, self.heads, self.head_dim),
-                    kv_read_bytes=cache_read_bytes(keys, index_key_bytes(self.head_dim, self.dtype)),
-                    activation_bytes=index_activation_bytes(
-                        phase.tokens, pairs, self.heads, self.head_dim, self.dtype.bytes
-                    ),
-                    shape=_shape(phase, (pairs, keys), self.heads, 1, self.head_dim),
-                    variant=self.dtype.value,
-                )
-            )
-        return launches
+        return [self._scores(step, phase, count) for phase in step.batch.phases]
+
+    def _scores(self, step: Step, phase: Sequences, count: int) -> Kernel:
+        pairs, keys = phase.pairs() / self.ratio, phase.keys_read() / self.ratio
+        flops = index_flops(pairs, self.heads, self.head_dim)
+        read = cache_read_bytes(keys, index_key_bytes(self.head_dim, self.dtype))
+        moved = index_activation_bytes(phase.tokens, pairs, self.heads, self.head_dim, self.dtype.bytes)
+        kernel = Kernel(
+            "index_scores", "sparse_attention", count, self.dtype, flops, kv_read_bytes=read, activation_bytes=moved,
+            shape=_shape(phase, (pairs, keys), self.heads, 1, self.head_dim),
+        )  # fmt: skip
+        label = sparse_label(self.layer, step, phase)
+        return sparse_kernel(kernel, phase, label, read, index_flops=flops, scores=4.0 * pairs, floors=0.0)
 
 
 @formula("payload", "partial results, each with its softmax weight in fp32", "B")

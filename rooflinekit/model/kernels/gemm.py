@@ -100,7 +100,7 @@ IN_BLOCKS = "blocks"
 
 @dataclass(frozen=True, slots=True)
 class BatchedLinear(Operation):
-    """One small matrix a head, `batch` heads: y[h, m, n] = x[h, m, k] W[h, n, k]. Decode only (absorbed MLA).
+    """One small matrix a head, `batch` heads: y[h, m, n] = x[h, m, k] W[h, n, k]. Absorbed MLA: of decode, or of all.
 
     The weights are those of the up-projection.
     """
@@ -111,12 +111,14 @@ class BatchedLinear(Operation):
     k: int = field(metadata=about("k", "input width of a head"))
     weight: Dtype
     compute: Dtype
+    prompts: bool = False  #: prompts take this form too
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
-        """One batched GEMM over the decoding tokens."""
-        if step.batch.decoding is None:
+        """One batched GEMM over the decoding tokens, or over all."""
+        if step.batch.decoding is None and not self.prompts:
             return []
-        m, n, k, wide = step.own(step.batch.decoding), self.batch * self.n, self.k, step.stream.bytes
+        rows = step.tokens if self.prompts or step.batch.decoding is None else step.own(step.batch.decoding)
+        m, n, k, wide = rows, self.batch * self.n, self.k, step.stream.bytes
         weights = gemm_weight_bytes(n, k, self.weight.bytes)
         moved = gemm_activation_bytes(m, n, self.batch * k, wide, wide)
         return [gemm_kernel(self.name, count, self.compute, GemmShape(m, n, k), weights, moved)]

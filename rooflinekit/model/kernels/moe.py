@@ -107,5 +107,6 @@ class Experts(Operation):
                 activation_bytes=expert_activation_bytes(routed, self.hidden, self.width, self.matrices, wide),
                 shape=ExpertsShape(tokens, slots, routed, touched, self.local, routing.ranks, self.hidden, self.width),
                 variant="power_law_1.2" if routing.skew > _SKEWED else "balanced",
+                dequantised=self.weight.weight_only,
             )
         ]

@@ -10,6 +10,7 @@ from typing import Any
 
 from rooflinekit.model.kernels.attention import (
     AttentionCore,
+    ChosenCore,
     ContextExchange,
     ContextShare,
     IndexScores,
@@ -32,6 +33,7 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.model import (
     Attention,
+    CompressedAttention,
     DenseFFN,
     GatedConvolution,
     GatedDeltaNet,
@@ -41,6 +43,7 @@ from rooflinekit.model.types.model import (
     LightningAttention,
     Mamba,
     Mamba2,
+    Mixer,
     MixtureOfExperts,
     Model,
     Norm,
@@ -186,11 +189,68 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
         name, heads, kv_heads, block.head_dim, block.v_head_dim, block.window, block.chunk,
         sinks=heads if block.sinks else 0, policy=shard.deployment.kv_policy,
     )  # fmt: skip
-    ops += _over_context(core, shard)
+    ops += (
+        _over_context(core, shard) if block.indexer is None else _chosen(block, block.indexer, heads, kv_heads, shard)
+    )
     out = heads * block.v_head_dim
     if block.gated:
         ops.append(Elementwise("output_gate", 2 * out, out, 5.0 * out))
     return [*ops, _output(out, shard, block.o_bias)]
+
+
+def _chosen(block: Attention, indexer: Indexer, heads: int, kv_heads: int, shard: Shard) -> list[Operation]:
+    """MiniMax-M3: an index query a KV head, one index key, and attention to the blocks of keys that they pick."""
+    layer, dim = f"msa_{shard.precision.formats.attention.value}", indexer.head_dim
+    own = max(indexer.heads * heads // block.heads, 1)
+    index = shard.precision.stream if indexer.wide else shard.precision.index
+    return [
+        shard.linear("index_qk_proj", shard.hidden, (("index_q", own * dim), ("index_k", dim))),
+        Parameters("other", 2 * dim, shard.other),
+        KVAppend(dim, "index_append", index_key_bytes(dim, index)),
+        IndexScores(own, dim, index, layer),
+        ChosenCore(heads, kv_heads, block.head_dim, kv_heads * (block.head_dim + block.v_head_dim), layer,
+                   top_k=indexer.top_k),
+    ]  # fmt: skip
+
+
+def compressed_operations(block: CompressedAttention, shard: Shard) -> list[Operation]:
+    """DeepSeek-V4: queries and one key from latents, compressed keys, the indexer, and results out by groups."""
+    heads, dim, ratio, indexer = block.heads // shard.tp, block.head_dim, block.ratio, block.indexer
+    layer = f"{block.kind}_{shard.precision.formats.attention.value}"
+    normed, rotated = block.q_rank + dim, (heads + 1) * block.rope_dim
+    ops = [
+        shard.linear("qkv_a_proj", shard.hidden, (("q_a", block.q_rank), ("kv", dim))),
+        Elementwise("latent_norm", normed, normed, 4.0 * normed, normed, shard.other),
+        shard.linear("q_b_proj", block.q_rank, (("q", heads * dim),)),
+        Elementwise("rope", rotated, rotated, 3.0 * rotated),
+        KVAppend(dim),
+    ]
+    if ratio:
+        ops += _compressor("compress", dim, block, shard)
+    if indexer is not None:
+        ops += [
+            shard.linear("index_q_proj", block.q_rank, (("index_q", indexer.heads * indexer.head_dim),)),
+            shard.linear("index_gate", shard.hidden, (("index_gate", indexer.heads),), "other"),
+            *_compressor("index", indexer.head_dim, block, shard),
+            IndexScores(indexer.heads, indexer.head_dim, shard.precision.index, layer, ratio),
+        ]
+    groups = max(block.out_groups // shard.tp, 1)
+    return [
+        *ops,
+        ChosenCore(heads, 1, dim, dim, layer, ratio, indexer.top_k if indexer else None, block.window, heads),
+        shard.linear("o_a_proj", heads * dim // groups, (("o_a", groups * block.out_rank),)),
+        _output(groups * block.out_rank, shard),
+    ]
+
+
+def _compressor(name: str, width: int, block: CompressedAttention, shard: Shard) -> list[Operation]:
+    """Keys and gates of a group of tokens, summed by the gates' softmax with learned positions, then normed."""
+    wide = block.overlap * width
+    return [
+        shard.linear(f"{name}_proj", shard.hidden, ((name, wide), (f"{name}_gate", wide)), "other"),
+        Parameters("other", block.ratio * wide + width, shard.other),
+        Elementwise(f"{name}_pool", 2 * wide, width // block.ratio or 1, 8.0 * wide),
+    ]
 
 
 def _output(width: int, shard: Shard, bias: bool = False) -> Linear:
@@ -227,17 +287,18 @@ def latent_operations(block: LatentAttention, shard: Shard) -> list[Operation]:
     rotated = (heads + 1) * block.rope_dim
     ops = [*_latent_queries(block, heads, shard), Elementwise("rope", rotated, rotated, 3.0 * rotated)]
     ops.append(KVAppend(block.latent_dim))
-    if block.indexer is not None and not block.indexer.shared:
-        ops += _indexer_operations(block.indexer, block.q_rank or shard.hidden, shard)
-    top_k = block.indexer.top_k if block.indexer else None
+    indexer, layer = block.indexer, f"dsa_{weight.value}" if block.indexer else ""
+    if indexer is not None and not indexer.shared:
+        ops += _indexer_operations(indexer, block.q_rank or shard.hidden, shard, layer)
+    top_k, sparse = indexer.top_k if indexer else None, indexer is not None
     compute, policy = shard.precision.compute(weight), shard.deployment.kv_policy
-    core = LatentCore(heads, block.kv_rank, block.nope_dim, block.rope_dim, block.v_dim, top_k, policy)
+    core = LatentCore(heads, block.kv_rank, block.nope_dim, block.rope_dim, block.v_dim, top_k, policy, layer)
     return [
         *ops,
-        LatentUpProjection(heads, block.kv_rank, block.nope_dim, block.v_dim, weight, compute, policy),
-        BatchedLinear("q_absorb", heads, block.kv_rank, block.nope_dim, weight, stream),
+        LatentUpProjection(heads, block.kv_rank, block.nope_dim, block.v_dim, weight, compute, policy, sparse),
+        BatchedLinear("q_absorb", heads, block.kv_rank, block.nope_dim, weight, stream, sparse),
         *_over_context(core, shard),
-        BatchedLinear("v_absorb", heads, block.v_dim, block.kv_rank, weight, stream),
+        BatchedLinear("v_absorb", heads, block.v_dim, block.kv_rank, weight, stream, sparse),
         _output(heads * block.v_dim, shard),
     ]
 
@@ -253,7 +314,7 @@ def _latent_queries(block: LatentAttention, heads: int, shard: Shard) -> list[Op
     return [down, norm, shard.linear("q_b_proj", block.q_rank, queries)]
 
 
-def _indexer_operations(indexer: Indexer, query_dim: int, shard: Shard) -> list[Operation]:
+def _indexer_operations(indexer: Indexer, query_dim: int, shard: Shard, layer: str) -> list[Operation]:
     """The indexer is small and replicated on every rank."""
     keys = (("index_k", indexer.head_dim), ("index_gate", indexer.heads))
     return [
@@ -261,7 +322,7 @@ def _indexer_operations(indexer: Indexer, query_dim: int, shard: Shard) -> list[
         shard.linear("index_k_proj", shard.hidden, keys),
         Parameters("other", 2 * indexer.head_dim, shard.other),  # LayerNorm on the index keys
         KVAppend(indexer.head_dim, "index_append", index_key_bytes(indexer.head_dim, shard.precision.index)),
-        IndexScores(indexer.heads, indexer.head_dim, shard.precision.index),
+        IndexScores(indexer.heads, indexer.head_dim, shard.precision.index, layer),
     ]
 
 
@@ -356,6 +417,7 @@ def gated_convolution_operations(block: GatedConvolution, shard: Shard) -> list[
 _BUILDERS: dict[type, Callable[[Any, Shard], list[Operation]]] = {
     Attention: attention_operations,
     LatentAttention: latent_operations,
+    CompressedAttention: compressed_operations,
     GatedDeltaNet: delta_net_operations,
     LightningAttention: lightning_operations,
     Mamba: mamba_operations,
@@ -365,6 +427,11 @@ _BUILDERS: dict[type, Callable[[Any, Shard], list[Operation]]] = {
     MixtureOfExperts: expert_operations,
 }
 _NORM_VECTORS: dict[Norm, int] = {"rmsnorm": 1, "layernorm": 2, "layernorm_nobias": 1, "none": 0}
+
+
+def mixer_operations(mixer: Mixer, shard: Shard) -> list[Operation]:
+    """What mixes the tokens of a layer, without the norms around it."""
+    return _BUILDERS[type(mixer)](mixer, shard)
 
 
 def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:

@@ -23,6 +23,7 @@ from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import (
     Attention,
+    CompressedAttention,
     GatedConvolution,
     GatedDeltaNet,
     LatentAttention,
@@ -126,7 +127,13 @@ def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, poli
             elements = heads * (mixer.head_dim + mixer.v_head_dim)
             if mixer.chunk is not None:
                 return LayerCache(elements, mixer.window or mixer.chunk, 0.0)
-            return LayerCache(elements, policy.stored(mixer.window), 0.0, 0.0, policy.summaries(mixer.window))
+            chosen = mixer.indexer
+            keys = 0.0 if chosen is None else index_key_bytes(chosen.head_dim, Dtype.BF16 if chosen.wide else index)
+            return LayerCache(elements, policy.stored(mixer.window), 0.0, keys, policy.summaries(mixer.window))
+        case CompressedAttention(ratio=ratio, indexer=chosen):
+            keys = 0.0 if chosen is None else index_key_bytes(chosen.head_dim, index) / ratio
+            kept = mixer.window * mixer.head_dim * Dtype.BF16.bytes  # the window's keys, whatever the context
+            return LayerCache(mixer.head_dim // ratio if ratio else 0, None, kept, keys)
         case LatentAttention(indexer=indexer):
             keys = 0.0 if indexer is None or indexer.shared else index_key_bytes(indexer.head_dim, index)
             shares = policy.summaries(None if indexer is None else indexer.top_k, vectors=1)

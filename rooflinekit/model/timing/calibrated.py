@@ -296,6 +296,12 @@ class Calibration:
         """The fit for this kernel: its own, or the nearest of its family."""
         return self._own(kernel) or self._other(kernel)
 
+    def nearest_label(self, family: str, dtype: str, label: str) -> str:
+        """The longest beginning of a variant, by words, that has a fit; the variant itself where none has."""
+        words = label.split("_")
+        shorter = ("_".join(words[:count]) for count in range(len(words), 0, -1))
+        return next((each for each in shorter if f"{family}/{dtype}/{each}" in self.families), label)
+
     def _own(self, kernel: Kernel) -> FamilyFit | None:
         key = f"{kernel.family}/{kernel.dtype.value}"
         found = self.families.get(f"{key}/{kernel.variant}") or self.families.get(key)

@@ -21,6 +21,7 @@ from rooflinekit.model.types.kernel import (
     GemmShape,
     Kernel,
     RowsShape,
+    SparseShape,
     SteplessGemmShape,
 )
 from rooflinekit.model.types.numeric import Numeric, ceil, ceil_div, log2, maximum, minimum, smooth_maximum, sqrt, where
@@ -52,9 +53,9 @@ def parameter(symbol: str, meaning: str, unit: str, low: float, high: float, usu
     return _declared(Bounds(symbol, meaning, unit, low, high, usual))
 
 
-def choice(meaning: str, usual: int, choices: tuple[int, ...] = (1, 2, 4)) -> Any:
-    """Declare a number that is one of a few: the p of (x^p + y^p)^(1/p)."""
-    return _declared(Bounds("p", meaning, "sharpness", min(choices), max(choices), usual, choices))
+def choice(meaning: str, usual: int, choices: tuple[int, ...] = (1, 2, 4), symbol: str = "p") -> Any:
+    """Declare a number that is one of a few: the p of (x^p + y^p)^(1/p), say."""
+    return _declared(Bounds(symbol, meaning, "sharpness", min(choices), max(choices), usual, choices))
 
 
 def _declared(bounds: Bounds) -> Any:
@@ -567,6 +568,68 @@ class LatentPrefillTime(_Prefill):
         return _LATENT_COLUMNS, self.compute * gpu.peak(kernel.dtype), kernel.activation_bytes, self.passes
 
 
+@formula("besides", "top-k, the cache of all keys, queries and results", "s")
+def selection_time(
+    scores: Numeric, passes: Numeric, held: Numeric, crossed: Numeric, moved: Numeric, rows: Numeric, bandwidth: Numeric
+) -> Numeric:
+    """(cs·sc + cv·h + ca·a)/W: scores read and written by the top-k, all keys gathered or converted, activations [s].
+
+    >>> selection_time(0.5e6, 4.0, 2.7e6, 1.2, 0.4e6, 20.0, 3.35e12) * 1e6
+    3.95
+    """
+    return (passes * scores + crossed * held + rows * moved) / bandwidth
+
+
+@formula("t_layer", "a layer that was measured whole", "s")
+def layer_time(own: Numeric, besides: Numeric, share: Numeric, host: Numeric) -> Numeric:
+    """pn(own + eb·rest, th, 4): its other kernels take a share of their time alone; the host launches all in th [s].
+
+    >>> layer_time(90e-6, 60e-6, 0.9, 100e-6) * 1e6
+    150.6
+    """
+    return smooth_maximum(own + share * besides, host, 4)
+
+
+@dataclass(frozen=True)
+class SparseTime:
+    """Attention to chosen keys (DeepSeek-V3.2 and V4, MiniMax-M3): what it computes, gathers, scores and sorts, added.
+
+    The indexer and the attention are parts of one form, which is fitted to whole layers; `beside` and `host` are of
+    those measurements alone.
+    """
+
+    launch: float = parameter("t0", "floor of its launches", "us", 0.0, 2000.0, 40.0)
+    split: float = parameter("kl", "latency per doubling of the keys", "us", 0.0, 200.0, 3.0)
+    compute: float = parameter("ec", "realised share of the peak", "share", 0.002, EFFICIENCY, 0.5)
+    gather: float = parameter("eg", "times that the chosen keys cross the memory", "factor", 0.0, 50.0, 1.0)
+    tile: float = parameter("tc", "cost of one query's tile of heads on one core", "us", 0.0, 500.0, 5.0)
+    index: float = parameter("ei", "realised share of the peak, indexer", "share", 0.002, EFFICIENCY, 0.5)
+    passes: float = parameter("cs", "times that the scores cross the memory", "factor", 0.0, 300.0, 2.0)
+    crossed: float = parameter("cv", "times that the cache of all keys does", "factor", 0.0, 1000.0, 1.0)
+    rows: float = parameter("ca", "times that queries and results do", "factor", 0.0, 300.0, 10.0)
+    beside: float = parameter("eb", "share of their time alone that the layer's others take", "share", 0.1, 3.0, 1.0)
+    host: float = parameter("th", "what the host takes to launch a layer", "us", 0.0, 10000.0, 20.0)
+    graph: int = choice("sequences up to which a CUDA graph launches it", 0, (0, 256, 1 << 20), "g")
+    pad: int = choice("heads of a tile, which is computed whole", 16, (16, 64, 128), "h_r")
+
+    def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
+        """Time of one launch [s]."""
+        gpu, shape = system.accelerator, kernel.shaped(SparseShape)
+        peak, bandwidth = gpu.peak(kernel.dtype), gpu.memory_bandwidth
+        launch = attention_launch(self.launch, self.split, shape.keys, _PART) * shape.floors
+        core = shape.core_flops * (ceil_div(shape.heads, 1.0 * self.pad) * self.pad / shape.heads)
+        compute = compute_time(core, self.compute, peak) + compute_time(shape.index_flops, self.index, peak)
+        compute = compute + tile_time(shape.tiles, self.tile, gpu.cores)
+        memory = pass_time(shape.chosen, self.gather, bandwidth) + selection_time(
+            shape.scores, self.passes, shape.held, self.crossed, kernel.activation_bytes, self.rows, bandwidth
+        )
+        total = launch + compute + memory
+        if not isinstance(shape.besides, (int, float)):
+            host = where(shape.batch > self.graph, self.host, 0.0)
+            total = layer_time(total, shape.besides, self.beside, host)
+        return Duration(launch, compute, memory, 0.0, total)
+
+
 @dataclass(frozen=True)
 class ExpertsTime:
     """The routed experts of one layer: `experts_launch`, `experts_compute`, `memory_time` of `experts_traffic`.
@@ -646,6 +709,7 @@ FORMS: dict[Family, type[TimeForm]] = dict.fromkeys(FAMILIES, PlainTime) | {
     "attention_prefill": PrefillTime,
     "mla_decode": LatentDecodeTime,
     "mla_prefill": LatentPrefillTime,
+    "sparse_attention": SparseTime,
     "moe": ExpertsTime,
     "collective": CollectiveTime,
 }

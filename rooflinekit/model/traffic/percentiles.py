@@ -35,11 +35,16 @@ class Spread:
     e2e: Callable[[float], Numeric]
 
 
-def spread(loaded: Loaded, traffic: Traffic, closed: bool) -> Spread:
-    """The quantiles of an operating point; `closed`: all users start at once and send `traffic.requests` each."""
+def spread(loaded: Loaded, traffic: Traffic, closed: bool, beside: Traffic | None = None) -> Spread:
+    """The quantiles of an operating point; `closed`: all users start at once and send `traffic.requests` each.
+
+    beside: all that is served, where `traffic` is one class of it.
+    """
     ttft_mean, tpot_mean, osl = loaded.ttft.expected, loaded.tpot.expected, traffic.osl
-    ahead, share = loaded.sharing - 1.0, loaded.shared.share.expected
-    prompts = share * sqrt(1.0 + traffic.isl_cv**2) / osl
+    ahead, share, varying = loaded.sharing - 1.0, loaded.shared.share.expected, traffic.isl_cv
+    if beside is not None:
+        ahead, varying = ahead * osl / beside.osl, beside.isl_cv
+    prompts = share * sqrt(1.0 + varying**2) / osl
     slow = named(sqrt(maximum(ahead, 0.0)) * prompts, "slow", "deviation by prompts that are computed beside", "s")
 
     def late(q: float) -> Numeric:

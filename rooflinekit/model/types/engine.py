@@ -105,10 +105,16 @@ class StepCosts:
     collective: float = quantity("wait", "ranks wait for each other, in a step over a benchmark loop", "s", default=0.0)
     hidden: float = quantity("hidden", "share of the launch that neighbours hide", default=0.0)
     grouped: float = quantity("again", "decode attention takes 1 + again·(1 − K/H) times as long", default=0.0)
+    dequantised: float = quantity(
+        "widen", "arithmetic of experts whose weights are dequantised takes 1 + widen times as long", default=0.0
+    )
     memory: float = quantity("s_m", "how much slower a memory-bound kernel runs in this deployment", default=1.0)
     compute: float = quantity("s_c", "how much slower a compute-bound one runs", default=1.0)
     launch: float = quantity("issue", "host time of one launch without a CUDA graph", "s", default=0.0)
     prompt: float = quantity("prompt", "host time of a launch in a step with prompts, over one without", default=1.0)
+    expert_launches: int = 1  #: launches of the experts of a layer, without a graph
+    block_launches: int = 1  #: of a product whose inputs are scaled by blocks
+    latent_launches: int = 1  #: of the attention of a prompt with latent keys
     request: float = quantity("request", "front end of a request", "s", default=0.0)
     token: float = quantity("token", "more of it for each token of the prompt: the tokeniser", "s", default=0.0)
     overlap: float = 0.0  #: steps made up before the one under way has ended: a prompt joins the one after them

@@ -17,6 +17,7 @@ Family: TypeAlias = Literal[
     "attention_decode",
     "mla_prefill",
     "mla_decode",
+    "sparse_attention",
     "linear_attention",
     "moe",
     "elementwise",
@@ -137,6 +138,23 @@ class AttentionShape:
 
 
 @dataclass(frozen=True, slots=True)
+class SparseShape(AttentionShape):
+    """Attention to the keys that an indexer chose, its indexer, or a whole layer that was measured as one.
+
+    `pairs` are those that are attended to. Scores of the indexer count in the format of the kernel.
+    """
+
+    core_flops: Numeric = quantity("F_c", "of the work, attention", "FLOP")
+    chosen: Numeric = quantity("ch", "cache of the chosen keys, once a query", "B")
+    index_flops: Numeric = quantity("F_i", "of the work, scores of the indexer", "FLOP")
+    scores: Numeric = quantity("sc", "scores of the indexer, in fp32", "B")
+    held: Numeric = quantity("h", "cache of all keys", "B")
+    tiles: Numeric = quantity("n_tiles", "tiles of 64 query heads")
+    floors: Numeric = quantity("n_t0", "floors: 1 for the attention, 0 for its indexer", default=1.0)
+    besides: Numeric = quantity("rest", "other kernels of a layer that was measured whole, alone", "s", default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertsShape:
     """The routed experts of one layer on the fullest of `ranks` ranks."""
 
@@ -166,8 +184,8 @@ class RowsShape:
 
 
 Shape: TypeAlias = GemmShape | AttentionShape | ExpertsShape | CollectiveShape | RowsShape
-_GROWING = ("attention_decode", "mla_decode")
-S = TypeVar("S", GemmShape, AttentionShape, ExpertsShape, CollectiveShape, RowsShape)
+_GROWING = ("attention_decode", "mla_decode", "sparse_attention")
+S = TypeVar("S", GemmShape, AttentionShape, SparseShape, ExpertsShape, CollectiveShape, RowsShape)
 ROWLESS = RowsShape()
 
 
@@ -193,6 +211,7 @@ class Kernel:
     nic_bytes: Numeric = quantity("nic", "sent beyond the scale-up domain", "B", default=0.0)
     shape: Shape = ROWLESS
     on_host: bool = False  #: its weights and cache lie in the host's memory
+    dequantised: bool = False  #: weights are kept in a narrower format than the arithmetic's
 
     @property
     def bytes(self) -> Numeric:

@@ -21,6 +21,21 @@ Norm: TypeAlias = Literal["rmsnorm", "layernorm", "layernorm_nobias", "none"]
 
 
 @dataclass(frozen=True, slots=True)
+class Indexer:
+    """The lightning indexer of sparse attention: picks the `top_k` keys a query attends to (DeepSeek-V3.2).
+
+    MiniMax-M3 picks blocks of keys with heads that are cut like query heads, and keeps its keys in 16 bit.
+    """
+
+    heads: int = quantity("Hi", "heads of the indexer")
+    head_dim: int = quantity("di", "width of an index head")
+    top_k: int = quantity("best", "keys that the indexer picks for a query")
+    shared: bool = False  #: reuses the choice of an earlier layer: no weights, keys or scores of its own (GLM-5.2)
+    wide: bool = False  #: queries, keys and scores in the stream's 16 bit
+    normed: bool = False  #: norms on its queries and keys, and no gate on its heads (MiniMax-M3)
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """Softmax attention with `heads` query heads that share `kv_heads` keys and values (MHA, GQA, MQA).
 
@@ -42,6 +57,7 @@ class Attention:
     gated: bool = False  #: an output gate doubles the query projection (Qwen3-Next)
     keys_are_values: bool = False  #: one projection yields both keys and values (Gemma-4, global layers)
     rotary: bool = True
+    indexer: Indexer | None = None
 
     @property
     def kind(self) -> str:
@@ -49,16 +65,6 @@ class Attention:
         if self.kv_heads == self.heads:
             return "mha"
         return "mqa" if self.kv_heads == 1 else "gqa"
-
-
-@dataclass(frozen=True, slots=True)
-class Indexer:
-    """The lightning indexer of sparse attention: picks the `top_k` keys a query attends to (DeepSeek-V3.2)."""
-
-    heads: int = quantity("Hi", "heads of the indexer")
-    head_dim: int = quantity("di", "width of an index head")
-    top_k: int = quantity("best", "keys that the indexer picks for a query")
-    shared: bool = False  #: reuses the choice of an earlier layer: no weights, keys or scores of its own (GLM-5.2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,36 @@ class LatentAttention:
     def latent_dim(self) -> int:
         """Elements the cache holds per token and layer."""
         return self.kv_rank + self.rope_dim
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedAttention:
+    """One key that is its own value for all heads, of a window of tokens and of groups of `ratio` tokens (DeepSeek-V4).
+
+    With an indexer (compressed sparse attention, ratio 4) a query sees the window and the best groups, without one
+    (heavily compressed attention, ratio 128) all of them; ratio 0 sees the window alone. Results leave by groups of
+    heads, each through a projection of its own (transformers, modeling_deepseek_v4.py).
+    """
+
+    heads: int = quantity("H", "query heads")
+    head_dim: int = quantity("d", "width of a head, and of a cached key")
+    q_rank: int = quantity("Rq", "rank of the queries' latent")
+    rope_dim: int = quantity("r", "rotary width of a head")
+    out_groups: int = quantity("Go", "groups of heads that are projected out together")
+    out_rank: int = quantity("Ro", "rank of each group's results")
+    window: int = quantity("w", "last tokens that are kept as they are")
+    ratio: int = quantity("c", "tokens that a compressed key stands for; 0: none")
+    indexer: Indexer | None = None
+
+    @property
+    def kind(self) -> str:
+        """Compressed and sparse (csa), or heavily compressed (hca)."""
+        return "csa" if self.indexer else "hca"
+
+    @property
+    def overlap(self) -> int:
+        """Compressed keys that a token goes into: neighbouring groups overlap where an indexer picks them."""
+        return 2 if self.indexer else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +195,16 @@ class GatedConvolution:
     kind = "gated_convolution"
 
 
-Mixer: TypeAlias = Attention | LatentAttention | GatedDeltaNet | LightningAttention | Mamba | Mamba2 | GatedConvolution
+Mixer: TypeAlias = (
+    Attention
+    | LatentAttention
+    | CompressedAttention
+    | GatedDeltaNet
+    | LightningAttention
+    | Mamba
+    | Mamba2
+    | GatedConvolution
+)
 
 
 @dataclass(frozen=True, slots=True)

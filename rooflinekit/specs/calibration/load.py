@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.timing.calibrated import AXES, Axis, Beyond, Calibration, FamilyFit, Regimes, Surface
-from rooflinekit.model.timing.forms import FORMS, PlainTime, TimeForm, parameters
+from rooflinekit.model.timing.forms import FORMS, PlainTime, SparseTime, TimeForm, parameters
 from rooflinekit.model.types.errors import SpecError, UnknownNameError, nearest
-from rooflinekit.model.types.kernel import FAMILIES
+from rooflinekit.model.types.kernel import FAMILIES, Family
 from rooflinekit.specs.calibration.served import KEY, read_served
 from rooflinekit.specs.files import kept, read_text, read_yaml
 from rooflinekit.specs.locate import spec_dir
@@ -25,6 +25,11 @@ FORM = "physical-1"
 _PERCENT = re.compile(r"[-\d\s]+")
 _ABSENT: dict[type[TimeForm], dict[str, Any]] = {PlainTime: {"row": [0, 0]}}
 """Terms that files of before they were known lack."""
+
+_LATER: Family = "sparse_attention"
+_UNFITTED = FamilyFit(SparseTime(), {}, tuple(parameters(SparseTime)), None, Regimes("", (), (3.0,)), 0, 0.0,
+                      "assumption: usual parameters of measured layers, within a factor of 3")  # fmt: skip
+"""A family that most files say nothing of."""
 
 
 class _File(Layout):
@@ -140,6 +145,7 @@ def read_calibration(path: Path) -> Calibration:
         if key not in families:
             root.refuse(f"defaults.{family}", f"no fit {key!r}; nearest: {', '.join(nearest(key, families))}")
         families[family] = families[key]
+    families.setdefault(_LATER, _UNFITTED)
     if missing := set(FAMILIES) - families.keys():
         root.refuse("defaults", f"missing {', '.join(sorted(missing))}")
     return Calibration(

@@ -15,7 +15,10 @@ from rooflinekit.version import __version__
 
 KEY = "serving"
 _TEXTS = ("accelerator", "engine", "since", "date", "version")
-UNITLESS = ("hidden", "grouped", "prompt", "memory", "compute", "interval", "overlap")
+UNITLESS = (
+    "hidden", "grouped", "prompt", "memory", "compute", "interval", "overlap", "dequantised", "expert_launches",
+    "block_launches", "latent_launches",
+)  # fmt: skip
 _MOST = 100.0  # no error of a share or a factor is larger
 _OLD = r"(?m)^(?:# Engine costs of one deployment.*\n(?:#.*\n)*)?serving:\n(?:[ #].*\n|\n)*"
 _NAME = r"(?m)^name: *(.*?)(?:--served)?$"

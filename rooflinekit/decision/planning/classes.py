@@ -1,0 +1,533 @@
+"""Classes of requests on one fleet or on several: whichever is cheapest, several models on the same hosts.
+
+Of the classes of one model every partition into fleets is priced by the closed form; the cheapest are simulated, with
+all classes on one fleet and each on its own, and compared by what the simulation asks for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import combinations
+from os import PathLike
+from typing import Any, Unpack
+
+from rooflinekit.decision.planning.confirm import Ranked, play, ranked, warnings
+from rooflinekit.decision.planning.fleet import Option
+from rooflinekit.decision.planning.hosts import Hosts, hosts_of
+from rooflinekit.decision.planning.mix import Mix, TrafficClass, read_classes
+from rooflinekit.decision.planning.objective import Objective
+from rooflinekit.decision.planning.plan import (
+    DEFAULT_SLO,
+    Candidate,
+    candidate_of,
+    deployment_name,
+    nothing_found,
+    read_question,
+)
+from rooflinekit.decision.planning.search import Found, PlanQuestion, Progress, refused_fleet, search
+from rooflinekit.decision.planning.valleys import Hour, Valleys, steady_and_jobs
+from rooflinekit.estimation.options import keywords, read
+from rooflinekit.estimation.scenario import Plan
+from rooflinekit.model.types.answer import Tabled
+from rooflinekit.model.types.errors import InfeasibleError, InputError
+from rooflinekit.specs import load_model
+from rooflinekit.specs.calibration.evidence import evidence
+from rooflinekit.version import __version__
+
+_MOST = 6  # classes of one model of which all partitions are priced
+_PLAYED = 2  # partitions that are simulated beside the cheapest by the formula, the pooled and the separate one
+_SHOWN = 6  # of the others
+_FILLED = 2  # deployments of a fleet into whose valleys jobs are put
+_AGREES = (1.0, 0.9, 0.8, 0.65, 0.5)  # shares of what a job may take that are simulated, until one agrees
+_NO_PART = (
+    "rate", "users", "concurrency", "trace", "sessions", "isl", "osl", "cache_tier", "peak", "growth", "months",
+    "autoscale", "tco", "disaggregated", "mixed", "by", "clean", "router", "images", "image_size",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Held:
+    """An objective of a class: what the formula says and the simulation gave [ms], and the probability that it holds.
+
+    within: share of requests within the limit in the simulation, else by the formula.
+    """
+
+    objective: str
+    predicted_ms: float | None
+    simulated_ms: float | None
+    within: float
+    probability: float | None
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """One class: its fleet (from 1; None where it cannot be met, `unmet` says why), and requests/s in the mean.
+
+    done_h: hour in which a batch job is done, of `deadline_h`.
+    """
+
+    name: str
+    model: str
+    fleet: int | None
+    rate: float
+    isl: float
+    osl: float
+    priority: int
+    requests: float | None
+    deadline_h: float | None
+    done_h: float | None
+    objectives: tuple[Held, ...]
+    unmet: str
+
+
+@dataclass(frozen=True)
+class ClassFleet:
+    """One fleet: its classes, model and deployment; hours: what it does beside batch jobs, empty without a profile."""
+
+    classes: tuple[str, ...]
+    model: str
+    candidate: Candidate
+    hours: tuple[Hour, ...]
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators."""
+        return self.candidate.gpus
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"classes": list(self.classes), "model": self.model, "candidate": self.candidate.to_dict(),
+                "hours": [each.to_dict() for each in self.hours]}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """One partition of the classes of a model: `chat + rag | batch`, its price, and whether it was simulated."""
+
+    fleets: str
+    gpus: int
+    usd_per_hour: float | None
+    simulated: bool
+
+
+@dataclass(frozen=True)
+class ClassPlan(Tabled):
+    """The cheapest fleets for classes of requests.
+
+    answer: in words, with why they are pooled or separate; classes: each with its fleet; fleets; groupings: how else
+    the classes could be put together, by cost; hosts: what the fleets take; usd_per_hour: None without a price.
+    """
+
+    version: str
+    question: str
+    confidence: float
+    answer: str
+    classes: tuple[ClassRow, ...]
+    fleets: tuple[ClassFleet, ...]
+    groupings: tuple[Grouping, ...]
+    hosts: tuple[Hosts, ...]
+    gpus: int
+    usd_per_hour: float | None
+    interrupted: bool
+    warnings: tuple[str, ...]
+
+    @property
+    def unmet(self) -> tuple[str, ...]:
+        """Classes that no deployment serves within their objectives."""
+        return tuple(each.name for each in self.classes if each.fleet is None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain data for JSON."""
+        data = {each.name: getattr(self, each.name) for each in fields(self)}
+        plain = {key: [asdict(each) for each in data[key]] for key in ("classes", "groupings")}
+        nested = {key: [each.to_dict() for each in data[key]] for key in ("fleets", "hosts")}
+        return data | plain | nested | {"unmet": list(self.unmet), "warnings": list(self.warnings)}
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One flat row for each objective of each class, and one for a class without."""
+        found = []
+        for each in self.classes:
+            own = {key: value for key, value in asdict(each).items() if key != "objectives"}
+            fleet = None if each.fleet is None else self.fleets[each.fleet - 1]
+            more = {} if fleet is None else {
+                "plan": fleet.candidate.name, "gpu": fleet.candidate.gpu, "gpus": fleet.gpus,
+                "usd_per_hour": fleet.candidate.cost.usd_per_hour,
+            }  # fmt: skip
+            found += [own | asdict(held) | more for held in each.objectives] or [own | more]
+        return found
+
+
+@dataclass
+class _Group:
+    """Classes of one model on one fleet: the search for it, and the cheapest option by the formula."""
+
+    classes: tuple[TrafficClass, ...]
+    question: PlanQuestion
+    found: Found
+    valleys: dict[tuple[str, ...], Valleys]
+    best: Option | None = None
+    entry: Ranked | None = None
+
+    @property
+    def name(self) -> str:
+        """`chat + rag`."""
+        return " + ".join(each.name for each in self.classes)
+
+    @property
+    def option(self) -> Option:
+        """As simulated, else by the formula."""
+        option = self.entry.option if self.entry else self.best
+        assert option is not None  # of groups that are met alone
+        return option
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Cost and accelerators, or the other way round."""
+        return (math.inf, math.inf) if self.best is None else self.question.tariff.rank(self.option)
+
+    @property
+    def need(self) -> float:
+        """Accelerators that the peak takes before whole replicas are rounded up."""
+        (part,) = self.option.parts
+        return self.question.demand.peak_load / part.ability.load * part.replica.gpus
+
+    def beside(self, option: Option) -> Valleys | None:
+        """Its batch jobs, where they fill the valleys of a profile."""
+        return self.valleys.get(_key(option))
+
+
+def _key(option: Option) -> tuple[str, ...]:
+    (part,) = option.parts
+    return (part.replica.gpu, *(f"{key}={value}" for key, value in part.replica.scenario.items()))
+
+
+@keywords(Plan)
+def plan_classes(
+    file: str | PathLike[str],
+    model: str | PathLike[str],
+    gpus: str | Sequence[str] = ("h100-sxm",),
+    slo: str | Sequence[str] | None = None,
+    *,
+    progress: Progress | None = None,
+    **scenario: Unpack[Plan],
+) -> ClassPlan:
+    r"""The cheapest fleets for several classes of requests, pooled or separate.
+
+    Args:
+        file: a YAML of classes by name, or a CSV with a column `name`; keys as in docs/plan-classes.md.
+        model: of classes that name none, a name or path.
+        gpus: accelerators to choose from.
+        slo: objectives of classes that say none.
+        progress: as `plan` takes it.
+        **scenario: the options of `plan` but for the load; a profile is the shape of the day of all classes but jobs.
+
+    Returns:
+        A `ClassPlan`: `answer` in words, `classes`, `fleets`, `groupings`, `hosts`.
+
+    Raises:
+        InputError: (and its kinds) for anything that makes no sense; InfeasibleError if no class can be met.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = (file := Path(folder, "two.csv")).write_text("name,rate,isl,osl\nchat,4,500,100\nlong,1,4000,100\n")
+    ...     plan_classes(file, "llama-3-8b", price=3.0, tp=[1], confirm=0).groupings[0].fleets
+    'chat + long'
+    """
+    for key in _NO_PART:
+        if scenario.get(key) is not None:
+            raise InputError(f"{key} and classes exclude each other: each class has its own load")
+    given = {key: value for key, value in read(Plan, scenario).items() if key != "classes"}
+    classes = read_classes(file, slo or DEFAULT_SLO)
+    by_model: dict[str, list[TrafficClass]] = {}
+    for each in classes:
+        by_model.setdefault(load_model(each.model or model).value.name, []).append(each)
+    paths = {load_model(name).value.name: name for name in (each.model or model for each in classes)}
+    chosen: list[_Group] = []
+    groupings: list[Grouping] = []
+    words, unmet, names = list[str](), dict[str, str](), dict[int, str]()
+    for name, own in by_model.items():
+        question = _question(paths[name], gpus, own, given, progress)
+        groups = _groups(question, own)
+        refused = {group.classes[0].name: str(nothing_found(group.question, group.found))
+                   for group in groups.values() if len(group.classes) == 1 and group.best is None}  # fmt: skip
+        unmet |= refused
+        met = tuple(each.name for each in own if each.name not in refused)
+        if met:
+            best, others, why = _cheapest(groups, met, bool(given.get("confirm", 1)))
+            chosen += best
+            names |= {id(group): name for group in best}
+            groupings += [_grouping(each) for each in (best, *others)]
+            words.append(why)
+    if not chosen:
+        told = "; ".join(f"{name}: {why}" for name, why in unmet.items())
+        raise InfeasibleError(f"no class can be met. {told}")
+    return _told(classes, chosen, groupings, names, unmet, words)
+
+
+def _question(
+    model: str | PathLike[str], gpus: str | Sequence[str], classes: Sequence[TrafficClass], given: Mapping[str, Any],
+    progress: Progress | None,
+) -> PlanQuestion:  # fmt: skip
+    """What `plan` is asked, but for the demand of a group; its profile has the rate of the steady classes."""
+    steady, jobs = steady_and_jobs(classes)
+    rate = sum(each.rate for each in steady or jobs)
+    own = {"rate": rate, "disaggregated": False, "mixed": False, "confirm": 1} | dict(given)
+    if not steady:
+        own.pop("profile", None)
+    return read_question(model, gpus, DEFAULT_SLO, own, progress)
+
+
+def _groups(question: PlanQuestion, classes: Sequence[TrafficClass]) -> dict[tuple[str, ...], _Group]:
+    """Every set of classes that is looked at, by its names; those with a class that is not met alone are left out."""
+    counts = range(1, len(classes) + 1) if len(classes) <= _MOST else (1, len(classes))
+    found: dict[tuple[str, ...], _Group] = {}
+    tables: dict[Any, Any] = {}
+    for count in counts:
+        for own in combinations(classes, count):
+            alone = [found[each.name,] for each in own] if count > 1 else []
+            if all(group.best is not None for group in alone):
+                found[tuple(each.name for each in own)] = _group(question, own, tables)
+    return found
+
+
+def _group(question: PlanQuestion, classes: tuple[TrafficClass, ...], tables: dict[Any, Any]) -> _Group:
+    """Search the deployments of some classes on one fleet."""
+    steady, jobs = steady_and_jobs(classes)
+    filling = question.course is not None and steady and jobs
+    peak = question.demand.peak if steady and question.course is not None else 1.0
+    mix = replace(Mix.of(steady if filling else classes, peak, question.demand.arrival_cv), _tables=tables)
+    asked = replace(question, demand=mix, slo=mix.slo, course=None)
+    found = search(asked)
+    group = _Group(classes, asked, found, {})
+    if filling and question.course is not None:
+        whole = replace(Mix.of(classes, 1.0, question.demand.arrival_cv), _tables=tables)
+        share = mix.mean_load / question.demand.mean_load
+        options = []
+        for option in sorted(found.options, key=asked.tariff.rank)[:_FILLED]:
+            valleys = Valleys(asked, option.parts[0], whole, question.course.profile.scaled(share))
+            filled = _filled(asked, option, valleys)
+            if filled is not None:
+                options.append(filled)
+                group.valleys[_key(filled)] = valleys
+        found.options = options
+    group.best = min(found.options, key=asked.tariff.rank, default=None)
+    return group
+
+
+def _filled(question: PlanQuestion, option: Option, valleys: Valleys) -> Option | None:
+    """The option with as many replicas as do the jobs in time; None where that is not to be had."""
+    working = valleys.replicas()
+    if working is None:
+        return None
+    parts = (replace(option.parts[0], working=max(working, option.parts[0].working)),)
+    return None if refused_fleet(question, parts) else replace(option, parts=parts)
+
+
+def partitions(names: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:
+    """Every way to put names into sets, their order kept.
+
+    >>> [len(list(partitions("abcd"[:count]))) for count in (1, 2, 3, 4)]  # Bell's numbers
+    [1, 2, 5, 15]
+    """
+    if not names:
+        yield []
+        return
+    *rest, last = names
+    for smaller in partitions(rest):
+        for place, part in enumerate(smaller):
+            yield [*smaller[:place], (*part, last), *smaller[place + 1 :]]
+        yield [*smaller, (last,)]
+
+
+def _cheapest(
+    groups: Mapping[tuple[str, ...], _Group], names: tuple[str, ...], confirm: bool
+) -> tuple[list[_Group], list[list[_Group]], str]:
+    """The cheapest partition, some others by cost, and why it is."""
+    whole = [[groups[part] for part in parts] for parts in partitions(names) if all(part in groups for part in parts)]
+    left = sorted((each for each in whole if all(group.best is not None for group in each)), key=_rank)
+    ends = [each for each in left if len(each) in {1, len(names)}]
+    done: list[list[_Group]] = []
+    for each in [left[0], *ends] if confirm else []:
+        _played(each, done)
+    for _ in range(_PLAYED):
+        cheaper = [each for each in left if each not in done and done and _rank(each) < min(map(_rank, done))]
+        if confirm and cheaper:
+            _played(min(cheaper, key=_rank), done)
+    best = min(done or left, key=_rank)
+    others = sorted((each for each in left if each is not best), key=lambda each: (each not in done, _rank(each)))
+    shown = [each for place, each in enumerate(others) if place < _SHOWN or each in ends]
+    return best, shown, _why(best, [each for each in ends if each is not best])
+
+
+def _played(fleets: list[_Group], done: list[list[_Group]]) -> None:
+    """Simulate the fleets of a partition that were not yet."""
+    for group in fleets:
+        if group.entry is None:
+            _simulate(group)
+    if fleets not in done:
+        done.append(fleets)
+
+
+def _rank(fleets: Sequence[_Group]) -> tuple[float, float, int]:
+    first, second = (sum(values) for values in zip(*(group.rank for group in fleets), strict=True))
+    return round(first, 6), round(second, 6), len(fleets)
+
+
+def _simulate(group: _Group) -> None:
+    """Play the options until one agrees, at the peak and with its jobs in the hour that has most of them."""
+    found = replace(group.found, options=list(group.found.options))
+    for entry in ranked(group.question, found):
+        valleys = group.beside(entry.option)
+        if valleys is None or entry.played is None:
+            group.entry = entry
+            break
+        agreed = _with_jobs(group.question, entry, valleys)
+        if agreed is not None:
+            group.entry, group.valleys[_key(agreed[0].option)] = agreed
+            break
+    group.found.interrupted |= found.interrupted
+
+
+def _with_jobs(question: PlanQuestion, entry: Ranked, valleys: Valleys) -> tuple[Ranked, Valleys] | None:
+    """The largest share of what jobs may take with which the objectives of the others hold; None where none does."""
+    (part,) = entry.option.parts
+    for share in _AGREES:
+        trial = replace(valleys, part=part, used=share)
+        option = _filled(question, entry.option, trial)
+        if option is None:
+            return None
+        if (fullest := trial.fullest(option.parts[0].working)) is None:
+            return replace(entry, option=option), trial
+        mix = trial.at(*fullest)
+        replica = trial.replica(mix)
+        one = replace(option, parts=(replace(option.parts[0], replica=replica, working=1, spare=0),))
+        if play(one, replace(question, demand=mix)).agrees:
+            return replace(entry, option=option), trial
+    return None
+
+
+def _grouping(fleets: Sequence[_Group]) -> Grouping:
+    prices = [group.question.tariff.per_hour(group.option) for group in fleets]
+    known = [each for each in prices if each is not None]
+    return Grouping(
+        " | ".join(group.name for group in fleets), sum(group.option.gpus for group in fleets),
+        sum(known) if len(known) == len(prices) else None, all(group.entry is not None for group in fleets),
+    )  # fmt: skip
+
+
+def _why(best: Sequence[_Group], ends: Sequence[Sequence[_Group]]) -> str:
+    """Why the classes are pooled or apart, in one sentence; nothing of a single class."""
+    if not ends:
+        return ""
+    other = min(ends, key=_rank)
+    mine, theirs = (_grouping(each) for each in (best, other))
+    how = "pooled" if len(other) == 1 else "separate"
+    more = f"{theirs.gpus} GPUs" if theirs.usd_per_hour is None else f"${theirs.usd_per_hour:,.2f} an hour"
+    head = f"Together {mine.fleets}" if len(best) == 1 else f"Apart {mine.fleets}"
+    if len(best) not in (1, sum(len(group.classes) for group in best)):
+        head = f"As {mine.fleets}"
+    if _rank(best)[:2] == _rank(other)[:2]:
+        return f"{head}: {how} fleets cost the same, {more}."
+    needs = [sum(group.need for group in each) for each in (best, other)]
+    jobs = [group.name for group in best if group.beside(group.option) is not None]
+    if jobs and len(other) > len(best):
+        why = "the batch job takes what the peak leaves free in other hours"
+    elif needs[1] <= needs[0] * 1.02:
+        why = f"the work is {needs[1]:.1f} GPUs apart, rounded up to whole replicas {theirs.gpus}"
+    else:
+        (part,) = max(other, key=lambda group: group.need).option.parts
+        bound = "the knee" if part.ability.binds == ("knee",) else " and ".join(part.ability.binds)
+        why = f"{how}, {bound} binds and the work takes {needs[1]:.1f} GPUs, not {needs[0]:.1f}"
+    return f"{head}: {how} fleets cost {more}, since {why}."
+
+
+def _told(  # noqa: PLR0913, PLR0917 - all that was found
+    classes: Sequence[TrafficClass], chosen: Sequence[_Group], groupings: Sequence[Grouping], names: Mapping[int, str],
+    unmet: Mapping[str, str], words: Sequence[str],
+) -> ClassPlan:  # fmt: skip
+    fleets, rows, notes = list[ClassFleet](), dict[str, ClassRow](), list[str]()
+    for number, group in enumerate(chosen, 1):
+        entry = group.entry or Ranked(group.option, "", None, group.option.gpus)
+        entry = replace(entry, option=group.option, evidence=entry.evidence or _evidence(group.option))
+        candidate = candidate_of(group.question, entry)
+        valleys = group.beside(group.option)
+        hours, done = valleys.hours(group.option.parts[0].working) if valleys else ([], {})
+        fleets.append(ClassFleet(tuple(each.name for each in group.classes), names[id(group)], candidate, tuple(hours)))
+        rows |= {each.name: _row(each, group, entry, number, names[id(group)], done.get(each.name))
+                 for each in group.classes}  # fmt: skip
+        notes += warnings(group.question, group.found, [entry])
+    for each in classes:
+        if each.name in unmet:
+            rows[each.name] = _row(each, None, None, None, each.model, None, unmet[each.name])
+    hosts = hosts_of(
+        (f"{names[id(group)]} {deployment_name(part.replica.scenario)}", part)
+        for group in chosen for part in group.option.parts
+    )  # fmt: skip
+    prices = [each.candidate.cost.usd_per_hour for each in fleets]
+    known = [each for each in prices if each is not None]
+    usd = sum(known) if len(known) == len(prices) else None
+    plan = ClassPlan(
+        version=__version__, question=_asked(classes, chosen), confidence=chosen[0].question.confidence, answer="",
+        classes=tuple(rows[each.name] for each in classes), fleets=tuple(fleets), groupings=tuple(groupings),
+        hosts=hosts, gpus=sum(each.gpus for each in fleets), usd_per_hour=usd,
+        interrupted=any(group.found.interrupted for group in chosen), warnings=tuple(dict.fromkeys(notes)),
+    )  # fmt: skip
+    return replace(plan, answer=" ".join([_answer(plan), *filter(None, words), *_done(plan)]))
+
+
+def _evidence(option: Option) -> str:
+    return evidence(option.parts[0].replica.resolved.plan)
+
+
+def _asked(classes: Sequence[TrafficClass], chosen: Sequence[_Group]) -> str:
+    peaks = max(group.question.demand.peak for group in chosen)
+    said = (
+        f"{len(classes)} class{'es' if len(classes) > 1 else ''}, {sum(each.rate for each in classes):.4g} requests/s"
+    )
+    return f"{said}{f', {peaks:.3g} times as many at the peak' if peaks > 1 else ''}"
+
+
+def _row(  # noqa: PLR0913, PLR0917 - a class and what became of it
+    each: TrafficClass, group: _Group | None, entry: Ranked | None, number: int | None, model: str,
+    done: float | None, unmet: str = "",
+) -> ClassRow:  # fmt: skip
+    held = () if group is None or entry is None else tuple(_held(group, entry, objective) for objective in each.slo)
+    if group is not None and each.deadline_h is not None and done is None:
+        done = each.deadline_h  # its rate is that of the deadline
+    return ClassRow(each.name, model, number, each.rate, each.isl.mean, each.osl.mean, each.priority, each.requests,
+                    each.deadline_h, done, held, unmet)  # fmt: skip
+
+
+def _held(group: _Group, entry: Ranked, objective: Objective) -> Held:
+    felt, played = entry.option.feels(group.question.demand)(1.0), entry.played
+    seen = felt if played is None else played.felt
+    chances = {} if played is None or played.chances is None else dict(played.chances)
+    known = candidate_of(group.question, entry).probability if objective not in chances else {}
+    probability = chances.get(objective, known.get(str(objective)))
+    said = objective.value(felt)
+    predicted = said * 1e3 if math.isfinite(said) else None
+    simulated = None if played is None else objective.value(seen) * 1e3
+    return Held(str(objective), predicted, simulated, objective.attained(seen), probability)
+
+
+def _answer(plan: ClassPlan) -> str:
+    pieces = []
+    for fleet in plan.fleets:
+        (part,) = fleet.candidate.fleets
+        many = f"{part.replicas} replica{'s' if part.replicas > 1 else ''}"
+        pieces.append(f"{many} x {deployment_name(part.scenario)} of {fleet.model} on {part.scenario['gpu']} for "
+                      f"{', '.join(fleet.classes)}")  # fmt: skip
+    money = "no price is known" if plan.usd_per_hour is None else f"${plan.usd_per_hour:,.2f} an hour"
+    return f"{plan.gpus:,} GPU{'s' if plan.gpus > 1 else ''} = {'; '.join(pieces)}: {money}."
+
+
+def _done(plan: ClassPlan) -> Iterator[str]:
+    """Batch jobs, and classes that are not met."""
+    for each in plan.classes:
+        if each.fleet is not None and each.requests is not None and each.done_h is not None:
+            yield f"{each.name}: {each.requests:,.0f} requests take {each.done_h:.3g} of {each.deadline_h:g} h."
+        if each.fleet is None:
+            yield f"{each.name} cannot be met: {each.unmet}."
