@@ -87,6 +87,7 @@ docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code:
 	$(BIN)/python -m docs.generate.tables docs/cli.md docs/scenario.schema.json
 	$(BIN)/python -m rooflinekit.report.schema docs/schema
 	$(BIN)/python -m docs.generate.why_decode docs/images
+	$(BIN)/python -m docs.generate.lessons
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/test_docs.py
 
 notebooks: $(VENV)/docs.stamp  ## run docs/notebooks again and keep their outputs

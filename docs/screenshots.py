@@ -15,9 +15,11 @@ from docs.generate.playground import FIRST, write_playground  # noqa: E402 - nee
 from rooflinekit.specs import names  # noqa: E402
 
 SHOTS = (
-    ("report-light", "llama-3-8b", "light", (1280, 1500)),
-    ("report-dark", "deepseek-v3", "dark", (1280, 1500)),
-    ("report-phone", "mixtral-8x7b", "light", (390, 1800)),
+    ("report-light", "llama-3-8b.html", "light", (1440, 900)),
+    ("report-energy", "llama-3-8b.html#t=energy", "light", (1440, 1300)),
+    ("report-dark", "deepseek-v3.html", "dark", (1440, 900)),
+    ("report-phone", "mixtral-8x7b.html", "light", (390, 844)),
+    ("report-print", "llama-3-8b.html", "print", (680, 960)),
 )
 PLAYED = (
     ("playground-light", "light", (1440, 900)),
@@ -32,14 +34,17 @@ def main() -> None:
         sys.exit("chromium is not installed")
 
     def shot(name: str, address: str, theme: str, size: tuple[int, int], ready: str) -> None:
-        browser.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+        told = [{"name": "prefers-color-scheme", "value": "dark" if theme == "dark" else "light"}]
+        browser.send("Emulation.setEmulatedMedia", media="print" if theme == "print" else "", features=told)
         browser.size(*size)
         browser.visit(address, ready)
+        if theme == "print":
+            browser.value("dispatchEvent(new Event('beforeprint'))")
         browser.screenshot(ROOT / "docs" / "images" / f"{name}.png")
 
     with TemporaryDirectory() as scratch, Browser(Path(scratch) / "profile") as browser:
         for name, page, theme, size in SHOTS:
-            shot(name, (ROOT / "reports" / f"{page}.html").as_uri(), theme, size, "document.readyState === 'complete'")
+            shot(name, f"{(ROOT / 'reports').as_uri()}/{page}", theme, size, "document.readyState === 'complete'")
         folder = Path(scratch) / "playground"
         write_playground(folder, [FIRST], names("accelerator"))
         with served(folder) as address:

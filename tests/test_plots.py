@@ -181,8 +181,8 @@ class TestNumbers:
         slopes = artist(rk.plot(levers, "elasticities"), "slope tpot").get_xdata()
         assert list(slopes) == [entry.tpot for entry in levers.elasticities]
         best = levers.moves[0]
-        bar = artist(rk.plot(levers, "moves"), f"move {best.move}")
-        assert bar.get_width() == pytest.approx(100 * (best.ratio["cost"] - 1))
+        dot = artist(rk.plot(levers, "moves"), f"move {best.move}")
+        assert dot.get_xdata()[0] == best.ratio["cost"]
 
     def test_intensities_are_the_steps(self, several):
         y = artist(rk.plot(several, "intensity"), "line context 2,048").get_ydata()

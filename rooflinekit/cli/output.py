@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import re
 import sys
@@ -151,12 +150,9 @@ def visible(text: str) -> str:
 
 def to_json(data: object) -> str:
     """Strict JSON, two spaces deep: what is no finite number is null, and nothing in it steers a terminal."""
-    from rooflinekit.report.markup import finite
+    from rooflinekit.report.markup import strict_json
 
-    try:
-        text = json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False)
-    except ValueError:
-        text = json.dumps(finite(data), indent=2, allow_nan=False, ensure_ascii=False)
+    text = strict_json(data, indent=2, ensure_ascii=False)
     return _STEERING.sub(lambda hit: f"\\u{ord(hit[0]):04x}", text)
 
 

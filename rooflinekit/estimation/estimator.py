@@ -39,7 +39,9 @@ from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator, Provenance, System, capped, clocked
 from rooflinekit.model.types.kv_policy import FULL, parse_kv_policy
 from rooflinekit.model.types.model import Model
+from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.speculation import METHODS, Speculation
+from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.vision import Images
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model, load_system
@@ -158,6 +160,7 @@ def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
     chosen |= part_of(given, ("offload_layers", "host_bandwidth"))
     if (place := given.get("offload_experts")) not in (None, "cpu"):
         raise InputError(f"offload_experts={place!r} is not known; use cpu, or leave it out")
+    chosen |= part_of(given, ("lora_rank", "lora_adapters"))
     chosen |= {key: parse_dtype(each) for key, each in part_of(given, (*options_of(Formats), "dispatch")).items()}
     engine, version = split_version(str(given.get("engine", "vllm")))
     if engine not in ENGINES:
@@ -295,24 +298,13 @@ def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Es
     found = answer_load(predictor, question)
     loaded, load = found.loaded, LoadResult.of(predictor, found)
     static = _answer(resolved, replace(work, batch=found.sequences))
-    times = {"ttft_ms": loaded.ttft, "tpot_ms": loaded.tpot}
-    spans: dict[str, list[float] | None] = {
-        key: [float(t.low) * 1e3, float(t.high) * 1e3] for key, t in times.items() if load.stable or t is loaded.tpot
-    }
     rate = min(load.rate, load.knee_rate) * float(work.osl)
     served = served_energy(predictor, question.traffic, loaded)
     unsteady = load_remarks(load.stable, load.rate, load.knee_rate, question.users, load.slots)
     return replace(
         static,
-        ttft_ms=float(loaded.ttft.expected) * 1e3 if load.stable else None,
-        tpot_ms=float(loaded.tpot.expected) * 1e3,
-        e2e_ms=float(loaded.e2e) * 1e3 if load.stable else None,
-        output_tok_s=rate,
-        output_tok_s_per_gpu=rate / plan.deployment.gpus,
-        output_tok_s_per_user=1.0 / float(loaded.tpot.expected),
-        interval={key: spans.get(key) for key in times} if plan.calibration else None,
+        **_felt(plan, (loaded.ttft, loaded.tpot), loaded.e2e, rate, load.stable),
         interval_tested=plan.tested("load"),
-        bound={key: float(t.bound) * 1e3 for key, t in times.items()},
         prefill=StepResult.of(plan.time(Batch.prefill(1.0, work.isl)), plan.system.accelerator),
         memory=MemoryResult.of(found.memory(predictor)),
         load=load,
@@ -325,22 +317,14 @@ def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Es
 def _answer(resolved: Resolved, work: Workload) -> Estimate:
     predictor, plan = resolved.predictor, resolved.plan
     point = predictor.evaluate(work)
-    accelerator, calibration = plan.system.accelerator, plan.calibration
-    ttft, tpot, need, have = point.ttft, point.tpot, point.memory.needed_bytes, point.memory.available_bytes
+    accelerator = plan.system.accelerator
+    need, have = point.memory.needed_bytes, point.memory.available_bytes
     rate = float(point.output_rate(work.batch, work.osl))
-    times = {"ttft_ms": ttft, "tpot_ms": tpot}
     return Estimate(
         **about(plan),
         inputs=inputs(plan, work),
-        ttft_ms=float(ttft.expected) * 1e3,
-        tpot_ms=float(tpot.expected) * 1e3,
-        e2e_ms=float(point.e2e(work.osl)) * 1e3,
-        output_tok_s=rate,
-        output_tok_s_per_gpu=rate / plan.deployment.gpus,
-        output_tok_s_per_user=1.0 / float(tpot.expected),
-        interval={key: [float(t.low) * 1e3, float(t.high) * 1e3] for key, t in times.items()} if calibration else None,
+        **_felt(plan, (point.ttft, point.tpot), point.e2e(work.osl), rate),
         interval_tested=plan.tested("static"),
-        bound={key: float(t.bound) * 1e3 for key, t in times.items()},
         memory=MemoryResult.of(point.memory),
         prefill=StepResult.of(point.prefill, accelerator),
         decode=StepResult.of(point.decode, accelerator),
@@ -350,6 +334,24 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
         provenance=_provenance(plan),
         warnings=(*resolved.warnings, *said(limit_remarks(plan, work)), *said(memory_remarks(need, have))),
     )
+
+
+def _felt(plan: Plan, times: tuple[Time, Time], e2e: Numeric, rate: float, stable: bool = True) -> dict[str, Any]:
+    """TTFT, TPOT and rates as an `Estimate` has them; in an endless queue the first token has no time."""
+    ttft, tpot = times
+    named = {"ttft_ms": ttft, "tpot_ms": tpot}
+    spans = {key: [float(t.low) * 1e3, float(t.high) * 1e3] if stable or t is tpot else None
+             for key, t in named.items()}  # fmt: skip
+    return {
+        "ttft_ms": float(ttft.expected) * 1e3 if stable else None,
+        "tpot_ms": float(tpot.expected) * 1e3,
+        "e2e_ms": float(e2e) * 1e3 if stable else None,
+        "output_tok_s": rate,
+        "output_tok_s_per_gpu": rate / plan.deployment.gpus,
+        "output_tok_s_per_user": 1.0 / float(tpot.expected),
+        "interval": spans if plan.calibration else None,
+        "bound": {key: float(t.bound) * 1e3 for key, t in named.items()},
+    }
 
 
 def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
@@ -367,7 +369,7 @@ def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
         **dict.fromkeys(("concurrency", "rate")),
         **asked(*DEGREES, "gpus", "system", "sequence_parallel", "all_reduce"),
         "dispatch": None if deployment.dispatch is None else deployment.dispatch.value,
-        **asked("redundant_experts", "skew", "power_cap", "clock"),
+        **asked("redundant_experts", "skew", "power_cap", "clock", "lora_rank", "lora_adapters"),
         "weights": precision.weights_of(plan.model.matrices[-1]).value,
         "attention_weights": precision.weights_of("attention").value,
         "lm_head": precision.formats.lm_head.value,
@@ -377,6 +379,13 @@ def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
         **asked("engine", "engine_version", "offload_layers", "offload_experts", "host_bandwidth"),
         **{key: getattr(settings, key) for key in SETTING_KEYS},
     }
+
+
+def shown(plan: Plan, **counts: Any) -> dict[str, Any]:
+    """Counts that were asked for, and of the deployment what tells it from others: its split and formats."""
+    degrees = {name: getattr(plan.deployment, name) for name in ("tp", "pp", "ep", "dp", "cp")}
+    weights = getattr(plan.precision.formats, plan.model.matrices[-1]).value
+    return {**counts, **degrees, "weights": weights, "kv": plan.precision.kv.value}
 
 
 def image_inputs(plan: Plan) -> dict[str, Any]:

@@ -269,15 +269,6 @@ class Estimate(DeploymentAnswer):
     provenance: tuple[Provenance, ...] = field(repr=False)
     warnings: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON of the contract, as plain Python values."""
-        plain = asdict(self)
-        plain["provenance"] = [asdict(entry) for entry in self.provenance]
-        plain["warnings"] = list(self.warnings)
-        if self.speculation is not None:
-            plain["speculation"]["acceptance"] = list(self.speculation.acceptance)
-        return plain
-
     def to_row(self) -> dict[str, Any]:
         """Inputs and answers as one flat row, as `estimate_frame` names them; the kernels are left out."""
         spans = self.interval or {}

@@ -140,10 +140,6 @@ class Comparison(Answer):
     runs: tuple[Run, ...]
     failed: Mapping[str, str]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON of the command."""
-        return {"runs": [run.to_dict() for run in self.runs], "failed": dict(self.failed)}
-
 
 def compare(
     files: str | PathLike[str] | Sequence[str | PathLike[str]],

@@ -12,50 +12,25 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread
 from rooflinekit.model.types.errors import InputError, SpecError
+from rooflinekit.specs.files import read_yaml
 
 SCRAPED = "# scraped "
 """What the first line of each scrape of a recording begins with; a time follows."""
 
-_Names = dict[str, tuple[str, ...]]
-_REQUESTS: _Names = {
-    "ttft": ("time_to_first_token_seconds",),
-    "e2e": ("e2e_request_latency_seconds",),
-    "gap": ("inter_token_latency_seconds", "time_per_output_token_seconds", "request_time_per_output_token_seconds"),
-}
-# Names by engine and quantity, newest first. Read: tensorrt_llm/metrics/collector.py (050f80d). As public dashboards
-# and clients of 2025 and 2026 have them, sources not read: vLLM's V1 engine, SGLang 0.4 and 0.5, llama.cpp's server.
-EXPORTERS: Mapping[str, _Names] = {
-    "vllm": _REQUESTS | {
-        "running": ("num_requests_running",), "waiting": ("num_requests_waiting",),
-        "kv_use": ("kv_cache_usage_perc", "gpu_cache_usage_perc"), "preemptions": ("num_preemptions_total",),
-        "isl": ("request_prompt_tokens",), "osl": ("request_generation_tokens",),
-        "prompt_tokens": ("prompt_tokens_total",), "output_tokens": ("generation_tokens_total",),
-        "hits": ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total"),
-        "asked": ("prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
-    },
-    "sglang": _REQUESTS | {
-        "running": ("num_running_reqs",), "waiting": ("num_queue_reqs",), "kv_use": ("token_usage",),
-        "isl": ("prompt_tokens_histogram",), "osl": ("generation_tokens_histogram",),
-        "prompt_tokens": ("prompt_tokens_total",), "output_tokens": ("generation_tokens_total",),
-        "hits": ("cached_tokens_total",), "asked": ("prompt_tokens_total",),
-        "preemptions": ("num_retracted_requests_total",),
-    },
-    "trtllm": _REQUESTS | {
-        "running": ("num_requests_running",), "waiting": ("num_requests_waiting",), "kv_use": ("kv_cache_utilization",),
-        "prompt_tokens": ("prompt_tokens_total",), "output_tokens": ("generation_tokens_total",),
-        "hits": ("prompt_cached_tokens_total",), "asked": ("prompt_tokens_total",),
-    },
-    "llamacpp": {
-        "running": ("requests_processing",), "waiting": ("requests_deferred",), "kv_use": ("kv_cache_usage_ratio",),
-        "prompt_tokens": ("prompt_tokens_total",), "output_tokens": ("tokens_predicted_total",),
-        "gap_seconds": ("tokens_predicted_seconds_total",),
-    },
-}  # fmt: skip
+
+@cache
+def exporters() -> Mapping[str, Mapping[str, Sequence[str]]]:
+    """Names of servers' metrics by engine and quantity, newest first, of `exporters.yaml`."""
+    return read_yaml(Path(__file__).with_name("exporters.yaml"))
+
+
 _NAME = re.compile(r"^(vllm|sglang|trtllm|llamacpp)[:_](.+)$")
 _GAUGES = ("running", "waiting", "kv_use")
 
@@ -122,9 +97,9 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
     except ValueError as error:
         raise SpecError(f"{source}: is no Prometheus text exposition ({error})") from None
     if not engine:
-        raise SpecError(f"{source}: has no metric of {', '.join(EXPORTERS)}; start the server with its metrics on")
+        raise SpecError(f"{source}: has no metric of {', '.join(exporters())}; start the server with its metrics on")
     found: dict[str, float] = {}
-    for quantity, names in EXPORTERS[engine].items():
+    for quantity, names in exporters()[engine].items():
         for key, end in ((quantity, ""), (f"{quantity}.sum", "_sum"), (f"{quantity}.count", "_count")):
             each = next((values[name + end] for name in names if name + end in values), None)
             if each:

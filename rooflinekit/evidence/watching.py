@@ -125,15 +125,12 @@ class Watched(Tabled):
     moved: dict[str, float]  #: predicted TPOT over that of the usual traffic, with one thing alone as it is now
     notes: tuple[str, ...] = ()
     calibration: dict[str, str] | None = None
+    version: str = __version__
 
     @property
     def now(self) -> Beside:
         """The last interval."""
         return self.intervals[-1]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON of the command."""
-        return asdict(self) | {"version": __version__}
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One row an interval; the parts of a figure have its name before them."""

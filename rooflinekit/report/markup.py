@@ -37,8 +37,16 @@ def packed(text: str) -> bytes:
 
 def script_json(data: object) -> str:
     """JSON that cannot end the script element it stands in; what is no number is null."""
-    text = json.dumps(finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = strict_json(data, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def strict_json(data: object, **how: Any) -> str:
+    """JSON in which what is no finite number is null; `how` is for `json.dumps`."""
+    try:
+        return json.dumps(data, allow_nan=False, **how)
+    except ValueError:
+        return json.dumps(finite(data), allow_nan=False, **how)
 
 
 def finite(data: Any) -> Any:

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from rooflinekit.model.types.errors import InputError, MissingExtraError
-from rooflinekit.report.markup import finite
+from rooflinekit.report.markup import strict_json
 from rooflinekit.service.tools import TOOLS, Tool
 from rooflinekit.service.workers import BusyError, TimeUpError, Workers, line_of
 from rooflinekit.version import __version__
@@ -101,19 +101,11 @@ async def _answered(request: Request, tool: Tool, workers: Workers, token: str) 
 @lru_cache(_REMEMBERED)
 def _quick(name: str, asked: str) -> bytes:
     """The answer to checked arguments; raises what the tool does."""
-    return _bytes(TOOLS[name].answer(json.loads(asked)))
-
-
-def _bytes(data: Any) -> bytes:
-    """Strict JSON: what is no finite number is null."""
-    try:
-        return json.dumps(data, allow_nan=False).encode()
-    except ValueError:
-        return json.dumps(finite(data), allow_nan=False).encode()
+    return strict_json(TOOLS[name].answer(json.loads(asked))).encode()
 
 
 def _json(data: Any, status: int = 200) -> Response:
-    return Response(_bytes(data), status, media_type="application/json")
+    return Response(strict_json(data).encode(), status, media_type="application/json")
 
 
 def _error(status: int, message: str) -> Response:

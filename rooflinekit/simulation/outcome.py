@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.energy import token_energy
 from rooflinekit.model.traffic.mixing import InFlight
-from rooflinekit.model.types.answer import DeploymentAnswer
+from rooflinekit.model.types.answer import DeploymentAnswer, plain_fields
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
@@ -243,9 +243,7 @@ class Outcome(DeploymentAnswer):
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain data for JSON, without the timeline."""
-        data = asdict(self)
-        del data["timeline"]
-        return data
+        return {name: value for name, value in plain_fields(self).items() if name != "timeline"}
 
     def to_row(self) -> dict[str, Any]:
         """One flat row: inputs, counts, and every statistic as metric_statistic."""

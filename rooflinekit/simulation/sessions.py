@@ -7,16 +7,19 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, count, pairwise
+from pathlib import Path
 from random import Random
+from typing import Any
 
 from rooflinekit.estimation.lengths import Length
 from rooflinekit.estimation.spelling import at_least, read_phrase
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.arrivals import Arrival, Job
 from rooflinekit.simulation.traces import Trace
+from rooflinekit.specs.files import read_yaml
 
 BLOCK = 64
 """Tokens of one hash of a session's prompts."""
@@ -37,7 +40,7 @@ class Quantiles:
     (3.8, 1.572, 22.4)
     """
 
-    values: tuple[float, float, float, float, float, float, float]
+    values: tuple[float, ...]
     scale: float = 1.0
 
     @cached_property
@@ -87,40 +90,17 @@ class SessionLaw:
         return sum(self.counts) / _GRID
 
 
-_AGENT_WAIT = Quantiles((0.1, 0.65, 3.8, 11.5, 28.9, 334.0, 1000.0))
-SESSIONS: Mapping[str, SessionLaw] = {
-    "chat": SessionLaw(
-        turns=Quantiles((1.0, 1.0, 1.0, 2.0, 3.0, 10.0, 43.0)),
-        wait=Quantiles((3.0, 66.0, 123.0, 267.0, 477.0, 1467.0, 3030.0)),
-        first=Quantiles((891.0, 1336.0, 5264.0, 13_056.0, 25_559.0, 89_868.0, 126_195.0)),
-        asked=Quantiles((1.0, 10.0, 28.0, 394.0, 4294.0, 17_010.0, 91_467.0)),
-        system=512, answer=343,
-    ),
-    "coding-agent": SessionLaw(
-        turns=Quantiles((1.0, 6.0, 25.0, 104.0, 324.0, 3072.0, 9000.0)),
-        wait=_AGENT_WAIT,
-        first=Quantiles((500.0, 2000.0, 5000.0, 10_000.0, 20_000.0, 50_000.0, 100_000.0)),
-        asked=Quantiles((50.0, 600.0, 2500.0, 7000.0, 17_000.0, 60_000.0, 110_000.0)),
-        system=12_000, answer=823,
-    ),
-    "swe-bench": SessionLaw(
-        turns=Quantiles((6.0, 12.0, 16.0, 19.0, 20.0, 20.0, 20.0)),
-        wait=_AGENT_WAIT,
-        first=Quantiles((500.0, 1000.0, 2000.0, 4000.0, 8000.0, 20_000.0, 40_000.0)),
-        asked=Quantiles((20.0, 150.0, 500.0, 1000.0, 2000.0, 8000.0, 20_000.0)),
-        system=4000, answer=200,
-    ),
-}  # fmt: skip
-"""chat: counted in Mooncake's conversation trace (benchmarks/session_figures.py; one hour, sampled): turns of those
-that began in its first third, gaps and new tokens between prompts that extend each other, first prompts; means of
-the law are 4 to 20 % above the trace's. 512 tokens are common to most prompts there. coding-agent: turns and gaps
-of InferenceX' recorded coding traffic (InferenceX-app 01668b87: 13,735 sessions, 2.9 million requests); its means
-are 211 turns, and of a request 7,630 new tokens with the answer before and 823 out, while the spread of tokens,
-first prompts, 12,000 tokens of instructions and the longest gap are assumptions. swe-bench: 15.3 calls, 6 to 20, of
-LLMServingSim's set (5daddb21); lengths are assumptions, gaps those of the coding traffic."""
-
 _KEYS = ("turns", "wait", "first", "asked")
-_KNOWN = dict.fromkeys(SESSIONS, dict.fromkeys(_KEYS, 0.0) | {"system": -1.0, "most": 0.0})
+
+
+@cache
+def session_laws() -> Mapping[str, SessionLaw]:
+    """The kinds of sessions by name, of `sessions.yaml`, which says where each law is from."""
+    found = {}
+    for name, law in read_yaml(Path(__file__).with_name("sessions.yaml")).items():
+        spreads: dict[str, Any] = {key: Quantiles(tuple(map(float, law[key]))) for key in _KEYS}
+        found[name] = SessionLaw(**spreads, system=law["system"], answer=law["answer"])
+    return found
 
 
 def parse_sessions(text: str) -> SessionLaw:
@@ -131,8 +111,9 @@ def parse_sessions(text: str) -> SessionLaw:
 
     Raises WorkloadError for a name that nobody knows, and for numbers that make no sense.
     """
-    name, given = read_phrase(text, "kind of sessions", _KNOWN)
-    law = SESSIONS[name]
+    known = dict.fromkeys(session_laws(), dict.fromkeys(_KEYS, 0.0) | {"system": -1.0, "most": 0.0})
+    name, given = read_phrase(text, "kind of sessions", known)
+    law = session_laws()[name]
     scaled = {key: getattr(law, key).scaled(at_least(given[key], 0, key)) for key in _KEYS if given[key]}
     if given["turns"] and given["turns"] < 1:
         raise WorkloadError(f"{text!r}: turns must be at least 1, not {given['turns']:g}")

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.economics.commitments import Spot, held_levels, pay
-from rooflinekit.decision.economics.price import HourlyPrice, quotes_of
-from rooflinekit.decision.economics.tco import Owning, rent_or_buy
+from rooflinekit.decision.economics.price import HourlyPrice, Purchase, quotes_of
+from rooflinekit.decision.economics.tco import rent_or_buy
 from rooflinekit.decision.planning.budget import affordable
 from rooflinekit.decision.planning.capacity import formula_capacity
 from rooflinekit.decision.planning.plan import PlanAnswer, read_question
@@ -527,11 +527,11 @@ class TestOwning:
 
     def test_the_annuity_pays_the_purchase_back(self) -> None:
         """The present value of all its months and of the residual is the price."""
-        owning = Owning(30_000.0, 4.0, interest=0.08, residual=0.1)
+        owning = Purchase(30_000.0, 4.0, interest=0.08, residual=0.1)
         i = owning.month_interest
         months = sum(owning.capital / (1 + i) ** month for month in range(1, 49))
         assert months + 3_000.0 / 1.08**4 == pytest.approx(30_000.0)
-        assert Owning(30_000.0, 4.0).capital == pytest.approx(30_000.0 / 48)
+        assert Purchase(30_000.0, 4.0).capital == pytest.approx(30_000.0 / 48)
 
     @given(
         rent=st.floats(100.0, 5000.0), running=st.floats(0.0, 3000.0), interest=st.floats(0.0, 0.3),
@@ -540,7 +540,7 @@ class TestOwning:
     def test_the_break_even_is_the_first_month_that_pays(
         self, rent: float, running: float, interest: float, gpus: list[int]
     ) -> None:
-        owning = Owning(20_000.0, 3.0, interest=interest, staff=12 * running)
+        owning = Purchase(20_000.0, 3.0, interest=interest, staff=12 * running)
         rents = [rent * each for each in gpus]
         told = rent_or_buy(owning, gpus, rents, 0.0, 0.0)
         i = owning.month_interest
@@ -583,7 +583,7 @@ class TestOwning:
     @pytest.mark.parametrize(
         ("text", "says"),
         [
-            ("purchase: 1\n", "years is missing"),
+            ("purchase: 1\n", "years: is missing"),
             ("purchase: 1\nyears: 4\nintrest: 1\n", "nearest: interest"),
             ("purchase: -1\nyears: 4\n", "purchase must be"),
             ("purchase: 1\nyears: 4\nresidual: 2\n", "shares"),

@@ -14,17 +14,17 @@ from rooflinekit.cli.app import app
 from rooflinekit.estimation.lengths import Fixed
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.simulation.reuse import reuse_of
-from rooflinekit.simulation.sessions import BLOCK, SESSIONS, SessionSource, parse_sessions, session_trace
+from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_laws, session_trace
 from rooflinekit.simulation.simulate import Question, make_load
 
 CHAT = "chat:turns=6,wait=20,first=500,asked=60,system=256"
 SERVED = {"rate": 2.0, "requests": 400, "osl": 40, "kv_tokens": 60_000, "prefix_cache": True, "calibration": "none"}
 
 
-@pytest.mark.parametrize("name", SESSIONS)
+@pytest.mark.parametrize("name", session_laws())
 def test_a_turn_begins_with_all_that_was_said_before(name):
     """Prompts of a session: what was sent and answered is the beginning of the next, unless the context is full."""
-    law, seen = SESSIONS[name], defaultdict(list)
+    law, seen = session_laws()[name], defaultdict(list)
     source = SessionSource(law, Fixed(100), 200_000, users=5, requests=300)
     trace = session_trace(source)
     for at in range(len(trace)):
@@ -41,7 +41,7 @@ def test_a_turn_begins_with_all_that_was_said_before(name):
 
 @pytest.mark.parametrize(("name", "turns"), [("chat", 1.83), ("coding-agent", 211.0), ("swe-bench", 15.3)])
 def test_sessions_have_the_turns_that_were_counted(name, turns):
-    assert SESSIONS[name].mean_turns == pytest.approx(turns, rel=0.08)
+    assert session_laws()[name].mean_turns == pytest.approx(turns, rel=0.08)
     assert parse_sessions(f"{name}:turns=9").mean_turns == pytest.approx(9.0, rel=0.05)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from os import PathLike
 from typing import Any, Unpack
 
@@ -31,7 +30,7 @@ from rooflinekit.decision.economics.token_prices import (
     token_times,
     token_work,
 )
-from rooflinekit.estimation.estimator import estimate, read_deployment, resolve
+from rooflinekit.estimation.estimator import estimate, read_deployment, resolve, shown
 from rooflinekit.estimation.lengths import Length, parse_length
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.results import about
@@ -148,18 +147,9 @@ class Cost(DeploymentAnswer):
     eviction: EvictionCost | None
     warnings: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain Python values, ready for JSON."""
-        plain = asdict(self)
-        plain["warnings"] = list(self.warnings)
-        if self.eviction is not None:
-            plain["eviction"]["crossings"] = list(self.eviction.crossings)
-        return plain
-
     def to_rows(self) -> list[dict[str, Any]]:
         """One row a number: section, name, value."""
-        plain = self.to_dict()
-        sections = {key: value for key, value in plain.items() if isinstance(value, dict)}
+        sections = {key: value for key, value in self.to_dict().items() if isinstance(value, dict)}
         return [
             {"section": section, "name": name, "value": value}
             for section, values in sections.items()
@@ -267,15 +257,6 @@ class Served:
         """Sequences at once."""
         return float(self.times.load.users)
 
-    def inputs(self) -> dict[str, Any]:
-        """Every input as it was understood."""
-        plan, asked = self.predictor.plan, self.asked
-        degrees = {name: getattr(plan.deployment, name) for name in ("tp", "pp", "ep", "dp", "cp")}
-        formats = plan.precision.weights_of(plan.model.matrices[-1]).value
-        lengths = {"isl": int(asked.prompt), "osl": int(asked.output), "cached": asked.cached}
-        return {**lengths, "concurrency": asked.concurrency, **degrees, "weights": formats,
-                "kv": plan.precision.kv.value, "pue": asked.pue}  # fmt: skip
-
     def long_context(self, notes: list[str]) -> ContextCost | None:
         """The long context, or as much of it as the model has; None, and a note, where it does not fit."""
         tokens, model = self.asked.long_context, self.predictor.plan.model
@@ -290,24 +271,8 @@ class Served:
         return context_cost(self, int(prompt), tokens)
 
 
-@dataclass(frozen=True)
-class Powered:
-    """Energy of tokens at the meter, and what follows from it; see `PriceResult`."""
-
-    watts: float
-    joules_per_cached_token: float
-    joules_per_input_token: float
-    joules_per_output_token: float
-    kwh_per_million_output: float
-    co2_kg_per_million_output: float | None
-    output_tok_s_per_mw: float
-
-
-_ENERGY = tuple(Powered.__annotations__)
-
-
-def energy_result(served: Served, notes: list[str]) -> Powered | None:
-    """Energy of every kind of token, times PUE; idle time of a replica is spread over all tokens alike.
+def energy_of(served: Served, notes: list[str]) -> dict[str, float | None]:
+    """Fields of `PriceResult`: energy of every kind of token, times PUE; idle time is spread over all tokens alike.
 
     A token of a cached prefix takes the power of a prompt for its time, so that all parts add up to the request.
     """
@@ -315,7 +280,7 @@ def energy_result(served: Served, notes: list[str]) -> Powered | None:
     tokens, times = served.tokens, served.times
     if tokens is None:
         notes.append(f"energy: {accelerator.name} has no rated power in its file")
-        return None
+        return dict.fromkeys(_ENERGY)
     osl, cached, fresh = float(times.load.osl), float(times.load.cached), asked.prompt - float(times.load.cached)
     idle = tokens.gpus * tokens.law.idle * (1.0 / asked.utilisation - 1.0)
     prompt, seconds = float(tokens.prompt.total), float(times.prompt.expected)
@@ -331,13 +296,18 @@ def energy_result(served: Served, notes: list[str]) -> Powered | None:
     notes.append(f"{POWER_NOTE}; PUE {asked.pue:g}")
     if asked.carbon is not None:
         notes.append(f"CO2: {asked.carbon[0]:g} g/kWh ({asked.carbon[1]})")
-    return Powered(watts, each[0], each[1], each[2], whole / _KWH * MILLION, grams, MILLION / whole)
+    return dict(zip(_ENERGY, (watts, *each, whole / _KWH * MILLION, grams, MILLION / whole), strict=True))
+
+
+_ENERGY = (
+    "watts", "joules_per_cached_token", "joules_per_input_token", "joules_per_output_token", "kwh_per_million_output",
+    "co2_kg_per_million_output", "output_tok_s_per_mw",
+)  # fmt: skip
 
 
 def price_result(served: Served, notes: list[str]) -> PriceResult:
     """Prices with their interval, energy, and the price of holding a token."""
     prices, times, deployment = served.prices, served.times, served.predictor.plan.deployment
-    energy = energy_result(served, notes)
     work = Workload(1.0, times.load.isl, times.load.osl)
     pool = served.predictor.memory.evaluate(1.0, work.longest_context, work.isl).kv_pool_tokens
     holding = float(prices.replica_usd_per_hour) / served.asked.utilisation / float(pool * deployment.dp) * MILLION
@@ -353,7 +323,7 @@ def price_result(served: Served, notes: list[str]) -> PriceResult:
         float(prices.replica_usd_per_hour), served.asked.utilisation, served.running,
         float(prices.cached_usd_per_million), float(prices.input_usd_per_million),
         float(prices.output_usd_per_million), float(prices.request_usd), float(times.asymmetry), interval,
-        **(vars(energy) if energy else dict.fromkeys(_ENERGY)), holding_usd_per_million_hours=holding,
+        **energy_of(served, notes), holding_usd_per_million_hours=holding,
         break_even_hold_s=saved / holding * _HOUR,
     )  # fmt: skip
 
@@ -482,7 +452,10 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
         notes.append(f"{room:.0f} of {asked.concurrency} sequences fit at a time; prices are those of {room:.0f}")
     return Cost(
         **about(plan),
-        inputs=served.inputs(),
+        inputs=shown(
+            plan, isl=int(asked.prompt), osl=int(asked.output), cached=asked.cached, concurrency=asked.concurrency
+        )
+        | {"pue": asked.pue},
         prices=price_result(served, notes),
         reason=Reason(
             input_work, output_work, why(served.times, input_work, output_work, "experts" in plan.model.matrices)

@@ -24,6 +24,7 @@ HOURS_PER_YEAR = 8760.0
 MONTH_HOURS = HOURS_PER_YEAR / 12.0
 """A twelfth of them."""
 
+_PUE = "power of the building over power of the machines"
 _MOST = 1e12  # no price, wattage or number of years that a user may give is larger
 
 POWER_NOTE = "power: boards as predicted (docs/method.md, section 11), idle between requests; hosts are not counted"
@@ -84,32 +85,35 @@ class HourlyPrice:
 
 
 @dataclass(frozen=True)
-class Capex:
-    """A purchase: price of one accelerator with its share of the host [USD], years of use, electricity, PUE.
+class Purchase:
+    """Stated inputs of a purchase.
 
-    pue: power of the building over power of the machines, 1 if cooling is not counted.
+    purchase: USD of one accelerator with its share of the host and network; years: of use; interest: a year; residual:
+    share of the purchase that it is sold for then; power_price: USD/kWh; pue: power of the building over that of the
+    machines, 1 if cooling is not counted; rack: USD a month for each kW of rated power; staff: USD a year for each
+    accelerator.
     """
 
-    purchase_usd: Numeric
-    years: Numeric
-    usd_per_kwh: Numeric = 0.0
-    pue: Numeric = 1.0
+    purchase: float
+    years: float
+    interest: float = 0.0
+    residual: float = 0.0
+    power_price: float = 0.0
+    pue: float = 1.0
+    rack: float = 0.0
+    staff: float = 0.0
 
     @classmethod
-    def checked(cls, purchase: object, years: object, usd_per_kwh: object = 0.0, pue: object = 1.0) -> Capex:
+    def checked(cls, **given: object) -> Purchase:
         """Read user input.
 
         Raises WorkloadError for a price that is not above 0, no years, or a PUE below 1.
         """
-        overhead = positive(pue, "pue")
-        if overhead < 1.0:
-            raise WorkloadError(f"pue is power of the building over power of the machines, at least 1, not {pue!r}")
-        return cls(
-            positive(purchase, "purchase"),
-            positive(years, "years"),
-            positive(usd_per_kwh, "power_price", zero=True),
-            overhead,
-        )
+        zero = {"purchase", "years", "pue"}
+        read = {key: positive(value, key, zero=key not in zero) for key, value in given.items()}
+        if read.get("pue", 1.0) < 1.0:
+            raise WorkloadError(f"pue is {_PUE}, at least 1, not {given['pue']!r}")
+        return cls(**read)
 
     def usd_per_gpu_hour(self, watts: Numeric) -> Numeric:
         """Purchase over its hours, and electricity: P/(years · 8760) + W/1000 · PUE · $/kWh [USD/h].
@@ -117,12 +121,42 @@ class Capex:
         `watts` is the mean power of a board. Every hour is paid, whether the accelerator is busy or not.
         Interest, space and staff are not in it.
 
-        >>> round(Capex(35040.0, 4.0).usd_per_gpu_hour(700.0), 6)  # 35040 USD over 35040 hours
+        >>> round(Purchase(35040.0, 4.0).usd_per_gpu_hour(700.0), 6)  # 35040 USD over 35040 hours
         1.0
-        >>> round(Capex(35040.0, 4.0, usd_per_kwh=0.10, pue=1.2).usd_per_gpu_hour(700.0), 6)  # and 0.84 kWh an hour
+        >>> round(Purchase(35040.0, 4.0, power_price=0.10, pue=1.2).usd_per_gpu_hour(700.0), 6)  # and 0.84 kWh an hour
         1.084
         """
-        return self.purchase_usd / (self.years * HOURS_PER_YEAR) + electricity(watts, self.usd_per_kwh, self.pue)
+        return self.purchase / (self.years * HOURS_PER_YEAR) + electricity(watts, self.power_price, self.pue)
+
+    @property
+    def month_interest(self) -> float:
+        """Interest a month."""
+        return float((1.0 + self.interest) ** (1.0 / 12.0) - 1.0)
+
+    @property
+    def months(self) -> int:
+        """Months of use."""
+        return round(12.0 * self.years)
+
+    @property
+    def capital(self) -> float:
+        """What one accelerator costs a month, the annuity [USD].
+
+        >>> round(Purchase(30_000.0, 4.0, interest=0.08, residual=0.1).capital, 2)
+        674.92
+        """
+        i, n = self.month_interest, self.months
+        left = self.residual * self.purchase * (1.0 + i) ** -n
+        return (self.purchase - left) * (i / (1.0 - (1.0 + i) ** -n) if i else 1.0 / n)
+
+    def running(self, watts: float, rated: float) -> float:
+        """Power, racks and staff of one accelerator a month [USD]: mean and rated watts of a board.
+
+        >>> round(Purchase(1.0, 1.0, power_price=0.1, pue=1.3, rack=150.0, staff=1200.0).running(500.0, 700.0), 2)
+        252.45
+        """
+        energy = float(electricity(watts, self.power_price, self.pue)) * MONTH_HOURS
+        return energy + rated / 1e3 * self.rack + self.staff / 12.0
 
 
 def positive(value: object, name: str, zero: bool = False) -> float:
@@ -157,14 +191,14 @@ def quoted_price(accelerator: Accelerator) -> HourlyPrice | None:
 
 
 def hourly_price(
-    accelerator: Accelerator, price: object = None, capex: Capex | None = None, watts: float | None = None
+    accelerator: Accelerator, price: object = None, purchase: Purchase | None = None, watts: float | None = None
 ) -> HourlyPrice:
     """What an accelerator hour costs: the price given, a purchase given, or else the quote in the accelerator's file.
 
     Args:
         accelerator: whose quote is looked up.
         price: USD for one accelerator hour, a quote, or None.
-        capex: a purchase, or None; excludes `price`.
+        purchase: a purchase, or None; excludes `price`.
         watts: mean power of a board, for which a purchase is charged.
 
     Returns:
@@ -178,17 +212,17 @@ def hourly_price(
     >>> hourly_price(load_accelerator("l40s").value, 0.9)
     HourlyPrice(usd_per_gpu_hour=0.9, source='given', low=None, high=None, term='')
     """
-    if price is not None and capex is not None:
+    if price is not None and purchase is not None:
         raise InputError("price and purchase exclude each other: rent by the hour, or a purchase over its years")
     if price is not None:
         return price if isinstance(price, HourlyPrice) else HourlyPrice(positive(price, "price"), "given")
-    if capex is not None:
-        if watts is None and capex.usd_per_kwh:
+    if purchase is not None:
+        if watts is None and purchase.power_price:
             raise InputError(f"{accelerator.name} has no rated power in its file, so its electricity cannot be priced")
-        words = f"purchase of {capex.purchase_usd:g} USD over {capex.years:g} years"
-        if isinstance(capex.usd_per_kwh, float) and capex.usd_per_kwh:
-            words += f", {capex.usd_per_kwh:g} USD/kWh at {watts:.0f} W and PUE {capex.pue:g}"
-        return HourlyPrice(capex.usd_per_gpu_hour(watts or 0.0), words)
+        words = f"purchase of {purchase.purchase:g} USD over {purchase.years:g} years"
+        if purchase.power_price:
+            words += f", {purchase.power_price:g} USD/kWh at {watts:.0f} W and PUE {purchase.pue:g}"
+        return HourlyPrice(purchase.usd_per_gpu_hour(watts or 0.0), words)
     quote = quoted_price(accelerator)
     if quote is None:
         raise InputError(
@@ -212,8 +246,8 @@ def read_price(
     if "purchase" in asked:
         if "years" not in asked:
             raise InputError("purchase needs years: over how many years it is spread")
-        capex = Capex.checked(asked["purchase"], asked["years"], asked.get("power_price", 0.0), asked.get("pue", 1.0))
-        return hourly_price(accelerator, said, capex, watts), quotes.notes
+        bought = Purchase.checked(**{key: value for key, value in asked.items() if key != "price"})
+        return hourly_price(accelerator, said, bought, watts), quotes.notes
     for key in ("years", "power_price"):
         if key in asked:
             raise InputError(f"{key} belongs to a purchase; add purchase (USD for one accelerator and its host)")

@@ -107,11 +107,6 @@ class TraceAnswer(Answer):
     memories: tuple[Retained, ...]
     warnings: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain Python values, ready for JSON."""
-        lists = {"curve": [*map(list, self.curve)], "memories": [*map(asdict, self.memories)]}
-        return asdict(self) | lists | {"warnings": list(self.warnings)}
-
     def to_rows(self) -> list[dict[str, Any]]:
         """The hit rate by size, and where a deployment is given by memory."""
         if self.memories:

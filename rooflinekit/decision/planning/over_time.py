@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -100,16 +100,6 @@ class OverTime(Tabled):
         """What terms save against the price on demand; 0 for cents."""
         saved = (self.usd or 0.0) - (self.paid_usd or 0.0)
         return saved if self.paid and saved > 0.005 else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        data = {each.name: getattr(self, each.name) for each in fields(self)}
-        nested = {key: [asdict(each) for each in data[key]] for key in ("intervals", "months", "paid")}
-        scaling = {
-            "autoscaling": self.autoscaling and self.autoscaling.to_dict(),
-            "tco": self.tco and self.tco.to_dict(),
-        }
-        return data | nested | scaling | {"buy": [list(each) for each in self.buy], "warnings": list(self.warnings)}
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat row for each interval of each month."""

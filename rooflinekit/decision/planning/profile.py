@@ -14,8 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.decision.economics.price import MONTH_HOURS
-from rooflinekit.decision.economics.tco import Owning
+from rooflinekit.decision.economics.price import MONTH_HOURS, Purchase
 from rooflinekit.estimation.options import Option, quantity
 from rooflinekit.model.types.errors import SpecError, WorkloadError, nearest
 from rooflinekit.specs.delimited import check_columns, delimiter_of
@@ -190,7 +189,7 @@ class Course:
     growth: float = 0.0
     months: int = 1
     scaling: Mapping[str, Any] | None = None  #: what was said of autoscaling, None where it was not asked for
-    owning: Owning | None = None  #: what a purchase would cost
+    owning: Purchase | None = None  #: what a purchase would cost
 
     @property
     def factors(self) -> list[float]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rooflinekit.decision.sensitivity.elasticity import Elasticity
 from rooflinekit.decision.sensitivity.scaled import RESOURCES
 from rooflinekit.estimation.results import shares_by_cause
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.types.answer import plain_fields
 from rooflinekit.model.types.workload import Workload
 
 _MOST = 1e9  # sequences or tokens beyond which no crossing is looked for
@@ -41,6 +43,10 @@ class Balance:
     crossing_batch: float | None
     crossing_context: float | None
     causes: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return plain_fields(self) | {key: getattr(self, key) for key in ("lever", "weight_share", "kv_share")}
 
     @property
     def total_bytes(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from os import PathLike
 from typing import Any, Unpack
 
@@ -20,7 +20,7 @@ from rooflinekit.decision.economics.price import (
 from rooflinekit.decision.sensitivity.balance import Balance, balance, in_words
 from rooflinekit.decision.sensitivity.elasticity import Elasticity, elasticities
 from rooflinekit.decision.sensitivity.question import METRICS, Question, Setting, latent_variant
-from rooflinekit.estimation.estimator import image_inputs, read_deployment, read_workload, resolve
+from rooflinekit.estimation.estimator import image_inputs, read_deployment, read_workload, resolve, shown
 from rooflinekit.estimation.options import keywords, part_of, quantity, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
@@ -248,13 +248,6 @@ class Levers(DeploymentAnswer):
     moves: tuple[MoveResult, ...]  #: possible ones, best first, and then the others
     warnings: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain Python values, ready for JSON."""
-        plain = asdict(self)
-        plain["balance"] |= {key: getattr(self.balance, key) for key in ("lever", "weight_share", "kv_share")}
-        plain["moves"] = [entry | {"warnings": list(entry["warnings"])} for entry in plain["moves"]]
-        return plain | {name: list(plain[name]) for name in ("elasticities", "warnings")}
-
     def to_rows(self) -> list[dict[str, Any]]:
         """The moves, one flat row each."""
         return [move.to_row() for move in self.moves]
@@ -429,14 +422,23 @@ def levers(
     plan, by = predictor.plan, given.get("by", "cost")
     hour, hours, notes = _priced(predictor, given, question.work)
     setting = replace(setting, usd_per_gpu_hour=None if hour is None else float(hour.usd_per_gpu_hour))
-    answer, made = operate(setting, predictor), about(plan)
+    answer, made, images = operate(setting, predictor), about(plan), image_inputs(plan)
     changes = moves(setting, plan, given.get("prefix"), draft, hours, models)
     tried = [try_move(move, setting, answer, warnings) for move in changes]
     read = balance(predictor, question.scaled(batch=answer.running).work)
     slopes = elasticities(predictor, question)
     return Levers(
         **made,
-        inputs=_inputs(question, predictor),
+        inputs=shown(
+            plan,
+            batch=None if users else int(work.batch),
+            concurrency=int(question.work.batch) if users else None,
+            isl=int(work.isl) - images["image_tokens"],
+            **images,
+            osl=int(work.osl),
+            cached=int(work.cached),
+            context=float(question.work.decode_context),
+        ),
         by=by,
         price=None if hour is None else {"usd_per_gpu_hour": float(hour.usd_per_gpu_hour), "source": hour.source},
         answer=answer,
@@ -446,15 +448,3 @@ def levers(
         moves=tuple(sorted(tried, key=lambda move: rank(move, by, made["evidence"]))),
         warnings=(*warnings, *notes),
     )
-
-
-def _inputs(question: Question, predictor: Predictor) -> dict[str, Any]:
-    """Every input as it was understood."""
-    work, precision, deployment = question.work, predictor.plan.precision, predictor.plan.deployment
-    parallel = {"batch": None, "concurrency": None, "concurrency" if question.users else "batch": int(work.batch)}
-    seen = image_inputs(predictor.plan)
-    counts = {"isl": int(work.isl) - seen["image_tokens"], **seen, "osl": int(work.osl), "cached": int(work.cached)}
-    context = {"context": float(work.decode_context)}
-    degrees = {name: getattr(deployment, name) for name in ("tp", "pp", "ep", "dp", "cp")}
-    weights = precision.weights_of(predictor.plan.model.matrices[-1]).value
-    return {**parallel, **counts, **context, **degrees, "weights": weights, "kv": precision.kv.value}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.model.types.frozen import dataclass
@@ -11,10 +13,35 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def plain(value: Any) -> Any:
+    """A result as values that JSON knows: its fields by name, or what its own `to_dict` says; tuples as lists.
+
+    >>> from rooflinekit.model.types.time import Time
+    >>> plain({"time": (Time(2.0, 1.0, 1.5, 3.0),)})["time"][0]["expected"]
+    2.0
+    """
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if is_dataclass(value):
+        return plain_fields(value)
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def plain_fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass as such values."""
+    return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+
+
 class Answer:
     """A result that a user gets back; a notebook shows it as HTML."""
 
     __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain Python values, ready for JSON."""
+        return plain_fields(self)
 
     def _repr_html_(self) -> str:
         """Ask the package, which knows the report; no module down here imports it."""

@@ -44,6 +44,8 @@ class Deployment:
     settings: EngineSettings = DEFAULTS
     kv_policy: KVPolicy = FULL
     images: Images | None = None  #: that come with every prompt; None: text alone
+    lora_rank: int = 0  #: of low-rank adapters beside the layers' products; 0: none
+    lora_adapters: int = 1  #: adapters that are loaded; each sequence uses one of them
     power_cap: float | None = None  #: limit of each accelerator's power [W]; None is its rated power
     offload_layers: int = 0  #: layers, the first ones, that the host keeps and computes
     offload_experts: bool = False  #: the host keeps and computes the routed experts of all layers

@@ -161,13 +161,17 @@ def end_labels(axes: Axes, labels: Sequence[Label], gap: float = 11.0) -> None:
     ordered = sorted(labels, key=lambda label: label.y)
     heights = [float(axes.transData.transform((label.x, label.y))[1]) / scale for label in ordered]
     box = axes.get_window_extent()
+    last = max(
+        (float(line.get_window_extent().x1) / scale for line in axes.lines if line.get_marker() == "o"), default=0.0
+    )
     places = _apart(heights, gap, (box.y0 / scale, box.y1 / scale))
     far = _LEAD if any(abs(own - place) > _MOVED for own, place in zip(heights, places, strict=True)) else _BESIDE
     for label, own, height in zip(ordered, heights, places, strict=True):
-        moved = abs(height - own) > _MOVED and bool(label.lead)
+        behind = max(last - float(axes.transData.transform((label.x, label.y))[0]) / scale, 0.0)
+        moved = (abs(height - own) > _MOVED or behind > _MOVED) and bool(label.lead)
         thin = {"arrowstyle": "-", "lw": 0.6, "color": label.lead, "shrinkA": 0.0, "shrinkB": 2.0}
         axes.annotate(
-            label.text, (label.x, label.y), (far, height - own), textcoords="offset points",
+            label.text, (label.x, label.y), (far + behind, height - own), textcoords="offset points",
             va="center", fontsize=label.size, color=label.color, annotation_clip=False,
             arrowprops=thin | {"relpos": (0.0, 0.5)} if moved else None,
         )  # fmt: skip

@@ -17,6 +17,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
 from rooflinekit.decision.sweeping.pareto import OVERLOADED, runs
+from rooflinekit.report.plots.labels import Label, end_labels
 from rooflinekit.report.plots.picture import Picture
 from rooflinekit.report.plots.style import Theme, decades
 from rooflinekit.report.plots.sweeps import WIDE, Curve, axis_of, curves, frame_of, ring_words, tints
@@ -42,7 +43,7 @@ def load_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
     axis = axis_of(table, LOADS)
     lines = curves(table, axis)
     frame = frame_of("What more load does", table, theme)
-    if any(_column(line.rows, time, "low_") is not None for line in lines for time in _TIMES):
+    if lines[0].clear and any(_column(line.rows, time, "low_") is not None for line in lines for time in _TIMES):
         frame = replace(frame, source=f"shaded: 90 % interval of the mean; {frame.source}")
     figure, panels = frame.panels(*_SIZE, 2)
     for panel, time in zip(panels, _TIMES, strict=True):
@@ -54,6 +55,7 @@ def load_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
     for panel in panels:
         panel.set_xlim(min(ends), max(ends))
     _legend(figure, panels, lines, theme)
+    end_labels(panels[-1], list(_ends(lines, axis, "tpot", theme)))
     return Picture("load", frame.title, _description(lines, axis), figure, theme)
 
 
@@ -72,11 +74,20 @@ def _parts(lines: Sequence[Curve]) -> list[str]:
     return [part for part in _PARTS if part != "p90_" or len(lines) == 1]
 
 
+def _ends(lines: Sequence[Curve], axis: str, time: str, theme: Theme) -> Iterator[Label]:
+    """Names of several lines, where the last load is that holds."""
+    for line, color in zip(lines, tints(lines, theme), strict=True):
+        held = line.rows[runs(line.rows)]
+        values = _column(held, time)
+        if values is not None and len(values) and np.isfinite(values[-1]) and line.label:
+            yield Label(line.label, float(held[axis].iloc[-1]), float(values[-1]), theme.ink, lead=color)
+
+
 def _draw(axes: Axes, line: Curve, axis: str, time: str, color: str) -> None:
-    """Lines of what holds, the mean's interval shaded; what does not hold as rings; the knee upright."""
+    """Lines of what holds, of few lines with the mean's interval; what does not hold as rings; the knee upright."""
     x, holds = line.rows[axis].to_numpy(dtype=float), runs(line.rows)
     low, high = (_column(line.rows, time, f"{end}_") for end in ("low", "high"))
-    if low is not None and high is not None:
+    if line.clear and low is not None and high is not None:
         axes.fill_between(
             x[holds], low[holds], high[holds], color=color, alpha=0.13, lw=0, gid=f"interval {line.label}"
         )
@@ -144,10 +155,9 @@ def _goal(axes: Axes, table: pd.DataFrame, time: str, theme: Theme) -> None:
 
 
 def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[Curve], theme: Theme) -> None:
-    """What colours and dashes mean, between the title and the panels."""
+    """What dashes and rings mean, between the title and the panels."""
     drawn = [str(each.get_gid()) for panel in panels for each in panel.lines if np.isfinite(_heights(each)).any()]
-    colored = zip(lines, tints(lines, theme), strict=True) if len(lines) > 1 else ()
-    found = [Line2D([], [], color=color, label=line.label) for line, color in colored]
+    found = []
     for part in _parts(lines):
         word, dashes = _PARTS[part]
         if any(gid.split(" ")[1] == word for gid in drawn):

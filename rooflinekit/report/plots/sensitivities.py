@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from rooflinekit.decision.sensitivity.levers import Levers
 from rooflinekit.report.plots.picture import Picture
-from rooflinekit.report.plots.style import Theme, label_ticks, legend
+from rooflinekit.report.plots.style import Theme, decades, label_ticks, legend
 from rooflinekit.report.plots.words import headed
 
 _METRICS = {"TTFT": ("ttft", "s"), "TPOT": ("tpot", "o"), "throughput": ("throughput", "^")}
-_LOWER = ("ttft", "tpot", "cost")
+_LOWER = ("ttft", "tpot", "cost", "energy")
+_SEEN = 0.005  # of a change: less is not drawn
 _NAMES = {"cost": "cost of a token", "tpot": "time per output token", "ttft": "time to first token",
           "throughput": "throughput of a GPU"}  # fmt: skip
 
@@ -36,27 +37,29 @@ def elasticities(levers: Levers, theme: Theme) -> Picture:
 
 
 def moves(levers: Levers, theme: Theme) -> Picture:
-    """What each possible move makes of the metric that ranks them, the best on top."""
-    metric = levers.by
-    tried = [move for move in levers.moves if move.possible and move.ratio.get(metric)]
+    """What each possible move makes of the metric that ranks them, as a factor, the best on top."""
+    metric, lower = levers.by, levers.by in _LOWER
+    ratios = {move.move: move.ratio[metric] or 1.0 for move in levers.moves if move.possible and move.ratio.get(metric)}
+    ranked = sorted(ratios.items(), key=lambda move: move[1] if lower else -move[1])
+    tried = [(name, ratio) for name, ratio in ranked if abs(ratio - 1.0) >= _SEEN] or ranked
     frame = headed(f"Moves by what they make of the {_NAMES[metric]}", levers, theme)
-    figure, (axes,) = frame.panels(7.2, 1.3 + 0.21 * len(tried))
-    for place, move in enumerate(tried):
-        change = (move.ratio[metric] or 1.0) - 1.0
-        good = change < 0 if metric in _LOWER else change > 0
-        color = theme.accent if good else theme.soft
-        axes.barh(place, 100 * change, color=color, height=0.65, gid=f"move {move.move}")
-        side = -3 if change < 0 else 3
-        axes.annotate(_percent(change), (100 * change, place), (side, 0), textcoords="offset points",
-                      va="center", ha="right" if change < 0 else "left", fontsize=6.5, color=theme.soft)  # fmt: skip
-    axes.axvline(0, color=theme.soft, lw=0.8)
-    label_ticks(axes.yaxis, [move.move for move in tried])
+    figure, (axes,) = frame.panels(7.2, 1.3 + 0.19 * len(tried))
+    for place, (name, ratio) in enumerate(tried):
+        color = theme.accent if (ratio < 1.0) is lower else theme.soft
+        axes.plot([1.0, ratio], [place, place], color=color, lw=1.4)
+        axes.plot([ratio], [place], ls="", marker="o", ms=5.5, color=color, gid=f"move {name}")
+        axes.annotate(_percent(ratio - 1.0), (ratio, place), (-6 if ratio < 1.0 else 6, 0), va="center", fontsize=6.5,
+                      textcoords="offset points", ha="right" if ratio < 1.0 else "left", color=theme.soft)  # fmt: skip
+    axes.set_xscale("log")
+    axes.axvline(1.0, color=theme.soft, lw=0.8)
+    label_ticks(axes.yaxis, [name for name, _ in tried])
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.grid(False, axis="y")
-    axes.set_xlabel(f"change of the {_NAMES[metric]} [%]; green: better")
-    best = f"{tried[0].move} ({_percent((tried[0].ratio[metric] or 1.0) - 1.0)})" if tried else "none"
-    words = f"{len(tried)} moves for {levers.model} on {levers.gpu} by {_NAMES[metric]}; first: {best}."
+    decades(axes.xaxis, lambda value: f"{value:g} ×")
+    axes.set_xlabel(f"{_NAMES[metric]} over that of the present deployment; green: better")
+    best = f"{tried[0][0]} ({_percent(tried[0][1] - 1.0)})" if tried else "none"
+    words = f"{len(ratios)} moves for {levers.model} on {levers.gpu} by {_NAMES[metric]}; first: {best}."
     return Picture("moves", frame.title, words, figure, theme)
 
 

@@ -20,7 +20,8 @@ from rooflinekit.report.plots.words import scale_text
 
 _AXES = ("batch", "isl", "context", "concurrency")
 _MOST = len(SERIES)  # lines that can be told apart
-WIDE = 5.0  # of the largest over the least: beyond, an axis is logarithmic
+WIDE = 2.0  # of the largest over the least: beyond, an axis is logarithmic
+_CLEAR = 2  # lines up to which intervals and bounds can be told apart
 _LABELLED = 14  # points of a front with their words
 _UNITS = {"batch": "sequences in the batch", "concurrency": "users", "isl": "prompt length [tokens]",
           "context": "context of the decode step [tokens]"}  # fmt: skip
@@ -34,6 +35,7 @@ class Curve:
 
     label: str
     rows: pd.DataFrame
+    clear: bool = True  #: few enough lines that intervals and bounds can be told apart
 
 
 _COUNTS = {"batch": ("batch", "concurrency"), "context": ("isl", "context"), "load": ("rate", "concurrency")}
@@ -81,7 +83,7 @@ def axis_of(table: pd.DataFrame, names: Sequence[str]) -> str:
 def _groups(rows: pd.DataFrame, axis: str) -> list[tuple[str, pd.DataFrame]]:
     """Rows that differ in one input alone, with what tells them from the others."""
     others = varying(rows, axis)
-    parts = rows.groupby(others, dropna=False, sort=False) if others else [((), rows)]
+    parts = rows.groupby(others, dropna=False, sort=False) if others else [((), rows)] if len(rows) else []
     return [(_words(part.iloc[0], others), part) for _, part in parts]
 
 
@@ -117,18 +119,22 @@ def curves(table: pd.DataFrame, axis: str) -> list[Curve]:
     if len(found) > _MOST:
         first = varying(_along(table, axis), axis)[0]
         raise InputError(f"{len(found)} lines cannot be told apart; at most {_MOST}: filter the table by {first!r}")
-    return [Curve(label, part.sort_values(axis)) for label, part in found]
+    return [Curve(label, part.sort_values(axis), len(found) <= _CLEAR) for label, part in found]
 
 
 def tints(lines: Sequence[Curve], theme: Theme) -> list[str]:
     """A colour for each line: a hue for each accelerator where they differ, paler for each further line of the same."""
     if len(lines) == 1:
         return [theme.ink]
+    kinds = hues(lines)
+    colors = dict(zip(dict.fromkeys(kinds), theme.series, strict=False))
+    return [theme.paler(colors[kind], kinds[:place].count(kind)) for place, kind in enumerate(kinds)]
+
+
+def hues(lines: Sequence[Curve]) -> list[str]:
+    """What gives each line its hue: its accelerator where they differ."""
     gpus = [str(line.rows["gpu"].iloc[0]) if "gpu" in line.rows else "" for line in lines]
-    several = len(set(gpus)) > 1
-    kinds = gpus if several else [line.label for line in lines]
-    hues = dict(zip(dict.fromkeys(kinds), theme.series, strict=False))
-    return [theme.paler(hues[kind], kinds[:place].count(kind)) for place, kind in enumerate(kinds)]
+    return gpus if len(set(gpus)) > 1 else [line.label for line in lines]
 
 
 def _words(row: pd.Series, names: Sequence[str]) -> str:
@@ -167,7 +173,7 @@ def frame_of(title: str, table: pd.DataFrame, theme: Theme) -> Frame:
 
 def _over(table: pd.DataFrame, axis: str, name: str, frame: Frame, shown: Sequence[str]) -> Picture:
     lines = curves(table, axis)
-    if (answered(table)["level"] == "expected").any():
+    if lines[0].clear and (answered(table)["level"] == "expected").any():
         frame = replace(frame, source=f"dashed: datasheet bound; shaded: 90 % interval; {frame.source}")
     if words := ring_words([line.rows for line in lines]):
         frame = replace(frame, source=f"rings: {words}; {frame.source}")
@@ -195,13 +201,13 @@ def _panel(axes: Axes, axis: str, values: Sequence[float]) -> None:
 
 
 def _draw(axes: Axes, line: Curve, axis: str, column: str, color: str) -> None:
-    """Expected with its interval, the bound dashed; rows that do not fit in memory as rings."""
+    """Expected, of few lines with its interval and bound (dashed); rows that do not fit in memory as rings."""
     rows, x = line.rows, line.rows[axis].astype(float)
     stem = column.removesuffix("_ms")
-    if {f"{stem}_low_ms", f"{stem}_high_ms"} <= set(rows) and rows[f"{stem}_low_ms"].notna().any():
+    if {f"{stem}_low_ms", f"{stem}_high_ms"} <= set(rows) and rows[f"{stem}_low_ms"].notna().any() and line.clear:
         low, high = rows[f"{stem}_low_ms"].astype(float), rows[f"{stem}_high_ms"].astype(float)
         axes.fill_between(x, low, high, color=color, alpha=0.13, lw=0, gid=f"interval {line.label}")
-    if f"{stem}_bound_ms" in rows and (rows["level"] == "expected").any():
+    if line.clear and f"{stem}_bound_ms" in rows and (rows["level"] == "expected").any():
         axes.plot(x, rows[f"{stem}_bound_ms"], color=color, lw=1.0, ls=(0, (4, 2)), gid=f"bound {line.label}")
     axes.plot(x, rows[column], color=color, gid=f"line {line.label}")
     holds = runs(rows)
@@ -242,30 +248,41 @@ def _description(lines: Sequence[Curve], axis: str, shown: Sequence[str]) -> str
 
 
 def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
-    """Speed of a user against throughput of a GPU; the front is what nothing else beats in both."""
+    """Speed of a user against throughput of a GPU: a line for each deployment, with ticks of the batch or the load.
+
+    Of many lines those with most of the front, which is what nothing else beats in both, have colours and names.
+    """
     frame = frame_of("Speed for a user against throughput of a GPU", table, theme)
     goals = parse_goals("tok_s_user:tok_s_gpu")
     x, y = (goal.column for goal in goals)
     rows = answered(table)
-    front = pareto_front(rows, goals).sort_values(x)
+    holds, front = why_not(rows) == "", pareto_front(rows, goals).sort_values(x)
+    counts = (name for name in ("batch", "concurrency", "rate") if name in rows)
+    axis = next((name for name in counts if rows[name][holds].nunique() > 1), "")
+    found = [Curve(label, part.sort_values(x)) for label, part in _groups(rows[holds], axis)]
+    best = sorted(found, key=lambda line: -line.rows.index.isin(front.index).sum())[:_MOST]
+    named = found if len(found) <= 2 * _MOST and len(hues(found)) <= _MOST else best
     figure, (axes,) = frame.panels(7.2, 4.6)
-    holds = why_not(rows) == ""
-    axes.plot(rows[x][holds], rows[y][holds], ls="", marker="o", ms=3, color=theme.soft, alpha=0.45, mew=0, gid="rows")
+    for line in found:
+        axes.plot(line.rows[x], line.rows[y], color=theme.soft, lw=0.7, marker="o", ms=2, alpha=0.45)
+    for line, color in zip(named, tints(named, theme), strict=True):
+        axes.plot(line.rows[x], line.rows[y], color=color, lw=1.6, marker="o", ms=3.5, gid=f"line {line.label}")
     axes.plot(rows[x][~holds], rows[y][~holds], ls="", marker="o", ms=4, mfc="none", mec=theme.soft, alpha=0.7,
               mew=0.8, gid="barred")  # fmt: skip
-    axes.plot(front[x], front[y], color=theme.accent, lw=0.8, marker="o", ms=5, gid="front")
+    axes.plot(front[x], front[y], color=theme.ink, lw=0, marker="o", ms=6, mfc="none", mew=0.8, gid="front")
     axes.set(xscale="log", yscale="log", xlabel="output of one user [tok/s]", ylabel="output of one GPU [tok/s]")
-    for axis in (axes.xaxis, axes.yaxis):
-        decades(axis, scale_text)
-    names = varying(front) or varying(rows)
-    shared = [name for name in varying(rows) if name not in names]
-    alike = [_words(row, shared) for _, row in front.head(1).iterrows() if shared]
-    told = ["", ", ".join(["green: the front", *alike])]
+    for each in (axes.xaxis, axes.yaxis):
+        decades(each, scale_text)
+    told = ["", "circled: the front"] + (
+        [f"numbers: {_UNITS.get(axis, 'requests a second')}"] if axis and named else []
+    )
     told += ["rings: " + " or ".join(dict.fromkeys(why_not(rows)[~holds]))] if not holds.all() else []
     said = "; ".join(told)
     axes.set_title(f"{shortened(frame.subject, max(TITLE - len(said), 20))}{said}")
+    ends = [(line, color, line.rows.iloc[-1]) for line, color in zip(named, tints(named, theme), strict=True)]
+    labels = [Label(line.label, float(row[x]), float(row[y]), color) for line, color, row in ends if line.label]
     step = -(-len(front) // _LABELLED) if len(front) else 1
-    place(axes, [Label(_words(row, names), float(row[x]), float(row[y]), theme.ink, 6.5)
-                 for _, row in front.iloc[::step].iterrows()])  # fmt: skip
+    place(axes, labels + [Label(f"{row[axis]:g}", float(row[x]), float(row[y]), theme.ink, 6.0)
+                          for _, row in front.iloc[::step].iterrows() if axis])  # fmt: skip
     words = f"{len(front)} of {len(rows)} rows are on the front of {_TITLES[y]} and speed of a user."
     return Picture("pareto", frame.title, words, figure, theme)
