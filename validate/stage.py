@@ -39,45 +39,42 @@ PATTERNS = {
 """Members of the wheel: without its __init__.py, vllm is a folder that holds shared objects and imports nothing."""
 LEFT_OUT = ("vllm/vllm_flash_attn/_vllm_fa2_C*.so", "vllm/third_party/deep_gemm/_C.cpython-3[0-9]*", "*/tests/*")
 """FlashAttention 2 (190 MB) is for GPUs before Hopper."""
+GLIBC = (17, 36)
+"""Minor versions of glibc 2 that wheels may be built for: pip takes none between those that it is told."""
 HOST_HAS = ("torch", "triton", "numpy", "transformers", "nvidia-*", "cuda-*", "setuptools")
 """Packages of which no wheel is staged: a GPU host with PyTorch has them, or cannot take them."""
-NOT_USED = ("flashinfer-cubin", "tokenspeed-*", "tilelang", "opencv-python-headless", "torchaudio")
+NOT_USED = ("flashinfer-cubin", "tokenspeed-*", "tilelang", "z3-solver", "opencv-python-headless", "torchaudio")
 """Packages that vLLM asks for and a language model on Hopper does not import: 650 of the 800 MiB of all."""
 
 
-def wheels(packages: list[str], folder: Path, python: str, *, alone: bool) -> list[Path]:
-    """Download wheels for a Linux host with this Python; `alone`: without what they depend on."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--python-version", python]
-    for platform in ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_34_x86_64"):
-        command += ["--platform", platform]
-    command += ["--dest", str(folder), *(["--no-deps"] if alone else []), *packages]
+def _pip(*words: str, python: str) -> None:
+    """Run pip for a Linux host with this Python."""
+    command = [sys.executable, "-m", "pip", *words, "--quiet", "--only-binary", ":all:", "--python-version", python]
+    for platform in ("manylinux2014", *(f"manylinux_2_{minor}" for minor in range(*GLIBC))):
+        command += ["--platform", f"{platform}_x86_64"]
     subprocess.run(command, check=True)
+
+
+def wheels(packages: list[str], folder: Path, python: str) -> list[Path]:
+    """Download wheels of these packages, and of none that they depend on."""
+    _pip("download", "--no-deps", "--dest", str(folder), *packages, python=python)
     return sorted(folder.glob("*.whl"))
 
 
-def dependencies(wheel: Path, python: str, extras: Iterable[str] = ()) -> list[str]:
-    """What a wheel and its extras ask for on a Linux host with this Python, less what the host has or nothing uses."""
-    from pip._vendor.packaging.requirements import Requirement  # noqa: PLC0415 - pip downloads the wheels, so it is here
-
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
-        lines = archive.read(name).decode().splitlines()
-    host = {
-        "python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux", "os_name": "posix",
-        "platform_system": "Linux", "platform_machine": "x86_64", "implementation_name": "cpython",
-        "platform_python_implementation": "CPython",
-    }  # fmt: skip
-    chosen = [{**host, "extra": extra} for extra in ("", *extras)]
-    asked = [Requirement(line.partition(":")[2].strip()) for line in lines if line.startswith("Requires-Dist:")]
-    wanted = [each for each in asked if each.marker is None or any(map(each.marker.evaluate, chosen))]
-    named = [
-        (each.name, f"[{','.join(sorted(each.extras))}]" if each.extras else "", each.specifier) for each in wanted
-    ]
-    return [f"{name}{own}{version}" for name, own, version in named if not _left_out(name)]
+def resolved(package: str, python: str) -> list[str]:
+    """The versions of everything that a package needs that go together, less what the host has or nothing uses."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        target = ("--ignore-installed", "--target", folder)
+        _pip("install", "--dry-run", *target, "--report", str(report), package, python=python)
+        found = [each["metadata"] for each in json.loads(report.read_text(encoding="utf-8"))["install"]]
+    own = _plain(package)
+    named = {_plain(each["name"]): each["version"] for each in found}
+    return [f"{name}=={version}" for name, version in sorted(named.items()) if name != own and not _left_out(name)]
 
 
 def _left_out(package: str) -> bool:
-    return any(fnmatch(_plain(package), pattern) for pattern in (*HOST_HAS, *NOT_USED))
+    return any(fnmatch(package, pattern) for pattern in (*HOST_HAS, *NOT_USED))
 
 
 def _plain(requirement: str) -> str:
@@ -87,24 +84,6 @@ def _plain(requirement: str) -> str:
     ('typing-extensions', 'ray')
     """
     return re.sub(r"[-_.]+", "-", re.split(r"[ <>=!~\[(;]", requirement, maxsplit=1)[0]).lower()
-
-
-def closure(wheel: Path, folder: Path, python: str) -> Iterator[Path]:
-    """Wheels of everything that a wheel needs, and of what that needs, without the host's own packages."""
-    waiting, seen = dependencies(wheel, python), set[str]()
-    while waiting:
-        requirement = waiting.pop(0)
-        name, extras = _plain(requirement), re.findall(r"\[(.*)]", requirement)
-        if name + str(extras) in seen:
-            continue
-        seen |= {name + str(extras), f"{name}[]"}
-        try:  # one by one and alone: else pip would resolve PyTorch and CUDA along
-            found = wheels([requirement], folder / name, python, alone=True)
-        except subprocess.CalledProcessError:
-            print(f"note: no wheel of {requirement}; the engine may not start without it", file=sys.stderr)
-            continue
-        yield from found
-        waiting += [each for one in found for each in dependencies(one, python, ",".join(extras).split(","))]
 
 
 def members(paths: Iterable[Path], patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
@@ -164,9 +143,10 @@ def stage(what: str, out: Path, python: str) -> list[Path]:
     """Download and pack."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        (wheel,) = wheels([f"vllm=={VERSION}"], place / "vllm", python, alone=True)
-        files = members([wheel], PATTERNS[what])
-        others = closure(wheel, place, python) if what == "engine" else ()
+        vllm = f"vllm=={VERSION}"
+        files = members(wheels([vllm], place / "vllm", python), PATTERNS[what])
+        needed = resolved(vllm, python) if what == "engine" else []
+        others = wheels(needed, place / "others", python) if needed else []
         return write(what, chain(files, members(others, ("*",))), out)
 
 

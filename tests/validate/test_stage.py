@@ -2,19 +2,11 @@
 
 import json
 import zipfile
+from pathlib import Path
 
 import pytest
 
 from rooflinekit.validate import stage
-
-
-def package(folder, name, *needed):
-    """A wheel that has nothing but its name and what it asks for."""
-    path = folder / f"{name}-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{name}-1.0.dist-info/METADATA", "\n".join(f"Requires-Dist: {each}" for each in needed))
-        archive.writestr(f"{name}/__init__.py", "")
-    return path
 
 
 def wheel(folder, name="vllm-0.24.0-py3-none-any.whl"):
@@ -51,7 +43,7 @@ def test_a_piece_that_was_lost_or_cut_is_named(tmp_path, harm, said, capsys):
 
 
 def test_operators_come_without_the_rest_of_the_package(tmp_path, monkeypatch):
-    monkeypatch.setattr(stage, "wheels", lambda packages, folder, python, alone: [wheel(tmp_path)])
+    monkeypatch.setattr(stage, "wheels", lambda packages, folder, python: [wheel(tmp_path)])
     stage.stage("ops", tmp_path / "parts", "3.12")
     stage.join(tmp_path / "parts", tmp_path / "site")
     found = {str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site").rglob("*") if path.is_file()}
@@ -60,25 +52,26 @@ def test_operators_come_without_the_rest_of_the_package(tmp_path, monkeypatch):
 
 def test_operators_beside_an_engine_leave_it_as_it_is(tmp_path, monkeypatch):
     """Both are unpacked into one folder, in whichever order: the operators bring no `vllm/__init__.py` of their own."""
-    monkeypatch.setattr(stage, "wheels", lambda packages, folder, python, alone: [wheel(tmp_path)])
-    monkeypatch.setattr(stage, "closure", lambda wheel, folder, python: iter(()))
+    monkeypatch.setattr(stage, "wheels", lambda packages, folder, python: [wheel(tmp_path)])
+    monkeypatch.setattr(stage, "resolved", lambda package, python: [])
     for what in ("engine", "ops"):
         stage.stage(what, tmp_path / "parts", "3.12")
     assert stage.join(tmp_path / "parts", tmp_path / "site") == ["engine", "ops"]
     assert (tmp_path / "site" / "vllm" / "__init__.py").read_text() == "import torch\n"
 
 
-def test_an_engine_needs_what_the_host_lacks(tmp_path):
-    assert stage.dependencies(wheel(tmp_path), "3.12") == ["msgspec>=0.18"]
+def test_an_engine_gets_versions_that_go_together_and_not_what_the_host_has(monkeypatch):
+    """Pip resolves for the host without downloading; the newest of each package alone need not fit the others."""
+    commands = []
 
+    def pip(command, check):
+        commands.append(command)
+        names = {"vllm": "0.24.0", "torch": "2.11.0", "nvidia-nccl-cu13": "2", "xgrammar": "0.2.3",
+                 "Llguidance": "1.7.6", "flashinfer_cubin": "0.6.12"}  # fmt: skip
+        said = {"install": [{"metadata": {"name": name, "version": version}} for name, version in names.items()]}
+        Path(command[command.index("--report") + 1]).write_text(json.dumps(said))
 
-def test_an_engine_gets_what_its_packages_need_in_turn(tmp_path, monkeypatch):
-    """Without what a dependency depends on, importing it would fail on a host without a registry."""
-    there = {
-        "msgspec": package(tmp_path, "msgspec", "uvicorn[standard]>=2", "torch>=2", "tomli; python_version < '3.11'"),
-        "uvicorn": package(tmp_path, "uvicorn", "msgspec", "uvloop; extra == 'standard'", "h2; extra == 'http2'"),
-        "uvloop": package(tmp_path, "uvloop"),
-    }
-    monkeypatch.setattr(stage, "wheels", lambda packages, folder, python, alone: [there[stage._plain(packages[0])]])
-    found = [path.name for path in stage.closure(wheel(tmp_path), tmp_path, "3.12")]
-    assert found == [f"{name}-1.0-py3-none-any.whl" for name in ("msgspec", "uvicorn", "uvloop")]
+    monkeypatch.setattr(stage.subprocess, "run", pip)
+    assert stage.resolved("vllm==0.24.0", "3.12") == ["llguidance==1.7.6", "xgrammar==0.2.3"]
+    (command,) = commands
+    assert {"--dry-run", "manylinux_2_31_x86_64", "3.12"} <= set(command)
