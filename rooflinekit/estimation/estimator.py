@@ -157,6 +157,7 @@ def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
     """
     given = read(Seeing, scenario)
     chosen = part_of(given, (*DEGREES, "skew", "sequence_parallel", "redundant_experts", "power_cap", "clock"))
+    chosen |= part_of(given, ("lora_rank", "lora_adapters"))
     chosen |= {key: parse_dtype(each) for key, each in part_of(given, (*options_of(Formats), "dispatch")).items()}
     engine, version = split_version(str(given.get("engine", "vllm")))
     if engine not in ENGINES:
@@ -360,7 +361,7 @@ def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
         **dict.fromkeys(("concurrency", "rate")),
         **asked(*DEGREES, "gpus", "system", "sequence_parallel", "all_reduce"),
         "dispatch": None if deployment.dispatch is None else deployment.dispatch.value,
-        **asked("redundant_experts", "skew", "power_cap", "clock"),
+        **asked("redundant_experts", "skew", "power_cap", "clock", "lora_rank", "lora_adapters"),
         "weights": getattr(precision.formats, plan.model.matrices[-1]).value,
         "attention_weights": precision.formats.attention.value,
         "lm_head": precision.formats.lm_head.value,

@@ -115,8 +115,13 @@ class ImageInput(TypedDict, total=False):
     images: Annotated[int, Option("Images in each prompt: their tokens join --isl, and the vision tower encodes them.", 0, least=0)]
     image_size: Annotated[str, Option("Their width and height in pixels.", IMAGE_SIZE, metavar="WxH")]
 
-class Seeing(Layout, ImageInput, total=False):
-    """A plan, and the images of its prompts."""
+class Adapters(TypedDict, total=False):
+    """What is trained beside the weights."""
+    lora_rank: Annotated[int, Option("Rank of LoRA adapters on the layers' products; 0: none.", 0, least=0, most=4096, group="Engine")]
+    lora_adapters: Annotated[int, Option("Adapters that are loaded; sequences use any of them.", 1, most=100_000, group="Engine")]
+
+class Seeing(Layout, ImageInput, Adapters, total=False):
+    """A plan, the images of its prompts, and adapters."""
 
 class Draft(TypedDict, total=False):
     """Who guesses."""

@@ -68,7 +68,7 @@ def attached_head(method: str, model: Model, deployment: Deployment, precision: 
 
     Raises InputError for a model without MTP layers, or without attention for an EAGLE layer.
     """
-    deployment = replace(deployment, pp=1, images=None)
+    deployment = replace(deployment, pp=1, images=None, lora_rank=0)
     if method != "mtp":
         formats = replace(WeightFormats.uniform(precision.stream), lm_head=precision.formats.lm_head)
         precision = replace(precision, formats=formats, inputs=None)
@@ -198,7 +198,7 @@ def _model_draft(plan: Plan, choice: Speculation, model: Model) -> Draft:
     tp = choice.tp or target.tp
     if tp > target.tp:
         raise DeploymentError(f"draft_tp={tp} is more than the target's tp={target.tp}; use at most {target.tp}")
-    split = replace(target, tp=tp, pp=1, ep=1, weights=None, activations=None, images=None)
+    split = replace(target, tp=tp, pp=1, ep=1, weights=None, activations=None, images=None, lora_rank=0)
     try:
         own = _within_step(make_plan(model, split, plan.system, plan.calibration, plan.engine))
     except DeploymentError as error:

@@ -83,6 +83,7 @@ def _asked() -> Any:
         "redundant_experts": _Natural, "skew": _Size, "power_cap": _Positive | None, "clock": _Positive | None,
         "engine_version": str | None,
         "memory_fraction": share, "eager": bool, "gpus": _Count,
+        "lora_rank": _Natural, "lora_adapters": _Count,
         "images": _Natural, "image_size": str | None, "image_tokens": _Natural,
     }  # fmt: skip
     return _object("Inputs", **(work | load | split | settings | special))

@@ -22,6 +22,7 @@ from rooflinekit.model.kernels.attention import (
 from rooflinekit.model.kernels.collective import Collective, CollectiveKind, Tiers, tiers
 from rooflinekit.model.kernels.elementwise import Elementwise, Embedding, Parameters, Sampling
 from rooflinekit.model.kernels.gemm import BatchedLinear, Linear
+from rooflinekit.model.kernels.lora import with_adapters
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
@@ -492,6 +493,8 @@ def stage_operations(
     order: list[Operation] = []
     counts: Counter[Operation] = Counter()
     for ops, count in runs:
+        if deployment.lora_rank:
+            ops = with_adapters(ops, deployment, precision.stream)  # noqa: PLW2901
         _weave(order, ops)
         for op in ops:
             counts[op] += count

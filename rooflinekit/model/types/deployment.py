@@ -44,6 +44,8 @@ class Deployment:
     settings: EngineSettings = DEFAULTS
     kv_policy: KVPolicy = FULL
     images: Images | None = None  #: that come with every prompt; None: text alone
+    lora_rank: int = 0  #: of low-rank adapters beside the layers' products; 0: none
+    lora_adapters: int = 1  #: adapters that are loaded; each sequence uses one of them
     power_cap: float | None = None  #: limit of each accelerator's power [W]; None is its rated power
     clock: float | None = None  #: locked core clock [MHz]; None lets the accelerator choose
 
