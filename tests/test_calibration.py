@@ -257,7 +257,7 @@ def test_no_interval_has_a_step_where_a_regime_begins(name):
                 near = zip(fit.regimes.factors(below, power), fit.regimes.factors(above, power), strict=True)
                 assert all(before == pytest.approx(after, rel=1e-6) for before, after in near), (fit.source, edge)
                 checked += 1
-    assert checked
+    assert checked or name.endswith("--llama.cpp")  # fitted to whole steps: one regime
 
 
 NEIGHBOURS = {

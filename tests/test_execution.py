@@ -168,7 +168,7 @@ def test_the_bound_has_no_engine():
     assert bound.time(batch).expected == ideal.time(batch).expected == bound.time(batch).bound
 
 
-@pytest.mark.parametrize("name", [name for name in engine_names() if name not in ("ideal", "llamacpp")])
+@pytest.mark.parametrize("name", [name for name in engine_names() if name not in ("ideal", "llama.cpp")])
 def test_every_cost_has_its_source_and_spread(name):
     engine = load_engine(name)
     named = {entry.quantity.split(" ")[0] for entry in engine.provenance}

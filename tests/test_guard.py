@@ -245,7 +245,7 @@ class TestPrediction:
         assert found == pytest.approx(alone)
 
     def test_a_serving_run_is_judged_by_the_interval_under_load(self, written):
-        slow = written("v.json", VLLM | {"mean_tpot_ms": 40.0, "mean_e2el_ms": 11000.0})
+        slow = written("v.json", VLLM | {"mean_ttft_ms": 120.0, "mean_tpot_ms": 40.0, "mean_e2el_ms": 11000.0})
         (row,) = guard([slow], gpu="h100-sxm", tp=1).regressions
         assert row.name.endswith("TPOT")
         assert "prompts of others +29" in row.cause  # the median gap between tokens has not grown

@@ -157,6 +157,9 @@ def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
     """
     given = read(Seeing, scenario)
     chosen = part_of(given, (*DEGREES, "skew", "sequence_parallel", "redundant_experts", "power_cap", "clock"))
+    chosen |= part_of(given, ("offload_layers", "host_bandwidth"))
+    if (place := given.get("offload_experts")) not in (None, "cpu"):
+        raise InputError(f"offload_experts={place!r} is not known; use cpu, or leave it out")
     chosen |= part_of(given, ("lora_rank", "lora_adapters"))
     chosen |= {key: parse_dtype(each) for key, each in part_of(given, (*options_of(Formats), "dispatch")).items()}
     engine, version = split_version(str(given.get("engine", "vllm")))
@@ -168,6 +171,7 @@ def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
     return Deployment(
         **chosen,
         engine=engine,
+        offload_experts=place is not None,
         engine_version=version or given.get("engine_version"),
         all_reduce=algorithm,
         system=str(given["system"]) if "system" in given else None,
@@ -224,6 +228,10 @@ def _lay_out(  # noqa: PLR0913, PLR0917 - what a plan is made of
         gpu, note = clocked(gpu, deployment.clock * 1e6)
         notes.append(note)
     whole = System.of(gpu) if system is None else replace(system, accelerator=gpu)
+    if deployment.host_bandwidth is not None:
+        whole = replace(whole, host=replace(whole.host, bandwidth=deployment.host_bandwidth * 1e9, given=True))
+    if budget := deployment.settings.token_budget:
+        whole = replace(whole, host=replace(whole.host, budget=float(budget)))
     plan = make_plan(model, deployment, whole, calibration, engine)
     notes += format_notes(plan)
     if deployment.pp > 1 and deployment.microbatches == 1:
@@ -269,7 +277,7 @@ def _with_served_costs(
         where = f"{served.engine} {served.since}".strip()
         return engine, [f"engine costs of {calibration.name} are of {where} on {served.accelerator} and are not used"]
     own = engine.costs
-    costs = replace(served.costs, graphs=own.graphs, mixes=own.mixes)
+    costs = replace(served.costs, graphs=own.graphs, mixes=own.mixes, vectors=own.vectors)
     memory = tuple(entry for entry in engine.provenance if entry.quantity.startswith("engine.memory."))
     return replace(engine, costs=costs, provenance=(*memory, *served.provenance)), []
 
@@ -362,13 +370,13 @@ def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
         **asked(*DEGREES, "gpus", "system", "sequence_parallel", "all_reduce"),
         "dispatch": None if deployment.dispatch is None else deployment.dispatch.value,
         **asked("redundant_experts", "skew", "power_cap", "clock", "lora_rank", "lora_adapters"),
-        "weights": getattr(precision.formats, plan.model.matrices[-1]).value,
-        "attention_weights": precision.formats.attention.value,
+        "weights": precision.weights_of(plan.model.matrices[-1]).value,
+        "attention_weights": precision.weights_of("attention").value,
         "lm_head": precision.formats.lm_head.value,
         "activations": (precision.inputs or precision.stream).value,
         "kv": precision.kv.value,
         "kv_policy": str(deployment.kv_policy),
-        **asked("engine", "engine_version"),
+        **asked("engine", "engine_version", "offload_layers", "offload_experts", "host_bandwidth"),
         **{key: getattr(settings, key) for key in SETTING_KEYS},
     }
 
@@ -395,6 +403,8 @@ def _provenance(plan: Plan) -> tuple[Provenance, ...]:
     accelerator = plan.system.accelerator
     entries += (*accelerator.provenance, *plan.engine.provenance)
     entries += power_provenance(accelerator.power) if accelerator.power else []
+    if plan.deployment.offload_layers or plan.deployment.offload_experts:
+        entries += plan.system.host.provenance
     cache = last_cache(plan)
     entries += [cache.entry()] if cache else []
     if calibration:

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from rooflinekit.model.kernels.operation import OnHost
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import time_step
 from rooflinekit.model.step import Plan, make_plan
@@ -20,7 +21,7 @@ from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.model.types.numeric import Numeric, where
-from rooflinekit.model.types.units import GB
+from rooflinekit.model.types.units import GB, format_bytes
 from rooflinekit.model.types.workload import Workload
 
 _BLOCK, _WHOLE_BLOCKS = 128, ("vllm", "sglang")  # rows and columns that share a scale; engines that do not cut them
@@ -31,13 +32,13 @@ _SLOW = 1.5  # the ratio that is worth a note
 def format_notes(plan: Plan) -> list[str]:
     """Say where weights are multiplied in another format, and where another format's measurements stand in."""
     precision = plan.precision
-    stored = {getattr(precision.formats, kind) for kind in plan.model.matrices}
+    stored = {precision.weights_of(kind) for kind in plan.model.matrices}
     pairs = {(weight, precision.compute(weight)) for weight in stored if not weight.is_wide}
     pairs = {(weight, compute) for weight, compute in pairs if compute.unit is not weight.unit}
     notes = [
         f"{weight} weights are dequantised and multiplied in {compute}" for weight, compute in sorted(pairs, key=str)
     ]
-    notes += _cut_blocks(plan)
+    notes += [*_cut_blocks(plan), *_host_weights(plan)]
     if plan.calibration is None:
         return notes
     kernels = plan.kernels(Batch.prefill(1.0, 8.0)) + plan.kernels(Batch.decode(1.0, 8.0))
@@ -75,6 +76,18 @@ def _arithmetic(kernel: Kernel) -> str:
     """The format of the arithmetic, and of the cache where it is another one."""
     cache = kernel.variant if kernel.family.startswith(("attention", "mla")) else ""
     return f"{kernel.dtype} with a cache in {cache}" if cache not in ("", kernel.dtype.value) else f"{kernel.dtype}"
+
+
+def _host_weights(plan: Plan) -> Iterable[str]:
+    """Say what the host has to hold, and what its times rest on."""
+    held = [(op.held, count) for op, count in plan.operations.items() if isinstance(op, OnHost)]
+    if held:
+        size = sum(count * weights.bytes for op, count in held for weights in op.weights)
+        rate = format_bytes(float(plan.system.host.bandwidth))
+        yield (
+            f"the host's memory holds {format_bytes(size)} of weights and is read at {rate}/s at most; what the host "
+            "takes is an assumption, within a factor of 1.5"
+        )
 
 
 def _cut_blocks(plan: Plan) -> Iterable[str]:

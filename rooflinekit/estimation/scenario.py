@@ -94,7 +94,7 @@ class Formats(TypedDict, total=False):
 
 class Engine(TypedDict, total=False):
     """The engine and what it is told."""
-    engine: Annotated[str, Option("vllm, sglang, trtllm, gpt-fast, or ideal (the bound, without engine costs); a version of it: vllm@0.8.5.", "vllm", complete=ENGINES)]
+    engine: Annotated[str, Option("vllm, sglang, trtllm, llama.cpp, gpt-fast, or ideal (the bound, without engine costs); a version of it: vllm@0.8.5.", "vllm", complete=ENGINES)]
     engine_version: Annotated[str | None, Option("Version of the engine, as engine=vllm@0.8.5 says it.", hidden=True)]
     memory_fraction: Annotated[float | None, Option("Share of memory that the engine may use (gpu_memory_utilization, mem_fraction_static).", unit="share", above=True, most=1.0, usual="the engine's")]
     token_budget: Annotated[int | None, Option("Tokens of one prefill step at most (max_num_batched_tokens, chunked_prefill_size).", unit="tokens", usual="the engine's")]
@@ -102,6 +102,9 @@ class Engine(TypedDict, total=False):
     max_model_len: Annotated[int | None, Option("Longest sequence that the engine admits.", unit="tokens", usual="the model's")]
     block_size: Annotated[int | None, Option("Tokens of one block of the cache.", unit="tokens", usual="the engine's")]
     eager: Annotated[bool, Option("Without CUDA graphs.", False)]
+    offload_layers: Annotated[int, Option("Layers that the host keeps and computes, the first ones (llama.cpp).", 0, least=0)]
+    offload_experts: Annotated[str | None, Option("Who keeps and computes the routed experts: cpu (llama.cpp).", usual="the accelerator", complete=("cpu",))]
+    host_bandwidth: Annotated[float | None, Option("Bandwidth of the host's memory in GB/s, where it keeps weights.", unit="GB/s", above=True, usual="89.6: DDR5-5600, two channels")]
     kv_policy: Annotated[str, Option("Keys that full attention reads and keeps: full, window:N, sink:F+R, topk:N or evict:N.", "full", group="Formats")]
 
 class Layout(Hardware, Parallelism, Formats, Engine, total=False):

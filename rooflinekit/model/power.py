@@ -112,7 +112,7 @@ def kernel_energy(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, wa
     cache comes from there, as in a benchmark loop. No kernel runs in what an engine adds to a step.
     """
     kernel, time = timed.kernel, timed.expected
-    if kernel.family == "host":
+    if kernel.family == "host" or kernel.on_host:
         return Energy(idle=law.idle * time)
     stays, n = minimum(kernel.activation_bytes, accelerator.l2_bytes), kernel.count
     near: Numeric = law.cache

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.timing.forms import memory_time
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator, System
-from rooflinekit.model.types.kernel import Kernel
-from rooflinekit.model.types.numeric import Numeric, maximum, where
+from rooflinekit.model.types.kernel import ExpertsShape, GemmShape, Kernel
+from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, where
 from rooflinekit.model.types.time import KernelTime, Time
 
 
@@ -42,6 +44,8 @@ def roofline_bound(kernel: Kernel, system: System) -> tuple[Numeric, Numeric, Nu
     Arithmetic is in the formats of the deployment, so a bound holds for that choice.
     """
     gpu = system.accelerator
+    if kernel.on_host:
+        return 0.0, host_bound(kernel, system) / kernel.count, 0.0
     streamed = least_traffic(
         kernel.weight_bytes, kernel.kv_read_bytes, kernel.kv_write_bytes, kernel.activation_bytes, gpu.l2_bytes
     )
@@ -51,11 +55,13 @@ def roofline_bound(kernel: Kernel, system: System) -> tuple[Numeric, Numeric, Nu
 
 def peak_time(kernel: Kernel, accelerator: Accelerator) -> Numeric:
     """What the arithmetic of all launches takes at the peak, n·F/P [s]; its share of the time is the MFU."""
-    return kernel.count * kernel.flops / accelerator.peak(kernel.dtype)
+    return 0.0 if kernel.on_host else kernel.count * kernel.flops / accelerator.peak(kernel.dtype)
 
 
 def stream_time(kernel: Kernel, accelerator: Accelerator) -> Numeric:
     """What weights and cache of all launches take at the bandwidth, n·(w + kr + kw)/W [s]; its share is the MBU."""
+    if kernel.on_host:
+        return 0.0
     return kernel.count * (kernel.weight_bytes + kernel.cache_bytes) / accelerator.memory_bandwidth
 
 
@@ -65,6 +71,8 @@ def time_kernel(kernel: Kernel, system: System, calibration: Calibration | None,
     With one: the family's time form times its correction, and never below the bound; `warm` when the data were used
     just before, as in the benchmark loops that calibrations come from, where a cache can beat the bound.
     """
+    if kernel.on_host:
+        return _time_on_host(kernel, system, calibration)
     compute, memory, network = roofline_bound(kernel, system)
     n = kernel.count
     bound = n * slowest(compute, memory, network)
@@ -77,6 +85,50 @@ def time_kernel(kernel: Kernel, system: System, calibration: Calibration | None,
     time, (upper, lower) = maximum(n * parts.total, least), calibration.factors(kernel, fit)
     ends = time, bound, maximum(time / lower, least), time * upper
     return KernelTime(*ends, kernel, n * parts.compute, n * parts.memory, n * parts.network, n * parts.launch)
+
+
+@formula("at_host", "work that the host does from its own memory", "s")
+def host_time(moved: Numeric, flops: Numeric, share: Numeric, bandwidth: Numeric, rate: Numeric) -> Numeric:
+    """max(bytes/(e_host·W_host), F/P_host) [s].
+
+    >>> host_time(4.7e9, 16e9, 0.68, 89.6e9, 0.77e12) * 1e3  # Llama-3-8B in Q4_K_M, one token
+    77.1
+    """
+    return maximum(memory_time(moved, share, bandwidth), flops / rate)
+
+
+def host_bound(kernel: Kernel, system: System) -> Numeric:
+    """Least time of all launches whose weights lie on the host: read there, or carried over PCI Express [s]."""
+    near = kernel.count * kernel.bytes / system.host.bandwidth
+    rows = _carried_rows(kernel)
+    if rows is None:
+        return near
+    far = kernel.count * kernel.weight_bytes / system.accelerator.pcie_bandwidth
+    return where(rows < system.host.rows, near, far)
+
+
+def _carried_rows(kernel: Kernel) -> Numeric | None:
+    """Tokens that a matrix on the host meets; None for anything but matrices, which stays there."""
+    match kernel.shape:
+        case GemmShape(m=rows) | ExpertsShape(tokens=rows) if kernel.family in ("gemm", "moe"):
+            return rows
+        case _:
+            return None
+
+
+def _time_on_host(kernel: Kernel, system: System, calibration: Calibration | None) -> KernelTime:
+    """Few tokens are multiplied by the host; for many the weights cross PCI Express, and the accelerator multiplies."""
+    host, n, rows, bound = system.host, kernel.count, _carried_rows(kernel), host_bound(kernel, system)
+    if calibration is None:
+        return KernelTime(bound, bound, bound, bound, kernel, 0.0, bound, 0.0, 0.0)
+    time = n * host_time(kernel.bytes, kernel.flops, host.share, host.bandwidth, host.rate)
+    if rows is not None:
+        here = time_kernel(replace(kernel, on_host=False), system, calibration).expected
+        passes = ceil_div(rows, host.budget)
+        carried = passes * memory_time(n * kernel.weight_bytes, host.pcie_share, system.accelerator.pcie_bandwidth)
+        time = where(rows < host.rows, time, carried + here)
+    ends = maximum(time / host.width, bound), time * host.width
+    return KernelTime(time, bound, *ends, kernel, n * kernel.flops / host.rate, time, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -139,6 +191,10 @@ def time_parts(step: StepTime, accelerator: Accelerator) -> dict[str, Numeric]:
     parts: dict[str, Numeric] = dict.fromkeys(TIME_PARTS, 0.0)
     for timed in step.kernels:
         kernel, bound = timed.kernel, timed.bound
+        if kernel.on_host:
+            parts["weights"] += bound
+            parts["above_bound"] += timed.expected - bound
+            continue
         computed = bound <= peak_time(kernel, accelerator) * _SAME
         moved = where(computed, 0.0, bound)
         parts["compute"] += bound - moved

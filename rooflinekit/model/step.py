@@ -239,9 +239,9 @@ class Plan:
         """
         own = self.engine.costs
         if self.calibration is None:
-            return StepCosts(graphs=own.graphs, mixes=own.mixes)
+            return StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors)
         cpu = self.system.accelerator.is_cpu
-        return StepCosts(graphs=own.graphs, mixes=own.mixes, interval=own.interval) if cpu else own
+        return StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors, interval=own.interval) if cpu else own
 
     @property
     def load_ends(self) -> LoadEnds:
@@ -265,7 +265,8 @@ class Plan:
         """
         step = self.seen(batch)
         chosen = [(op, n) for op, n in self.operations.items() if grows is None or op.grows is grows]
-        return [kernel for op, count in chosen for kernel in op.kernels(step, count)]
+        kernels = [kernel for op, count in chosen for kernel in op.kernels(step, count)]
+        return [kernel.by_vectors for kernel in kernels] if self.engine.costs.vectors else kernels
 
     def time(self, batch: Batch, grows: bool | None = None) -> StepTime:
         """The same with times, as the engine runs it. Fields are scalars or arrays, as the batch is.

@@ -81,7 +81,8 @@ def _asked() -> Any:
     special = {
         "system": str | None, "sequence_parallel": bool, "all_reduce": _one_of(ALL_REDUCE), "dispatch": _Dtype | None,
         "redundant_experts": _Natural, "skew": _Size, "power_cap": _Positive | None, "clock": _Positive | None,
-        "engine_version": str | None,
+        "engine_version": str | None, "offload_layers": _Natural, "offload_experts": bool,
+        "host_bandwidth": _Positive | None,
         "memory_fraction": share, "eager": bool, "gpus": _Count,
         "lora_rank": _Natural, "lora_adapters": _Count,
         "images": _Natural, "image_size": str | None, "image_tokens": _Natural,

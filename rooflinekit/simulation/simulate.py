@@ -370,7 +370,7 @@ def _inputs(plan: Plan, setup: Setup, fleet: Fleet) -> dict[str, Any]:
     limits = fleet.replicas[0].limits
     inputs = {key: getattr(plan.deployment, key) for key in ("tp", "pp", "ep", "dp", "gpus")}
     precision = plan.precision
-    inputs |= {"weights": getattr(precision.formats, plan.model.matrices[-1]).value, "kv": precision.kv.value}
+    inputs |= {"weights": precision.weights_of(plan.model.matrices[-1]).value, "kv": precision.kv.value}
     own = {key: value for key, value in asdict(setup).items() if key not in ("scheduler", "tiers")}
     inputs |= asdict(setup.scheduler) | own | image_inputs(plan)
     inputs["cache_tier"] = ", ".join(f"{tier.name}={tier.capacity / GB:g}GB" for tier in setup.tiers) or None

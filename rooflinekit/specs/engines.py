@@ -20,7 +20,7 @@ from rooflinekit.specs.section import EMPTY, Cites, Layout, Section, described
 
 _FOLDER = Path(__file__).resolve().with_name("profiles")
 _VERSION = r"(?i)[vb]?\d+(?:\.\d+)*(?:[.+-]?[a-z][\w.+-]*)?"
-_SPELLINGS = {"trtllm": "trt-?llm|tensorrt-?llm", "vllm": "vllm", "gpt-fast": "gpt-?fast"}
+_SPELLINGS = {"trtllm": "trt-?llm|tensorrt-?llm", "vllm": "vllm", "gpt-fast": "gpt-?fast", "llama.cpp": r"llama\.cpp"}
 _UNITS = {
     **dict.fromkeys((
         "large", "context", "non_torch", "graphs", "graphs_per_layer", "layer_base", "sampler_base", "state_base",
@@ -96,6 +96,7 @@ def split_version(text: str) -> tuple[str, str | None]:
     Raises InputError for something that is no version.
     """
     name, at, version = text.strip().lower().partition("@")
+    name = "llama.cpp" if name in ("llamacpp", "llama-cpp", "llama_cpp") else name
     if at and not re.fullmatch(_VERSION, version):
         raise InputError(f"engine {text!r}: {version!r} is not a version; write it like {name}@0.8.5")
     return name, version if at else None

@@ -246,7 +246,7 @@ def load_system(name: str | os.PathLike[str], accelerator: Accelerator) -> Loade
 def _system(file: _SystemFile, provenance: tuple[Provenance, ...], name: str, accelerator: Accelerator) -> System:
     domain, nic = file.domain, file.network.nic if file.network else 0.0
     reach = domain.size * _DOMAINS if nic else domain.size
-    return System(accelerator, domain.size, reach, name, domain.bandwidth, nic, domain.in_switch, provenance)
+    return System(accelerator, domain.size, reach, name, domain.bandwidth, nic, domain.in_switch, provenance=provenance)
 
 
 def _read_system(path: Path) -> tuple[_SystemFile, tuple[Provenance, ...]]:

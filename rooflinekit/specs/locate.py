@@ -25,6 +25,7 @@ T = TypeVar("T")
 _FOLDER = {"model": "model_specs", "accelerator": "hardware_specs", "system": "hardware_specs/systems"}
 _PLACES = ("ROOFLINEKIT_SPECS", "APPDATA", "XDG_CONFIG_HOME", "HOME", "USERPROFILE")  # of the user's own specs
 _SUFFIXES = (".yaml", ".yml")
+_WEIGHTS = (".gguf", ".safetensors")  # files of weights, which are models too
 _LONGEST_NAME = 200  # characters; nothing longer is looked up in earnest
 _LEAST = 3  # letters and digits that a name must have to be sought inside others
 _ALIKE = 0.77  # of two spellings, as difflib counts
@@ -205,7 +206,7 @@ def kind_of_file(name: str) -> Kind | None:
     if not _looks_like_path(name):
         return None
     path = Path(name).expanduser()
-    if path.is_dir() or path.suffix.lower() == ".json":
+    if path.is_dir() or path.suffix.lower() in (".json", *_WEIGHTS):
         return "model"
     data = read_yaml(path)
     if "config" in data:
@@ -220,7 +221,8 @@ def kind_of_file(name: str) -> Kind | None:
 
 
 def _looks_like_path(text: str) -> bool:
-    return text.startswith((".", "/", "~")) or "\\" in text or text.lower().endswith((".json", *_SUFFIXES))
+    ended = text.lower().endswith((".json", *_WEIGHTS, *_SUFFIXES))
+    return text.startswith((".", "/", "~")) or "\\" in text or ended
 
 
 def _usable(kind: Kind, path: Path) -> bool:

@@ -21,10 +21,11 @@ from rooflinekit.specs.config.vision import read_vision
 from rooflinekit.specs.files import kept, read_json, read_yaml, refuse_cut
 from rooflinekit.specs.locate import Loaded, resolve, spec_dir
 from rooflinekit.specs.section import Layout, Section
+from rooflinekit.specs.weight_files import model_from_gguf, safetensors_bytes
 
 _HUB = "hf:"
 _COMPANION = "hf_quant_config.json"
-_INDEX = "model.safetensors.index.json"
+_INDEX, _SEVERAL = "model.safetensors.index.json", "its safetensors headers"
 _HEAVIER = 1.25  # than its files: towers and heads that are not counted make a checkpoint heavier, never lighter
 _FORMAT_IN_NAME = r"(?i)(?<![a-z])(fp8|nvfp4|mxfp4|fp4|awq|gptq|int4|int8|w\da\d+|bnb)(?![a-z])"
 _TOLD = 3  # differences that one warning names
@@ -67,8 +68,9 @@ def load_model(name: str | os.PathLike[str]) -> Loaded[Model]:
     """Load the model that a name, alias, Hugging Face id or path means.
 
     Library and user specs come first, then paths (a config.json, or a folder that holds one, with
-    hf_quant_config.json beside it if quantised), then the local Hugging Face cache. `hf:org/name` is downloaded into it
-    from the Hugging Face hub; nothing else is ever downloaded.
+    hf_quant_config.json beside it if quantised; a .gguf or .safetensors file, of which only the header is read), then
+    the local Hugging Face cache. `hf:org/name` is downloaded into it from the Hugging Face hub; nothing else is ever
+    downloaded.
 
     Raises:
         UnknownNameError: nobody knows the name; the nearest are named.
@@ -90,7 +92,13 @@ def load_model(name: str | os.PathLike[str]) -> Loaded[Model]:
     if cached is not None and resolved.warnings:  # only its last part is known: the very id lies in the cache
         return _from_config(cached, text)
     path = resolved.value
-    if path.is_dir():
+    if path.suffix.lower() == ".safetensors":
+        path = path.parent
+        if not (path / "config.json").is_file():
+            raise SpecError(f"{resolved.value}: says no sizes of layers or heads; put its config.json beside it")
+    if path.suffix.lower() == ".gguf":
+        loaded = model_from_gguf(path)
+    elif path.is_dir():
         loaded = _from_config(path / "config.json", path.resolve().name)
     elif path.suffix.lower() in (".yaml", ".yml"):
         loaded = kept(_from_library, path)
@@ -108,18 +116,25 @@ def _read_config(path: Path, companion: Path, index: Path, name: str) -> tuple[L
     quant_config = read_json(companion) if companion.is_file() else None
     config = read_json(path)
     loaded = model_from_config(config, name=name, origin=str(path), quant_config=quant_config)
-    in_vain = _unquantised(loaded.value, read_json(index) if index.is_file() else {})
+    files = sorted(path.parent.glob("*.safetensors"))
+    size = sum(map(safetensors_bytes, files)) if files else _indexed_bytes(read_json(index) if index.is_file() else {})
+    in_vain = _unquantised(loaded.value, size, files[0].name if len(files) == 1 else _SEVERAL if files else _INDEX)
     return Loaded(loaded.value, (*loaded.warnings, *in_vain)), claimed_name(config, path)
 
 
-def _unquantised(model: Model, index: Mapping[str, Any]) -> Iterator[str]:
+def _indexed_bytes(index: Mapping[str, Any]) -> float:
+    """What an index says its files hold; 0 where it says nothing."""
+    metadata = index.get("metadata")
+    size = metadata.get("total_size") if isinstance(metadata, Mapping) else None
+    return float(size) if isinstance(size, int | float) and not isinstance(size, bool) else 0.0
+
+
+def _unquantised(model: Model, size: float, where: str) -> Iterator[str]:
     """Warnings that a checkpoint is costed wider than its name says, or heavier than its files are."""
     stated = re.search(_FORMAT_IN_NAME, model.name)
     if stated and model.formats == WeightFormats.uniform(model.dtype):
         yield f"{model.name} says {stated[1]}, but its config quantises nothing: it is costed in {model.dtype}"
-    metadata = index.get("metadata")
-    size = metadata.get("total_size") if isinstance(metadata, Mapping) else None
-    if not isinstance(size, int | float) or isinstance(size, bool) or size <= 0:
+    if size <= 0:
         return
     weights, formats = count_parameters(model), model.formats
     held = weights.other * formats.other.bytes + sum(
@@ -127,7 +142,7 @@ def _unquantised(model: Model, index: Mapping[str, Any]) -> Iterator[str]:
         for kind in ("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head")
     )
     if held > _HEAVIER * size:
-        yield f"costed with {held / 1e9:.1f} GB of weights, but {_INDEX} says {size / 1e9:.1f} GB: is it quantised?"
+        yield f"costed with {held / 1e9:.1f} GB of weights, but {where} says {size / 1e9:.1f} GB: is it quantised?"
 
 
 def _from_library(path: Path) -> Loaded[Model]:

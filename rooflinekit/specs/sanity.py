@@ -186,12 +186,12 @@ def _columns(facts: Facts) -> Iterator[Finding]:
 
 
 def _ridges(facts: Facts) -> Iterator[Finding]:
-    """Peak over memory bandwidth lies between 1 and 2000 FLOP/B on every known accelerator."""
+    """Peak over memory bandwidth lies between 1 and 4000 FLOP/B on every known accelerator."""
     for dtype in facts.accelerator.peaks:
         ridge = float(facts.accelerator.ridge(dtype))
-        if not 1.0 <= ridge <= 2000.0:
+        if not 1.0 <= ridge <= 4000.0:
             problem = (
-                f"is {ridge:.3g} FLOP/B over memory.bandwidth, outside 1 to 2000; check the prefixes of both units"
+                f"is {ridge:.3g} FLOP/B over memory.bandwidth, outside 1 to 4000; check the prefixes of both units"
             )
             yield facts.of_peak(dtype, problem, refused=not 0.1 <= ridge <= 20000.0)
 

@@ -28,7 +28,7 @@ from rooflinekit.model.kernels.collective import Collective, Tiers
 from rooflinekit.model.kernels.elementwise import Elementwise, Embedding, Sampling
 from rooflinekit.model.kernels.gemm import BatchedLinear, Linear
 from rooflinekit.model.kernels.moe import Experts
-from rooflinekit.model.kernels.operation import Operation
+from rooflinekit.model.kernels.operation import OnHost, Operation
 from rooflinekit.model.kernels.recurrent import STATE_DTYPE, ShortConvolution, StateUpdate
 from rooflinekit.model.layers.build import expert_operations
 from rooflinekit.model.types.model import (
@@ -93,6 +93,7 @@ _ROWS: Mapping[str, Row] = {
     "up_proj": Row("up projection", "up"),
     "activation": Row("activation", "inner"),
     "down_proj": Row("down projection"),
+    "v_proj": Row("value projection", "v"),
     "router": Row("router", "router scores"),
     "expert_select": Row("pick experts"),
     "expert_down_latent": Row("down to the experts"),
@@ -124,6 +125,7 @@ _STATES = {
 def stops(on: Scene, block: Any, op: Operation) -> Stops:
     """The stops of an operation of a block, which for a norm is an `Addition`; none if it has nothing to do."""
     if on.launches(op):
+        op = op.held if isinstance(op, OnHost) else op
         name = getattr(op, "name", "")
         made: Callable[..., Stops] = _norm if name in _NORMS else _KINDS[type(op)]
         yield from made(on, block, op)
@@ -360,8 +362,12 @@ def _experts(on: Scene, block: Any, op: Experts) -> Stops:
     """One grouped launch: rows sorted by expert, two matrices each, results weighted and added up."""
     split, first, local = on.plan.deployment, (op.matrices - 1) * op.width, op.local
     once, up, down = (
-        on.work(*on.launches(replace(op, matrices=matrices, bias=bias if op.bias else 0)))
-        for matrices, bias in ((0, 0), (op.matrices - 1, first), (1, op.hidden))
+        on.work(*on.launches(replace(op, matrices=matrices, bias=bias if op.bias else 0, weight=weight, down=None)))
+        for matrices, bias, weight in (
+            (0, 0, op.weight),
+            (op.matrices - 1, first, op.weight),
+            (1, op.hidden, op.down or op.weight),
+        )
     )
     once = once.times(1 / 3)  # a row is read, written back and combined, each time at the outer width
     every = on.step.tokens * on.step.replicas

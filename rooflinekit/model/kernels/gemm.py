@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Literal
 
 from rooflinekit.model.graph.symbol import about, formula, named, quantity
@@ -90,7 +90,12 @@ class Linear(Operation):
         weights = gemm_weight_bytes(n, k, self.weight.bytes, self.bias, self.weight.widened.bytes)
         read = step.stream.bytes if self.compute.is_wide else self.compute.bytes
         moved = gemm_activation_bytes(m, n, k, read, step.stream.bytes)
-        return [gemm_kernel(self.name, count, self.compute, GemmShape(m, n, k), weights, moved)]
+        kernel = gemm_kernel(self.name, count, self.compute, GemmShape(m, n, k), weights, moved)
+        return [replace(kernel, variant=IN_BLOCKS) if self.weight.in_blocks else kernel]
+
+
+IN_BLOCKS = "blocks"
+"""Variant of matrix products with weights in the blocks of GGUF files, which kernels unpack."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,14 @@ class Experts(Operation):
     bias: int = field(metadata=about("bias", "bias elements of an expert here"))  #: bias elements of one expert here
     weight: Dtype
     compute: Dtype
+    down: Dtype | None = None  #: format of the down projections, where it differs
+
+    @property
+    def element(self) -> float:
+        """Bytes of a weight on the mean over the matrices of an expert [B]."""
+        if self.down is None:
+            return self.weight.bytes
+        return ((self.matrices - 1) * self.weight.bytes + self.down.bytes) / self.matrices
 
     @property
     def local(self) -> int:
@@ -77,8 +85,11 @@ class Experts(Operation):
     @property
     def weights(self) -> tuple[Weights, ...]:
         """All local experts, touched or not."""
-        matrices = Weights("experts", (self.local, self.matrices * self.width, self.hidden), self.weight)
-        return (matrices, Weights("experts", (self.local, self.bias), Dtype.BF16)) if self.bias else (matrices,)
+        whole = Weights("experts", (self.local, self.matrices * self.width, self.hidden), self.weight)
+        up = Weights("experts", (self.local, (self.matrices - 1) * self.width, self.hidden), self.weight)
+        down = Weights("experts", (self.local, self.hidden, self.width), self.down or self.weight)
+        matrices = (whole,) if self.down is None else (up, down)
+        return (*matrices, Weights("experts", (self.local, self.bias), Dtype.BF16)) if self.bias else matrices
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """The grouped GEMMs: weights of the experts that were touched, work of the tokens that came."""
@@ -92,7 +103,7 @@ class Experts(Operation):
                 count,
                 self.compute,
                 flops=expert_flops(routed, each),
-                weight_bytes=expert_weight_bytes(touched, each, self.weight.bytes, self.bias),
+                weight_bytes=expert_weight_bytes(touched, each, self.element, self.bias),
                 activation_bytes=expert_activation_bytes(routed, self.hidden, self.width, self.matrices, wide),
                 shape=ExpertsShape(tokens, slots, routed, touched, self.local, routing.ranks, self.hidden, self.width),
                 variant="power_law_1.2" if routing.skew > _SKEWED else "balanced",

@@ -6,6 +6,7 @@ accelerator's share of some weights and turns an engine step into the work of it
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from typing import ClassVar
@@ -119,3 +120,20 @@ class Operation:
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """The launches it makes in a step, `count` times each; none if the step gives it nothing to do."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class OnHost(Operation):
+    """An operation whose weights and cache lie in the host's memory: it takes none of the accelerator's."""
+
+    held: Operation
+
+    @property
+    def grows(self) -> bool:  # type: ignore[override]
+        """As the operation itself."""
+        return self.held.grows
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """The same work, which the host does or feeds."""
+        held = self.held.kernels(step, count)
+        return [replace(kernel, name=f"host_{kernel.name}", on_host=True) for kernel in held]

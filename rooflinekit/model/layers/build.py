@@ -24,7 +24,7 @@ from rooflinekit.model.kernels.elementwise import Elementwise, Embedding, Parame
 from rooflinekit.model.kernels.gemm import BatchedLinear, Linear
 from rooflinekit.model.kernels.lora import with_adapters
 from rooflinekit.model.kernels.moe import Experts
-from rooflinekit.model.kernels.operation import Operation
+from rooflinekit.model.kernels.operation import OnHost, Operation
 from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.model.kernels.routing import Routing
 from rooflinekit.model.layers.precision import Precision
@@ -65,7 +65,7 @@ def _ffn(block: DenseFFN, shard: Shard, module: str, prefix: str = "") -> list[O
     return [
         shard.linear(prefix + ("gate_up_proj" if block.gated else "up_proj"), shard.hidden, parts, module, bias=bias),
         Elementwise(prefix + "activation", inner, width, 5.0 * width),
-        shard.linear(prefix + "down_proj", width, (("down", shard.hidden),), module, bias=bias),
+        shard.linear(prefix + "down_proj", width, (("down", shard.hidden),), module, bias=bias, of="down"),
     ]
 
 
@@ -104,6 +104,7 @@ def _experts(block: MixtureOfExperts, hidden: int, shard: Shard) -> Experts:
         bias=(matrices - 1) * width + hidden if block.bias else 0,
         weight=weight,
         compute=shard.precision.compute(weight),
+        down=None if shard.precision.formats.down is weight else shard.precision.formats.down,
     )
 
 
@@ -172,7 +173,10 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     parts = [("q", heads * block.head_dim * (2 if block.gated else 1)), ("k", kv_heads * block.head_dim)]
     if not block.keys_are_values:
         parts.append(("v", kv_heads * block.v_head_dim))
-    ops: list[Operation] = [shard.linear("qkv_proj", shard.hidden, tuple(parts), bias=block.qkv_bias)]
+    ops: list[Operation] = []
+    if shard.precision.formats.value not in (None, shard.precision.formats.attention) and not block.keys_are_values:
+        ops.append(shard.linear("v_proj", shard.hidden, (parts.pop(),), bias=block.qkv_bias, of="value"))
+    ops.insert(0, shard.linear("qkv_proj", shard.hidden, tuple(parts), bias=block.qkv_bias))
     rotated = heads * block.head_dim + kv_heads * block.head_dim
     if block.q_norm or block.k_norm:
         dim, tp = block.head_dim, shard.tp
@@ -252,9 +256,7 @@ def _compressor(name: str, width: int, block: CompressedAttention, shard: Shard)
 
 def _output(width: int, shard: Shard, bias: bool = False) -> Linear:
     """The output projection, which some checkpoints store in a format of its own."""
-    linear = shard.linear("o_proj", width, (("o", shard.hidden),), bias=bias)
-    own = shard.precision.formats.attention_output
-    return linear if own is None else replace(linear, weight=own, compute=shard.precision.compute(own))
+    return shard.linear("o_proj", width, (("o", shard.hidden),), bias=bias, of="attention_output")
 
 
 def _over_context(core: AttentionCore | LatentCore, shard: Shard) -> list[Operation]:
@@ -483,8 +485,15 @@ def stage_operations(
 ) -> Counter[Operation]:
     """The operations of one pipeline stage on one of its accelerators."""
     shard = Shard(model.hidden, precision, deployment, domain)
-    layers = Counter(model.stage_layers(stage, deployment.pp))
-    runs = [(layer_operations(layer, shard), count) for layer, count in layers.items()]
+    first = stage * model.depth // deployment.pp
+    layers = Counter(
+        (layer, precision.at(place), place < deployment.offload_layers)
+        for place, layer in enumerate(model.stage_layers(stage, deployment.pp), first)
+    )
+    runs = [
+        (_placed(layer_operations(layer, replace(shard, precision=own)), deployment, on_host), count)
+        for (layer, own, on_host), count in layers.items()
+    ]
     if stage == 0:
         runs.insert(0, (entry_operations(model, shard), 1))
         if deployment.images:
@@ -499,6 +508,12 @@ def stage_operations(
         for op in ops:
             counts[op] += count
     return Counter({op: counts[op] for op in order})
+
+
+def _placed(ops: list[Operation], deployment: Deployment, on_host: bool) -> list[Operation]:
+    """A layer's operations, with those that the host keeps marked as such."""
+    experts = deployment.offload_experts
+    return [OnHost(op) if on_host or (experts and isinstance(op, Experts)) else op for op in ops]
 
 
 def _weave(order: list[Operation], sequence: list[Operation]) -> None:

@@ -8,6 +8,7 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.gguf import gguf_formats
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.model import Model, WeightFormats
 
@@ -25,7 +26,18 @@ class Precision:
     kv: Dtype
     formats: WeightFormats
     inputs: Dtype | None = None
+    layers: tuple[WeightFormats, ...] = ()  #: formats of each layer, where they differ; () is `formats`
+    stored: Dtype | None = None  #: the format of a GGUF file, by the name that its tensors' formats go by
     index: Dtype = Dtype.FP8  #: queries, keys and scores of a lightning indexer, which do not follow the cache
+
+    def weights_of(self, kind: str) -> Dtype:
+        """The format by which people call the weights of a kind of module: a mixture by its name."""
+        dtype: Dtype = getattr(self.formats, kind)
+        return dtype if self.stored is None or dtype.is_wide or kind == "lm_head" else self.stored
+
+    def at(self, layer: int) -> Precision:
+        """The same with the formats of one layer."""
+        return replace(self, formats=self.layers[layer], layers=()) if self.layers else self
 
     def compute(self, weight: Dtype) -> Dtype:
         """Format in which a matrix with these weights is multiplied.
@@ -57,7 +69,7 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
         _check_role(role, getattr(deployment, role), _STORED)
     _check_role("activations", asked, _INPUTS)
     _check_role("kv", deployment.kv, _CACHED)
-    formats = _override(model.formats, deployment)
+    formats, layers = _override(model, deployment)
     stream = next((dtype for dtype in (asked, weights) if dtype is not None and dtype.is_wide), model.dtype)
     output = formats.attention_output or formats.attention
     layered = (formats.attention, output, formats.ffn, formats.experts, formats.shared_experts)
@@ -67,7 +79,8 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
     index = Dtype.FP8 if accelerator.supports(Dtype.FP8) else stream
     unasked = model.kv_dtype or (Dtype.FP32 if stream is Dtype.TF32 else stream)  # the cache where nobody gave one
     kv = deployment.kv or (asked if asked in _FOLLOWED else unasked)
-    precision = Precision(stream, kv, formats, inputs, index)
+    stored = weights if weights is not None and weights.in_blocks else None
+    precision = Precision(stream, kv, formats, inputs, layers, stored, index)
     for weight in dict.fromkeys((*layered, formats.lm_head)):
         _check(precision.compute(weight), weight, accelerator)
     return precision
@@ -76,7 +89,7 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
 # What each role can be. TF32 is how fp32 numbers are multiplied, not how they are stored.
 _WIDE = (Dtype.FP32, Dtype.BF16, Dtype.FP16)
 _STORED = tuple(dtype for dtype in Dtype if dtype is not Dtype.TF32)
-_CACHED = (*_WIDE, Dtype.FP8, Dtype.INT8, Dtype.INT4, Dtype.NVFP4)
+_CACHED = (*_WIDE, Dtype.FP8, Dtype.INT8, Dtype.INT4, Dtype.NVFP4, Dtype.Q8_0, Dtype.Q4_0)
 _FOLLOWED = (*_WIDE, Dtype.FP8, Dtype.INT8)  # activations whose format the cache takes too
 # Narrow activations that kernels multiply with each narrow weight; INT4 is W4A8.
 _PARTNERS = {
@@ -112,15 +125,25 @@ def _check_narrow(model: Model, asked: Dtype, layered: tuple[Dtype, ...], lm_hea
             raise DtypeError(f"activations {asked} do not go with {weight} weights; valid: {valid}")
 
 
-def _override(formats: WeightFormats, deployment: Deployment) -> WeightFormats:
-    """The checkpoint's formats with those that were given: for all matrices, for attention and for the LM head."""
+def _override(model: Model, deployment: Deployment) -> tuple[WeightFormats, tuple[WeightFormats, ...]]:
+    """The checkpoint's formats with those that were given, and those of each layer where they differ."""
+    weights, formats, layers = deployment.weights, model.formats, model.layer_formats
+    if weights is not None and weights.in_blocks:
+        formats, layers = gguf_formats(model, weights)
+    return _given(formats, deployment), tuple(_given(each, deployment) for each in layers)
+
+
+def _given(formats: WeightFormats, deployment: Deployment) -> WeightFormats:
+    """The formats with those that were given for all matrices, for attention and for the LM head."""
     weights, attention = deployment.weights, deployment.attention_weights
-    if weights is not None and weights.is_wide:
+    if weights is not None and weights.in_blocks:
+        weights = None  # `gguf_formats` has seen to it
+    elif weights is not None and weights.is_wide:
         formats = WeightFormats.uniform(weights)
     elif weights is not None:
-        formats = replace(formats, ffn=weights, experts=weights, shared_experts=weights)
+        formats = replace(formats, ffn=weights, experts=weights, shared_experts=weights, down=None)
     if (attention := attention or weights) is not None:
-        formats = replace(formats, attention=attention, attention_output=attention)
+        formats = replace(formats, attention=attention, attention_output=attention, value=None)
     return formats if deployment.lm_head is None else replace(formats, lm_head=deployment.lm_head)
 
 

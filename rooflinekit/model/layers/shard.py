@@ -37,11 +37,19 @@ class Shard:
         """Format of norms, router and other small weights."""
         return self.precision.formats.other
 
-    def linear(
-        self, name: str, k: int, parts: tuple[tuple[str, int], ...], module: str = "attention", *, bias: bool = False
+    def linear(  # noqa: PLR0913 - what a linear layer is made of
+        self,
+        name: str,
+        k: int,
+        parts: tuple[tuple[str, int], ...],
+        module: str = "attention",
+        *,
+        bias: bool = False,
+        of: str = "",
     ) -> Linear:
-        """A linear layer in the weight format of its kind of module."""
-        weight: Dtype = getattr(self.precision.formats, module)
+        """A linear layer in the format of its kind of module, or of its part `of` where that has one of its own."""
+        formats = self.precision.formats
+        weight: Dtype = (getattr(formats, of) if of else None) or getattr(formats, module)
         width = sum(size for _, size in parts) if bias else 0
         return Linear(name, k, parts, weight, self.precision.compute(weight), module, width)
 

@@ -56,6 +56,7 @@ def _refusals(model: Model, deployment: Deployment, system: System) -> Iterator[
         if sparse or not isinstance(layer.mixer, (Attention, LatentAttention, type(None))):
             what = "sparse attention" if sparse else f"{getattr(layer.mixer, 'kind', '')} layers"
             yield f"cp={deployment.cp} cannot split the context of {model.name}'s {what}; use cp=1"
+    yield from _offload_refusals(model, deployment, system)
     if deployment.gpus > system.max_gpus:
         whole = f"tp·pp·dp·cp = {deployment.gpus} accelerators"
         yield f"{whole}, but a {system.title} joins {system.max_gpus}; use fewer"
@@ -143,3 +144,25 @@ def _choices(name: str, values: list[int]) -> str:
     if len(values) > 1:
         return f"{name} = {', '.join(map(str, values[:-1]))} or {values[-1]}"
     return f"{name}={values[0]}" if values else ""
+
+
+def _offload_refusals(model: Model, deployment: Deployment, system: System) -> Iterator[str]:
+    """What the host cannot keep, or need not."""
+    layers, experts = deployment.offload_layers, deployment.offload_experts
+    if not layers and not experts:
+        if deployment.host_bandwidth is not None:
+            yield "host_bandwidth needs weights on the host; add offload_layers=N or offload_experts=cpu"
+        return
+    if deployment.engine not in _OFFLOADING:
+        yield f"weights on the host are known of {' and '.join(_OFFLOADING)}, not of {deployment.engine}"
+    if deployment.gpus > 1:
+        yield f"weights on the host are known beside one accelerator, not {deployment.gpus}; use tp=1, pp=1, dp=1, cp=1"
+    if not system.accelerator.pcie_bandwidth:
+        yield f"{system.accelerator.name} shares its memory with the host, or its PCI Express is unknown"
+    if layers > model.depth:
+        yield f"offload_layers={layers} exceeds {model.name}'s {model.depth} layers; use at most {model.depth}"
+    if experts and not any(isinstance(layer.ffn, MixtureOfExperts) for layer in model.layer_counts):
+        yield f"offload_experts: {model.name} has no experts; use offload_layers=N"
+
+
+_OFFLOADING = ("llama.cpp", "ideal")

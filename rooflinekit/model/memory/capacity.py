@@ -14,6 +14,7 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.types.engine import MemoryRule
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.model import Layer
 from rooflinekit.model.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum, where
 
 if TYPE_CHECKING:
@@ -244,7 +245,8 @@ class MemoryModel:
         pool = self.pool(stage, activations)
         room = maximum(pool, 0.0)
         each = layout.admitted_bytes(longest, self.tokens)
-        held = layout.blocks(room) * layout.block_bytes / each
+        cached = layout.law.slopes or layout.law.state_bytes  # no layer is left where the host keeps them all
+        held = layout.blocks(room) * layout.block_bytes / each if cached else _ENDLESS
         kv = local * named(layout.law.bytes(self._held(context)), *_EACH)
         by_concurrency = self.rule.tokens_by_concurrency and layout.groups > 1
         tokens = floor_div(held * longest, 1.0) if by_concurrency else layout.tokens(room)
@@ -272,7 +274,7 @@ def make_memory_model(plan: Plan) -> MemoryModel:
     model, deployment, precision = plan.model, plan.deployment, plan.precision
     rule, settings = plan.engine.memory, deployment.settings
     stages = tuple(
-        Stage(resident_bytes(plan, stage), cache_layout(plan, model.stage_layers(stage, deployment.pp)))
+        Stage(resident_bytes(plan, stage), cache_layout(plan, _cached_layers(plan, stage)))
         for stage in range(deployment.pp)
     )
     tokens = _step_tokens(plan)
@@ -291,6 +293,12 @@ def make_memory_model(plan: Plan) -> MemoryModel:
         limit=model.max_context,
         kv_bytes_per_token=cache_law(model.layers, precision.kv, index=precision.index).bytes_per_token,
     )
+
+
+def _cached_layers(plan: Plan, stage: int) -> tuple[Layer, ...]:
+    """The layers of a stage whose cache the accelerator holds."""
+    layers = plan.model.stage_layers(stage, plan.deployment.pp)
+    return layers[plan.deployment.offload_layers :] if stage == 0 else layers
 
 
 def _step_tokens(plan: Plan) -> float:

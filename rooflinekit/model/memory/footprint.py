@@ -77,6 +77,8 @@ def _tensors(op: Operation, plan: Plan) -> Iterator[float]:
     """Sizes of the tensors of one operation [B]."""
     rule = plan.engine.memory
     match op:
+        case Embedding(module="embedding") if rule.host_embedding and not plan.model.tied:
+            return
         case Embedding(module="embedding"):
             yield _padded_vocabulary(plan, op.rows) * op.width * op.dtype.bytes
         case Linear(name="lm_head", resident=True):
@@ -101,7 +103,7 @@ def _expert_tensors(op: Experts, rule: MemoryRule) -> Iterator[float]:
     fused = (op.matrices - 1) * op.width
     inputs, outputs = rule.mxfp4_multiple if op.weight is Dtype.MXFP4 else (1.0, 1.0)
     yield op.local * _up(op.hidden, inputs) * _up(fused, outputs) * op.weight.bytes
-    yield op.local * _up(op.width, inputs) * op.hidden * op.weight.bytes
+    yield op.local * _up(op.width, inputs) * op.hidden * (op.down or op.weight).bytes
     if op.bias:
         yield op.local * op.bias * Dtype.BF16.bytes
 

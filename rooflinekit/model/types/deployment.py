@@ -8,7 +8,7 @@ from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.vision import Images
 
-ENGINES = ("vllm", "sglang", "trtllm", "gpt-fast", "ideal")
+ENGINES = ("vllm", "sglang", "trtllm", "llama.cpp", "gpt-fast", "ideal")
 ALL_REDUCE = ("auto", "one_shot", "two_shot", "ring", "in_switch")
 """Algorithms of an all-reduce; "auto" takes what the engine was measured with."""
 
@@ -47,6 +47,9 @@ class Deployment:
     lora_rank: int = 0  #: of low-rank adapters beside the layers' products; 0: none
     lora_adapters: int = 1  #: adapters that are loaded; each sequence uses one of them
     power_cap: float | None = None  #: limit of each accelerator's power [W]; None is its rated power
+    offload_layers: int = 0  #: layers, the first ones, that the host keeps and computes
+    offload_experts: bool = False  #: the host keeps and computes the routed experts of all layers
+    host_bandwidth: float | None = None  #: of the host's memory [GB/s]; None is the assumed one
     clock: float | None = None  #: locked core clock [MHz]; None lets the accelerator choose
 
     @property

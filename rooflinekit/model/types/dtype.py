@@ -14,10 +14,11 @@ class Dtype(Enum):
     `bytes` counts block scales: fp8_block one fp32 scale per 128 x 128 tile (DeepSeek-V3, arXiv:2412.19437, 3.3.2);
     mxfp4 one 8-bit scale per 32 elements (OCP MX v1.0); nvfp4 one fp8 scale per 16 (NVIDIA Blackwell);
     int4 one fp16 scale per group of 128 (AWQ arXiv:2306.00978, GPTQ arXiv:2210.17323 default group), int4_g64 and
-    int4_g32 per group of 64 and 32.
+    int4_g32 per group of 64 and 32. Those of GGUF files follow from their blocks (`BLOCKS`); q4_k_m and q5_k_m mix
+    two of them, tensor by tensor (`model.types.gguf`), and count here as the commoner one.
 
-    >>> Dtype.NVFP4.bytes, Dtype.MXFP4.bytes, Dtype.BF16.bytes
-    (0.5625, 0.53125, 2.0)
+    >>> Dtype.NVFP4.bytes, Dtype.MXFP4.bytes, Dtype.BF16.bytes, Dtype.Q6_K.bytes
+    (0.5625, 0.53125, 2.0, 0.8203125)
     """
 
     FP32 = "fp32"
@@ -32,6 +33,27 @@ class Dtype(Enum):
     INT4_G32 = "int4_g32"
     NVFP4 = "nvfp4"
     MXFP4 = "mxfp4"
+    Q2_K = "q2_k"
+    Q3_K = "q3_k"
+    Q4_0 = "q4_0"
+    Q4_1 = "q4_1"
+    Q4_K = "q4_k"
+    Q4_K_M = "q4_k_m"
+    Q5_0 = "q5_0"
+    Q5_1 = "q5_1"
+    Q5_K = "q5_k"
+    Q5_K_M = "q5_k_m"
+    Q6_K = "q6_k"
+    Q8_0 = "q8_0"
+    IQ1_M = "iq1_m"
+    IQ1_S = "iq1_s"
+    IQ2_S = "iq2_s"
+    IQ2_XS = "iq2_xs"
+    IQ2_XXS = "iq2_xxs"
+    IQ3_S = "iq3_s"
+    IQ3_XXS = "iq3_xxs"
+    IQ4_NL = "iq4_nl"
+    IQ4_XS = "iq4_xs"
 
     __hash__ = object.__hash__  # members are single objects; Enum's own runs Python for each look into a table
 
@@ -52,7 +74,12 @@ class Dtype(Enum):
     @property
     def weight_only(self) -> bool:
         """Whether engines store weights in this format but compute in 16 bit (AWQ, GPTQ, MXFP4 experts)."""
-        return self.unit in (Dtype.INT4, Dtype.MXFP4)
+        return self.unit in (Dtype.INT4, Dtype.MXFP4) or self.in_blocks
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether only GGUF files hold this format."""
+        return self in BLOCKS
 
     @property
     def is_wide(self) -> bool:
@@ -70,6 +97,17 @@ class Dtype(Enum):
 
 _UNITS = {Dtype.FP8_BLOCK: Dtype.FP8, Dtype.INT4_G64: Dtype.INT4, Dtype.INT4_G32: Dtype.INT4}
 
+BLOCKS = {
+    Dtype.Q2_K: (256, 84), Dtype.Q3_K: (256, 110),
+    Dtype.Q4_0: (32, 18), Dtype.Q4_1: (32, 20), Dtype.Q4_K: (256, 144), Dtype.Q4_K_M: (256, 144),
+    Dtype.Q5_0: (32, 22), Dtype.Q5_1: (32, 24), Dtype.Q5_K: (256, 176), Dtype.Q5_K_M: (256, 176),
+    Dtype.Q6_K: (256, 210), Dtype.Q8_0: (32, 34),
+    Dtype.IQ1_M: (256, 56), Dtype.IQ1_S: (256, 50), Dtype.IQ2_S: (256, 82), Dtype.IQ2_XS: (256, 74),
+    Dtype.IQ2_XXS: (256, 66), Dtype.IQ3_S: (256, 110), Dtype.IQ3_XXS: (256, 98),
+    Dtype.IQ4_NL: (32, 18), Dtype.IQ4_XS: (256, 136),
+}  # fmt: skip
+"""Weights of a block and its bytes, scales included (block_* in ggml-common.h, github.com/ggml-org/llama.cpp)."""
+
 _PRECISION = "docs/architecture.md, precision rules"
 _SIZES = {
     Dtype.FP32: 4.0,
@@ -84,6 +122,7 @@ _SIZES = {
     Dtype.INT4_G32: 0.5 + 2.0 / 32,
     Dtype.NVFP4: 0.5 + 1.0 / 16,
     Dtype.MXFP4: 0.5 + 1.0 / 32,
+    **{dtype: size / weights for dtype, (weights, size) in BLOCKS.items()},
 }
 
 _BYTES = {

@@ -78,6 +78,7 @@ class MemoryRule:
     latent_multiple: float = 1.0  #: elements of a latent are padded to this
     hybrid: bool = False  #: layers of different kinds share the pool in groups; else each has blocks for all tokens
     refuses: bool = False  #: it does not start unless the pool holds one longest sequence
+    host_embedding: bool = False  #: the table of embeddings stays in the host's memory, unless it is the head too
     slack: float = 0.0  #: free memory without which it does not start
     tokens_by_concurrency: bool = False  #: of a hybrid model the log prints concurrency x longest sequence
 
@@ -119,6 +120,7 @@ class StepCosts:
     overlap: float = 0.0  #: steps made up before the one under way has ended: a prompt joins the one after them
     graphs: bool = True  #: decode steps replay CUDA graphs; prefill is launched kernel by kernel
     mixes: bool = True  #: prompts are computed in the same steps as decoding sequences; False: in steps of their own
+    vectors: bool = False  #: few rows are multiplied by a matrix without tensor cores
     interval: float = 1.0  #: 90 % of the measured step times lie within this factor, either way
     spread: Mapping[str, float] = field(default_factory=dict, hash=False)
 

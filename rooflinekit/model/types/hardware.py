@@ -136,6 +136,41 @@ class Accelerator:
 
 
 @dataclass(frozen=True)
+class Host:
+    """The machine around an accelerator, where an engine keeps weights in its memory and computes with them.
+
+    bandwidth: two channels of DDR5-5600. share and rate: what llama.cpp reached with a 7B model in Q4_0 on 24 cores and
+    two channels of DDR5-6400 (18.3 tokens/s decoding; 55 tokens/s of a prompt). pcie_share: an assumption. rows: tokens
+    of a step from which llama.cpp carries the weights to the accelerator and computes there. width: 90 % interval of
+    what the host does, a factor either way: an assumption.
+    """
+
+    bandwidth: Numeric = quantity("W_host", "bandwidth of the host's memory", "B/s", default=89.6e9)
+    share: float = quantity("e_host", "share of it that weights are read at", default=0.68)
+    rate: float = quantity("P_host", "arithmetic of the host", "FLOP/s", default=0.77e12)
+    pcie_share: float = quantity("e_pcie", "share of PCI Express that weights are carried at", default=0.8)
+    rows: float = quantity("m_carry", "tokens from which weights are carried to the accelerator", default=32.0)
+    budget: float = 512.0  #: tokens of a step: the weights are carried once for each
+    width: float = 1.5
+    given: bool = False  #: whether the user said the bandwidth
+
+    @property
+    def provenance(self) -> tuple[Provenance, ...]:
+        """Where each number comes from."""
+        assumed = "option host_bandwidth" if self.given else "assumption: two channels of DDR5-5600; --host-bandwidth"
+        return (
+            Provenance("host.bandwidth", float(self.bandwidth), "B/s", assumed, "" if self.given else "C"),
+            Provenance("host.share", self.share, "", _CPU_RUN, "C"),
+            Provenance("host.rate", self.rate, "FLOP/s", _CPU_RUN, "C"),
+            Provenance("host.pcie_share", self.pcie_share, "", "assumption: pinned copies of whole matrices", "C"),
+            Provenance("host.rows", self.rows, "", "llama.cpp, ggml-cuda.cu: GGML_OP_OFFLOAD_MIN_BATCH", "B"),
+        )
+
+
+_CPU_RUN = "github.com/ggml-org/llama.cpp/issues/34: 7B Q4_0 on an i9-13900K with DDR5-6400"
+
+
+@dataclass(frozen=True)
 class System:
     """Accelerators and the links between them: scale-up domains joined by a scale-out network."""
 
@@ -146,6 +181,7 @@ class System:
     link_bandwidth: Numeric = quantity("N", "links to all peers of the domain, one direction", "B/s", default=0.0)
     nic_bandwidth: Numeric = quantity("NIC", "network card, one direction; 0 if there is no way", "B/s", default=0.0)
     in_switch: bool = False  #: the switch of the domain adds up what passes it (NVLink SHARP)
+    host: Host = Host()
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)
 
     @property

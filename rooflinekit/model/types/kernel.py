@@ -82,6 +82,23 @@ class SteplessGemmShape(GemmShape):
         return maximum(self.m, least)
 
 
+VECTOR_ROWS = 8
+"""Rows up to which llama.cpp multiplies row by row, without tiles (MMVQ_MAX_BATCH_SIZE of ggml-cuda)."""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorGemmShape(SteplessGemmShape):
+    """The same where few rows are multiplied one by one, as vectors.
+
+    >>> VectorGemmShape(1.0, 1.0, 1.0).padded_rows(64.0), VectorGemmShape(9.0, 1.0, 1.0).padded_rows(64.0)
+    (1.0, 64.0)
+    """
+
+    def padded_rows(self, least: Numeric) -> Numeric:
+        """At least one instruction, beyond the rows that are vectors."""
+        return where(self.m <= VECTOR_ROWS, self.m, maximum(self.m, least))
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
     """Softmax attention of `batch` sequences; tokens, keys and pairs are those of one sequence, on average.
@@ -196,6 +213,7 @@ class Kernel:
     variant: str = ""  #: what else picks an engine's kernel: format of the cache, collective, routing of the experts
     nic_bytes: Numeric = quantity("nic", "sent beyond the scale-up domain", "B", default=0.0)
     shape: Shape = ROWLESS
+    on_host: bool = False  #: its weights and cache lie in the host's memory
     dequantised: bool = False  #: weights are kept in a narrower format than the arithmetic's
 
     @property
@@ -232,6 +250,12 @@ class Kernel:
         """The same without the steps of tiles that nobody measured."""
         shape = self.shape
         return replace(self, shape=SteplessGemmShape(shape.m, shape.n, shape.k)) if type(shape) is GemmShape else self
+
+    @property
+    def by_vectors(self) -> Kernel:
+        """The same as an engine runs it that multiplies few rows as vectors."""
+        shape = self.shape
+        return replace(self, shape=VectorGemmShape(shape.m, shape.n, shape.k)) if type(shape) is GemmShape else self
 
     def mapped(self, change: Callable[[Any], Any]) -> Kernel:
         """The same with `change` applied to every number of its work and shape."""

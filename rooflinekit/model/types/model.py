@@ -258,6 +258,8 @@ class WeightFormats:
     lm_head: Dtype
     other: Dtype  #: norms, router, biases, convolutions, state-space parameters
     attention_output: Dtype | None = None  #: the output projection, where it differs from the rest of attention
+    value: Dtype | None = None  #: the value projection, likewise
+    down: Dtype | None = None  #: the down projections of feed-forward blocks and experts, where they differ
 
     @classmethod
     def uniform(cls, dtype: Dtype) -> WeightFormats:
@@ -280,6 +282,7 @@ class Model:
     dtype: Dtype
     formats: WeightFormats
     max_context: int | None
+    layer_formats: tuple[WeightFormats, ...] = ()  #: of each layer, where they differ (GGUF files); () is `formats`
     tied: bool = False  #: the LM head is the embedding table
     position_rows: int = quantity(
         "positions", "rows of the table of positions", default=0

@@ -1,0 +1,328 @@
+"""Weight files by their headers: sizes and formats of the tensors of a GGUF or safetensors file; no weight is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rooflinekit.model.types.dtype import BLOCKS, Dtype
+from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecError, nearest
+from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.model import Model, WeightFormats
+from rooflinekit.specs.config.importer import model_from_config
+from rooflinekit.specs.files import kept
+from rooflinekit.specs.locate import Loaded
+
+_MOST_HEADER = 256 * 2**20  # bytes: ten times the largest vocabulary known
+_MOST_ENTRIES = 2**20  # tensors, or keys
+_MOST_DIMENSIONS = 4
+_LONGEST_KEPT = 4096  # elements of an array that is kept; a vocabulary is only counted
+_MOST_JSON = 100 * 10**6  # bytes of a safetensors header, as the format's own reader allows
+_ALIGNED = 32  # bytes, where a GGUF file says nothing else
+_ROUNDING = 0.002  # of a checkpoint's size, that padding and tables of rotations may take
+
+# Type numbers of ggml.h (github.com/ggml-org/llama.cpp).
+_TYPES = {
+    0: Dtype.FP32, 1: Dtype.FP16, 2: Dtype.Q4_0, 3: Dtype.Q4_1, 6: Dtype.Q5_0, 7: Dtype.Q5_1, 8: Dtype.Q8_0,
+    10: Dtype.Q2_K, 11: Dtype.Q3_K, 12: Dtype.Q4_K, 13: Dtype.Q5_K, 14: Dtype.Q6_K, 16: Dtype.IQ2_XXS,
+    17: Dtype.IQ2_XS, 18: Dtype.IQ3_XXS, 19: Dtype.IQ1_S, 20: Dtype.IQ4_NL, 21: Dtype.IQ3_S, 22: Dtype.IQ2_S,
+    23: Dtype.IQ4_XS, 29: Dtype.IQ1_M, 30: Dtype.BF16, 39: Dtype.MXFP4,
+}  # fmt: skip
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_TEXT, _ARRAY = 8, 9
+_STORED = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I64": 8, "I32": 4, "I16": 2,
+    "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+"""Bytes of an element by the type names of safetensors."""
+
+_FAMILIES = {
+    "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe", "gemma": "gemma",
+    "gemma2": "gemma2", "phi3": "phi3", "starcoder2": "starcoder2", "gpt-oss": "gpt_oss",
+}  # fmt: skip
+"""`general.architecture` of a GGUF file, and the model_type of the config.json that says the same."""
+
+_PARTS = {
+    "attn_qkv": "attention", "attn_q": "attention", "attn_v": "value", "attn_output": "attention_output",
+    "ffn_gate": "ffn", "ffn_up": "ffn", "ffn_down": "down", "ffn_gate_exps": "experts", "ffn_up_exps": "experts",
+    "ffn_down_exps": "down", "ffn_up_shexp": "shared_experts", "attn_norm": "other", "ffn_norm": "other",
+}  # fmt: skip
+"""Tensors of a layer, and what `WeightFormats` calls their format."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of a file: name, sizes with the fastest first as GGUF has it, format, bytes and where they begin."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Dtype
+    bytes: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class GGUFHeader:
+    """What a GGUF file says before its weights; arrays too long to keep are their length."""
+
+    facts: Mapping[str, Any]
+    tensors: tuple[Tensor, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Of all tensors."""
+        return sum(tensor.bytes for tensor in self.tensors)
+
+
+class _Reader:
+    """Numbers and texts one after the other, to the end of the header and no further."""
+
+    def __init__(self, file: BinaryIO, path: Path, size: int) -> None:
+        self.file, self.path, self.size = file, path, size
+
+    def take(self, count: int) -> bytes:
+        if self.file.tell() + count > min(self.size, _MOST_HEADER):
+            raise self.cut()
+        return self.file.read(count)
+
+    def skip(self, count: int) -> None:
+        if self.file.tell() + count > min(self.size, _MOST_HEADER):
+            raise self.cut()
+        self.file.seek(count, os.SEEK_CUR)
+
+    def cut(self) -> SpecError:
+        """The error for a header that ends too late, or a file that ends too early."""
+        if self.size <= _MOST_HEADER:
+            return SpecError(f"{self.path}: ends within its header; download it again")
+        return SpecError(f"{self.path}: its header is longer than {_MOST_HEADER // 2**20} MiB; it cannot be believed")
+
+    def number(self, code: str) -> Any:
+        return struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))[0]
+
+    def count(self, what: str, most: int) -> int:
+        found = int(self.number("Q"))
+        if found > most:
+            raise SpecError(f"{self.path}: says it has {found} {what}; more than {most} are not believed")
+        return found
+
+    def text(self) -> str:
+        return self.take(self.count("bytes in a text", _MOST_HEADER)).decode("utf-8", errors="replace")
+
+    def value(self, kind: int) -> Any:
+        if kind == _TEXT:
+            return self.text()
+        if kind == _ARRAY:
+            return self._array()
+        if kind not in _SCALARS:
+            raise SpecError(f"{self.path}: holds a value of type {kind}, which GGUF does not have")
+        return self.number(_SCALARS[kind])
+
+    def _array(self) -> Any:
+        kind, length = self.number("I"), self.count("elements in a list", _MOST_HEADER)
+        if kind in _SCALARS and length > _LONGEST_KEPT:
+            self.skip(length * struct.calcsize(f"<{_SCALARS[kind]}"))
+            return length
+        if kind == _TEXT:
+            for _ in range(length):
+                self.skip(self.count("bytes in a text", _MOST_HEADER))
+            return length
+        return [self.value(kind) for _ in range(length)]
+
+
+def read_gguf(path: Path) -> GGUFHeader:
+    """The header of a GGUF file.
+
+    Raises SpecError for a file that is none, is cut off or has a header that cannot be believed, and DtypeError for a
+    tensor of a type that is not known.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        reader = _Reader(file, path, size)
+        if size < 4 or file.read(4) != b"GGUF":
+            raise SpecError(f"{path}: is no GGUF file: it does not begin with GGUF")
+        version = reader.number("I")
+        if version not in (2, 3):
+            raise SpecError(f"{path}: is GGUF version {version}; known: 2, 3")
+        count, keys = reader.count("tensors", _MOST_ENTRIES), reader.count("keys", _MOST_ENTRIES)
+        facts = {reader.text(): reader.value(reader.number("I")) for _ in range(keys)}
+        tensors = tuple(_tensor(reader) for _ in range(count))
+        end = file.tell()
+    aligned = facts.get("general.alignment", _ALIGNED)
+    if not isinstance(aligned, int) or aligned <= 0:
+        raise SpecError(f"{path}: general.alignment {aligned!r} is no number of bytes")
+    data = -(-end // aligned) * aligned
+    last = max(tensors, key=lambda tensor: tensor.offset, default=None)
+    if last is not None and size < data + last.offset + last.bytes:
+        missing = data + last.offset + last.bytes - size
+        raise SpecError(f"{path}: is cut off: {missing} bytes of its tensors are missing; download it again")
+    return GGUFHeader(facts, tensors)
+
+
+def _tensor(reader: _Reader) -> Tensor:
+    name, dimensions = reader.text(), int(reader.number("I"))
+    if not 0 < dimensions <= _MOST_DIMENSIONS:
+        raise SpecError(f"{reader.path}: tensor {name!r} has {dimensions} dimensions; GGUF has 1 to {_MOST_DIMENSIONS}")
+    shape = tuple(int(reader.number("Q")) for _ in range(dimensions))
+    kind, offset = int(reader.number("I")), int(reader.number("Q"))
+    dtype = _TYPES.get(kind)
+    if dtype is None:
+        raise DtypeError(f"{reader.path}: tensor {name!r} is of type {kind}, which is not known; known: {_known()}")
+    weights, size = BLOCKS.get(dtype, (32, int(32 * dtype.bytes)))
+    if dtype.in_blocks or dtype is Dtype.MXFP4:
+        if shape[0] % weights:
+            raise SpecError(f"{reader.path}: rows of tensor {name!r} ({shape[0]}) are no whole blocks of {weights}")
+        return Tensor(name, shape, dtype, prod(shape) // weights * size, offset)
+    return Tensor(name, shape, dtype, int(prod(shape) * dtype.bytes), offset)
+
+
+def _known() -> str:
+    return ", ".join(f"{number} {dtype}" for number, dtype in _TYPES.items())
+
+
+def model_from_gguf(path: Path) -> Loaded[Model]:
+    """The model that a GGUF file holds, each layer's tensors in the formats that the file stores them in.
+
+    Raises what `read_gguf` raises, ArchitectureError for a network that only its config.json describes, and SpecError
+    for facts that contradict each other.
+    """
+    loaded: Loaded[Model] = kept(_model_from_gguf, path)
+    return loaded
+
+
+def _model_from_gguf(path: Path) -> Loaded[Model]:
+    header = read_gguf(path)
+    name = header.facts.get("general.name")
+    config = _config(path, header)
+    loaded = model_from_config(config, name=path.stem if not isinstance(name, str) else name, origin=str(path))
+    model = _stored(loaded.value, header, path)
+    return Loaded(replace(model, source=f"header of {path.name}"), (*loaded.warnings, *_unlike(model, header, path)))
+
+
+def _config(path: Path, header: GGUFHeader) -> dict[str, Any]:
+    """The keys of a config.json that say what the header says."""
+    facts, shapes = header.facts, {tensor.name: tensor.shape for tensor in header.tensors}
+    kind = facts.get("general.architecture")
+    if kind not in _FAMILIES:
+        near = ", ".join(nearest(str(kind), _FAMILIES) or _FAMILIES)
+        problem = f"architecture {kind!r} is not read from GGUF; nearest: {near}; give its config.json"
+        raise ArchitectureError(f"{path}: {problem}")
+
+    def fact(key: str, default: Any = None) -> Any:
+        value = facts.get(f"{kind}.{key}", default)
+        if value is None:
+            raise SpecError(f"{path}: {kind}.{key} is missing")
+        return value
+
+    if "token_embd.weight" not in shapes or len(shapes["token_embd.weight"]) < 2:
+        raise SpecError(f"{path}: has no table token_embd.weight; of a split file name the first part")
+    hidden, heads, experts = fact("embedding_length"), fact("attention.head_count"), fact("expert_count", 0)
+    config: dict[str, Any] = {
+        "model_type": _FAMILIES[kind],
+        "hidden_size": hidden,
+        "num_hidden_layers": fact("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": fact("attention.head_count_kv", heads),
+        "max_position_embeddings": fact("context_length"),
+        "vocab_size": shapes["token_embd.weight"][1],
+        "tie_word_embeddings": "output.weight" not in shapes,
+        "torch_dtype": "float16",
+    }
+    if (head_dim := fact("attention.key_length", 0)) or kind == "gemma":
+        config["head_dim"] = head_dim
+    if "blk.0.attn_q.bias" in shapes and kind == "llama":
+        config["attention_bias"] = True
+    if kind in ("gemma2", "gpt-oss") or (kind != "llama" and f"{kind}.attention.sliding_window" in facts):
+        config["sliding_window"] = fact("attention.sliding_window")
+    if not experts:
+        return config | {"intermediate_size": fact("feed_forward_length")}
+    width = fact("expert_feed_forward_length", fact("feed_forward_length", 0))
+    if kind == "llama":
+        config |= {"model_type": "mixtral", "num_local_experts": experts, "intermediate_size": width}
+        config.pop("head_dim", None)
+    elif kind == "gpt-oss":
+        config |= {"num_local_experts": experts, "intermediate_size": width}
+    else:
+        dense = fact("feed_forward_length", width)
+        config |= {"num_experts": experts, "moe_intermediate_size": width, "intermediate_size": dense}
+    return config | {"num_experts_per_tok": fact("expert_used_count")}
+
+
+def _stored(model: Model, header: GGUFHeader, path: Path) -> Model:
+    """The model with the formats in which the file stores each layer's tensors."""
+    layers: list[dict[str, Dtype]] = [{} for _ in range(model.depth)]
+    for tensor in header.tensors:
+        place, _, part = tensor.name.removeprefix("blk.").partition(".")
+        kind = _PARTS.get(part.removesuffix(".weight"))
+        if kind is not None and tensor.name.startswith("blk.") and place.isdigit():
+            if int(place) >= model.depth:
+                raise SpecError(f"{path}: tensor {tensor.name!r} belongs to none of the {model.depth} layers")
+            layers[int(place)][kind] = tensor.dtype
+    tables = {tensor.name: tensor.dtype for tensor in header.tensors}
+    embedding = tables["token_embd.weight"]
+    head = tables.get("output.weight", embedding)
+    usual = replace(WeightFormats.uniform(Dtype.FP32), embedding=embedding, lm_head=head)
+    formats = tuple(replace(usual, **found) for found in layers)
+    if not all("attention" in found for found in layers):
+        raise SpecError(f"{path}: some layers have no attention tensors; of a split file name the first part")
+    common = Counter(formats).most_common(1)[0][0]
+    return replace(model, formats=common, layer_formats=formats if len(set(formats)) > 1 else ())
+
+
+def _unlike(model: Model, header: GGUFHeader, path: Path) -> Iterable[str]:
+    """The warning that the network as it is costed has other bytes than the file."""
+    from rooflinekit.model.layers.build import model_operations  # noqa: PLC0415 - a file's header needs no operations
+    from rooflinekit.model.layers.precision import Precision  # noqa: PLC0415
+    from rooflinekit.model.types.deployment import Deployment  # noqa: PLC0415
+
+    precision = Precision(model.dtype, model.dtype, model.formats, layers=model.layer_formats)
+    counts = model_operations(model, Deployment(), precision)
+    costed = sum(count * weights.bytes for op, count in counts.items() for weights in op.weights)
+    if abs(costed - header.bytes) > _ROUNDING * header.bytes:
+        stored = f"the tensors of {path.name} have {header.bytes / 1e9:.3f} GB"
+        yield f"costed with {costed / 1e9:.3f} GB of weights; {stored}"
+
+
+def safetensors_bytes(path: Path) -> int:
+    """Bytes of all tensors of a safetensors file, by its header.
+
+    Raises SpecError for a file that is none, is cut off or has a header that cannot be believed, and DtypeError for a
+    tensor of a type that is not known.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(8)
+        length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+        if length > _MOST_JSON:
+            raise SpecError(f"{path}: says its header has {length} bytes; more than {_MOST_JSON} are not believed")
+        if not length or 8 + length > size:
+            raise SpecError(f"{path}: ends within its header; download it again")
+        try:
+            tensors = json.loads(file.read(length))
+        except ValueError as error:
+            raise SpecError(f"{path}: its header is no JSON: {str(error).splitlines()[0]}") from None
+    if not isinstance(tensors, dict):
+        raise SpecError(f"{path}: its header is no JSON object")
+    tensors.pop("__metadata__", None)
+    total = end = 0
+    for name, entry in tensors.items():
+        try:
+            kind, shape, (begin, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            count = prod(shape)
+        except (KeyError, TypeError, ValueError):
+            raise SpecError(f"{path}: tensor {name!r} lacks dtype, shape or data_offsets") from None
+        if kind not in _STORED:
+            known = ", ".join(nearest(str(kind), _STORED) or _STORED)
+            raise DtypeError(f"{path}: tensor {name!r} is of type {kind!r}, which is not known; nearest: {known}")
+        if stop - begin != count * _STORED[kind]:
+            raise SpecError(f"{path}: tensor {name!r} has {stop - begin} bytes, not {count * _STORED[kind]}")
+        total, end = total + stop - begin, max(end, stop)
+    if 8 + length + end > size:
+        raise SpecError(f"{path}: is cut off: {8 + length + end - size} bytes of its tensors are missing")
+    return total
