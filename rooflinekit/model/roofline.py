@@ -201,10 +201,9 @@ def time_parts(step: StepTime, accelerator: Accelerator) -> dict[str, Numeric]:
         if kernel.gpus > 1:
             parts["network"] += moved
         else:
-            weights = where(computed, 0.0, kernel.count * kernel.weight_bytes / accelerator.memory_bandwidth)
-            stream = where(computed, 0.0, stream_time(kernel, accelerator))
-            parts["weights"] += weights
-            parts["kv_cache"] += stream - weights
-            parts["activations"] += maximum(moved - stream, 0.0)
+            spilled = maximum(kernel.activation_bytes - accelerator.l2_bytes, 0.0)
+            sizes = {"weights": kernel.weight_bytes, "kv_cache": kernel.cache_bytes, "activations": spilled}
+            for part, size in sizes.items():
+                parts[part] += where(computed, 0.0, kernel.count * size / accelerator.memory_bandwidth)
         parts["host" if kernel.family == "host" else "above_bound"] += timed.expected - bound
     return parts

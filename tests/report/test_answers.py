@@ -216,6 +216,15 @@ def test_javascript_answers_as_python_of_images(monkeypatch: pytest.MonkeyPatch)
     assert compare(5, 2, seed=1) < 1e-12
 
 
+def test_javascript_answers_as_python_of_users_who_begin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slider of the bandwidth changes the burst of their prompts too."""
+    at = {"batch": 1, "isl": 290, "osl": 375, "cached": 0, "context": 0, "speed": 0.3, "load": 5.0}
+    monkeypatch.setattr(f"{__name__}.KINDS", ({"concurrency": (3000,), "requests": (6000,)},))
+    monkeypatch.setattr(f"{__name__}.MODELS", ("llama-3.1-8b",))
+    monkeypatch.setattr(f"{__name__}.random_state", lambda draw, fixed: at)
+    assert compare(2, 1, seed=1) < 1e-12
+
+
 @pytest.mark.long
 def test_javascript_answers_as_python_for_many() -> None:
     assert compare(500, 3, seed=2) < 1e-12

@@ -104,7 +104,7 @@ class Program:
         times = self._added(shared, ("users", *_LENGTHS))
 
         def loaded(load: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
-            text, isl = isl, predictor.plan.prompt(isl)
+            text, isl, outlined = isl, predictor.plan.prompt(isl), self._outlined(predictor, speed)
 
             def known(running: Any) -> Shared:
                 ends: Any = iter(call(times, [running, text, osl, speed], len(_SHARED) * len(ENDS)))
@@ -113,11 +113,11 @@ class Program:
 
             traffic = replace(question.traffic, isl=isl, osl=osl)
             asked = {"rate": load} if question.users is None else {"users": load}
-            answer = answer_load(predictor, replace(question, traffic=traffic, **asked), known)
+            answer = answer_load(outlined, replace(question, traffic=traffic, **asked), known)
             found = answer.loaded
             felt = [*(getattr(found, name) for name in LOADED), slots(predictor, isl, osl)]
             made = minimum(found.rate, found.knee) * osl
-            served = served_energy(self._outlined(predictor, speed), traffic, found)
+            served = served_energy(outlined, traffic, found)
             energy = 0.0 if served is None else _energy(served, Workload(1.0, isl, osl, traffic.cached), made)
             rates = _rates(made, predictor, found.tpot)
             return [_ends(found.ttft), _ends(found.tpot), felt, _memory(answer.memory(predictor)), rates, energy]
