@@ -257,6 +257,9 @@ def test_cold_kernels_take_at_least_the_bound_and_lie_in_their_interval(name):
 def test_libraries_and_eager_launches_have_fits_of_their_own(name):
     calibration = load_calibration(name)
     families = calibration.families
+    if name.endswith("--llama.cpp"):  # fitted to whole steps of one machine: nothing is exchanged
+        assert not any(key.startswith("collective/") for key in families)
+        return
     for collective in ("all_reduce", "nccl_all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
         assert f"collective/bf16/{collective}" in families
     eager = families.get("collective/bf16/all_reduce/eager")
@@ -318,7 +321,7 @@ def test_an_engine_nobody_knows_is_not_scored_as_another(tmp_path):
     file = tmp_path / "gemm.csv"
     pd.DataFrame([GEMM_ROW | {"engine": "lmdeploy"}]).to_csv(file, index=False)
     assert kernel_accuracy([file]).unanswered == {
-        "unknown engine 'lmdeploy'; nearest: vllm, sglang, trtllm, gpt-fast": 1
+        "unknown engine 'lmdeploy'; nearest: vllm, sglang, trtllm, llama.cpp, gpt-fast": 1
     }
 
 

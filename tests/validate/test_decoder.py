@@ -326,8 +326,10 @@ class TestModelRun:
     def test_missing_depth_is_extrapolated_by_the_slope(self, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """With a time of 10 ms + 2 ms a layer, 4 of 6 layers must say 22 ms."""
         monkeypatch.setattr(model_run, "_depth_that_fits", lambda model, device: 4)
+        monkeypatch.setattr(model_run.Bench, "_step", lambda self, decoder, point, mode: decoder)
+        monkeypatch.setattr(model_run.Bench, "_spent", lambda *_: {})
         monkeypatch.setattr(
-            model_run.Bench, "_samples", lambda self, decoder, point, mode: (0.010 + 0.002 * len(decoder.layers),) * 5
+            model_run.Bench, "_samples", lambda self, decoder: (0.010 + 0.002 * len(decoder.layers),) * 5
         )
         found = [row_of(open_bench(small, open_device("cpu")), Point("decode", 1, 8))]
         assert found[0]["layers_run"] == 4

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, Shared, shared_times
 from rooflinekit.model.types.numeric import Array, Numeric
@@ -56,6 +54,8 @@ def tabulate(predictor: Predictor, isl: float, osl: float, most: float, cached: 
     >>> abs(curve(32.0).step.expected / worked_out.step.expected - 1.0) < 1e-12
     True
     """
+    import numpy as np  # noqa: PLC0415 - a report of one deployment needs none
+
     grid = [at for count in range(1, int(min(most, _DENSE))) for at in (float(count), count + _BEYOND)]
     grid.append(float(int(min(most, _DENSE))))
     while grid[-1] < most:
@@ -72,6 +72,8 @@ def blended(parts: Sequence[SharedCurve], prompts: Sequence[float], decodes: Seq
     prompts: share of each in the prompts; decodes: in the sequences that decode. A step takes the mean over what
     decodes, since its time grows in proportion to the tokens held; all else the mean over prompts.
     """
+    import numpy as np  # noqa: PLC0415 - a report of one deployment needs none
+
     first = parts[0]
     table = np.array([part.rows for part in parts])
     ends = len(ENDS)

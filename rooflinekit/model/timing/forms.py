@@ -585,7 +585,7 @@ def layer_time(own: Numeric, besides: Numeric, share: Numeric, host: Numeric) ->
     """pn(own + eb·rest, th, 4): its other kernels take a share of their time alone; the host launches all in th [s].
 
     >>> layer_time(90e-6, 60e-6, 0.9, 100e-6) * 1e6
-    150.6
+    151.73
     """
     return smooth_maximum(own + share * besides, host, 4)
 
