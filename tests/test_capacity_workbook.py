@@ -258,6 +258,7 @@ def drawn(number: int) -> list[dict[str, Any]]:
 
 @pytest.mark.skipif(SOFFICE is None, reason="LibreOffice (soffice) is not installed")
 class TestRecalculation:
+    @pytest.mark.long
     def test_libreoffice_agrees_on_every_kind_of_deployment(self, tmp_path: Path) -> None:
         paths = []
         for number, (model, gpu, scenario, _) in enumerate(DEPLOYMENTS):
