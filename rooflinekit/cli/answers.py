@@ -33,7 +33,7 @@ from rooflinekit.estimation.scenario import (
     Tree,
     Written,
 )
-from rooflinekit.model.types.errors import InputError, UnknownNameError
+from rooflinekit.model.types.errors import InputError, InterruptedRunError, UnknownNameError
 from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
@@ -147,6 +147,8 @@ def simulate(
     if cells > 1:
         with counting("cells", cells) as step:
             outcome = run(model, kept=kept, progress=lambda: step(""), **scenario)
+        if kept and outcome.interrupted:
+            raise InterruptedRunError(f"interrupted; finished cells are in {kept}; the same command goes on from there")
     else:
         with _progress(scenario.get("requests")) as progress:
             outcome = run(model, watch=both(progress, events), **scenario)
@@ -156,7 +158,7 @@ def simulate(
         emit(to_json(events.to_dict()), chrome_trace, to.force)
     to.draw(outcome)
     to.show(outcome)
-    if kept and not outcome.interrupted:
+    if kept:
         kept.unlink()
     return INTERRUPTED if outcome.interrupted else 0
 

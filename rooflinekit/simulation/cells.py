@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from rooflinekit.model.types.errors import InputError, WorkloadError
+from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError
 from rooflinekit.simulation.execute import execute
 from rooflinekit.simulation.ledger import RequestObjective
 from rooflinekit.simulation.outcome import Books
+from rooflinekit.specs.files import json_lines, read_text
 
 T = TypeVar("T")
 
@@ -56,16 +58,18 @@ class KeptCells:
     """A file of finished cells, one line of JSON each, so that a run which was cut short can go on."""
 
     def __init__(self, path: str | PathLike[str], question: object, objective: RequestObjective) -> None:
-        """Read what is there. Raises InputError if it belongs to another run."""
+        """Read what is there. Raises InputError if it belongs to another run, SpecError if it is damaged."""
         self._path, self._found = Path(path), dict[int, Books]()
-        mark = hashlib.sha256(repr(question).encode()).hexdigest()[:16]
-        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True) if self._path.exists() else []
+        mark = json.dumps({"run": hashlib.sha256(repr(question).encode()).hexdigest()[:16]})
+        lines = read_text(self._path).splitlines(keepends=True) if self._path.exists() else []
         whole = [line for line in lines if line.endswith("\n")]  # the last may have been cut short
         if whole and whole[0].strip() != mark:
             raise InputError(f"{path} holds cells of another run; remove it, or choose another --out")
-        for line in whole[1:]:
-            entry = json.loads(line)
-            self._found[entry["cell"]] = Books.read(entry["books"], objective)
+        for number, entry in islice(json_lines(self._path, whole), 1, None):
+            try:
+                self._found[entry["cell"]] = Books.read(entry["books"], objective)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                raise SpecError(f"{path}, line {number}: is not a finished cell; remove the file") from None
         self._path.write_text("".join(whole) or f"{mark}\n", encoding="utf-8")
 
     def get(self, number: int) -> Books | None:

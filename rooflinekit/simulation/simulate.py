@@ -548,6 +548,7 @@ def _dressed(arrivals: Iterator[Arrival], question: Question) -> Iterator[Arriva
 _QUESTION, _SCHEDULER, _SETUP = (
     tuple(field.name for field in fields(kind) if field.name != "scheduler") for kind in (Question, Scheduler, Setup)
 )
+_PLACES = {"workers", "scheduler"}  # where cells are played, of which no number depends
 _NAMES = {"burstiness": "cv", "ttft": "ttft_ms", "tpot": "tpot_ms"}  # of options in a `Question`
 
 
@@ -585,10 +586,8 @@ def simulate(
         raise InputError("steps of cells are played in several places, and nobody can watch them; leave cells out")
     else:
         first, more = _played(model, gpu, given)
-        question = _question(given)
-        store = (
-            KeptCells(kept, (__version__, model, gpu, sorted(given.items())), _objective(question)) if kept else None
-        )
+        mark = (__version__, model, gpu, sorted((name, given[name]) for name in given.keys() - _PLACES))
+        store = KeptCells(kept, mark, _objective(_question(given))) if kept else None
         play, means = partial(_cell, model, gpu, given), {"workers": given.get("workers", 1)}
         means |= {"scheduler": given.get("scheduler"), "kept": store, "progress": progress}
         books = played(first, play, cells, **means)

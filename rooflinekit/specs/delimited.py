@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.errors import InputError, MissingExtraError, SpecError
+from rooflinekit.specs.files import read_text
 
 
 def delimiter_of(header: str) -> str:
@@ -32,6 +33,21 @@ def check_columns(name: str, header: str) -> None:
     twice = next((each for each in names if names.count(each) > 1), None)
     if twice is not None:
         raise InputError(f"{name}: has the column {twice!r} twice; name each once")
+
+
+def text_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Columns and rows of a small text table, all cells as text without blanks around them.
+
+    Raises SpecError for a file that cannot be read, InputError for a column that is there twice.
+    """
+    text = read_text(path).lstrip("\n")
+    header = text.partition("\n")[0]
+    check_columns(str(path), header)
+    table = csv.DictReader(text.splitlines(), delimiter=delimiter_of(header), skipinitialspace=True)
+    names = [name.strip() for name in table.fieldnames or () if name.strip()]
+    rows = [{(key or "").strip(): (cell or "").strip() for key, cell in row.items() if key is not None}
+            for row in table]  # fmt: skip
+    return names, rows
 
 
 def read_delimited(name: str, **how: Any) -> Any:

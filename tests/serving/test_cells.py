@@ -6,8 +6,10 @@ import json
 import math
 
 import pytest
+from typer.testing import CliRunner
 
 import rooflinekit as rk
+from rooflinekit.cli.app import app
 from rooflinekit.simulation import simulate as simulation
 from rooflinekit.simulation.ledger import RequestObjective
 from rooflinekit.simulation.outcome import Books
@@ -91,6 +93,31 @@ def test_a_run_that_was_cut_short_goes_on(tmp_path, monkeypatch):
     assert calls == [1, 2, 3, 3]
     with pytest.raises(rk.InputError, match="cells of another run"):
         rk.simulate("llama-3-8b", cells=4, kept=kept, **ASKED | {"requests": 300})
+    kept.write_text(kept.read_text() + '{"cell": 3, "books": {"uses": 1}}\n')
+    with pytest.raises(rk.SpecError, match="line 5: is not a finished cell"):
+        rk.simulate("llama-3-8b", cells=4, kept=kept, **ASKED | {"workers": 2})
+
+
+def test_the_same_command_goes_on_after_an_interrupt(tmp_path, monkeypatch):
+    out = tmp_path / "run.json"
+    asked = "simulate llama-3-8b --rate 9 --requests 120 --isl 64 --osl 8 --replicas 4 --cells 4 --resume --format json"
+    command = [*asked.split(), "--out", str(out)]
+    play = simulation._cell
+
+    def stopped(*given):
+        if given[-1] == 2:
+            raise KeyboardInterrupt
+        return play(*given)
+
+    monkeypatch.setattr(simulation, "_cell", stopped)
+    cut = CliRunner().invoke(app, command)
+    assert cut.exit_code == 130
+    assert "the same command goes on from there" in cut.stderr
+    assert not out.exists()
+    monkeypatch.setattr(simulation, "_cell", play)
+    assert CliRunner().invoke(app, [*command, "--workers", "2"]).exit_code == 0
+    assert json.loads(out.read_text())["requests"]["finished"] == 120
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 def test_books_survive_json():

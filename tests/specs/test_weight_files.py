@@ -7,13 +7,13 @@ import os
 import struct
 
 import pytest
+from tiny_gguf import Sizes, write_llama
 
 import rooflinekit as rk
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.specs import load_model
 from rooflinekit.specs.weight_files import read_gguf, safetensors_bytes
-from rooflinekit.validate.tiny_gguf import Sizes, write_llama
 
 SIZES = Sizes(hidden=256, width=512, layers=2, heads=4, kv_heads=2, vocab=512, context=512)
 

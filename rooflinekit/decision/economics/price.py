@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
@@ -14,6 +13,7 @@ from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameErr
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.specs import load_accelerator
+from rooflinekit.specs.delimited import text_rows
 from rooflinekit.specs.files import kept, read_yaml
 
 PRICE_KEYS = ("price", "purchase", "years", "power_price", "pue")
@@ -180,6 +180,7 @@ def quoted_price(accelerator: Accelerator) -> HourlyPrice | None:
     """The dated quote in an accelerator's file, None if it has none.
 
     >>> from rooflinekit.specs import load_accelerator
+    from rooflinekit.specs.delimited import text_rows
     >>> quoted_price(load_accelerator("l40s").value) is None
     True
     """
@@ -209,6 +210,7 @@ def hourly_price(
             that nobody knows; WorkloadError: a price that makes no sense.
 
     >>> from rooflinekit.specs import load_accelerator
+    from rooflinekit.specs.delimited import text_rows
     >>> hourly_price(load_accelerator("l40s").value, 0.9)
     HourlyPrice(usd_per_gpu_hour=0.9, source='given', low=None, high=None, term='')
     """
@@ -283,6 +285,7 @@ def quotes_of(accelerators: Iterable[Accelerator], price: object = None) -> Quot
             price; SpecError for a file that cannot be read.
 
     >>> from rooflinekit.specs import load_accelerator
+    from rooflinekit.specs.delimited import text_rows
     >>> found = quotes_of([load_accelerator("h100-sxm").value], {"h100": 2.5, "h200": 3.5})
     >>> found.hourly["h100-sxm"].usd_per_gpu_hour, found.notes
     (2.5, ('the price of h200-sxm is not used',))
@@ -317,27 +320,21 @@ def quotes_of(accelerators: Iterable[Accelerator], price: object = None) -> Quot
 
 def _price_file(path: Path) -> dict[str, list[HourlyPrice]]:
     """Quotes of a CSV by accelerator, those on demand first; the price is the middle of low and high."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as text:
-            rows = list(csv.DictReader(text))
-    except FileNotFoundError:
-        raise SpecError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SpecError(f"{path}: cannot be read ({error})") from None
-    missing = [key for key in _COLUMNS if not rows or key not in rows[0]]
+    names, rows = text_rows(path)
+    missing = [key for key in _COLUMNS if not rows or key not in names]
     if missing:
         raise SpecError(f"{path}: needs the columns {', '.join(_COLUMNS)}; {', '.join(missing)} is missing")
     found: dict[str, list[HourlyPrice]] = {}
     for line, row in enumerate(rows, 2):
         try:
-            low, high = (positive(quantity(row[key] or "", "USD"), key) for key in ("low", "high"))
+            low, high = (positive(quantity(row[key], "USD"), key) for key in ("low", "high"))
             months, interruptions = _terms(row)
         except (ValueError, WorkloadError) as error:
             raise SpecError(f"{path}, line {line}: {error}") from None
         if low > high:
             raise SpecError(f"{path}, line {line}: low {low:g} is above high {high:g}")
-        name = load_accelerator((row["name"] or "").strip()).value.name
-        source, term = ((row[key] or "").strip() for key in ("source", "term"))
+        name = load_accelerator(row["name"]).value.name
+        source, term = (row[key] for key in ("source", "term"))
         quote = HourlyPrice((low + high) / 2.0, source or path.name, low, high, term, months, interruptions)
         if quote.term in {other.term for other in found.get(name, ())}:
             raise SpecError(f"{path}, line {line}: {name} {quote.term} has a price already")
@@ -349,9 +346,9 @@ def _price_file(path: Path) -> dict[str, list[HourlyPrice]]:
     return found
 
 
-def _terms(row: Mapping[str, str | None]) -> tuple[float, float | None]:
+def _terms(row: Mapping[str, str]) -> tuple[float, float | None]:
     """Months of a commitment, and interruptions a month of a spot price. Raises ValueError and WorkloadError."""
-    said, often = ((row.get(key) or "").strip() for key in ("commitment", "interruptions"))
+    said, often = (row.get(key, "") for key in ("commitment", "interruptions"))
     months = 0.0 if said in ("", "0", "none") else 12.0 * positive(quantity(said, "years"), "commitment")
     if abs(months - round(months)) > 1e-6:
         raise WorkloadError(f"commitment must be whole months, like 12 months or 3 years, not {said!r}")
@@ -377,6 +374,7 @@ def price_among(price: object, accelerators: Iterable[Accelerator]) -> Any:
     """The one price of some accelerators, where it is given for all, or as `name=USD`.
 
     >>> from rooflinekit.specs import load_accelerator
+    from rooflinekit.specs.delimited import text_rows
     >>> price_among({"h100": 2.5, "h200": 3.5}, [load_accelerator("h100-sxm").value])
     2.5
 

@@ -18,7 +18,6 @@ Research 2).
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,8 +40,8 @@ from rooflinekit.model.traffic.percentiles import spread
 from rooflinekit.model.traffic.question import LoadAnswer
 from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError
 from rooflinekit.simulation.arrivals import Arrival, Constant, Gamma, Poisson, Requests, generate
-from rooflinekit.specs.delimited import check_columns, delimiter_of
-from rooflinekit.specs.files import read_text, read_yaml
+from rooflinekit.specs.delimited import text_rows
+from rooflinekit.specs.files import read_yaml
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -286,13 +285,8 @@ def _yaml_rows(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _csv_rows(path: Path) -> dict[str, dict[str, Any]]:
-    text = read_text(path).lstrip("\n")
-    header = text.partition("\n")[0]
-    check_columns(str(path), header)
-    rows = csv.DictReader(text.splitlines(), delimiter=delimiter_of(header), skipinitialspace=True)
     found: dict[str, dict[str, Any]] = {}
-    for line, row in enumerate(rows, 2):
-        cells = {(key or "").strip(): (value or "").strip() for key, value in row.items() if key is not None}
+    for line, cells in enumerate(text_rows(path)[1], 2):
         name = cells.pop("name", "")
         if not name or name in found:
             raise SpecError(f"{path}, line {line}: needs a name of its own in the column name")

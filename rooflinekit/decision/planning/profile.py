@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from bisect import bisect_right
@@ -17,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.decision.economics.price import MONTH_HOURS, Purchase
 from rooflinekit.estimation.options import Option, quantity
 from rooflinekit.model.types.errors import SpecError, WorkloadError, nearest
-from rooflinekit.specs.delimited import check_columns, delimiter_of
-from rooflinekit.specs.files import read_text
+from rooflinekit.specs.delimited import text_rows
 
 if TYPE_CHECKING:
     from rooflinekit.simulation.traces import Trace
@@ -94,17 +92,12 @@ def read_profile(path: str | PathLike[str]) -> Profile:
 
     Raises SpecError with file and line for what is no profile.
     """
-    text = read_text(Path(path)).lstrip("\n")
-    header = text.partition("\n")[0]
-    check_columns(str(path), header)
-    rows = list(csv.DictReader(text.splitlines(), delimiter=delimiter_of(header), skipinitialspace=True))
-    names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter_of(header)))]
+    names, cells = text_rows(Path(path))
     column = next((name for name in _TIMES if name in names), None)
     for wanted, found in (("hour", column), ("rate", "rate" if "rate" in names else None)):
         if found is None:
             near = nearest(wanted, names) or names
             raise SpecError(f"{path}: needs the columns hour (or time) and rate; {wanted} is missing among {near}")
-    cells = [{(key or "").strip(): (value or "") for key, value in row.items() if key is not None} for row in rows]
     times = [_time(path, line, row[column or ""], column == "hour") for line, row in enumerate(cells, 2)]
     rates = [_rate(path, line, row["rate"]) for line, row in enumerate(cells, 2)]
     if len(rates) < 2:

@@ -15,6 +15,7 @@ from rooflinekit.model.kernels.attention import (
     attention_activation_bytes,
     attention_flops,
     cache_read_bytes,
+    encoder_kernel,
     up_projected_bytes,
 )
 from rooflinekit.model.kernels.collective import sent_bytes
@@ -293,14 +294,8 @@ def _sampling(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
 
 
 def _encoder(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
-    """Attention in which every token of an image sees every other: 4·b·s²·h·d FLOP."""
     batch, length, heads, depth = (columns[name] for name in ("batch", "seq_len", "heads", "head_dim"))
-    pairs = length * length
-    return Kernel(
-        "attention", "attention_prefill", 1, dtype, attention_flops(batch * pairs, heads, depth, depth),
-        activation_bytes=2.0 * attention_activation_bytes(batch * length, heads, depth, depth, _WIDE),
-        shape=AttentionShape(batch, length, length, length, pairs, heads, heads, depth), variant=variant,
-    )  # fmt: skip
+    return replace(encoder_kernel("attention", 1, dtype, batch, length, heads, depth, _WIDE), variant=variant)
 
 
 def _linear(columns: Columns, dtype: Dtype, variant: str) -> Kernel:

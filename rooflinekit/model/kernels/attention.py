@@ -147,6 +147,23 @@ def _launch(
     )
 
 
+def encoder_kernel(
+    name: str, count: int, dtype: Dtype, batch: Numeric, length: Numeric, heads: Numeric, depth: Numeric,
+    element: float,
+) -> Kernel:  # fmt: skip
+    """Attention in which every token of a sequence, like a patch of an image, sees every other: 4·b·s²·h·d FLOP.
+
+    >>> encoder_kernel("attention", 1, Dtype.BF16, 2.0, 64.0, 16, 80, 2.0).flops == 4 * 2 * 64**2 * 16 * 80
+    True
+    """
+    pairs = named(length * length, "q", "pairs of patches of each sequence")
+    return Kernel(
+        name, "attention_prefill", count, dtype, attention_flops(batch * pairs, heads, depth, depth),
+        activation_bytes=2.0 * attention_activation_bytes(batch * length, heads, depth, depth, element),
+        shape=AttentionShape(batch, length, length, length, pairs, heads, heads, depth), variant="encoder",
+    )  # fmt: skip
+
+
 def sparse_kernel(kernel: Kernel, phase: Sequences, label: str, held: Numeric, **work: Numeric) -> Kernel:
     """A kernel of attention to chosen keys; `label` is what a calibration calls it, `work` fields of SparseShape."""
     base = kernel.shaped(AttentionShape)

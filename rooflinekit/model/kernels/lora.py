@@ -7,17 +7,17 @@ arXiv:2311.03285). Nobody measured these launches here: they take the time of pl
 
 from __future__ import annotations
 
-import math
 from dataclasses import field, replace
 
 from rooflinekit.model.graph.symbol import about, formula, named
 from rooflinekit.model.kernels.gemm import Linear, gemm_activation_bytes, gemm_kernel, gemm_weight_bytes
 from rooflinekit.model.kernels.operation import Operation, Step, Weights
+from rooflinekit.model.kernels.routing import touched
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import LORA, GemmShape, Kernel
-from rooflinekit.model.types.numeric import Numeric, exp
+from rooflinekit.model.types.numeric import Numeric
 
 TARGETS = ("qkv_proj", "o_proj", "gate_up_proj", "up_proj", "down_proj")
 """Products that adapters stand beside: those of attention and of dense blocks, as `all-linear` of PEFT has them."""
@@ -30,9 +30,7 @@ def distinct_adapters(adapters: int, sequences: Numeric) -> Numeric:
     >>> distinct_adapters(1, 32.0), round(distinct_adapters(16, 16.0), 2)
     (1.0, 10.3)
     """
-    if adapters == 1:
-        return 1.0
-    return adapters * (1.0 - exp(math.log1p(-1.0 / adapters) * sequences))
+    return touched(adapters, 1.0 - 1.0 / adapters, sequences)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,15 @@ _LEAN = 1.0 / (2.0 * _SPREAD)  # above it the correction for skewness turns roun
 _ROOT_HALF = math.sqrt(0.5)
 
 
+def touched(count: Numeric, missed: Numeric, draws: Numeric) -> Numeric:
+    """n·(1 − q^T): of n alike things, how many T independent draws touch, each of which misses one with chance q.
+
+    >>> round(touched(16, 15 / 16, 16.0), 2)
+    10.3
+    """
+    return count * (1.0 - missed**draws)
+
+
 def counted_maximum(loads: Iterable[Load], pairs: int) -> float:
     """Expected fullest rank when `pairs` items fall on ranks whose loads are binomial but for their fixed sum.
 
@@ -236,10 +245,9 @@ class Routing:
         if self.skew == 0.0:
             experts = fact(self.experts, *_EXPERTS)
             missed = fact(1.0 - self.top_k / self.experts, "missed", "share of the experts that a token does not visit")
-            touched = experts * (1.0 - missed**tokens)
-            return named(touched, "act", "distinct experts that are touched")
-        touched = sum((count * (1.0 - (1.0 - share) ** tokens) for share, count in _few_shares(self)), 0.0)
-        return named(touched, "act", "distinct experts that are touched", source=f"{_HERE}.distinct")
+            return named(touched(experts, missed, tokens), "act", "distinct experts that are touched")
+        found = sum((touched(count, 1.0 - share, tokens) for share, count in _few_shares(self)), 0.0)
+        return named(found, "act", "distinct experts that are touched", source=f"{_HERE}.distinct")
 
     def imbalance(self, tokens: Numeric) -> Numeric:
         """Expected (token, expert) pairs on the fullest rank over the mean rank's; at least 1.

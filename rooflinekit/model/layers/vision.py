@@ -6,17 +6,15 @@ the last one here, so that each prompt pays for its images once. They are new: n
 
 from __future__ import annotations
 
-from typing import Any
-
 from rooflinekit.model.graph.symbol import named
-from rooflinekit.model.kernels.attention import attention_activation_bytes, attention_flops
+from rooflinekit.model.kernels.attention import encoder_kernel
 from rooflinekit.model.kernels.elementwise import Elementwise
 from rooflinekit.model.kernels.gemm import Linear
 from rooflinekit.model.kernels.operation import Operation, Step
 from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.kernel import AttentionShape, Kernel
+from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.vision import Images, Vision, Whole
 
 
@@ -33,13 +31,8 @@ class BidirectionalAttention(Operation):
         seen = step.batch.prefilling
         if seen is None:
             return []
-        length, heads, width = seen.new, self.heads, self.head_dim
-        pairs = named(length * length, "q", "pairs of patches of each sequence")
-        moved = 2.0 * attention_activation_bytes(seen.tokens, heads, width, width, step.stream.bytes)
-        shape = AttentionShape(seen.count, length, length, length, pairs, heads, heads, width)
-        flops = attention_flops(seen.count * pairs, heads, width, width)
-        work: dict[str, Any] = {"flops": flops, "activation_bytes": moved, "shape": shape, "variant": "encoder"}
-        return [Kernel(self.name, "attention_prefill", count, step.stream, **work)]
+        sizes = seen.count, seen.new, self.heads, self.head_dim
+        return [encoder_kernel(self.name, count, step.stream, *sizes, step.stream.bytes)]
 
 
 @dataclass(frozen=True, slots=True)
