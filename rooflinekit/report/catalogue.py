@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rooflinekit.model.memory.cache import model_cache_law
 from rooflinekit.model.parameter_count import ParameterCount, count_parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import Accelerator
-from rooflinekit.model.types.model import Attention, LatentAttention, Layer, Mixer, MixtureOfExperts, Model
+from rooflinekit.model.types.model import (
+    Attention,
+    CompressedAttention,
+    LatentAttention,
+    Layer,
+    Mixer,
+    MixtureOfExperts,
+    Model,
+)
 from rooflinekit.model.types.units import GB, format_bytes, format_count, format_rate
 from rooflinekit.report.document import Document, Facts, Section, Table
 from rooflinekit.specs.locate import Loaded
@@ -76,11 +86,11 @@ def kind_of(mixer: Mixer | None) -> str:
     """
     if mixer is None:
         return "none"
+    if indexer := getattr(mixer, "indexer", None):
+        return f"{mixer.kind} top-{indexer.top_k}"
     if isinstance(mixer, Attention):
         limit = f" window {mixer.window}" if mixer.window else f" chunk {mixer.chunk}" if mixer.chunk else ""
         return mixer.kind + limit
-    if isinstance(mixer, LatentAttention) and mixer.indexer:
-        return f"mla top-{mixer.indexer.top_k}"
     return mixer.kind
 
 
@@ -100,7 +110,7 @@ def model_entry(model: Model) -> dict[str, Any]:
         "hidden_size": model.hidden,
         "vocab_size": model.vocab,
         "tied_embeddings": model.tied,
-        "layer_kinds": [{"count": n, "layer": _layer(layer)} for layer, n in model.layer_counts.items()],
+        "layer_kinds": [{"count": n, "layer": _layer(layer)} for layer, n in _alike(model).items()],
         "dtype": model.dtype.value,
         "kv_dtype": (model.kv_dtype or model.dtype).value,
         "state_bytes": law.state_bytes,
@@ -111,6 +121,11 @@ def model_entry(model: Model) -> dict[str, Any]:
         "file": model.origin,
         "read_keys": model.read_keys,
     }
+
+
+def _alike(model: Model) -> Counter[Layer]:
+    """Kinds of layers with their counts, however many earlier sums each attends to."""
+    return Counter(replace(layer, sources=min(layer.sources, 1)) for layer in model.layers)
 
 
 def _layer(layer: Layer) -> str:
@@ -125,7 +140,11 @@ def _layer(layer: Layer) -> str:
         heads = f" {layer.mixer.heads} heads, {layer.mixer.kv_heads} KV, width {layer.mixer.head_dim}"
     elif isinstance(layer.mixer, LatentAttention):
         heads = f" {layer.mixer.heads} heads, latent {layer.mixer.kv_rank}+{layer.mixer.rope_dim}"
-    return f"{kind_of(layer.mixer)}{heads}; {block}"
+    elif isinstance(layer.mixer, CompressedAttention):
+        keys = f", and a key of {layer.mixer.ratio} tokens" if layer.mixer.ratio else ""
+        heads = f" {layer.mixer.heads} heads, width {layer.mixer.head_dim}, window {layer.mixer.window}{keys}"
+    stream = f"; {layer.streams} streams" if layer.streams > 1 else "; attends to earlier sums" if layer.sources else ""
+    return f"{kind_of(layer.mixer)}{heads}; {block}{stream}"
 
 
 def entry(item: Model | Accelerator) -> dict[str, Any]:

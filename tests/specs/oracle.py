@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rooflinekit.model.types.model import (
     Attention,
+    CompressedAttention,
     DenseFFN,
     GatedConvolution,
     GatedDeltaNet,
@@ -26,17 +27,32 @@ def mixer_weights(mixer, D):
             bias = mixer.qkv_bias * (H * d + K * d + K * dv) + mixer.o_bias * D
             if mixer.keys_are_values:
                 v, bias = 0, bias - mixer.qkv_bias * K * dv
-            return q * (1 + mixer.gated) + k + v + o + bias + mixer.q_norm + mixer.k_norm + mixer.sinks * H
+            i = mixer.indexer
+            index = (D * (i.heads + 1) + 2) * i.head_dim if i else 0
+            return q * (1 + mixer.gated) + k + v + o + bias + mixer.q_norm + mixer.k_norm + mixer.sinks * H + index
         case LatentAttention():
             H, c, r = mixer.heads, mixer.kv_rank, mixer.rope_dim
             qk = mixer.nope_dim + r
             q = D * H * qk if mixer.q_rank is None else mixer.q_rank * (D + 1 + H * qk)
             kv = D * (c + r) + c + c * H * (mixer.nope_dim + mixer.v_dim)
-            total = q + kv + H * mixer.v_dim * D
+            total = q + kv + H * mixer.v_dim * D * (1 + mixer.gated)
             if mixer.indexer and not mixer.indexer.shared:
                 h, d = mixer.indexer.heads, mixer.indexer.head_dim
                 total += mixer.q_rank * h * d + D * d + 2 * d + D * h
             return total
+        case CompressedAttention():
+            H, d, R = mixer.heads, mixer.head_dim, mixer.q_rank
+            out = H * d * mixer.out_rank + mixer.out_groups * mixer.out_rank * D
+            total = D * R + R + R * H * d + D * d + d + out + H
+            width = 2 if mixer.indexer else 1
+            i = mixer.indexer
+            compressed = (d if mixer.ratio else 0) + (i.head_dim if i else 0)
+            index = (R * i.head_dim + D) * i.heads if i else 0
+            return total + index + ((2 * D + mixer.ratio) * width + 1) * compressed
+        case GatedDeltaNet() if mixer.decay_rank:
+            W, H, r = mixer.value_heads * mixer.value_dim, mixer.value_heads, mixer.decay_rank
+            gate = (D + W) * mixer.gate_rank if mixer.gate_rank else D * W
+            return 3 * D * W + 3 * W * mixer.conv_width + D * H + r * (D + W) + H + W + gate + mixer.value_dim + W * D
         case GatedDeltaNet():
             keys, values = mixer.key_heads * mixer.key_dim, mixer.value_heads * mixer.value_dim
             project = D * (2 * keys + 2 * values + 2 * mixer.value_heads)
@@ -74,7 +90,7 @@ def ffn_weights(ffn, D, active=False):
             E, F, S = ffn.experts, ffn.width, ffn.shared_width
             wide = ffn.latent or D
             one = (2 + ffn.gated) * wide * F + ffn.bias * ((1 + ffn.gated) * F + wide)
-            around = D * E + ffn.router_bias * E + (2 * D * ffn.latent if ffn.latent else 0)
+            around = D * E + ffn.router_bias * E + (2 * D * ffn.latent + ffn.latent_norm * wide if ffn.latent else 0)
             return (ffn.top_k if active else E) * one + around + (2 + ffn.gated) * D * S + ffn.shared_gate * D
         case None:
             return 0
@@ -87,6 +103,9 @@ def parameters(model: Model, *, active=False):
         total += (
             mixer_weights(layer.mixer, D) + ffn_weights(layer.ffn, D, active) + layer.norms * vectors[layer.norm] * D
         )
+        blocks, n = (layer.mixer is not None) + (layer.ffn is not None), layer.streams
+        total += blocks * ((2 + n) * n * (n * D + 1) + 3 if n > 1 else 2 * D if layer.sources else 0)
+    total += n * (n * D + 1) + 1 if n > 1 else 2 * D if layer.sources else 0
     return total + (1 + model.embedding_norm) * vectors[model.final_norm] * D
 
 
@@ -95,7 +114,9 @@ def kv_elements_per_token(model: Model):
     for layer in model.layers:
         match layer.mixer:
             case Attention() as a:
-                total += a.kv_heads * (a.head_dim + a.v_head_dim)
+                total += a.kv_heads * (a.head_dim + a.v_head_dim) + (a.indexer.head_dim if a.indexer else 0)
+            case CompressedAttention(ratio=ratio) as a if ratio:
+                total += (a.head_dim + (a.indexer.head_dim if a.indexer else 0)) / ratio
             case LatentAttention() as a:
                 index = a.indexer.head_dim if a.indexer and not a.indexer.shared else 0
                 total += a.kv_rank + a.rope_dim + index

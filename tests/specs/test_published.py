@@ -92,6 +92,22 @@ EXPECTED = {
         WIDE,
     ),
     "tiiuae/falcon-mamba-7b": (7_272_665_088, 0, 64 * (8192 * 16 * 4 + 8192 * 3 * 2), WIDE),
+    # the class of transformers, and 256 balance corrections in each of the 40 layers that have them
+    "deepseek-ai/DeepSeek-V4-Flash": (
+        284_332_230_231 + 40 * 256,
+        21 * (512 + 128) / 4 + 20 * 512 / 128,
+        43 * 128 * 512 * 2,
+        {"attention": "fp8_block", "shared_experts": "fp8_block", "experts": "mxfp4", "lm_head": "bf16", "kv": None},
+    ),
+    # the checkpoint's 427,040,140,160 values less its vision tower and projector (transformers, MiniMaxM3VL)
+    "MiniMaxAI/MiniMax-M3": (427_040_140_160 - 865_567_232, 60 * 2 * 4 * 128 + 57 * 128, 0, WIDE),
+    # the hub's 2,779,931,837,184 less tower and projector, and less the 32 of 128 decays a layer that no head reads
+    "moonshotai/Kimi-K3": (
+        2_779_931_837_184 - 401_214_464 - 46_144_512 - 69 * (128 - 96),
+        24 * (512 + 64),
+        69 * (96 * 128 * 128 * 4 + 3 * 96 * 128 * 3 * 2),
+        {"attention": "bf16", "ffn": "bf16", "shared_experts": "bf16", "experts": "mxfp4", "lm_head": "bf16"},
+    ),
     "tencent/Hunyuan-7B-Instruct": (7_504_568_320, 32 * 2 * 8 * 128, 0, WIDE),
 }
 
@@ -109,7 +125,9 @@ def test_a_published_config_has_its_weights_cache_and_formats(name):
     assert count_parameters(model).total == parameters(model) == total
     assert kv_elements_per_token(model) == kv
     caches = [layer_cache(layer.mixer) for layer in model.layers]
-    assert sum(cache.elements for cache in caches) == kv - 128 * 21 * name.startswith("nvidia/GLM-5.2")  # index keys
+    index = sum(cache.fixed_bytes for cache in caches) / 132 * 128  # keys of 128 in FP8, and a scale of 4 bytes
+    wide = model.layers[-1].mixer.indexer if name == "MiniMaxAI/MiniMax-M3" else None
+    assert sum(cache.elements for cache in caches) == kv - (57 * wide.head_dim if wide else index)
     assert sum(cache.state_bytes for cache in caches) == state
     for kind, dtype in formats.items():
         read = model.kv_dtype if kind == "kv" else getattr(model.formats, kind)

@@ -17,6 +17,7 @@ from rooflinekit.explanation.walk.result import Stop, Tensor, Work
 from rooflinekit.explanation.walk.scene import Scene
 from rooflinekit.model.kernels.attention import (
     AttentionCore,
+    ChosenCore,
     ContextExchange,
     ContextShare,
     IndexScores,
@@ -33,6 +34,7 @@ from rooflinekit.model.kernels.recurrent import STATE_DTYPE, ShortConvolution, S
 from rooflinekit.model.layers.build import expert_operations
 from rooflinekit.model.types.model import (
     Attention,
+    CompressedAttention,
     GatedConvolution,
     GatedDeltaNet,
     LatentAttention,
@@ -97,7 +99,14 @@ _ROWS: Mapping[str, Row] = {
     "router": Row("router", "router scores"),
     "expert_select": Row("pick experts"),
     "expert_down_latent": Row("down to the experts"),
+    "expert_norm": Row("norm of the experts' sum", does="normalised"),
     "expert_up_latent": Row("up from the experts"),
+    "hyper_collapse": Row("streams into one", "x, weights", "weights from all streams, and their weighted sum"),
+    "hyper_mix": Row("streams mixed", "streams", "each takes its shares of all and of the block's result"),
+    "hyper_head": Row("streams into one", does="weights from all streams, and their weighted sum"),
+    "residual_attention": Row("residual attention", does="earlier sums, weighed by a softmax; before the norm"),
+    "compress_pool": Row("compressed key", "key", "a group's keys, weighed by a softmax of its gates"),
+    "index_pool": Row("compressed index key", "index key", "a group's keys, weighed by a softmax of its gates"),
     "shared_gate_up_proj": Row("shared gate and up", "gate, up", note=_TWO),
     "shared_up_proj": Row("shared up projection", "up"),
     "shared_activation": Row("shared activation", "inner"),
@@ -160,12 +169,13 @@ def _pass(on: Scene, block: Any, op: Elementwise) -> Stops:
     row = _row(on, block, op)
     does = row.does or ("act(gate)·up" if op.read > op.written else "act(up)")
     match op.name:
-        case "rope" if isinstance(block, LatentAttention):
+        case "rope" if isinstance(block, LatentAttention | CompressedAttention):
             made = [on.out("Q rope", block.heads // on.shard.tp, block.rope_dim), on.out("k rope", block.rope_dim)]
         case "rope" | "qk_norm":
             made = _heads(on, block)[:2]
         case "latent_norm":
-            made = [on.out(name, wide) for name, wide in (("c_kv", block.kv_rank), ("c_q", block.q_rank)) if wide]
+            keys = block.kv_rank if isinstance(block, LatentAttention) else block.head_dim
+            made = [on.out(name, wide) for name, wide in (("c_kv", keys), ("c_q", block.q_rank)) if wide]
         case "expert_select":
             does = f"the {int(block.top_k)} best of each token"
             made = [on.out("shares", block.top_k), on.out("chosen", block.top_k, dtype="int32")]
@@ -257,6 +267,9 @@ def _append(on: Scene, block: Any, op: KVAppend) -> Stops:
     elif isinstance(block, LatentAttention):
         cache, does = [("cache", (block.latent_dim,))], "latent and rotary key behind the others"
         note = "one latent for all heads, on every rank: tp does not divide it" if on.plan.deployment.tp > 1 else ""
+    elif isinstance(block, CompressedAttention):
+        cache, does = [("cache", (block.head_dim,))], "one key for all heads, its own value, behind the others"
+        note = "only the window keeps it; groups of tokens are kept as one compressed key"
     else:
         shared = on.shard.kv_heads(block.kv_heads)
         cache = [("K cache", (shared, block.head_dim)), ("V cache", (shared, block.v_head_dim))]
@@ -349,13 +362,21 @@ def _absorbed(on: Scene, block: LatentAttention, op: BatchedLinear) -> Stops:
 def _indexed(on: Scene, block: Any, op: IndexScores) -> Stops:
     """Every key against a few small heads, then the best of them."""
     packed, best = on.prompts.packed, block.indexer.top_k
-    axes = (*on.tokens, on.cached[-1])
+    keys = on.cached[-1] if op.ratio == 1 else on.cached[-1] / op.ratio
+    axes = (*on.tokens, keys)
     if packed:
         axes = on.scores() if on.phase == "prefill" else (on.sequences.pairs(),)
     index = on.tensor("index", *axes, dtype="fp32")
     yield on.stop("index scores", "weighted sum over index heads", [index], op)
-    picked = on.out("picked", best if packed else min(best, on.cached[-1]), dtype="int32")
+    picked = on.out("picked", best if packed else min(best, keys), dtype="int32")
     yield on.view("pick keys", "the best of each row", picked)
+
+
+def _chosen(on: Scene, block: Any, op: ChosenCore) -> Stops:
+    """Scores, softmax and sum over the keys of each query, in one launch that is not parted."""
+    what = "the best keys" if op.top_k else "every compressed key" if op.ratio else "the window alone"
+    note = f"{what}{f' and a window of {op.window} tokens' if op.window and op.ratio else ''}; one fused launch"
+    yield on.stop("attention", "softmax(Q·Kᵀ/√d)·V", [on.out("heads", op.heads, op.head_dim)], op, note)
 
 
 def _experts(on: Scene, block: Any, op: Experts) -> Stops:
@@ -429,6 +450,10 @@ def _views(on: Scene, block: Any, name: str) -> Stops:
             rotary = on.out("Q rope", block.heads // tp, block.rope_dim)
             plain = on.out("Q nope", block.heads // tp, block.nope_dim)
             yield on.view("split heads", "cut into heads, each in two parts", plain, rotary)
+        case "qkv_a_proj", CompressedAttention():
+            yield on.view(
+                "split latents", "cut the last axis", on.out("c_q", block.q_rank), on.out("k", block.head_dim)
+            )
         case (("kv_a_proj" | "qkv_a_proj"), _):
             parts = (("c_q", block.q_rank), ("c_kv", block.kv_rank), ("k rope", block.rope_dim))
             yield on.view("split latents", "cut the last axis", *(on.out(part, wide) for part, wide in parts if wide))
@@ -452,8 +477,8 @@ def _joined_heads(on: Scene, block: Any) -> Stop:
 
 
 _KINDS: Mapping[type, Callable[..., Stops]] = {
-    AttentionCore: _core, BatchedLinear: _absorbed, Collective: _collective, ContextExchange: _exchanged,
-    ContextShare: _core, Elementwise: _pass, Embedding: _embedding, Experts: _experts, IndexScores: _indexed,
+    AttentionCore: _core, BatchedLinear: _absorbed, ChosenCore: _chosen, Collective: _collective,
+    ContextExchange: _exchanged, ContextShare: _core, Elementwise: _pass, Embedding: _embedding, Experts: _experts, IndexScores: _indexed,
     KVAppend: _append, LatentCore: _core, LatentUpProjection: _up_projected, Linear: _linear, Sampling: _sampling,
     ShortConvolution: _convolution, StateUpdate: _recurrence,
 }  # fmt: skip

@@ -81,6 +81,8 @@ def expert_operations(block: MixtureOfExperts, shard: Shard) -> list[Operation]:
         ops.append(shard.linear("expert_down_latent", shard.hidden, (("latent", block.latent),), "ffn"))
     there, back = _exchanges(block, hidden, shard)
     ops += [*there, _experts(block, hidden, shard), *back]
+    if block.latent and block.latent_norm:
+        ops.append(Elementwise("expert_norm", hidden, hidden, 4.0 * hidden, hidden, shard.other))
     if block.latent:
         ops.append(shard.linear("expert_up_latent", block.latent, (("latent", shard.hidden),), "ffn"))
     if block.shared_width:
@@ -286,7 +288,9 @@ def latent_operations(block: LatentAttention, shard: Shard) -> list[Operation]:
     heads, stream = block.heads // shard.tp, shard.precision.stream
     weight = shard.precision.formats.attention
     rotated = (heads + 1) * block.rope_dim
-    ops = [*_latent_queries(block, heads, shard), Elementwise("rope", rotated, rotated, 3.0 * rotated)]
+    ops = _latent_queries(block, heads, shard)
+    if block.rotary:
+        ops.append(Elementwise("rope", rotated, rotated, 3.0 * rotated))
     ops.append(KVAppend(block.latent_dim))
     indexer, layer = block.indexer, f"dsa_{weight.value}" if block.indexer else ""
     if indexer is not None and not indexer.shared:
@@ -300,8 +304,16 @@ def latent_operations(block: LatentAttention, shard: Shard) -> list[Operation]:
         BatchedLinear("q_absorb", heads, block.kv_rank, block.nope_dim, weight, stream, sparse),
         *_over_context(core, shard),
         BatchedLinear("v_absorb", heads, block.v_dim, block.kv_rank, weight, stream, sparse),
+        *_latent_gate(heads * block.v_dim if block.gated else 0, shard),
         _output(heads * block.v_dim, shard),
     ]
+
+
+def _latent_gate(width: int, shard: Shard) -> list[Operation]:
+    if not width:
+        return []
+    gate = shard.linear("gate_proj", shard.hidden, (("gate", width),))
+    return [gate, Elementwise("output_gate", 2 * width, width, 5.0 * width)]
 
 
 def _latent_queries(block: LatentAttention, heads: int, shard: Shard) -> list[Operation]:
@@ -328,17 +340,30 @@ def _indexer_operations(indexer: Indexer, query_dim: int, shard: Shard, layer: s
 
 
 def delta_net_operations(block: GatedDeltaNet, shard: Shard) -> list[Operation]:
-    """Gated delta net (Qwen3-Next): S <- a·S + b·(v - S k) k^T, so two passes over the state and a read-out."""
+    """Gated delta net (Qwen3-Next): S <- a·S + b·(v - S k) k^T, so two passes over the state and a read-out.
+
+    Kimi delta attention: a is a number a key channel, through a small rank, as the output gate may be.
+    """
     keys, values = block.key_heads // shard.tp, block.value_heads // shard.tp
     key_width, value_width = keys * block.key_dim, values * block.value_dim
     mixed = 2 * key_width + value_width
-    parts = (("q", key_width), ("k", key_width), ("v", value_width), ("z", value_width))
+    whole = [("q", key_width), ("k", key_width), ("v", value_width), ("z", value_width)]
+    ranks = (("decay", block.decay_rank, key_width), ("gate", block.gate_rank, value_width))
+    low = [(name, rank, width) for name, rank, width in ranks if rank]
+    small = [("b", values), *((name, rank) for name, rank, _ in low)]
+    decays = key_width if block.decay_rank else values
     return [
-        shard.linear("linear_qkvz_proj", shard.hidden, parts),
-        shard.linear("linear_ba_proj", shard.hidden, (("b", values), ("a", values))),
+        shard.linear("linear_qkvz_proj", shard.hidden, tuple(whole[:3] if block.gate_rank else whole)),
+        shard.linear("linear_ba_proj", shard.hidden, tuple(small if block.decay_rank else [*small, ("a", values)])),
+        *(shard.linear(f"linear_{name}_proj", rank, ((name, width),)) for name, rank, width in low),
         ShortConvolution(mixed, block.conv_width, False, shard.other),
         StateUpdate(
-            "delta_rule", values * block.key_dim * block.value_dim, mixed + value_width, 7.0, 2 * values, shard.other
+            "delta_rule",
+            values * block.key_dim * block.value_dim,
+            mixed + value_width + (key_width if block.decay_rank else 0),
+            7.0,
+            values + decays,
+            shard.other,
         ),
         Elementwise("gated_norm", 2 * value_width, value_width, 8.0 * value_width, block.value_dim, shard.other),
         shard.linear("o_proj", value_width, (("o", shard.hidden),)),
@@ -440,11 +465,43 @@ def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
     norm = _norm("residual_norm", layer.norm, shard)
     ops: list[Operation] = [norm] * layer.norms
     blocks = [block for block in (layer.mixer, layer.ffn) if block is not None]
+    before, after = _residuals(layer, shard)
     for block in blocks:
-        ops += _BUILDERS[type(block)](block, shard)
+        ops += [*before, *_BUILDERS[type(block)](block, shard), *after]
     if shard.tp > 1:
         ops += _joins(shard) * (1 if layer.parallel else len(blocks))
     return ops
+
+
+def _residuals(layer: Layer, shard: Shard) -> tuple[list[Operation], list[Operation]]:
+    """What stands before and after a block where more than one residual vector reaches it.
+
+    Hyper-connections (arXiv:2512.24880; transformers, modeling_deepseek_v4.py): n streams yield n + n + n·n weights
+    through an fp32 matrix, by which they are summed for the block and mixed again with its result; the iterations that
+    balance the n·n weights are left out. Attention residuals (Kimi-K3, arXiv:2607.24653): a softmax over normed sums
+    of earlier layers. Each is costed as one pass over what it reads and writes: nobody measured them.
+    """
+    if layer.sources:
+        return [_attended(layer, shard)], []
+    if layer.streams == 1:
+        return [], []
+    n, share = layer.streams, _share(shard)
+    weights = (2 + n) * n
+    wide, matrix = n * share, weights * n * shard.hidden
+    collapse = Elementwise("hyper_collapse", wide, share + weights, 2.0 * wide * (weights + 1), matrix + weights + 3,
+                           Dtype.FP32)  # fmt: skip
+    return [collapse], [Elementwise("hyper_mix", wide + share, wide, 2.0 * wide * (n + 1))]
+
+
+def _attended(layer: Layer, shard: Shard) -> Elementwise:
+    """The softmax over the sums that reach a block: each is normed, scored by one vector, and weighed."""
+    seen = layer.carried * _share(shard)
+    return Elementwise("residual_attention", seen, _share(shard), 8.0 * seen, 2 * shard.hidden, shard.other)
+
+
+def _share(shard: Shard) -> int:
+    """Elements of a token's residual vector here: sequence parallelism cuts the tokens, here a mean token."""
+    return -(-shard.hidden // shard.tp) if shard.deployment.sequence_parallel else shard.hidden
 
 
 def _joins(shard: Shard) -> list[Operation]:
@@ -471,13 +528,13 @@ def model_operations(
     return total
 
 
-def _send(shard: Shard, boundary: int) -> Collective:
+def _send(shard: Shard, boundary: int, carried: int) -> Collective:
     """Hand the residual stream to the next stage; a stage's ranks are neighbours, and few boundaries cross domains."""
     stage, domain = shard.deployment.stage, shard.domain
     first = (boundary - 1) * stage
     crosses = any(rank // domain != (rank + stage) // domain for rank in range(first, first + stage))
     name = "pipeline_send_nic" if crosses else "pipeline_send"
-    return Collective(name, "send", 2, shard.hidden / shard.tp, Tiers(0.0, 1.0) if crosses else Tiers(1.0))
+    return Collective(name, "send", 2, carried * shard.hidden / shard.tp, Tiers(0.0, 1.0) if crosses else Tiers(1.0))
 
 
 def stage_operations(
@@ -498,7 +555,9 @@ def stage_operations(
         runs.insert(0, (entry_operations(model, shard), 1))
         if deployment.images:
             runs[:0] = vision_operations(model.seeing(deployment.images), deployment.images, shard)
-    runs.append((exit_operations(model, shard) if stage == deployment.pp - 1 else [_send(shard, stage + 1)], 1))
+    last = model.stage_layers(stage, deployment.pp)[-1]
+    ends = stage == deployment.pp - 1
+    runs.append((exit_operations(model, shard) if ends else [_send(shard, stage + 1, last.carried)], 1))
     order: list[Operation] = []
     counts: Counter[Operation] = Counter()
     for ops, count in runs:
@@ -547,7 +606,13 @@ def entry_operations(model: Model, shard: Shard) -> list[Operation]:
 def exit_operations(model: Model, shard: Shard) -> list[Operation]:
     """Final norm, LM head on the sampled rows, sampling; of a model that scores or embeds, its head or nothing."""
     formats, width, columns = shard.precision.formats, model.embedding_dim or model.hidden, -(-model.vocab // shard.tp)
-    ops: list[Operation] = [_norm("final_norm", model.final_norm, shard)]
+    last, ops = model.layers[-1], list[Operation]()
+    if last.streams > 1:
+        wide, n = last.streams * shard.hidden, last.streams
+        ops.append(Elementwise("hyper_head", wide, shard.hidden, 2.0 * wide * (n + 1), n * wide + n + 1, Dtype.FP32))
+    elif last.sources:
+        ops.append(_attended(last, shard))
+    ops.append(_norm("final_norm", model.final_norm, shard))
     if shard.deployment.sequence_parallel:
         ops.append(shard.joined("sequence_gather", "all_gather", shard.hidden))
     compute = shard.precision.compute(formats.lm_head)
@@ -572,5 +637,5 @@ def exit_operations(model: Model, shard: Shard) -> list[Operation]:
 def _norm(name: str, kind: Norm, shard: Shard) -> Elementwise:
     """Read the block's output and the residual, write their sum and its normalised copy."""
     vectors = _NORM_VECTORS[kind]
-    share = -(-shard.hidden // shard.tp) if shard.deployment.sequence_parallel else shard.hidden  # of a mean token
+    share = _share(shard)
     return Elementwise(name, 2 * share, 2 * share, 5.0 * share, vectors * shard.hidden, shard.other)

@@ -9,6 +9,7 @@ from rooflinekit.model.types.errors import DeploymentError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import (
     Attention,
+    CompressedAttention,
     DenseFFN,
     GatedConvolution,
     GatedDeltaNet,
@@ -52,7 +53,7 @@ def _refusals(model: Model, deployment: Deployment, system: System) -> Iterator[
     if deployment.microbatches > 1 and pp == 1:
         yield f"microbatches={deployment.microbatches} need stages; use pp > 1 or microbatches=1"
     for layer in model.layer_counts if deployment.cp > 1 else ():  # a recurrent state cannot be split, and which keys
-        sparse = isinstance(layer.mixer, LatentAttention) and layer.mixer.indexer is not None  # are picked is not known
+        sparse = getattr(layer.mixer, "indexer", None) is not None  # are picked is not known
         if sparse or not isinstance(layer.mixer, (Attention, LatentAttention, type(None))):
             what = "sparse attention" if sparse else f"{getattr(layer.mixer, 'kind', '')} layers"
             yield f"cp={deployment.cp} cannot split the context of {model.name}'s {what}; use cp=1"
@@ -109,7 +110,7 @@ def _divided_by_tp(model: Model) -> Iterator[tuple[str, int]]:
             case Attention(heads=heads, kv_heads=kv_heads):
                 yield "attention heads", heads
                 yield "KV heads", kv_heads
-            case LatentAttention(heads=heads) | LightningAttention(heads=heads):
+            case LatentAttention(heads=heads) | LightningAttention(heads=heads) | CompressedAttention(heads=heads):
                 yield "attention heads", heads
             case GatedDeltaNet(key_heads=heads):
                 yield "linear-attention heads", heads

@@ -19,7 +19,9 @@ from rooflinekit.model.types.engine import MemoryRule
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import (
     Attention,
+    CompressedAttention,
     DenseFFN,
+    GatedDeltaNet,
     LatentAttention,
     Mixer,
     MixtureOfExperts,
@@ -118,7 +120,8 @@ def _rotary_tables(model: Model, stream: Dtype) -> Iterator[float]:
         return
     mixers = {layer.mixer for layer in model.layer_counts}
     widths = {m.head_dim for m in mixers if isinstance(m, Attention) and m.rotary}
-    widths |= {m.rope_dim for m in mixers if isinstance(m, LatentAttention)}
+    widths |= {m.rope_dim for m in mixers if isinstance(m, LatentAttention) and m.rotary}
+    widths |= {m.rope_dim for m in mixers if isinstance(m, CompressedAttention)}
     for width in widths:
         yield model.max_context * width * stream.bytes
 
@@ -168,10 +171,11 @@ def activation_peak(plan: Plan, token_budget: float) -> Peak:
     columns = model.vocab if model.outputs is None else model.outputs
     logits = columns * 4.0
     kept = token_budget * _workspace_elements(plan, token_budget) * stream if rule.expert_workspace else 0.0
-    recurrent = any(getattr(layer.mixer, "kind", "") == "gated_delta_net" for layer in model.layer_counts)
-    between = 2.0 * hidden if plan.deployment.pp > 1 else 0.0  # residual and hidden states from the stage before
+    recurrent = any(isinstance(layer.mixer, GatedDeltaNet) for layer in model.layer_counts)
+    around = (1.0 + max(layer.carried for layer in model.layer_counts)) * hidden  # hidden states and residual
+    between = around if plan.deployment.pp > 1 else 0.0  # those from the stage before
     return Peak(
-        layer_token=2.0 * hidden + max(blocks, default=0.0) * stream + between,
+        layer_token=around + max(blocks, default=0.0) * stream + between,
         layer_base=rule.layer_base + rule.state_base * recurrent + encoded,
         sampler_token=hidden + between,
         sampler_row=hidden + columns * stream + rule.sampler_copies * logits,

@@ -81,6 +81,8 @@ class LatentAttention:
     rope_dim: int = quantity("r", "rotary width of a head, one key part for all heads")
     v_dim: int = quantity("e", "width of a head's values")
     indexer: Indexer | None = None
+    gated: bool = False  #: an output gate, projected from the layer's input (Kimi-K3)
+    rotary: bool = True
 
     kind = "mla"
 
@@ -127,15 +129,23 @@ class CompressedAttention:
 
 @dataclass(frozen=True, slots=True)
 class GatedDeltaNet:
-    """Linear attention with the gated delta rule (Qwen3-Next; arXiv:2412.06464): a fixed state, no KV cache."""
+    """Linear attention with the gated delta rule (Qwen3-Next; arXiv:2412.06464): a fixed state, no KV cache.
+
+    Kimi delta attention (arXiv:2510.26692) decays each key channel, by two small matrices of `decay_rank`.
+    """
 
     key_heads: int = quantity("Hk", "key heads")
     value_heads: int = quantity("Hv", "value heads")
     key_dim: int = quantity("dk", "width of a key head")
     value_dim: int = quantity("dv", "width of a value head")
     conv_width: int = quantity("t", "taps of the short convolution")
+    decay_rank: int = 0  #: of the decay of each key channel; 0: a head has one decay
+    gate_rank: int = 0  #: of the output gate; 0: one whole matrix
 
-    kind = "gated_delta_net"
+    @property
+    def kind(self) -> str:
+        """Kimi delta attention (kda), or the gated delta net."""
+        return "kda" if self.decay_rank else "gated_delta_net"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +240,7 @@ class MixtureOfExperts:
     shared_gate: bool = False  #: a learned sigmoid gate on the shared expert (Qwen)
     router_bias: bool = False  #: one learned number an expert: a bias, or DeepSeek's balance correction
     latent: int | None = quantity("Dl", "width at which experts work, between two projections", default=None)
+    latent_norm: bool = False  #: on what the experts return, before it is projected up (Kimi-K3)
 
 
 FeedForward: TypeAlias = DenseFFN | MixtureOfExperts
@@ -244,6 +255,13 @@ class Layer:
     norm: Norm = "rmsnorm"
     norms: int = 2  #: norms over the residual width: 1 (parallel block), 2, or 4 (Gemma-2: before and after)
     parallel: bool = False  #: attention and FFN read the same input (GPT-J, Falcon, Command-R)
+    streams: int = 1  #: residual streams, mixed around each block (hyper-connections, DeepSeek-V4)
+    sources: int = 0  #: sums of earlier layers that a block attends to, beside the present one (Kimi-K3)
+
+    @property
+    def carried(self) -> int:
+        """Vectors of the residual width that a token takes from layer to layer."""
+        return self.streams + self.sources
 
 
 @dataclass(frozen=True, slots=True)

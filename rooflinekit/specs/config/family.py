@@ -32,6 +32,8 @@ class Family:
     proj_bias: Any = "mamba_proj_bias"
     state_norm: Any = True
     ffns: str = ""
+    streams: Any = 1
+    sources: str = ""
     expansion: Any = 0
     experts: Any = None
     window: Mapping[str, Any] = field(default_factory=dict)

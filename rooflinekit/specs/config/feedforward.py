@@ -56,6 +56,8 @@ def _experts(r: Reading, columns: Mapping[str, Any]) -> MixtureOfExperts:
         shared_width=math.prod(shared),
         shared_gate=columns.get("gate", False),
         router_bias=r.is_set(columns.get("router", False)),
+        latent=(latent := r.keys.maybe("latent")),
+        latent_norm=latent is not None and r.is_set(columns.get("latent_norm", False)),
     )
 
 
@@ -109,9 +111,17 @@ def _nemotron(r: Reading) -> tuple[FeedForward | None, ...]:
     """Nemotron-H: a dense or routed block, or nothing, block by block."""
     ffns: dict[str, FeedForward] = {"mlp": _dense(r, r.keys.size("width"))}
     if "moe" in r.blocks:
-        moe = _experts(r, {"shared": ["shared_experts=0", "shared_width=0"], "router": True})
-        ffns["moe"] = replace(moe, latent=r.keys.maybe("moe_latent_size"))
+        ffns["moe"] = _experts(r, {"shared": ["shared_experts=0", "shared_width=0"], "router": True})
     return tuple(ffns.get(block) for block in r.blocks)
+
+
+def _hashed(r: Reading) -> tuple[FeedForward, ...]:
+    """DeepSeek-V4: the first layers take their experts from a table of tokens, and so need no balance correction."""
+    moe = _experts(r, r.family.experts)
+    types = r.keys.entries("mlp_layer_types", r.depth, ("hash_moe", "moe"))
+    first = r.keys.size("num_hash_layers", 3, least=0)
+    hashed = [kind == "hash_moe" for kind in types] or [layer < first for layer in range(r.depth)]
+    return tuple(replace(moe, router_bias=not each) for each in hashed)
 
 
 def _nas(r: Reading) -> tuple[FeedForward | None, ...]:
@@ -144,6 +154,7 @@ _BUILDERS: Mapping[str, Callable[[Reading], tuple[FeedForward | None, ...]]] = {
     "nemotron": _nemotron,
     "nas": _nas,
     "lfm2": _lfm2,
+    "hashed": _hashed,
     "paired": lambda r: (None, _dense(r, r.keys.size("width"))) * (r.depth // 2),
     "none": lambda r: (None,) * r.depth,
 }

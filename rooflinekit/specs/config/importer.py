@@ -183,12 +183,14 @@ def _layers(r: Reading) -> tuple[Layer, ...]:
     norms = r.value(family.norms)
     norms = norms if norms is None else r.number(norms)
     parallel = r.is_set(family.parallel)
-    pairs = list(zip(mixers(r), feed_forwards(r), strict=True))
-    kinds: dict[tuple[Mixer | None, FeedForward | None], Layer] = {}
-    for mixer, ffn in dict.fromkeys(pairs):
+    streams, block = r.number(family.streams), r.keys.maybe(family.sources) if family.sources else None
+    sources = [1 + layer // block if block else 0 for layer in range(r.depth)]
+    parts = list(zip(mixers(r), feed_forwards(r), sources, strict=True))
+    kinds: dict[tuple[Mixer | None, FeedForward | None, int], Layer] = {}
+    for mixer, ffn, sums in dict.fromkeys(parts):
         count = (mixer is not None) + (ffn is not None) if norms is None else norms * (ffn is not None)
-        kinds[mixer, ffn] = Layer(mixer, ffn, norm=r.norm, norms=count, parallel=parallel)
-    return tuple(kinds[pair] for pair in pairs)
+        kinds[mixer, ffn, sums] = Layer(mixer, ffn, r.norm, count, parallel, streams, sums)
+    return tuple(kinds[part] for part in parts)
 
 
 def _dtype(r: Reading) -> Dtype:

@@ -27,6 +27,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "expert_width": ("moe_intermediate_size", "expert_intermediate_size"),
     "shared_experts": ("n_shared_experts", "num_shared_experts"),
     "shared_width": ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
+    "latent": ("moe_latent_size", "routed_expert_hidden_size"),
     "ssm_expand": ("mamba_expand", "expand"),
     "dt_rank": ("mamba_dt_rank", "time_step_rank"),
     "ssm_heads": ("mamba_num_heads", "mamba_n_heads"),

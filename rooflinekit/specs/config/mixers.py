@@ -9,6 +9,7 @@ from typing import Any
 from rooflinekit.model.types.errors import ArchitectureError, SpecError
 from rooflinekit.model.types.model import (
     Attention,
+    CompressedAttention,
     GatedConvolution,
     GatedDeltaNet,
     Indexer,
@@ -130,6 +131,8 @@ def _latent(r: Reading) -> tuple[Mixer, ...]:
         nope_dim=keys.size("qk_nope_head_dim"),
         rope_dim=keys.size("qk_rope_head_dim"),
         v_dim=keys.size("v_head_dim"),
+        gated=r.is_set(r.family.attention_gate),
+        rotary=r.is_set(r.family.rotary),
     )
     top_k = keys.maybe("index_topk")
     if top_k is None:
@@ -147,12 +150,70 @@ def _latent(r: Reading) -> tuple[Mixer, ...]:
     return tuple(shared if kind == "shared" else own for kind in types or ["full"] * r.depth)
 
 
+def _compressed(r: Reading) -> tuple[Mixer, ...]:
+    """DeepSeek-V4: `compress_ratios` (4: picked by an indexer, 128, 0: a window alone), or `layer_types`, say which."""
+    keys = r.keys
+    keys.maybe("kv_heads")  # one key for all heads, whatever it says
+    mixer = CompressedAttention(
+        heads=keys.size("heads"),
+        head_dim=(head_dim := keys.size("head_dim")),
+        q_rank=keys.size("q_lora_rank"),
+        rope_dim=keys.size("qk_rope_head_dim", head_dim // 8 or 1),
+        out_groups=keys.size("o_groups"),
+        out_rank=keys.size("o_lora_rank"),
+        window=keys.size("window"),
+        ratio=0,
+    )
+    r.check_multiple(mixer.heads, "attention heads", mixer.out_groups, "groups of results")
+    indexer = Indexer(
+        heads=keys.size("index_n_heads"), head_dim=keys.size("index_head_dim"), top_k=keys.size("index_topk")
+    )
+    rates = keys.child("compress_rates")
+    known = {name: rates.size(name, ratio) if ratio else 0 for name, ratio in _RATIOS.items()}
+    ratios = keys.entries("compress_ratios", None, tuple(known.values()))  # those of draft layers come last
+    types = [] if ratios else keys.entries("layer_types", r.depth, tuple(known), required=True)
+    ratios = ratios or [known[kind] for kind in types]
+    if len(ratios) < r.depth:
+        raise SpecError(f"{keys.at('compress_ratios')} has {len(ratios)} entries for {r.depth} layers")
+    picked = known["compressed_sparse_attention"]
+    kinds = {n: replace(mixer, ratio=n, indexer=indexer if n == picked else None) for n in known.values()}
+    return tuple(kinds[ratio] for ratio in ratios[: r.depth])
+
+
+_RATIOS = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+
+
+def _picked(r: Reading) -> tuple[Mixer, ...]:
+    """MiniMax-M3: in some layers an indexer picks blocks of keys for each query; its index heads give no values."""
+    keys, base, section = r.keys, _base_attention(r), r.keys.child("sparse_attention_config")
+    types = keys.entries("layer_types", r.depth, ("full_attention", "minimax_m3_sparse"))
+    sparse = [kind != "full_attention" for kind in types]
+    sparse = sparse or [bool(flag) for flag in section.entries("sparse_attention_freq", r.depth, (0, 1), required=True)]
+    for key in ("sparse_init_block", "sparse_local_block"):  # among the picked ones whatever their scores
+        section.maybe(key, least=0)
+    section.word("sparse_score_type", "max", ("max",))
+    if not section.flag("use_sparse_attention", True):
+        sparse = [False] * r.depth
+    section.entries("sparse_disable_index_value", r.depth, (0, 1))
+    without = section.config.get("sparse_disable_index_value") or sparse
+    if any(picks and not bare for picks, bare in zip(sparse, without, strict=True)):
+        section.refuse("sparse_disable_index_value", "has index heads with values, which are not known")
+    indexer = Indexer(
+        heads=keys.size("index_n_heads"),
+        head_dim=keys.size("index_head_dim"),
+        top_k=keys.size("index_topk_blocks") * keys.size("index_block_size"),
+        wide=True,
+        normed=True,
+    )
+    return tuple(replace(base, indexer=indexer) if picks else base for picks in sparse)
+
+
 def _hybrid(r: Reading) -> tuple[Mixer | None, ...]:
     """Softmax attention in some layers, a recurrence in the others; by blocks where the config lists those."""
     recurrence = _RECURRENCES[r.family.recurrence](r)
     if r.family.attends == "never":
         return (recurrence,) * r.depth
-    attention = _base_attention(r)
+    attention = _latent(r)[0] if r.keys.has("kv_lora_rank") else _base_attention(r)
     if r.blocks:
         blocks: dict[str, Mixer] = {"mamba": recurrence, "attention": attention}
         return tuple(blocks.get(block) for block in r.blocks)
@@ -181,10 +242,25 @@ def _by_place(r: Reading) -> list[bool]:
     return [layer in listed for layer in range(r.depth)]
 
 
+def _by_number(r: Reading) -> list[bool]:
+    """Kimi-Linear: the layers that `linear_attn_config` numbers from one, else as `layer_types` says."""
+    section = r.keys.child("linear_attn_config")
+    if not section.config:
+        return _by_type(r)
+    numbers: dict[int, str] = {}
+    for key in ("full_attn_layers", "kda_layers"):
+        listed = section.entries(key, required=True)
+        numbers |= {section.whole(f"{key}[{n}]", layer, 1, r.depth): key for n, layer in enumerate(listed)}
+    if len(numbers) < r.depth:
+        raise SpecError(f"{section.at('kda_layers')} and full_attn_layers name {len(numbers)} of {r.depth} layers")
+    return [numbers[layer] == "full_attn_layers" for layer in range(1, r.depth + 1)]
+
+
 _ATTENDS: Mapping[str, Callable[[Reading], list[Any]]] = {
     "types": _by_type,
     "period": _by_period,
     "places": lambda r: _by_type(r) if r.keys.has("layer_types") else _by_place(r),
+    "numbers": _by_number,
     "listed": lambda r: r.keys.entries("attn_type_list", r.depth, (0, 1), required=True),  # MiniMax: 1 for softmax
 }
 
@@ -200,6 +276,12 @@ def _delta(r: Reading) -> GatedDeltaNet:
     )
     r.check_multiple(linear.value_heads, "linear value heads", linear.key_heads, "key heads")
     return linear
+
+
+def _kimi(r: Reading) -> GatedDeltaNet:
+    linear = _delta(r)
+    whole = r.keys.flag("linear_attn_config.use_full_rank_gate", False)
+    return replace(linear, decay_rank=linear.key_dim, gate_rank=0 if whole else linear.value_dim)
 
 
 def _lightning(r: Reading) -> LightningAttention:
@@ -250,6 +332,7 @@ def _convolution(r: Reading) -> GatedConvolution:
 
 _RECURRENCES: Mapping[str, Callable[[Reading], Mixer]] = {
     "delta": _delta,
+    "kimi": _kimi,
     "lightning": _lightning,
     "mamba": _mamba,
     "mamba2": _mamba2,
@@ -339,6 +422,8 @@ def nas_blocks(r: Reading, part: str, key: str) -> Iterator[tuple[Keys, Any]]:
 _BUILDERS: Mapping[str, Callable[[Reading], tuple[Mixer | None, ...]]] = {
     "softmax": _softmax,
     "latent": _latent,
+    "compressed": _compressed,
+    "picked": _picked,
     "hybrid": _hybrid,
     "gemma4": _gemma4,
     "mimo": _mimo,

@@ -15,7 +15,14 @@ from typing import Any
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError, SpecError, nearest
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.model import DenseFFN, LatentAttention, Layer, MixtureOfExperts, WeightFormats
+from rooflinekit.model.types.model import (
+    CompressedAttention,
+    DenseFFN,
+    LatentAttention,
+    Layer,
+    MixtureOfExperts,
+    WeightFormats,
+)
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, shown
 
@@ -33,6 +40,7 @@ _MODELOPT = {
 _MODELOPT_WIDE = ("FP8_PB_WO", "W4A16_AWQ", "W4A16_NVFP4", "W8A16")  # activations stay in 16 bit
 _GROUPS = {None: Dtype.INT4, 128: Dtype.INT4, 64: Dtype.INT4_G64, 32: Dtype.INT4_G32}
 _CACHES = (Dtype.FP8, Dtype.INT8, Dtype.INT4, Dtype.NVFP4)
+_EXPERTS = ("fp8", "fp4")
 _SKIP_LISTS = ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules", "ignored_layers")
 
 _DECODER = r"^(?:model\.|language_model\.|backbone\.|transformer\.|decoder\.)*(?:h\.|layers\.|(?=lm_head))"
@@ -42,7 +50,7 @@ _NESTED = r"[*+}][^()]*\)[*+{]"
 _UP_DOWN = ("gate_proj", "up_proj", "down_proj")
 _BLOCKS = ("mlp", "feed_forward", "block_sparse_moe", "mixer")
 _FUSED = ("self_attn.qkv_proj", "self_attention.query_key_value", "attn.c_attn")
-_SOFTMAX_OUT = ("self_attn.o_proj", "self_attention.dense", "attn.c_proj", "mixer.o_proj")
+_SOFTMAX_OUT = ("self_attn.o_proj", "self_attn.o_b_proj", "self_attention.dense", "attn.c_proj", "mixer.o_proj")
 _STATE_IN = ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mixer.in_proj", "mamba.in_proj", "conv.in_proj")
 _STATE_OUT = ("linear_attn.out_proj", "mixer.out_proj", "mamba.out_proj", "conv.out_proj")
 
@@ -57,7 +65,7 @@ _MODULES: dict[str, list[tuple[str, ...]]] = {
     "latent": [
         ("self_attn.q_a_proj", "self_attn.q_proj"),
         ("self_attn.q_b_proj", "self_attn.q_proj"),
-        ("self_attn.kv_a_proj_with_mqa",),
+        ("self_attn.kv_a_proj_with_mqa", "self_attn.kv_proj"),
         ("self_attn.kv_b_proj",),
     ],
     "state": [_STATE_IN],
@@ -152,7 +160,7 @@ def read_formats(r: Reading, dtype: Dtype, layers: Sequence[Layer], quant_config
 
     Raises DtypeError for a method or format that is not known, SpecError for a value that cannot be.
     """
-    keys = _quantization_keys(r.keys, quant_config)
+    keys, narrow = _quantization_keys(r.keys, quant_config), r.keys.word("expert_dtype", "fp8", _EXPERTS)
     if keys is None:
         return Formats(WeightFormats.uniform(dtype))
     method = keys.word("quant_method", "modelopt" if keys.has("quant_algo") else "")
@@ -169,6 +177,8 @@ def read_formats(r: Reading, dtype: Dtype, layers: Sequence[Layer], quant_config
             f"{keys.at('quant_method')} = {method} quantises no module of this model: its lists name none of them, or "
             "all as left out; mend them, or leave the section out to cost the checkpoint as it was before"
         )
+    if keys.word("expert_dtype", narrow, _EXPERTS) == "fp4":
+        formats = replace(formats, experts=Dtype.MXFP4)  # DeepSeek-V4: one power of two for each 32 weights
     return Formats(formats, _cache_format(keys), scheme.weight_only)
 
 
@@ -368,8 +378,8 @@ def _modules(layer: Layer, own: Mapping[str, str]) -> Iterator[tuple[str, tuple[
     """The linear layers of a block: the kind of each, and the names it may go by; `own`: where the class keeps some."""
     mixer, ffn = layer.mixer, layer.ffn
     if mixer is not None:
-        latent = isinstance(mixer, LatentAttention)
-        softmax = latent or mixer.kind in ("mha", "gqa", "mqa", "lightning")
+        latent = isinstance(mixer, LatentAttention | CompressedAttention)
+        softmax = latent or mixer.kind in ("mha", "gqa", "mqa", "lightning", "kda")
         names = _MODULES["latent" if latent else "softmax" if softmax else "state"]
         yield from (("attention", spellings) for spellings in names)
         yield "attention_output", _SOFTMAX_OUT if softmax else _STATE_OUT

@@ -28,7 +28,7 @@ _STRUCTURAL = (
 )
 #: Keys that look structural but name training, decoding, precision or scaling options, which change no cost.
 _HARMLESS = (
-    r"dropout|pdrop|layerdrop|eps$|epsilon|_init|^init|_token_id|_token_index|token_ids|_loss|_coef$|_std$|_scale$|"
+    r"dropout|pdrop|layerdrop|eps$|epsilon|_init|^init|_token_id|_token_index|token_ids|_loss|_coef$|_std$|_scale$|_lower_bound$|"
     r"_(?:alpha|beta)$|rope|rotary|softcap|multiplier|jitter|noise|^output_|^summary_|^_attn|_implementation$|auto_map|"
     r"softmax_in_fp32|quantiz|processor|projector|image|vision|video|audio"
 )
