@@ -478,7 +478,8 @@ def _joined_heads(on: Scene, block: Any) -> Stop:
 
 _KINDS: Mapping[type, Callable[..., Stops]] = {
     AttentionCore: _core, BatchedLinear: _absorbed, ChosenCore: _chosen, Collective: _collective,
-    ContextExchange: _exchanged, ContextShare: _core, Elementwise: _pass, Embedding: _embedding, Experts: _experts, IndexScores: _indexed,
+    ContextExchange: _exchanged, ContextShare: _core,
+    Elementwise: _pass, Embedding: _embedding, Experts: _experts, IndexScores: _indexed,
     KVAppend: _append, LatentCore: _core, LatentUpProjection: _up_projected, Linear: _linear, Sampling: _sampling,
     ShortConvolution: _convolution, StateUpdate: _recurrence,
 }  # fmt: skip
