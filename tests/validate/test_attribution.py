@@ -16,8 +16,17 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.time import KernelTime
-from rooflinekit.validate.attribution import Event, Line, Spent, attribute, causes, class_of, classes, missed
-from rooflinekit.validate.profile_step import read_trace
+from rooflinekit.validate.attribution import (
+    Event,
+    Line,
+    Spent,
+    attribute,
+    causes,
+    class_of,
+    classes,
+    missed,
+    read_trace,
+)
 
 
 def launched(name: str, told: float, start: float, end: float, number: int) -> list[Event]:

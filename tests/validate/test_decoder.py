@@ -19,6 +19,7 @@ from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.specs import load_model
 from rooflinekit.validate import model_run, suite
 from rooflinekit.validate.attention import Pattern, Room
+from rooflinekit.validate.attribution import profile_step
 from rooflinekit.validate.checks_model import TINY
 from rooflinekit.validate.compare_model import (
     as_launched,
@@ -32,7 +33,6 @@ from rooflinekit.validate.decoder import Decoder, build
 from rooflinekit.validate.device import open_device
 from rooflinekit.validate.model_run import compiled, open_bench, thinned
 from rooflinekit.validate.points import GRID, Point, remaining, spread_layers
-from rooflinekit.validate.profile_step import profile_step
 from rooflinekit.validate.record import FILE, Recorder, header
 
 CPU = torch.device("cpu")
