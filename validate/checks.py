@@ -32,7 +32,7 @@ def run_checks(
     place = torch.device(device)
     trial = Trial(place, dtype or (torch.bfloat16 if place.type == "cuda" else torch.float32), seed)
     results: list[CheckResult] = []
-    with torch.inference_mode(), _single_thread(), _full_fp32():
+    with torch.inference_mode(), _as_checked():
         for check in CHECKS if checks is None else checks:
             if progress is not None:
                 progress(check.__name__)
@@ -48,22 +48,13 @@ def _results(check: Check, trial: Trial) -> Iterator[CheckResult]:
 
 
 @contextmanager
-def _single_thread() -> Iterator[None]:
-    """The tensors are tiny: threads would only wait for each other."""
-    threads = torch.get_num_threads()
+def _as_checked() -> Iterator[None]:
+    """One thread, as the tensors are tiny; no TF32, as tolerances are those of fp32 products."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@contextmanager
-def _full_fp32() -> Iterator[None]:
-    """No TF32: the tolerances are those of fp32 products."""
-    precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
         yield
     finally:
+        torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -47,10 +45,9 @@ def _together(device: Device, gpus: int, kinds: tuple[str, ...], sizes: list[int
     row = {"op": table, "backend": backend, "gpus": gpus, "dtype": device.dtype}
     name = "collective" if device.is_cuda else "kind"
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "samples.json"
         try:
-            mp.spawn(_worker, (device.torch.type, gpus, kinds, sizes, str(out), _free_port()), nprocs=gpus, join=True)
-            measured = json.loads(out.read_text(encoding="ascii"))
+            mp.spawn(_worker, (device.torch.type, gpus, kinds, sizes, folder), nprocs=gpus, join=True)
+            measured = json.loads(Path(folder, "samples.json").read_text(encoding="ascii"))
         except Exception as error:
             detail = f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}"
             yield {**row, name: kinds[0], "bytes": 0, "status": "failed", "detail": detail}
@@ -62,27 +59,21 @@ def _together(device: Device, gpus: int, kinds: tuple[str, ...], sizes: list[int
         yield {**row, name: kind, "bytes": size, **own, "launch": mode, **timed}
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 def _worker(  # noqa: PLR0913, PLR0917 - as spawn passes them
-    rank: int, device: str, world: int, kinds: tuple[str, ...], sizes: list[int], out: str, port: int
+    rank: int, device: str, world: int, kinds: tuple[str, ...], sizes: list[int], folder: str
 ) -> None:
-    """One rank: every kind, mode and size; the first rank writes all samples down [s]."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    """One rank: every kind, mode and size; ranks meet in the folder, and the first writes all samples down [s]."""
     place = torch.device(device, rank if device == "cuda" else None)
     if device == "cuda":
         torch.cuda.set_device(place)
     else:
         torch.set_num_threads(1)
-    dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=rank, world_size=world)
+    meet = f"file://{folder}/meet"
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", init_method=meet, rank=rank, world_size=world)
     modes = ("graph", "eager") if device == "cuda" else ("eager",)
     measured = [(kind, mode, n, measure(kind, mode, n, place)) for kind in kinds for mode in modes for n in sizes]
     if rank == 0:
-        Path(out).write_text(json.dumps(measured), encoding="ascii")
+        Path(folder, "samples.json").write_text(json.dumps(measured), encoding="ascii")
     dist.destroy_process_group()
 
 

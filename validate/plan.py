@@ -186,8 +186,4 @@ def kernel_cases(model: str, device: Device, rates: Rates, extent: Extent) -> li
     turns = [[case for shape in each for case in call(*shape, device)] for call, each in families]
     for family in turns:
         random.Random(0).shuffle(family)  # warming up and drifting clocks would else look like an effect of the size
-    return _unique(case for turn in zip_longest(*turns) for case in turn if case is not None)
-
-
-def _unique(cases: Iterable[Case]) -> list[Case]:
-    return list({case.key: case for case in cases}.values())
+    return list({case.key: case for turn in zip_longest(*turns) for case in turn if case is not None}.values())

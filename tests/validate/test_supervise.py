@@ -191,11 +191,12 @@ from rooflinekit.validate.plan import Extent
 suite.EXTENTS = {("cpu", "quick"): Extent((1,), (8,), (1,), 1, (1e-9, 1e-6), 256)}
 suite._SECONDS = {"quick": 0.0}
 suite.kernel_cases = lambda *plan, whole=suite.kernel_cases: [case for case in whole(*plan) if case.bytes < 4e6][:12]
-suite.all_reduce_rows = lambda device, quick: iter(())
+suite.collective_rows = lambda device, quick: iter(())
 timing._REPEATS = (1, 1)
 ceilings._gemm_sizes = lambda device, quick: (128,)
 ceilings.LARGEST = {"cpu": 16}
 suite._run_model = lambda run: True
+worker.CHECKS = worker.CHECKS[:2]
 sys.exit(worker.main())
 """
 
