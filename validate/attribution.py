@@ -23,7 +23,7 @@ from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.types.kernel import Family, Kernel
 
 __all__ = [
-    "CAUSES", "CLASSES", "Event", "Line", "Spent", "attribute", "causes", "class_of", "classes", "missed",
+    "CAUSES", "CLASSES", "Event", "Line", "Spent", "attribute", "causes", "class_of", "classes",
     "profile_step", "read_trace",
 ]  # fmt: skip
 
@@ -221,12 +221,3 @@ def _compute_share(name: str, step: StepTime) -> float:
     whole = sum(float(timed.expected) for timed in ours)
     bound = sum(float(timed.expected) for timed in ours if float(timed.compute) > float(timed.memory))
     return bound / whole if whole else 0.0
-
-
-def missed(lines: Iterable[Line]) -> list[Line]:
-    """What explains most of the difference first.
-
-    >>> [line.what for line in missed([Line("compute", 9.0, 8.0), Line("host", 5.0, 0.0), Line("memory", 2.0, 4.0)])]
-    ['host', 'memory', 'compute']
-    """
-    return sorted(lines, key=lambda line: -abs(line.missed_us))

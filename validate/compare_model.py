@@ -11,7 +11,7 @@ from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.units import format_time
 from rooflinekit.report.table import aligned
-from rooflinekit.validate.attribution import Line, Spent, causes, classes, missed
+from rooflinekit.validate.attribution import Line, Spent, causes, classes
 from rooflinekit.validate.points import Point, spread_layers
 
 __all__ = ["Compared", "as_launched", "breakdown_table", "compare_model", "comparison_table", "explain", "model_report"]
@@ -133,7 +133,7 @@ def model_report(rows: Sequence[Mapping[str, Any]], gpu: str, calibration: str |
     lines = comparison_table(list(compare_model(rows, gpu, calibration)))
     for row in {row["phase"]: row for row in reversed(rows)}.values():
         by_cause, by_class = explain(row, gpu, calibration)
-        first = missed(by_cause)[0]
+        first = max(by_cause, key=lambda line: abs(line.missed_us))
         lines += [
             "", f"{row['phase']} {row['batch']} x {row['context']}, {row['mode']}, under the profiler; "
             f"missed most: {first.what} ({_signed(first.missed_us)})",

@@ -43,20 +43,20 @@ hold these steps and those of the end, where sequences finish one by one; their 
 """
 PROFILED = 3
 """Points of which one step is profiled: the first ones, of both phases."""
-_SHARE = 0.85
-"""Of the GPU's memory, for the engine."""
+_SHARE, _LONGEST = 0.85, 8192
+"""Of the GPU's memory, for the engine; tokens that a sequence may have: longer ones need long prompts to be filled."""
 
 Served = Callable[[list[list[int]], int], object]
 """An engine that answers prompts of token ids, all at once, with so many tokens each; it returns with the last one."""
 
 
-def _vllm(folder: str, longest: int) -> Served:
+def _vllm(folder: str) -> Served:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the profiler sees kernels of this process alone
     from vllm import LLM, SamplingParams  # noqa: PLC0415
 
     engine = LLM(
         model=folder, load_format="dummy", skip_tokenizer_init=True, enable_prefix_caching=False,
-        max_model_len=longest, gpu_memory_utilization=_SHARE,
+        max_model_len=_LONGEST, gpu_memory_utilization=_SHARE,
         compilation_config={"cudagraph_capture_sizes": sorted({point.batch for point in GRID["cuda"]})},
     )  # fmt: skip
 
@@ -67,19 +67,19 @@ def _vllm(folder: str, longest: int) -> Served:
     return generate
 
 
-def _sglang(folder: str, longest: int) -> Served:
+def _sglang(folder: str) -> Served:
     import sglang  # noqa: PLC0415
 
     engine = sglang.Engine(
         model_path=folder, load_format="dummy", skip_tokenizer_init=True, disable_radix_cache=True,
-        context_length=longest, mem_fraction_static=_SHARE,
+        context_length=_LONGEST, mem_fraction_static=_SHARE,
     )  # fmt: skip
     return lambda prompts, count: engine.generate(
         input_ids=prompts, sampling_params={"max_new_tokens": count, "ignore_eos": True, "temperature": 0.0}
     )
 
 
-_KINDS: dict[str, Callable[[str, int], Served]] = {"vllm": _vllm, "sglang": _sglang}
+_KINDS: dict[str, Callable[[str], Served]] = {"vllm": _vllm, "sglang": _sglang}
 
 
 def present() -> dict[str, str]:
@@ -87,9 +87,9 @@ def present() -> dict[str, str]:
     return {engine: version for engine in _KINDS if (version := version_of(engine))}
 
 
-def engine_points(longest: int = 8192) -> tuple[Point, ...]:
-    """The grid of B and T, without contexts that need long prompts to be filled."""
-    return tuple(point for point in GRID["cuda"] if point.context + _LEAD + _NEW <= longest)
+def engine_points() -> tuple[Point, ...]:
+    """The grid of B and T, without the longest contexts."""
+    return tuple(point for point in GRID["cuda"] if point.context + _LEAD + _NEW <= _LONGEST)
 
 
 def key_of_step(engine: str, model: str, point: Point) -> str:
@@ -97,7 +97,7 @@ def key_of_step(engine: str, model: str, point: Point) -> str:
     return f"serving {engine} {model} {point.phase} {point.batch} {point.context}"
 
 
-def open_engine(engine: str, model: str, folder: Path, longest: int = 8192) -> EngineBench:
+def open_engine(engine: str, model: str, folder: Path) -> EngineBench:
     """Start an engine on the model's config.json.
 
     Raises InputError where the engine is not installed.
@@ -105,7 +105,7 @@ def open_engine(engine: str, model: str, folder: Path, longest: int = 8192) -> E
     version = present().get(engine)
     if version is None:
         raise InputError(f"{engine} is not installed beside this PyTorch")
-    served = _KINDS[engine](str(config_folder(model, folder)), longest)
+    served = _KINDS[engine](str(config_folder(model, folder)))
     return EngineBench(engine, version, model, load_model(model).value.depth, served)
 
 

@@ -18,7 +18,7 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.kernel import AttentionShape, GemmShape, Kernel
+from rooflinekit.model.types.kernel import AttentionShape, GemmShape
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.validate import attention_kernels, elementwise, matrix_kernels
@@ -26,7 +26,7 @@ from rooflinekit.validate.attention_kernels import Heads
 from rooflinekit.validate.case import Case
 from rooflinekit.validate.device import Device
 
-__all__ = ["EXTENTS", "Extent", "Rates", "kernel_cases", "model_kernels", "plan_shapes", "stratified"]
+__all__ = ["EXTENTS", "Extent", "Rates", "kernel_cases", "plan_shapes", "stratified"]
 
 _HALF_DECADE = math.log(10.0) / 2.0
 
@@ -100,19 +100,13 @@ def stratified(
     return [one for _, held in sorted(strata.items()) for one in chance.sample(held, min(each, len(held)))]
 
 
-def model_kernels(name: str, dtype: str, batch: Batch) -> list[Kernel]:
-    """The kernels of one step of a model, all in one format; no accelerator decides about shapes."""
-    chosen = parse_dtype(dtype)
-    deployment = Deployment(weights=chosen, activations=chosen, kv=chosen)
-    return make_plan(load_model(name).value, deployment, System.of(load_accelerator("h100-sxm").value), None).kernels(
-        batch
-    )
-
-
 def plan_shapes(model: str, dtype: str, rates: Rates, extent: Extent) -> dict[str, list[Shape]]:
     """By kernel, as its cases take them: a model's own shapes over tokens and contexts of the extent, then the grid."""
-    own, spec = model_kernels(model, dtype, Batch.decode(1.0, 2.0)), load_model(model).value
-    size, seconds = parse_dtype(dtype).bytes, rates.seconds
+    spec, anywhere = load_model(model).value, System.of(load_accelerator("h100-sxm").value)  # it decides no shape
+    chosen = parse_dtype(dtype)
+    deployment = Deployment(weights=chosen, activations=chosen, kv=chosen)
+    own = make_plan(spec, deployment, anywhere, None).kernels(Batch.decode(1.0, 2.0))
+    size, seconds = chosen.bytes, rates.seconds
     tokens, contexts, batches = extent.tokens, extent.contexts, extent.batches
     attention = [k.shaped(AttentionShape) for k in own if k.family == "attention_decode" and k.name != "index_scores"]
     heads = list(dict.fromkeys(Heads(int(s.heads), int(s.kv_heads), int(s.head_dim)) for s in attention))

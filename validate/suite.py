@@ -19,7 +19,7 @@ from rooflinekit.validate.collective import collective_rows
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.engine_run import PROFILED, engine_points, key_of_step, open_engine, present
 from rooflinekit.validate.model_run import open_bench
-from rooflinekit.validate.plan import EXTENTS, Extent, Rates, kernel_cases
+from rooflinekit.validate.plan import EXTENTS, Rates, kernel_cases
 from rooflinekit.validate.points import remaining
 from rooflinekit.validate.timing import LONG, UncapturableError, summary, sustained, time_work
 
@@ -69,7 +69,6 @@ class Run:
     recorder: Rows
     deadline: float
     say: Callable[[str, int, int], None] = lambda name, number, of: None  #: what starts, its number, of how many
-    extent: Extent | None = None  #: other than the suite's own
     eager: frozenset[str] = frozenset()  #: kernels that no graph can hold
     wrong: Mapping[str, str] = field(default_factory=dict)  #: kernels that failed their check, and how
 
@@ -188,7 +187,7 @@ def _run_kernels(run: Run) -> bool:
     rates = _rates(run)
     if rates is None:
         return False
-    extent = run.extent or EXTENTS["cuda" if run.device.is_cuda else "cpu", run.size]
+    extent = EXTENTS["cuda" if run.device.is_cuda else "cpu", run.size]
     return run_cases(run, kernel_cases(run.model, run.device, rates, extent))
 
 
