@@ -138,11 +138,11 @@ def plan_shapes(model: str, dtype: str, rates: Rates, extent: Extent) -> dict[st
             B * H * 320.0 * S * S, size * B * S * H * 640.0), times=2),
         "latent_decode": even(product((16, 32, 128), batches, contexts), lambda H, B, T: seconds(
             2.0 * B * H * 1088.0 * T, size * B * T * 576.0)),
-        "norm": list(product(tokens, widths)),
+        "norm": list(product(tokens, widths, (spec.final_norm,))),
         "rope": [(n, *h) for n in tokens for h in layouts[::2]],
         "swiglu": list(product(tokens, (blocks[0].width if blocks else 4 * spec.hidden, 2048, 4096, 14336))),
         "embedding": list(product(tokens, widths[:7], (min(spec.vocab, 32000),))),
-        "append": [(n, h.K, h.d) for n in tokens for h in layouts],
+        "append": [(n, h.K, h.d, dtype) for n in tokens for h in layouts],
         "sampling": list(product(batches, (spec.vocab, 8000, 32000, 64000, 128256))),
     }  # fmt: skip
 
@@ -155,28 +155,27 @@ def _products(extent: Extent) -> Sequence[Shape]:
     return [(m, chance.choice(sides), chance.choice(sides)) for m in extent.tokens for _ in range(200)]
 
 
+_CASES: dict[str, Callable[..., Iterable[Case]]] = {
+    "gemm": matrix_kernels.gemm_cases, "experts": matrix_kernels.expert_cases,
+    "prefill": attention_kernels.prefill_cases, "decode": attention_kernels.decode_cases,
+    "varlen": attention_kernels.varlen_cases, "latent_prefill": attention_kernels.latent_prefill_cases,
+    "latent_decode": attention_kernels.latent_decode_cases, "norm": elementwise.norm_cases,
+    "rope": elementwise.rope_cases, "swiglu": elementwise.swiglu_cases, "embedding": elementwise.embedding_cases,
+    "append": elementwise.append_cases, "sampling": elementwise.sampling_cases,
+}  # fmt: skip
+
+
 def kernel_cases(model: str, device: Device, rates: Rates, extent: Extent) -> list[Case]:
     """Every kernel at its shapes without repetitions, the families in turn; GEMMs have two turns.
 
     The model's format in full, narrower ones where the device has units for them.
     """
-    shapes = plan_shapes(model, device.dtype, rates, extent)
-    attend, between = attention_kernels, elementwise
-    norm = load_model(model).value.final_norm
-    formats = (device.dtype, "fp8") if device.is_cuda else (device.dtype,)
-    products = [[(*each, dtype) for each in shapes["gemm"]] for dtype in formats]
-    families: list[tuple[Callable[..., Iterable[Case]], Iterable[Shape]]] = [
-        (matrix_kernels.gemm_cases, products[0][::2]), (matrix_kernels.gemm_cases, products[0][1::2]),
-        *((matrix_kernels.gemm_cases, narrow) for narrow in products[1:]),
-        *((call, [(*each, device.dtype) for each in shapes[name]]) for name, call in {
-            "experts": matrix_kernels.expert_cases, "prefill": attend.prefill_cases, "decode": attend.decode_cases,
-            "varlen": attend.varlen_cases, "latent_prefill": attend.latent_prefill_cases,
-            "latent_decode": attend.latent_decode_cases, "rope": between.rope_cases, "swiglu": between.swiglu_cases,
-            "embedding": between.embedding_cases, "sampling": between.sampling_cases,
-        }.items()),
-        (between.norm_cases, [(*each, norm, device.dtype) for each in shapes["norm"]]),
-        (between.append_cases, [(*each, kv, device.dtype) for kv in formats for each in shapes["append"]]),
-    ]  # fmt: skip
+    dtype, shapes = device.dtype, plan_shapes(model, device.dtype, rates, extent)
+    gemm, *others = ((_CASES[name], [(*shape, dtype) for shape in each]) for name, each in shapes.items())
+    families = [(gemm[0], gemm[1][::2]), (gemm[0], gemm[1][1::2]), *others]
+    if device.is_cuda:
+        families += [(gemm[0], [(*shape, "fp8") for shape in shapes["gemm"]])]
+        families += [(elementwise.append_cases, [(*shape[:-1], "fp8", dtype) for shape in shapes["append"]])]
     turns = [[case for shape in each for case in call(*shape, device)] for call, each in families]
     for family in turns:
         random.Random(0).shuffle(family)  # warming up and drifting clocks would else look like an effect of the size
