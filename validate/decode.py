@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.validate import vllm_ops
-from rooflinekit.validate.attend import attend
+from rooflinekit.validate.attention import attend
 from rooflinekit.validate.case import Case, Work, normal, shuffled
 from rooflinekit.validate.device import Device, version_of
 from rooflinekit.validate.prefill import Heads

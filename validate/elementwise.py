@@ -16,11 +16,11 @@ from torch import Tensor
 
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.validate import vllm_ops
+from rooflinekit.validate.attention import positions, rotate
 from rooflinekit.validate.case import Call, Case, Work, fused, normal, shuffled
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.feedforward import activate
 from rooflinekit.validate.gemm import quantise
-from rooflinekit.validate.positions import positions, rotate
 
 __all__ = [
     "append", "append_cases", "embedding_cases", "layer_norm", "norm_cases", "rms_norm", "rope", "rope_cases",

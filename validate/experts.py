@@ -17,7 +17,7 @@ from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.validate import vllm_ops
 from rooflinekit.validate.case import Case, Work, normal
 from rooflinekit.validate.device import Device
-from rooflinekit.validate.feedforward import activate, grouped_matmul, route
+from rooflinekit.validate.feedforward import route, run_experts
 
 __all__ = ["balanced", "expert_cases", "mixture"]
 
@@ -75,10 +75,5 @@ def balanced(x: Tensor, E: int, k: int) -> tuple[Tensor, Tensor]:
 
 def mixture(x: Tensor, router: Tensor, inner: Tensor, outer: Tensor, k: int) -> Tensor:
     """Tokens x [N, D], router [D, E], inner [E, D, 2F] (gate, up), outer [E, F, D] -> [N, D]."""
-    share, chosen = route(x @ router, k)  # both [N, k]
-    expert, order = chosen.flatten().sort(stable=True)  # rows by expert, [N·k]
-    ends = torch.searchsorted(expert, torch.arange(len(inner), device=x.device), right=True)  # [E]
-    rows = order // k  # the token of each row
-    out = grouped_matmul(activate(grouped_matmul(x[rows], inner, ends), gated=True), outer, ends)  # [N·k, D]
-    weighed = out * share.flatten()[order, None].to(out.dtype)
-    return torch.zeros_like(x).index_add_(0, rows, weighed)
+    shares, chosen = route(x @ router, k)  # both [N, k]
+    return run_experts(x, shares, chosen, inner, outer)
