@@ -39,7 +39,7 @@ def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     return torch.cat([rows @ matrix for rows, matrix in zip(groups, weight, strict=True)])
 
 
-def run_experts(  # noqa: PLR0913, PLR0917 - what a mixture is made of
+def run_experts(
     x: Tensor, shares: Tensor, chosen: Tensor, inner: Tensor, outer: Tensor, gated: bool = True,
     biases: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip

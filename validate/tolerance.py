@@ -90,8 +90,8 @@ def compare(name: str, got: Tensor, want: Tensor, tolerance: float, detail: str)
 
 def not_run(name: str, error: Exception) -> CheckResult:
     """What a check says that raised: missing where the kernel is not here, failed for any other reason."""
-    status, detail = why_not(error)
-    return CheckResult(name, False, math.nan, 0.0, f"did not run: {detail}", missing=status == "missing")
+    why = why_not(error)
+    return CheckResult(name, False, math.nan, 0.0, f"did not run: {why['detail']}", missing=why["status"] == "missing")
 
 
 def follows(name: str, drawn: Tensor, probability: Tensor) -> CheckResult:

@@ -25,9 +25,9 @@ from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, 
 from rooflinekit.specs import load_accelerator
 from rooflinekit.validate import feedforward
 from rooflinekit.validate.attention import Pattern, Room, attend
+from rooflinekit.validate.attention_kernels import packed
 from rooflinekit.validate.checks_model import TINY, tiny
 from rooflinekit.validate.decoder import Block, Decoder, LatentMixer, build
-from rooflinekit.validate.prefill import packed
 
 CPU = torch.device("cpu")
 SYSTEM = System.of(load_accelerator("h100-sxm").value)
