@@ -23,11 +23,10 @@ from rooflinekit.validate.plan import EXTENTS, Rates, kernel_cases
 from rooflinekit.validate.points import remaining
 from rooflinekit.validate.timing import LONG, UncapturableError, summary, sustained, time_work
 
-__all__ = ["BUDGETS", "MODELS", "SUITES", "DeviceFaultError", "Rows", "Run", "run_cases", "run_suite"]
+__all__ = ["BUDGETS", "MODELS", "DeviceFaultError", "Rows", "Run", "run_cases", "run_suite"]
 
 BUDGETS = {"quick": 5.0, "full": 25.0, "ceilings": 5.0, "kernels": 20.0, "model": 10.0, "engine": 15.0}
 """Minutes of each suite."""
-SUITES = tuple(BUDGETS)
 MODELS = {"cpu": "smollm2-135m", "cuda": "llama-3-8b"}
 """Whose layers are measured by default."""
 _KERNELS_END, _CEILINGS_END = 0.75, 0.3
