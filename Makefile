@@ -6,6 +6,8 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # PyTorch runs the harness and its tests. TORCH= leaves it out (its tests are then skipped); on a machine with a GPU take
 # the build for its driver, such as TORCH='torch --index-url https://download.pytorch.org/whl/cu128'.
 TORCH  ?= torch==2.13.0
+# llama.cpp's server with its HTTP front end; the test of a real server is skipped where it cannot be installed.
+LLAMACPP ?= xllamacpp
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-slow test-all test-long check lint types bench gpu gpu-report calibration report-kernels report-serving predictions catalogue reports docs notebooks figures screenshots site playground clean
@@ -125,6 +127,7 @@ $(VENV)/core.stamp: pyproject.toml | $(VENV)/bin/python
 $(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable '.[test]'
 	@test -z "$(TORCH)" || $(PIP) $(TORCH)
+	@test -z "$(LLAMACPP)" || $(PIP) $(LLAMACPP) || echo "no $(LLAMACPP): no test runs a real server"
 	@touch $(VENV)/core.stamp $@
 
 $(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python

@@ -233,15 +233,9 @@ class Plan:
 
     @property
     def costs(self) -> StepCosts:
-        """What the engine adds to kernels: nothing to the bound, and nothing on a CPU, since it was fitted on GPUs.
-
-        How the engine works (graphs, mixed steps) stays.
-        """
+        """What the engine adds to kernels: nothing to the bound; how it works (graphs, mixed steps) stays."""
         own = self.engine.costs
-        if self.calibration is None:
-            return StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors)
-        cpu = self.system.accelerator.is_cpu
-        return StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors, interval=own.interval) if cpu else own
+        return own if self.calibration else StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors)
 
     @property
     def load_ends(self) -> LoadEnds:
@@ -342,7 +336,16 @@ def make_plan(
     check_deployment(model, deployment, system)
     precision = resolve_precision(model, deployment, system.accelerator)
     operations = model_operations(model, _as_run(deployment, system), precision, system.domain_size)
-    return Plan(model, deployment, system, precision, calibration, operations, engine)
+    return Plan(model, deployment, system, precision, calibration, operations, _as_fitted(engine, system, calibration))
+
+
+def _as_fitted(engine: Engine, system: System, calibration: Calibration | None) -> Engine:
+    """The engine without costs that were fitted on GPUs, on a CPU: it has those that files of this CPU showed."""
+    accelerator, served, own = system.accelerator, calibration.served if calibration else None, engine.costs
+    if not accelerator.is_cpu or (served and (served.accelerator, served.engine) == (accelerator.name, engine.name)):
+        return engine
+    kept = StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors, interval=own.interval)
+    return replace(engine, costs=kept)
 
 
 def _as_run(deployment: Deployment, system: System) -> Deployment:
