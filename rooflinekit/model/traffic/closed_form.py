@@ -178,13 +178,15 @@ def open_loop(
 class OpenLoop:
     """Open loops of one traffic on one deployment; what is the same at every rate is worked out once.
 
-    room: places; most: requests that share steps in a full engine; knee: the rate that cannot be exceeded.
+    room: places; most: requests that share steps in a full engine; knee: the rate that cannot be exceeded; fastest:
+    the same where every step takes its datasheet bound, so that fewer requests share it.
     """
 
     flow: _Flow
     room: Numeric
     most: Numeric
     knee: Numeric
+    fastest: OpenLoop | None = None
 
     @classmethod
     def of(cls, predictor: Predictor, traffic: Traffic, known: Times | None = None, find: Find = root) -> OpenLoop:
@@ -193,15 +195,18 @@ class OpenLoop:
         if fails(room >= 1.0):
             raise no_room(predictor, traffic)
         flow = _Flow.of(predictor, traffic, known, find)
-        most = flow.full(room)
-        return cls(flow, room, most, flow.knee(most, room))
+        most, fastest = flow.full(room), None
+        if predictor.plan.calibration is not None:
+            fast = flow.at_bound()
+            fastest = cls(fast, room, most, fast.knee(most, room))
+        return cls(flow, room, most, flow.knee(most, room), fastest)
 
     def at(self, rate: Numeric) -> Loaded:
         """What users feel at a rate [1/s]."""
-        flow = self.flow
+        flow, fastest = self.flow, None if self.fastest is None else self.fastest.at(rate)
         return choose(
             rate < self.knee,
-            lambda: flow.steady(flow.sharing(self.most, rate=rate), rate, self.room, self.knee),
+            lambda: flow.steady(flow.sharing(self.most, rate=rate), rate, self.room, self.knee, fastest),
             lambda: _endless(flow.closed(self.most, self.room, self.room), rate, self.knee),
         )
 
@@ -247,6 +252,13 @@ class _Flow:
             return found
 
         return cls(predictor, traffic, known or worked_out, known, find, in_step)
+
+    def at_bound(self) -> _Flow:
+        """The same where every step takes its datasheet bound."""
+        plan = replace(self.predictor.plan, calibration=None)
+        known = self.known and (lambda sharing: self.times(sharing).at_bound())
+        fastest = replace(self.predictor, plan=plan)
+        return _Flow(fastest, self.traffic, lambda sharing: self.times(sharing).at_bound(), known, self.find)
 
     @property
     def _mixes(self) -> bool:
@@ -365,25 +377,29 @@ class _Flow:
         slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
         return self._loaded(stay, sharing, rate, rate, time, slot, burst + held, together, whole)
 
-    def steady(self, sharing: Numeric, rate: Numeric, room: Numeric, knee: Numeric) -> Loaded:
+    def steady(
+        self, sharing: Numeric, rate: Numeric, room: Numeric, knee: Numeric, fastest: Loaded | None = None
+    ) -> Loaded:
         """An open loop below its knee."""
         stay = self.stay(sharing, math.inf, False, rate)
         stay = self._waiting(stay, stay.ahead, room / maximum(rate, _NOTHING))
         slot = _slot_wait(rate / knee, room, stay.time, self.traffic)
         slot = named(slot, "slot", "for a slot (Sakasegawa 1977)", "s")
-        return self._loaded(stay, sharing, rate, knee, stay.time, slot, 0.0, 0.0 * rate)
+        return self._loaded(stay, sharing, rate, knee, stay.time, slot, 0.0, 0.0 * rate, fastest=fastest)
 
     def _loaded(  # noqa: PLR0913, PLR0917 - what both loops have
         self, stay: _Stay, sharing: Numeric, rate: Numeric, knee: Numeric, time: Numeric, slot: Numeric,
-        held: Numeric, together: Numeric, whole: Numeric = 0.0,
+        held: Numeric, together: Numeric, whole: Numeric = 0.0, fastest: Loaded | None = None,
     ) -> Loaded:  # fmt: skip
         queue = named(stay.ahead + held + slot, *_QUEUE)
         request, ends = stay.times.request, self.predictor.plan.load_ends
         e2e = named(request + time + slot, *_E2E)
-        ttft = stay.first.later(request + stay.late + queue).named(*_TTFT)
+        ttft, tpot = stay.first.later(request + stay.late + queue).named(*_TTFT), stay.tpot
+        if fastest is not None:
+            ttft, tpot = replace(ttft, bound=fastest.ttft.bound), replace(tpot, bound=fastest.tpot.bound)
         return Loaded(
             ttft=ends.moved(ttft, ends.ttft, slot / e2e),
-            tpot=ends.moved(stay.tpot, ends.tpot, slot / e2e),
+            tpot=ends.moved(tpot, ends.tpot, slot / e2e),
             e2e=e2e,
             running=named(rate * time, *_RUNNING),
             sharing=sharing,
