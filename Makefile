@@ -137,6 +137,7 @@ $(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
 $(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable '.[dev]'
 	@test -z "$(TORCH)" || $(PIP) $(TORCH)
+	@test -z "$(LLAMACPP)" || $(PIP) $(LLAMACPP) || echo "no $(LLAMACPP): no test runs a real server"
 	@touch $(VENV)/core.stamp $(VENV)/test.stamp $@
 
 $(VENV)/docs.stamp: pyproject.toml | $(VENV)/bin/python
