@@ -66,7 +66,7 @@ _QUEUE = "queue", "waiting for prompts ahead and for a slot", "s"
 _RHO = "rho", "share of the time that goes to prompts"
 _RUNNING = "E", "requests in the engine: rate x stay (Little's law)"
 
-_SETTLED = 1e-13  # relative: neighbours of the root agree
+_SETTLED = 1e-13  # relative: neighbours of the root agree, and a wait that is less is none
 _FULL = 1.0 - 1e-6  # load at which a wait is taken at most: it grows as 1/(1 − load), without end towards 1
 _NOTHING = 1e-12  # stands for none where something is divided by: a decode pool has no prompts
 
@@ -329,7 +329,9 @@ class _Flow:
         longest = self._crowded(most, minimum(users, room)).time
         stay = self.stay(sharing, users, False)
         turn = stay.exposed / (stay.turning.arriving * maximum(self._after, 1.0))
-        behind = maximum((users - 1.0) * turn - stay.times.request - stay.time, 0.0)
+        cycle = stay.times.request + stay.time
+        behind = (users - 1.0) * turn - cycle
+        behind = where(behind > _SETTLED * cycle, behind, 0.0)
         behind = named(behind, "behind", "the queue that a closed loop has where prompts fill the steps", "s")
         return self._closed(self._waiting(stay, stay.ahead + behind, longest + stay.late), sharing, users, room)
 
