@@ -118,8 +118,8 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
     if iteration.eager and costs.launch:
         launches = sum(launched(timed.kernel, costs) for timed in kernels)
         busy = named(sum((timed.expected for timed in kernels), 0.0), "busy", "time of all kernels", "s")
-        all_busy = busy, *(sum((getattr(timed, end) for timed in kernels), 0.0) for end in ("low", "high"))
-        each = zip(_launches(costs, iteration), all_busy, strict=True)
+        sums = busy, *(sum((getattr(timed, end) for timed in kernels), 0.0) for end in ("low", "high"))
+        each = zip(_launches(costs, iteration), sums, strict=True)
         gaps, low, high = (launch_gap(iteration.passes, launches, launch, time) for launch, time in each)
         if any(not isinstance(end, float) or end > 0.0 for end in (gaps, low, high)):
             entries.append(_entry("launch_gaps", dtype, launches, gaps, (low, high)))
