@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from os import PathLike
 from typing import Any, Unpack
@@ -30,7 +30,7 @@ from rooflinekit.decision.planning.search import Found, PlanQuestion, Progress, 
 from rooflinekit.decision.planning.valleys import Hour, Valleys, steady_and_jobs
 from rooflinekit.estimation.options import keywords, read
 from rooflinekit.estimation.scenario import Plan
-from rooflinekit.model.types.answer import Tabled
+from rooflinekit.model.types.answer import Plain, Tabled, plain_fields
 from rooflinekit.model.types.errors import InfeasibleError, InputError
 from rooflinekit.specs import load_model
 from rooflinekit.specs.calibration.evidence import evidence
@@ -83,7 +83,7 @@ class ClassRow:
 
 
 @dataclass(frozen=True)
-class ClassFleet:
+class ClassFleet(Plain):
     """One fleet: its classes, model and deployment; hours: what it does beside batch jobs, empty without a profile."""
 
     classes: tuple[str, ...]
@@ -95,11 +95,6 @@ class ClassFleet:
     def gpus(self) -> int:
         """Accelerators."""
         return self.candidate.gpus
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return {"classes": list(self.classes), "model": self.model, "candidate": self.candidate.to_dict(),
-                "hours": [each.to_dict() for each in self.hours]}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -140,10 +135,7 @@ class ClassPlan(Tabled):
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain data for JSON."""
-        data = {each.name: getattr(self, each.name) for each in fields(self)}
-        plain = {key: [asdict(each) for each in data[key]] for key in ("classes", "groupings")}
-        nested = {key: [each.to_dict() for each in data[key]] for key in ("fleets", "hosts")}
-        return data | plain | nested | {"unmet": list(self.unmet), "warnings": list(self.warnings)}
+        return plain_fields(self, "unmet")
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat row for each objective of each class, and one for a class without."""

@@ -28,7 +28,7 @@ from rooflinekit.model.types.units import format_time
 from rooflinekit.simulation.arrivals import Arrival, Job, Poisson, Requests, generate
 from rooflinekit.simulation.ledger import Sketch
 from rooflinekit.simulation.sessions import SessionSource
-from rooflinekit.simulation.simulate import Load, Scheduler, Setup, serve
+from rooflinekit.simulation.simulate import Load, Setup, serve
 from rooflinekit.simulation.watch import Batches, standard_error
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
@@ -301,8 +301,7 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
     load = Load(arrivals, typical, longest, users, duration=seconds, sessions=sessions, before=before, keep=classes)
     if isinstance(demand, Mix):
         cached = any(each.cached for each in demand.classes)
-        setup = replace(setup, scheduler=Scheduler(by_class=demand.by_priority), prefix_cache=cached,
-                        hash_tokens=HASH_TOKENS)  # fmt: skip
+        setup = replace(setup, by_class=demand.by_priority, prefix_cache=cached, hash_tokens=HASH_TOKENS)
     if (kept := part.replica.kept) is not None and demand.prefixes is not None:
         hashed = demand.prefixes.trace.block_tokens
         setup = replace(setup, prefix_cache=True, hash_tokens=hashed, tiers=kept.tiers)

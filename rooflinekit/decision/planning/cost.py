@@ -21,6 +21,7 @@ from rooflinekit.decision.sweeping.pareto import on_front
 from rooflinekit.model.power import Energy
 from rooflinekit.model.traffic.energy import load_power, served_energy
 from rooflinekit.model.traffic.mixing import InFlight
+from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
@@ -176,7 +177,7 @@ def cold_start_s(replica: Replica, tariff: Tariff) -> float:
 
 
 @dataclass(frozen=True)
-class Point:
+class Point(Plain):
     """One replica at one load.
 
     on: the fronts it stands on, `speed` (tok/s/user against tok/s/GPU) or `cost` (USD a million tokens, in and out,
@@ -192,10 +193,6 @@ class Point:
     e2el_ms: float
     usd_per_million_tokens: float | None
     on: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return {key: getattr(self, key) for key in self.__dataclass_fields__} | {"on": list(self.on)}
 
 
 def points(replicas: Sequence[Replica], demand: Demand, tariff: Tariff) -> list[Point]:

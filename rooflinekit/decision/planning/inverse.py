@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -19,6 +19,7 @@ from rooflinekit.estimation.estimator import Resolved, read_deployment, read_wor
 from rooflinekit.estimation.options import part_of, read
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LoadCase, StaticCase
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, UnknownNameError
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import Time
@@ -38,7 +39,7 @@ _FASTEST = 1e3  # times the bandwidth there is
 
 
 @dataclass(frozen=True)
-class Solution:
+class Solution(Plain):
     """The answer to one inverse question.
 
     binds: what stops it; at: latencies there [ms]; regained: larger values meet the objectives again, which is not
@@ -58,10 +59,6 @@ class Solution:
     regained: bool
     scenario: dict[str, Any]
     warnings: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
 
 
 def last_before_violation(good: Test, low: int, high: int) -> tuple[int | None, bool]:
@@ -336,7 +333,7 @@ def fewest_gpus(
 
 
 @dataclass(frozen=True)
-class BreakEven:
+class BreakEven(Plain):
     """The fewest accelerators of each kind for one traffic, and the price at which each is the cheapest.
 
     rows: gpu, gpus, usd_per_gpu_hour (None: unknown), break_even_usd: at which it costs what the cheapest other costs
@@ -348,10 +345,6 @@ class BreakEven:
     answer: str
     rows: tuple[dict[str, Any], ...]
     warnings: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
 
 
 def break_even_prices(
