@@ -13,7 +13,7 @@ from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.validate.case import Work, normal
 from rooflinekit.validate.device import Device
-from rooflinekit.validate.gemm import gemm_cases
+from rooflinekit.validate.matrix_kernels import gemm_cases
 from rooflinekit.validate.timing import Timing, summary, time_work
 
 __all__ = ["Ceiling", "bandwidth", "ceilings", "launch_cost", "rate"]
@@ -63,7 +63,7 @@ def bandwidth(kind: str, size: int, device: Device, seconds: float) -> dict[str,
 
 def rate(dtype: str, size: int, device: Device, seconds: float) -> dict[str, Any]:
     """A square product by PyTorch; the FLOP/s of its best pass."""
-    *_, case = gemm_cases([(size, size, size)], dtype, device)
+    *_, case = gemm_cases(size, size, size, dtype, device)
     timing = time_work(case.build(), device, seconds)
     flops: Numeric = 2.0 * float(size) ** 3
     return _row(timing, flops / min(timing.samples))

@@ -7,19 +7,16 @@ from contextlib import contextmanager
 
 import torch
 
-from rooflinekit.validate.checks_attention import ATTENTION_CHECKS
-from rooflinekit.validate.checks_decoder import DECODER_CHECKS
 from rooflinekit.validate.checks_kernels import KERNEL_CHECKS
-from rooflinekit.validate.checks_quantised import QUANTISED_CHECKS
-from rooflinekit.validate.checks_speculative import SPECULATIVE_CHECKS
+from rooflinekit.validate.checks_model import MODEL_CHECKS
+from rooflinekit.validate.quantised import QUANTISED_CHECKS
+from rooflinekit.validate.speculative import SPECULATIVE_CHECKS
 from rooflinekit.validate.tolerance import CheckResult, Trial, not_run
 
 __all__ = ["CHECKS", "CheckResult", "run_checks"]
 
 Check = Callable[[Trial], Iterator[CheckResult]]
-CHECKS: tuple[Check, ...] = (
-    *ATTENTION_CHECKS, *KERNEL_CHECKS, *DECODER_CHECKS, *QUANTISED_CHECKS, *SPECULATIVE_CHECKS,
-)  # fmt: skip
+CHECKS: tuple[Check, ...] = (*KERNEL_CHECKS, *MODEL_CHECKS, *QUANTISED_CHECKS, *SPECULATIVE_CHECKS)
 
 
 def run_checks(

@@ -19,13 +19,12 @@ from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.model import Model
 from rooflinekit.specs import load_model
+from rooflinekit.validate.attention import Room
 from rooflinekit.validate.attribution import attribute
-from rooflinekit.validate.cache import ContiguousCache, Room
 from rooflinekit.validate.case import TORCH
 from rooflinekit.validate.ceilings import launch_cost
-from rooflinekit.validate.decoder import Decoder, build, refuse_unsupported
+from rooflinekit.validate.decoder import Decoder, GraphedStep, build, refuse_unsupported
 from rooflinekit.validate.device import Device
-from rooflinekit.validate.graphed import GraphedStep
 from rooflinekit.validate.points import Point, chosen, key_of, spread_layers
 from rooflinekit.validate.profile_step import profile_step
 from rooflinekit.validate.timing import summary
@@ -156,6 +155,5 @@ class Bench:
 def _fill(caches: Sequence[Any]) -> None:
     """Random keys and values in place of a prompt: zeros would be faster than real data."""
     for cache in caches:
-        assert isinstance(cache, ContiguousCache)
         for buffer in cache.buffers:
             buffer.normal_()

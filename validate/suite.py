@@ -19,9 +19,8 @@ from rooflinekit.validate.collective import collective_rows
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.engine_run import PROFILED, engine_points, open_engine, present
 from rooflinekit.validate.model_run import open_bench
-from rooflinekit.validate.plan import EXTENTS, kernel_cases
+from rooflinekit.validate.plan import EXTENTS, Extent, Rates, kernel_cases
 from rooflinekit.validate.points import remaining
-from rooflinekit.validate.shapes import Extent, Rates
 from rooflinekit.validate.timing import LONG, UncapturableError, summary, sustained, time_work
 
 __all__ = ["BUDGETS", "MODELS", "SUITES", "DeviceFaultError", "Rows", "Run", "run_suite"]
@@ -168,7 +167,7 @@ def _run_engines(run: Run) -> bool:
             try:
                 bench = open_engine(engine, run.model, Path(folder))
             except Exception as error:
-                run.recorder.row({**row, **dict(zip(("status", "detail"), why_not(error), strict=True))})
+                run.recorder.row({**row, **why_not(error)})
                 continue
             for number, point in enumerate(wanted):
                 if time.monotonic() > run.deadline:
@@ -251,13 +250,14 @@ def _record(run: Run, row: Mapping[str, Any], take: Callable[[], dict[str, Any]]
     Raises DeviceFaultError where the GPU no longer answers, and UncapturableError; a new process has to go on then.
     """
     run.recorder.begin(row)
+    measured: Mapping[str, Any]
     try:
         with torch.inference_mode():
             measured = take()
     except UncapturableError:
         raise
     except Exception as error:
-        measured = dict(zip(("status", "detail"), why_not(error), strict=True))
+        measured = why_not(error)
     _settle(run.device, measured)
     run.recorder.row({**row, **measured})
 
@@ -270,4 +270,4 @@ def _settle(device: Device, measured: Mapping[str, Any]) -> None:
         device.synchronize()
         torch.cuda.empty_cache()
     except Exception as error:
-        raise DeviceFaultError(measured.get("detail") or why_not(error)[1]) from None
+        raise DeviceFaultError(measured.get("detail") or why_not(error)["detail"]) from None

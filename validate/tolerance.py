@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rooflinekit.validate.case import why_not
 
-__all__ = ["CheckResult", "Trial", "chi_square", "compare", "critical_chi_square", "not_run", "peak", "rounding"]
+__all__ = ["CheckResult", "Trial", "compare", "critical_chi_square", "follows", "not_run", "peak", "rounding"]
 
 _LARGEST = 4.0  # the largest of some 10^4 normal numbers, in standard deviations
 _RARE = 3.719  # normal quantile of 1 - 1e-4
@@ -90,17 +90,22 @@ def compare(name: str, got: Tensor, want: Tensor, tolerance: float, detail: str)
 
 def not_run(name: str, error: Exception) -> CheckResult:
     """What a check says that raised: missing where the kernel is not here, failed for any other reason."""
-    status, detail = why_not(error)
-    return CheckResult(name, False, math.nan, 0.0, f"did not run: {detail}", missing=status == "missing")
+    why = why_not(error)
+    return CheckResult(name, False, math.nan, 0.0, f"did not run: {why['detail']}", missing=why["status"] == "missing")
 
 
-def chi_square(counts: Tensor, expected: Tensor) -> float:
-    """Pearson's statistic: the sum of (observed - expected)²/expected.
+def follows(name: str, drawn: Tensor, probability: Tensor) -> CheckResult:
+    """Whether numbers drawn follow their probabilities [cells]: Pearson's chi-square, at one chance in 10,000.
 
-    >>> chi_square(torch.tensor([12.0, 8.0]), torch.tensor([10.0, 10.0]))
-    0.8
+    One number of probability 0 is wrong at once.
     """
-    return float(((counts - expected).square() / expected).sum())
+    counts, share = torch.bincount(drawn, minlength=len(probability)).double().cpu(), probability.double().cpu()
+    inside, expected = share > 0, share / share.sum() * len(drawn)
+    found = float(((counts - expected)[inside].square() / expected[inside]).sum())
+    found = found if counts[~inside].sum() == 0 else math.inf
+    limit = critical_chi_square(int(inside.sum()) - 1)
+    detail = f"chi-square of {len(drawn)} draws over {int(inside.sum())} cells"
+    return CheckResult(name, found <= limit, found, limit, detail)
 
 
 def critical_chi_square(freedom: int) -> float:

@@ -101,7 +101,8 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
     """What an engine adds to the kernels of a step, as entries of family "host".
 
     t = max(Σ kernels + gaps, launches·t_launch) + host: the gaps between kernels that are launched one by one are what
-    the launches take beyond the kernels.
+    the launches take beyond the kernels. Each end of a step is made of the same end of both: those of this entry are
+    what it adds to the ends of the kernels, and need not lie around its time.
     """
     dtype, entries = kernels[0].kernel.dtype, []
     spread: dict[str, Any] = {name: costs.spread.get(name, 0.0) for name in _HOST}
@@ -117,9 +118,10 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
     if iteration.eager and costs.launch:
         launches = sum(launched(timed.kernel, costs) for timed in kernels)
         busy = named(sum((timed.expected for timed in kernels), 0.0), "busy", "time of all kernels", "s")
-        each = _launches(costs, iteration)
-        gaps, low, high = (launch_gap(iteration.passes, launches, launch, busy) for launch in each)
-        if not isinstance(high, float) or high > 0.0:
+        all_busy = busy, *(sum((getattr(timed, end) for timed in kernels), 0.0) for end in ("low", "high"))
+        each = zip(_launches(costs, iteration), all_busy, strict=True)
+        gaps, low, high = (launch_gap(iteration.passes, launches, launch, time) for launch, time in each)
+        if any(not isinstance(end, float) or end > 0.0 for end in (gaps, low, high)):
             entries.append(_entry("launch_gaps", dtype, launches, gaps, (low, high)))
     return entries
 

@@ -39,6 +39,7 @@ _MOVES = {
     "network": "the network takes longest: fewer GPUs a replica, or faster links",
     "host": "the engine takes longest: more users, or several tokens a step",
 }  # fmt: skip
+_SMALL_KERNELS = "small kernels take longest: more users fill them, or fewer GPUs a replica"
 
 
 def document(estimate: Estimate, kernels: bool = False) -> Document:
@@ -192,7 +193,8 @@ _SPENT = {
 def _next(estimate: Estimate) -> Iterator[tuple[str, str]]:
     """What helps with the largest part of a token's time, and where to look."""
     parts = estimate.decode.time_parts_ms
-    yield "next", _MOVES[max(_MOVES, key=parts.__getitem__)]
+    small = parts["above_bound"] > sum(parts.values()) / 2.0
+    yield "next", _SMALL_KERNELS if small else _MOVES[max(_MOVES, key=parts.__getitem__)]
     yield "", "`--kernels` shows each kernel; `rooflinekit levers` ranks what helps"
 
 

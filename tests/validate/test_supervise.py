@@ -187,7 +187,7 @@ def test_no_row_is_lost_when_the_disk_is_full(tmp_path, monkeypatch):
 SMALL = """
 import sys
 from rooflinekit.validate import ceilings, suite, timing, worker
-from rooflinekit.validate.shapes import Extent
+from rooflinekit.validate.plan import Extent
 suite.EXTENTS = {("cpu", "quick"): Extent((1,), (8,), (1,), 1, (1e-9, 1e-6), 256)}
 suite._SECONDS = {"quick": 0.0}
 suite.kernel_cases = lambda *plan, whole=suite.kernel_cases: [case for case in whole(*plan) if case.bytes < 4e6][:12]
