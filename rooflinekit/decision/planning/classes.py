@@ -14,6 +14,7 @@ from os import PathLike
 from typing import Any, Unpack
 
 from rooflinekit.decision.planning.confirm import Ranked, play, ranked, warnings
+from rooflinekit.decision.planning.cost import added
 from rooflinekit.decision.planning.fleet import Option
 from rooflinekit.decision.planning.hosts import Hosts, hosts_of
 from rooflinekit.decision.planning.mix import Mix, TrafficClass, read_classes
@@ -402,11 +403,10 @@ def _with_jobs(question: PlanQuestion, entry: Ranked, valleys: Valleys) -> tuple
 
 
 def _grouping(fleets: Sequence[_Group]) -> Grouping:
-    prices = [group.question.tariff.per_hour(group.option) for group in fleets]
-    known = [each for each in prices if each is not None]
     return Grouping(
         " | ".join(group.name for group in fleets), sum(group.option.gpus for group in fleets),
-        sum(known) if len(known) == len(prices) else None, all(group.entry is not None for group in fleets),
+        added(group.question.tariff.per_hour(group.option) for group in fleets),
+        all(group.entry is not None for group in fleets),
     )  # fmt: skip
 
 
@@ -458,13 +458,11 @@ def _told(  # noqa: PLR0913, PLR0917 - all that was found
         (f"{names[id(group)]} {deployment_name(part.replica.scenario)}", part)
         for group in chosen for part in group.option.parts
     )  # fmt: skip
-    prices = [each.candidate.cost.usd_per_hour for each in fleets]
-    known = [each for each in prices if each is not None]
-    usd = sum(known) if len(known) == len(prices) else None
     plan = ClassPlan(
         version=__version__, question=_asked(classes, chosen), confidence=chosen[0].question.confidence, answer="",
         classes=tuple(rows[each.name] for each in classes), fleets=tuple(fleets), groupings=tuple(groupings),
-        hosts=hosts, gpus=sum(each.gpus for each in fleets), usd_per_hour=usd,
+        hosts=hosts, gpus=sum(each.gpus for each in fleets),
+        usd_per_hour=added(each.candidate.cost.usd_per_hour for each in fleets),
         interrupted=any(group.found.interrupted for group in chosen), warnings=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
     return replace(plan, answer=" ".join([_answer(plan), *filter(None, words), *_done(plan)]))

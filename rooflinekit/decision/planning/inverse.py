@@ -269,9 +269,7 @@ def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], giv
         felt = feel(replica.answer(demand, 1.0 if demand.closed else 1e-6))
         words = [f"{each} is missed with {each.value(felt) * 1e3:.4g} ms" for each in slo if not each.met(felt)]
         raise InfeasibleError(f"no solution: even without waiting {' and '.join(words)}")
-    felt = feel(replica.answer(demand, able.load))
-    at = {f"{key}_ms": value * 1e3 for key, value in felt.means.items()}
-    at |= {f"{each.statistic}_{each.metric}_ms": each.value(felt) * 1e3 for each in slo if each.share is not None}
+    at = feel(replica.answer(demand, able.load)).at(slo)
     stops = tuple("places: no more run at once" if why == "users" else why for why in able.binds)
     number = f"{able.load:,.0f}" if demand.closed else f"{able.load:,.4g}"
     named = f"number of users is {number}" if demand.closed else f"rate is {number} {demand.unit}"
