@@ -2,7 +2,8 @@
 
 They run in a folder that holds the files that they name; the numbers in these files are invented. Lines of `validate`,
 lines that read what it measured, and lines that ask running servers are not run here: test_docs.py checks their
-options, tests/validate runs the same on small shapes, and test_watch.py asks a server of its own.
+options, tests/validate runs the same on small shapes, and test_watch.py asks a server of its own. Sheets of capacity
+workbooks stay empty, since writing them takes most of a minute; test_capacity_workbook.py looks at them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
 from rooflinekit.evidence.exposition import scrape_text
+from rooflinekit.report.workbook import write
 from rooflinekit.specs import accelerator_template
 
 MEASURED = ("here/", "measured/", "kernels.yaml")
@@ -98,6 +100,7 @@ def folder(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     scenarios.to_csv(tmp_path / "scenarios.csv", index=False)
     scenarios.to_excel(tmp_path / "scenarios.xlsx", index=False)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(write, "_fill", lambda *_: None)
     return tmp_path
 
 

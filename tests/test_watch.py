@@ -220,7 +220,7 @@ def test_a_planted_slow_down_is_found_within_five_minutes_with_its_cause(costs: 
     plain = machine(USUAL).plan.costs
     planted = {name: value * plain.memory if name == "memory" else value + getattr(plain, name)
                for name, value in costs.items()}  # fmt: skip
-    answer = watched(tuple(planted.items()), HOUR, HOUR + 40).answer()
+    answer = watched(tuple(planted.items()), HOUR, HOUR + 10).answer()
     drift = next(each for each in answer.drifts if each.metric == "tpot")
     began = 60.0 * HOUR
     assert abs(drift.since - began) <= 300.0
@@ -232,13 +232,13 @@ def test_a_planted_slow_down_is_found_within_five_minutes_with_its_cause(costs: 
 
 def test_a_slow_down_that_ends_is_no_drift_any_more() -> None:
     watcher, noise, slow, plain = Watcher(Given.of(**SAID), HOUR), random.Random(3), (("step", 4e-3),), USUAL
-    for minute in range(HOUR + 20):
+    for minute in range(HOUR + 15):
         watcher.see(served(slow if HOUR <= minute < HOUR + 10 else plain, 8.0, 60.0 * minute, noise))
     assert not [each for each in watcher.answer().drifts if each.metric == "tpot"]
 
 
 def test_chance_alone_is_a_drift_less_than_once_a_week() -> None:
-    noise, weeks, alarms = random.Random(0), 60, 0
+    noise, weeks, alarms = random.Random(0), 24, 0
     for week in range(weeks):
         change, was = Change(0.05), False
         spread = (0.01, 0.02, 0.03)[week % 3]
