@@ -6,7 +6,7 @@ columns and 64 rotary ones; a head of its prefill 192 for queries and keys, 128 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -41,12 +41,15 @@ class Heads(NamedTuple):
     d: int
 
 
-def _case(op: str, backend: str, heads: Heads, lengths: tuple[int, int], dtype: str, elements: float) -> Case:
-    """A case without its build; `lengths` are B and S or T, `elements` those of one call's inputs."""
+def _case(
+    names: tuple[str, str], heads: Heads, lengths: tuple[int, int], dtype: str, elements: float,
+    build: Callable[[], Work],
+) -> Case:  # fmt: skip
+    """Names are op and backend, `lengths` B and S or T, `elements` those of one call's inputs."""
     H, K, d = heads
     shape = {"dtype": dtype, "kv_dtype": dtype, "batch": lengths[0], "seq_len": lengths[1], "heads": H}
     shape |= {"kv_heads": K, "head_dim": d} if d else {}
-    return Case(op, backend, shape, elements * parse_dtype(dtype).bytes, lambda: Work(attend, ()))
+    return Case(*names, shape, elements * parse_dtype(dtype).bytes, build)
 
 
 def prefill_cases(heads: Heads, B: int, S: int, dtype: str, device: Device) -> Iterator[Case]:
@@ -57,9 +60,9 @@ def prefill_cases(heads: Heads, B: int, S: int, dtype: str, device: Device) -> I
     def build(**how: Any) -> Work:  # the projection has just written all three
         return Work(partial(sdpa, **how), tuple(draw(B, n, S, d) for n in (H, K, K)))
 
-    case = _case("attention_prefill", "torch sdpa", heads, (B, S), dtype, B * S * d * 2.0 * (H + K))
+    case = _case(("attention_prefill", "torch sdpa"), heads, (B, S), dtype, B * S * d * 2.0 * (H + K), build)
     if not device.is_cuda:
-        yield replace(case, build=build)
+        yield case
         return
     from torch.nn.attention import SDPBackend  # noqa: PLC0415
 
@@ -95,8 +98,8 @@ def varlen_cases(heads: Heads, lengths: tuple[int, ...], dtype: str, device: Dev
 
     op = "attention_prefill" if equal else "attention_varlen"
     name = "torch flash varlen" if device.is_cuda else "torch sdpa, one sequence after the other"
-    case = _case(op, name, heads, (len(lengths), most), dtype, N * d * 2.0 * (H + K))
-    yield replace(case, shape=case.shape if equal else {**case.shape, "lengths": list(lengths)}, build=build)
+    case = _case((op, name), heads, (len(lengths), most), dtype, N * d * 2.0 * (H + K), build)
+    yield case if equal else replace(case, shape={**case.shape, "lengths": list(lengths)})
 
 
 def _flash_packed(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, most: int) -> Tensor:
@@ -120,12 +123,12 @@ def decode_cases(heads: Heads, B: int, T: int, dtype: str, device: Device) -> It
     def build() -> Work:  # keys and values [B, K, T, d] as they lie in a cache with room for more
         return Work(attend, (draw(B, H, 1, d),), lambda: tuple(draw(B, K, T, d) for _ in "kv"))
 
-    case = _case("attention_decode", "torch sdpa", heads, (B, T), dtype, B * d * 2.0 * (H + T * K))
+    case = _case(("attention_decode", "torch sdpa"), heads, (B, T), dtype, B * d * 2.0 * (H + T * K), build)
     if device.is_cuda:
         yield case.by_vllm(*_FA3, partial(vllm_ops.attention, heads, B, 1, T, dtype, device))
         name = f"flashinfer {version_of('flashinfer-python')}, pages"
         yield replace(case, backend=name, source=name, build=partial(_flashinfer, heads, B, T, draw, device))
-    yield replace(case, source="torch sdpa", build=build)
+    yield case
 
 
 def _flashinfer(heads: Heads, B: int, T: int, draw: Call, device: Device) -> Work:
@@ -159,7 +162,7 @@ def latent_prefill_cases(H: int, B: int, S: int, dtype: str, device: Device) -> 
         return Work(up_projected, tuple(normal(B, H, S, each, dtype=dtype, device=device.torch) for each in widths))
 
     size = B * S * H * (2.0 * (_NOPE + _ROPE) + 2.0 * _VALUE)
-    yield replace(_case("mla_prefill", "torch sdpa, values padded", Heads(H, 0, 0), (B, S), dtype, size), build=build)
+    yield _case(("mla_prefill", "torch sdpa, values padded"), Heads(H, 0, 0), (B, S), dtype, size, build)
 
 
 def up_projected(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -176,10 +179,10 @@ def latent_decode_cases(H: int, B: int, T: int, dtype: str, device: Device) -> I
         return Work(absorbed, (draw(B, H, _RANK + _ROPE),), lambda: (draw(B, T, _RANK + _ROPE),))
 
     size = B * (T + 2.0 * H) * (_RANK + _ROPE)
-    case = _case("mla_decode", "torch batched matmul", Heads(H, 0, 0), (B, T), dtype, size)
+    case = _case(("mla_decode", "torch batched matmul"), Heads(H, 0, 0), (B, T), dtype, size, build)
     if device.is_cuda:
         yield case.by_vllm(*_FA3, partial(vllm_ops.latent_decode, H, B, T, dtype, device))
-    yield replace(case, build=build)
+    yield case
 
 
 def absorbed(q: Tensor, latent: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor, nn
 
 from rooflinekit.model.types.errors import ArchitectureError
@@ -22,24 +21,15 @@ from rooflinekit.validate.attention import FULL, Cache, Pattern, Room, Streams, 
 from rooflinekit.validate.feedforward import DenseBlock, ExpertBlock
 from rooflinekit.validate.timing import capture
 
-__all__ = ["Block", "Core", "Decoder", "GraphedStep", "LatentMixer", "Normalise", "SelfAttention", "build",
+__all__ = ["Block", "Core", "Decoder", "GraphedStep", "LatentMixer", "SelfAttention", "build",
            "refuse_unsupported"]  # fmt: skip
 
 
-class Normalise(nn.Module):
-    """RMSNorm or LayerNorm over the last `size` elements."""
-
-    def __init__(self, kind: Norm, size: int) -> None:
-        super().__init__()
-        self.kind, self.size = kind, size
-        self.weight = None if kind == "none" else nn.Parameter(torch.empty(size))
-        self.bias = nn.Parameter(torch.empty(size)) if kind == "layernorm" else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Same shape."""
-        if self.kind == "rmsnorm":
-            return F.rms_norm(x, (self.size,), self.weight, 1e-6)
-        return x if self.kind == "none" else F.layer_norm(x, (self.size,), self.weight, self.bias, 1e-6)
+def _normalise(kind: Norm, size: int) -> nn.Module:
+    """RMSNorm or LayerNorm over the last `size` elements, or nothing."""
+    if kind == "none":
+        return nn.Identity()
+    return nn.RMSNorm(size, eps=1e-6) if kind == "rmsnorm" else nn.LayerNorm(size, eps=1e-6, bias=kind == "layernorm")
 
 
 class Core(nn.Module):
@@ -63,8 +53,8 @@ class SelfAttention(nn.Module):
         self.spec, self.streams = spec, ((K, d), (K, e))
         self.widths = [H * d, H * d if spec.gated else 0, K * d, 0 if spec.keys_are_values else K * e]
         self.qkv_proj = nn.Linear(D, sum(self.widths), bias=spec.qkv_bias)
-        self.q_norm = Normalise("rmsnorm", spec.q_norm) if spec.q_norm else None
-        self.k_norm = Normalise("rmsnorm", spec.k_norm) if spec.k_norm else None
+        self.q_norm = _normalise("rmsnorm", spec.q_norm) if spec.q_norm else None
+        self.k_norm = _normalise("rmsnorm", spec.k_norm) if spec.k_norm else None
         self.core = Core(Pattern(spec.window, spec.chunk))
         self.o_proj = nn.Linear(H * e, D, bias=spec.o_bias)
 
@@ -81,10 +71,10 @@ class SelfAttention(nn.Module):
         out = self.core(q, k, v).transpose(1, 2).flatten(2)  # [B, S, H·e]
         return self.o_proj(out * gate.sigmoid() if self.spec.gated else out)
 
-    def _split(self, x: Tensor, heads: int, norm: Normalise | None = None) -> Tensor:
+    def _split(self, x: Tensor, heads: int, norm: nn.Module | None = None) -> Tensor:
         """Cut into heads [B, heads, S, d]; the norm has weights for one head, or for all of them in a row."""
         if norm is not None:
-            x = norm(x.unflatten(-1, (-1, norm.size))).flatten(-2)
+            x = norm(x.unflatten(-1, (-1, *norm.normalized_shape))).flatten(-2)
         return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
@@ -100,8 +90,8 @@ class LatentMixer(nn.Module):
             self.q_proj, self.kv_a_proj = linear(D, H * spec.qk_dim), linear(D, R + r)
         else:
             self.qkv_a_proj = linear(D, spec.q_rank + R + r)
-            self.q_a_norm, self.q_b_proj = Normalise("rmsnorm", spec.q_rank), linear(spec.q_rank, H * spec.qk_dim)
-        self.kv_a_norm = Normalise("rmsnorm", R)
+            self.q_a_norm, self.q_b_proj = _normalise("rmsnorm", spec.q_rank), linear(spec.q_rank, H * spec.qk_dim)
+        self.kv_a_norm = _normalise("rmsnorm", R)
         self.kv_b_proj = linear(R, H * (spec.nope_dim + spec.v_dim))
         self.core = Core()
         self.o_proj = linear(H * spec.v_dim, D)
@@ -158,7 +148,7 @@ class Block(nn.Module):
     def __init__(self, layer: Layer, D: int) -> None:
         super().__init__()
         self.layer = layer
-        self.norms = nn.ModuleList(Normalise(layer.norm, D) for _ in range(layer.norms))
+        self.norms = nn.ModuleList(_normalise(layer.norm, D) for _ in range(layer.norms))
         self.mixer, self.ffn = (None if of is None else _MODULES[type(of)](of, D) for of in (layer.mixer, layer.ffn))
         self.streams: Streams = () if self.mixer is None else self.mixer.streams
 
@@ -191,9 +181,9 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(model.vocab, W)
         self.positions = nn.Embedding(model.position_rows, D) if model.position_rows else None
         self.embedding_proj = nn.Linear(W, D, bias=False) if W != D else None
-        self.embedding_norm = Normalise(model.final_norm, D) if model.embedding_norm else None
+        self.embedding_norm = _normalise(model.final_norm, D) if model.embedding_norm else None
         self.layers = nn.ModuleList(Block(layer, D) for layer in model.layers)
-        self.final_norm = Normalise(model.final_norm, D)
+        self.final_norm = _normalise(model.final_norm, D)
         self.head_proj = nn.Linear(D, W, bias=False) if W != D else None
         self.lm_head = nn.Linear(W, model.vocab, bias=model.lm_head_bias)
         if model.tied:

@@ -42,7 +42,7 @@ def gemm_cases(m: int, n: int, k: int, dtype: str, device: Device) -> Iterator[C
     case = Case("gemm", name, {"dtype": dtype, "m": m, "n": n, "k": k}, size, build)
     if narrow and device.is_cuda:
         yield case.by_vllm("CUTLASS, row scales", "_C", partial(vllm_ops.fp8_gemm, m, n, k, device))
-    yield case if narrow else replace(case, engine="gpt-fast+vllm")
+    yield replace(case, engine="gpt-fast+vllm") if device.is_cuda and not narrow else case
 
 
 def quantise(x: Tensor, scale: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.kernel import AttentionShape, GemmShape, Kernel
+from rooflinekit.model.types.kernel import AttentionShape, GemmShape
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.validate import attention_kernels, elementwise, matrix_kernels
@@ -26,7 +26,7 @@ from rooflinekit.validate.attention_kernels import Heads
 from rooflinekit.validate.case import Case
 from rooflinekit.validate.device import Device
 
-__all__ = ["EXTENTS", "Extent", "Rates", "kernel_cases", "model_kernels", "plan_shapes", "stratified"]
+__all__ = ["EXTENTS", "Extent", "Rates", "kernel_cases", "plan_shapes", "stratified"]
 
 _HALF_DECADE = math.log(10.0) / 2.0
 
@@ -100,19 +100,13 @@ def stratified(
     return [one for _, held in sorted(strata.items()) for one in chance.sample(held, min(each, len(held)))]
 
 
-def model_kernels(name: str, dtype: str, batch: Batch) -> list[Kernel]:
-    """The kernels of one step of a model, all in one format; no accelerator decides about shapes."""
-    chosen = parse_dtype(dtype)
-    deployment = Deployment(weights=chosen, activations=chosen, kv=chosen)
-    return make_plan(load_model(name).value, deployment, System.of(load_accelerator("h100-sxm").value), None).kernels(
-        batch
-    )
-
-
 def plan_shapes(model: str, dtype: str, rates: Rates, extent: Extent) -> dict[str, list[Shape]]:
     """By kernel, as its cases take them: a model's own shapes over tokens and contexts of the extent, then the grid."""
-    own, spec = model_kernels(model, dtype, Batch.decode(1.0, 2.0)), load_model(model).value
-    size, seconds = parse_dtype(dtype).bytes, rates.seconds
+    spec, anywhere = load_model(model).value, System.of(load_accelerator("h100-sxm").value)  # it decides no shape
+    chosen = parse_dtype(dtype)
+    deployment = Deployment(weights=chosen, activations=chosen, kv=chosen)
+    own = make_plan(spec, deployment, anywhere, None).kernels(Batch.decode(1.0, 2.0))
+    size, seconds = chosen.bytes, rates.seconds
     tokens, contexts, batches = extent.tokens, extent.contexts, extent.batches
     attention = [k.shaped(AttentionShape) for k in own if k.family == "attention_decode" and k.name != "index_scores"]
     heads = list(dict.fromkeys(Heads(int(s.heads), int(s.kv_heads), int(s.head_dim)) for s in attention))
@@ -144,11 +138,11 @@ def plan_shapes(model: str, dtype: str, rates: Rates, extent: Extent) -> dict[st
             B * H * 320.0 * S * S, size * B * S * H * 640.0), times=2),
         "latent_decode": even(product((16, 32, 128), batches, contexts), lambda H, B, T: seconds(
             2.0 * B * H * 1088.0 * T, size * B * T * 576.0)),
-        "norm": list(product(tokens, widths)),
+        "norm": list(product(tokens, widths, (spec.final_norm,))),
         "rope": [(n, *h) for n in tokens for h in layouts[::2]],
         "swiglu": list(product(tokens, (blocks[0].width if blocks else 4 * spec.hidden, 2048, 4096, 14336))),
         "embedding": list(product(tokens, widths[:7], (min(spec.vocab, 32000),))),
-        "append": [(n, h.K, h.d) for n in tokens for h in layouts],
+        "append": [(n, h.K, h.d, dtype) for n in tokens for h in layouts],
         "sampling": list(product(batches, (spec.vocab, 8000, 32000, 64000, 128256))),
     }  # fmt: skip
 
@@ -161,33 +155,28 @@ def _products(extent: Extent) -> Sequence[Shape]:
     return [(m, chance.choice(sides), chance.choice(sides)) for m in extent.tokens for _ in range(200)]
 
 
+_CASES: dict[str, Callable[..., Iterable[Case]]] = {
+    "gemm": matrix_kernels.gemm_cases, "experts": matrix_kernels.expert_cases,
+    "prefill": attention_kernels.prefill_cases, "decode": attention_kernels.decode_cases,
+    "varlen": attention_kernels.varlen_cases, "latent_prefill": attention_kernels.latent_prefill_cases,
+    "latent_decode": attention_kernels.latent_decode_cases, "norm": elementwise.norm_cases,
+    "rope": elementwise.rope_cases, "swiglu": elementwise.swiglu_cases, "embedding": elementwise.embedding_cases,
+    "append": elementwise.append_cases, "sampling": elementwise.sampling_cases,
+}  # fmt: skip
+
+
 def kernel_cases(model: str, device: Device, rates: Rates, extent: Extent) -> list[Case]:
     """Every kernel at its shapes without repetitions, the families in turn; GEMMs have two turns.
 
     The model's format in full, narrower ones where the device has units for them.
     """
-    shapes = plan_shapes(model, device.dtype, rates, extent)
-    attend, between = attention_kernels, elementwise
-    norm = load_model(model).value.final_norm
-    formats = (device.dtype, "fp8") if device.is_cuda else (device.dtype,)
-    products = [[(*each, dtype) for each in shapes["gemm"]] for dtype in formats]
-    families: list[tuple[Callable[..., Iterable[Case]], Iterable[Shape]]] = [
-        (matrix_kernels.gemm_cases, products[0][::2]), (matrix_kernels.gemm_cases, products[0][1::2]),
-        *((matrix_kernels.gemm_cases, narrow) for narrow in products[1:]),
-        *((call, [(*each, device.dtype) for each in shapes[name]]) for name, call in {
-            "experts": matrix_kernels.expert_cases, "prefill": attend.prefill_cases, "decode": attend.decode_cases,
-            "varlen": attend.varlen_cases, "latent_prefill": attend.latent_prefill_cases,
-            "latent_decode": attend.latent_decode_cases, "rope": between.rope_cases, "swiglu": between.swiglu_cases,
-            "embedding": between.embedding_cases, "sampling": between.sampling_cases,
-        }.items()),
-        (between.norm_cases, [(*each, norm, device.dtype) for each in shapes["norm"]]),
-        (between.append_cases, [(*each, kv, device.dtype) for kv in formats for each in shapes["append"]]),
-    ]  # fmt: skip
+    dtype, shapes = device.dtype, plan_shapes(model, device.dtype, rates, extent)
+    gemm, *others = ((_CASES[name], [(*shape, dtype) for shape in each]) for name, each in shapes.items())
+    families = [(gemm[0], gemm[1][::2]), (gemm[0], gemm[1][1::2]), *others]
+    if device.is_cuda:
+        families += [(gemm[0], [(*shape, "fp8") for shape in shapes["gemm"]])]
+        families += [(elementwise.append_cases, [(*shape[:-1], "fp8", dtype) for shape in shapes["append"]])]
     turns = [[case for shape in each for case in call(*shape, device)] for call, each in families]
     for family in turns:
         random.Random(0).shuffle(family)  # warming up and drifting clocks would else look like an effect of the size
-    return _unique(case for turn in zip_longest(*turns) for case in turn if case is not None)
-
-
-def _unique(cases: Iterable[Case]) -> list[Case]:
-    return list({case.key: case for case in cases}.values())
+    return list({case.key: case for turn in zip_longest(*turns) for case in turn if case is not None}.values())

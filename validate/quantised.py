@@ -96,12 +96,16 @@ def _decoder(trial: Trial) -> Decoder:
     return built(wide, trial, torch.bfloat16).float()
 
 
-def _judge(what: str, got: Tensor, want: Tensor, noise: float) -> Iterator[CheckResult]:
-    """Compare with what noise of this size, relative to the logits, must do.
+def _judge(what: str, logits: tuple[Tensor, Tensor], noise: float, layers: int, factors: int) -> Iterator[CheckResult]:
+    """Compare logits, got and wanted, with what a rounding of this relative error must do.
 
-    To second order KL is half the variance of the logits' error under the distribution (Fisher information), and the
-    largest error of many is some six standard deviations. Less than a tenth of that KL, and it was another format.
+    Independent errors add as squares. A layer multiplies `factors` rounded numbers into the stream, and the error that
+    it receives from the layers before passes through as many again: together sqrt(factors·L(L + 1)/2). To second order
+    KL is half the variance of the logits' error under the distribution (Fisher information), and the largest error of
+    many is some six standard deviations. Less than a tenth of that KL, and it was another format.
     """
+    got, want = logits
+    noise *= math.sqrt(factors * layers * (layers + 1) / 2)
     sigma = noise * float(want.double().std())
     p, q = (x.double().log_softmax(dim=-1) for x in (want, got))
     kl = float(nn.functional.kl_div(q, p, reduction="none", log_target=True).sum(dim=-1).mean())
@@ -109,15 +113,6 @@ def _judge(what: str, got: Tensor, want: Tensor, noise: float) -> Iterator[Check
     detail = f"nat a token; noise {noise:.2%} of the logits"
     yield CheckResult(f"{what}: KL divergence", limit / 10 <= kl <= limit, kl, limit, detail)
     yield CheckResult(f"{what}: largest logit error", largest <= peak, largest, peak, "against 16-bit storage")
-
-
-def _through(layers: int, factors: int) -> float:
-    """Growth of a rounding's relative error through the model: sqrt(factors·L(L + 1)/2).
-
-    Independent errors add as squares. A layer multiplies `factors` rounded numbers into the stream, and the error that
-    it receives from the layers before passes through as many again.
-    """
-    return math.sqrt(factors * layers * (layers + 1) / 2)
 
 
 def weights(trial: Trial) -> Iterator[CheckResult]:
@@ -128,11 +123,11 @@ def weights(trial: Trial) -> Iterator[CheckResult]:
     for to in FORMATS:
         decoder = _decoder(trial)
         want, layers = _logits(trial, decoder), decoder.layers
-        noise = step_noise(decoder.get_parameter("layers.0.ffn.gate_up_proj.weight"), to) * _through(len(layers), 7)
+        noise = step_noise(decoder.get_parameter("layers.0.ffn.gate_up_proj.weight"), to)
         for part in layers.modules():
             if isinstance(part, nn.Linear):
                 part.weight.copy_(round_trip(part.weight, to))
-        yield from _judge(f"weights in {to}", _logits(trial, decoder), want, noise)
+        yield from _judge(f"weights in {to}", (_logits(trial, decoder), want), noise, len(layers), 7)
 
 
 def cache(trial: Trial) -> Iterator[CheckResult]:
@@ -143,8 +138,8 @@ def cache(trial: Trial) -> Iterator[CheckResult]:
     decoder = _decoder(trial)
     want, sample = _logits(trial, decoder), torch.randn(4096, 32, generator=trial.generator(2))
     for to in (Dtype.FP8, Dtype.INT8):
-        noise = step_noise(sample, to) * _through(len(decoder.layers), 2)
-        yield from _judge(f"KV cache in {to}", _logits(trial, decoder, to), want, noise)
+        logits = _logits(trial, decoder, to), want
+        yield from _judge(f"KV cache in {to}", logits, step_noise(sample, to), len(decoder.layers), 2)
 
 
 QUANTISED_CHECKS = (elements, weights, cache)

@@ -57,11 +57,10 @@ class Trial:
 def rounding(dtype: torch.dtype, *lengths: int, peak: float = _LARGEST) -> float:
     """Largest error to expect of products of these lengths, one after the other, relative to the result's RMS.
 
-    Partial sums of n random terms are of size sqrt(i), and each is rounded by u of itself: together u·sqrt(n/2) of the
-    result, with u half the machine epsilon; errors of successive products add as squares (a random walk, as in
-    Higham & Mary 2019, doi:10.1137/18M1226312). The largest result is some four times the RMS, and so is the largest
-    error its own. 16-bit formats sum in fp32; there the inputs of the second product and the result are rounded too,
-    each by at most half an epsilon of the largest result, which is `peak` times the RMS.
+    A random walk: u·sqrt(n/2) of the result for n terms, with u half the machine epsilon; errors of successive products
+    add as squares, and the largest is some four times the RMS (docs/correctness.md, after Higham & Mary 2019,
+    doi:10.1137/18M1226312). 16-bit formats sum in fp32; there the inputs of the second product and the result are
+    rounded too, each by at most half an epsilon of the largest result, which is `peak` times the RMS.
 
     >>> rounding(torch.float32, 128)
     7.6e-06

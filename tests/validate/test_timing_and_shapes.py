@@ -48,16 +48,15 @@ def test_the_interval_of_the_median_holds_it_in_nineteen_of_twenty_sets():
 
 
 class Library:
-    """NVML of a GPU at its power limit: 700 W in three readings, and 1400 J in the two seconds between."""
+    """NVML of a GPU at its power limit: readings lag at 690 W, and 1400 J are spent in two seconds."""
 
-    def __init__(self):
-        self.energy, self.power = iter((0, 1_400_000)), 690_000
+    seconds = 0.0
 
     def __getattr__(self, name):
         values = {
-            "nvmlDeviceGetPowerUsage": lambda: self.power, "nvmlDeviceGetEnforcedPowerLimit": lambda: 700_000,
+            "nvmlDeviceGetPowerUsage": lambda: 690_000, "nvmlDeviceGetEnforcedPowerLimit": lambda: 700_000,
             "nvmlDeviceGetClockInfo": lambda: 1755, "nvmlDeviceGetCurrentClocksThrottleReasons": lambda: 0x4 | 0x1,
-            "nvmlDeviceGetTotalEnergyConsumption": lambda: next(self.energy),
+            "nvmlDeviceGetTotalEnergyConsumption": lambda: round(700_000 * self.seconds),
         }  # fmt: skip
 
         def read(handle, *rest):
@@ -70,9 +69,10 @@ class Library:
 
 
 def test_a_board_at_its_power_limit_is_marked(monkeypatch):
-    monkeypatch.setattr(board.time, "perf_counter", iter((0.0, 2.0)).__next__)
-    with board.Board(Library(), None).watched() as columns:
-        pass
+    nvml = Library()
+    monkeypatch.setattr(board.time, "perf_counter", lambda: nvml.seconds)
+    with board.Board(nvml, None).watched() as columns:
+        nvml.seconds = 2.0
     assert columns["power_w"] == 700.0  # by its energy, not by readings that lag behind
     assert columns["power_limit_w"] == 700.0
     assert columns["sm_mhz"] == 1755
