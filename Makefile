@@ -6,6 +6,8 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # PyTorch runs the harness and its tests. TORCH= leaves it out (its tests are then skipped); on a machine with a GPU take
 # the build for its driver, such as TORCH='torch --index-url https://download.pytorch.org/whl/cu128'.
 TORCH  ?= torch==2.13.0
+# llama.cpp's server with its HTTP front end; the test of a real server is skipped where it cannot be installed.
+LLAMACPP ?= xllamacpp
 # Every test of a command starts Python: without kept bytecode each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 # Each worker takes half of the files and steals at the end, so that most fixtures are made by one of them.
@@ -129,11 +131,13 @@ $(VENV)/core.stamp: pyproject.toml | $(VENV)/bin/python
 $(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable '.[test]'
 	@test -z "$(TORCH)" || $(PIP) $(TORCH)
+	@test -z "$(LLAMACPP)" || $(PIP) $(LLAMACPP) || echo "no $(LLAMACPP): no test runs a real server"
 	@touch $(VENV)/core.stamp $@
 
 $(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable '.[dev]'
 	@test -z "$(TORCH)" || $(PIP) $(TORCH)
+	@test -z "$(LLAMACPP)" || $(PIP) $(LLAMACPP) || echo "no $(LLAMACPP): no test runs a real server"
 	@touch $(VENV)/core.stamp $(VENV)/test.stamp $@
 
 $(VENV)/docs.stamp: pyproject.toml | $(VENV)/bin/python

@@ -118,8 +118,8 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
     if iteration.eager and costs.launch:
         launches = sum(launched(timed.kernel, costs) for timed in kernels)
         busy = named(sum((timed.expected for timed in kernels), 0.0), "busy", "time of all kernels", "s")
-        all_busy = busy, *(sum((getattr(timed, end) for timed in kernels), 0.0) for end in ("low", "high"))
-        each = zip(_launches(costs, iteration), all_busy, strict=True)
+        sums = busy, *(sum((getattr(timed, end) for timed in kernels), 0.0) for end in ("low", "high"))
+        each = zip(_launches(costs, iteration), sums, strict=True)
         gaps, low, high = (launch_gap(iteration.passes, launches, launch, time) for launch, time in each)
         if any(not isinstance(end, float) or end > 0.0 for end in (gaps, low, high)):
             entries.append(_entry("launch_gaps", dtype, launches, gaps, (low, high)))
@@ -235,15 +235,9 @@ class Plan:
 
     @property
     def costs(self) -> StepCosts:
-        """What the engine adds to kernels: nothing to the bound, and nothing on a CPU, since it was fitted on GPUs.
-
-        How the engine works (graphs, mixed steps) stays.
-        """
+        """What the engine adds to kernels: nothing to the bound; how it works (graphs, mixed steps) stays."""
         own = self.engine.costs
-        if self.calibration is None:
-            return StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors)
-        cpu = self.system.accelerator.is_cpu
-        return StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors, interval=own.interval) if cpu else own
+        return own if self.calibration else StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors)
 
     @property
     def load_ends(self) -> LoadEnds:
@@ -344,7 +338,16 @@ def make_plan(
     check_deployment(model, deployment, system)
     precision = resolve_precision(model, deployment, system.accelerator)
     operations = model_operations(model, _as_run(deployment, system), precision, system.domain_size)
-    return Plan(model, deployment, system, precision, calibration, operations, engine)
+    return Plan(model, deployment, system, precision, calibration, operations, _as_fitted(engine, system, calibration))
+
+
+def _as_fitted(engine: Engine, system: System, calibration: Calibration | None) -> Engine:
+    """The engine without costs that were fitted on GPUs, on a CPU: it has those that files of this CPU showed."""
+    accelerator, served, own = system.accelerator, calibration.served if calibration else None, engine.costs
+    if not accelerator.is_cpu or (served and (served.accelerator, served.engine) == (accelerator.name, engine.name)):
+        return engine
+    kept = StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors, interval=own.interval)
+    return replace(engine, costs=kept)
 
 
 def _as_run(deployment: Deployment, system: System) -> Deployment:
