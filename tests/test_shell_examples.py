@@ -3,7 +3,8 @@
 They run in a folder that holds the files that they name; the numbers in these files are invented. Lines of `validate`,
 lines that read what it measured, and lines that ask running servers are not run here: test_docs.py checks their
 options, tests/validate runs the same on small shapes, and test_watch.py asks a server of its own. Sheets of capacity
-workbooks stay empty, since writing them takes most of a minute; test_capacity_workbook.py looks at them.
+workbooks stay empty, since writing them takes most of a minute; test_capacity_workbook.py looks at them. Plans are
+those of the formula, without the simulation that tests/planning holds them against.
 """
 
 from __future__ import annotations
@@ -112,6 +113,8 @@ def test_shell_blocks_run(page: str, block: str, folder: Path) -> None:
     """Line after line; what an earlier one writes over is told to. A `>` takes what the command prints."""
     for line in lines(block):
         words, target = (line[: line.index(">")], line[-1]) if ">" in line else (line, "")
+        if words[1] == "plan" and "--confirm" not in words:
+            words += ["--confirm", "0"]
         for name in words[words.index("--out") + 1 :][:1] if "--out" in words else ():
             (folder / name).unlink(missing_ok=True)
         result = CliRunner().invoke(app, words[1:])

@@ -318,7 +318,7 @@ def drawn(rows):
         yield predictor, found[slots(predictor, found[:, 0], found[:, 1]) >= 1.0].T
 
 
-@pytest.mark.parametrize("rows", [420, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rows", [210, pytest.param(10_000, marks=pytest.mark.long)])
 def test_loads_are_conserved_and_monotone(rows):
     """Arithmetic, links and caches fit into the time, Little's law holds, and heavier loads wait longer."""
     falls = 0  # where kernels jump: one more prompt in a step can make it quicker
