@@ -6,6 +6,12 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # PyTorch runs the harness and its tests. TORCH= leaves it out (its tests are then skipped); on a machine with a GPU take
 # the build for its driver, such as TORCH='torch --index-url https://download.pytorch.org/whl/cu128'.
 TORCH  ?= torch==2.13.0
+# llama.cpp's server with its HTTP front end; the test of a real server is skipped where it cannot be installed.
+LLAMACPP ?= xllamacpp
+# Every test of a command starts Python: without kept bytecode each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+# Each worker takes half of the files and steals at the end, so that most fixtures are made by one of them.
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-slow test-all test-long check lint types bench gpu gpu-report calibration report-kernels report-serving predictions catalogue reports docs notebooks figures screenshots site playground clean
@@ -17,15 +23,15 @@ run: $(VENV)/core.stamp  ## install, and answer one question
 	$(BIN)/rooflinekit estimate llama3-8b --batch 32
 
 test: $(VENV)/test.stamp  ## install, and run the tests and doctests of the model and the commands (three minutes on two cores)
-	$(BIN)/python -m pytest -n auto -m "not slow and not long"
+	$(PYTEST) -m "not slow and not long"
 
 test-slow: $(VENV)/test.stamp  ## those that look at pages, pictures, sheets and documents, fit calibrations, or run PyTorch
-	$(BIN)/python -m pytest -n auto -m "slow and not long" tests
+	$(PYTEST) -m "slow and not long" tests
 
 test-all: test test-slow  ## both, as the checks of a submission run them
 
 test-long: $(VENV)/test.stamp  ## the long checks as well
-	$(BIN)/python -m pytest -n auto
+	$(PYTEST)
 
 lint: $(VENV)/dev.stamp  ## layout and lint
 	$(BIN)/ruff format --check .
@@ -125,11 +131,13 @@ $(VENV)/core.stamp: pyproject.toml | $(VENV)/bin/python
 $(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable '.[test]'
 	@test -z "$(TORCH)" || $(PIP) $(TORCH)
+	@test -z "$(LLAMACPP)" || $(PIP) $(LLAMACPP) || echo "no $(LLAMACPP): no test runs a real server"
 	@touch $(VENV)/core.stamp $@
 
 $(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable '.[dev]'
 	@test -z "$(TORCH)" || $(PIP) $(TORCH)
+	@test -z "$(LLAMACPP)" || $(PIP) $(LLAMACPP) || echo "no $(LLAMACPP): no test runs a real server"
 	@touch $(VENV)/core.stamp $(VENV)/test.stamp $@
 
 $(VENV)/docs.stamp: pyproject.toml | $(VENV)/bin/python

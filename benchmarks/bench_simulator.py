@@ -29,7 +29,7 @@ from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.policies import Limits
 from rooflinekit.simulation.replica import Replica
-from rooflinekit.simulation.simulate import Load, Scheduler, Setup, serve
+from rooflinekit.simulation.simulate import Load, Setup, serve
 from rooflinekit.simulation.steps import build_table
 
 MODEL, GPU, RATE = "llama-3-8b", "h100-sxm", 200.0
@@ -67,7 +67,7 @@ def closed_run(users: int) -> None:
     arrivals = generate(ClosedLoop(users, count), Requests(Uniform(500, 1000), Uniform(500, 1500)), count)
     start = time.process_time()
     load = Load(arrivals, typical=1750, longest=2500, users=users)
-    outcome = serve(resolved, load, Setup(Scheduler(max_num_seqs=users)))
+    outcome = serve(resolved, load, Setup(max_num_seqs=users))
     took = time.process_time() - start
     assert outcome.requests.finished == count
     print(f"closed loop, {users:>3} users     {outcome.steps:>9,} steps     {took:6.2f} s CPU  "
@@ -79,7 +79,7 @@ def request_run(count: int) -> None:
     resolved = deployment()
     start = time.process_time()
     arrivals = generate(Poisson(RATE), Requests(Fixed(100), Fixed(20)), count)
-    outcome = serve(resolved, Load(arrivals, typical=120, longest=120), Setup(Scheduler(max_num_seqs=256)))
+    outcome = serve(resolved, Load(arrivals, typical=120, longest=120), Setup(max_num_seqs=256))
     took = time.process_time() - start
     assert outcome.requests.finished == count
     print(f"requests                   {count:>9,} requests  {took:6.2f} s CPU  {count / took:>11,.0f} requests/s  "

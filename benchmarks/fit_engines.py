@@ -239,7 +239,7 @@ def _factor(rows: Rows, predicted: np.ndarray, mine: np.ndarray) -> float:
     return float(np.exp(np.quantile(np.abs(np.log(predicted[chosen] / rows.time[chosen])), 0.9)))
 
 
-_RANGES = {
+RANGES = {
     "vllm": [("0.1", "2023-06", "V0"), ("0.8", "2025-03", "V1")],
     "trtllm": [("0.5", "2023-10", "C++ and Python runtimes"), ("0.19", "2025-05", "PyTorch backend")],
     "sglang": [("0.1", "2024-01", "one loop"), ("0.4", "2024-12", "overlapped scheduler")],
@@ -297,7 +297,7 @@ _SOURCES = """sources:
 
 def write(folder: Path, report: dict[str, Any]) -> None:
     """One file an engine, oldest range first."""
-    for engine, ranges in _RANGES.items():
+    for engine, ranges in RANGES.items():
         found = [report["costs"].get(f"{engine}@{since}", report["costs"]["all"]) for since, _, _ in ranges]
         text = "# Written by benchmarks/fit_engines.py: what a step takes besides its kernels, by version.\n"
         text += _SOURCES.format(rows=sum(costs["rows"] for costs in found)) + "steps:\n"

@@ -23,11 +23,27 @@ SLOW = (
 """Tests that look at pages, pictures, sheets and documents, fit calibrations, or run PyTorch: `make test-slow`."""
 
 
+def is_slow(path: Path) -> bool:
+    """Whether all tests of a file are slow."""
+    folder = Path(__file__).parent
+    return folder in path.parents and path.relative_to(folder).as_posix().startswith(SLOW)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of which the marks choose no test are not even imported: rewriting all their asserts takes a while."""
+    if collection_path.suffix == ".py":
+        match str(config.option.markexpr).split():
+            case ["not", "slow", *_]:
+                return is_slow(collection_path) or None
+            case ["slow", *_]:
+                return not (is_slow(collection_path) or "mark.slow" in collection_path.read_text("utf-8")) or None
+    return None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slow ones, so that `make test` takes a few minutes on two cores."""
-    folder = Path(__file__).parent
     for item in items:
-        if folder in item.path.parents and item.path.relative_to(folder).as_posix().startswith(SLOW):
+        if is_slow(item.path):
             item.add_marker("slow")
 
 

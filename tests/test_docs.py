@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
@@ -51,14 +49,8 @@ def output_of(command: str) -> str:
     """What a `rooflinekit …` command prints, errors included."""
     words = command.split()
     assert words[0] == "rooflinekit"
-    run = subprocess.run(
-        [sys.executable, "-m", *words],
-        capture_output=True,
-        check=False,
-        cwd=ROOT,
-        encoding="utf-8",
-        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONUTF8": "1"},
-    )
+    with contextlib.chdir(ROOT):
+        run = CliRunner().invoke(app, words[1:], env={"COLUMNS": "80", "NO_COLOR": "1"})
     return run.stdout + run.stderr
 
 

@@ -238,6 +238,15 @@ class TestFormulas:
     def test_numbers_are_put_in_for_whole_symbols_only(self) -> None:
         assert substituted("k*k0 + max(k, 1)", {"k": "4096", "k0": "90"}) == "4096*90 + max(4096, 1)"
 
+    def test_what_stands_in_a_formula_many_times_is_worked_out_once(self) -> None:
+        """Written out, this one has 2^60 operators."""
+        grown = Pool({"x": 0.5}).variable("x", Quantity("x", ""))
+        for _ in range(60):
+            grown = grown * (1.0 - grown)
+        root = tree(named(grown, "z", "of a routine"))
+        assert (root.formula, root.children) == ("", ())
+        assert 0.0 < root.value < 0.02
+
     @given(x=st.floats(0.1, 10.0), y=st.floats(0.1, 10.0))
     @settings(max_examples=50, deadline=None)
     def test_text_reads_back_to_the_value(self, x: float, y: float) -> None:

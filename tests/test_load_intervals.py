@@ -60,6 +60,22 @@ def test_an_end_never_crosses_the_time_or_the_bound():
     assert found.tpot.low == found.tpot.bound
 
 
+@pytest.mark.parametrize(("model", "deployment", "rate"), [
+    ("llama-3-8b", {}, 20.0),  # a full engine bears 25
+    ("llama-3-8b", {"tp": 2, "engine": "trtllm"}, 9.0),
+    ("llama-3-8b", {"engine": "sglang", "isl": 512, "osl": 16}, 3.0),
+    ("mixtral-8x7b", {"tp": 2, "weights": "fp8"}, 4.0),
+    ("qwen3-30b-a3b", {"gpu": "h200-sxm", "dp": 2, "ep": 2}, 12.0),
+])  # fmt: skip
+def test_the_bound_of_a_rate_is_that_of_an_engine_at_the_datasheets_rates(model, deployment, rate):
+    """A faster engine carries a rate with fewer requests at once, so that its steps are shorter too."""
+    expected, bound = (rk.estimate(model, rate=rate, calibration=of, **deployment) for of in (None, "none"))
+    assert expected.bound["tpot_ms"] == pytest.approx(bound.tpot_ms, rel=2e-3)
+    assert 0.3 * bound.ttft_ms < expected.bound["ttft_ms"] <= bound.ttft_ms  # waits are not in the bound
+    for time in ("ttft_ms", "tpot_ms"):
+        assert expected.bound[time] <= expected.interval[time][0]
+
+
 def test_every_engine_has_tested_factors_and_answers_say_how_they_did():
     for engine in engine_names():
         for since in step_ranges(engine):

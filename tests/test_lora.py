@@ -61,6 +61,13 @@ def test_adapters_cost_time_and_doubt() -> None:
     assert width[1] > width[0]
 
 
+def test_answers_say_what_nobody_measured() -> None:
+    """Products in bf16 were measured on an H100; it is the adapters' own launches that were not."""
+    said = " ".join(rk.estimate("llama-3-8b", lora_rank=16).warnings)
+    assert "LoRA's launches take the time of plain products" in said
+    assert "no measured gemm" not in said
+
+
 def test_the_table_of_steps_knows_adapters() -> None:
     plan = ask("llama-3-8b", "h100-sxm", {"lora_rank": 16, "lora_adapters": 8}).resolved.plan
     table = build_table(plan, 32, 2048)

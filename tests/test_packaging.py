@@ -205,7 +205,10 @@ def imported(path: Path) -> Iterator[str]:
                 yield from [alias.name for alias in node.names if alias.name.split(".")[0] == "rooflinekit"]
 
 
-IMPORTS = {module: set(imported(path)) for module, path in FILES.items() if module != "rooflinekit"}
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    """What each module imports."""
+    return {module: set(imported(path)) for module, path in FILES.items() if module != "rooflinekit"}
 
 
 def room_of(module: str) -> str:
@@ -219,10 +222,10 @@ class TestRooms:
         table = re.findall(r"^\| `(\w+)` \|", read("docs/architecture.md"), re.MULTILINE)
         assert tuple(table) == ROOMS
 
-    def test_imports_point_downwards(self) -> None:
-        for module in [module for module in IMPORTS if room_of(module) not in OUTSIDE]:
+    def test_imports_point_downwards(self, imports: dict[str, set[str]]) -> None:
+        for module in [module for module in imports if room_of(module) not in OUTSIDE]:
             room = room_of(module)
-            for below in IMPORTS[module]:
+            for below in imports[module]:
                 if below == "rooflinekit.version":
                     continue
                 if room_of(below) == "validate":  # stands beside the rooms, and only a command may reach for it
@@ -231,8 +234,8 @@ class TestRooms:
                 assert room_of(below) in ROOMS, f"{module} imports {below}"
                 assert ROOMS.index(room_of(below)) <= ROOMS.index(room), f"{module} imports {below}"
 
-    def test_no_modules_import_each_other_in_a_circle(self) -> None:
-        order = TopologicalSorter(IMPORTS)
+    def test_no_modules_import_each_other_in_a_circle(self, imports: dict[str, set[str]]) -> None:
+        order = TopologicalSorter(imports)
         try:
             order.prepare()
         except CycleError as circle:

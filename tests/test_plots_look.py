@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from itertools import combinations, product
 from pathlib import Path
 
@@ -66,8 +67,13 @@ def drawn(tmp_path_factory):
     return found
 
 
+@pytest.fixture(scope="module")
+def words(drawn):
+    """words(result, kind): boxes of all words that are drawn [pixels], by what they say; each picture is drawn once."""
+    return cache(lambda *name: words_of(drawn[name]))
+
+
 def words_of(picture):
-    """Boxes of all words that are drawn [pixels], by what they say; and of the picture."""
     canvas, found, draw = FigureCanvasAgg(picture.figure), [], Text.draw
 
     def noted(text, renderer):
@@ -78,49 +84,47 @@ def words_of(picture):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Text, "draw", noted)
         canvas.draw()
-    return found, picture.figure.bbox
+    return found
 
 
-def test_no_words_leave_a_picture(drawn):
+def test_no_words_leave_a_picture(drawn, words):
     for name, picture in drawn.items():
-        found, edge = words_of(picture)
+        found, edge = words(*name), picture.figure.bbox
         assert len(found) > 5
-        for words, box in found:
-            assert edge.x0 - 0.5 <= box.x0, (name, words)
-            assert box.x1 <= edge.x1 + 0.5, (name, words)
-            assert edge.y0 - 0.5 <= box.y0, (name, words)
-            assert box.y1 <= edge.y1 + 0.5, (name, words)
+        for text, box in found:
+            assert edge.x0 - 0.5 <= box.x0, (name, text)
+            assert box.x1 <= edge.x1 + 0.5, (name, text)
+            assert edge.y0 - 0.5 <= box.y0, (name, text)
+            assert box.y1 <= edge.y1 + 0.5, (name, text)
 
 
 @pytest.mark.parametrize(("result", "kinds"), [
     ("six", ("batch",)), ("users", ("batch", "context")), ("several", ("intensity",)), ("split", ("time", "memory")),
     ("tiny", ("bytes", "memory", "time")), ("long", ("time", "bytes", "memory")), ("paths", ("batch", "context")),
 ])  # fmt: skip
-def test_no_words_lie_on_others(drawn, result, kinds):
+def test_no_words_lie_on_others(words, result, kinds):
     for kind in kinds:
-        found, _ = words_of(drawn[result, kind])
-        for (one, first), (other, second) in combinations(found, 2):
+        for (one, first), (other, second) in combinations(words(result, kind), 2):
             assert not first.padded(-0.5).overlaps(second.padded(-0.5)), (kind, one, other)
 
 
 @pytest.mark.parametrize("result", ["split", "long", "sent", "tiny", "bound", "ideal"])
-def test_no_name_lies_on_a_point_of_the_roofline(drawn, result):
+def test_no_name_lies_on_a_point_of_the_roofline(drawn, words, result):
     """Names along lines are turned, so that their boxes say nothing; those stand in tests of their own."""
-    found, _ = words_of(drawn[result, "roofline"])
+    found = words(result, "roofline")
     axes = drawn[result, "roofline"].figure.axes[0]
     names = {text.get_text() for text in axes.texts if not text.get_rotation()}
     for points in axes.collections:
         ((x, y),), (size,) = axes.transData.transform(points.get_offsets()), points.get_sizes()
         half = np.sqrt(size) / 2 * axes.figure.dpi / 72 - 1
         mark = Bbox.from_extents(x - half, y - half, x + half, y + half)
-        for words, box in found:
-            assert words not in names or not box.overlaps(mark), (words, points.get_gid())
+        for text, box in found:
+            assert text not in names or not box.overlaps(mark), (text, points.get_gid())
 
 
-def test_every_step_is_named_on_the_roofline(drawn):
+def test_every_step_is_named_on_the_roofline(words):
     for name in ("split", "long", "sent", "tiny", "bound", "ideal"):
-        words = [text for text, _ in words_of(drawn[name, "roofline"])[0]]
-        assert {"prefill step", "decode step"} <= set(words), name
+        assert {"prefill step", "decode step"} <= {text for text, _ in words(name, "roofline")}, name
 
 
 def test_axes_have_numbers(drawn):
@@ -131,13 +135,13 @@ def test_axes_have_numbers(drawn):
         assert sum(low <= tick.get_loc() <= high and bool(tick.label1.get_text()) for tick in ticks) >= 2
 
 
-def test_rings_are_explained_once_and_where_there_are_some(drawn):
+def test_rings_are_explained_once_and_where_there_are_some(drawn, words):
     for (name, kind), picture in drawn.items():
         if kind in ("batch", "context", "pareto"):
-            words = " ".join(text for text, _ in words_of(picture)[0])
+            said = " ".join(text for text, _ in words(name, kind))
             gids = [str(each.get_gid()) for each in picture.figure.findobj(Line2D) if len(each.get_xdata())]
             rings = any(gid.startswith(("misfit", "barred")) for gid in gids)
-            assert words.count("rings: ") == rings, (name, kind)
+            assert said.count("rings: ") == rings, (name, kind)
 
 
 def test_names_at_the_ends_of_lines_keep_their_distance_and_their_order():

@@ -2,7 +2,9 @@
 
 They run in a folder that holds the files that they name; the numbers in these files are invented. Lines of `validate`,
 lines that read what it measured, and lines that ask running servers are not run here: test_docs.py checks their
-options, tests/validate runs the same on small shapes, and test_watch.py asks a server of its own.
+options, tests/validate runs the same on small shapes, and test_watch.py asks a server of its own. Sheets of capacity
+workbooks stay empty, since writing them takes most of a minute; test_capacity_workbook.py looks at them. Plans are
+those of the formula, without the simulation that tests/planning holds them against.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
 from rooflinekit.evidence.exposition import scrape_text
+from rooflinekit.report.workbook import write
 from rooflinekit.specs import accelerator_template
 
 MEASURED = ("here/", "measured/", "kernels.yaml")
@@ -98,6 +101,7 @@ def folder(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     scenarios.to_csv(tmp_path / "scenarios.csv", index=False)
     scenarios.to_excel(tmp_path / "scenarios.xlsx", index=False)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(write, "_fill", lambda *_: None)
     return tmp_path
 
 
@@ -109,6 +113,8 @@ def test_shell_blocks_run(page: str, block: str, folder: Path) -> None:
     """Line after line; what an earlier one writes over is told to. A `>` takes what the command prints."""
     for line in lines(block):
         words, target = (line[: line.index(">")], line[-1]) if ">" in line else (line, "")
+        if words[1] == "plan" and "--confirm" not in words:
+            words += ["--confirm", "0"]
         for name in words[words.index("--out") + 1 :][:1] if "--out" in words else ():
             (folder / name).unlink(missing_ok=True)
         result = CliRunner().invoke(app, words[1:])

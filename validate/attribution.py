@@ -7,18 +7,25 @@ nothing else hides it. A gap before a kernel is the *host*'s as long as its laun
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from rooflinekit.estimation.results import shares_by_cause
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.types.kernel import Family, Kernel
 
-__all__ = ["CAUSES", "CLASSES", "Event", "Line", "Spent", "attribute", "causes", "class_of", "classes", "missed"]
+__all__ = [
+    "CAUSES", "CLASSES", "Event", "Line", "Spent", "attribute", "causes", "class_of", "classes",
+    "profile_step", "read_trace",
+]  # fmt: skip
 
 CLASSES = ("matrix", "attention", "elementwise", "network")
 """What an event's name tells about it; the families of the prediction are coarsened to the same."""
@@ -61,6 +68,47 @@ class Spent:
     def total(self) -> float:
         """Wall time of the step."""
         return sum(self.busy.values()) + self.launch + self.host
+
+
+_KINDS: dict[str, Literal["kernel", "launch", "operator"]] = {
+    "kernel": "kernel", "gpu_memcpy": "kernel", "gpu_memset": "kernel",
+    "cuda_runtime": "launch", "cuda_driver": "launch", "cpu_op": "operator",
+}  # fmt: skip
+"""Categories of the Chrome trace that Kineto writes."""
+
+
+def profile_step(step: Callable[[], object], device: Any) -> list[Event]:
+    """Run the step once to warm up and once under PyTorch's profiler."""
+    import torch  # noqa: PLC0415 - rows are read where there is none
+    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
+
+    def run() -> None:
+        step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes to stderr, across any progress bar
+    run()
+    with profile(
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+    ) as seen:
+        run()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        seen.export_chrome_trace(str(path))
+        return list(read_trace(path))
+
+
+def read_trace(path: Path) -> Iterator[Event]:
+    """The complete events of a Chrome trace; a kernel and its launch share their correlation number.
+
+    The synchronisation that ends the profile is no part of the step.
+    """
+    for event in json.loads(path.read_text(encoding="utf-8"))["traceEvents"]:
+        kind = _KINDS.get(event.get("cat", ""))
+        if event.get("ph") == "X" and kind is not None and "Synchronize" not in event["name"]:
+            start, number = float(event["ts"]), event.get("args", {}).get("correlation", -1)
+            yield Event(event["name"], start, start + float(event["dur"]), kind, int(number))
 
 
 def class_of(name: str) -> str:
@@ -173,12 +221,3 @@ def _compute_share(name: str, step: StepTime) -> float:
     whole = sum(float(timed.expected) for timed in ours)
     bound = sum(float(timed.expected) for timed in ours if float(timed.compute) > float(timed.memory))
     return bound / whole if whole else 0.0
-
-
-def missed(lines: Iterable[Line]) -> list[Line]:
-    """What explains most of the difference first.
-
-    >>> [line.what for line in missed([Line("compute", 9.0, 8.0), Line("host", 5.0, 0.0), Line("memory", 2.0, 4.0)])]
-    ['host', 'memory', 'compute']
-    """
-    return sorted(lines, key=lambda line: -abs(line.missed_us))

@@ -6,21 +6,20 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from rooflinekit.validate.device import Device
+from rooflinekit.validate.device import Device, version_of
 
-__all__ = ["TORCH", "Call", "Case", "Work", "cases_of", "drawn_by", "fused", "normal", "shuffled", "why_not"]
+__all__ = ["TORCH", "VLLM", "Call", "Case", "Work", "drawn_by", "fused", "normal", "shuffled", "why_not"]
 
 Call: TypeAlias = Callable[..., Any]
-
-TORCH: dict[str, torch.dtype] = {
-    "fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn,
-}  # fmt: skip
+TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
+VLLM = f"vllm {version_of('vllm')}".strip()
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,11 @@ class Case:
     engine: str = "gpt-fast"  #: whose kernel it is; "gpt-fast+vllm" where both run this very one
     source: str = "torch"  #: the library that the kernel comes from
 
+    def by_vllm(self, kernel: str, source: str, build: Callable[[], Work]) -> Case:
+        """The same by a kernel of vLLM's."""
+        name = f"{VLLM}, {kernel}" if kernel else VLLM
+        return replace(self, backend=name, build=build, engine="vllm", source=source)
+
     @property
     def named(self) -> dict[str, str]:
         """What a row says of it besides the shape."""
@@ -64,17 +68,14 @@ class Case:
         return json.dumps([self.op, self.backend, dict(self.shape)], sort_keys=True)
 
 
-def cases_of(made: Iterator[Case]) -> list[Case]:
-    """Cases without repetitions, in order."""
-    return list({case.key: case for case in made}.values())
-
-
 def fused(call: Call, device: Device) -> Call:
     """One kernel for the whole expression where there is a compiler for the GPU, for any number of tokens."""
-    return torch.compile(call, dynamic=True) if device.is_cuda else call
+    return _compiled(call) if device.is_cuda else call
 
 
-_DRAWN: ContextVar[torch.Generator | None] = ContextVar("drawn", default=None)
+@cache
+def _compiled(call: Call) -> Call:
+    return torch.compile(call, dynamic=True)
 
 
 _MISSING = (ImportError, AttributeError, NotImplementedError)
@@ -83,13 +84,16 @@ _ABSENT = ("not available", "no available kernel", "not implemented", "could not
 """How libraries say that a kernel does not exist here."""
 
 
-def why_not(error: Exception) -> tuple[str, str]:
-    """The status of what raised this ("oom", "missing" or "failed"), and one line that says why."""
+def why_not(error: Exception) -> dict[str, str]:
+    """The status of what raised this ("oom", "missing" or "failed"), and one line of detail that says why."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return "oom", "out of memory"
+        return {"status": "oom", "detail": "out of memory"}
     detail = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     absent = isinstance(error, _MISSING) or any(word in detail.lower() for word in _ABSENT)
-    return ("missing" if absent else "failed"), detail
+    return {"status": "missing" if absent else "failed", "detail": detail}
+
+
+_DRAWN: ContextVar[torch.Generator | None] = ContextVar("drawn", default=None)
 
 
 @contextmanager

@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import torch
-
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.validate.case import Work, normal
 from rooflinekit.validate.device import Device
-from rooflinekit.validate.gemm import gemm_cases
-from rooflinekit.validate.timing import Timing, summary, time_work
+from rooflinekit.validate.matrix_kernels import gemm_cases
+from rooflinekit.validate.timing import Timing, capture, summary, time_work
 
 __all__ = ["Ceiling", "bandwidth", "ceilings", "launch_cost", "rate"]
 
@@ -27,8 +25,7 @@ _LAUNCHES = 200
 
 def ceilings(device: Device, quick: bool) -> Iterator[Ceiling]:
     """Every ceiling of one device; `quick` takes fewer sizes."""
-    step = 2 if quick else 1
-    for exponent in range(16, LARGEST[device.torch.type] + 1, step):
+    for exponent in range(16, LARGEST[device.torch.type] + 1, 2 if quick else 1):
         for kind in ("copy", "read"):
             size = 2**exponent
             yield {"kind": kind, "bytes": size, "unit": "B/s"}, partial(bandwidth, kind, size, device)
@@ -50,20 +47,19 @@ def _row(timing: Timing, value: float) -> dict[str, Any]:
 
 def bandwidth(kind: str, size: int, device: Device, seconds: float) -> dict[str, Any]:
     """Copy: half of the bytes read, half written; read: a maximum over all. Small ones show caches."""
-    dtype = "bf16" if device.is_cuda else "fp32"
-    count = int(size / parse_dtype(dtype).bytes)
+    draw = partial(normal, dtype=device.dtype, device=device.torch)
+    count = int(size / parse_dtype(device.dtype).bytes)
     if kind == "copy":
-        source, target = (normal(count // 2, dtype=dtype, device=device.torch) for _ in range(2))
-        work = Work(lambda x, y: y.copy_(x), (source, target))
+        work = Work(lambda x, y: y.copy_(x), (draw(count // 2), draw(count // 2)))
     else:
-        work = Work(lambda x: x.amax(), (normal(count, dtype=dtype, device=device.torch),))
+        work = Work(lambda x: x.amax(), (draw(count),))
     timing = time_work(work, device, seconds)
     return _row(timing, size / min(timing.samples))
 
 
 def rate(dtype: str, size: int, device: Device, seconds: float) -> dict[str, Any]:
     """A square product by PyTorch; the FLOP/s of its best pass."""
-    *_, case = gemm_cases([(size, size, size)], dtype, device)
+    *_, case = gemm_cases(size, size, size, dtype, device)
     timing = time_work(case.build(), device, seconds)
     flops: Numeric = 2.0 * float(size) ** 3
     return _row(timing, flops / min(timing.samples))
@@ -86,14 +82,7 @@ def launch_cost(launch: str, device: Device) -> float:
         for _ in range(_LAUNCHES):
             x.add_(1.0)
 
-    call: Callable[[], object] = add
-    if launch == "graph":
-        add()
-        device.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            add()
-        call = graph.replay
+    call: Callable[[], object] = capture(add).replay if launch == "graph" else add
     call()
     device.synchronize()
     start = time.perf_counter()

@@ -5,32 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
-from rooflinekit.validate import sampling
+from rooflinekit.validate import elementwise
+from rooflinekit.validate.attention_kernels import (
+    Heads,
+    decode_cases,
+    latent_decode_cases,
+    latent_prefill_cases,
+    prefill_cases,
+    varlen_cases,
+)
 from rooflinekit.validate.case import TORCH, Case, drawn_by
-from rooflinekit.validate.checks_quantised import step_noise
-from rooflinekit.validate.decode import decode_cases
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.elementwise import norm_cases, rope_cases, swiglu_cases
-from rooflinekit.validate.experts import expert_cases
-from rooflinekit.validate.gemm import gemm_cases
-from rooflinekit.validate.latent import latent_decode_cases, latent_prefill_cases
-from rooflinekit.validate.prefill import Heads, prefill_cases, varlen_cases
+from rooflinekit.validate.matrix_kernels import expert_cases, gemm_cases
+from rooflinekit.validate.quantised import step_noise
 from rooflinekit.validate.reference import dense_attention, mixture_loop, rotated
-from rooflinekit.validate.tolerance import (
-    CheckResult,
-    Trial,
-    chi_square,
-    compare,
-    critical_chi_square,
-    not_run,
-    peak,
-    rounding,
-)
+from rooflinekit.validate.tolerance import CheckResult, Trial, compare, follows, not_run, peak, rounding
 
 __all__ = ["KERNEL_CHECKS"]
 
@@ -39,29 +35,33 @@ _NAMES = {dtype: name for name, dtype in TORCH.items()}
 _LATENT_SCALE = math.sqrt(576 / 192)  # MLA's logits are scaled by the width of a head that is spelt out
 
 
-def _device(trial: Trial) -> Device:
-    """What the cases ask of a device: its kind; sizes and names do not matter here."""
-    return Device(trial.device, str(trial.device), 1, 0, 0, {})
+def _here(trial: Trial) -> tuple[str, Device]:
+    """What cases ask for: the format, and of a device its kind; sizes and names do not matter here."""
+    return _NAMES[trial.dtype], Device(trial.device, str(trial.device), 1, 0, 0, {})
 
 
 def attention(trial: Trial) -> Iterator[CheckResult]:
     """Every timed attention kernel, in the format that models run in."""
-    here, dtype = _device(trial), _NAMES[trial.dtype]
-    yield from _checked(trial, prefill_cases([(_HEADS, 2, 24)], dtype, here), _prompts)
-    yield from _checked(trial, varlen_cases([(_HEADS, (5, 9, 17))], dtype, here), _each_alone)
-    yield from _checked(trial, decode_cases([(_HEADS, 2, 40)], dtype, here), _decode)
-    yield from _checked(
-        trial, latent_prefill_cases([(2, 1, 24)], dtype, here), lambda case, q, k, v: dense_attention(q, k, v)
-    )
-    yield from _checked(trial, latent_decode_cases([(4, 2, 40)], dtype, here), _latent)
+    here = _here(trial)
+    yield from _checked(trial, prefill_cases(_HEADS, 2, 24, *here), _attended)
+    yield from _checked(trial, varlen_cases(_HEADS, (5, 9, 17), *here), _each_alone)
+    yield from _checked(trial, decode_cases(_HEADS, 2, 40, *here), _attended)
+    yield from _checked(trial, latent_prefill_cases(2, 1, 24, *here), _attended)
+    yield from _checked(trial, latent_decode_cases(4, 2, 40, *here), _latent)
 
 
-def _prompts(case: Case, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Prompts [B, heads, S, d], or packed one after the other [B·S, heads, d]."""
+def _attended(case: Case, q: Tensor, *rest: Tensor) -> Tensor:
+    """With k and v [B, K, T, d]; or q [B·S, H, d], and pages [pages, P, K, d] as the call left them."""
     if q.dim() == 4:
-        return dense_attention(q, k, v)
-    apart = (x.unflatten(0, (case.shape["batch"], -1)).transpose(1, 2) for x in (q, k, v))
-    return dense_attention(*apart).transpose(1, 2).flatten(0, 1)
+        return dense_attention(q, *rest)
+    *_, keys, values, table = rest
+    k, v = (_gathered(pool, table, case).transpose(1, 2) for pool in (keys, values))
+    return dense_attention(q.unflatten(0, (len(table), -1)).transpose(1, 2), k, v).transpose(1, 2).flatten(0, 1)
+
+
+def _gathered(pool: Tensor, table: Tensor, case: Case) -> Tensor:
+    """What the pages of each sequence hold [B, T, ...]."""
+    return torch.stack([pool[row.long()].flatten(0, 1) for row in table])[:, : case.shape["seq_len"]]
 
 
 def _each_alone(case: Case, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -71,81 +71,19 @@ def _each_alone(case: Case, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.cat(outs, dim=1).transpose(0, 1)
 
 
-def _decode(case: Case, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None = None, *_: Tensor) -> Tensor:
-    """With k and v [B, K, T, d], or pages [pages, P, K, d] as the call left them and a table [B, pages of one]."""
-    if table is not None:
-        k, v = (torch.stack([pool[row.long()].flatten(0, 1) for row in table]).transpose(1, 2) for pool in (k, v))
-        k, v = k[:, :, : case.shape["seq_len"]], v[:, :, : case.shape["seq_len"]]
-    return dense_attention(q.reshape(len(q), -1, 1, q.shape[-1]), k, v).view(q.shape)
-
-
 def _latent(case: Case, q: Tensor, latent: Tensor, table: Tensor | None = None) -> Tensor:
     """All heads share one key of 576 columns, the first 512 of which are the value; [B, T, 576], or pages of them."""
-    if table is not None:
-        latent = torch.stack([latent[row.long()].flatten(0, 2) for row in table])[:, : case.shape["seq_len"]]
-    kept = latent[:, None]
+    kept = latent[:, None] if table is None else _gathered(latent, table, case).transpose(1, 2)
     return dense_attention(q[:, :, None].double() * _LATENT_SCALE, kept, kept[..., :512])[:, :, 0]
-
-
-def _checked(trial: Trial, cases: Iterable[Case], reference: Callable[..., Tensor]) -> Iterator[CheckResult]:
-    """Run each case once on inputs drawn for this trial; a kernel that is not here is missing, not wrong."""
-    for number, case in enumerate(cases):
-        name = f"{case.op} {case.shape['dtype']}, {case.backend} = float64"
-        try:
-            result = compare(name, *_both(trial, number, case, reference), _shown(case))
-            lost = False
-        except Exception as error:
-            result, lost = not_run(name, error), trial.device.type == "cuda"
-        yield replace(result, kernel=case.kernel)
-        if lost:
-            torch.cuda.synchronize(trial.device)  # raises after a fault, of which the other kernels are innocent
-
-
-def _both(trial: Trial, number: int, case: Case, reference: Callable[..., Tensor]) -> tuple[Tensor, Tensor, float]:
-    """What the kernel gives, what the reference gives, and how far they may be apart."""
-    with drawn_by(trial.generator(number)):
-        work = case.build()
-        inputs = (*work.hot, *work.cold())
-    got = work.run(*inputs)
-    assert isinstance(got, Tensor)
-    want = reference(case, *inputs)
-    return got, want, _tolerance(case, inputs, peak(want))
-
-
-def _shown(case: Case) -> str:
-    return ", ".join(f"{name} {value}" for name, value in case.shape.items() if isinstance(value, int))
-
-
-def _tolerance(case: Case, inputs: tuple[Tensor, ...], largest: float) -> float:
-    """Rounding along the widths and keys at hand; GEMMs of narrow formats also round their activations."""
-    shape = case.shape
-    wide = TORCH[shape["dtype"]] if parse_dtype(shape["dtype"]).is_wide else torch.bfloat16
-    lengths = [int(shape[key]) for key in ("head_dim", "seq_len", "k", "hidden", "expert_intermediate") if key in shape]
-    lengths += [576] if case.op.startswith("mla") else []
-    limit = rounding(wide, *lengths, peak=largest)
-    limit *= 4 if case.op == "moe" else 1  # few rows, which hardly average
-    if case.op == "gemm" and shape["dtype"] == "fp8":
-        limit += 4.0 * step_noise(inputs[0].float(), Dtype.FP8)
-    return limit
 
 
 def matrices(trial: Trial) -> Iterator[CheckResult]:
     """GEMMs of every format that the device has, at decode and prefill shapes, and the mixture of experts."""
-    here, own = _device(trial), _NAMES[trial.dtype]
-    for dtype in ("bf16", "fp8") if here.is_cuda else dict.fromkeys((own, "bf16")):
-        yield from _checked(trial, gemm_cases([(3, 64, 128), (40, 64, 128)], dtype, here), _product)
-    yield from _checked(
-        trial,
-        expert_cases([(13, 64, 32, 8, 2)], own, here),
-        _mixture,
-    )
-
-
-def _mixture(case: Case, x: Tensor, router: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
-    """Matrices [E, inputs, outputs]; vLLM's lie the other way."""
-    if case.engine == "vllm":
-        inner, outer = inner.mT, outer.mT
-    return mixture_loop(x, router, inner, outer, case.shape["top_k"])
+    own, device = _here(trial)
+    for dtype in ("bf16", "fp8") if device.is_cuda else dict.fromkeys((own, "bf16")):
+        for m in (3, 40):
+            yield from _checked(trial, gemm_cases(m, 64, 128, dtype, device), _product)
+    yield from _checked(trial, expert_cases(13, 64, 32, 8, 2, own, device), _mixture)
 
 
 def _product(case: Case, x: Tensor, *rest: Tensor) -> Tensor:
@@ -153,69 +91,87 @@ def _product(case: Case, x: Tensor, *rest: Tensor) -> Tensor:
     return x.double() @ rest[-1].double().T
 
 
+def _mixture(case: Case, x: Tensor, router: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
+    """Matrices [E, inputs, outputs]; vLLM's lie the other way."""
+    inner, outer = (inner.mT, outer.mT) if case.engine == "vllm" else (inner, outer)
+    return mixture_loop(x, router, inner, outer, case.shape["top_k"])
+
+
 def between(trial: Trial) -> Iterator[CheckResult]:
     """Norm with residual, rotary positions, SwiGLU."""
-    here, own = _device(trial), _NAMES[trial.dtype]
-    for case, parts in (
-        (next(norm_cases([(5, 64)], own, here)), _norm),
-        (next(rope_cases([(7, 4, 2, 16)], own, here)), _turned),
-        (next(swiglu_cases([(5, 32)], own, here)), _swiglu),
-    ):
-        with drawn_by(trial.generator()):
-            work = case.build()
-        got = work.run(*work.hot)
-        first = got[-1] if isinstance(got, tuple) else got
-        name, limit = f"{case.shape['kind']} = float64", 2 * rounding(trial.dtype, 64)
-        yield compare(name, first, parts(*work.hot), limit, case.backend)
+    here = _here(trial)
+    yield from _checked(trial, norm_cases(5, 64, "rmsnorm", *here), _normed)
+    yield from _checked(trial, norm_cases(6, 64, "layernorm", *here), partial(_normed, centred=True))
+    yield from _checked(trial, rope_cases(7, 4, 2, 16, *here), _turned)
+    yield from _checked(trial, swiglu_cases(5, 32, *here), _gated)
 
 
-def _norm(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
+def _normed(case: Case, x: Tensor, residual: Tensor, weight: Tensor, centred: bool = False) -> Tensor:
+    """Of the sum; LayerNorm centres it before."""
     stream = x.double() + residual.double()
-    return stream / (stream.square().mean(dim=-1, keepdim=True)).sqrt() * weight.double()
+    stream = stream - stream.mean(dim=-1, keepdim=True) if centred else stream
+    eps = 1e-5 if centred else 0.0  # as PyTorch adds by default
+    return stream / (stream.square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight.double()
 
 
-def _turned(q: Tensor, k: Tensor, where: Tensor) -> Tensor:
-    return torch.stack(
-        [torch.stack([rotated(row, int(at)) for row, at in zip(head, where, strict=True)]) for head in k[0]]
-    )[None]
+def _turned(case: Case, q: Tensor, k: Tensor, where: Tensor) -> Tensor:
+    """The keys, which come last."""
+    rows = [[rotated(row, int(at)) for row, at in zip(head, where, strict=True)] for head in k[0]]
+    return torch.stack([torch.stack(each) for each in rows])[None]
 
 
-def _swiglu(x: Tensor) -> Tensor:
+def _gated(case: Case, x: Tensor) -> Tensor:
     gate, up = x.double().chunk(2, dim=-1)
     return gate / (1 + (-gate).exp()) * up
 
 
+def _checked(trial: Trial, cases: Iterable[Case], reference: Callable[..., Tensor]) -> Iterator[CheckResult]:
+    """Run each case once on inputs drawn for this trial; a kernel that is not here is missing, not wrong."""
+    for number, case in enumerate(cases):
+        kind = case.shape.get("kind", case.op)
+        name = f"{kind} {case.shape['dtype']}, {case.backend} = float64"
+        shown = ", ".join(f"{column} {value}" for column, value in case.shape.items() if isinstance(value, int))
+        try:
+            with drawn_by(trial.generator(number)):
+                work = case.build()
+                cold = work.cold()
+            hot = [x.clone() for x in work.hot]  # some kernels write in place
+            got = work.run(*work.hot, *cold)
+            want = reference(case, *hot, *cold)
+            limit = _tolerance(case, hot[0], peak(want))
+            result, lost = compare(name, got[-1] if isinstance(got, tuple) else got, want, limit, shown), False
+        except Exception as error:
+            result, lost = not_run(name, error), trial.device.type == "cuda"
+        yield replace(result, kernel=case.kernel)
+        if lost:
+            torch.cuda.synchronize(trial.device)  # raises after a fault, of which the other kernels are innocent
+
+
+def _tolerance(case: Case, first: Tensor, largest: float) -> float:
+    """Rounding along the widths and keys at hand; GEMMs of narrow formats also round their activations."""
+    shape = case.shape
+    wide = TORCH[shape["dtype"]] if parse_dtype(shape["dtype"]).is_wide else torch.bfloat16
+    if case.op == "elementwise":
+        return 2 * rounding(wide, 64)
+    lengths = [int(shape[key]) for key in ("head_dim", "seq_len", "k", "hidden", "expert_intermediate") if key in shape]
+    limit = rounding(wide, *lengths, *([576] if case.op.startswith("mla") else []), peak=largest)
+    limit *= 4 if case.op == "moe" else 1  # few rows, which hardly average
+    return limit + (4.0 * step_noise(first.float(), Dtype.FP8) if shape["dtype"] == "fp8" else 0.0)
+
+
 def samplers(trial: Trial) -> Iterator[CheckResult]:
-    """20,000 draws follow the distribution cut as the method's definition says; chi-square at 1 in 10,000."""
+    """20,000 draws follow the distribution cut as the method's definition says."""
     logits = torch.linspace(2.0, -3.0, 12, device=trial.device)
-    p = logits.double().softmax(dim=0).tolist()
-    kept = {"top_k": _best(p, 5), "top_p": _nucleus(p, 0.9), "min_p": [x if x >= 0.05 * max(p) else 0.0 for x in p]}
-    calls = {"top_k": lambda x: sampling.top_k(x, 5), "top_p": sampling.top_p, "min_p": sampling.min_p}
-    torch.manual_seed(trial.number())
+    p = logits.double().softmax(dim=0)  # the likeliest first
+    before = p.cumsum(dim=0) - p
     rows = logits.expand(20_000, -1).contiguous()
-    for name, want in kept.items():
-        counts = torch.bincount(calls[name](rows), minlength=12).double().cpu()
-        share = torch.tensor(want).double() / sum(want)
-        outside, inside = float(counts[share == 0].sum()), share > 0
-        error = chi_square(counts[inside], share[inside] * 20_000) if outside == 0 else math.inf
-        limit = critical_chi_square(int(inside.sum()) - 1)
-        yield CheckResult(f"sampling {name}", error <= limit, error, limit, "chi-square of 20,000 draws")
-
-
-def _best(p: list[float], k: int) -> list[float]:
-    least = sorted(p)[-k]
-    return [x if x >= least else 0.0 for x in p]
-
-
-def _nucleus(p: list[float], share: float) -> list[float]:
-    """The fewest likeliest tokens that hold the share together."""
-    order, held = sorted(range(len(p)), key=lambda i: -p[i]), 0.0
-    kept = [0.0] * len(p)
-    for i in order:
-        if held >= share:
-            break
-        kept[i], held = p[i], held + p[i]
-    return kept
+    torch.manual_seed(trial.number())
+    for name, call, kept in (
+        ("top_k", lambda x: elementwise.top_k(x, 5), torch.arange(12, device=p.device) < 5),
+        ("top_p", elementwise.top_p, before < 0.9),  # the fewest likeliest tokens that hold the share together
+        ("min_p", elementwise.min_p, p >= 0.05 * p[0]),
+    ):
+        yield follows(f"sampling {name}", call(rows), p * kept)
 
 
 KERNEL_CHECKS = (attention, matrices, between, samplers)

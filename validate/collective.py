@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +16,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from rooflinekit.validate.device import Device
-from rooflinekit.validate.timing import summary
+from rooflinekit.validate.timing import capture, summary
 
 __all__ = ["KINDS", "collective_rows"]
 
@@ -33,85 +31,73 @@ def collective_rows(device: Device, quick: bool) -> Iterator[dict[str, Any]]:
     On the CPU an all-reduce of two processes, as a ceiling; on GPUs kernels of the table `comm`.
     """
     if not device.is_cuda:
-        yield from _together(device, 2, ("all_reduce",), [2**exponent for exponent in range(10, 23, 6)])
+        yield from _together(device, 2, KINDS[:1], [2**exponent for exponent in range(10, 23, 6)])
         return
-    sizes = [2**exponent for exponent in range(10, 29, 3 if quick else 2)]
     gpus = 2
     while gpus <= torch.cuda.device_count():
-        yield from _together(device, gpus, KINDS, sizes)
+        yield from _together(device, gpus, KINDS, [2**exponent for exponent in range(10, 29, 3 if quick else 2)])
         gpus *= 2
 
 
 def _together(device: Device, gpus: int, kinds: tuple[str, ...], sizes: list[int]) -> Iterator[dict[str, Any]]:
     """One group of processes: all kinds, modes and sizes in turn."""
-    backend, dtype = ("nccl", "bf16") if device.is_cuda else ("gloo", "fp32")
+    backend, table = ("nccl", "comm") if device.is_cuda else ("gloo", "ceiling")
+    row = {"op": table, "backend": backend, "gpus": gpus, "dtype": device.dtype}
+    name = "collective" if device.is_cuda else "kind"
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "samples.json"
         try:
-            mp.spawn(
-                _worker, ((device.torch.type, gpus), (kinds, sizes), str(out), _free_port()), nprocs=gpus, join=True
-            )
-            measured = json.loads(out.read_text(encoding="ascii"))
+            mp.spawn(_worker, (device.torch.type, gpus, kinds, sizes, folder), nprocs=gpus, join=True)
+            measured = json.loads(Path(folder, "samples.json").read_text(encoding="ascii"))
         except Exception as error:
             detail = f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}"
-            failed = _columns(device, gpus, (kinds[0], "eager", 0), dtype)
-            yield {**failed, "backend": backend, "status": "failed", "detail": detail}
+            yield {**row, name: kinds[0], "bytes": 0, "status": "failed", "detail": detail}
             return
     for kind, mode, size, samples in measured:
-        row = summary(tuple(samples))
-        value = {} if device.is_cuda else {"value": float(f"{size / row['latency_us'] * 1e6:.5g}"), "unit": "B/s"}
-        yield {**_columns(device, gpus, (kind, mode, size), dtype), **value, "backend": backend, "launch": mode, **row}
+        timed = summary(tuple(samples))
+        own = {"mode": mode} if device.is_cuda else {"value": float(f"{size / timed['latency_us'] * 1e6:.5g}"),
+                                                     "unit": "B/s"}  # fmt: skip
+        yield {**row, name: kind, "bytes": size, **own, "launch": mode, **timed}
 
 
-def _columns(device: Device, gpus: int, what: tuple[str, str, int], dtype: str) -> dict[str, Any]:
-    kind, mode, size = what
-    shape = {"gpus": gpus, "bytes": size, "dtype": dtype}
-    if device.is_cuda:
-        return {"op": "comm", "collective": kind, "mode": mode, **shape}
-    return {"op": "ceiling", "kind": kind, **shape}
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-def _worker(rank: int, group: tuple[str, int], work: tuple[tuple[str, ...], list[int]], out: str, port: int) -> None:
-    """One rank: every kind, mode and size; the first rank writes all samples down [s]."""
-    (device, world), (kinds, sizes) = group, work
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def _worker(  # noqa: PLR0913, PLR0917 - as spawn passes them
+    rank: int, device: str, world: int, kinds: tuple[str, ...], sizes: list[int], folder: str
+) -> None:
+    """One rank: every kind, mode and size; ranks meet in the folder, and the first writes all samples down [s]."""
     place = torch.device(device, rank if device == "cuda" else None)
-    if place.type == "cuda":
+    if device == "cuda":
         torch.cuda.set_device(place)
     else:
         torch.set_num_threads(1)
-    dist.init_process_group("nccl" if place.type == "cuda" else "gloo", rank=rank, world_size=world)
-    modes = ("graph", "eager") if place.type == "cuda" else ("eager",)
-    measured = [
-        (kind, mode, size, measure(kind, mode, size, place)) for kind in kinds for mode in modes for size in sizes
-    ]
+    meet = f"file://{folder}/meet"
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", init_method=meet, rank=rank, world_size=world)
+    modes = ("graph", "eager") if device == "cuda" else ("eager",)
+    measured = [(kind, mode, n, measure(kind, mode, n, place)) for kind in kinds for mode in modes for n in sizes]
     if rank == 0:
-        Path(out).write_text(json.dumps(measured), encoding="ascii")
+        Path(folder, "samples.json").write_text(json.dumps(measured), encoding="ascii")
     dist.destroy_process_group()
 
 
 def measure(kind: str, mode: str, size: int, place: torch.device) -> list[float]:
     """Seconds of one collective of `size` bytes, a sample every ten."""
-    wide = place.type == "cpu"
-    count = size // (4 if wide else 2)
-    data = torch.randn(count, dtype=torch.float32 if wide else torch.bfloat16, device=place)
-    call = collective(kind, data)
-    passes: Callable[[], object] = partial(_ten, call)
-    if mode == "graph":
-        passes = _captured(call)
+    dtype = torch.float32 if place.type == "cpu" else torch.bfloat16
+    call = collective(kind, torch.randn(size // dtype.itemsize, dtype=dtype, device=place))
+
+    def ten() -> None:
+        for _ in range(_CALLS):
+            call()
+
+    def wait() -> None:
+        if place.type == "cuda":
+            torch.cuda.synchronize(place)
+
+    passes: Callable[[], object] = capture(ten).replay if mode == "graph" else ten  # all ranks capture at once
     samples = []
     for _ in range(_REPEATS + 2):
         dist.barrier()
-        _wait(place)
+        wait()
         start = time.perf_counter()
         passes()
-        _wait(place)
+        wait()
         samples.append((time.perf_counter() - start) / _CALLS)
     return samples[2:]
 
@@ -120,33 +106,10 @@ def collective(kind: str, data: Tensor) -> Callable[[], object]:
     """A call that moves `data`; a maximum stays finite however often it is taken."""
     world = dist.get_world_size()
     part = data[: len(data) // world].clone()
-    if kind == "all_reduce":
-        return partial(dist.all_reduce, data, op=dist.ReduceOp.MAX)
-    if kind == "all_gather":
-        return partial(dist.all_gather_into_tensor, data[: len(part) * world], part)
-    if kind == "reduce_scatter":
-        return partial(dist.reduce_scatter_tensor, part, data[: len(part) * world], op=dist.ReduceOp.MAX)
-    return partial(dist.all_to_all_single, torch.empty_like(data[: len(part) * world]), data[: len(part) * world])
-
-
-def _ten(call: Callable[[], object]) -> None:
-    for _ in range(_CALLS):
-        call()
-
-
-def _captured(call: Callable[[], object]) -> Callable[[], object]:
-    """Ten calls in a CUDA graph; all ranks capture at once."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        _ten(call)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        _ten(call)
-    return graph.replay
-
-
-def _wait(place: torch.device) -> None:
-    if place.type == "cuda":
-        torch.cuda.synchronize(place)
+    whole, most = data[: len(part) * world], dist.ReduceOp.MAX
+    return {
+        "all_reduce": partial(dist.all_reduce, data, op=most),
+        "all_gather": partial(dist.all_gather_into_tensor, whole, part),
+        "reduce_scatter": partial(dist.reduce_scatter_tensor, part, whole, op=most),
+        "alltoall": partial(dist.all_to_all_single, torch.empty_like(whole), whole),
+    }[kind]

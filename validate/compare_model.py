@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.estimation.estimator import estimate, read_deployment, resolve
-from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.units import format_time
 from rooflinekit.report.table import aligned
-from rooflinekit.validate.attribution import Line, Spent, causes, classes, missed
+from rooflinekit.validate.attribution import Line, Spent, causes, classes
 from rooflinekit.validate.points import Point, spread_layers
 
 __all__ = ["Compared", "as_launched", "breakdown_table", "compare_model", "comparison_table", "explain", "model_report"]
@@ -45,7 +44,7 @@ def compare_model(rows: Iterable[Mapping[str, Any]], gpu: str, calibration: str 
     Raises InputError (and its kinds) as `estimate` does.
     """
     for row in rows:
-        point = _point(row)
+        point = Point(row["phase"], row["batch"], row["context"])
         metric, work = _question(point)
         answer = estimate(row["model"], gpu, calibration=calibration, allow_oom=True, **_deployment(row), **work)
         predicted = getattr(answer, metric)
@@ -66,10 +65,6 @@ def as_launched(row: Mapping[str, Any], fused_ms: float, launches: float) -> flo
         return fused_ms
     count = row["kernels"] * row["layers"] / row["layers_run"]
     return max(fused_ms + max(count - launches, 0.0) * row["floor_us"] / 1e3, count * row["enqueue_us"] / 1e3)
-
-
-def _point(row: Mapping[str, Any]) -> Point:
-    return Point(row["phase"], row["batch"], row["context"])
 
 
 def _deployment(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,17 +103,13 @@ def explain(row: Mapping[str, Any], gpu: str, calibration: str | None = None) ->
 
     The events come from a run under the profiler, whose host time is larger than without it.
     """
-    spent = Spent(row["busy_us"], row["launch_us"], row["host_us"])
-    step = _predicted(row, gpu, calibration)
-    return causes(spent, step), classes(spent, step)
-
-
-def _predicted(row: Mapping[str, Any], gpu: str, calibration: str | None) -> StepTime:
     plan = resolve(row["model"], gpu, read_deployment(_deployment(row)), calibration).plan
     run = spread_layers(plan.model, row["layers_run"])
     plan = make_plan(run, plan.deployment, plan.system, plan.calibration, plan.engine)
     B, T = float(row["batch"]), float(row["context"])
-    return plan.time(Batch.prefill(B, T) if row["phase"] == "prefill" else Batch.decode(B, T))
+    step = plan.time(Batch.prefill(B, T) if row["phase"] == "prefill" else Batch.decode(B, T))
+    spent = Spent(row["busy_us"], row["launch_us"], row["host_us"])
+    return causes(spent, step), classes(spent, step)
 
 
 def breakdown_table(lines: Sequence[Line], title: str = "") -> list[str]:
@@ -142,7 +133,7 @@ def model_report(rows: Sequence[Mapping[str, Any]], gpu: str, calibration: str |
     lines = comparison_table(list(compare_model(rows, gpu, calibration)))
     for row in {row["phase"]: row for row in reversed(rows)}.values():
         by_cause, by_class = explain(row, gpu, calibration)
-        first = missed(by_cause)[0]
+        first = max(by_cause, key=lambda line: abs(line.missed_us))
         lines += [
             "", f"{row['phase']} {row['batch']} x {row['context']}, {row['mode']}, under the profiler; "
             f"missed most: {first.what} ({_signed(first.missed_us)})",

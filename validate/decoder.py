@@ -9,93 +9,73 @@ values, V vocabulary; MLA: R latent, r rotary width, n width without positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor, nn
 
 from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, Layer, MixtureOfExperts, Model, Norm
-from rooflinekit.validate.attend import attend
-from rooflinekit.validate.cache import Cache, ContiguousCache, Room, Streams
+from rooflinekit.validate.attention import FULL, Cache, Pattern, Room, Streams, attend, positions, rotate
 from rooflinekit.validate.feedforward import DenseBlock, ExpertBlock
-from rooflinekit.validate.positions import Pattern, alibi_slopes, positions, rotate
+from rooflinekit.validate.timing import capture
 
-__all__ = ["Block", "Core", "Decoder", "LatentMixer", "Normalise", "SelfAttention", "build", "refuse_unsupported"]
+__all__ = ["Block", "Core", "Decoder", "GraphedStep", "LatentMixer", "SelfAttention", "build",
+           "refuse_unsupported"]  # fmt: skip
 
 
-class Normalise(nn.Module):
-    """RMSNorm or LayerNorm over the last `size` elements."""
-
-    def __init__(self, kind: Norm, size: int) -> None:
-        super().__init__()
-        self.kind, self.size = kind, size
-        self.weight = None if kind == "none" else nn.Parameter(torch.empty(size))
-        self.bias = nn.Parameter(torch.empty(size)) if kind == "layernorm" else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Same shape."""
-        if self.kind == "rmsnorm":
-            return F.rms_norm(x, (self.size,), self.weight, 1e-6)
-        return x if self.kind == "none" else F.layer_norm(x, (self.size,), self.weight, self.bias, 1e-6)
+def _normalise(kind: Norm, size: int) -> nn.Module:
+    """RMSNorm or LayerNorm over the last `size` elements, or nothing."""
+    if kind == "none":
+        return nn.Identity()
+    return nn.RMSNorm(size, eps=1e-6) if kind == "rmsnorm" else nn.LayerNorm(size, eps=1e-6, bias=kind == "layernorm")
 
 
 class Core(nn.Module):
     """softmax(Q K^T) V, a module so that a hook sees the queries, and the keys that the cache returned."""
 
-    def __init__(self, spec: Attention | None = None, alibi: bool = False) -> None:
+    def __init__(self, pattern: Pattern = FULL) -> None:
         super().__init__()
-        self.window, self.chunk = (spec.window, spec.chunk) if spec is not None else (None, None)
-        self.sinks = nn.Parameter(torch.empty(spec.heads)) if spec is not None and spec.sinks else None
-        self.alibi = alibi
+        self.pattern = pattern
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
         """Queries q [B, H, S, d], keys k [B, K, T, d], values v [B, K, T, e] -> [B, H, S, e]."""
-        slopes = alibi_slopes(q.shape[1], q.device) if self.alibi else None
-        return attend(q, k, v, Pattern(self.window, self.chunk, slopes, self.sinks), scale)
+        return attend(q, k, v, self.pattern, scale)
 
 
 class SelfAttention(nn.Module):
-    """MHA, GQA or MQA, with whatever of windows, norms, biases, sinks and gates the model has."""
+    """MHA, GQA or MQA, with whatever of windows, norms, biases and gates the model has."""
 
-    def __init__(self, spec: Attention, D: int, alibi: bool = False) -> None:
+    def __init__(self, spec: Attention, D: int) -> None:
         super().__init__()
         H, K, d, e = spec.heads, spec.kv_heads, spec.head_dim, spec.v_head_dim
-        self.spec = spec
+        self.spec, self.streams = spec, ((K, d), (K, e))
         self.widths = [H * d, H * d if spec.gated else 0, K * d, 0 if spec.keys_are_values else K * e]
         self.qkv_proj = nn.Linear(D, sum(self.widths), bias=spec.qkv_bias)
-        self.q_norm = Normalise("rmsnorm", spec.q_norm) if spec.q_norm else None
-        self.k_norm = Normalise("rmsnorm", spec.k_norm) if spec.k_norm else None
-        self.core = Core(spec, alibi)
+        self.q_norm = _normalise("rmsnorm", spec.q_norm) if spec.q_norm else None
+        self.k_norm = _normalise("rmsnorm", spec.k_norm) if spec.k_norm else None
+        self.core = Core(Pattern(spec.window, spec.chunk))
         self.o_proj = nn.Linear(H * e, D, bias=spec.o_bias)
-
-    @property
-    def streams(self) -> Streams:
-        """What a token leaves in the cache."""
-        return (self.spec.kv_heads, self.spec.head_dim), (self.spec.kv_heads, self.spec.v_head_dim)
 
     def forward(self, x: Tensor, where: Tensor, cache: Cache | None, past: int) -> Tensor:
         """[B, S, D] -> [B, S, D] at positions `where` [S]."""
-        H, K, e = self.spec.heads, self.spec.kv_heads, self.spec.v_head_dim
         q, gate, k, v = self.qkv_proj(x).split(self.widths, dim=-1)
         v = k if self.spec.keys_are_values else v
-        q, k = self._split(q, H, self.q_norm), self._split(k, K, self.k_norm)  # [B, heads, S, d]
-        v = v.unflatten(-1, (K, e)).transpose(1, 2)  # [B, K, S, e]
+        q, k = self._split(q, self.spec.heads, self.q_norm), self._split(k, self.spec.kv_heads, self.k_norm)
+        v = self._split(v, self.spec.kv_heads)  # [B, K, S, e]
         if self.spec.rotary:
             q, k = rotate(q, where), rotate(k, where)
         if cache is not None:
             k, v = cache.append(past, k, v)
         out = self.core(q, k, v).transpose(1, 2).flatten(2)  # [B, S, H·e]
-        mixed: Tensor = self.o_proj(out * gate.sigmoid() if self.spec.gated else out)
-        return mixed
+        return self.o_proj(out * gate.sigmoid() if self.spec.gated else out)
 
-    def _split(self, x: Tensor, heads: int, norm: Normalise | None) -> Tensor:
+    def _split(self, x: Tensor, heads: int, norm: nn.Module | None = None) -> Tensor:
         """Cut into heads [B, heads, S, d]; the norm has weights for one head, or for all of them in a row."""
         if norm is not None:
-            x = norm(x.unflatten(-1, (-1, norm.size))).flatten(-2)
-        split: Tensor = x.unflatten(-1, (heads, self.spec.head_dim))
-        return split.transpose(1, 2)
+            x = norm(x.unflatten(-1, (-1, *norm.normalized_shape))).flatten(-2)
+        return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 class LatentMixer(nn.Module):
@@ -104,51 +84,46 @@ class LatentMixer(nn.Module):
     def __init__(self, spec: LatentAttention, D: int) -> None:
         super().__init__()
         H, R, r = spec.heads, spec.kv_rank, spec.rope_dim
-        self.spec = spec
+        linear = partial(nn.Linear, bias=False)
+        self.spec, self.streams = spec, ((1, spec.latent_dim),)  # one latent for all heads
         if spec.q_rank is None:
-            self.q_proj = nn.Linear(D, H * spec.qk_dim, bias=False)
-            self.kv_a_proj = nn.Linear(D, R + r, bias=False)
+            self.q_proj, self.kv_a_proj = linear(D, H * spec.qk_dim), linear(D, R + r)
         else:
-            self.qkv_a_proj = nn.Linear(D, spec.q_rank + R + r, bias=False)
-            self.q_a_norm = Normalise("rmsnorm", spec.q_rank)
-            self.q_b_proj = nn.Linear(spec.q_rank, H * spec.qk_dim, bias=False)
-        self.kv_a_norm = Normalise("rmsnorm", R)
-        self.kv_b_proj = nn.Linear(R, H * (spec.nope_dim + spec.v_dim), bias=False)
+            self.qkv_a_proj = linear(D, spec.q_rank + R + r)
+            self.q_a_norm, self.q_b_proj = _normalise("rmsnorm", spec.q_rank), linear(spec.q_rank, H * spec.qk_dim)
+        self.kv_a_norm = _normalise("rmsnorm", R)
+        self.kv_b_proj = linear(R, H * (spec.nope_dim + spec.v_dim))
         self.core = Core()
-        self.o_proj = nn.Linear(H * spec.v_dim, D, bias=False)
-
-    @property
-    def streams(self) -> Streams:
-        """One latent for all heads."""
-        return ((1, self.spec.latent_dim),)
+        self.o_proj = linear(H * spec.v_dim, D)
 
     def forward(self, x: Tensor, where: Tensor, cache: Cache | None, past: int) -> Tensor:
         """[B, S, D] -> [B, S, D] at positions `where` [S]."""
+        spec = self.spec
         q, latent, k_rope = self._down(x)
-        q = q.unflatten(-1, (self.spec.heads, self.spec.qk_dim)).transpose(1, 2)  # [B, H, S, n + r]
-        q_nope, q_rope = q.split([self.spec.nope_dim, self.spec.rope_dim], dim=-1)
+        q_nope, q_rope = self._parts(q.unflatten(-1, (spec.heads, spec.qk_dim)).transpose(1, 2))  # [B, H, S, n or r]
         q = torch.cat([q_nope, rotate(q_rope, where)], dim=-1)
         kept = torch.cat([self.kv_a_norm(latent), rotate(k_rope, where)], dim=-1)[:, None]  # [B, 1, S, R + r]
         if cache is not None:
             (kept,) = cache.append(past, kept)
         form = self.absorbed if x.shape[1] == 1 else self.unabsorbed
-        mixed: Tensor = self.o_proj(form(q, kept).transpose(1, 2).flatten(2))
-        return mixed
+        return self.o_proj(form(q, kept).transpose(1, 2).flatten(2))
 
     def _down(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [B, S, H·(n + r)], latent [B, S, R] and rotary part of the keys [B, S, r]."""
-        R, r = self.spec.kv_rank, self.spec.rope_dim
+        widths = [self.spec.kv_rank, self.spec.rope_dim]
         if self.spec.q_rank is None:
-            latent, k_rope = self.kv_a_proj(x).split([R, r], dim=-1)
-            return self.q_proj(x), latent, k_rope
-        q_low, latent, k_rope = self.qkv_a_proj(x).split([self.spec.q_rank, R, r], dim=-1)
+            return (self.q_proj(x), *self.kv_a_proj(x).split(widths, dim=-1))
+        q_low, latent, k_rope = self.qkv_a_proj(x).split([self.spec.q_rank, *widths], dim=-1)
         return self.q_b_proj(self.q_a_norm(q_low)), latent, k_rope
+
+    def _parts(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """What of the queries carries no positions, and what does."""
+        return q.split([self.spec.nope_dim, self.spec.rope_dim], dim=-1)
 
     def _up(self) -> tuple[Tensor, Tensor]:
         """The two halves of the up-projection, a matrix a head: keys [H, n, R] and values [H, e, R]."""
         n, e = self.spec.nope_dim, self.spec.v_dim
-        to_k, to_v = self.kv_b_proj.weight.view(self.spec.heads, n + e, self.spec.kv_rank).split([n, e], dim=1)
-        return to_k, to_v
+        return self.kv_b_proj.weight.view(self.spec.heads, n + e, self.spec.kv_rank).split([n, e], dim=1)
 
     def unabsorbed(self, q: Tensor, kept: Tensor) -> Tensor:
         """Every key and value spelt out: q [B, H, S, n + r], kept [B, 1, T, R + r] -> [B, H, S, e]."""
@@ -156,40 +131,33 @@ class LatentMixer(nn.Module):
         latent, k_rope = kept.split([spec.kv_rank, spec.rope_dim], dim=-1)
         up = self.kv_b_proj(latent[:, 0]).unflatten(-1, (spec.heads, -1)).transpose(1, 2)  # [B, H, T, n + e]
         k_nope, v = up.split([spec.nope_dim, spec.v_dim], dim=-1)
-        k = torch.cat([k_nope, k_rope.expand(-1, spec.heads, -1, -1)], dim=-1)
-        out: Tensor = self.core(q, k, v)
-        return out
+        return self.core(q, torch.cat([k_nope, k_rope.expand(-1, spec.heads, -1, -1)], dim=-1), v)
 
     def absorbed(self, q: Tensor, kept: Tensor) -> Tensor:
         """The same in the latent space: the up-projection moves to the queries and to the output, cached keys stay."""
         to_k, to_v = self._up()
-        q_nope, q_rope = q.split([self.spec.nope_dim, self.spec.rope_dim], dim=-1)
+        q_nope, q_rope = self._parts(q)
         q = torch.cat([q_nope @ to_k, q_rope], dim=-1)  # [B, H, S, R + r]
-        out: Tensor = self.core(q, kept, kept[..., : self.spec.kv_rank], self.spec.qk_dim**-0.5)  # [B, H, S, R]
+        out = self.core(q, kept, kept[..., : self.spec.kv_rank], self.spec.qk_dim**-0.5)  # [B, H, S, R]
         return out @ to_v.mT
 
 
 class Block(nn.Module):
     """One layer: norms, mixer and feed-forward block around the residual stream."""
 
-    def __init__(self, layer: Layer, D: int, alibi: bool = False) -> None:
+    def __init__(self, layer: Layer, D: int) -> None:
         super().__init__()
         self.layer = layer
-        self.norms = nn.ModuleList(Normalise(layer.norm, D) for _ in range(layer.norms))
-        self.mixer, self.ffn = _mixer(layer, D, alibi), _ffn(layer, D)
-
-    @property
-    def streams(self) -> Streams:
-        """What a token leaves in this layer's cache."""
-        return () if self.mixer is None else self.mixer.streams
+        self.norms = nn.ModuleList(_normalise(layer.norm, D) for _ in range(layer.norms))
+        self.mixer, self.ffn = (None if of is None else _MODULES[type(of)](of, D) for of in (layer.mixer, layer.ffn))
+        self.streams: Streams = () if self.mixer is None else self.mixer.streams
 
     def forward(self, x: Tensor, where: Tensor, cache: Cache | None, past: int) -> Tensor:
         """[B, S, D] -> [B, S, D]; with four norms, the second and fourth follow what the first and third precede."""
         first, last = self.norms[0], self.norms[-1]
         mixed = None if self.mixer is None else self.mixer(first(x), where, cache, past)
         if self.layer.parallel and mixed is not None and self.ffn is not None:
-            both: Tensor = x + mixed + self.ffn(last(x))
-            return both
+            return x + mixed + self.ffn(last(x))
         around = len(self.norms) == 4
         if mixed is not None:
             x = x + (self.norms[1](mixed) if around else mixed)
@@ -199,22 +167,7 @@ class Block(nn.Module):
         return x
 
 
-def _mixer(layer: Layer, D: int, alibi: bool) -> SelfAttention | LatentMixer | None:
-    match layer.mixer:
-        case Attention() as spec:
-            return SelfAttention(spec, D, alibi)
-        case LatentAttention() as spec:
-            return LatentMixer(spec, D)
-    return None
-
-
-def _ffn(layer: Layer, D: int) -> DenseBlock | ExpertBlock | None:
-    match layer.ffn:
-        case DenseFFN() as spec:
-            return DenseBlock(spec, D)
-        case MixtureOfExperts() as spec:
-            return ExpertBlock(spec, D)
-    return None
+_MODULES = {Attention: SelfAttention, LatentAttention: LatentMixer, DenseFFN: DenseBlock, MixtureOfExperts: ExpertBlock}
 
 
 class Decoder(nn.Module):
@@ -228,9 +181,9 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(model.vocab, W)
         self.positions = nn.Embedding(model.position_rows, D) if model.position_rows else None
         self.embedding_proj = nn.Linear(W, D, bias=False) if W != D else None
-        self.embedding_norm = Normalise(model.final_norm, D) if model.embedding_norm else None
-        self.layers = nn.ModuleList(Block(layer, D, _alibi(model)) for layer in model.layers)
-        self.final_norm = Normalise(model.final_norm, D)
+        self.embedding_norm = _normalise(model.final_norm, D) if model.embedding_norm else None
+        self.layers = nn.ModuleList(Block(layer, D) for layer in model.layers)
+        self.final_norm = _normalise(model.final_norm, D)
         self.head_proj = nn.Linear(D, W, bias=False) if W != D else None
         self.lm_head = nn.Linear(W, model.vocab, bias=model.lm_head_bias)
         if model.tied:
@@ -248,29 +201,29 @@ class Decoder(nn.Module):
         for i, layer in enumerate(self.layers):
             x = layer(x, where, None if cache is None else cache[i], past)
         x = self.final_norm(x[:, -1:] if last else x)
-        logits: Tensor = self.lm_head(x if self.head_proj is None else self.head_proj(x))
-        return logits
+        return self.lm_head(x if self.head_proj is None else self.head_proj(x))
 
-    def caches(self, room: Room, kind: Callable[[Streams, Room], Cache] = ContiguousCache) -> list[Cache]:
+    def caches(self, room: Room) -> list[Cache]:
         """An empty cache for every layer; a layer without attention leaves nothing in it."""
-        return [kind(layer.streams, room) for layer in self.layers]
+        return [Cache(layer.streams, room) for layer in self.layers]
 
 
 def refuse_unsupported(model: Model) -> None:
-    """Raise ArchitectureError, by name, for a mixer that is costed but not built here."""
-    for layer in model.layer_counts:
-        if layer.mixer is not None and not isinstance(layer.mixer, (Attention, LatentAttention)):
-            raise ArchitectureError(
-                f"{model.name}: {layer.mixer.kind} layers are predicted but not run; softmax attention and MLA are"
-            )
-        if isinstance(layer.mixer, LatentAttention) and layer.mixer.indexer is not None:
-            raise ArchitectureError(f"{model.name}: sparse attention with an indexer is predicted but not run")
-
-
-def _alibi(model: Model) -> bool:
-    """Whether nothing but ALiBi can tell the model where a token stands: no rotary layer and no table of positions."""
+    """Raise ArchitectureError, by name, for attention that is costed but not built here."""
     mixers = {layer.mixer for layer in model.layers if layer.mixer is not None}
-    return not model.position_rows and all(isinstance(mixer, Attention) and not mixer.rotary for mixer in mixers)
+    if not model.position_rows and all(isinstance(mixer, Attention) and not mixer.rotary for mixer in mixers):
+        raise ArchitectureError(f"{model.name}: ALiBi is predicted but not run")  # else no token knew where it stands
+    for mixer in mixers:
+        match mixer:
+            case Attention(sinks=True):
+                raise ArchitectureError(f"{model.name}: attention sinks are predicted but not run")
+            case LatentAttention(indexer=indexer) if indexer is not None:
+                raise ArchitectureError(f"{model.name}: sparse attention with an indexer is predicted but not run")
+            case Attention() | LatentAttention():
+                continue
+        raise ArchitectureError(
+            f"{model.name}: {mixer.kind} layers are predicted but not run; softmax attention and MLA are"
+        )
 
 
 def build(
@@ -303,3 +256,25 @@ def _fill(name: str, weight: Tensor, branches: float, generator: torch.Generator
         return
     adds = name.endswith(("o_proj.weight", "down_proj.weight", "experts.outer", "expert_up_latent.weight"))
     weight.copy_(drawn.normal_(0.0, (weight.shape[1] * (branches if adds else 1.0)) ** -0.5, generator=generator))
+
+
+class GraphedStep:
+    """The step that decodes one token a sequence behind `past` cached ones, as a CUDA graph; a replay is that step.
+
+    Servers capture one graph a batch size and let kernels read the context from memory. Here the context is captured
+    too, so attention reads exactly the keys there are. Raises UncapturableError.
+    """
+
+    def __init__(self, decoder: Decoder, tokens: Tensor, cache: Sequence[Cache], past: int) -> None:
+        self.tokens = tokens.clone()  # [B, 1]; replays read from here
+
+        def step(times: int = 1) -> None:
+            for _ in range(times):
+                self.logits = decoder(self.tokens, cache, past)  # [B, 1, V]
+
+        self.graph = capture(step, partial(step, 3))  # libraries pick kernels and allocate workspaces in the first runs
+
+    def replay(self) -> Tensor:
+        """Run the step; the logits are overwritten by the next replay."""
+        self.graph.replay()
+        return self.logits

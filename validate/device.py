@@ -16,6 +16,7 @@ import torch
 
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.validate.board import Board, open_board
+from rooflinekit.validate.closed_loop import processor
 
 __all__ = ["Device", "open_device", "version_of"]
 
@@ -139,15 +140,7 @@ def _cpu() -> Device:
     torch.set_num_threads(threads)
     facts = {"kind": "cpu", "all_cores": cores, "instructions": torch.backends.cpu.get_cpu_capability(), **_software()}
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Device(torch.device("cpu"), _cpu_name(), threads, memory, _cpu_cache(), facts)
-
-
-def _cpu_name() -> str:
-    """The model name that the kernel shows."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.is_file() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    return Device(torch.device("cpu"), processor(), threads, memory, _cpu_cache(), facts)
 
 
 def _cpu_cache() -> int:

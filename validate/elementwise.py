@@ -1,13 +1,12 @@
-"""Kernels between the matrices: norms with the residual, rotary positions, SwiGLU, embedding, cache writes.
+"""What runs between the matrices and after them: norms, rotary positions, SwiGLU, embedding, cache writes, sampling.
 
-On a GPU each is compiled into one kernel, as servers fuse them; on the CPU they are PyTorch's own, one after the other.
-Letters: N tokens, D width, H heads, K KV heads, d head width.
+On a GPU most are compiled into one kernel, as servers fuse them; on the CPU they are PyTorch's own, one by one.
+Letters: N tokens, D width, F inner width, H heads, K KV heads, d head width; B rows of logits, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -16,30 +15,36 @@ from torch import Tensor
 
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.validate import vllm_ops
-from rooflinekit.validate.case import Call, Case, Work, fused, normal, shuffled
+from rooflinekit.validate.attention import positions, rotate
+from rooflinekit.validate.case import Case, Work, fused, normal, shuffled
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.feedforward import activate
-from rooflinekit.validate.gemm import quantise
-from rooflinekit.validate.positions import positions, rotate
+from rooflinekit.validate.matrix_kernels import quantise
 
 __all__ = [
-    "append", "append_cases", "embedding_cases", "layer_norm", "norm_cases", "rms_norm", "rope", "rope_cases",
-    "swiglu", "swiglu_cases",
+    "METHODS", "append", "append_cases", "embedding_cases", "layer_norm", "norm_cases", "rms_norm", "rope",
+    "rope_cases", "sampling_cases", "swiglu", "swiglu_cases",
 ]  # fmt: skip
+
+
+def _name(device: Device) -> str:
+    return "torch, compiled" if device.is_cuda else "torch, eager"
 
 
 def _case(kind: str, sizes: tuple[int, int, int], dtype: str, device: Device, build: Callable[[], Work]) -> Case:
     tokens, read, written = sizes  # elements a token
-    name = "torch, compiled" if device.is_cuda else "torch, eager"
     shape = {"dtype": dtype, "kind": kind, "tokens": tokens, "read": read, "written": written}
-    return Case("elementwise", name, shape, tokens * (read + written) * parse_dtype(dtype).bytes, build)
+    return Case("elementwise", _name(device), shape, tokens * (read + written) * parse_dtype(dtype).bytes, build)
 
 
-def _both(one: Case, own: Callable[[], Work] | None, device: Device) -> Iterator[Case]:
-    """The case, and on a GPU before it the same by vLLM's kernel."""
-    if own is not None and device.is_cuda:
-        yield replace(one, backend=vllm_ops.NAME, build=own, engine="vllm", source="_C")
-    yield one
+def norm_cases(N: int, D: int, kind: str, dtype: str, device: Device) -> Iterator[Case]:
+    """A norm with the residual added first: "rmsnorm" or "layernorm"."""
+    call, draw = rms_norm if kind == "rmsnorm" else layer_norm, partial(normal, dtype=dtype, device=device.torch)
+    case = _case("norm", (N, 2 * D, 2 * D), dtype, device,
+                 lambda: Work(fused(call, device), (draw(N, D), draw(N, D), draw(D))))  # fmt: skip
+    if kind == "rmsnorm" and device.is_cuda:
+        yield case.by_vllm("", "_C", partial(vllm_ops.norm, N, D, dtype, device))
+    yield case
 
 
 def rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,31 +59,14 @@ def layer_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Ten
     return stream, F.layer_norm(stream, weight.shape, weight)
 
 
-def norm_cases(shapes: Iterable[tuple[int, int]], dtype: str, device: Device, kind: str = "rmsnorm") -> Iterator[Case]:
-    """(N, D), "rmsnorm" or "layernorm"."""
-    call = fused(rms_norm if kind == "rmsnorm" else layer_norm, device)
-    for N, D in shapes:
-        one = _case("norm", (N, 2 * D, 2 * D), dtype, device, partial(_norm, call, (N, D), dtype, device))
-        yield from _both(one, partial(vllm_ops.norm, (N, D), dtype, device) if kind == "rmsnorm" else None, device)
+def rope_cases(N: int, H: int, K: int, d: int, dtype: str, device: Device) -> Iterator[Case]:
+    """Queries and keys of one sequence turned by their positions."""
 
+    def build() -> Work:
+        q, k = (normal(1, heads, N, d, dtype=dtype, device=device.torch) for heads in (H, K))
+        return Work(fused(rope, device), (q, k, positions(0, N, device.torch)))
 
-def _norm(call: Call, shape: tuple[int, int], dtype: str, device: Device) -> Work:
-    x, residual = (normal(*shape, dtype=dtype, device=device.torch) for _ in range(2))
-    return Work(call, (x, residual, normal(shape[1], dtype=dtype, device=device.torch)))
-
-
-def rope_cases(shapes: Iterable[tuple[int, int, int, int]], dtype: str, device: Device) -> Iterator[Case]:
-    """(N, H, K, d): queries and keys of one sequence turned by their positions."""
-    call = fused(rope, device)
-    for N, H, K, d in shapes:
-        width = (H + K) * d
-        yield _case("rope", (N, width, width), dtype, device, partial(_rope, call, (N, H, K, d), dtype, device))
-
-
-def _rope(call: Call, shape: tuple[int, int, int, int], dtype: str, device: Device) -> Work:
-    N, H, K, d = shape
-    q, k = (normal(1, heads, N, d, dtype=dtype, device=device.torch) for heads in (H, K))
-    return Work(call, (q, k, positions(0, N, device.torch)))
+    yield _case("rope", (N, (H + K) * d, (H + K) * d), dtype, device, build)
 
 
 def rope(q: Tensor, k: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,62 +74,46 @@ def rope(q: Tensor, k: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
     return rotate(q, where), rotate(k, where)
 
 
-def swiglu_cases(shapes: Iterable[tuple[int, int]], dtype: str, device: Device) -> Iterator[Case]:
-    """(N, F): silu(gate)·up of the two halves of [N, 2F]."""
-    call = fused(swiglu, device)
-    for N, width in shapes:
-        build = partial(_swiglu, call, (N, width), dtype, device)
-        one = _case("activation", (N, 2 * width, width), dtype, device, build)
-        yield from _both(one, partial(vllm_ops.swiglu, (N, width), dtype, device), device)
-
-
-def _swiglu(call: Call, shape: tuple[int, int], dtype: str, device: Device) -> Work:
-    return Work(call, (normal(shape[0], 2 * shape[1], dtype=dtype, device=device.torch),))
+def swiglu_cases(N: int, width: int, dtype: str, device: Device) -> Iterator[Case]:
+    """SwiGLU of the two halves of [N, 2F]."""
+    case = _case("activation", (N, 2 * width, width), dtype, device, lambda: Work(
+        fused(swiglu, device), (normal(N, 2 * width, dtype=dtype, device=device.torch),)))  # fmt: skip
+    if device.is_cuda:
+        yield case.by_vllm("", "_C", partial(vllm_ops.swiglu, N, width, dtype, device))
+    yield case
 
 
 def swiglu(x: Tensor) -> Tensor:
     """Halves [gate, up] of x [N, 2F] -> [N, F]."""
-    return activate(x, gated=True)
+    return activate(x)
 
 
-def embedding_cases(shapes: Iterable[tuple[int, int, int]], dtype: str, device: Device) -> Iterator[Case]:
-    """(N, D, V): the rows of N random tokens from a table of V."""
-    for N, D, V in shapes:
-        shape = {"dtype": dtype, "tokens": N, "width": D, "vocab": V}
-        build = partial(_embedding, (N, D, V), dtype, device)
-        yield Case("embedding", "torch", shape, (V + N) * D * parse_dtype(dtype).bytes, build)
+def embedding_cases(N: int, D: int, V: int, dtype: str, device: Device) -> Iterator[Case]:
+    """The rows of N random tokens from a table of V, always other tokens: their rows come from memory."""
+
+    def build() -> Work:
+        table = normal(V, D, dtype=dtype, device=device.torch)
+        return Work(lambda t: F.embedding(t, table), (), lambda: (torch.randint(V, (N,), device=device.torch),))
+
+    shape = {"dtype": dtype, "tokens": N, "width": D, "vocab": V}
+    yield Case("embedding", "torch", shape, (V + N) * D * parse_dtype(dtype).bytes, build)
 
 
-def _embedding(shape: tuple[int, int, int], dtype: str, device: Device) -> Work:
-    N, D, V = shape
-    table = normal(V, D, dtype=dtype, device=device.torch)
+def append_cases(N: int, K: int, d: int, kv: str, dtype: str, device: Device) -> Iterator[Case]:
+    """Keys and values of N tokens written into their slots of a cache in the format `kv`, narrowed where it is FP8."""
+    place = device.torch
 
-    def cold() -> tuple[Tensor, ...]:  # other tokens of the same table: their rows come from memory
-        return (torch.randint(V, (N,), device=device.torch),)
+    def build() -> Work:
+        call = partial(fused(append, device), scale=torch.full((), 0.05, device=place))
 
-    return Work(lambda tokens: F.embedding(tokens, table), (), cold)
+        def cold() -> tuple[Tensor, ...]:  # slots anywhere in a pool of four times as many
+            return (*(normal(4 * N, K, d, dtype=kv, device=place) for _ in "kv"), shuffled(4 * N, place)[:N])
 
+        return Work(call, (normal(2, N, K, d, dtype=dtype, device=place),), cold)
 
-def append_cases(shapes: Iterable[tuple[int, int, int, str]], dtype: str, device: Device) -> Iterator[Case]:
-    """(N, K, d, format of the cache): keys and values of N tokens written into their slots, narrowed where it is."""
-    call = fused(append, device)
-    for N, K, d, kv in shapes:
-        shape = {"dtype": dtype, "kv_dtype": kv, "tokens": N, "elements": 2 * K * d}
-        size = N * 2.0 * K * d * (parse_dtype(dtype).bytes + 4.0 * parse_dtype(kv).bytes)
-        build = partial(_append, call, (N, K, d, kv), dtype, device)
-        yield Case("kv_append", "torch, compiled" if device.is_cuda else "torch, eager", shape, size, build)
-
-
-def _append(call: Call, shape: tuple[int, int, int, str], dtype: str, device: Device) -> Work:
-    N, K, d, kv = shape
-    new = normal(2, N, K, d, dtype=dtype, device=device.torch)
-    scale = torch.full((), 0.05, device=device.torch)
-
-    def cold() -> tuple[Tensor, ...]:  # slots anywhere in a pool of four times as many
-        pools = (normal(4 * N, K, d, dtype=kv, device=device.torch) for _ in "kv")
-        return (*pools, shuffled(4 * N, device.torch)[:N])
-
-    return Work(partial(call, scale=scale), (new,), cold)
+    shape = {"dtype": dtype, "kv_dtype": kv, "tokens": N, "elements": 2 * K * d}
+    size = N * 2.0 * K * d * (parse_dtype(dtype).bytes + 4.0 * parse_dtype(kv).bytes)
+    yield Case("kv_append", _name(device), shape, size, build)
 
 
 def append(new: Tensor, keys: Tensor, values: Tensor, slots: Tensor, *, scale: Tensor) -> None:
@@ -152,3 +124,46 @@ def append(new: Tensor, keys: Tensor, values: Tensor, slots: Tensor, *, scale: T
             pool.view(raw).index_copy_(0, slots, quantise(x, scale).view(raw))
         else:
             pool.index_copy_(0, slots, x)
+
+
+def sampling_cases(B: int, V: int, dtype: str, device: Device) -> Iterator[Case]:
+    """B rows of V logits by every method."""
+    for kind, method in METHODS.items():
+        shape = {"dtype": dtype, "kind": kind, "rows": B, "vocab": V}
+        yield Case("sampling", "torch, eager", shape, B * V * parse_dtype(dtype).bytes,
+                   lambda method=method: Work(method, (normal(B, V, dtype=dtype, device=device.torch),)))  # fmt: skip
+
+
+def greedy(logits: Tensor) -> Tensor:
+    """The likeliest token of each row [B]."""
+    return logits.argmax(dim=-1)
+
+
+def draw(p: Tensor) -> Tensor:
+    """A token of each row [B] with probability p [B, V], unnormalised: the largest p/e, e exponential (Gumbel's trick).
+
+    It waits for nothing, unlike torch.multinomial, so that a graph can hold it.
+    """
+    return (p / torch.empty_like(p).exponential_(1.0).clamp_min(1e-20)).argmax(dim=-1)
+
+
+def top_k(logits: Tensor, k: int = 50) -> Tensor:
+    """Draw from the k likeliest tokens."""
+    best, token = logits.float().topk(min(k, logits.shape[-1]), dim=-1)  # [B, k]
+    return token.gather(-1, draw(best.softmax(dim=-1))[:, None])[:, 0]
+
+
+def top_p(logits: Tensor, share: float = 0.9) -> Tensor:
+    """Draw from the fewest tokens that hold `share` of the probability (nucleus, arXiv:1904.09751)."""
+    p, token = logits.float().softmax(dim=-1).sort(dim=-1, descending=True)
+    before = p.cumsum(dim=-1) - p
+    return token.gather(-1, draw(p.masked_fill(before >= share, 0.0))[:, None])[:, 0]
+
+
+def min_p(logits: Tensor, least: float = 0.05) -> Tensor:
+    """Draw from the tokens that are at least `least` times as likely as the likeliest (arXiv:2407.01082)."""
+    p = logits.float().softmax(dim=-1)
+    return draw(p.masked_fill(p < least * p.amax(dim=-1, keepdim=True), 0.0))
+
+
+METHODS: dict[str, Callable[[Tensor], Tensor]] = {"greedy": greedy, "top_k": top_k, "top_p": top_p, "min_p": min_p}

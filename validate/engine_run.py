@@ -11,22 +11,29 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from rooflinekit.model.types.errors import ArchitectureError, InputError
 from rooflinekit.model.types.model import Attention, DenseFFN
 from rooflinekit.specs import load_model
-from rooflinekit.validate.attribution import attribute
-from rooflinekit.validate.device import Device
+from rooflinekit.validate.attribution import attribute, profile_step
+from rooflinekit.validate.device import Device, version_of
 from rooflinekit.validate.points import GRID, Point
-from rooflinekit.validate.profile_step import profile_step
 from rooflinekit.validate.timing import summary
 
-__all__ = ["PROFILED", "EngineBench", "Served", "config_folder", "engine_points", "open_engine", "present"]
+__all__ = [
+    "PROFILED",
+    "EngineBench",
+    "Served",
+    "config_folder",
+    "engine_points",
+    "key_of_step",
+    "open_engine",
+    "present",
+]
 
 _REPEATS, _LEAD, _NEW = 5, 16, 32
 """Times that a point is measured; tokens of a sequence before decode steps are timed, and that these are averaged over.
@@ -36,68 +43,61 @@ hold these steps and those of the end, where sequences finish one by one; their 
 """
 PROFILED = 3
 """Points of which one step is profiled: the first ones, of both phases."""
-_SHARE = 0.85
-"""Of the GPU's memory, for the engine."""
+_SHARE, _LONGEST = 0.85, 8192
+"""Of the GPU's memory, for the engine; tokens that a sequence may have: longer ones need long prompts to be filled."""
+
+Served = Callable[[list[list[int]], int], object]
+"""An engine that answers prompts of token ids, all at once, with so many tokens each; it returns with the last one."""
 
 
-class Served(Protocol):
-    """An engine that answers prompts of token ids, all at once, with `count` tokens each."""
+def _vllm(folder: str) -> Served:
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the profiler sees kernels of this process alone
+    from vllm import LLM, SamplingParams  # noqa: PLC0415
 
-    def generate(self, prompts: list[list[int]], count: int) -> None:
-        """Return when the last token of all is there."""
+    engine = LLM(
+        model=folder, load_format="dummy", skip_tokenizer_init=True, enable_prefix_caching=False,
+        max_model_len=_LONGEST, gpu_memory_utilization=_SHARE,
+        compilation_config={"cudagraph_capture_sizes": sorted({point.batch for point in GRID["cuda"]})},
+    )  # fmt: skip
 
+    def generate(prompts: list[list[int]], count: int) -> None:
+        asked = SamplingParams(max_tokens=count, ignore_eos=True, detokenize=False, temperature=0.0)
+        engine.generate([{"prompt_token_ids": ids} for ids in prompts], asked, use_tqdm=False)
 
-class _Vllm:
-    def __init__(self, folder: str, longest: int) -> None:
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the profiler sees kernels of this process alone
-        from vllm import LLM, SamplingParams  # noqa: PLC0415
-
-        self._sampling = SamplingParams
-        self._engine = LLM(
-            model=folder, load_format="dummy", skip_tokenizer_init=True, enable_prefix_caching=False,
-            max_model_len=longest, gpu_memory_utilization=_SHARE,
-            compilation_config={"cudagraph_capture_sizes": sorted({point.batch for point in GRID["cuda"]})},
-        )  # fmt: skip
-
-    def generate(self, prompts: list[list[int]], count: int) -> None:
-        asked = self._sampling(max_tokens=count, ignore_eos=True, detokenize=False, temperature=0.0)
-        self._engine.generate([{"prompt_token_ids": ids} for ids in prompts], asked, use_tqdm=False)
+    return generate
 
 
-class _Sglang:
-    def __init__(self, folder: str, longest: int) -> None:
-        import sglang  # noqa: PLC0415
+def _sglang(folder: str) -> Served:
+    import sglang  # noqa: PLC0415
 
-        self._engine = sglang.Engine(
-            model_path=folder, load_format="dummy", skip_tokenizer_init=True, disable_radix_cache=True,
-            context_length=longest, mem_fraction_static=_SHARE,
-        )  # fmt: skip
-
-    def generate(self, prompts: list[list[int]], count: int) -> None:
-        asked = {"max_new_tokens": count, "ignore_eos": True, "temperature": 0.0}
-        self._engine.generate(input_ids=prompts, sampling_params=asked)
+    engine = sglang.Engine(
+        model_path=folder, load_format="dummy", skip_tokenizer_init=True, disable_radix_cache=True,
+        context_length=_LONGEST, mem_fraction_static=_SHARE,
+    )  # fmt: skip
+    return lambda prompts, count: engine.generate(
+        input_ids=prompts, sampling_params={"max_new_tokens": count, "ignore_eos": True, "temperature": 0.0}
+    )
 
 
-_KINDS: dict[str, Callable[[str, int], Served]] = {"vllm": _Vllm, "sglang": _Sglang}
+_KINDS: dict[str, Callable[[str], Served]] = {"vllm": _vllm, "sglang": _sglang}
 
 
 def present() -> dict[str, str]:
     """Version of each engine that is installed here."""
-    found = {}
-    for engine in _KINDS:
-        try:
-            found[engine] = metadata.version(engine)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return {engine: version for engine in _KINDS if (version := version_of(engine))}
 
 
-def engine_points(longest: int = 8192) -> tuple[Point, ...]:
-    """The grid of B and T, without contexts that need long prompts to be filled."""
-    return tuple(point for point in GRID["cuda"] if point.context + _LEAD + _NEW <= longest)
+def engine_points() -> tuple[Point, ...]:
+    """The grid of B and T, without the longest contexts."""
+    return tuple(point for point in GRID["cuda"] if point.context + _LEAD + _NEW <= _LONGEST)
 
 
-def open_engine(engine: str, model: str, folder: Path, longest: int = 8192) -> EngineBench:
+def key_of_step(engine: str, model: str, point: Point) -> str:
+    """What tells a step's row from all others of a file."""
+    return f"serving {engine} {model} {point.phase} {point.batch} {point.context}"
+
+
+def open_engine(engine: str, model: str, folder: Path) -> EngineBench:
     """Start an engine on the model's config.json.
 
     Raises InputError where the engine is not installed.
@@ -105,7 +105,7 @@ def open_engine(engine: str, model: str, folder: Path, longest: int = 8192) -> E
     version = present().get(engine)
     if version is None:
         raise InputError(f"{engine} is not installed beside this PyTorch")
-    served = _KINDS[engine](str(config_folder(model, folder)), longest)
+    served = _KINDS[engine](str(config_folder(model, folder)))
     return EngineBench(engine, version, model, load_model(model).value.depth, served)
 
 
@@ -121,7 +121,7 @@ class EngineBench:
             "op": "serving_step", "backend": f"{self.engine} {self.version}", "engine": self.engine,
             "engine_version": self.version, "kernel_source": self.engine, "model": self.model, "mode": "graph",
             "dtype": "bf16", **point._asdict(), "layers_run": self.depth, "layers": self.depth,
-            "key": f"serving {self.engine} {self.model} {point.phase} {point.batch} {point.context}",
+            "key": key_of_step(self.engine, self.model, point),
         }  # fmt: skip
 
     def measure(self, point: Point, device: Device, profiled: bool) -> dict[str, Any]:
@@ -131,11 +131,10 @@ class EngineBench:
         if point.phase == "decode":
             board.pop("power_w", None)  # of prompts and steps together
         row = summary(samples)
-        spent = self._spent(point, device) if profiled else {}
-        return {**row, "whole_us": row["latency_us"], **spent, **board}
+        return {**row, "whole_us": row["latency_us"], **(self._spent(point, device) if profiled else {}), **board}
 
     def _samples(self, point: Point) -> Iterator[float]:
-        self._served.generate(self._prompts(point), 2)  # compiles and captures what is still missing
+        self._served(self._prompts(point), 2)  # compiles and captures what is still missing
         for _ in range(_REPEATS):
             if point.phase == "prefill":
                 yield self._seconds(point, 1)
@@ -146,7 +145,7 @@ class EngineBench:
     def _seconds(self, point: Point, count: int) -> float:
         prompts = self._prompts(point)
         start = time.perf_counter()
-        self._served.generate(prompts, count)
+        self._served(prompts, count)
         return time.perf_counter() - start
 
     def _prompts(self, point: Point) -> list[list[int]]:
@@ -156,15 +155,25 @@ class EngineBench:
         return torch.randint(10, 1000, (point.batch, length)).tolist()
 
     def _spent(self, point: Point, device: Device) -> dict[str, Any]:
-        """Time [us] by class of work and by kernel's name: of a prompt, or of a step, as between two answers."""
-        if point.phase == "prefill":
-            return _shown(self._profiled(point, 1, device))
-        short, long = (self._profiled(point, count, device) for count in (_LEAD, _LEAD + _NEW))
-        return _shown({name: max(us - short.get(name, 0.0), 0.0) / _NEW for name, us in long.items()})
+        """Time [us] by class of work and by name of the twenty longest kernels: of a prompt, or of a step.
+
+        A step is what lies between two answers.
+        """
+        found = self._profiled(point, 1 if point.phase == "prefill" else _LEAD + _NEW, device)
+        if point.phase == "decode":
+            short = self._profiled(point, _LEAD, device)
+            found = {name: max(us - short.get(name, 0.0), 0.0) / _NEW for name, us in found.items()}
+        busy, gap, names = ({name: us for (kind, name), us in found.items() if kind == each}
+                            for each in ("class", "gap", "name"))  # fmt: skip
+        longest = sorted(names.items(), key=lambda each: -each[1])[:20]
+        return {
+            "busy_us": busy, "launch_us": gap["launch"], "host_us": gap["host"],
+            "kernel_names": {name[:120]: round(us, 1) for name, us in longest},
+        }  # fmt: skip
 
     def _profiled(self, point: Point, count: int, device: Device) -> dict[tuple[str, str], float]:
         """Time by class, in gaps and by name, while a batch gets answers of so many tokens [us]."""
-        events = profile_step(partial(self._served.generate, self._prompts(point), count), device.torch)
+        events = profile_step(partial(self._served, self._prompts(point), count), device.torch)
         spent = attribute(events)
         found: dict[tuple[str, str], float] = {("gap", "launch"): spent.launch, ("gap", "host"): spent.host}
         found |= {("class", name): us for name, us in spent.busy.items()}
@@ -172,18 +181,6 @@ class EngineBench:
             if event.kind == "kernel":
                 found["name", event.name] = found.get(("name", event.name), 0.0) + event.end - event.start
         return found
-
-
-def _shown(found: dict[tuple[str, str], float]) -> dict[str, Any]:
-    """The columns of a row, with the twenty kernels that took longest."""
-    kinds = {
-        kind: {name: us for (each, name), us in found.items() if each == kind} for kind in ("class", "gap", "name")
-    }
-    longest = sorted(kinds["name"].items(), key=lambda each: -each[1])[:20]
-    return {
-        "busy_us": kinds["class"], "launch_us": kinds["gap"]["launch"], "host_us": kinds["gap"]["host"],
-        "kernel_names": {name[:120]: round(us, 1) for name, us in longest},
-    }  # fmt: skip
 
 
 def config_folder(model: str, folder: Path) -> Path:
@@ -195,13 +192,15 @@ def config_folder(model: str, folder: Path) -> Path:
     if given.exists():
         return given if given.is_dir() else given.parent
     spec = load_model(model).value
-    layer = spec.layers[0]
-    mixer, ffn = layer.mixer, layer.ffn
-    needs = ArchitectureError(f"{model}: an engine needs its config.json; give the folder that holds it as --model")
-    if not isinstance(mixer, Attention) or not isinstance(ffn, DenseFFN) or len(spec.layer_counts) > 1:
-        raise needs
-    if mixer.qkv_bias or mixer.q_norm or mixer.window or layer.norm != "rmsnorm" or not ffn.gated:
-        raise needs
+    match spec.layers[0].mixer, spec.layers[0].ffn, spec.layers[0].norm, len(spec.layer_counts):
+        case Attention(qkv_bias=False, q_norm=0 | None, window=None) as mixer, DenseFFN(
+            gated=True
+        ) as ffn, "rmsnorm", 1:
+            pass
+        case _:
+            raise ArchitectureError(
+                f"{model}: an engine needs its config.json; give the folder that holds it as --model"
+            )
     config = {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": spec.hidden,
         "num_hidden_layers": spec.depth, "num_attention_heads": mixer.heads, "num_key_value_heads": mixer.kv_heads,

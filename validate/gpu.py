@@ -97,7 +97,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="check the kernels, and measure nothing")
     parser.add_argument("--retry-failed", action="store_true", help="measure rows once more that failed")
     said = parser.parse_args(words)
-    names = dict.fromkeys(path for path in (sys.executable, shutil.which("python3"), shutil.which("python")) if path)
+    names = dict.fromkeys(filter(None, (sys.executable, shutil.which("python3"), shutil.which("python"))))
     chosen: Found | str | None = choose([each for name in names if (each := probe(name))], said.device)
     try:
         chosen = chosen or install()

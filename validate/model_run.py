@@ -19,19 +19,16 @@ from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.model import Model
 from rooflinekit.specs import load_model
-from rooflinekit.validate.attribution import attribute
-from rooflinekit.validate.cache import ContiguousCache, Room
+from rooflinekit.validate.attention import Room
+from rooflinekit.validate.attribution import attribute, profile_step
 from rooflinekit.validate.case import TORCH
 from rooflinekit.validate.ceilings import launch_cost
-from rooflinekit.validate.decoder import Decoder, build, refuse_unsupported
+from rooflinekit.validate.decoder import Decoder, GraphedStep, build, refuse_unsupported
 from rooflinekit.validate.device import Device
-from rooflinekit.validate.graphed import GraphedStep
 from rooflinekit.validate.points import Point, chosen, key_of, spread_layers
-from rooflinekit.validate.profile_step import profile_step
 from rooflinekit.validate.timing import summary
 
 __all__ = ["Bench", "compiled", "open_bench", "thinned"]
-
 
 _WEIGHTS = 0.6  # share of the free memory that weights may take; the rest is for cache and activations
 _SECONDS, _WARM, _LEAST, _MOST = 1.0, 2, 3, 50  # of one point; steps to warm up, fewest and most that are timed
@@ -50,8 +47,7 @@ def open_bench(name: str, device: Device) -> Bench:
 
 def _depth_that_fits(model: Model, device: Device) -> int:
     """The most layers whose weights leave room for the rest."""
-    size = parse_dtype(device.dtype).bytes
-    room = _WEIGHTS * device.free_bytes / size
+    room = _WEIGHTS * device.free_bytes / parse_dtype(device.dtype).bytes
     return next((n for n in range(model.depth, 1, -1) if count_parameters(spread_layers(model, n)).total <= room), 1)
 
 
@@ -91,22 +87,17 @@ class Bench:
         }  # fmt: skip
 
     def measure(self, point: Point, mode: str) -> dict[str, Any]:
-        """Times of one point, of the layers that ran and of all, and where the time of a step went."""
-        n, L = len(self.decoder.layers), self.depth
-        step = self._step(self.decoder, point, mode)
-        samples = self._samples(step)
-        timed, spent = summary(samples), self._spent(step, point, mode)
-        beyond = (L - n) * self._slope(median(samples), point, mode) if n < L else 0.0
-        return {**timed, "whole_us": timed["latency_us"] + beyond, **spent}
+        """Times of one point, of the layers that ran and of all, and where the time of a step went.
 
-    def _slope(self, seconds: float, point: Point, mode: str) -> float:
-        """Time of one more layer [us], from a run with half of them."""
-        n = len(self.decoder.layers)
-        if n == 1:
-            return 1e6 * seconds  # one layer and the vocabulary: an upper bound
-        half = n // 2
-        shorter = self._samples(self._step(thinned(self.decoder, half), point, mode))
-        return 1e6 * (seconds - median(shorter)) / (n - half)
+        The slope of one more layer is from a run with half of them; of one layer and the vocabulary it is a bound.
+        """
+        n, step = len(self.decoder.layers), self._step(self.decoder, point, mode)
+        samples = self._samples(step)
+        timed, spent, slope = summary(samples), self._spent(step, point, mode), 0.0
+        if n < self.depth:
+            fewer = median(self._samples(self._step(thinned(self.decoder, n // 2), point, mode))) if n > 1 else 0.0
+            slope = 1e6 * (median(samples) - fewer) / (n - n // 2)
+        return {**timed, "whole_us": timed["latency_us"] + (self.depth - n) * slope, **spent}
 
     def _samples(self, step: Callable[[], Any]) -> tuple[float, ...]:
         """Seconds of single steps as a user waits for them: from the call until the token is known to the host."""
@@ -123,15 +114,15 @@ class Bench:
 
     def _step(self, decoder: Decoder, point: Point, mode: str) -> Callable[[], Any]:
         """One prefill or decode step with greedy sampling; `tolist` waits for the tokens."""
-        B, T = point.batch, point.context
+        (phase, B, T), place, vocab = point, self.device.torch, decoder.model.vocab
         decoder = compiled(decoder) if mode == "compiled" else decoder
-        place, vocab = self.device.torch, decoder.model.vocab
-        room = Room(B, T, decoder.embedding.weight.dtype, place)
-        cache = decoder.caches(room)
-        if point.phase == "prefill":
+        cache = decoder.caches(Room(B, T, decoder.embedding.weight.dtype, place))
+        if phase == "prefill":
             prompt = torch.randint(vocab, (B, T), device=place)
             return lambda: decoder(prompt, cache, 0, last=True).argmax(dim=-1).tolist()
-        _fill(cache)
+        for layer in cache:  # random keys and values in place of a prompt: zeros would be faster than real data
+            for buffer in layer.buffers:
+                buffer.normal_()
         token = torch.randint(vocab, (B, 1), device=place)
         if mode != "eager":
             graphed = GraphedStep(decoder, token, cache, T - 1)
@@ -151,11 +142,3 @@ class Bench:
             "floor_us": 1e6 * launch_cost("graph", self.device),
             "enqueue_us": 0.0 if replayed else 1e6 * launch_cost("eager", self.device),
         }  # fmt: skip
-
-
-def _fill(caches: Sequence[Any]) -> None:
-    """Random keys and values in place of a prompt: zeros would be faster than real data."""
-    for cache in caches:
-        assert isinstance(cache, ContiguousCache)
-        for buffer in cache.buffers:
-            buffer.normal_()

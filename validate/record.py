@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from rooflinekit.evidence.kernel_fit.groups import SCHEMA, read_measurements
@@ -26,13 +25,16 @@ _SAME = ("suite", "model", "dtype", "engine_version")
 
 def header(device: Device, suite: str, model: str) -> dict[str, Any]:
     """The first line: what ran, where, with which versions. Nothing in it is from a datasheet."""
-    facts = {"name": device.name, "cores": device.cores, "memory_bytes": device.memory_bytes}
+    facts = {name: getattr(device, name) for name in ("name", "cores", "memory_bytes", "cache_bytes")}
     return {
-        "type": "header", "schema": SCHEMA, "run": uuid.uuid4().hex[:12],
-        "started": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "suite": suite, "model": model, "dtype": device.dtype,
-        "engine": ENGINE, "engine_version": f"torch {version_of('torch')}",
-        "device": {**facts, "cache_bytes": device.cache_bytes, **device.facts},
+        "type": "header", "schema": SCHEMA, "run": uuid.uuid4().hex[:12], "started": _now(), "suite": suite,
+        "model": model, "dtype": device.dtype, "engine": ENGINE, "engine_version": f"torch {version_of('torch')}",
+        "device": {**facts, **device.facts},
     }  # fmt: skip
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def note_best(best: dict[str, float], row: Mapping[str, Any], dtype: str) -> None:
@@ -53,40 +55,36 @@ class Recorder:
         self, folder: Path, head: Mapping[str, Any], *, resume: bool = False, force: bool = False,
         retry_failed: bool = False,
     ) -> None:  # fmt: skip
-        self.path, self._lock, self._again = folder / FILE, folder / f".{FILE}.lock", retry_failed
-        self.done: set[str] = set()
-        self._best: dict[str, float] = {}
-        self._dtype = head["dtype"]
+        self.path, self._lock, self._dtype = folder / FILE, folder / f".{FILE}.lock", head["dtype"]
+        self.done: set[str] = set()  #: keys of rows that need not be measured again
+        self.best: dict[str, float] = {}  #: of each kind of ceiling in the file, in the format that models run in
         self.counts = dict.fromkeys(("ok", "oom", "missing", "failed"), 0)
         self._locked = _take(self._lock)
         try:
-            self.run = self._continue(head) if resume and self.path.exists() else self._begin(head, force)
+            if resume and self.path.exists():
+                self.run = self._continue(head, retry_failed)
+                return
+            if self.path.exists() and not force:
+                raise InputError(f"{self.path} exists; add --resume to go on with it, or --force to replace it")
+            self.path.write_bytes(b"")
+            self.run = str(head["run"])
+            self._write(head)
         except BaseException:
             self._release()
             raise
 
-    def _begin(self, head: Mapping[str, Any], force: bool) -> str:
-        if self.path.exists() and not force:
-            raise InputError(f"{self.path} exists; add --resume to go on with it, or --force to replace it")
-        self.path.write_bytes(b"")
-        self._write(head)
-        return str(head["run"])
-
-    def _continue(self, head: Mapping[str, Any]) -> str:
+    def _continue(self, head: Mapping[str, Any], retry_failed: bool) -> str:
         """Go on with a run of the same device, suite, model and versions; half a line at its end is cut off."""
         found = read_measurements(self.path)
         for name in _SAME:
-            if found.header.get(name) != head.get(name):
-                raise InputError(
-                    f"{self.path} is of another run: {name} {found.header.get(name)!r}, now {head.get(name)!r}"
-                )
+            if (theirs := found.header.get(name)) != head.get(name):
+                raise InputError(f"{self.path} is of another run: {name} {theirs!r}, now {head.get(name)!r}")
         if found.header["device"]["name"] != head["device"]["name"]:
             raise InputError(f"{self.path} is of another device: {found.header['device']['name']}")
-        whole = self.path.read_bytes().rpartition(b"\n")
-        os.truncate(self.path, len(whole[0]) + len(whole[1]))
+        os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
         for row in found.rows:
             self._count(row)
-            if self._again and row["status"] == "failed":
+            if retry_failed and row["status"] == "failed":
                 self.done.discard(str(row.get("key")))
         return str(found.header["run"])
 
@@ -94,14 +92,10 @@ class Recorder:
         self.counts[str(row["status"])] += 1
         if "key" in row:
             self.done.add(str(row["key"]))
-        note_best(self._best, row, self._dtype)
+        note_best(self.best, row, self._dtype)
 
     def begin(self, row: Mapping[str, Any]) -> None:
         """Nothing: in one process the row that is missing is the one that ended it."""
-
-    def best(self) -> Mapping[str, float]:
-        """The best value of each kind of ceiling in the file, in the format that models run in."""
-        return self._best
 
     def row(self, fields: Mapping[str, Any]) -> None:
         """Write one row, and have it on its way to the disk before this returns."""
@@ -111,9 +105,7 @@ class Recorder:
 
     def end(self, status: str) -> None:
         """Say how the run ended: complete, budget or interrupted."""
-        self._write(
-            {"type": "end", "run": self.run, "status": status, "ended": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
-        )
+        self._write({"type": "end", "run": self.run, "status": status, "ended": _now()})
 
     def _write(self, line: Mapping[str, Any]) -> None:
         start = self.path.stat().st_size
@@ -122,17 +114,13 @@ class Recorder:
                 _append(file, (json.dumps(line, allow_nan=False) + "\n").encode())
         except OSError as error:
             os.truncate(self.path, start)
-            kept = sum(self.counts.values())
-            raise InputError(
-                f"{self.path}: {error.strerror}; its {kept} rows are kept, and --resume goes on with them"
-            ) from None
+            kept = f"its {sum(self.counts.values())} rows are kept, and --resume goes on with them"
+            raise InputError(f"{self.path}: {error.strerror}; {kept}") from None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._release()
 
     def _release(self) -> None:

@@ -5,11 +5,17 @@ Letters: N independent trials, g drafted tokens, V vocabulary; q and p are the d
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
-__all__ = ["accepted", "residual", "verify"]
+from rooflinekit.validate.tolerance import CheckResult, Trial, follows
+
+__all__ = ["SPECULATIVE_CHECKS", "accepted", "residual", "verify"]
+
+N, V = 20_000, 6  # trials, vocabulary: 20,000 over 36 pairs is some 500 a cell
 
 
 def accepted(draft: Tensor, q: Tensor, p: Tensor, generator: torch.Generator) -> Tensor:
@@ -38,3 +44,28 @@ def verify(draft: Tensor, q: Tensor, p: Tensor, generator: torch.Generator) -> t
     q_all = F.pad(q, (0, 0, 0, 1))  # [N, g + 1, V]
     last = torch.multinomial(residual(q_all.gather(1, row), p.gather(1, row))[:, 0], 1, generator=generator)  # [N, 1]
     return F.pad(draft, (0, 1)).scatter(1, kept[:, None], last), kept + 1
+
+
+def sampled(trial: Trial) -> Iterator[CheckResult]:
+    """First and second token of many trials follow the target, though the draft differs: g = 2.
+
+    Each model is a table of V conditional distributions [previous, next], so that the second token tests what
+    happens after an acceptance.
+    """
+    device, random = trial.device, trial.generator()
+    start, draft_table, target_table = (torch.rand(V, V, generator=random).to(device) + 0.1 for _ in range(3))
+    q_first, p_first = start[0] / start[0].sum(), start[1] / start[1].sum()
+    q_next, p_next = (table / table.sum(dim=1, keepdim=True) for table in (draft_table, target_table))
+    run = torch.Generator(device).manual_seed(trial.number(1))
+    first = torch.multinomial(q_first, N, replacement=True, generator=run)  # [N]
+    second = torch.multinomial(q_next[first], 1, generator=run)[:, 0]
+    q = torch.stack([q_first.expand(N, V), q_next[first]], dim=1)  # [N, g, V]
+    p = torch.stack([p_first.expand(N, V), p_next[first], p_next[second]], dim=1)  # [N, g + 1, V]
+    tokens, count = verify(torch.stack([first, second], dim=1), q, p, run)
+    yield follows("speculative sampling, first token", tokens[:, 0], p_first)
+    pair = (tokens[:, 0] * V + tokens[:, 1])[count >= 2]
+    both = (torch.minimum(q_first, p_first)[:, None] * p_next).flatten()  # accepted first, then any second
+    yield follows("speculative sampling, second token", pair, both / both.sum())
+
+
+SPECULATIVE_CHECKS = (sampled,)

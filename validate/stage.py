@@ -41,18 +41,24 @@ LEFT_OUT = ("vllm/vllm_flash_attn/_vllm_fa2_C*.so", "vllm/third_party/deep_gemm/
 """FlashAttention 2 (190 MB) is for GPUs before Hopper."""
 GLIBC = (17, 36)
 """Minor versions of glibc 2 that wheels may be built for: pip takes none between those that it is told."""
-HOST_HAS = ("torch", "triton", "numpy", "transformers", "nvidia-*", "cuda-*", "setuptools")
-"""Packages of which no wheel is staged: a GPU host with PyTorch has them, or cannot take them."""
-NOT_USED = ("flashinfer-cubin", "tokenspeed-*", "tilelang", "z3-solver", "opencv-python-headless", "torchaudio")
-"""Packages that vLLM asks for and a language model on Hopper does not import: 650 of the 800 MiB of all."""
+NOT_STAGED = (
+    "torch", "triton", "numpy", "transformers", "nvidia-*", "cuda-*", "setuptools",
+    "flashinfer-cubin", "tokenspeed-*", "tilelang", "z3-solver", "opencv-python-headless", "torchaudio",
+)  # fmt: skip
+"""Packages that a GPU host with PyTorch has, or cannot take; and those that vLLM asks for and a language model on
+Hopper does not import: 650 of the 800 MiB of all."""
+
+
+def _any(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def _pip(*words: str, python: str) -> None:
     """Run pip for a Linux host with this Python."""
-    command = [sys.executable, "-m", "pip", *words, "--quiet", "--only-binary", ":all:", "--python-version", python]
-    for platform in ("manylinux2014", *(f"manylinux_2_{minor}" for minor in range(*GLIBC))):
-        command += ["--platform", f"{platform}_x86_64"]
-    subprocess.run(command, check=True)
+    platforms = ("manylinux2014", *(f"manylinux_2_{minor}" for minor in range(*GLIBC)))
+    options = ["--quiet", "--only-binary", ":all:", "--python-version", python]
+    options += [word for each in platforms for word in ("--platform", f"{each}_x86_64")]
+    subprocess.run([sys.executable, "-m", "pip", *words, *options], check=True)
 
 
 def wheels(packages: list[str], folder: Path, python: str) -> list[Path]:
@@ -68,22 +74,13 @@ def resolved(package: str, python: str) -> list[str]:
         target = ("--ignore-installed", "--target", folder)
         _pip("install", "--dry-run", *target, "--report", str(report), package, python=python)
         found = [each["metadata"] for each in json.loads(report.read_text(encoding="utf-8"))["install"]]
-    own = _plain(package)
-    named = {_plain(each["name"]): each["version"] for each in found}
-    return [f"{name}=={version}" for name, version in sorted(named.items()) if name != own and not _left_out(name)]
-
-
-def _left_out(package: str) -> bool:
-    return any(fnmatch(package, pattern) for pattern in (*HOST_HAS, *NOT_USED))
-
-
-def _plain(requirement: str) -> str:
-    """The package of a requirement, as registries fold names.
-
-    >>> _plain("Typing_Extensions>=4"), _plain("ray[cgraph]>=2.48")
-    ('typing-extensions', 'ray')
-    """
-    return re.sub(r"[-_.]+", "-", re.split(r"[ <>=!~\[(;]", requirement, maxsplit=1)[0]).lower()
+    named = {
+        re.sub(r"[-_.]+", "-", each["name"]).lower(): each["version"] for each in found
+    }  # as registries fold names
+    own = package.partition("==")[0]
+    return [
+        f"{name}=={version}" for name, version in sorted(named.items()) if name != own and not _any(name, NOT_STAGED)
+    ]
 
 
 def members(paths: Iterable[Path], patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
@@ -91,8 +88,7 @@ def members(paths: Iterable[Path], patterns: tuple[str, ...]) -> Iterator[tuple[
     for path in paths:
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
-                wanted = any(fnmatch(name, pattern) for pattern in patterns)
-                if wanted and not name.endswith("/") and not any(fnmatch(name, pattern) for pattern in LEFT_OUT):
+                if _any(name, patterns) and not name.endswith("/") and not _any(name, LEFT_OUT):
                     yield name, archive.read(name)
 
 
@@ -105,15 +101,14 @@ def write(what: str, files: Iterable[tuple[str, bytes]], out: Path, piece: int =
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
-    whole, paths, sums = packed.getvalue(), [], {}
+    whole, sums = packed.getvalue(), {}
     for number, start in enumerate(range(0, len(whole), piece)):
-        path = out / f"{what}.tar.xz.{number:03d}"
-        path.write_bytes(whole[start : start + piece])
-        sums[path.name] = hashlib.sha256(whole[start : start + piece]).hexdigest()
-        paths.append(path)
+        part, name = whole[start : start + piece], f"{what}.tar.xz.{number:03d}"
+        (out / name).write_bytes(part)
+        sums[name] = hashlib.sha256(part).hexdigest()
     manifest = out / f"{what}.json"
     manifest.write_text(json.dumps({"vllm": VERSION, "pieces": sums}, indent=1), encoding="utf-8")
-    return [*paths, manifest]
+    return [*(out / name for name in sums), manifest]
 
 
 def join(parts: Path, into: Path) -> list[str]:
@@ -121,11 +116,10 @@ def join(parts: Path, into: Path) -> list[str]:
 
     Raises ValueError for a piece that is missing or was changed on the way.
     """
-    done = []
-    for manifest in sorted(parts.glob("*.json")):
-        pieces = json.loads(manifest.read_text(encoding="utf-8"))["pieces"]
+    manifests = sorted(parts.glob("*.json"))
+    for manifest in manifests:
         packed = io.BytesIO()
-        for name, expected in pieces.items():
+        for name, expected in json.loads(manifest.read_text(encoding="utf-8"))["pieces"].items():
             path = parts / name
             content = path.read_bytes() if path.is_file() else b""
             if hashlib.sha256(content).hexdigest() != expected:
@@ -135,15 +129,13 @@ def join(parts: Path, into: Path) -> list[str]:
         with lzma.open(packed) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
             safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4 on
             archive.extractall(into, **safe)  # type: ignore[arg-type]
-        done.append(manifest.stem)
-    return done
+    return [manifest.stem for manifest in manifests]
 
 
 def stage(what: str, out: Path, python: str) -> list[Path]:
     """Download and pack."""
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        vllm = f"vllm=={VERSION}"
+        place, vllm = Path(folder), f"vllm=={VERSION}"
         files = members(wheels([vllm], place / "vllm", python), PATTERNS[what])
         needed = resolved(vllm, python) if what == "engine" else []
         others = wheels(needed, place / "others", python) if needed else []

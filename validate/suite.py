@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,18 +17,16 @@ from rooflinekit.validate.case import Case, why_not
 from rooflinekit.validate.ceilings import bandwidth, ceilings, rate
 from rooflinekit.validate.collective import collective_rows
 from rooflinekit.validate.device import Device
-from rooflinekit.validate.engine_run import PROFILED, engine_points, open_engine, present
+from rooflinekit.validate.engine_run import PROFILED, engine_points, key_of_step, open_engine, present
 from rooflinekit.validate.model_run import open_bench
-from rooflinekit.validate.plan import EXTENTS, kernel_cases
+from rooflinekit.validate.plan import EXTENTS, Rates, kernel_cases
 from rooflinekit.validate.points import remaining
-from rooflinekit.validate.shapes import Extent, Rates
 from rooflinekit.validate.timing import LONG, UncapturableError, summary, sustained, time_work
 
-__all__ = ["BUDGETS", "MODELS", "SUITES", "DeviceFaultError", "Rows", "Run", "run_suite"]
+__all__ = ["BUDGETS", "MODELS", "DeviceFaultError", "Rows", "Run", "run_cases", "run_suite"]
 
 BUDGETS = {"quick": 5.0, "full": 25.0, "ceilings": 5.0, "kernels": 20.0, "model": 10.0, "engine": 15.0}
 """Minutes of each suite."""
-SUITES = tuple(BUDGETS)
 MODELS = {"cpu": "smollm2-135m", "cuda": "llama-3-8b"}
 """Whose layers are measured by default."""
 _KERNELS_END, _CEILINGS_END = 0.75, 0.3
@@ -40,20 +38,20 @@ _EVERY = 60.0
 _SECONDS = {"quick": 0.08, "full": 0.25}
 """Time that the repeats of one kernel take."""
 
+Take = Callable[[], Mapping[str, Any]]
+
 
 class Rows(Protocol):
     """Where measured rows go: to the file, or to the process that writes it."""
 
     done: set[str]  #: keys of rows that need not be measured again
+    best: dict[str, float]  #: of each kind of ceiling so far, in the format that models run in
 
     def begin(self, row: Mapping[str, Any]) -> None:
         """Say what is measured next, so that what ends the process has a name."""
 
     def row(self, fields: Mapping[str, Any]) -> None:
         """Keep a measured row."""
-
-    def best(self) -> Mapping[str, float]:
-        """The best value of each kind of ceiling so far, in the format that models run in."""
 
 
 class DeviceFaultError(RuntimeError):
@@ -70,7 +68,6 @@ class Run:
     recorder: Rows
     deadline: float
     say: Callable[[str, int, int], None] = lambda name, number, of: None  #: what starts, its number, of how many
-    extent: Extent | None = None  #: other than the suite's own
     eager: frozenset[str] = frozenset()  #: kernels that no graph can hold
     wrong: Mapping[str, str] = field(default_factory=dict)  #: kernels that failed their check, and how
 
@@ -78,6 +75,11 @@ class Run:
     def size(self) -> str:
         """How much to measure: "quick" or "full"."""
         return "quick" if self.suite == "quick" else "full"
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() > self.deadline
 
     def until(self, share: float) -> Run:
         """The same, ending when that share of the time that is left has passed; alone, a part has all of it."""
@@ -98,24 +100,32 @@ def run_suite(run: Run) -> str:
     if whole or run.suite == "model":
         done.append(_run_model(run))
     if run.suite == "engine":
-        done.append(_run_engines(run))
+        done += [_run_engine(run, engine) for engine in ("vllm", "sglang")]
     return "complete" if all(done) else "budget"
 
 
-def _run_ceilings(run: Run) -> bool:
-    """Ceilings that are not in the file yet; whether the time sufficed."""
-    planned = list(ceilings(run.device, quick=run.size == "quick" or run.suite == "kernels"))
-    for number, (columns, take) in enumerate(planned):
-        key = f"ceiling {sorted(columns.items())}"
-        if key in run.recorder.done:
+def _each(run: Run, planned: Sequence[tuple[str, Mapping[str, Any], Take]]) -> bool:
+    """Measure what is planned and not in the file yet, each with its name and row; whether the time sufficed."""
+    for number, (name, row, take) in enumerate(planned):
+        if row["key"] in run.recorder.done:
             continue
-        if time.monotonic() > run.deadline:
+        if run.over:
             return False
-        run.say(" ".join(map(str, columns.values())), number, len(planned))
-        row = {"op": "ceiling", "backend": "torch", **columns, "key": key}
-        _record(run, row, partial(take, _SECONDS[run.size]))
-    reduced = any(key.startswith("all_reduce") for key in run.recorder.done)
-    if not reduced and time.monotonic() < run.deadline:
+        run.say(name, number, len(planned))
+        _record(run, row, take)
+    return True
+
+
+def _run_ceilings(run: Run) -> bool:
+    planned = [
+        (" ".join(map(str, columns.values())),
+         {"op": "ceiling", "backend": "torch", **columns, "key": f"ceiling {sorted(columns.items())}"},
+         partial(take, _SECONDS[run.size]))
+        for columns, take in ceilings(run.device, quick=run.size == "quick" or run.suite == "kernels")
+    ]  # fmt: skip
+    if not _each(run, planned):
+        return False
+    if not run.over and not any(key.startswith("all_reduce") for key in run.recorder.done):
         run.say("all_reduce", len(planned), len(planned))
         run.recorder.begin({"op": "ceiling", "backend": "all_reduce", "key": "all_reduce"})
         for number, row in enumerate(collective_rows(run.device, quick=run.size == "quick")):
@@ -127,7 +137,7 @@ def _run_model(run: Run) -> bool:
     """Steps of the model that are not in the file yet; whether the time sufficed."""
     most = _QUICK_POINTS if run.suite == "quick" else None
     wanted = remaining(run.model, run.device.torch.type, run.recorder.done, most)
-    if not wanted or time.monotonic() > run.deadline:
+    if not wanted or run.over:
         return not wanted
     try:
         bench = open_bench(run.model, run.device)
@@ -137,46 +147,38 @@ def _run_model(run: Run) -> bool:
         if row["key"] not in run.recorder.done:
             run.recorder.row({**row, "status": status, "detail": str(error)})
         return True
-    for number, (point, mode) in enumerate(wanted):
-        if time.monotonic() > run.deadline:
-            return False
-        run.say(f"{run.model} {point.phase} {point.batch}x{point.context} {mode}", number, len(wanted))
-        _record(run, bench.label(point, mode), partial(bench.measure, point, mode))
-    return True
+    return _each(run, [
+        (f"{run.model} {point.phase} {point.batch}x{point.context} {mode}", bench.label(point, mode),
+         partial(bench.measure, point, mode)) for point, mode in wanted
+    ])  # fmt: skip
 
 
-def _run_engines(run: Run) -> bool:
-    """Steps of every engine that is installed here, and a row for those that are not; whether the time sufficed.
+def _run_engine(run: Run, engine: str) -> bool:
+    """Steps of an engine, or a row that it is not installed here; whether the time sufficed.
 
     Each engine has a process of its own: the next one starts when no point of the first is left.
     """
-    found = present()
-    for engine in ("vllm", "sglang"):
-        row = {"op": "serving_step", "backend": engine, "engine": engine, "model": run.model, "key": f"engine {engine}"}
-        keys = {point: f"serving {engine} {run.model} {point.phase} {point.batch} {point.context}"
-                for point in engine_points()}  # fmt: skip
-        wanted = [point for point, key in keys.items() if key not in run.recorder.done]
-        if row["key"] in run.recorder.done or not wanted:
-            continue
-        if engine not in found:
-            run.recorder.row({**row, "status": "missing", "detail": f"{engine} is not installed beside this PyTorch"})
-            continue
-        if time.monotonic() > run.deadline:
-            return False
-        run.recorder.begin(row)
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                bench = open_engine(engine, run.model, Path(folder))
-            except Exception as error:
-                run.recorder.row({**row, **dict(zip(("status", "detail"), why_not(error), strict=True))})
-                continue
-            for number, point in enumerate(wanted):
-                if time.monotonic() > run.deadline:
-                    return False
-                run.say(f"{engine} {point.phase} {point.batch}x{point.context}", number, len(wanted))
-                profiled = point in engine_points()[:PROFILED]
-                _record(run, bench.label(point), partial(bench.measure, point, run.device, profiled))
-    return True
+    row = {"op": "serving_step", "backend": engine, "engine": engine, "model": run.model, "key": f"engine {engine}"}
+    points = engine_points()
+    wanted = [point for point in points if key_of_step(engine, run.model, point) not in run.recorder.done]
+    if row["key"] in run.recorder.done or not wanted:
+        return True
+    if engine not in present():
+        run.recorder.row({**row, "status": "missing", "detail": f"{engine} is not installed beside this PyTorch"})
+        return True
+    if run.over:
+        return False
+    run.recorder.begin(row)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            bench = open_engine(engine, run.model, Path(folder))
+        except Exception as error:
+            run.recorder.row({**row, **why_not(error)})
+            return True
+        return _each(run, [
+            (f"{engine} {point.phase} {point.batch}x{point.context}", bench.label(point),
+             partial(bench.measure, point, run.device, point in points[:PROFILED])) for point in wanted
+        ])  # fmt: skip
 
 
 def _run_kernels(run: Run) -> bool:
@@ -184,13 +186,13 @@ def _run_kernels(run: Run) -> bool:
     rates = _rates(run)
     if rates is None:
         return False
-    extent = run.extent or EXTENTS["cuda" if run.device.is_cuda else "cpu", run.size]
+    extent = EXTENTS["cuda" if run.device.is_cuda else "cpu", run.size]
     return run_cases(run, kernel_cases(run.model, run.device, rates, extent))
 
 
 def _rates(run: Run) -> Rates | None:
     """The best that this run's ceilings show, to place shapes by their roofline time; None without them."""
-    best = run.recorder.best()
+    best = run.recorder.best
     return Rates(best["gemm"], best["copy"]) if {"gemm", "copy"} <= best.keys() else None
 
 
@@ -200,10 +202,11 @@ def run_cases(run: Run, cases: Sequence[Case]) -> bool:
     for number, case in enumerate(cases):
         if case.key in run.recorder.done:
             continue
-        if time.monotonic() > run.deadline:
+        if run.over:
             return False
         if time.monotonic() > next_one:
-            _sentinel(run, sentinels)
+            for row, take in _sentinels(run.device, sentinels):
+                _record(run, row, take)
             sentinels, next_one = sentinels + 2, time.monotonic() + _EVERY
         run.say(f"{case.op} {' '.join(str(value) for value in case.shape.values())}", number, len(cases))
         row = {**case.named, **case.shape, "key": case.key}
@@ -227,47 +230,41 @@ def _timed(case: Case, run: Run) -> dict[str, Any]:
     return {**row, **sustained(timing, run.device)}
 
 
-def _sentinel(run: Run, number: int) -> None:
-    """Time the same product and the same copy again: what they gain or lose, every row beside them has."""
-    exponent = 28 if run.device.is_cuda else 22
-    size = 4096 if run.device.is_cuda else 512
+def _sentinels(device: Device, number: int) -> Iterator[tuple[dict[str, Any], Take]]:
+    """The same product and the same copy again: what they gain or lose, every row beside them has."""
+    size, exponent = (4096, 28) if device.is_cuda else (512, 22)
+
+    def watched(take: Callable[[float], dict[str, Any]]) -> dict[str, Any]:
+        with device.watched() as board:
+            row = take(_SECONDS["quick"])
+        return {**row, **board}
+
     for columns, take in (
-        ({"kind": "gemm", "size": size}, partial(rate, run.device.dtype, size, run.device)),
-        ({"kind": "copy", "bytes": 2**exponent}, partial(bandwidth, "copy", 2**exponent, run.device)),
+        ({"kind": "gemm", "size": size}, partial(rate, device.dtype, size, device)),
+        ({"kind": "copy", "bytes": 2**exponent}, partial(bandwidth, "copy", 2**exponent, device)),
     ):
-        row = {"op": "sentinel", "backend": "torch", **columns, "number": number, "key": f"sentinel {number} {columns}"}
-        _record(run, row, partial(_watched, run.device, partial(take, _SECONDS["quick"])))
+        key = f"sentinel {number} {columns}"
+        yield {"op": "sentinel", "backend": "torch", **columns, "number": number, "key": key}, partial(watched, take)
 
 
-def _watched(device: Device, take: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    with device.watched() as board:
-        row = take()
-    return {**row, **board}
-
-
-def _record(run: Run, row: Mapping[str, Any], take: Callable[[], dict[str, Any]]) -> None:
+def _record(run: Run, row: Mapping[str, Any], take: Take) -> None:
     """Write what was measured, or why nothing could be: one kernel that fails must not end a run.
 
     Raises DeviceFaultError where the GPU no longer answers, and UncapturableError; a new process has to go on then.
     """
     run.recorder.begin(row)
+    measured: Mapping[str, Any]
     try:
         with torch.inference_mode():
             measured = take()
     except UncapturableError:
         raise
     except Exception as error:
-        measured = dict(zip(("status", "detail"), why_not(error), strict=True))
-    _settle(run.device, measured)
+        measured = why_not(error)
+    if run.device.is_cuda:
+        try:  # give memory back that a graph has kept to itself; what a faulting kernel left behind shows here
+            run.device.synchronize()
+            torch.cuda.empty_cache()
+        except Exception as error:
+            raise DeviceFaultError(measured.get("detail") or why_not(error)["detail"]) from None
     run.recorder.row({**row, **measured})
-
-
-def _settle(device: Device, measured: Mapping[str, Any]) -> None:
-    """Give memory back that a graph has kept to itself; what a faulting kernel left behind shows here."""
-    if not device.is_cuda:
-        return
-    try:
-        device.synchronize()
-        torch.cuda.empty_cache()
-    except Exception as error:
-        raise DeviceFaultError(measured.get("detail") or why_not(error)[1]) from None

@@ -28,11 +28,9 @@ ENGINE_LIMIT = 900.0
 """The same where an engine starts: it compiles a whole model and captures its graphs before the first step."""
 GRACE = 20.0
 """Seconds by which a row that was begun may end after the time is up."""
-_TRIES = 2
-_FAULTS = 2
-"""Rows of one kernel that end processes before its other shapes are left out."""
-_IDLE = 3
-"""Processes in a row that may end before they begin anything."""
+_TRIES, _FAULTS, _IDLE = 2, 2, 3
+"""Processes that a row may end; rows of one kernel that end processes before its other shapes are left out; processes
+in a row that may end before they begin anything."""
 
 
 @dataclass
@@ -51,7 +49,6 @@ class Supervisor:
     wrong: dict[str, str] = field(default_factory=dict)  #: kernels that failed their check, and how
     tried: Counter[str] = field(default_factory=Counter)  #: processes that a key has ended
     faults: Counter[str] = field(default_factory=Counter)  #: rows of a kernel that ended processes
-    reason: str = ""  #: why the last process ended early
 
     def check(self) -> list[str]:
         """Check the kernels before they are timed; lines about those that are wrong and left out.
@@ -73,7 +70,8 @@ class Supervisor:
     def _checked(self) -> Iterator[dict[str, Any]]:
         """Results of all groups; one that ended its process is a failed result, and the next process skips it."""
         seen: list[str] = []
-        while True:
+        before = -1
+        while before < len(seen):
             before = len(seen)
             for kind, line in self._lines("check", skip=seen):
                 if kind == "group":
@@ -85,8 +83,6 @@ class Supervisor:
                 else:
                     group = seen[-1] if seen else "no check"
                     yield {"name": group, "kernel": "", "failed": True, "detail": f"its process ended: {line}"}
-            if len(seen) == before:
-                return
 
     def run(self) -> str:
         """Measure what the file lacks; how it ended: "complete", or "budget" if the time was up before.
@@ -94,42 +90,34 @@ class Supervisor:
         Raises InputError where no process gets as far as its first kernel.
         """
         idle = 0
-        while True:
-            before = len(self.recorder.done)
-            ending, began = self._one()
-            if ending is not None:
-                return ending
+        while idle < _IDLE:
+            before, current, began, reason = len(self.recorder.done), None, False, ""
+            for kind, line in self._lines(self.suite):
+                if kind == "ending":
+                    return str(line)
+                if kind == "begin":
+                    current, began = line, True
+                elif kind == "row":
+                    current = None
+                    self.recorder.row(line)
+                else:  # how this process ended
+                    reason = str(line)
+                    if current is not None:
+                        self._blame(current, reason, uncapturable=kind == "uncapturable")
             idle = 0 if began or len(self.recorder.done) > before else idle + 1
-            if idle == _IDLE:
-                raise InputError(f"no kernel could be run: {self.reason}")
+        raise InputError(f"no kernel could be run: {reason}")
 
-    def _one(self) -> tuple[str | None, bool]:
-        """One process, to its end: how the run ended if it did, and whether anything began."""
-        current: Mapping[str, Any] | None = None
-        began = False
-        for kind, line in self._lines(self.suite):
-            if kind == "begin":
-                current, began = line, True
-            elif kind == "row":
-                current = None
-                self.recorder.row(line)
-            elif kind == "ending":
-                return str(line), began
-            elif kind == "uncapturable" and current is not None:
-                if (kernel := _kernel(current)) in self.eager:
-                    self.recorder.row({**current, "status": "failed", "detail": str(line)})
-                self.eager.add(kernel)
-                return None, began
-            elif kind in ("fault", "uncapturable", "ended"):
-                self.reason = str(line)
-                if current is not None:
-                    self._blame(current, self.reason)
-                return None, began
-        return None, began
+    def _blame(self, row: Mapping[str, Any], reason: str, uncapturable: bool) -> None:
+        """Count a process that this kernel ended; the second time its row has failed.
 
-    def _blame(self, row: Mapping[str, Any], reason: str) -> None:
-        """Count a process that this kernel ended; the second time its row has failed."""
-        key, kernel = str(row["key"]), _kernel(row)
+        A kernel that no graph can hold is timed without one from now on; if that does not help, it has failed as well.
+        """
+        key, kernel = str(row["key"]), f"{row['op']}, {row['backend']}"  # as `Case.kernel` says it
+        if uncapturable:
+            if kernel in self.eager:
+                self.recorder.row({**row, "status": "failed", "detail": reason})
+            self.eager.add(kernel)
+            return
         self.tried[key] += 1
         if self.tried[key] == _TRIES:
             self.recorder.row({**row, "status": "failed", "detail": f"{reason} (twice)"})
@@ -138,23 +126,19 @@ class Supervisor:
                 self.wrong[kernel] = f"left out after {_FAULTS} shapes that ended their processes: {reason}"
 
     def _lines(self, suite: str, skip: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
-        """What a process says, until it ends; the last is ("ended", why) where it did not say so itself."""
+        """What a process says but {"say": ...}, until it ends; the last is ("ended", why) where it did not say so."""
         job = {
             "device": str(self.device.torch), "suite": suite, "model": self.model,
             "seconds": self.deadline - time.monotonic(), "done": sorted(self.recorder.done),
-            "best": dict(self.recorder.best()), "eager": sorted(self.eager), "wrong": self.wrong,
-            "skip": list(skip),
+            "best": self.recorder.best, "eager": sorted(self.eager), "wrong": self.wrong, "skip": list(skip),
         }  # fmt: skip
-        with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(self.worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+        with tempfile.TemporaryFile() as errors, subprocess.Popen(
+            self.worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+        ) as process:  # fmt: skip
             try:
                 yield from self._heard(process, json.dumps(job), errors)
             finally:
                 process.kill()
-                process.wait()
-                for stream in (process.stdin, process.stdout):
-                    if stream is not None:
-                        stream.close()
 
     def _heard(self, process: subprocess.Popen[bytes], job: str, errors: IO[bytes]) -> Iterator[tuple[str, Any]]:
         assert process.stdin is not None
@@ -184,11 +168,6 @@ class Supervisor:
                 yield kind, line
             if kind in ("ending", "fault", "uncapturable"):
                 return
-
-
-def _kernel(row: Mapping[str, Any]) -> str:
-    """As `Case.kernel` says it."""
-    return f"{row['op']}, {row['backend']}"
 
 
 def _read(stream: IO[bytes], lines: Queue[bytes]) -> None:

@@ -28,10 +28,9 @@ _SURE = 0.02
 """Half width of the median's 95 % interval, over the median, at which no more passes are taken."""
 _LONGER = 2.0
 """Times the usual seconds that an unsure median may take."""
-_BLOCK = (1e-4, 2e-2)
-"""Least and most time for which the GPU is kept from starting while the host enqueues a pass [s]."""
-_CLOCK = 2e9
-"""Cycles a second of `torch.cuda._sleep`: at a lower clock it blocks longer, which does no harm."""
+_BLOCK, _CLOCK = (1e-4, 2e-2), 2e9
+"""Least and most time for which the GPU is kept from starting while the host enqueues a pass [s], and the cycles a
+second of `torch.cuda._sleep`: at a lower clock it blocks longer, which does no harm."""
 SUSTAINED, LONG = 2.0, 1e-4
 """Duration of a sustained pass [s], and of the calls that are given one: shorter ones never fill a GPU."""
 _POOL = 0.25
@@ -47,7 +46,7 @@ class Timing:
     samples: tuple[float, ...]
     launch: str
     warm: float = 0.0  #: the same call again and again on the same inputs
-    again: Callable[[], None] | None = None  #: one pass more, and how many calls it has
+    again: Callable[[], object] | None = None  #: one pass more on a GPU, and how many calls it has
     calls: int = 1
 
 
@@ -62,15 +61,11 @@ def summary(samples: tuple[float, ...]) -> dict[str, Any]:
     centre = median(us)
     apart = median(abs(each - centre) for each in us)
     tenths = quantiles(us, n=10, method="inclusive") if len(us) > 1 else [centre] * 9
+    far = sum(abs(each - centre) > _FAR * apart for each in us) if apart else 0
     return {
-        "latency_us": _round(centre),
-        "p10_us": _round(tenths[0]),
-        "p90_us": _round(tenths[-1]),
-        "repeats": len(us),
-        "sure": _round(unsure(us)),
-        "outliers": sum(abs(each - centre) > _FAR * apart for each in us) if apart else 0,
-        "samples_us": [_round(each) for each in us],
-    }
+        "latency_us": _round(centre), "p10_us": _round(tenths[0]), "p90_us": _round(tenths[-1]), "repeats": len(us),
+        "sure": _round(unsure(us)), "outliers": far, "samples_us": [_round(each) for each in us],
+    }  # fmt: skip
 
 
 def unsure(samples: Sequence[float]) -> float:
@@ -90,7 +85,7 @@ def sustained(timing: Timing, device: Device, seconds: float = SUSTAINED) -> dic
     assert timing.again is not None
     with device.watched() as columns:
         passes, start = 0, time.perf_counter()
-        while (now := time.perf_counter() - start) < seconds:
+        while time.perf_counter() - start < seconds:
             timing.again()
             passes += 1
             if passes % 8 == 0:
@@ -109,7 +104,7 @@ class UncapturableError(RuntimeError):
 
 
 def time_work(work: Work, device: Device, seconds: float, *, eager: bool = False) -> Timing:
-    """Repeat passes over distinct cold inputs for `seconds`, at least five times; on a GPU in a graph unless `eager`.
+    """Repeat passes over distinct cold inputs for `seconds`, at least eight times; on a GPU in a graph unless `eager`.
 
     Raises UncapturableError where the call cannot be captured.
     """
@@ -120,9 +115,26 @@ def time_work(work: Work, device: Device, seconds: float, *, eager: bool = False
     size = sum(tensor.nbytes for tensor in first)
     calls = max(1, min(math.ceil(_PASS / once), _MOST_CALLS, int(_POOL * device.free_bytes / max(size, 1))))
     sets = [first] + [work.cold() for _ in range(calls - 1)] if first else [()] * calls
-    if not device.is_cuda:
-        return _time_cpu(work, sets, device, seconds)
-    return _time_cuda(work, sets, device, Pace(seconds, once * calls, eager))
+
+    def run(sets: list[tuple[Any, ...]]) -> None:
+        for cold in sets:
+            work.run(*work.hot, *cold)
+
+    graphed = device.is_cuda and not eager
+
+    def over(sets: list[tuple[Any, ...]]) -> Callable[[], object]:
+        return capture(partial(run, sets), partial(run, sets[:3])).replay if graphed else partial(run, sets)
+
+    again, flush = over(sets), _flusher(work, device)
+    take = _on_gpu(again, once * calls) if device.is_cuda else lambda: _clock(again, device)
+
+    def sample() -> float:
+        flush()
+        return take() / calls
+
+    samples = _sample(sample, seconds)
+    warm = _warm(over([first] * calls), device, seconds) / calls
+    return Timing(samples, "graph" if graphed else "eager", warm, again if device.is_cuda else None, calls)
 
 
 def _clock(call: Callable[[], object], device: Device) -> float:
@@ -131,6 +143,26 @@ def _clock(call: Callable[[], object], device: Device) -> float:
     call()
     device.synchronize()
     return time.perf_counter() - start
+
+
+def _on_gpu(again: Callable[[], object], enqueued: float) -> Callable[[], float]:
+    """Seconds of a pass between two events; the host needs at most `enqueued` seconds to enqueue it.
+
+    A kernel that only waits keeps the GPU from starting until the host has enqueued everything: without it a kernel of
+    a few microseconds would seem as slow as the launch.
+    """
+    cycles = int(_CLOCK * min(max(enqueued, _BLOCK[0]), _BLOCK[1]))
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    def take() -> float:
+        torch.cuda._sleep(cycles)
+        start.record()
+        again()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e-3  # elapsed_time is in ms
+
+    return take
 
 
 def _sample(take: Callable[[], float], seconds: float) -> tuple[float, ...]:
@@ -157,67 +189,10 @@ def _flusher(work: Work, device: Device) -> Callable[[], None]:
     return flush
 
 
-def _time_cpu(work: Work, sets: list[tuple[Any, ...]], device: Device, seconds: float) -> Timing:
-    flush = _flusher(work, device)
-
-    def take() -> float:
-        flush()
-        start = time.perf_counter()
-        for cold in sets:
-            work.run(*work.hot, *cold)
-        return (time.perf_counter() - start) / len(sets)
-
-    return Timing(_sample(take, seconds), "eager", _warm(lambda: _run_all(work, sets[:1]), device, seconds))
-
-
 def _warm(once: Callable[[], object], device: Device, seconds: float) -> float:
-    """Seconds of one call of many on the same inputs."""
-    each = max(_clock(once, device), 1e-7)
-    count = max(1, min(int(seconds / 4.0 / each), 1000))
+    """Seconds of one pass of many on the same inputs."""
+    count = max(1, min(int(seconds / 4.0 / max(_clock(once, device), 1e-7)), 1000))
     return _clock(lambda: [once() for _ in range(count)], device) / count
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Seconds that repeats take, and that the host needs at most to enqueue a pass; whether without a graph."""
-
-    seconds: float
-    enqueued: float
-    eager: bool
-
-
-def _time_cuda(work: Work, sets: list[tuple[Any, ...]], device: Device, pace: Pace) -> Timing:
-    """Events around the replay of a graph of all calls; around the calls themselves where they cannot be captured.
-
-    A kernel that only waits keeps the GPU from starting until the host has enqueued everything: without it a kernel of
-    a few microseconds would seem as slow as the launch.
-    """
-    graph = None if pace.eager else _capture(work, sets)
-    again = partial(_run_all, work, sets) if graph is None else graph.replay
-    least, most = _BLOCK
-    cycles = int(_CLOCK * min(max(pace.enqueued, least), most))
-    flush = _flusher(work, device)
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-
-    def take() -> float:
-        flush()
-        torch.cuda._sleep(cycles)
-        start.record()
-        again()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) * 1e-3 / len(sets)  # elapsed_time is in ms
-
-    samples = _sample(take, pace.seconds)
-    same = [sets[0]] * len(sets)
-    over = partial(_run_all, work, same) if graph is None else _capture(work, same).replay
-    warm = _warm(over, device, pace.seconds) / len(sets)
-    return Timing(samples, "eager" if graph is None else "graph", warm, again, len(sets))
-
-
-def _run_all(work: Work, sets: list[tuple[Any, ...]]) -> None:
-    for cold in sets:
-        work.run(*work.hot, *cold)
 
 
 def capture(call: Callable[[], object], warm_up: Callable[[], object] | None = None) -> torch.cuda.CUDAGraph:
@@ -239,7 +214,3 @@ def capture(call: Callable[[], object], warm_up: Callable[[], object] | None = N
     except RuntimeError as error:
         raise UncapturableError(str(error)) from None
     return graph
-
-
-def _capture(work: Work, sets: list[tuple[Any, ...]]) -> torch.cuda.CUDAGraph:
-    return capture(partial(_run_all, work, sets), partial(_run_all, work, sets[:3]))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rooflinekit.validate.case import why_not
 
-__all__ = ["CheckResult", "Trial", "chi_square", "compare", "critical_chi_square", "not_run", "peak", "rounding"]
+__all__ = ["CheckResult", "Trial", "compare", "critical_chi_square", "follows", "not_run", "peak", "rounding"]
 
 _LARGEST = 4.0  # the largest of some 10^4 normal numbers, in standard deviations
 _RARE = 3.719  # normal quantile of 1 - 1e-4
@@ -57,11 +57,10 @@ class Trial:
 def rounding(dtype: torch.dtype, *lengths: int, peak: float = _LARGEST) -> float:
     """Largest error to expect of products of these lengths, one after the other, relative to the result's RMS.
 
-    Partial sums of n random terms are of size sqrt(i), and each is rounded by u of itself: together u·sqrt(n/2) of the
-    result, with u half the machine epsilon; errors of successive products add as squares (a random walk, as in
-    Higham & Mary 2019, doi:10.1137/18M1226312). The largest result is some four times the RMS, and so is the largest
-    error its own. 16-bit formats sum in fp32; there the inputs of the second product and the result are rounded too,
-    each by at most half an epsilon of the largest result, which is `peak` times the RMS.
+    A random walk: u·sqrt(n/2) of the result for n terms, with u half the machine epsilon; errors of successive products
+    add as squares, and the largest is some four times the RMS (docs/correctness.md, after Higham & Mary 2019,
+    doi:10.1137/18M1226312). 16-bit formats sum in fp32; there the inputs of the second product and the result are
+    rounded too, each by at most half an epsilon of the largest result, which is `peak` times the RMS.
 
     >>> rounding(torch.float32, 128)
     7.6e-06
@@ -90,17 +89,22 @@ def compare(name: str, got: Tensor, want: Tensor, tolerance: float, detail: str)
 
 def not_run(name: str, error: Exception) -> CheckResult:
     """What a check says that raised: missing where the kernel is not here, failed for any other reason."""
-    status, detail = why_not(error)
-    return CheckResult(name, False, math.nan, 0.0, f"did not run: {detail}", missing=status == "missing")
+    why = why_not(error)
+    return CheckResult(name, False, math.nan, 0.0, f"did not run: {why['detail']}", missing=why["status"] == "missing")
 
 
-def chi_square(counts: Tensor, expected: Tensor) -> float:
-    """Pearson's statistic: the sum of (observed - expected)²/expected.
+def follows(name: str, drawn: Tensor, probability: Tensor) -> CheckResult:
+    """Whether numbers drawn follow their probabilities [cells]: Pearson's chi-square, at one chance in 10,000.
 
-    >>> chi_square(torch.tensor([12.0, 8.0]), torch.tensor([10.0, 10.0]))
-    0.8
+    One number of probability 0 is wrong at once.
     """
-    return float(((counts - expected).square() / expected).sum())
+    counts, share = torch.bincount(drawn, minlength=len(probability)).double().cpu(), probability.double().cpu()
+    inside, expected = share > 0, share / share.sum() * len(drawn)
+    found = float(((counts - expected)[inside].square() / expected[inside]).sum())
+    found = found if counts[~inside].sum() == 0 else math.inf
+    limit = critical_chi_square(int(inside.sum()) - 1)
+    detail = f"chi-square of {len(drawn)} draws over {int(inside.sum())} cells"
+    return CheckResult(name, found <= limit, found, limit, detail)
 
 
 def critical_chi_square(freedom: int) -> float:

@@ -7,7 +7,7 @@ capability 9.0. Letters: B sequences, T keys, S new tokens, H query heads, K KV 
 from __future__ import annotations
 
 import importlib.util
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from rooflinekit.validate.case import Work, normal, shuffled
-from rooflinekit.validate.device import Device, version_of
+from rooflinekit.validate.device import Device
 from rooflinekit.validate.feedforward import route
 
-__all__ = ["NAME", "decode", "experts", "fp8_gemm", "latent_decode", "norm", "prefill", "swiglu"]
+__all__ = ["PAGE", "attention", "experts", "fp8_gemm", "latent_decode", "norm", "page_table", "swiglu"]
 
-NAME = f"vllm {version_of('vllm')}".strip()
-_PAGE, _LATENT_PAGE = 16, 64
+PAGE, _LATENT_PAGE = 16, 64
 """Tokens of a page: vLLM's default, and that of its latent cache."""
 _RANK, _ROPE, _LATENT_SCALE = 512, 64, 192**-0.5
 _EPS = 1e-6
@@ -38,8 +37,8 @@ def ops(namespace: str) -> Any:
     if _has(found):
         return found
     spec = importlib.util.find_spec("vllm")
-    places = [Path(place) / _FILES[namespace] for place in (spec.submodule_search_locations or [])] if spec else []
-    for path in places:
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(place) / _FILES[namespace]
         if path.is_file():
             try:
                 torch.ops.load_library(str(path))
@@ -53,161 +52,108 @@ def _has(found: Any) -> bool:
     return any(hasattr(found, name) for name in ("fwd", "cutlass_scaled_mm"))
 
 
-def _append(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
-    """New keys and values [N, K, d] into their slots of the pages [pages, P, K, d]."""
-    one = _one(str(k.device))
-    _ops_of_cache().reshape_and_cache_flash(k, v, keys, values, slots, "auto", one, one)
+def _forward(B: int, S: int, T: int, scale: float, device: torch.device) -> Any:
+    """FlashAttention 3 over pages, causal: call(q [B·S, H, d], keys, values, table, q_v) -> [B·S, H, e]."""
+    fwd, no = ops("_vllm_fa3_C").fwd, None
+    starts = torch.arange(B + 1, dtype=torch.int32, device=device) * S  # where each sequence begins
+    used = torch.full((B,), T, dtype=torch.int32, device=device)  # keys of each sequence
+
+    def call(q: Tensor, keys: Tensor, values: Tensor, table: Tensor, q_v: Tensor | None = None) -> Tensor:
+        return fwd(
+            q, keys, values, no, no, q_v, no, starts, no, no, no, used, S, T, table, no, no, no, no, no, no, no, no,
+            scale, True, -1, -1, 0.0, True, no, 0, no, 0, no, 1, 0, no,
+        )[0]  # fmt: skip
+
+    return call
 
 
-@cache
-def _one(device: str) -> Tensor:
-    return torch.ones((), device=device)
-
-
-def _ops_of_cache() -> Any:
-    ops("_C")
-    return torch.ops._C_cache_ops
-
-
-def _forward(  # noqa: PLR0913 - a kernel takes what it takes
-    q: Tensor, k: Tensor, v: Tensor, *, table: Tensor, starts: Tensor, used: Tensor, new: int, most: int,
-    scale: float, q_v: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """FlashAttention 3 over pages, causal: q [N, H, d] of sequences that begin at `starts` [B + 1] -> [N, H, e].
-
-    `used` [B] int32: keys of each sequence; `new`, `most`: the most queries and keys that one has.
-    """
-    none = None
-    out: Tensor = ops("_vllm_fa3_C").fwd(
-        q, k, v, none, none, q_v, none, starts, none, none, none, used, new, most, table, none, none, none, none, none,
-        none, none, none, scale, True, -1, -1, 0.0, True, none, 0, none, 0, none, 1, 0, none,
-    )[0]  # fmt: skip
-    return out
-
-
-def _table(B: int, T: int, page: int, device: torch.device) -> Tensor:
+def page_table(B: int, T: int, page: int, device: torch.device) -> Tensor:
+    """Which page holds which tokens [B, ⌈T/page⌉] int32; pages in random order, as after long serving."""
     each = -(-T // page)
     return shuffled(B * each, device).view(B, each).to(torch.int32)
 
 
-def _slots(table: Tensor, first: int, T: int, page: int) -> Tensor:
-    """Where tokens first to T - 1 of each sequence lie, counted over all pages [B·(T - first)]."""
-    token = torch.arange(first, T, device=table.device)
-    return (table[:, token // page].long() * page + token % page).flatten()
-
-
-def _starts(B: int, S: int, device: torch.device) -> Tensor:
-    return torch.arange(B + 1, dtype=torch.int32, device=device) * S
-
-
-def decode(heads: tuple[int, int, int], B: int, T: int, dtype: str, device: Device) -> Work:
-    """One new token a sequence: its key and value are written into the cache, then attention reads the pages."""
-    ops("_vllm_fa3_C")
+def attention(heads: tuple[int, int, int], B: int, S: int, T: int, dtype: str, device: Device) -> Work:
+    """S new tokens a sequence: their keys and values are written into pages, then attention reads all T from there."""
     (H, K, d), place = heads, device.torch
-    k, v = (normal(B, K, d, dtype=dtype, device=place) for _ in "kv")
-    starts, used = _starts(B, 1, place), torch.full((B,), T, dtype=torch.int32, device=place)
+    draw, forward = partial(normal, dtype=dtype, device=place), _forward(B, S, T, d**-0.5, place)
+    ops("_C")
+    write, one = torch.ops._C_cache_ops.reshape_and_cache_flash, torch.ones((), device=place)
 
     def cold() -> tuple[Tensor, ...]:
-        table = _table(B, T, _PAGE, place)
-        pools = [normal(table.numel(), _PAGE, K, d, dtype=dtype, device=place) for _ in "kv"]
-        return (*pools, table, _slots(table, T - 1, T, _PAGE))
+        table, token = page_table(B, T, PAGE, place), torch.arange(T - S, T, device=place)
+        slots = table[:, token // PAGE].long() * PAGE + token % PAGE  # of the new tokens, counted over all pages [B, S]
+        return slots.flatten(), *(draw(table.numel(), PAGE, K, d) for _ in "kv"), table
 
-    def run(q: Tensor, keys: Tensor, values: Tensor, table: Tensor, slots: Tensor) -> Tensor:
-        _append(k, v, keys, values, slots)
-        return _forward(q, keys, values, table=table, starts=starts, used=used, new=1, most=T, scale=d**-0.5)
+    def run(q: Tensor, k: Tensor, v: Tensor, slots: Tensor, keys: Tensor, values: Tensor, table: Tensor) -> Tensor:
+        write(k, v, keys, values, slots, "auto", one, one)
+        return forward(q, keys, values, table)
 
-    return Work(run, (normal(B, H, d, dtype=dtype, device=place),), cold)
-
-
-def prefill(heads: tuple[int, int, int], B: int, S: int, dtype: str, device: Device) -> Work:
-    """B prompts of S tokens: keys and values are written into pages, from which attention reads them."""
-    ops("_vllm_fa3_C")
-    (H, K, d), place = heads, device.torch
-    q, k, v = (normal(B * S, n, d, dtype=dtype, device=place) for n in (H, K, K))
-    table = _table(B, S, _PAGE, place)
-    pools = [torch.empty(table.numel(), _PAGE, K, d, dtype=q.dtype, device=place) for _ in "kv"]
-    slots, used = _slots(table, 0, S, _PAGE), torch.full((B,), S, dtype=torch.int32, device=place)
-    starts = _starts(B, S, place)
-
-    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        _append(k, v, pools[0], pools[1], slots)
-        return _forward(q, *pools, table=table, starts=starts, used=used, new=S, most=S, scale=d**-0.5)
-
-    return Work(run, (q, k, v))
+    return Work(run, tuple(draw(B * S, n, d) for n in (H, K, K)), cold)
 
 
 def latent_decode(H: int, B: int, T: int, dtype: str, device: Device) -> Work:
     """MLA's decode on Hopper: rotary parts as queries and keys, latents as values and second queries."""
-    ops("_vllm_fa3_C")
     place = device.torch
-    starts, used = _starts(B, 1, place), torch.full((B,), T, dtype=torch.int32, device=place)
+    draw, forward = partial(normal, dtype=dtype, device=place), _forward(B, 1, T, _LATENT_SCALE, place)
 
     def cold() -> tuple[Tensor, ...]:
-        table = _table(B, T, _LATENT_PAGE, place)
-        return normal(table.numel(), _LATENT_PAGE, 1, _RANK + _ROPE, dtype=dtype, device=place), table
+        table = page_table(B, T, _LATENT_PAGE, place)
+        return draw(table.numel(), _LATENT_PAGE, 1, _RANK + _ROPE), table
 
     def run(q: Tensor, pool: Tensor, table: Tensor) -> Tensor:
         latent, rotary = pool.split([_RANK, _ROPE], dim=-1)
-        return _forward(q[..., _RANK:], rotary, latent, table=table, starts=starts, used=used, new=1, most=T,
-                        scale=_LATENT_SCALE, q_v=q[..., :_RANK])  # fmt: skip
+        return forward(q[..., _RANK:], rotary, latent, table, q[..., :_RANK])
 
-    return Work(run, (normal(B, H, _RANK + _ROPE, dtype=dtype, device=place),), cold)
+    return Work(run, (draw(B, H, _RANK + _ROPE),), cold)
 
 
-def fp8_gemm(shape: tuple[int, int, int], device: Device) -> Work:
+def fp8_gemm(m: int, n: int, k: int, device: Device) -> Work:
     """Activations quantised token by token, then CUTLASS with fast accumulation: x [m, k] bf16, W [n, k] fp8."""
-    (m, n, k), own = shape, ops("_C")
-    scales = torch.ones(n, 1, device=device.torch)
+    own, place = ops("_C"), device.torch
+    scales = torch.ones(n, 1, device=place)
 
     def run(x: Tensor, weight: Tensor) -> Tensor:
-        narrow = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
-        rows = torch.empty(len(x), 1, device=x.device)
+        narrow, rows = torch.empty(m, k, dtype=torch.float8_e4m3fn, device=place), torch.empty(m, 1, device=place)
         own.dynamic_per_token_scaled_fp8_quant(narrow, x, rows, None)
-        out = torch.empty(len(x), n, dtype=x.dtype, device=x.device)
+        out = torch.empty(m, n, dtype=x.dtype, device=place)
         own.cutlass_scaled_mm(out, narrow, weight.t(), rows, scales, None)
         return out
 
-    return Work(run, (normal(m, k, dtype="bf16", device=device.torch),),
-                lambda: (normal(n, k, dtype="fp8", device=device.torch),))  # fmt: skip
+    return Work(run, (normal(m, k, dtype="bf16", device=place),), lambda: (normal(n, k, dtype="fp8", device=place),))
 
 
-def norm(shape: tuple[int, int], dtype: str, device: Device) -> Work:
+def norm(N: int, D: int, dtype: str, device: Device) -> Work:
     """The residual added and the sum normalised, both in place."""
-    own = ops("_C")
+    own, draw = ops("_C"), partial(normal, dtype=dtype, device=device.torch)
 
     def run(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
         own.fused_add_rms_norm(x, residual, weight, _EPS)
         return x
 
-    x, residual = (normal(*shape, dtype=dtype, device=device.torch) for _ in range(2))
-    return Work(run, (x, residual, normal(shape[1], dtype=dtype, device=device.torch)))
+    return Work(run, (draw(N, D), draw(N, D), draw(D)))
 
 
-def swiglu(shape: tuple[int, int], dtype: str, device: Device) -> Work:
+def swiglu(N: int, width: int, dtype: str, device: Device) -> Work:
     """Halves [gate, up] of [N, 2F] -> [N, F]."""
     own = ops("_C")
 
     def run(x: Tensor) -> Tensor:
-        out = torch.empty(shape, dtype=x.dtype, device=x.device)
+        out = torch.empty(N, width, dtype=x.dtype, device=x.device)
         own.silu_and_mul(out, x)
         return out
 
-    return Work(run, (normal(shape[0], 2 * shape[1], dtype=dtype, device=device.torch),))
+    return Work(run, (normal(N, 2 * width, dtype=dtype, device=device.torch),))
 
 
 def experts(tokens: tuple[Tensor, Tensor], sizes: tuple[int, int, int], k: int, dtype: str, device: Device) -> Work:
     """Fused experts (Triton, so vLLM itself is imported): tokens x [N, D] and a router [D, E]; (E, D, F)."""
     from vllm.model_executor.layers.fused_moe import fused_experts  # noqa: PLC0415
 
-    E, D, width = sizes
-
-    def cold() -> tuple[Tensor, ...]:
-        inner = normal(E, 2 * width, D, dtype=dtype, device=device.torch)
-        return inner, normal(E, D, width, dtype=dtype, device=device.torch)
+    (E, D, width), draw = sizes, partial(normal, dtype=dtype, device=device.torch)
 
     def run(x: Tensor, router: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
         share, chosen = route(x @ router, k)
-        out: Tensor = fused_experts(x, inner, outer, share, chosen.to(torch.int32))
-        return out
+        return fused_experts(x, inner, outer, share, chosen.to(torch.int32))
 
-    return Work(run, tokens, cold)
+    return Work(run, tokens, lambda: (draw(E, 2 * width, D), draw(E, D, width)))

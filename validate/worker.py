@@ -31,7 +31,7 @@ class Outbox:
 
     def __init__(self, out: IO[str], job: Mapping[str, Any], dtype: str) -> None:
         self._out, self._dtype = out, dtype
-        self.done, self._best = set(job["done"]), dict(job["best"])
+        self.done, self.best = set(job["done"]), dict(job["best"])
 
     def begin(self, row: Mapping[str, Any]) -> None:
         """Say what is measured next."""
@@ -39,12 +39,8 @@ class Outbox:
 
     def row(self, fields: Mapping[str, Any]) -> None:
         """Send a measured row."""
-        note_best(self._best, fields, self._dtype)
+        note_best(self.best, fields, self._dtype)
         self.send(row=fields)
-
-    def best(self) -> Mapping[str, float]:
-        """The best value of each kind of ceiling so far."""
-        return self._best
 
     def send(self, **line: Any) -> None:
         """Write one line."""
@@ -61,14 +57,12 @@ def main() -> int:
     device = open_device(job["device"])
     outbox = Outbox(out, job, device.dtype)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    if job["suite"] == "check":
-        return _check(device, outbox, job["skip"])
     run = Run(
         device, job["suite"], job["model"], outbox, time.monotonic() + job["seconds"],
         say=lambda *words: outbox.send(say=words), eager=frozenset(job["eager"]), wrong=job["wrong"],
     )  # fmt: skip
     try:
-        outbox.send(ending=run_suite(run))
+        outbox.send(ending=_check(device, outbox, job["skip"]) if job["suite"] == "check" else run_suite(run))
     except DeviceFaultError as error:
         outbox.send(fault=str(error))
     except UncapturableError as error:
@@ -76,7 +70,7 @@ def main() -> int:
     return 0
 
 
-def _check(device: Device, outbox: Outbox, skip: Sequence[str]) -> int:
+def _check(device: Device, outbox: Outbox, skip: Sequence[str]) -> str:
     """Every group of checks that no process has begun yet; what leaves the GPU without an answer ends this one."""
     for check in CHECKS:
         if check.__name__ in skip:
@@ -87,10 +81,8 @@ def _check(device: Device, outbox: Outbox, skip: Sequence[str]) -> int:
         try:
             device.synchronize()
         except RuntimeError as error:
-            outbox.send(fault=str(error))
-            return 0
-    outbox.send(ending="complete")
-    return 0
+            raise DeviceFaultError(str(error)) from None
+    return "complete"
 
 
 def _end_with(parent: int) -> None:

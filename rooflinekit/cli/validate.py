@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -33,14 +35,21 @@ _STEADY = 1.05
     examples=(
         "rooflinekit validate --check",
         "rooflinekit validate --suite full --out measured/mine --budget 1h",
+        "rooflinekit validate --engine llama.cpp --server http://localhost:8080 --model my.gguf --out here",
     ),
 )  # fmt: skip
 def validate(
     *, to: Output, suite: str = "quick", device: str | None = None, model: str | None = None,
     budget: float | None = None, gpu: str | None = None, check: bool = False, resume: bool = False,
-    retry_failed: bool = False,
+    retry_failed: bool = False, engine: str | None = None, **load: Any,
 ) -> int:  # fmt: skip
     """Run the real kernels and models on this machine: check them, or measure them for `calibrate`."""
+    if engine is not None:
+        if device or budget or check or resume or retry_failed:
+            raise InputError("--engine measures a server; --device, --budget, --check and --resume are of kernels")
+        return _serve(to, engine, model, gpu, **load)
+    if load:
+        raise InputError(f"--{next(iter(load))} is of a server under load; add --engine llama.cpp")
     place = _open(device)
     if check:
         return _check(place)
@@ -60,6 +69,35 @@ def validate(
     known = load_model(asked).value.name
     named = str(Path(asked).resolve()) if Path(asked).exists() else known  # a path stays one, to be read again
     return _measure(place, suite, named, minutes, Target(to.out, to.force, resume, retry_failed), gpu)
+
+
+def _serve(
+    to: Output, engine: str, model: str | None, gpu: str | None, *,
+    server: str | None = None, concurrency: Sequence[int] = (1, 2, 4, 8), isl: int = 128, osl: int = 64,
+    rounds: int = 5,
+) -> int:  # fmt: skip
+    """Measure a server under load, for `compare` and `calibrate`."""
+    from rooflinekit.validate.closed_loop import FILE, Load, measure, serving
+
+    if engine.lower() != "llama.cpp":
+        raise UnknownNameError("engine to measure", engine, ("llama.cpp",))
+    if to.out is None or model is None:
+        raise InputError(f"validate --engine {engine} needs --model FILE.gguf and --out DIR")
+    path, said = to.out / FILE, {"model_id": model, **({"gpu": gpu} if gpu else {})}
+    if path.exists() and not to.force:
+        raise InputError(f"{path} exists; --force replaces it")
+    to.out.mkdir(parents=True, exist_ok=True)
+    load = Load(tuple(sorted(set(concurrency))), isl, osl, rounds=rounds)
+    with serving(server or "llama-server", model, load, to.out / "server.log") as address, counting("measuring") as at:
+        rows = measure(address, load, said, at)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    lines = [f"wrote {path}: {len(rows)} runs"]
+    lines += [f"  {row['max_concurrency']} users: TTFT {row['mean_ttft_ms']:.4g} ms, TPOT {row['mean_tpot_ms']:.4g} ms"
+              for row in rows]  # fmt: skip
+    made = to.out / "served.yaml"
+    following = f"  rooflinekit calibrate {path} --gpu {quote(gpu or 'NAME')} --tp 1 --out {made}"
+    emit("\n".join([*lines, "next:", following]))
+    return 0
 
 
 class Target:

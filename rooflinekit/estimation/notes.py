@@ -18,7 +18,7 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.kernel import LORA, Kernel
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.model.types.numeric import Numeric, where
 from rooflinekit.model.types.units import GB, format_bytes
@@ -43,7 +43,9 @@ def format_notes(plan: Plan) -> list[str]:
         return notes
     kernels = plan.kernels(Batch.prefill(1.0, 8.0)) + plan.kernels(Batch.decode(1.0, 8.0))
     untuned = plan.calibration.untuned
-    strangers = [kernel for kernel in kernels if not plan.calibration.measured(kernel)]
+    if any(kernel.variant == LORA for kernel in kernels):
+        notes.append("LoRA's launches take the time of plain products, an assumption that nobody measured here")
+    strangers = [k for k in kernels if k.variant != LORA and not plan.calibration.measured(k)]
     keys = dict.fromkeys((k.family, k.dtype.value) for k in strangers if f"{k.family}/{k.dtype.value}" in untuned)
     notes += [
         f"the measured {dtype} {family} kernels ran without tuned settings; those of "

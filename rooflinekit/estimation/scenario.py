@@ -366,6 +366,7 @@ class Served(TypedDict, total=False):
     activations: Annotated[str | None, Option("Activation format.", usual="the checkpoint's", complete=FORMATS, group="Formats")]
     kv: Annotated[str | None, Option("KV cache format.", usual="as activations", complete=FORMATS, group="Formats")]
     engine: Annotated[str | None, Option("Engine.", usual="the file's, else vllm", complete=ENGINES, group="Engine")]
+    max_num_seqs: Annotated[int | None, Option("Sequences that the engine runs at once.", usual="the file's, else the engine's", group="Engine")]
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", group="Engine")]
 
 class Guarding(Served, total=False):
@@ -468,6 +469,12 @@ class Measuring(TypedDict, total=False):
     budget: Annotated[float | None, Option("Minutes to take at most.", unit="min", kind="loose", usual="by suite")]
     gpu: Annotated[str | None, Option("Accelerator to predict the model's steps for.", usual="by the device's name", complete=GPUS)]
     check: Annotated[bool, Option("Check the kernels' results, measure nothing.", False)]
+    engine: Annotated[str | None, Option("Measure a server under load in place of kernels: llama.cpp.", complete=("llama.cpp",), group="Server")]
+    server: Annotated[str | None, Option("Its address, or the program to start.", usual="llama-server", group="Server")]
+    concurrency: Annotated[Counts, Option("Users of each run, who send one request after another.", [1, 2, 4, 8], kind="counts", also=("users",), group="Server")]
+    isl: Annotated[int, Option("Tokens of a prompt.", 128, unit="tokens", group="Server")]
+    osl: Annotated[int, Option("Tokens of an answer.", 64, unit="tokens", least=2, group="Server")]
+    rounds: Annotated[int, Option("Times that all runs are made; medians count.", 5, most=1000, group="Server")]
     out: Annotated[Path | None, Option("Folder for the measurement file.", kind="folder")]
     force: Annotated[bool, Option("Replace the measurement file that is there.", False)]
     resume: Annotated[bool, Option("Go on with the run that is there.", False)]

@@ -22,7 +22,7 @@ from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.specs import load_model
 
 _MOST_VARIED = 10.0
-_FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "osl_cv")
+_FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "osl_cv", "max_num_seqs")
 _SPLIT = ("pp", "ep", "dp", "weights", "activations", "kv")
 _OPTIONS = {"model": "--model", "gpu": "--gpu", "tp": "--tp", "isl": "--isl", "osl": "--osl"}
 
@@ -112,7 +112,7 @@ def checked_facts(**said: Any) -> Facts:
 
     Raises WorkloadError for a count below 1 or a rate that is not above 0, InputError for both kinds of load.
     """
-    for name in ("tp", "isl", "osl", "concurrency"):
+    for name in ("tp", "isl", "osl", "concurrency", "max_num_seqs"):
         if said.get(name) is not None:
             whole_number(said[name], name)
     if said.get("rate") is not None:
@@ -130,7 +130,10 @@ def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:
 
     Raises InputError for facts that are missing, and whatever `resolve` raises.
     """
-    facts = known_facts(run.source, run.facts, given.facts, tuple(_OPTIONS))
+    read, osl = run.facts, given.facts.osl or run.facts.osl
+    if read.rate is None and run.tool == "llamacpp metrics" and osl and run.output_tok_s:
+        read = replace(read, rate=run.output_tok_s / osl)  # it counts tokens alone
+    facts = known_facts(run.source, read, given.facts, tuple(_OPTIONS))
     isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
     facts = replace(facts, isl=isl, osl=osl)
     copies = given.replicas  # which share the load evenly
@@ -179,7 +182,8 @@ def known_facts(source: str, read: Facts, given: Facts, needed: Sequence[str]) -
 
 def resolve_facts(facts: Facts, given: Given) -> Resolved:
     """Model, accelerator and deployment of a run; raises InputError for a model that only its server knows."""
-    deployment = read_deployment({**given.deployment, "tp": facts.tp, "engine": facts.engine})
+    known = {"tp": facts.tp, "engine": facts.engine, "max_num_seqs": facts.max_num_seqs}
+    deployment = read_deployment({**given.deployment, **known})
     if given.facts.model is None:  # a server may call its model whatever it likes
         try:
             load_model(str(facts.model))

@@ -126,7 +126,7 @@ def from_json(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
 
 # vLLM's `bench serve` (vllm/benchmarks/serve.py) and SGLang's `bench_serving`, which share most keys
 
-_ENGINES = {"vllm": "vllm", "sglang": "sglang", "trt": "trtllm", "tensorrt-llm": "trtllm"}
+_ENGINES = {"vllm": "vllm", "sglang": "sglang", "trt": "trtllm", "tensorrt-llm": "trtllm", "llama.cpp": "llama.cpp"}
 _ONE_STREAM = "no --max-concurrency and an infinite rate: all requests came at once"
 _RATE_COUNTS = "the client offers a rate and caps what is in flight; predicted as an open loop at that rate"
 
@@ -167,6 +167,7 @@ def _serving_client(fields: Fields, tool: str, e2e: str, models: tuple[str, ...]
             cv=1.0 / math.sqrt(burstiness) if burstiness else 1.0,  # its burstiness is the shape of the gamma law
             requests=done,
             osl_cv=_output_variation(fields),
+            max_num_seqs=fields.count("max_num_seqs"),
         ),
         ttft=first,
         tpot=fields.spread("{}_tpot_ms"),

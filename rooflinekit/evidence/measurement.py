@@ -49,6 +49,7 @@ class Facts:
     cv: float = 1.0  #: of the gaps between arrivals
     requests: int | None = None
     osl_cv: float | None = None  #: standard deviation of the output lengths over their mean
+    max_num_seqs: int | None = None  #: sequences that the server runs at once
     hits: float | None = None  #: share of the prompt tokens that the prefix cache held
 
 

@@ -101,7 +101,8 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
     """What an engine adds to the kernels of a step, as entries of family "host".
 
     t = max(Σ kernels + gaps, launches·t_launch) + host: the gaps between kernels that are launched one by one are what
-    the launches take beyond the kernels.
+    the launches take beyond the kernels. Each end of a step is made of the same end of both: those of this entry are
+    what it adds to the ends of the kernels, and need not lie around its time.
     """
     dtype, entries = kernels[0].kernel.dtype, []
     spread: dict[str, Any] = {name: costs.spread.get(name, 0.0) for name in _HOST}
@@ -117,9 +118,10 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
     if iteration.eager and costs.launch:
         launches = sum(launched(timed.kernel, costs) for timed in kernels)
         busy = named(sum((timed.expected for timed in kernels), 0.0), "busy", "time of all kernels", "s")
-        each = _launches(costs, iteration)
-        gaps, low, high = (launch_gap(iteration.passes, launches, launch, busy) for launch in each)
-        if not isinstance(high, float) or high > 0.0:
+        sums = busy, *(sum((getattr(timed, end) for timed in kernels), 0.0) for end in ("low", "high"))
+        each = zip(_launches(costs, iteration), sums, strict=True)
+        gaps, low, high = (launch_gap(iteration.passes, launches, launch, time) for launch, time in each)
+        if any(not isinstance(end, float) or end > 0.0 for end in (gaps, low, high)):
             entries.append(_entry("launch_gaps", dtype, launches, gaps, (low, high)))
     return entries
 
@@ -233,15 +235,9 @@ class Plan:
 
     @property
     def costs(self) -> StepCosts:
-        """What the engine adds to kernels: nothing to the bound, and nothing on a CPU, since it was fitted on GPUs.
-
-        How the engine works (graphs, mixed steps) stays.
-        """
+        """What the engine adds to kernels: nothing to the bound; how it works (graphs, mixed steps) stays."""
         own = self.engine.costs
-        if self.calibration is None:
-            return StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors)
-        cpu = self.system.accelerator.is_cpu
-        return StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors, interval=own.interval) if cpu else own
+        return own if self.calibration else StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors)
 
     @property
     def load_ends(self) -> LoadEnds:
@@ -342,7 +338,16 @@ def make_plan(
     check_deployment(model, deployment, system)
     precision = resolve_precision(model, deployment, system.accelerator)
     operations = model_operations(model, _as_run(deployment, system), precision, system.domain_size)
-    return Plan(model, deployment, system, precision, calibration, operations, engine)
+    return Plan(model, deployment, system, precision, calibration, operations, _as_fitted(engine, system, calibration))
+
+
+def _as_fitted(engine: Engine, system: System, calibration: Calibration | None) -> Engine:
+    """The engine without costs that were fitted on GPUs, on a CPU: it has those that files of this CPU showed."""
+    accelerator, served, own = system.accelerator, calibration.served if calibration else None, engine.costs
+    if not accelerator.is_cpu or (served and (served.accelerator, served.engine) == (accelerator.name, engine.name)):
+        return engine
+    kept = StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors, interval=own.interval)
+    return replace(engine, costs=kept)
 
 
 def _as_run(deployment: Deployment, system: System) -> Deployment:

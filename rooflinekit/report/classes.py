@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rooflinekit.decision.planning.classes import ClassFleet, ClassPlan
-from rooflinekit.model.types.units import format_time
-from rooflinekit.report.document import Document, Items, Section, Table, Words, notes, three
+from rooflinekit.report.document import Document, Items, Section, Table, Words, amount, ms, notes, three
 
 _HOURS = 24  # rows of a table of hours at most
 
@@ -33,8 +32,7 @@ def _classes(plan: ClassPlan) -> Table:
             done = "-" if each.done_h is None else f"{each.done_h:.3g} h"
             rows.append([*own, f"{each.requests:,.0f} in {each.deadline_h:g} h", "-", done, "-", "-"])
         for place, held in enumerate(each.objectives):
-            cells = ["-" if value is None else format_time(value / 1e3)
-                     for value in (held.predicted_ms, held.simulated_ms)]  # fmt: skip
+            cells = [ms(held.predicted_ms), ms(held.simulated_ms)]
             sure = "-" if held.probability is None else f"{min(held.probability, 0.99):.0%}"
             start = own if not place else ["", "", "", ""]
             rows.append([*start, held.objective.removeprefix(f"{each.name} "), *cells, f"{held.within:.1%}", sure])
@@ -49,13 +47,13 @@ def _fleets(plan: ClassPlan) -> Table:
     for number, fleet in enumerate(plan.fleets, 1):
         (part,), best = fleet.candidate.fleets, fleet.candidate
         rows.append([str(number), ", ".join(fleet.classes), best.gpu, best.name, f"{fleet.gpus:,}",
-                     _money(best.cost.usd_per_hour), f"{1.0 - part.headroom:.0%}",
+                     amount(best.cost.usd_per_hour), f"{1.0 - part.headroom:.0%}",
                      ", ".join(part.binds)])  # fmt: skip
     return Table(head, rows, left=(1, 2, 3, 7), gap=1, drop=(7,))
 
 
 def _groupings(plan: ClassPlan) -> Table:
-    rows = [[each.fleets, f"{each.gpus:,}", _money(each.usd_per_hour), "yes" if each.simulated else "no"]
+    rows = [[each.fleets, f"{each.gpus:,}", amount(each.usd_per_hour), "yes" if each.simulated else "no"]
             for each in plan.groupings]  # fmt: skip
     return Table(["fleets", "GPUs", "$/h", "simulated"], rows if len(rows) > 1 else [])
 
@@ -66,7 +64,3 @@ def _hours(number: int, fleet: ClassFleet) -> Table:
     rows = [[f"{each.hour:g}", three(each.rate), *(three(each.jobs.get(name, 0.0)) for name in names),
              f"{each.replicas:,}"] for each in fleet.hours[:_HOURS]]  # fmt: skip
     return Table(head, rows)
-
-
-def _money(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.2f}"

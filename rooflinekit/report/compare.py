@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from rooflinekit.evidence.compare import CAUSES, Comparison, Metric, Run
-from rooflinekit.model.types.units import format_bytes, format_time
-from rooflinekit.report.document import Document, Items, Section, Table, Words, footer
+from rooflinekit.model.types.units import format_bytes
+from rooflinekit.report.document import Document, Items, Section, Table, Words, calibrated, footer, ms, signed_ms
 from rooflinekit.version import __version__
 
 _NAMES = {
@@ -51,22 +51,17 @@ def _run(run: Run) -> Iterator[Section]:
     ]  # fmt: skip
     yield Section("", [Table(["", "", "measured", "predicted", "error"], cells, left=(0, 1))])
     if run.gap is not None:
-        causes = [[cause, _signed(getattr(run.gap, f"{cause}_ms"))] for cause in CAUSES]
-        yield Section("", [Table(["measured − predicted E2EL", _signed(run.gap.e2e_ms)], causes)])
+        causes = [[cause, signed_ms(getattr(run.gap, f"{cause}_ms"))] for cause in CAUSES]
+        yield Section("", [Table(["measured − predicted E2EL", signed_ms(run.gap.e2e_ms)], causes)])
         if run.gap.in_flight is not None:
             offered = f" of {facts.concurrency}" if facts.concurrency else ""
             yield Section("", [Words(f"{run.gap.in_flight:.1f}{offered} requests were in flight on average")])
-    used = run.calibration
-    yield footer(f"calibration {used['name']} ({used['hash']})" if used else "", run.notes)
+    yield footer(calibrated(run.calibration), run.notes)
 
 
 def _value(metric: Metric, value: float | None) -> str:
     if value is None:
         return "without end"
     if metric.metric.endswith("_ms"):
-        return format_time(value / 1e3)
+        return ms(value)
     return f"{value:,.0f} tok/s" if metric.metric == "output_tok_s" else format_bytes(value)
-
-
-def _signed(milliseconds: float) -> str:
-    return f"{'+' if milliseconds >= 0 else '−'}{format_time(abs(milliseconds) / 1e3)}"

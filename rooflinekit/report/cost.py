@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rooflinekit.decision.economics.cost import ContextCost, Cost, DialogueCost, PriceResult
 from rooflinekit.model.types.units import format_bytes, format_count, format_time
-from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine, origin
+from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine, ms, origin
 
 _SMALL = 0.01
 
@@ -101,7 +101,7 @@ def _contexts(found: Cost) -> Table:
 
 
 def _context(cost: ContextCost) -> list[str]:
-    times = format_time(cost.ttft_ms / 1e3)
+    times = ms(cost.ttft_ms)
     money = [f"{cost.prompt_usd:.3g}", f"{cost.token_usd:.3g}", _usd(cost.output_usd_per_million)]
     return [f"{cost.context:,}", times, *money, str(cost.slots), format_bytes(cost.kv_bytes)]
 
@@ -120,7 +120,7 @@ def _facts(found: Cost) -> Sequence[str]:
     r, w, p = found.recompute, found.waste, found.prices
     lines = [
         f"without a KV cache one request takes {r.flops_ratio:,.0f} x the FLOP and {r.time_ratio:.1f} x the time "
-        f"({format_time(r.naive_ms / 1e3)} in place of {format_time(r.cached_ms / 1e3)}): each token runs the sequence "
+        f"({ms(r.naive_ms)} in place of {ms(r.cached_ms)}): each token runs the sequence "
         "again, but at the speed of arithmetic",
         f"room reserved for {w.reserved_tokens:,.0f} tokens holds content in {_share(w.reserved_used)} of it, for the "
         f"final length in {_share(w.final_used)}, in blocks of {w.block} in {_share(w.paged_used)}: "
@@ -138,8 +138,8 @@ def _eviction(found: Cost) -> list[str]:
     crossings = " and ".join(f"{tokens:,.0f}" for tokens in e.crossings)
     where = f"they cross at {crossings} tokens" if e.crossings else f"and at every length up to {e.longest:,}"
     return [
-        f"evicting {e.length:,} tokens ({format_bytes(e.kv_bytes)} a GPU): swap {format_time(e.swap_ms / 1e3)} out and "
-        f"in, recompute {format_time(e.recompute_ms / 1e3)}; {e.choice} is faster here, {where}; equal at a host link "
+        f"evicting {e.length:,} tokens ({format_bytes(e.kv_bytes)} a GPU): swap {ms(e.swap_ms)} out and "
+        f"in, recompute {ms(e.recompute_ms)}; {e.choice} is faster here, {where}; equal at a host link "
         f"of {e.break_even_link_gb_s:.3g} GB/s"
     ]
 

@@ -19,10 +19,10 @@ from rooflinekit.report.document import (
     Section,
     Table,
     Words,
+    asked,
     footer,
     machine,
     origin,
-    tokens_in,
 )
 from rooflinekit.report.table import WIDTH
 
@@ -61,9 +61,8 @@ def document(found: Derivation, depth: int | None = None) -> Document:
     more = [_hint(found, depth)] if depth < _height(found.root) else []
     more += [_OVERLAP] if any("= " in line and "pn(" in line for line in tree.drawn) else []
     e, i = found.answer, found.answer.inputs
-    asked = f"batch {i['batch']}" if e.load is None else e.load.arrivals
     formats = ", ".join(f"{part} {i[part]}" for part in ("weights", "activations", "kv"))
-    facts = [f"{asked}, {tokens_in(i)}, {i['osl']} out; {formats}"]
+    facts = [f"{asked(e)}; {formats}"]
     if found.interval:
         low, high = (format_time(end / 1e3) for end in found.interval)
         facts.append(f"90 % interval {low} – {high}; datasheet bound {format_time((found.bound or 0.0) / 1e3)}")

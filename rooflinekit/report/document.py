@@ -9,11 +9,15 @@ import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.units import format_time
 from rooflinekit.report.table import WIDTH, aligned, markdown, wrapped
 from rooflinekit.version import __version__
+
+if TYPE_CHECKING:
+    from rooflinekit.estimation.results import Estimate
 
 _LABEL = 10  # columns of a label
 _LARGEST = 1e9  # larger rates have an exponent
@@ -233,16 +237,28 @@ def images_in(inputs: Mapping[str, Any]) -> str:
     return f" and {many} image{'s' if many > 1 else ''} of {inputs['image_size']}" if many else ""
 
 
+def asked(answer: Estimate) -> str:
+    """The load or the batch of an estimate, and what its requests are."""
+    i = answer.inputs
+    arrivals = answer.load.arrivals if answer.load else f"batch {i['batch']}"
+    return f"{arrivals}, {tokens_in(i)}, {i['osl']} out"
+
+
 def machine(gpu: str, gpus: int, inputs: dict[str, Any]) -> str:
     """The accelerators that a deployment takes, and how it is split over them."""
     split = " ".join(f"{key}{inputs[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if inputs.get(key, 1) > 1)
     return f"{gpus} x {gpu} ({split})" if gpus > 1 else gpu
 
 
-def origin(calibration: dict[str, str] | None, evidence: str) -> str:
+def calibrated(used: Mapping[str, str] | None) -> str:
+    """The calibration of an answer; empty where it has none."""
+    return f"calibration {used['name']} ({used['hash']})" if used else ""
+
+
+def origin(calibration: Mapping[str, str] | None, evidence: str) -> str:
     """What the times of an answer rest on."""
     if calibration:
-        return f"calibration {calibration['name']} ({calibration['hash']}), {evidence}"
+        return f"{calibrated(calibration)}, {evidence}"
     return "level bound: datasheet roofline, nothing can be faster"
 
 
@@ -256,6 +272,33 @@ def footer(start: str, warnings: Sequence[str], version: str = __version__) -> S
 def notes(warnings: Iterable[str]) -> Items:
     """What else there is to know about an answer."""
     return Items(*(f"note: {warning}" for warning in warnings), indent="      ")
+
+
+def ms(value: float | None, without: str = "-") -> str:
+    """A time of so many milliseconds, in the unit that suits it.
+
+    >>> ms(2.5), ms(None, "no limit")
+    ('2.50 ms', 'no limit')
+    """
+    return without if value is None else format_time(value / 1e3)
+
+
+def signed_ms(value: float) -> str:
+    """A difference of times in milliseconds.
+
+    >>> signed_ms(-2.5)
+    '−2.50 ms'
+    """
+    return f"{'+' if value >= 0 else '−'}{ms(abs(value))}"
+
+
+def amount(value: float | None, digits: int = 2) -> str:
+    """A number with so many decimals, such as dollars.
+
+    >>> amount(1234.5), amount(None)
+    ('1,234.50', '-')
+    """
+    return "-" if value is None else f"{value:,.{digits}f}"
 
 
 def three(value: float | None) -> str:

@@ -14,16 +14,18 @@ from rooflinekit.report.document import (
     Section,
     Table,
     Words,
+    asked,
     footer,
     machine,
+    ms,
     origin,
     three,
-    tokens_in,
 )
 
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
 _MOST, _LARGEST = 1e3, 1e9  # above these, a share is a factor and a number has an exponent
 _BAR = 16  # columns of a whole bar
+_ENDLESS = "no limit"
 _LEAST = 0.005  # share of a step that is worth a line
 PARTS = {
     "weights": ("weights", "memory"), "kv_cache": ("KV cache", "memory"), "activations": ("activations", "memory"),
@@ -39,6 +41,7 @@ _MOVES = {
     "network": "the network takes longest: fewer GPUs a replica, or faster links",
     "host": "the engine takes longest: more users, or several tokens a step",
 }  # fmt: skip
+_SMALL_KERNELS = "small kernels take longest: more users fill them, or fewer GPUs a replica"
 
 
 def document(estimate: Estimate, kernels: bool = False) -> Document:
@@ -65,7 +68,7 @@ def _detail(estimate: Estimate) -> Iterator[Section]:
         yield Section("", [Facts(("energy", _spent(estimate.energy)))])
     for title, step in _steps(estimate):
         rows = [_row(kernel, step) for kernel in step.kernels]
-        yield Section(f"{title}: {_ms(step.time_ms)}", [Table(_KERNEL_HEADER, rows)])
+        yield Section(f"{title}: {ms(step.time_ms)}", [Table(_KERNEL_HEADER, rows)])
 
 
 def _speeds(estimate: Estimate) -> list[tuple[str, str]]:
@@ -80,7 +83,7 @@ def _speeds(estimate: Estimate) -> list[tuple[str, str]]:
     user = f"{three(e.output_tok_s_per_user)} tok/s per user while decoding"
     return [
         ("output", f"{three(e.output_tok_s)} tok/s{each}; {user}"),
-        ("request", f"{_ms(e.e2e_ms)} for {_tokens(tokens)}{power}" if e.e2e_ms is not None else _ms(None) + power),
+        ("request", ms(e.e2e_ms, _ENDLESS) + (f" for {_tokens(tokens)}" if e.e2e_ms is not None else "") + power),
     ]
 
 
@@ -89,13 +92,13 @@ def _waterfall(estimate: Estimate) -> Table:
     steps = (estimate.prefill, estimate.decode)
     header = ["time goes to"]
     for (title, _), step in zip(_steps(estimate), steps, strict=True):
-        header += [f"{title.partition(' (')[0]} {_ms(step.time_ms)}", "", ""]
+        header += [f"{title.partition(' (')[0]} {ms(step.time_ms)}", "", ""]
     rows, ends = [], [0.0, 0.0]
     for part, (name, _) in PARTS.items():
         shares = [step.time_parts_ms[part] / step.time_ms for step in steps]
         row = [name]
         for place, (share, step) in enumerate(zip(shares, steps, strict=True)):
-            time = _ms(step.time_parts_ms[part]) if share >= _LEAST else ""
+            time = ms(step.time_parts_ms[part]) if share >= _LEAST else ""
             row += [_bar(ends[place], ends[place] + share), time, _percent(share) if time else ""]
             ends[place] += share
         if max(shares) >= _LEAST:
@@ -113,19 +116,18 @@ def _bar(start: float, end: float) -> str:
 def _question(estimate: Estimate) -> str:
     """What is asked, and in which formats."""
     i = estimate.inputs
-    asked = estimate.load.arrivals if estimate.load else f"batch {i['batch']}"
     formats = f"weights {i['weights']}, activations {i['activations']}, kv {i['kv']}"
     formats += f" {i['kv_policy']}" if i["kv_policy"] != "full" else ""
-    return f"{asked}, {tokens_in(i)}, {i['osl']} out; {formats}"
+    return f"{asked(estimate)}; {formats}"
 
 
 def _times(estimate: Estimate) -> list[list[str]]:
     rows = []
     for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms")):
-        row = [name, _ms(getattr(estimate, key))]
+        row = [name, ms(getattr(estimate, key), _ENDLESS)]
         if estimate.interval is not None:
             ends = estimate.interval[key]
-            row += ["-" if ends is None else " – ".join(_ms(end) for end in ends), _ms(estimate.bound[key])]
+            row += ["-" if ends is None else " – ".join(ms(end) for end in ends), ms(estimate.bound[key])]
         rows.append(row)
     return rows
 
@@ -133,11 +135,11 @@ def _times(estimate: Estimate) -> list[list[str]]:
 def _load(estimate: Estimate, load: LoadResult) -> Iterator[Section]:
     """What users feel under load: percentiles, the knee, and what keeps them waiting."""
     rows = [
-        [name, *(_ms(value) for value in load.percentiles[key].values())]
+        [name, *(ms(value, _ENDLESS) for value in load.percentiles[key].values())]
         for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("request", "e2e_ms"))
     ]
     knee = f"knee {three(load.knee_rate)}" if estimate.inputs["rate"] else "closed loop"
-    waits = "the queue has no end" if load.queue_ms is None else f"a request waits {_ms(load.queue_ms)}"
+    waits = "the queue has no end" if load.queue_ms is None else f"a request waits {ms(load.queue_ms)}"
     facts = [
         ("load", f"{three(load.rate)} requests/s ({knee}), {three(load.running)} of {load.slots} slots running"),
         ("", f"prompts take {load.prompt_share:.0%} of the time; {waits}"),
@@ -192,7 +194,8 @@ _SPENT = {
 def _next(estimate: Estimate) -> Iterator[tuple[str, str]]:
     """What helps with the largest part of a token's time, and where to look."""
     parts = estimate.decode.time_parts_ms
-    yield "next", _MOVES[max(_MOVES, key=parts.__getitem__)]
+    small = parts["above_bound"] > sum(parts.values()) / 2.0
+    yield "next", _SMALL_KERNELS if small else _MOVES[max(_MOVES, key=parts.__getitem__)]
     yield "", "`--kernels` shows each kernel; `rooflinekit levers` ranks what helps"
 
 
@@ -202,7 +205,7 @@ def _drafted(drafted: SpeculationResult) -> str:
     gains = f"from acceptance {least:.2f} on" if least is not None else "never"
     return (
         f"{drafted.draft}, {_tokens(drafted.draft_tokens)} at acceptance {rates}: "
-        f"{drafted.tokens_per_pass:.2f} tokens a pass of {_ms(drafted.verify_ms)} + {_ms(drafted.draft_ms)} drafting; "
+        f"{drafted.tokens_per_pass:.2f} tokens a pass of {ms(drafted.verify_ms)} + {ms(drafted.draft_ms)} drafting; "
         f"{drafted.speedup:.2f} x as fast as without (gains {gains}; best with {_tokens(best)})"
     )
 
@@ -215,7 +218,7 @@ def _causes(title: str, step: StepResult) -> list[str]:
     """How much of a step goes to what, and how well the hardware is used."""
     shares = (f"{share:.0%}" for share in step.shares.values())
     uses = (_intensity(step.intensity), f"{step.mfu:.0%}", f"{step.mbu:.0%}")
-    return [title.partition(" (")[0], _ms(step.time_ms), *shares, *uses]
+    return [title.partition(" (")[0], ms(step.time_ms), *shares, *uses]
 
 
 def _steps(estimate: Estimate) -> list[tuple[str, StepResult]]:
@@ -252,10 +255,6 @@ def _intensity(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.3g}" if value < 1000 or value > _LARGEST else f"{value:.0f}"
-
-
-def _ms(value: float | None) -> str:
-    return "no limit" if value is None else format_time(value / 1e3)
 
 
 def rows(estimate: Estimate) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rooflinekit.decision.planning.inverse import BreakEven, Solution
-from rooflinekit.report.document import Document, Section, Table, Words, notes
+from rooflinekit.report.document import Document, Section, Table, Words, amount, notes
 
 
 def document(found: Solution | BreakEven) -> Document:
@@ -12,7 +12,7 @@ def document(found: Solution | BreakEven) -> Document:
         return [Section("", [Words(f"{found.model} on {found.gpu}: {found.answer}"), notes(found.warnings)])]
     head = ["gpu", "GPUs", "$/GPU-hour", "$/hour", "break-even $/GPU-hour"]
     keys = ("usd_per_gpu_hour", "usd_per_hour", "break_even_usd")
-    cells = [[row["gpu"], _number(row["gpus"], 0), *(_number(row.get(key), 2) for key in keys)] for row in found.rows]
+    cells = [[row["gpu"], amount(row["gpus"], 0), *(amount(row.get(key)) for key in keys)] for row in found.rows]
     failed = (f"{row['gpu']}: {row['why']}" for row in found.rows if row["why"])
     return [
         Section("", [Words(f"{found.model}: {found.answer}")]),
@@ -28,7 +28,3 @@ def rows(found: Solution | BreakEven) -> list[dict[str, object]]:
     keys = ("what", "value", "unit", "model", "gpu", "answer")
     joined = {"subject_to": "; ".join(found.subject_to), "binds": "; ".join(found.binds)}
     return [{key: getattr(found, key) for key in keys} | joined | found.at]
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:,.{digits}f}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rooflinekit.decision.sensitivity.levers import NO_CHANGE, Levers, MoveResult
-from rooflinekit.model.types.units import format_bytes, format_time
-from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine, origin, tokens_in
+from rooflinekit.model.types.units import format_bytes
+from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine, ms, origin, tokens_in
 from rooflinekit.specs.calibration.evidence import EVIDENCE
 
 _NAMES = {
@@ -41,7 +41,7 @@ def document(found: Levers) -> Document:
             f"{load}, {tokens_in(i)}, {i['osl']} out; weights {i['weights']}, kv {i['kv']}"
         )]),
         Section("", [Words(
-            f"now: TTFT {format_time(now.ttft_ms / 1e3)}, TPOT {format_time(now.tpot_ms / 1e3)}, "
+            f"now: TTFT {ms(now.ttft_ms)}, TPOT {ms(now.tpot_ms)}, "
             f"{now.output_tok_s_per_gpu:,.0f} tok/s per GPU, {priced} for a million output tokens (prompts included), "
             f"{format_bytes(now.kv_bytes_per_token)} of cache a token", indent="",
         )]),

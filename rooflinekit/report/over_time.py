@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rooflinekit.decision.planning.over_time import OverTime
-from rooflinekit.report.document import Document, Facts, Section, Table, Words, notes, three
+from rooflinekit.report.document import Document, Facts, Section, Table, Words, amount, notes, three
 
 _ROWS, _BAR = 24, 24  # rows of a table at most, and letters of a bar
 
@@ -41,7 +41,7 @@ def _policies(made: OverTime) -> Table:
     return Table(head, [
         [f"{each.cold_start_s:.0f} s", f"{each.policy}{'*' if each is made.autoscaling.best else ''}",
          f"{each.target:.0%}", f"{min(each.attained.values()):.2%}", f"{each.gpu_hours_per_month:,.0f}",
-         _money(each.usd_per_month), f"{each.changes_per_hour:.2f}", f"{each.reversals_per_hour:.2f}",
+         amount(each.usd_per_month, 0), f"{each.changes_per_hour:.2f}", f"{each.reversals_per_hour:.2f}",
          "yes" if each.meets else "no"]
         for each in made.autoscaling.policies
     ], left=(1,), gap=1, drop=(4,))  # fmt: skip
@@ -57,7 +57,7 @@ def _hours(made: OverTime) -> Table:
     starts = [rows[start].hour for start in range(0, len(rows), size)]
     most = max(row.gpus for row in shown)
     head = ["hour", "req/s", "replicas", "GPUs", "$/h", ""]
-    cells = [[f"{start:g}", three(row.rate), f"{row.replicas:,}", f"{row.gpus:,}", _money(row.usd_per_hour, 2),
+    cells = [[f"{start:g}", three(row.rate), f"{row.replicas:,}", f"{row.gpus:,}", amount(row.usd_per_hour),
               "█" * max(round(_BAR * row.gpus / most), 1)]
              for start, row in zip(starts, shown, strict=True)]  # fmt: skip
     return Table(head, cells, left=(5,))
@@ -70,7 +70,7 @@ def _months(made: OverTime) -> Table:
     head = ["month", "peak req/s", "GPUs", "buy", "GPU-hours", "$ by the hour", "$ for the peak"]
     return Table(head, [
         [str(row.month), three(row.peak_rate), f"{row.gpus:,}", f"{bought.get(row.month, 0) or ''}",
-         f"{row.gpu_hours:,.0f}", _money(row.usd), _money(row.peak_usd)]
+         f"{row.gpu_hours:,.0f}", amount(row.usd, 0), amount(row.peak_usd, 0)]
         for row in made.months
     ])  # fmt: skip
 
@@ -80,10 +80,6 @@ def _terms(made: OverTime) -> Table:
         return Table([], [])
     head = ["paid as", "$/GPU-hour", "GPUs at most", "GPU-hours", "$"]
     return Table(head, [
-        [each.term, f"{each.usd_per_gpu_hour:.2f}", f"{each.gpus:,.0f}", f"{each.gpu_hours:,.0f}", _money(each.usd)]
+        [each.term, f"{each.usd_per_gpu_hour:.2f}", f"{each.gpus:,.0f}", f"{each.gpu_hours:,.0f}", amount(each.usd, 0)]
         for each in made.paid
     ])  # fmt: skip
-
-
-def _money(value: float | None, digits: int = 0) -> str:
-    return "-" if value is None else f"{value:,.{digits}f}"

@@ -9,9 +9,8 @@ from typing import Any
 from rooflinekit.decision.economics.price import HourlyPrice
 from rooflinekit.decision.planning.cost import Point
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
-from rooflinekit.model.types.units import format_time
 from rooflinekit.report import over_time
-from rooflinekit.report.document import Document, Facts, Items, Section, Table, Words, notes
+from rooflinekit.report.document import Document, Facts, Items, Section, Table, Words, amount, ms, notes, three
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 7
 _METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2EL": "e2el_ms"}
@@ -56,10 +55,10 @@ def _candidates(answer: PlanAnswer) -> Table:
         if rank > _SHOWN and rank not in firsts.values():
             continue
         name, chance = each.risk
-        risk = f"{name.rpartition(' <= ')[0]} {_time(each.latency(name))}"
+        risk = f"{name.rpartition(' <= ')[0]} {ms(each.latency(name))}"
         holds = "-" if chance is None else f"{min(math.floor(chance * 100), 99)} %"
         mark, load = "*" if each.confirmed else "", 1.0 - min(fleet.headroom for fleet in each.fleets)
-        hour, million = _dollars(each.cost.usd_per_hour), _small(each.cost.million_tokens_usd)
+        hour, million = amount(each.cost.usd_per_hour), three(each.cost.million_tokens_usd)
         plan = f"{each.name} {each.engine}" if several else each.name
         row = [f"{rank}{mark}", each.gpu, plan, f"{each.gpus:,}", hour, each.evidence.removeprefix("fitted ")]
         rows.append([*row, risk, holds, f"{load:.0%}", million])
@@ -71,12 +70,8 @@ def _latencies(best: Candidate) -> Table:
     tables = [("", best.predicted), ("sim. ", best.simulated)]
     shown = [(start, table, name) for start, table in tables if table for name in ("mean", "p95", "p99")]
     head = ["at the peak", *(f"{start}{name}" for start, _, name in shown)]
-    rows = [[label, *(_time(table[key][name]) for _, table, name in shown)] for label, key in _METRICS.items()]
+    rows = [[label, *(ms(table[key][name]) for _, table, name in shown)] for label, key in _METRICS.items()]
     return Table(head, rows)
-
-
-def _time(value: float | None) -> str:
-    return "-" if value is None else format_time(value / 1e3)
 
 
 def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
@@ -88,19 +83,19 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
         yield (
             "tokens",
             (
-                f"${_small(cost.input_usd)} input, ${_small(cost.cached_input_usd)} cached input, "
-                f"${_small(cost.output_usd)} output, a million each"
+                f"${three(cost.input_usd)} input, ${three(cost.cached_input_usd)} cached input, "
+                f"${three(cost.output_usd)} output, a million each"
             ),
         )
     if cost.watts is not None and cost.joules_per_output_token is not None:
         yield "power", f"{cost.watts / 1e3:,.1f} kW, {cost.joules_per_output_token:.3g} J an output token"
     if best.interval:
         named = ((key.removesuffix("_ms").rpartition("_"), ends) for key, ends in best.interval.items())
-        spans = [f"{start or 'mean'} {metric.upper()} {_time(low)} to {_time(high)}"
+        spans = [f"{start or 'mean'} {metric.upper()} {ms(low)} to {ms(high)}"
                  for (start, _, metric), (low, high) in named]  # fmt: skip
         yield "interval", f"90 %: {', '.join(spans)}"
     if best.simulated_error:
-        errors = (f"{name.partition(' <= ')[0]} ± {_time(value)}" for name, value in best.simulated_error.items())
+        errors = (f"{name.partition(' <= ')[0]} ± {ms(value)}" for name, value in best.simulated_error.items())
         yield "simulated", f"standard errors: {', '.join(errors)}"
 
 
@@ -127,8 +122,8 @@ def _front(points: Sequence[Point]) -> Table:
     rows = [
         [
             point.scenario["gpu"], split_name(point.scenario), f"{point.load:.3g}", f"{point.tok_s_per_user:.0f}",
-            f"{point.tok_s_per_gpu:.0f}", _time(point.ttft_ms), _time(point.e2el_ms),
-            _small(point.usd_per_million_tokens),
+            f"{point.tok_s_per_gpu:.0f}", ms(point.ttft_ms), ms(point.e2el_ms),
+            three(point.usd_per_million_tokens),
         ]
         for point in speed
     ]  # fmt: skip
@@ -142,14 +137,3 @@ def _notes(answer: PlanAnswer) -> Iterator[str]:
             yield f"{gpu}: {HourlyPrice(**price)}"
     yield from answer.warnings
     yield f"{answer.tried} settings were tried; {len(answer.refused)} deployments refused (--format json names them)"
-
-
-def _dollars(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.2f}"
-
-
-def _small(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}" if value >= _WHOLE else f"{value:.3g}"
-
-
-_WHOLE = 999.5  # from which nobody wants decimals

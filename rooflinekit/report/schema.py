@@ -125,15 +125,11 @@ _Traffic = _object(
 _Million = _object("Million", **dict.fromkeys(("cached_input", "input", "output", "all"), _Size | None))
 _Part: Any = _object("Part", what=str, value=_Signed)
 _Rule = _object("Rule", text=str, value=_Signed, derivation=Node, difference=list[_Part])
+_About = {"engine": _Engine, "level": _Level, "calibration": _Calibration, "evidence": _one_of(EVIDENCE)}
 _Derivation = _object(
     "Derivation",
-    version=str,
-    model=str,
-    gpu=str,
-    engine=_Engine,
-    level=_Level,
-    calibration=_Calibration,
-    evidence=_one_of(EVIDENCE),
+    **dict.fromkeys(("version", "model", "gpu"), str),
+    **_About,
     inputs=_Asked,
     metric=str,
     value=_Signed,
@@ -147,7 +143,6 @@ _Derivation = _object(
     largest_gap=_Size,
     warnings=list[str],
 )
-_About = {"engine": _Engine, "level": _Level, "calibration": _Calibration, "evidence": _one_of(EVIDENCE)}
 _Inputs = dict[str, _Plain]
 
 #: What the JSON has in place of a field or beside it, by class; None: it lacks the field.

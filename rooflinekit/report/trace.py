@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rooflinekit.decision.economics.retention import Retained, TraceAnswer
 from rooflinekit.model.types.units import format_count, format_time
-from rooflinekit.report.document import Document, Section, Table, Words, footer, three
+from rooflinekit.report.document import Document, Section, Table, Words, footer, ms, three
 
 _MOST = 10  # sizes of a cache in the table
 
@@ -43,8 +43,8 @@ def _reused(found: TraceAnswer) -> list[Section]:
 
 
 def _row(each: Retained) -> list[str]:
-    ttft = "piles up" if each.ttft_ms is None else format_time(each.ttft_ms / 1e3)
     keep = "-" if each.keep_s is None else format_time(each.keep_s)
     load = "-" if each.load_gb_s is None else f"{each.load_gb_s:.3g} GB/s"
-    return [each.memory, format_count(each.tokens), f"{each.hit_rate:.1%}", ttft, three(each.knee_rate),
-            three(each.usd_per_million), keep, load]  # fmt: skip
+    found, ttft = f"{each.hit_rate:.1%}", ms(each.ttft_ms, "piles up")
+    return [each.memory, format_count(each.tokens), found, ttft, three(each.knee_rate), three(each.usd_per_million),
+            keep, load]  # fmt: skip

@@ -32,10 +32,14 @@ def document(walk: Walk) -> Document:
     for phase in walk.phases:
         sections.append(blocks.Section(f"{phase.name.upper()}: {phase.title}", [Words(*_offsets(walk, phase))]))
         sections += [blocks.Section("", [Steps(section, told)]) for section in phase.sections]
-    ridge = f"{walk.gpu} does {walk.ridge:.0f} FLOP in the time of one byte: below that, memory is the limit."
     end = blocks.footer("", walk.warnings, walk.version)
     totals = Table(_TOTALS, [_total(phase) for phase in walk.phases])
-    return [*sections, blocks.Section("", [totals]), blocks.Section("", [Words(ridge), *end.blocks])]
+    return [*sections, blocks.Section("", [totals]), blocks.Section("", [Words(ridge_sentence(walk)), *end.blocks])]
+
+
+def ridge_sentence(walk: Walk) -> str:
+    """What the work of a phase is to be compared with."""
+    return f"{walk.gpu} does {walk.ridge:.0f} FLOP in the time of one byte: below that, memory is the limit."
 
 
 class _Told:

@@ -11,7 +11,7 @@ from typing import Any
 from rooflinekit.explanation.walk.result import Phase, Section, Stop, Tensor, Walk
 from rooflinekit.model.types.units import format_bytes, format_count
 from rooflinekit.report.markup import filled, script_hashes, script_json
-from rooflinekit.report.walk import Steps, attention_mask, headline, letter_value, section_title
+from rooflinekit.report.walk import Steps, attention_mask, headline, letter_value, ridge_sentence, section_title
 
 _TEMPLATE = Path(__file__).with_name("walk.html")
 _MASKED = ("causal mask", "softmax")
@@ -42,8 +42,7 @@ def _totals(walk: Walk) -> list[str]:
         work, intensity = phase.work, phase.work.intensity or 0.0
         moved = f"{format_bytes(work.bytes)}, {format_bytes(work.weight_bytes)} of them weights"
         lines.append(f"{phase.name}: {format_count(work.flops, 'FLOP')}, {moved}: {intensity:.3g} FLOP/B")
-    lines.append(f"{walk.gpu} does {walk.ridge:.0f} FLOP in the time of one byte: below that, memory is the limit.")
-    return [*lines, f"rooflinekit {walk.version}"]
+    return [*lines, ridge_sentence(walk), f"rooflinekit {walk.version}"]
 
 
 def _data(walk: Walk) -> dict[str, Any]:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 from rooflinekit.evidence.watching import Beside, Figure, Watched
-from rooflinekit.model.types.units import format_time
-from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine
+from rooflinekit.report.document import (
+    Document,
+    Items,
+    Section,
+    Table,
+    Words,
+    calibrated,
+    footer,
+    machine,
+    ms,
+    signed_ms,
+)
 
 _SAID = {"rate": "the request rate", "isl": "the prompts' length", "osl": "the answers' length", "hits": "prefix hits"}
 _MOVED = 0.05  # of the predicted TPOT: less is not worth a sentence
@@ -26,29 +36,24 @@ def document(found: Watched) -> Document:
         ["TPOT", *_times(now.tpot)],
         ["output", *_rates(now.output_tok_s, now.output_expected_tok_s)],
     ]
-    used = found.calibration
     return [
         Section(title, [Words(f"{span}: {now.rate:.3g} requests/s, {sizes}{hits}")]),
         Section("", [Table(["", "measured", "predicted", "90 % interval", "ratio"], rows, left=(0,))]),
         Section("", [Items(*_gaps(now))]),
         Section("", [Items(*_state(now), *_drifts(found), *_moved(found), *_left(found))]),
-        footer(f"calibration {used['name']} ({used['hash']})" if used else "", found.notes),
+        footer(calibrated(found.calibration), found.notes),
     ]
 
 
 def _times(figure: Figure) -> list[str]:
-    expected, low, high = (format_time(each / 1e3) for each in (figure.expected, figure.low, figure.high))
-    return [*_measured(figure.measured, lambda value: format_time(value / 1e3)), expected, f"{low} – {high}",
-            _ratio(figure.measured, figure.expected)]  # fmt: skip
+    span = f"{ms(figure.low)} – {ms(figure.high)}"
+    ratio = _ratio(figure.measured, figure.expected)
+    return [ms(figure.measured, "not said"), ms(figure.expected), span, ratio]
 
 
 def _rates(measured: float | None, expected: float) -> list[str]:
-    return [*_measured(measured, lambda value: f"{value:,.0f} tok/s"), f"{expected:,.0f} tok/s", "",
-            _ratio(measured, expected)]  # fmt: skip
-
-
-def _measured(value: float | None, shown: Callable[[float], str]) -> list[str]:
-    return ["not said" if value is None else shown(value)]
+    told = "not said" if measured is None else f"{measured:,.0f} tok/s"
+    return [told, f"{expected:,.0f} tok/s", "", _ratio(measured, expected)]
 
 
 def _ratio(measured: float | None, expected: float) -> str:
@@ -58,11 +63,11 @@ def _ratio(measured: float | None, expected: float) -> str:
 def _gaps(now: Beside) -> Iterator[str]:
     """Of each time that was measured, where its gap comes from."""
     if now.tpot.measured is not None and now.batch_ms is not None and now.step_ms is not None:
-        yield (f"gap of TPOT {_signed(now.tpot.measured - now.tpot.expected)}: {_signed(now.batch_ms)} from "
-               f"{now.in_flight:.1f} requests under way, {_signed(now.step_ms)} from steps of that many")  # fmt: skip
+        yield (f"gap of TPOT {signed_ms(now.tpot.measured - now.tpot.expected)}: {signed_ms(now.batch_ms)} from "
+               f"{now.in_flight:.1f} requests under way, {signed_ms(now.step_ms)} from steps of that many")  # fmt: skip
     if now.ttft.measured is not None and now.queue_ms is not None and now.prompt_ms is not None:
-        yield (f"gap of TTFT {_signed(now.ttft.measured - now.ttft.expected)}: {_signed(now.queue_ms)} from waiting, "
-               f"{_signed(now.prompt_ms)} from the prompt's own steps")  # fmt: skip
+        yield (f"gap of TTFT {signed_ms(now.ttft.measured - now.ttft.expected)}: {signed_ms(now.queue_ms)} from "
+               f"waiting, {signed_ms(now.prompt_ms)} from the prompt's own steps")  # fmt: skip
 
 
 def _state(now: Beside) -> Iterator[str]:
@@ -103,10 +108,6 @@ def _left(found: Watched) -> Iterator[str]:
 
 def _clock(time: float) -> str:
     return f"{datetime.fromtimestamp(time, UTC):%a %H:%M}"
-
-
-def _signed(milliseconds: float) -> str:
-    return f"{'+' if milliseconds >= 0 else '−'}{format_time(abs(milliseconds) / 1e3)}"
 
 
 def rows(found: Watched) -> list[dict[str, Any]]:

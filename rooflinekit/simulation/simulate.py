@@ -64,8 +64,11 @@ _PREFIX_TOKENS = 16  # granularity of a synthetic shared prefix
 
 
 @dataclass(frozen=True)
-class Scheduler:
-    """How each replica forms its steps; None leaves a limit to the engine's default."""
+class Setup:
+    """How each replica forms its steps, replicas, their caches and how requests reach them.
+
+    None leaves a limit to the engine's default.
+    """
 
     policy: str | None = None
     token_budget: int | None = None
@@ -77,13 +80,6 @@ class Scheduler:
     draft_tokens: int = 0
     acceptance: float = 0.0
     draft_ms: float = 0.0  #: time to draft one token [ms]
-
-
-@dataclass(frozen=True)
-class Setup:
-    """Replicas, their caches and how requests reach them."""
-
-    scheduler: Scheduler = Scheduler()
     replicas: int = 1
     router: str = "round-robin"
     block_size: int | None = None  #: tokens of a cache block; None: as the engine has it
@@ -198,7 +194,7 @@ def _served(  # noqa: PLR0913, PLR0917 - as `serve`
     books = Books.of(run, gpus, batches, energy_of(run, predictors))
     stores = {id(store): store for replica in fleet.all for store in getattr(replica.pool, "tiers", ())}
     warnings = (*resolved.warnings, *dict.fromkeys(overrun(list(stores.values()), run.now)))
-    if setup.scheduler.swap and not setup.host_gib:
+    if setup.swap and not setup.host_gib:
         warnings += ("swap has no host memory: preempted requests were computed again; host_gib gives it some",)
     return books, {**about(resolved.plan), "inputs": _inputs(resolved.plan, setup, fleet), "warnings": warnings}
 
@@ -207,7 +203,7 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
     """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas."""
     if min(setup.replicas, setup.block_size or 1, setup.staging) < 1 or setup.prefill_replicas < 0:
         raise WorkloadError("replicas, block_size and staging must be at least 1, prefill_replicas at least 0")
-    drafted = setup.scheduler.draft_tokens
+    drafted = setup.draft_tokens
     clock = _clock(predictor, load, setup, drafted + 1)
     prompts = clock if first is predictor and not drafted else _clock(first, load, setup, 1)
 
@@ -217,12 +213,12 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
     shared: dict[str, Store] = {}
 
     def replica(number: int, own: Predictor, clock: Clock) -> Replica:
-        limits = _limits(own, setup.scheduler)
+        limits = _limits(own, setup)
         tokens = setup.kv_tokens or kv_capacity_tokens(own, load.typical, limits.max_num_seqs)
         pool = _pool(own, setup, tokens, shared)
         decoding = Lockstep(pool)
         if drafted:
-            decoding = Speculative(pool, drafted, setup.scheduler.acceptance, setup.seed + number)
+            decoding = Speculative(pool, drafted, setup.acceptance, setup.seed + number)
         return Replica(limits, clock, decoding, ledger, _host(own, setup))
 
     replicas = [replica(number, predictor, clock) for number in range(setup.replicas)]
@@ -232,11 +228,11 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
 
 def _clock(predictor: Predictor, load: Load, setup: Setup, width: int) -> Clock:
     """Step times of a deployment whose steps verify `width` tokens of each sequence."""
-    limits, scheduler = _limits(predictor, setup.scheduler), setup.scheduler
+    limits = _limits(predictor, setup)
     longest = min(load.longest, limits.max_model_len or _LONGEST, _LONGEST)
     clock = _table(predictor.plan, limits.max_num_seqs // limits.engines, longest, width, limits.token_budget)
-    if scheduler.draft_ms and width > 1:
-        return _Drafting(clock, scheduler.draft_tokens * scheduler.draft_ms / 1e3, width)
+    if setup.draft_ms and width > 1:
+        return _Drafting(clock, setup.draft_tokens * setup.draft_ms / 1e3, width)
     return clock
 
 
@@ -255,7 +251,7 @@ _tables: dict[tuple[int, tuple[int, ...]], tuple[Plan, StepTable]] = {}
 _KEPT = 16
 
 
-def _limits(predictor: Predictor, chosen: Scheduler) -> Limits:
+def _limits(predictor: Predictor, chosen: Setup) -> Limits:
     plan = predictor.plan
     budget = chosen.token_budget or plan.deployment.settings.token_budget
     sequences = chosen.max_num_seqs or plan.deployment.settings.max_num_seqs
@@ -333,7 +329,7 @@ def _host(predictor: Predictor, setup: Setup) -> HostTier:
 
 def _tier(setup: Setup) -> float:
     """Host memory [GiB] for each of its uses: prefixes and preempted requests divide it."""
-    return setup.host_gib / (2 if setup.prefix_cache and setup.scheduler.swap else 1)
+    return setup.host_gib / (2 if setup.prefix_cache and setup.swap else 1)
 
 
 def _link(predictor: Predictor, setup: Setup) -> Link:
@@ -371,11 +367,10 @@ def _inputs(plan: Plan, setup: Setup, fleet: Fleet) -> dict[str, Any]:
     inputs = {key: getattr(plan.deployment, key) for key in ("tp", "pp", "ep", "dp", "gpus")}
     precision = plan.precision
     inputs |= {"weights": precision.weights_of(plan.model.matrices[-1]).value, "kv": precision.kv.value}
-    own = {key: value for key, value in asdict(setup).items() if key not in ("scheduler", "tiers")}
-    inputs |= asdict(setup.scheduler) | own | image_inputs(plan)
+    inputs |= {key: value for key, value in asdict(setup).items() if key != "tiers"} | image_inputs(plan)
     inputs["cache_tier"] = ", ".join(f"{tier.name}={tier.capacity / GB:g}GB" for tier in setup.tiers) or None
     inputs |= {"token_budget": limits.token_budget, "max_num_seqs": limits.max_num_seqs}
-    inputs |= {"max_model_len": limits.max_model_len, "policy": setup.scheduler.policy or _usual(plan)}
+    inputs |= {"max_model_len": limits.max_model_len, "policy": setup.policy or _usual(plan)}
     pool = fleet.replicas[0].pool
     return inputs | {"block_size": pool.size, "kv_tokens": pool.total * pool.size}
 
@@ -545,9 +540,7 @@ def _dressed(arrivals: Iterator[Arrival], question: Question) -> Iterator[Arriva
     )
 
 
-_QUESTION, _SCHEDULER, _SETUP = (
-    tuple(field.name for field in fields(kind) if field.name != "scheduler") for kind in (Question, Scheduler, Setup)
-)
+_QUESTION, _SETUP = (tuple(field.name for field in fields(kind)) for kind in (Question, Setup))
 _PLACES = {"workers", "scheduler"}  # where cells are played, of which no number depends
 _NAMES = {"burstiness": "cv", "ttft": "ttft_ms", "tpot": "tpot_ms"}  # of options in a `Question`
 
@@ -611,8 +604,8 @@ def _played(
     question, cells = _question(given), given.get("cells", 1)
     resolved = resolve(model, gpu, deployment, given.get("calibration"))
     most = deployment.settings.max_model_len or resolved.plan.model.max_context
-    setup = Setup(Scheduler(**part_of(given, _SCHEDULER) | _ordered(given)), **part_of(given, _SETUP))
-    setup = replace(setup, tiers=read_tiers(given.get("cache_tier")))
+    tiers = read_tiers(given.get("cache_tier"))
+    setup = Setup(**part_of(given, _SETUP) | _ordered(given), tiers=tiers)
     if max(setup.replicas, setup.prefill_replicas) > _TOGETHER * cells:
         raise WorkloadError(f"one simulation has at most {_TOGETHER:,} replicas; --cells divides more of them")
     if cells > 1:

@@ -447,7 +447,8 @@ class TestAutoscaling:
             assert made.autoscaling is not None
             return made.autoscaling.policies
 
-        free, most = scaled(), max(each.most for each in scaled())
+        free = scaled()
+        most = max(each.most for each in free)
         for each in scaled(min_replicas=3, max_replicas=most - 1):
             assert {count for _, count in each.steps} <= set(range(3, most))
             assert each.most <= most - 1

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from patience import PATIENCE
+
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((found for name in _NAMES if (found := shutil.which(name))), None)
 _FLAGS = (
@@ -27,7 +29,6 @@ _FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-port=0",
     "--disable-features=IsolateSandboxedIframes",  # so that errors inside a frame are told here too
 )  # fmt: skip
-_PATIENCE = 30.0
 
 
 @contextmanager
@@ -62,7 +63,7 @@ class Browser:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._socket.close()
         self._process.terminate()
-        self._process.wait(timeout=_PATIENCE)
+        self._process.wait(timeout=PATIENCE)
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
         """A command and its result."""
@@ -116,7 +117,7 @@ class Browser:
 
     def wait(self, ready: str) -> None:
         """Until an expression is true."""
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + PATIENCE
         while not self.value(ready):
             assert time.monotonic() < end, ready
             time.sleep(0.02)
@@ -140,7 +141,7 @@ class Browser:
 
 def _target(profile: Path) -> str:
     """Address of the tab, once there is one."""
-    end, port = time.monotonic() + _PATIENCE, profile / "DevToolsActivePort"
+    end, port = time.monotonic() + PATIENCE, profile / "DevToolsActivePort"
     while time.monotonic() < end:
         try:
             number = port.read_text(encoding="utf-8").split()[0]
@@ -160,7 +161,7 @@ class _Websocket:
     def __init__(self, address: str) -> None:
         host, _, path = address.removeprefix("ws://").partition("/")
         name, port = host.split(":")
-        self._socket = socket.create_connection((name, int(port)), timeout=_PATIENCE)
+        self._socket = socket.create_connection((name, int(port)), timeout=PATIENCE)
         key = base64.b64encode(os.urandom(16)).decode()
         self._socket.sendall(
             f"GET /{path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -69,7 +69,7 @@ LOADS = {"rate": "rate", "users": "concurrency"}
 def test_the_address_is_the_state_and_numbers_are_pythons(browser: Browser, pages: dict[str, Path]) -> None:
     browser.size(1280, 900)
     browser.open(pages["deployment"])
-    states = [state for state in random_states(1600) if state["speed"] == 1 or not LOADS.keys() & state]
+    states = [state for state in random_states(400) if state["speed"] == 1 or not LOADS.keys() & state]
     script = """(hashes) => hashes.map((hash) => { state = read(hash); update();
       const view = answer(state), told = view && felt(view);
       const first = view && (told.stable ?? true) ? told?.ttft.time : -1;
@@ -81,7 +81,7 @@ def test_the_address_is_the_state_and_numbers_are_pythons(browser: Browser, page
         if told is not None:
             found += 1
             assert told == pytest.approx([*expected(state), 1], rel=1e-9), state
-    assert found >= 500
+    assert found >= 120
 
 
 def test_a_slider_changes_the_numbers_and_the_address(browser: Browser, pages: dict[str, Path]) -> None:

@@ -13,22 +13,20 @@ import torch
 
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.validate import (
-    attend,
+    attention,
+    attention_kernels,
     checks,
-    decode,
+    checks_model,
     decoder,
     elementwise,
-    experts,
     feedforward,
-    latent,
-    positions,
-    quantise,
-    sampling,
+    matrix_kernels,
+    quantised,
     speculative,
 )
-from rooflinekit.validate import cache as kv_cache
+from rooflinekit.validate.attention import FULL, Pattern
 from rooflinekit.validate.checks import CHECKS, CheckResult, run_checks
-from rooflinekit.validate.tolerance import Trial, chi_square, compare, critical_chi_square, rounding
+from rooflinekit.validate.tolerance import Trial, compare, critical_chi_square, follows, rounding
 
 CPU = torch.device("cpu")
 BY_NAME = {check.__name__: check for check in CHECKS}
@@ -87,10 +85,11 @@ class TestAllPass:
         assert result.detail == "did not run: out of memory"
 
 
-ROTATE, VISIBLE, ROUTE, SLOPES = positions.rotate, positions.visible, feedforward.route, positions.alibi_slopes
-ATTEND, PARTIAL = attend.attend, attend._partial
-APPEND, PAGED = kv_cache.ContiguousCache.append, kv_cache.PagedCache.append
-GROUPED = feedforward.grouped_matmul
+ATTEND, ROTATE, VISIBLE = attention.attend, attention.rotate, attention.visible
+APPEND, FIRST = attention.Cache.append, attention.Pattern.first_key
+GROUPED, LINEAR = feedforward.grouped_matmul, torch.nn.functional.linear
+UP_PROJECTED = attention_kernels.up_projected
+TOP_K, MIN_P, ABSORBED = elementwise.top_k, elementwise.min_p, decoder.LatentMixer.absorbed
 
 
 def stale(self: Any, past: int, *new: Any) -> Any:
@@ -106,27 +105,14 @@ def off_by_one_write(self: Any, past: int, *new: Any) -> Any:
     return tuple(buffer[:, :, : past + new[0].shape[2]] for buffer in self.buffers)
 
 
-def same_page(self: Any, past: int, *new: Any) -> Any:
-    """All sequences share the pages of the first."""
-    self.table = self.table[:1].expand_as(self.table)
-    return PAGED(self, past, *new)
-
-
-def heads_mixed_up(q: Any, k: Any, v: Any, bias: Any, scale: float) -> Any:
+def heads_mixed_up(q: Any, k: Any, v: Any, pattern: Any = FULL, scale: Any = None) -> Any:
     """Query head h reads KV head h mod K in place of h // G."""
-    B, H, _, d = q.shape
-    K = k.shape[1]
-    mixed = q.reshape(B, H // K, K, d).transpose(1, 2)
-    out = torch.nn.functional.scaled_dot_product_attention(mixed, k, v, None, scale=scale)
-    return out.transpose(1, 2).reshape(B, H, 1, -1)
+    mixed = q.unflatten(1, (-1, k.shape[1])).transpose(1, 2).flatten(1, 2)
+    return ATTEND(mixed, k, v, pattern, scale).unflatten(1, (k.shape[1], -1)).transpose(1, 2).flatten(1, 2)
 
 
-def merged_without_weights(outs: Any, lses: Any) -> Any:
-    return outs.mean(dim=0)
-
-
-def merged_unnormalised(outs: Any, lses: Any) -> Any:
-    return ((lses - lses.amax(dim=0)).exp() * outs).sum(dim=0)
+def scaled(power: Any) -> Any:
+    return lambda q, k, v, pattern=FULL, scale=None: ATTEND(q, k, v, pattern, power(q.shape[-1]))
 
 
 def absorbed_without_positions(self: Any, q: Any, kept: Any) -> Any:
@@ -134,74 +120,83 @@ def absorbed_without_positions(self: Any, q: Any, kept: Any) -> Any:
     return ABSORBED(self, q, kept)
 
 
-ABSORBED = decoder.LatentMixer.absorbed
+def whole(q: Any, k: Any, v: Any, lengths: Any) -> Any:
+    return attention_kernels.sdpa(*(x.transpose(0, 1)[None] for x in (q, k, v)))[0].transpose(0, 1)
+
 
 MUTATIONS = [
     # what breaks, where, by what, which check notices
-    ("wrong scale", attend, "_scale", lambda d: 1.0 / d, "dense"),
-    ("scale of the value's width", attend, "_scale", lambda d: (d + 8) ** -0.5, "dense"),
-    ("missing causal mask", positions, "visible",
-     lambda q, k, *a: torch.ones(len(q), len(k), dtype=torch.bool), "dense"),
-    ("KV heads mixed up", attend, "_decode", heads_mixed_up, "dense"),
-    ("window one too wide", positions, "visible",
-     lambda q, k, window=None, chunk=None: VISIBLE(q, k, window and window + 1, chunk), "limited"),
-    ("window one too narrow", positions, "visible",
-     lambda q, k, window=None, chunk=None: VISIBLE(q, k, window and window - 1, chunk), "limited"),
-    ("window off by one in decode", positions.Pattern, "first_key", lambda self, last: max(0, last - 9), "limited"),
-    ("chunk taken for a window", positions, "visible",
-     lambda q, k, window=None, chunk=None: VISIBLE(q, k, chunk, None), "limited"),
-    ("ALiBi slopes of half", positions, "alibi_slopes", lambda heads, device: SLOPES(heads, device) / 2, "biased"),
-    ("sink left out", attend, "_with_sinks", lambda k, v, bias, sinks: (k, v, bias), "biased"),
-    ("RoPE of the wrong base", positions, "rotate", lambda x, where, base=1e4: ROTATE(x, where, 5e5), "rotary"),
-    ("RoPE that forgets a sign", positions, "rotate",
+    ("wrong scale", attention, "attend", scaled(lambda d: 1.0 / d), "dense"),
+    ("scale of the value's width", attention, "attend", scaled(lambda d: (d + 8) ** -0.5), "dense"),
+    ("missing causal mask", attention, "visible",
+     lambda q, k, pattern: torch.ones(len(q), len(k), dtype=torch.bool), "dense"),
+    ("KV heads mixed up", attention, "attend", heads_mixed_up, "dense"),
+    ("window one too wide", attention, "visible",
+     lambda q, k, p: VISIBLE(q, k, Pattern(p.window and p.window + 1, p.chunk)), "dense"),
+    ("window one too narrow", attention, "visible",
+     lambda q, k, p: VISIBLE(q, k, Pattern(p.window and p.window - 1, p.chunk)), "dense"),
+    ("window off by one in decode", attention.Pattern, "first_key",
+     lambda self, last: max(0, FIRST(self, last) - 1), "dense"),
+    ("chunk taken for a window", attention, "visible", lambda q, k, p: VISIBLE(q, k, Pattern(p.chunk)), "dense"),
+    ("blocks merged without weights", checks_model, "merge", lambda outs, lses: outs.mean(dim=0), "flash"),
+    ("blocks merged and not normalised", checks_model, "merge",
+     lambda outs, lses: ((lses - lses.amax(dim=0)).exp() * outs).sum(dim=0), "flash"),
+    ("the last block alone", checks_model, "merge", lambda outs, lses: outs[-1], "flash"),
+    ("RoPE of the wrong base", attention, "rotate", lambda x, where, base=1e4: ROTATE(x, where, 5e5), "rotary"),
+    ("RoPE that forgets a sign", attention, "rotate",
      lambda x, where, base=1e4: ROTATE(x, where, base).abs(), "rotary"),
-    ("RoPE with absolute drift", positions, "rotate",
+    ("RoPE with absolute drift", attention, "rotate",
      lambda x, where, base=1e4: ROTATE(x, where, base) * (1 + where[:, None] * 1e-6), "rotary"),
-    ("packed sequences see each other", attend, "_same",
-     lambda s: torch.ones(len(s), len(s), dtype=torch.bool), "packed"),
-    ("split-KV unnormalised", attend, "merge", merged_unnormalised, "split"),
-    ("split-KV unweighted", attend, "merge", merged_without_weights, "split"),
-    ("split-KV without the scale", attend, "_partial", lambda q, k, v: PARTIAL(q * 4.0, k, v), "split"),
-    ("stale cache", kv_cache.ContiguousCache, "append", stale, "cached"),
-    ("stale cache, chunks", kv_cache.ContiguousCache, "append", stale, "chunked"),
-    ("cache written one early", kv_cache.ContiguousCache, "append", off_by_one_write, "cached"),
+    ("stale cache", attention.Cache, "append", stale, "cached"),
+    ("cache written one early", attention.Cache, "append", off_by_one_write, "cached"),
     ("decoded at position 0", decoder, "positions",
      lambda past, new, device: torch.arange(new, device=device), "cached"),
     ("decoded one position late", decoder, "positions",
      lambda past, new, device: torch.arange(new, device=device) + (past + 1 if past else 0), "cached"),
-    ("chunks start at 0", decoder, "positions", lambda past, new, device: torch.arange(new, device=device), "chunked"),
-    ("pages of another sequence", kv_cache.PagedCache, "append", same_page, "paged"),
-    ("absorbed without positions", decoder.LatentMixer, "absorbed", absorbed_without_positions, "absorbed"),
+    ("absorbed without positions", decoder.LatentMixer, "absorbed", absorbed_without_positions, "cached"),
+    ("timed prompt without a mask", attention_kernels, "sdpa",
+     lambda q, k, v, backend=None: torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+     "attention"),
+    ("packed sequences see each other", attention_kernels, "packed", whole, "attention"),
+    ("values of MLA cut in front", attention_kernels, "up_projected",
+     lambda q, k, v: UP_PROJECTED(q, k, v.roll(1, -1)), "attention"),
+    ("timed absorbed MLA with the scale of 576", attention_kernels, "_SCALE", 576**-0.5, "attention"),
+    ("timed decode over unsorted keys", attention_kernels, "attend",
+     lambda q, k, v: ATTEND(q, k.flip(2), v), "attention"),
+    ("product rounded to 16 bit", torch.nn.functional, "linear",
+     lambda x, weight: LINEAR(x, weight).bfloat16().to(x.dtype), "matrices"),
     ("shares of experts not normalised", feedforward, "route",
-     lambda scores, k: tuple(scores.float().softmax(-1).topk(k)), "grouped"),
-    ("wrong expert", feedforward, "grouped_matmul", lambda x, w, ends: GROUPED(x, w.roll(1, 0), ends), "grouped"),
-    ("expert boundaries off by one", feedforward, "grouped_matmul",
-     lambda x, w, ends: GROUPED(x, w, (ends - 1).clamp_min(0)), "grouped"),
-    ("timed mixture with equal shares", experts, "route",
+     lambda scores, k: tuple(scores.float().softmax(-1).topk(k)), "matrices"),
+    ("experts with equal shares", feedforward, "route",
      lambda scores, k: (torch.full((len(scores), k), 1 / k), scores.topk(k)[1]), "matrices"),
-    ("timed absorbed MLA with the scale of 576", latent, "_SCALE", 576**-0.5, "attention"),
-    ("timed decode over unsorted pages", decode, "attend", lambda q, k, v: ATTEND(q, k.flip(2), v), "attention"),
+    ("wrong expert", feedforward, "grouped_matmul", lambda x, w, ends: GROUPED(x, w.roll(1, 0), ends), "matrices"),
+    ("expert boundaries off by one", feedforward, "grouped_matmul",
+     lambda x, w, ends: GROUPED(x, w, (ends - 1).clamp_min(0)), "matrices"),
     ("norm without the residual", elementwise, "rms_norm",
      lambda x, residual, weight: (x, torch.nn.functional.rms_norm(x, weight.shape, weight)), "between"),
-    ("fp8 scaled down by half", quantise, "_e4m3",
-     lambda x: (x / 2).clamp(-448, 448).to(torch.float8_e4m3fn).float(), "elements"),
-    ("int8 of seven bits", quantise.FORMATS, Dtype.INT8, quantise._integer(7), "elements"),
-    ("int8 of seven bits", quantise.FORMATS, Dtype.INT8, quantise._integer(6), "weights"),
-    ("int8 that rounds nothing", quantise.FORMATS, Dtype.INT8, lambda x: x, "weights"),
-    ("KV cache in fewer bits", quantise.FORMATS, Dtype.INT8, quantise._integer(6), "cache"),
-    ("cache that is never rounded", quantise.FORMATS, Dtype.FP8, lambda x: x, "cache"),
+    ("keys that are not turned", elementwise, "rope", lambda q, k, where: (ROTATE(q, where), k), "between"),
+    ("gate and up swapped", elementwise, "swiglu", lambda x: feedforward.activate(x.roll(32, -1)), "between"),
+    ("top-k of one token more", elementwise, "top_k", lambda x, k=50: TOP_K(x, k + 1), "samplers"),
+    ("top-p without the token that crosses", elementwise, "top_p", lambda x: MIN_P(x, 0.2), "samplers"),
+    ("min-p of half", elementwise, "min_p", lambda x: MIN_P(x, 0.025), "samplers"),
+    ("fp8 scaled down by half", quantised, "_nearest",
+     lambda x, to: (x / 2).to(torch.float8_e4m3fn).float() if to is Dtype.FP8 else x.round(), "elements"),
+    ("int8 of seven bits", quantised.FORMATS, Dtype.INT8, (63.0, None), "elements"),
+    ("int4 with one scale a row", quantised.FORMATS, Dtype.INT4, (7.0, None), "elements"),
+    ("int8 of six bits", quantised.FORMATS, Dtype.INT8, (31.0, None), "weights"),
+    ("weights that are never rounded", quantised, "round_trip", lambda x, to: x, "weights"),
+    ("KV cache in fewer bits", quantised.FORMATS, Dtype.INT8, (31.0, None), "cache"),
+    ("cache that is never rounded", quantised, "round_trip", lambda x, to: x, "cache"),
     ("every draft accepted", speculative, "accepted",
      lambda draft, q, p, g: torch.ones_like(draft, dtype=torch.bool), "sampled"),
     ("rejection resampled from the target", speculative, "residual", lambda q, p: p, "sampled"),
-    ("top-p without the token that crosses", sampling, "top_p",
-     lambda x: sampling.min_p(x, 0.2), "samplers"),
 ]  # fmt: skip
 
 
-IMPORTERS = (attend, decoder, experts)  # modules that import functions of the others by name
+IMPORTERS = (decoder, matrix_kernels)  # modules that import functions of the others by name
 
 
-FUSED = ("dense", "limited", "biased", "packed", "split", "attention", "matrices", "between", "grouped")
+FUSED = ("dense", "flash", "attention", "matrices", "between")
 """Checks whose kernels run in 16 bit on a GPU."""
 
 
@@ -235,10 +230,10 @@ class TestSixteenBit:
         def absent(*size: int, **rest: Any) -> Any:
             raise ImportError("No module named 'flashinfer'")
 
-        monkeypatch.setattr(decode, "normal", absent)
+        monkeypatch.setattr(attention_kernels, "normal", absent)
         results = checks._results(BY_NAME["attention"], Trial(CPU, torch.float32))
         missing = [r for r in results if r.missing]
-        assert {r.kernel.split(",")[0] for r in missing} == {"attention_decode"}
+        assert {r.kernel.split(",")[0] for r in missing} >= {"attention_decode", "mla_decode"}
         assert not any(r.failed or r.passed for r in missing)
 
 
@@ -295,9 +290,13 @@ class TestTolerances:
         assert float(above) == pytest.approx(1e-4, rel=0.3)
 
     def test_chi_square_of_a_right_and_a_wrong_die(self) -> None:
-        fair = torch.full((6,), 1000.0)
-        assert chi_square(fair, fair) == 0.0
-        assert chi_square(fair + torch.tensor([200.0, -200, 0, 0, 0, 0]), fair) == pytest.approx(80.0)
+        fair, share = torch.arange(6).repeat_interleave(1000), torch.full((6,), 1 / 6)
+        assert (follows("die", fair, share).error, follows("die", fair, share).passed) == (0.0, True)
+        wrong = follows("die", torch.cat([fair[200:], torch.full((200,), 5)]), share)
+        assert (wrong.error, wrong.passed) == (pytest.approx(80.0), False)
+
+    def test_what_cannot_be_drawn_is_wrong_at_once(self) -> None:
+        assert not follows("die", torch.tensor([0] * 99 + [2]), torch.tensor([0.5, 0.5, 0.0])).passed
 
     def test_a_result_says_what_was_compared(self) -> None:
         result = compare("name", torch.ones(2), torch.ones(2), 0.1, "two ones")

@@ -26,7 +26,7 @@ class Engine:
     def __init__(self, folder="", longest=0):
         self.folder, self.asked = folder, []
 
-    def generate(self, prompts, count):
+    def __call__(self, prompts, count):
         self.asked.append((len(prompts), len(prompts[0]), count))
         Engine.now += PREFILL + (count - 1) * STEP
 
@@ -50,7 +50,7 @@ def test_a_decode_step_is_what_more_tokens_take_beyond_the_first():
 class Batched(Engine):
     """Takes two prompts a step of 4 ms, in which the others already decode; sequences then finish one by one."""
 
-    def generate(self, prompts, count):
+    def __call__(self, prompts, count):
         tokens, waiting = [], len(prompts)
         while waiting or any(tokens):
             tokens = [left - 1 for left in tokens if left > 1] + [count - 1] * min(2, waiting)

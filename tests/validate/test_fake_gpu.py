@@ -17,14 +17,22 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E4
 from vllm_signatures import CACHE, FWD, OWN  # noqa: E402
 
 from rooflinekit.evidence.kernel_fit.groups import read_measurements  # noqa: E402
-from rooflinekit.validate import ceilings, elementwise, gemm, model_run, prefill, suite, timing, vllm_ops  # noqa: E402
+from rooflinekit.validate import (  # noqa: E402  # noqa: E402
+    attention_kernels,
+    ceilings,
+    elementwise,
+    matrix_kernels,
+    model_run,
+    suite,
+    timing,
+    vllm_ops,
+)
 from rooflinekit.validate.attribution import Event  # noqa: E402
 from rooflinekit.validate.decoder import Decoder  # noqa: E402
 from rooflinekit.validate.device import Device  # noqa: E402
-from rooflinekit.validate.plan import EXTENTS, kernel_cases  # noqa: E402
+from rooflinekit.validate.plan import EXTENTS, Rates, kernel_cases  # noqa: E402
 from rooflinekit.validate.points import GRID, MODES  # noqa: E402
 from rooflinekit.validate.record import FILE, Recorder, header  # noqa: E402
-from rooflinekit.validate.shapes import Rates  # noqa: E402
 
 RATES = Rates(790e12, 4.0e12)
 ON_CUDA = torch.version.cuda is not None
@@ -95,10 +103,9 @@ def operators():
 @pytest.fixture
 def gpu(monkeypatch, operators):
     """A GPU whose kernels take a microsecond and compute nothing."""
-    vllm_ops._one.cache_clear()
-    for module in (elementwise, gemm):
+    for module in (elementwise, matrix_kernels):
         monkeypatch.setattr(module, "fused", lambda call, device: call)
-    monkeypatch.setattr(prefill, "_only", lambda backend: nullcontext())  # choosing one asks the driver
+    monkeypatch.setattr(attention_kernels, "_only", lambda backend: nullcontext())  # choosing one asks the driver
     monkeypatch.setattr(torch, "compile", lambda call, **options: call)
     for name, module in (
         ("flashinfer", SimpleNamespace(BatchDecodeWithPagedKVCacheWrapper=Wrapper)),

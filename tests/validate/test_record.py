@@ -168,7 +168,7 @@ RUN = """
 import sys
 import time
 from rooflinekit.validate import plan, record, suite
-from rooflinekit.validate.shapes import Extent
+from rooflinekit.validate.plan import Extent
 suite.EXTENTS["cpu", "quick"] = Extent((1, 4), (16, 32), (1, 2), 1, (1e-7, 1e-4), 256)
 suite.EXTENTS["cpu", "full"] = suite.EXTENTS["cpu", "quick"]
 suite._run_ceilings = lambda run: True

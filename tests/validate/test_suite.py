@@ -15,9 +15,8 @@ from rooflinekit.validate import ceilings, points, suite, timing  # noqa: E402
 from rooflinekit.validate.case import Case, Work  # noqa: E402
 from rooflinekit.validate.collective import collective_rows  # noqa: E402
 from rooflinekit.validate.device import open_device  # noqa: E402
-from rooflinekit.validate.plan import kernel_cases  # noqa: E402
+from rooflinekit.validate.plan import Extent, kernel_cases  # noqa: E402
 from rooflinekit.validate.record import FILE, Recorder, header  # noqa: E402
-from rooflinekit.validate.shapes import Extent  # noqa: E402
 from rooflinekit.validate.spec import cpu_spec  # noqa: E402
 from rooflinekit.validate.supervise import Supervisor  # noqa: E402
 

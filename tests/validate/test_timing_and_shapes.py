@@ -10,11 +10,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make test` installs it")
 
 from rooflinekit.validate import board, timing  # noqa: E402
+from rooflinekit.validate.attention_kernels import Heads  # noqa: E402
 from rooflinekit.validate.case import Work, normal  # noqa: E402
 from rooflinekit.validate.device import Device, open_device  # noqa: E402
-from rooflinekit.validate.plan import EXTENTS, kernel_cases  # noqa: E402
-from rooflinekit.validate.prefill import Heads  # noqa: E402
-from rooflinekit.validate.shapes import Extent, Rates, plan_shapes, stratified  # noqa: E402
+from rooflinekit.validate.plan import EXTENTS, Extent, Rates, kernel_cases, plan_shapes, stratified  # noqa: E402
 from rooflinekit.validate.timing import summary, time_work  # noqa: E402
 
 CPU = Device(torch.device("cpu"), "test", 1, 2**34, 2**20, {})
@@ -49,16 +48,15 @@ def test_the_interval_of_the_median_holds_it_in_nineteen_of_twenty_sets():
 
 
 class Library:
-    """NVML of a GPU at its power limit: 700 W in three readings, and 1400 J in the two seconds between."""
+    """NVML of a GPU at its power limit: readings lag at 690 W, and 1400 J are spent in two seconds."""
 
-    def __init__(self):
-        self.energy, self.power = iter((0, 1_400_000)), 690_000
+    seconds = 0.0
 
     def __getattr__(self, name):
         values = {
-            "nvmlDeviceGetPowerUsage": lambda: self.power, "nvmlDeviceGetEnforcedPowerLimit": lambda: 700_000,
+            "nvmlDeviceGetPowerUsage": lambda: 690_000, "nvmlDeviceGetEnforcedPowerLimit": lambda: 700_000,
             "nvmlDeviceGetClockInfo": lambda: 1755, "nvmlDeviceGetCurrentClocksThrottleReasons": lambda: 0x4 | 0x1,
-            "nvmlDeviceGetTotalEnergyConsumption": lambda: next(self.energy),
+            "nvmlDeviceGetTotalEnergyConsumption": lambda: round(700_000 * self.seconds),
         }  # fmt: skip
 
         def read(handle, *rest):
@@ -71,9 +69,10 @@ class Library:
 
 
 def test_a_board_at_its_power_limit_is_marked(monkeypatch):
-    monkeypatch.setattr(board.time, "perf_counter", iter((0.0, 2.0)).__next__)
-    with board.Board(Library(), None).watched() as columns:
-        pass
+    nvml = Library()
+    monkeypatch.setattr(board.time, "perf_counter", lambda: nvml.seconds)
+    with board.Board(nvml, None).watched() as columns:
+        nvml.seconds = 2.0
     assert columns["power_w"] == 700.0  # by its energy, not by readings that lag behind
     assert columns["power_limit_w"] == 700.0
     assert columns["sm_mhz"] == 1755
@@ -123,8 +122,8 @@ def test_inputs_are_random_and_never_the_same(dtype):
 
 
 def test_a_stratified_choice_is_even_in_the_logarithm_of_time():
-    chosen = stratified(range(1, 100_000), lambda n: n * 1e-6, 3, (1e-6, 1e-1))
-    strata = [int(math.log10(n) * 2) for n in chosen]
+    chosen = stratified(((n,) for n in range(1, 100_000)), lambda n: n * 1e-6, 3, (1e-6, 1e-1))
+    strata = [int(math.log10(n) * 2) for (n,) in chosen]
     assert sorted(strata) == strata
     assert all(strata.count(each) == 3 for each in set(strata) - {0})
     assert len(set(strata)) == 10
@@ -137,16 +136,16 @@ def test_a_stratified_choice_is_even_in_the_logarithm_of_time():
 def test_the_shapes_are_those_of_the_models_own_layers(model, gemm, heads):
     """Fused QKV, output, gate and up, down, and the LM head, by hand from the configs."""
     shapes = plan_shapes(model, "bf16", Rates(800e12, 3e12), EXTENTS["cuda", "quick"])
-    assert gemm <= {(n, k) for _, n, k in shapes.gemm}
-    assert heads in {h for h, _, _ in shapes.decode}
-    assert {1, 4096} <= {m for m, n, k in shapes.gemm if (n, k) in gemm}
+    assert gemm <= {(n, k) for _, n, k in shapes["gemm"]}
+    assert heads in {h for h, _, _ in shapes["decode"]}
+    assert {1, 4096} <= {m for m, n, k in shapes["gemm"] if (n, k) in gemm}
 
 
 def test_every_shape_of_the_grid_is_within_the_span_of_roofline_time():
     extent = Extent((1, 64), (128, 1024), (1, 8), 2, (1e-5, 1e-3), 1024)
     shapes = plan_shapes("smollm2-135m", "fp32", RATES, extent)
     own = [(960, 576), (576, 576), (3072, 576), (576, 1536), (49152, 576)]
-    grid = [s for s in shapes.gemm if s[1:] not in own]
+    grid = [s for s in shapes["gemm"] if s[1:] not in own]
     times = [RATES.seconds(2.0 * m * n * k, 4.0 * (m * n + m * k + n * k)) for m, n, k in grid]
     assert times
     assert all(1e-5 <= time < 1e-3 for time in times)

@@ -10,10 +10,10 @@ from vllm_signatures import CACHE, FWD, OWN  # noqa: E402
 
 from rooflinekit.evidence.kernel_fit.groups import kernel_tables, read_measurements  # noqa: E402
 from rooflinekit.validate import checks_kernels, vllm_ops  # noqa: E402
+from rooflinekit.validate.attention_kernels import Heads  # noqa: E402
 from rooflinekit.validate.case import Case  # noqa: E402
 from rooflinekit.validate.device import Device, open_device  # noqa: E402
-from rooflinekit.validate.experts import balanced  # noqa: E402
-from rooflinekit.validate.prefill import Heads  # noqa: E402
+from rooflinekit.validate.matrix_kernels import balanced  # noqa: E402
 from rooflinekit.validate.record import FILE, Recorder, header  # noqa: E402
 from rooflinekit.validate.tolerance import Trial  # noqa: E402
 
@@ -83,7 +83,7 @@ def operators():
 
 def checked(op, shape, build, reference):
     """As `--check` runs a case."""
-    case = Case(op, vllm_ops.NAME, shape, 1.0, build, "vllm", "vllm")
+    case = Case(op, "vllm", shape, 1.0, build, "vllm", "vllm")
     with torch.inference_mode():
         (result,) = checks_kernels._checked(Trial(CPU.torch, torch.float32), [case], reference)
     assert result.passed, result
@@ -95,12 +95,12 @@ SIZES = {"heads": 8, "kv_heads": 2, "head_dim": 64, "dtype": "fp32", "kv_dtype":
 
 def test_decode_writes_the_new_token_and_reads_the_pages():
     checked("attention_decode", {**SIZES, "batch": 3, "seq_len": 37},
-            lambda: vllm_ops.decode(HEADS, 3, 37, "fp32", CPU), checks_kernels._decode)  # fmt: skip
+            lambda: vllm_ops.attention(HEADS, 3, 1, 37, "fp32", CPU), checks_kernels._attended)  # fmt: skip
 
 
 def test_a_prompt_is_causal_and_alone():
     checked("attention_prefill", {**SIZES, "batch": 2, "seq_len": 21},
-            lambda: vllm_ops.prefill(HEADS, 2, 21, "fp32", CPU), checks_kernels._prompts)  # fmt: skip
+            lambda: vllm_ops.attention(HEADS, 2, 21, 21, "fp32", CPU), checks_kernels._attended)  # fmt: skip
 
 
 def test_latents_are_keys_in_two_parts():
@@ -110,16 +110,14 @@ def test_latents_are_keys_in_two_parts():
 
 def test_an_fp8_product_is_within_the_rounding_of_its_activations():
     checked("gemm", {"dtype": "fp8", "m": 5, "n": 64, "k": 128},
-            lambda: vllm_ops.fp8_gemm((5, 64, 128), CPU), checks_kernels._product)  # fmt: skip
+            lambda: vllm_ops.fp8_gemm(5, 64, 128, CPU), checks_kernels._product)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["norm", "activation"])
 def test_what_lies_between_the_matrices(kind):
     build = {"norm": vllm_ops.norm, "activation": vllm_ops.swiglu}[kind]
-    work = build((5, 64), "fp32", CPU)
-    inputs = [x.clone() for x in work.hot]
-    want = {"norm": checks_kernels._norm, "activation": checks_kernels._swiglu}[kind](*inputs)
-    assert (work.run(*work.hot) - want).abs().max() < 1e-5
+    want = {"norm": checks_kernels._normed, "activation": checks_kernels._gated}[kind]
+    checked("elementwise", {"dtype": "fp32", "kind": kind}, lambda: build(5, 64, "fp32", CPU), want)
 
 
 def test_without_vllm_its_kernels_are_missing_and_not_failed(monkeypatch):
@@ -127,7 +125,7 @@ def test_without_vllm_its_kernels_are_missing_and_not_failed(monkeypatch):
     monkeypatch.setattr(vllm_ops, "_has", lambda found: False)
     monkeypatch.setattr(vllm_ops.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match="_vllm_fa3_C"):
-        vllm_ops.decode(HEADS, 1, 16, "fp32", CPU)
+        vllm_ops.attention(HEADS, 1, 1, 16, "fp32", CPU)
     vllm_ops.ops.cache_clear()
 
 

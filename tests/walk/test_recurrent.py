@@ -22,7 +22,7 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import GatedConvolution, GatedDeltaNet, LightningAttention, Mamba, Mamba2
 from rooflinekit.specs import load_accelerator
-from rooflinekit.validate.checks_decoder import tiny
+from rooflinekit.validate.checks_model import tiny
 
 SYSTEM = System.of(load_accelerator("h100-sxm").value)
 B, S, D = 2, 7, 64

@@ -24,11 +24,10 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, MixtureOfExperts, Model
 from rooflinekit.specs import load_accelerator
 from rooflinekit.validate import feedforward
-from rooflinekit.validate.attend import attend, attend_varlen
-from rooflinekit.validate.cache import Room
-from rooflinekit.validate.checks_decoder import TINY, tiny
+from rooflinekit.validate.attention import Pattern, Room, attend
+from rooflinekit.validate.attention_kernels import packed
+from rooflinekit.validate.checks_model import TINY, tiny
 from rooflinekit.validate.decoder import Block, Decoder, LatentMixer, build
-from rooflinekit.validate.positions import Pattern
 
 CPU = torch.device("cpu")
 SYSTEM = System.of(load_accelerator("h100-sxm").value)
@@ -143,8 +142,6 @@ class Reality:
             width = spec.heads * spec.head_dim
             gate = self.out("mixer.qkv_proj").split([width, width, *self.block.mixer.widths[2:]], dim=-1)[1]
             shapes["split heads", "gate"] = [tuple(gate.shape)]
-        if spec.sinks:
-            shapes["weighted sum", "W"] = [tuple(self.block.mixer.core.sinks.shape)]
         return shapes
 
     def latent(self) -> Shapes:
@@ -326,7 +323,7 @@ def test_every_tensor_of_the_walk_is_real(model: Model, phase: str, monkeypatch:
 
 def test_kinds_of_layers_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dense layer, then one with experts and a window of 8."""
-    first, second = tiny("first", GQA).layers[0], TINY[9].layers[0]
+    first, second = tiny("first", GQA).layers[0], TINY[8].layers[0]
     second = replace(second, mixer=replace(GQA, window=8))
     model = replace(tiny("both", GQA), layers=(first, second))
     for phase in walked(model).phases:
@@ -368,8 +365,7 @@ def test_packed_shapes_are_those_of_varlen_attention() -> None:
     random = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(tensor.shape, generator=random) for tensor in stops["split heads"].outputs)
     offsets = found.phases[0].cu_seqlens_q
-    starts = torch.tensor(offsets)
-    out = attend_varlen(q, k, v, starts)
+    out = packed(q, k, v, tuple(end - first for first, end in pairwise(offsets)))
     assert tuple(out.shape) == stops["weighted sum"].outputs[0].shape
     cells = 0
     for first, end in pairwise(offsets):

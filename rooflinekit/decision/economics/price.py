@@ -180,7 +180,6 @@ def quoted_price(accelerator: Accelerator) -> HourlyPrice | None:
     """The dated quote in an accelerator's file, None if it has none.
 
     >>> from rooflinekit.specs import load_accelerator
-    from rooflinekit.specs.delimited import text_rows
     >>> quoted_price(load_accelerator("l40s").value) is None
     True
     """
@@ -210,7 +209,6 @@ def hourly_price(
             that nobody knows; WorkloadError: a price that makes no sense.
 
     >>> from rooflinekit.specs import load_accelerator
-    from rooflinekit.specs.delimited import text_rows
     >>> hourly_price(load_accelerator("l40s").value, 0.9)
     HourlyPrice(usd_per_gpu_hour=0.9, source='given', low=None, high=None, term='')
     """
@@ -285,7 +283,6 @@ def quotes_of(accelerators: Iterable[Accelerator], price: object = None) -> Quot
             price; SpecError for a file that cannot be read.
 
     >>> from rooflinekit.specs import load_accelerator
-    from rooflinekit.specs.delimited import text_rows
     >>> found = quotes_of([load_accelerator("h100-sxm").value], {"h100": 2.5, "h200": 3.5})
     >>> found.hourly["h100-sxm"].usd_per_gpu_hour, found.notes
     (2.5, ('the price of h200-sxm is not used',))
@@ -374,7 +371,6 @@ def price_among(price: object, accelerators: Iterable[Accelerator]) -> Any:
     """The one price of some accelerators, where it is given for all, or as `name=USD`.
 
     >>> from rooflinekit.specs import load_accelerator
-    from rooflinekit.specs.delimited import text_rows
     >>> price_among({"h100": 2.5, "h200": 3.5}, [load_accelerator("h100-sxm").value])
     2.5
 

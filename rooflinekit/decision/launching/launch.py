@@ -16,7 +16,7 @@ from rooflinekit.decision.launching import sglang, trtllm, vllm
 from rooflinekit.decision.launching.aim import aim
 from rooflinekit.decision.launching.candidate import ServerPart, choose, parts, planned, read_plan
 from rooflinekit.decision.launching.target import Setting, Target, Wish, grant
-from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.answer import Answer, plain
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import DeploymentError, InputError
 from rooflinekit.model.types.frozen import dataclass
@@ -170,12 +170,7 @@ class Launch(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {
-            "servers": [server.to_dict() for server in self.servers],
-            "files": self.files,
-            "notes": list(self.notes),
-            "warnings": list(self.warnings),
-        }
+        return {key: plain(getattr(self, key)) for key in ("servers", "files", "notes", "warnings")}
 
 
 def launch_script(launch: Launch, with_files: bool = True) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from rooflinekit.decision.planning.capacity import Capacity
 from rooflinekit.decision.planning.cost import Tariff, cold_start_s
 from rooflinekit.decision.planning.fleet import Replica, loaded_feels
 from rooflinekit.decision.planning.profile import Profile
+from rooflinekit.model.types.answer import Plain, plain_fields
 from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.units import GB
 
@@ -49,7 +50,7 @@ _LONGEST_H = 168.0  # of a profile that is played
 
 
 @dataclass(frozen=True)
-class ColdStart:
+class ColdStart(Plain):
     """Seconds until a new replica serves: its machine, its weights over a path, its engine."""
 
     provision_s: float
@@ -62,9 +63,13 @@ class ColdStart:
         """All of it."""
         return self.provision_s + self.load_s + self.engine_s
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return plain_fields(self, "seconds")
+
 
 @dataclass(frozen=True)
-class Scaled:
+class Scaled(Plain):
     """A policy played with a cold start.
 
     target: share of what a replica bears that it aims at; attained: share of requests within each objective; meets:
@@ -85,26 +90,15 @@ class Scaled:
     reversals_per_hour: float
     steps: tuple[tuple[float, int], ...] = field(default=(), repr=False)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self) | {"steps": [list(step) for step in self.steps]}
-
 
 @dataclass(frozen=True)
-class Autoscaling:
+class Autoscaling(Plain):
     """The cheapest setting of each policy that meets the objectives, for each cold start; `best`: of the own one."""
 
     cold_start: ColdStart
     played_h: float
     policies: tuple[Scaled, ...]
     best: Scaled | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
-            "cold_start": asdict(self.cold_start) | {"seconds": self.cold_start.seconds}, "played_h": self.played_h,
-            "policies": [each.to_dict() for each in self.policies], "best": self.best and self.best.to_dict(),
-        }  # fmt: skip
 
 
 def read_cold_start(replica: Replica, tariff: Tariff, given: Mapping[str, Any]) -> ColdStart:

@@ -118,16 +118,9 @@ def _largest(capacity: Capacity, course: Course, budget: float) -> float:
 
 def _solution(question: PlanQuestion, capacity: Capacity, course: Course, rate: float, budget: float) -> Solution:
     top = rate * course.profile.peak
-    fleet, demand, cost = (
-        capacity.fleet(top),
-        capacity.demand(top),
-        monthly(capacity, Course(course.profile.scaled(rate))),
-    )
-    felt = fleet.feels(demand)(1.0)
-    at = {f"{key}_ms": value * 1e3 for key, value in felt.means.items()}
-    at |= {
-        f"{each.statistic}_{each.metric}_ms": each.value(felt) * 1e3 for each in question.slo if each.share is not None
-    }
+    fleet, demand = capacity.fleet(top), capacity.demand(top)
+    cost = monthly(capacity, Course(course.profile.scaled(rate)))
+    at = fleet.feels(demand)(1.0).at(question.slo)
     pieces = [f"{part.replicas} {'' if part.role == 'serve' else part.role + ' '}x "
               f"{deployment_name(part.replica.scenario)}" for part in fleet.parts]  # fmt: skip
     peak = f", {top:.4g} at the peak of {course.profile.name}" if len(course.profile.rates) > 1 else ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from rooflinekit.decision.planning.confirm import Ranked, play, stressed
 from rooflinekit.decision.planning.demand import Demand
-from rooflinekit.decision.planning.fleet import Ability, Option, ability, working_replicas
+from rooflinekit.decision.planning.fleet import Ability, Option, Part, ability
 from rooflinekit.decision.planning.search import PlanQuestion
 
 _HALVINGS = 3  # simulations between what the formula allows and what the peak was simulated with
@@ -46,8 +46,8 @@ class Capacity:
                     self._able[place, fewest] = able
                 able = self._able[place, fewest]
                 given = replace(able, load=able.load * self.used[place])
-                working = working_replicas(given, demand, self.question.reserve)
-                parts.append(replace(part, ability=able, working=working))
+                sized = Part.of(part.role, part.replica, given, demand, self.question.reserve)
+                parts.append(replace(sized, ability=able))
             self._fleets[rate] = replace(self.option, parts=tuple(parts))
         return self._fleets[rate]
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from os import PathLike
 from typing import Any, Unpack
 
 from rooflinekit.decision.planning.confirm import Ranked, play, ranked, warnings
+from rooflinekit.decision.planning.cost import added
 from rooflinekit.decision.planning.fleet import Option
 from rooflinekit.decision.planning.hosts import Hosts, hosts_of
 from rooflinekit.decision.planning.mix import Mix, TrafficClass, read_classes
@@ -30,7 +31,7 @@ from rooflinekit.decision.planning.search import Found, PlanQuestion, Progress, 
 from rooflinekit.decision.planning.valleys import Hour, Valleys, steady_and_jobs
 from rooflinekit.estimation.options import keywords, read
 from rooflinekit.estimation.scenario import Plan
-from rooflinekit.model.types.answer import Tabled
+from rooflinekit.model.types.answer import Plain, Tabled, plain_fields
 from rooflinekit.model.types.errors import InfeasibleError, InputError
 from rooflinekit.specs import load_model
 from rooflinekit.specs.calibration.evidence import evidence
@@ -83,7 +84,7 @@ class ClassRow:
 
 
 @dataclass(frozen=True)
-class ClassFleet:
+class ClassFleet(Plain):
     """One fleet: its classes, model and deployment; hours: what it does beside batch jobs, empty without a profile."""
 
     classes: tuple[str, ...]
@@ -95,11 +96,6 @@ class ClassFleet:
     def gpus(self) -> int:
         """Accelerators."""
         return self.candidate.gpus
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return {"classes": list(self.classes), "model": self.model, "candidate": self.candidate.to_dict(),
-                "hours": [each.to_dict() for each in self.hours]}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -140,10 +136,7 @@ class ClassPlan(Tabled):
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain data for JSON."""
-        data = {each.name: getattr(self, each.name) for each in fields(self)}
-        plain = {key: [asdict(each) for each in data[key]] for key in ("classes", "groupings")}
-        nested = {key: [each.to_dict() for each in data[key]] for key in ("fleets", "hosts")}
-        return data | plain | nested | {"unmet": list(self.unmet), "warnings": list(self.warnings)}
+        return plain_fields(self, "unmet")
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat row for each objective of each class, and one for a class without."""
@@ -410,11 +403,10 @@ def _with_jobs(question: PlanQuestion, entry: Ranked, valleys: Valleys) -> tuple
 
 
 def _grouping(fleets: Sequence[_Group]) -> Grouping:
-    prices = [group.question.tariff.per_hour(group.option) for group in fleets]
-    known = [each for each in prices if each is not None]
     return Grouping(
         " | ".join(group.name for group in fleets), sum(group.option.gpus for group in fleets),
-        sum(known) if len(known) == len(prices) else None, all(group.entry is not None for group in fleets),
+        added(group.question.tariff.per_hour(group.option) for group in fleets),
+        all(group.entry is not None for group in fleets),
     )  # fmt: skip
 
 
@@ -466,13 +458,11 @@ def _told(  # noqa: PLR0913, PLR0917 - all that was found
         (f"{names[id(group)]} {deployment_name(part.replica.scenario)}", part)
         for group in chosen for part in group.option.parts
     )  # fmt: skip
-    prices = [each.candidate.cost.usd_per_hour for each in fleets]
-    known = [each for each in prices if each is not None]
-    usd = sum(known) if len(known) == len(prices) else None
     plan = ClassPlan(
         version=__version__, question=_asked(classes, chosen), confidence=chosen[0].question.confidence, answer="",
         classes=tuple(rows[each.name] for each in classes), fleets=tuple(fleets), groupings=tuple(groupings),
-        hosts=hosts, gpus=sum(each.gpus for each in fleets), usd_per_hour=usd,
+        hosts=hosts, gpus=sum(each.gpus for each in fleets),
+        usd_per_hour=added(each.candidate.cost.usd_per_hour for each in fleets),
         interrupted=any(group.found.interrupted for group in chosen), warnings=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
     return replace(plan, answer=" ".join([_answer(plan), *filter(None, words), *_done(plan)]))

@@ -28,7 +28,7 @@ from rooflinekit.model.types.units import format_time
 from rooflinekit.simulation.arrivals import Arrival, Job, Poisson, Requests, generate
 from rooflinekit.simulation.ledger import Sketch
 from rooflinekit.simulation.sessions import SessionSource
-from rooflinekit.simulation.simulate import Load, Scheduler, Setup, serve
+from rooflinekit.simulation.simulate import Load, Setup, serve
 from rooflinekit.simulation.watch import Batches, standard_error
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
@@ -254,32 +254,25 @@ def _replay(option: Option, demand: Demand, seed: int, start: float, end: float)
         most = math.ceil(working * _WINDOW / (len(places) * part.share)) if end < math.inf else working
         counts = [max(pool.working * min(most, working) // working, 1) for pool in pools]
         kept = part.share * min(n / pool.working for n, pool in zip(counts, pools, strict=True))
-        cached = part.replica.kept is not None and demand.prefixes is not None
-        drawn = _drawn(demand, kept, seed) if cached else _at_random(kept, seed)
+        prefixes = demand.prefixes if part.replica.kept is not None else None
+        drawn = _drawn(prefixes.conversations if prefixes else range(len(trace)), kept, seed)
         arrivals = (
             Arrival((trace.time[at] - lead) / demand.speed, trace.isl[at], trace.osl[at],
-                    trace.prefix(at) if cached else ())
+                    trace.prefix(at) if prefixes else ())
             for at in places
             if drawn(at)
         )  # fmt: skip
-        router = demand.prefixes.router if cached and demand.prefixes is not None else _ROUTER
+        router = prefixes.router if prefixes else _ROUTER
         setup = Setup(replicas=counts[-1], prefill_replicas=counts[0] if pooled else 0, router=router, seed=seed)
         first = option.parts[0] if pooled else None
-        former = [(demand.prefixes.conversations[at], trace.prefix(at)) for at in range(places.start) if drawn(at)
-                  ] if cached and demand.prefixes is not None else []  # fmt: skip
+        before = range(places.start) if prefixes else ()
+        former = [(prefixes.conversations[at], trace.prefix(at)) for at in before if prefixes and drawn(at)]
         yield _run(part, demand, arrivals, setup, math.inf, (start - lead) / demand.speed, prefill=first, before=former)
 
 
-def _at_random(share: float, seed: int) -> Callable[[int], bool]:
-    """Whether a request is of the share that is played."""
-    draw = Random(seed)
-    return lambda at: share >= 1.0 or draw.random() < share
-
-
-def _drawn(demand: Demand, share: float, seed: int) -> Callable[[int], bool]:
+def _drawn(conversations: Sequence[int], share: float, seed: int) -> Callable[[int], bool]:
     """Whether a request is of the share of the conversations that is played."""
-    assert demand.prefixes is not None
-    draw, drawn, conversations = Random(seed), dict[int, bool](), demand.prefixes.conversations
+    draw, drawn = Random(seed), dict[int, bool]()
     return lambda at: share >= 1.0 or drawn.setdefault(conversations[at], draw.random() < share)
 
 
@@ -301,8 +294,7 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
     load = Load(arrivals, typical, longest, users, duration=seconds, sessions=sessions, before=before, keep=classes)
     if isinstance(demand, Mix):
         cached = any(each.cached for each in demand.classes)
-        setup = replace(setup, scheduler=Scheduler(by_class=demand.by_priority), prefix_cache=cached,
-                        hash_tokens=HASH_TOKENS)  # fmt: skip
+        setup = replace(setup, by_class=demand.by_priority, prefix_cache=cached, hash_tokens=HASH_TOKENS)
     if (kept := part.replica.kept) is not None and demand.prefixes is not None:
         hashed = demand.prefixes.trace.block_tokens
         setup = replace(setup, prefix_cache=True, hash_tokens=hashed, tiers=kept.tiers)

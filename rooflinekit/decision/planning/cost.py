@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from rooflinekit.decision.economics.price import (
-    POWER_NOTE,
-    HourlyPrice,
-    quotes_of,
-    usd_per_million,
-)
+from rooflinekit.decision.economics.price import POWER_NOTE, HourlyPrice, quotes_of, usd_per_million
 from rooflinekit.decision.economics.token_prices import MILLION, token_times
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part, Replica, feel
@@ -21,6 +16,7 @@ from rooflinekit.decision.sweeping.pareto import on_front
 from rooflinekit.model.power import Energy
 from rooflinekit.model.traffic.energy import load_power, served_energy
 from rooflinekit.model.traffic.mixing import InFlight
+from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
@@ -53,10 +49,10 @@ class Tariff:
 
     def per_hour(self, option: Option) -> float | None:
         """The whole fleet [USD/h]; None where a price is missing."""
-        prices = [(part.gpus, self.price(part.replica.gpu)) for part in option.parts]
-        known = [gpus * price for gpus, price in prices if price is not None]
+        prices = ((part.gpus, self.price(part.replica.gpu)) for part in option.parts)
+        hour = added(None if price is None else gpus * price for gpus, price in prices)
         rent = sum(part.replicas * part.replica.kept.usd_hour for part in option.parts if part.replica.kept)
-        return sum(known) + rent if len(known) == len(prices) else None
+        return None if hour is None else hour + rent
 
     def rank(self, option: Option) -> tuple[float, float]:
         """The cheaper first; those without a price after all others, by their accelerators."""
@@ -66,6 +62,17 @@ class Tariff:
             watts = fleet_watts(option.parts, self.saves, self.pue)
             return (float("inf") if watts is None else round(watts, 3), hour)
         return (option.gpus, hour) if self.by_gpus else (hour, option.gpus)
+
+
+def added(prices: Iterable[float | None]) -> float | None:
+    """The sum of prices; None where one of them is not known.
+
+    >>> added([1.0, 2.5]), added([1.0, None])
+    (3.5, None)
+    """
+    several = list(prices)
+    known = [each for each in several if each is not None]
+    return sum(known) if len(known) == len(several) else None
 
 
 def read_tariff(gpus: tuple[str, ...], given: object, pue: float, load_gb_s: float | None, by: str) -> Tariff:
@@ -109,12 +116,8 @@ def cost_of(option: Option, demand: Demand, tariff: Tariff) -> FleetCost:
     prefill pool is all input and the decode pool all output.
     """
     rate = sum(_rate(part, demand) for part in option.parts if part.role != "decode")
-    isl, osl, hour, watts = (
-        demand.isl.mean,
-        demand.osl.mean,
-        tariff.per_hour(option),
-        fleet_watts(option.parts, demand, tariff.pue),
-    )
+    isl, osl, hour = demand.isl.mean, demand.osl.mean, tariff.per_hour(option)
+    watts = fleet_watts(option.parts, demand, tariff.pue)
     cached = new = made = whole = None
     if hour is not None:
         pieces = [_pieces(part, demand, tariff) for part in option.parts]
@@ -176,7 +179,7 @@ def cold_start_s(replica: Replica, tariff: Tariff) -> float:
 
 
 @dataclass(frozen=True)
-class Point:
+class Point(Plain):
     """One replica at one load.
 
     on: the fronts it stands on, `speed` (tok/s/user against tok/s/GPU) or `cost` (USD a million tokens, in and out,
@@ -192,10 +195,6 @@ class Point:
     e2el_ms: float
     usd_per_million_tokens: float | None
     on: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return {key: getattr(self, key) for key in self.__dataclass_fields__} | {"on": list(self.on)}
 
 
 def points(replicas: Sequence[Replica], demand: Demand, tariff: Tariff) -> list[Point]:

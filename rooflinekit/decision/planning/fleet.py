@@ -432,6 +432,12 @@ class Part:
     spare: int
     share: float = 1.0
 
+    @classmethod
+    def of(cls, role: str, replica: Replica, able: Ability, demand: Demand, reserve: Reserve) -> Part:
+        """As many as carry the whole peak, none where one bears nothing."""
+        working = working_replicas(able, demand, reserve) if able.load > 0.0 else 0
+        return cls(role, replica, able, working, reserve.redundancy)
+
     @property
     def replicas(self) -> int:
         """All of them."""
@@ -515,11 +521,10 @@ class Option:
 
     def sized(self, demand: Demand, slo: Sequence[Objective], reserve: Reserve, deviations: float) -> Option:
         """The same deployments, as many as carry the traffic at another place of the interval; one kind of each."""
-        parts = []
-        for part, bearer in zip(self.parts, self.bearers(demand), strict=True):
-            able = ability(bearer, demand, slo, deviations)
-            parts.append(replace(part, ability=able, working=working_replicas(able, demand, reserve)))
-        return replace(self, parts=tuple(parts))
+        return replace(self, parts=tuple(
+            Part.of(part.role, part.replica, ability(bearer, demand, slo, deviations), demand, reserve)
+            for part, bearer in zip(self.parts, self.bearers(demand), strict=True)
+        ))  # fmt: skip
 
 
 def shared_out(parts: Sequence[Part]) -> tuple[Part, ...]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rooflinekit.decision.planning.fleet import Part
+from rooflinekit.model.types.answer import Plain
 
 
 @dataclass(frozen=True)
-class Hosts:
+class Hosts(Plain):
     """Machines of one accelerator.
 
     size: accelerators of each, the scale-up domain; count: machines; spare: accelerators that no replica has; packed:
@@ -23,10 +23,6 @@ class Hosts:
     count: int
     spare: int
     packed: tuple[tuple[str, int], ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self) | {"packed": [list(each) for each in self.packed]}
 
     def __str__(self) -> str:
         what = "host" if self.size <= _HOST else "rack-scale domain"

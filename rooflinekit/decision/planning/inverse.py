@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -19,6 +19,7 @@ from rooflinekit.estimation.estimator import Resolved, read_deployment, read_wor
 from rooflinekit.estimation.options import part_of, read
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LoadCase, StaticCase
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, UnknownNameError
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import Time
@@ -38,7 +39,7 @@ _FASTEST = 1e3  # times the bandwidth there is
 
 
 @dataclass(frozen=True)
-class Solution:
+class Solution(Plain):
     """The answer to one inverse question.
 
     binds: what stops it; at: latencies there [ms]; regained: larger values meet the objectives again, which is not
@@ -58,10 +59,6 @@ class Solution:
     regained: bool
     scenario: dict[str, Any]
     warnings: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
 
 
 def last_before_violation(good: Test, low: int, high: int) -> tuple[int | None, bool]:
@@ -272,9 +269,7 @@ def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], giv
         felt = feel(replica.answer(demand, 1.0 if demand.closed else 1e-6))
         words = [f"{each} is missed with {each.value(felt) * 1e3:.4g} ms" for each in slo if not each.met(felt)]
         raise InfeasibleError(f"no solution: even without waiting {' and '.join(words)}")
-    felt = feel(replica.answer(demand, able.load))
-    at = {f"{key}_ms": value * 1e3 for key, value in felt.means.items()}
-    at |= {f"{each.statistic}_{each.metric}_ms": each.value(felt) * 1e3 for each in slo if each.share is not None}
+    at = feel(replica.answer(demand, able.load)).at(slo)
     stops = tuple("places: no more run at once" if why == "users" else why for why in able.binds)
     number = f"{able.load:,.0f}" if demand.closed else f"{able.load:,.4g}"
     named = f"number of users is {number}" if demand.closed else f"rate is {number} {demand.unit}"
@@ -336,7 +331,7 @@ def fewest_gpus(
 
 
 @dataclass(frozen=True)
-class BreakEven:
+class BreakEven(Plain):
     """The fewest accelerators of each kind for one traffic, and the price at which each is the cheapest.
 
     rows: gpu, gpus, usd_per_gpu_hour (None: unknown), break_even_usd: at which it costs what the cheapest other costs
@@ -348,10 +343,6 @@ class BreakEven:
     answer: str
     rows: tuple[dict[str, Any], ...]
     warnings: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
 
 
 def break_even_prices(

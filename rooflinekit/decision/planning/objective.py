@@ -109,6 +109,12 @@ class Felt:
         low, high = self.spans.get(metric, (1.0, 1.0))
         return float((high if deviations > 0.0 else 1.0 / low) ** (deviations / SIGMAS))
 
+    def at(self, slo: Sequence[Objective]) -> dict[str, float]:
+        """Means, and the percentiles that objectives are about [ms]."""
+        limited = {f"{each.statistic}_{each.metric}_ms": each.value(self) for each in slo if each.share is not None}
+        means = {f"{metric}_ms": mean for metric, mean in self.means.items()}
+        return {key: seconds * 1e3 for key, seconds in (means | limited).items()}
+
     def table(self, shares: Sequence[float]) -> dict[str, dict[str, float | None]]:
         """Means and percentiles of every metric [ms]; None without a steady state."""
         return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from os import PathLike
 from typing import Any, Unpack
 
@@ -36,7 +36,7 @@ from rooflinekit.decision.planning.search import (
 )
 from rooflinekit.estimation.options import keywords, part_of, read
 from rooflinekit.estimation.scenario import IMAGE_SIZE, Plan
-from rooflinekit.model.types.answer import Tabled
+from rooflinekit.model.types.answer import Plain, Tabled, plain_fields
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, WorkloadError
@@ -68,7 +68,7 @@ DEFAULT_SLO = "p95 ttft<1s, p95 tpot<50ms"
 
 
 @dataclass(frozen=True)
-class Fleet:
+class Fleet(Plain):
     """Replicas of one deployment. Loads are requests/s or users of one replica.
 
     scenario: keywords of `rk.estimate`; replicas: all of them, `spare` of which may fail; load: at the peak with the
@@ -102,7 +102,7 @@ class Fleet:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        return _plain(self) | {"binds": list(self.binds), "tiers": list(self.tiers), "gpus": self.gpus}
+        return plain_fields(self, "gpus")
 
     @property
     def caching(self) -> str:
@@ -112,12 +112,8 @@ class Fleet:
         return f" with prefix cache{''.join(f' + {tier}' for tier in self.tiers)}"
 
 
-def _plain(answer: Any) -> dict[str, Any]:
-    return {each.name: getattr(answer, each.name) for each in fields(answer)}
-
-
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(Plain):
     """One way to serve the traffic.
 
     evidence: what its times rest on; predicted, simulated: mean and percentiles of ttft_ms, tpot_ms and e2el_ms at the
@@ -196,15 +192,12 @@ class Candidate:
             "cached_input": cost.pop("cached_input_usd"), "input": cost.pop("input_usd"),
             "output": cost.pop("output_usd"), "all": cost.pop("million_tokens_usd"),
         }  # fmt: skip
-        row: dict[str, Any] = {"kind": self.kind, "gpus": self.gpus, "replicas": self.replicas}
-        if self.kind == "aggregated":
-            row |= self.fleets[0].to_dict()
-        elif self.kind == "disaggregated":
-            row |= {fleet.role: fleet.to_dict() for fleet in self.fleets}
-        else:
-            row |= {"fleet": [fleet.to_dict() for fleet in self.fleets]}
-        own = {key: value for key, value in _plain(self).items() if key not in ("fleets", "cost")}
-        return row | cost | {"usd_per_million_tokens": million} | own
+        own = plain_fields(self)
+        fleets, _ = own.pop("fleets"), own.pop("cost")
+        by_role = {fleet["role"]: fleet for fleet in fleets}
+        parts: dict[str, Any] = {"aggregated": fleets[0], "disaggregated": by_role}.get(self.kind, {"fleet": fleets})
+        head: dict[str, Any] = {"kind": self.kind, "gpus": self.gpus, "replicas": self.replicas}
+        return head | parts | cost | {"usd_per_million_tokens": million} | own
 
     def to_row(self) -> dict[str, Any]:
         """One flat row of a table."""
@@ -270,12 +263,9 @@ class PlanAnswer(Tabled):
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain data for JSON."""
-        several = ("candidates", "pareto", "refused")
-        data = {key: value for key, value in _plain(self).items() if key != "question"}
-        data |= {key: [each.to_dict() for each in getattr(self, key)] for key in several}
-        data |= {key: list(getattr(self, key)) for key in ("slo", "stand_ins", "warnings")}
-        data |= {"best": self.best.to_dict(), "median": asdict(self.median) if self.median else None}
-        return data | {"over_time": self.over_time.to_dict() if self.over_time else None}
+        data = plain_fields(self, "best")
+        del data["question"]
+        return data
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat row a candidate."""

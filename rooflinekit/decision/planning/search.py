@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, groupby, product
 from statistics import NormalDist
 from typing import Any
@@ -27,12 +27,12 @@ from rooflinekit.decision.planning.fleet import (
     remembering,
     retuned,
     shared_out,
-    working_replicas,
 )
 from rooflinekit.decision.planning.objective import Objective, missed
 from rooflinekit.decision.planning.profile import Course
 from rooflinekit.estimation.results import shares_by_cause
 from rooflinekit.estimation.scenario import IMAGE_SIZE
+from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, DtypeError, WorkloadError
 from rooflinekit.model.types.hardware import System
@@ -164,23 +164,11 @@ class PlanQuestion:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Refusal(Plain):
     """A deployment that is no candidate, and why."""
 
     what: str
     why: str
-
-    def to_dict(self) -> dict[str, str]:
-        """As JSON."""
-        return {"what": self.what, "why": self.why}
-
-
-@dataclass(frozen=True)
-class Able:
-    """A replica with its best settings, and what it bears."""
-
-    replica: Replica
-    ability: Ability
 
 
 @dataclass(frozen=True)
@@ -196,9 +184,9 @@ class Near:
 
 @dataclass
 class Found:
-    """What a search has seen: replicas that bear something, options, and refusals."""
+    """What a search has seen: replicas with their best settings that bear something, options, and refusals."""
 
-    able: list[Able] = field(default_factory=list)
+    able: list[Part] = field(default_factory=list)
     options: list[Option] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     tried: int = 0
@@ -291,10 +279,10 @@ def _cached(question: PlanQuestion, base: Replica, found: Found) -> None:
         for _ in range(_SETTLED):
             replica = remembering(base, demand, tiers, replicas)
             able = ability(replica, demand, question.slo, question.deviations)
-            replicas = float(working_replicas(able, demand, question.reserve)) if able.load > 0.0 else replicas
+            part = Part.of("serve", replica, able, demand, question.reserve)
+            replicas = float(part.working or replicas)
         found.tried += 1
-        part = Part("serve", replica, able, int(replicas), question.reserve.redundancy)
-        if able.load > 0.0 and not refused_fleet(question, (part,)):
+        if part.working and not refused_fleet(question, (part,)):
             found.options.append(Option("aggregated", (part,)))
 
 
@@ -304,43 +292,44 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
     The one that bears most stands and is returned, the engine's defaults where nothing is better.
     """
     space, demand = question.space, question.demand
-    best: Able | None = None
+    best: tuple[Replica, Ability] | None = None
 
     def attempt(setting: dict[str, int | None]) -> None:
         nonlocal best
         found.tried += 1
         told = {key: value for key, value in setting.items() if value is not None}
         try:
-            replica = retuned(best.replica if best else base, told, demand) if told else base
+            replica = retuned(best[0] if best else base, told, demand) if told else base
         except DoesNotFitError:
             return
-        least = best.ability.load * _BETTER if best else 0.0
+        least = best[1].load * _BETTER if best else 0.0
         if best and not holds(replica, least, demand, question.slo, question.deviations):
             return
-        able = Able(replica, ability(replica, demand, question.slo, question.deviations))
-        if best is None or able.ability.load > least:
-            best = able
+        able = ability(replica, demand, question.slo, question.deviations)
+        if best is None or able.load > least:
+            best = replica, able
 
     budgets: Sequence[int | None] = space.token_budgets or (None, *BUDGETS)
     limits: Sequence[int | None] = space.max_num_seqs or (None, *SEQUENCES)
     for budget in budgets:
         attempt({"token_budget": budget, "max_num_seqs": limits[0]})
-    chosen = best.replica.scenario.get("token_budget") if best else budgets[0]
+    chosen = best[0].scenario.get("token_budget") if best else budgets[0]
     for limit in limits[1:]:
         attempt({"token_budget": chosen, "max_num_seqs": limit})
     name = _name(base.gpu, base.scenario)
-    if best is None or best.ability.load <= 0.0:
-        why = "no setting has room" if best is None else _how_near(question, best, found)
-        found.refused.append(Refusal(name, why))
-        return best.replica if best else None
-    found.able.append(best)
-    working = working_replicas(best.ability, demand, question.reserve)
-    part = Part("serve", best.replica, best.ability, working, question.reserve.redundancy)
+    if best is None:
+        found.refused.append(Refusal(name, "no setting has room"))
+        return None
+    part = Part.of("serve", *best, demand, question.reserve)
+    if not part.working:
+        found.refused.append(Refusal(name, _how_near(question, part, found)))
+        return part.replica
+    found.able.append(part)
     if too_many := refused_fleet(question, (part,)):
         found.refused.append(Refusal(name, too_many))
     else:
         found.options.append(Option("aggregated", (part,)))
-    return best.replica
+    return part.replica
 
 
 def refused_fleet(question: PlanQuestion, parts: Sequence[Part]) -> str:
@@ -363,7 +352,7 @@ def refused_fleet(question: PlanQuestion, parts: Sequence[Part]) -> str:
     return ""
 
 
-def _how_near(question: PlanQuestion, able: Able, found: Found) -> str:
+def _how_near(question: PlanQuestion, able: Part, found: Found) -> str:
     """What the objectives that fail come to at next to no load."""
     replica, demand = able.replica, question.demand
     feels = loaded_feels(replica, demand, 1.0 if demand.closed else _IDLE)
@@ -418,8 +407,7 @@ def _cheapest_pool(
     for replica, pool in pools:
         borne = ability(pool, question.demand, question.slo, question.deviations)
         if borne.load > 0.0:
-            working = working_replicas(borne, question.demand, question.reserve)
-            parts.append(Part(role, replica, borne, working, question.reserve.redundancy))
+            parts.append(Part.of(role, replica, borne, question.demand, question.reserve))
     return min(parts, key=lambda part: (part.gpus, -part.ability.load * part.working), default=None)
 
 
@@ -434,7 +422,7 @@ def _whole_request(question: PlanQuestion, option: Option) -> Option | None:
     return None
 
 
-def _mixed(question: PlanQuestion, able: list[Able]) -> list[Option]:
+def _mixed(question: PlanQuestion, able: list[Part]) -> list[Option]:
     """The cheapest fleet of two accelerators for each pair, where it is cheaper than either alone.
 
     Exact for two kinds of replica: for every number of the one, the least number of the other that carries the rest.
@@ -449,7 +437,7 @@ def _mixed(question: PlanQuestion, able: list[Able]) -> list[Option]:
     return sorted((mix for mix in mixes if mix is not None), key=question.tariff.rank)[:1]
 
 
-def _pair(question: PlanQuestion, first: Able, second: Able) -> Option | None:
+def _pair(question: PlanQuestion, first: Part, second: Part) -> Option | None:
     """The cheapest fleet of both kinds; exact while one of them is at most 64 replicas beyond none or the most."""
     reserve, peak = question.reserve, question.demand.peak_load
     bears = [each.ability.load * (1.0 - reserve.headroom) for each in (first, second)]
@@ -467,8 +455,8 @@ def _pair(question: PlanQuestion, first: Able, second: Able) -> Option | None:
         return None
     _, _, count, other = min(found, key=lambda mix: (mix[1], mix[0]) if question.tariff.by_gpus else mix[:2])
     strongest = max((first, second), key=lambda able: able.ability.load)  # of which some may fail
-    parts = []
-    for able, replicas in ((first, count), (second, other)):
-        spare = min(reserve.redundancy, replicas - 1) if able is strongest else 0
-        parts.append(Part("serve", able.replica, able.ability, replicas - spare, spare))
+    spares = [min(reserve.redundancy, n - 1) if able is strongest else 0
+              for able, n in ((first, count), (second, other))]  # fmt: skip
+    parts = [replace(able, working=n - spare, spare=spare)
+             for able, n, spare in zip((first, second), (count, other), spares, strict=True)]  # fmt: skip
     return Option("mixed", shared_out(parts))

@@ -46,7 +46,7 @@ class Balance:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        return plain_fields(self) | {key: getattr(self, key) for key in ("lever", "weight_share", "kv_share")}
+        return plain_fields(self, "lever", "weight_share", "kv_share")
 
     @property
     def total_bytes(self) -> float:

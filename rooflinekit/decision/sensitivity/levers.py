@@ -219,8 +219,10 @@ class MoveResult:
     caveat: str
     possible: bool
     reason: str  #: why it is not possible, or not ranked
-    answer: Operating | None
-    ratio: dict[str, float | None]  #: ttft, tpot, throughput (of one accelerator), cost, energy (of an output token)
+    answer: Operating | None = None
+    ratio: dict[str, float | None] = field(
+        default_factory=dict
+    )  #: ttft, tpot, throughput (of one accelerator), cost, energy (of an output token)
     warnings: tuple[str, ...] = ()  #: what a user should hear about it that is not true of the present deployment
     evidence: str | None = None  #: what its times rest on
 
@@ -339,7 +341,7 @@ def operate(setting: Setting, predictor: Predictor) -> Operating:
 def try_move(move: Move, present: Setting, now: Operating, known: tuple[str, ...]) -> MoveResult:
     """Make the move; what is refused, or does not fit, says why. `known` warnings are true of the present one too."""
     if move.setting is None:
-        return MoveResult(move.name, move.option, move.caveat, False, move.reason, None, {})
+        return MoveResult(move.name, move.option, move.caveat, False, move.reason)
     reason = ""
     for attempt in (move.setting, *move.fallbacks):
         try:
@@ -351,7 +353,7 @@ def try_move(move: Move, present: Setting, now: Operating, known: tuple[str, ...
         except RooflinekitError as error:
             reason = reason or str(error)
     else:
-        return MoveResult(move.name, move.option, move.caveat, False, reason, None, {})
+        return MoveResult(move.name, move.option, move.caveat, False, reason)
     then = operate(attempt, predictor)
     cost: float | None = None
     if attempt.gpu == present.gpu:  # accelerator seconds; on another in USD, if both prices are known

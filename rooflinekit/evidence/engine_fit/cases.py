@@ -156,8 +156,6 @@ def _check_alike(posed: Sequence[Posed]) -> None:
         deployment, accelerator = plan.deployment, plan.system.accelerator
         since = step_range(deployment.engine, deployment.engine_version)
         kinds.add(f"{f'{deployment.engine} {since}'.strip()} on {accelerator.name}")
-        if accelerator.is_cpu:
-            raise InputError(f"engine costs are left out on a CPU ({accelerator.name}); there is nothing to fit")
         if deployment.engine == "ideal":
             raise InputError("engine ideal adds nothing to its kernels; name the engine that served")
     if len(kinds) > 1:

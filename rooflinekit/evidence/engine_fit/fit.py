@@ -309,7 +309,7 @@ def _costs(problem: Problem, posterior: Posterior, table: pd.DataFrame) -> StepC
     The interval is the shipped factor, or a wider one where steps of files that a fit had not seen are further off.
     """
     own, errors, interval = problem.own, problem.spreads(posterior), problem.own.interval
-    spread = {name: min(errors.get(name, width), width) for name, width in own.spread.items()}
+    spread = errors | {name: min(errors.get(name, width), width) for name, width in own.spread.items()}
     spread |= {name: 0.0 for name in FACTORS if name in errors}
     if "unseen" in table:
         steps = table[(table["metric"] != "ttft_ms") & np.isfinite(table["unseen"])]

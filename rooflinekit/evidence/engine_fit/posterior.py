@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import pstdev
+from statistics import fmean, pstdev
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,9 @@ MOST = {
 """The most that each may become [s, or a factor]; the least is 0, and 1/2 for a factor. Assumptions."""
 
 FACTORS = ("memory", "compute")
+STAND_IN = 10.0
+"""The most of a factor where kernels of another accelerator stand in: an assumption; the least is its inverse."""
+
 REACH = 4.0
 """Prior spreads that a value may move at most, either way: an assumption. Beyond it a wrong fact is likelier."""
 
@@ -45,11 +48,15 @@ _NOTHING = 1e-9  # prior spreads: rounding beside 0
 
 @dataclass(frozen=True)
 class Parameter:
-    """One number and its prior: normal around `value` with the standard error `spread` (log-normal for a factor)."""
+    """One number and its prior: normal around `value` with the standard error `spread` (log-normal for a factor).
+
+    most: what it may become, by `MOST` where nothing is said.
+    """
 
     name: str
     value: float
     spread: float
+    most: float | None = None
 
     @property
     def factor(self) -> bool:
@@ -70,7 +77,7 @@ class Parameter:
     @property
     def ends(self) -> tuple[float, float]:
         """The lowest and the highest place."""
-        most = MOST[self.name]
+        most = self.most or MOST[self.name]
         if self.factor:
             low, high = -math.log(most * self.value) / self.spread, math.log(most / self.value) / self.spread
         else:
@@ -89,22 +96,45 @@ def priors(own: StepCosts, served: ServedCosts | None, cases: Sequence[Case]) ->
 
     Costs: the shipped value, with its standard error, or with the standard deviation of that cost over all engines
     where this is larger: the standard error is that of a mean over published deployments, and one deployment differs
-    from the mean (an assumption). Factors: 1, with the error of the kernels that the runs are made of. Where files
-    were used before, their posterior.
+    from the mean (an assumption). Of an engine without a known cost: `unknown`. Factors: 1, with the error of the
+    kernels that the runs are made of. Where files were used before, their posterior.
     """
+    plan = cases[0].posed.resolved.plan
+    most = dict.fromkeys(FACTORS, STAND_IN) if plan.calibration and plan.calibration.widening else {}
     if served is not None:
-        return tuple(Parameter(name, getattr(served.costs, name), error) for name, error in served.errors.items())
-    found = [Parameter(name, getattr(own, name), max(own.spread[name], _between(name))) for name in MOST
-             if name in own.spread]  # fmt: skip
-    found += [Parameter(name, 1.0, spread) for name, spread in kernel_errors(cases).items()]
+        values = {name: getattr(served.costs, name) for name in served.errors}
+        most |= {name: max(MOST[name], 2.0 * values[name]) for name in ("step", "sequence") if name in values}
+        return tuple(Parameter(name, values[name], error, most.get(name)) for name, error in served.errors.items())
+    found = [Parameter(name, getattr(own, name), max(own.spread[name], pstdev(_known(name))))
+             for name in MOST if name in own.spread]  # fmt: skip
+    if not own.spread:
+        found = list(unknown(cases))
+    found += [Parameter(name, 1.0, spread, most.get(name)) for name, spread in kernel_errors(cases).items()]
     return tuple(each for each in found if each.spread > 0.0)
 
 
-def _between(name: str) -> float:
-    """Standard deviation of a cost over the engines and ranges of versions that are described."""
+def unknown(cases: Sequence[Case]) -> tuple[Parameter, ...]:
+    """What an engine of which no cost is known may add: nothing, give or take what its kernels take themselves.
+
+    To a step as much as a decode step of the runs in the mean, to a sequence as much as its part of one; to a request
+    what the other engines' front ends take. Assumptions.
+    """
+    steps, parts = [], []
+    for case in cases:
+        plan, load = case.posed.resolved.plan, case.posed.load.traffic
+        kernels = plan.kernels(Batch.decode(case.running, load.isl + load.osl / 2.0))
+        steps.append(float(time_step(kernels, plan.system, plan.calibration).expected))
+        parts.append(steps[-1] / case.running)
+    front = fmean(_known("request"))
+    sizes = {"step": fmean(steps), "sequence": fmean(parts)}
+    return (*(Parameter(name, 0.0, size, REACH * size) for name, size in sizes.items()),
+            Parameter("request", front, front))  # fmt: skip
+
+
+def _known(name: str) -> list[float]:
+    """A cost of the engines and ranges of versions that are described."""
     known = [load_engine(engine, since or None).costs for engine in engine_names() for since in step_ranges(engine)]
-    values: list[float] = [getattr(costs, name) for costs in known if name in costs.spread]
-    return pstdev(values)
+    return [getattr(costs, name) for costs in known if name in costs.spread]
 
 
 def kernel_errors(cases: Sequence[Case]) -> Mapping[str, float]:

@@ -221,6 +221,14 @@ class Block:
             self.places[node] = range(first, first + height)
             first += height
         self._orders: dict[Symbol, list[Symbol]] = {}
+        self._without: dict[frozenset[Any], frozenset[Symbol]] = {}
+
+    def without(self, inputs: Iterable[Any]) -> frozenset[Symbol]:
+        """The nodes that depend on none of these."""
+        asked = frozenset(inputs)
+        if asked not in self._without:
+            self._without[asked] = frozenset(node for node, scope in self.scopes.items() if not scope & asked)
+        return self._without[asked]
 
     def order(self, output: Symbol) -> list[Symbol]:
         """The nodes with rows that one is made of, operands first."""
@@ -263,6 +271,7 @@ class Column:
         self.operands: dict[Symbol, list[Cell | Symbol]] = before.operands if isinstance(before, Column) else {}
         self.known: frozenset[Any] = frozenset(inputs) | (before.known if isinstance(before, Column) else frozenset())
         self.cells: dict[Symbol, Cell] = {}
+        self._earlier = block.without(inputs) if self.before else frozenset[Symbol]()
         self.place = len(block.heads)
         block.heads.append(head)
 
@@ -295,7 +304,7 @@ class Column:
         if found is not None:
             return found
         block = self.block
-        if self.before is not None and not block.scopes[node] & self.inputs.keys():
+        if self.before is not None and node in self._earlier:
             return self.before._at(node)
         if node.op == "var":
             return self.inputs[node.arguments[0]]

@@ -7,12 +7,11 @@ tells instances apart is data.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
-from rooflinekit.model.graph.code import Loop, Printer
+from rooflinekit.model.graph.code import Function, Slot
 from rooflinekit.model.graph.symbol import Pool, Symbol
 from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.trace import Graph, ordered
@@ -44,38 +43,6 @@ RUNTIME = """const lattice = (axes, values) => (...places) => {
 """What printed functions call: interpolation in a table."""
 
 
-class _JavaScript(Printer):
-    operators: ClassVar[Mapping[str, str]] = {
-        "+": "{0} + {1}", "-": "{0} - {1}", "*": "{0} * {1}", "/": "{0} / {1}", "**": "{0} ** {1}",
-        "//": "Math.floor({0} / {1})", "max": "{0} > {1} ? {0} : {1}", "min": "{0} < {1} ? {0} : {1}",
-        "ceil": "Math.ceil({0})", "floor": "Math.floor({0})", "sqrt": "Math.sqrt({0})", "log2": "Math.log2({0})",
-        "log": "Math.log({0})", "exp": "Math.exp({0})", "neg": "-{0}", "abs": "Math.abs({0})", "<=": "{0} <= {1}",
-        "<": "{0} < {1}", ">": "{0} > {1}", ">=": "{0} >= {1}", "==": "{0} === {1}", "!=": "{0} !== {1}",
-        "&": "{0} && {1}", "|": "{0} || {1}", "~": "!{0}", "where": "{0} ? {1} : {2}", "lattice": "{0}({rest})",
-        "call": "{0}({rest})", "array": "[{0}, {rest}]",
-    }  # fmt: skip
-    repeated = ("max", "min")
-    numbers: ClassVar[Mapping[float, str]] = {math.inf: "Infinity", -math.inf: "(-Infinity)"}
-    assignment = "const {name} = {value};"
-
-    def boolean(self, value: bool) -> str:
-        return str(value).lower()
-
-    def loop(self, loop: Loop) -> list[str]:
-        starts = ", ".join(f"{name} = {value}" for name, value in zip(loop.names, loop.first, strict=True))
-        step = f"[{', '.join(loop.names)}] = [{', '.join(loop.following)}];"
-        ended = f"if ({loop.end}) break;"
-        return [
-            f"let {starts};",
-            f"for (let i = 0; i < {loop.rounds}; i++) {{",
-            *loop.before,
-            ended,
-            *loop.after,
-            step,
-            "}",
-        ]
-
-
 @dataclass(eq=False)
 class _Template:
     """A graph, where its numbers stand, and the numbers of all that differ from it in these alone."""
@@ -99,8 +66,6 @@ class Instance:
 
 
 Constant: TypeAlias = float | Table | Instance
-Slot: TypeAlias = tuple[Symbol | None, int]
-"""An argument of a node, or an output: where a constant stands."""
 
 
 @dataclass(frozen=True)
@@ -217,26 +182,6 @@ class Library:
         return tuple(structure), tuple(constants), slots
 
 
-class _Function(_JavaScript):
-    """A template as a function of k, its numbers that differ, and of its inputs."""
-
-    def __init__(self, template: _Template, texts: Mapping[Slot, str]) -> None:
-        super().__init__(template.graph)
-        self._texts = texts
-
-    def operand(self, node: Symbol | None, place: int) -> str:
-        """A number as it is written, or what stands for an argument of a node or for an output."""
-        output = node is None and list(self.graph.outputs.values())[place]
-        return self._texts.get((node, place)) or self.value(output if node is None else node.arguments[place])
-
-    def source(self, name: str) -> str:
-        """The function with its name."""
-        lines = self.lines()
-        results = ", ".join(self.operand(None, place) for place in range(len(self.graph.outputs)))
-        parameters = ", ".join(("k", *self.graph.inputs))
-        return "\n".join([f"function {name}({parameters}) {{", *lines, f"return [{results}];", "}"])
-
-
 class _Layout:
     """Numbers, tables and instances as they are written: in a function, or in the rows of what it is called with."""
 
@@ -259,7 +204,7 @@ class _Layout:
                 written = f"k[{place}]" if place is not None else str(self._number(column[0]))
                 texts[slot] = written if kind is None else f"{kind}[{written}]"
         rows = [[self._number(entry) for entry in row] for row in zip(*varying, strict=True)]
-        return _Function(template, texts).source(name), rows or [[] for _ in template.instances]
+        return Function(template.graph, texts).source(name), rows or [[] for _ in template.instances]
 
     def _number(self, entry: Constant) -> float | str:
         """A number as JSON has it; a table or an instance by its place."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -52,12 +52,13 @@ def trace(
     return Graph(tuple(names), dict(flat(function(**given))))
 
 
-def reachable(outputs: Iterable[Any]) -> list[Symbol]:
-    """All nodes that some are made of, operands first."""
+def reachable(outputs: Iterable[Any], ends: Collection[Symbol] = ()) -> list[Symbol]:
+    """All nodes that some are made of, operands first; what `ends` are made of is left out."""
     left = [output for output in outputs if isinstance(output, Symbol)]
     found = set(left)
     while left:
-        for operand in left.pop().operands:
+        node = left.pop()
+        for operand in () if node in ends else node.operands:
             if operand not in found:
                 found.add(operand)
                 left.append(operand)

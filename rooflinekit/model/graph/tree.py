@@ -17,6 +17,7 @@ from rooflinekit.model.graph.symbol import OPERATORS, Quantity, Symbol
 
 _COUNTED = "counted from the model's shapes"
 _LONGEST = 40  # operators of a formula beyond which it is a routine, and only its result is shown
+_ENDLESS, _CUT = 10_000, "endless"  # letters of a formula that nobody reads, and what stands in its place
 _SUM, _PRODUCT, _ATOM = 1, 2, 4  # how tightly a text binds
 _EQUAL = 1e-300
 _LOST = 1e-15  # of its terms: what a difference of nearly equal numbers loses
@@ -139,7 +140,7 @@ class _Lines:
                 source = given if quantity.source else children[0].source
                 same = replace(children[0], symbol=quantity.symbol, title=quantity.meaning, source=source)
                 return replace(same, unit=quantity.unit or same.unit)
-            if children and formula.operators - text.count(" + ") <= _LONGEST:
+            if children and _CUT not in text and formula.operators - text.count(" + ") <= _LONGEST:
                 source = given if quantity.source else None
                 return Node(quantity.symbol, quantity.meaning, value, quantity.unit, text, children, source)
         if text and not _NAME.search(text):
@@ -193,11 +194,24 @@ class _Formula:
         self.children: dict[Symbol, Node] = {}
         self.operators = 0
         self._lines = lines
+        self._parts: dict[Symbol, tuple[_Part, int]] = {}
 
     def part(self, node: Any) -> _Part:
-        """The text of a node, down to the next named ones."""
+        """The text of a node, down to the next named ones; what stands in several places is worked out once."""
         if not isinstance(node, Symbol):
             return _constant(float(node))
+        if node in self._parts:
+            part, operators = self._parts[node]
+            self.operators += operators
+            return part
+        before = self.operators
+        part = self._new_part(node)
+        if len(part.text) > _ENDLESS:
+            part = _Part(_CUT)
+        self._parts[node] = part, self.operators - before
+        return part
+
+    def _new_part(self, node: Symbol) -> _Part:
         if node.op == "number":
             return _constant(float(node.arguments[0]))
         if node.op in ("var", "fact", "named") or _opaque(node):

@@ -66,7 +66,7 @@ _QUEUE = "queue", "waiting for prompts ahead and for a slot", "s"
 _RHO = "rho", "share of the time that goes to prompts"
 _RUNNING = "E", "requests in the engine: rate x stay (Little's law)"
 
-_SETTLED = 1e-13  # relative: neighbours of the root agree
+_SETTLED = 1e-13  # relative: neighbours of the root agree, and a wait that is less is none
 _FULL = 1.0 - 1e-6  # load at which a wait is taken at most: it grows as 1/(1 − load), without end towards 1
 _NOTHING = 1e-12  # stands for none where something is divided by: a decode pool has no prompts
 
@@ -178,13 +178,15 @@ def open_loop(
 class OpenLoop:
     """Open loops of one traffic on one deployment; what is the same at every rate is worked out once.
 
-    room: places; most: requests that share steps in a full engine; knee: the rate that cannot be exceeded.
+    room: places; most: requests that share steps in a full engine; knee: the rate that cannot be exceeded; fastest:
+    the same where every step takes its datasheet bound, so that fewer requests share it.
     """
 
     flow: _Flow
     room: Numeric
     most: Numeric
     knee: Numeric
+    fastest: OpenLoop | None = None
 
     @classmethod
     def of(cls, predictor: Predictor, traffic: Traffic, known: Times | None = None, find: Find = root) -> OpenLoop:
@@ -193,15 +195,18 @@ class OpenLoop:
         if fails(room >= 1.0):
             raise no_room(predictor, traffic)
         flow = _Flow.of(predictor, traffic, known, find)
-        most = flow.full(room)
-        return cls(flow, room, most, flow.knee(most, room))
+        most, fastest = flow.full(room), None
+        if predictor.plan.calibration is not None:
+            fast = flow.at_bound()
+            fastest = cls(fast, room, most, fast.knee(most, room))
+        return cls(flow, room, most, flow.knee(most, room), fastest)
 
     def at(self, rate: Numeric) -> Loaded:
         """What users feel at a rate [1/s]."""
-        flow = self.flow
+        flow, fastest = self.flow, None if self.fastest is None else self.fastest.at(rate)
         return choose(
             rate < self.knee,
-            lambda: flow.steady(flow.sharing(self.most, rate=rate), rate, self.room, self.knee),
+            lambda: flow.steady(flow.sharing(self.most, rate=rate), rate, self.room, self.knee, fastest),
             lambda: _endless(flow.closed(self.most, self.room, self.room), rate, self.knee),
         )
 
@@ -247,6 +252,13 @@ class _Flow:
             return found
 
         return cls(predictor, traffic, known or worked_out, known, find, in_step)
+
+    def at_bound(self) -> _Flow:
+        """The same where every step takes its datasheet bound."""
+        plan = replace(self.predictor.plan, calibration=None)
+        known = self.known and (lambda sharing: self.times(sharing).at_bound())
+        fastest = replace(self.predictor, plan=plan)
+        return _Flow(fastest, self.traffic, lambda sharing: self.times(sharing).at_bound(), known, self.find)
 
     @property
     def _mixes(self) -> bool:
@@ -317,7 +329,9 @@ class _Flow:
         longest = self._crowded(most, minimum(users, room)).time
         stay = self.stay(sharing, users, False)
         turn = stay.exposed / (stay.turning.arriving * maximum(self._after, 1.0))
-        behind = maximum((users - 1.0) * turn - stay.times.request - stay.time, 0.0)
+        cycle = stay.times.request + stay.time
+        behind = (users - 1.0) * turn - cycle
+        behind = where(behind > _SETTLED * cycle, behind, 0.0)
         behind = named(behind, "behind", "the queue that a closed loop has where prompts fill the steps", "s")
         return self._closed(self._waiting(stay, stay.ahead + behind, longest + stay.late), sharing, users, room)
 
@@ -365,25 +379,29 @@ class _Flow:
         slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
         return self._loaded(stay, sharing, rate, rate, time, slot, burst + held, together, whole)
 
-    def steady(self, sharing: Numeric, rate: Numeric, room: Numeric, knee: Numeric) -> Loaded:
+    def steady(
+        self, sharing: Numeric, rate: Numeric, room: Numeric, knee: Numeric, fastest: Loaded | None = None
+    ) -> Loaded:
         """An open loop below its knee."""
         stay = self.stay(sharing, math.inf, False, rate)
         stay = self._waiting(stay, stay.ahead, room / maximum(rate, _NOTHING))
         slot = _slot_wait(rate / knee, room, stay.time, self.traffic)
         slot = named(slot, "slot", "for a slot (Sakasegawa 1977)", "s")
-        return self._loaded(stay, sharing, rate, knee, stay.time, slot, 0.0, 0.0 * rate)
+        return self._loaded(stay, sharing, rate, knee, stay.time, slot, 0.0, 0.0 * rate, fastest=fastest)
 
     def _loaded(  # noqa: PLR0913, PLR0917 - what both loops have
         self, stay: _Stay, sharing: Numeric, rate: Numeric, knee: Numeric, time: Numeric, slot: Numeric,
-        held: Numeric, together: Numeric, whole: Numeric = 0.0,
+        held: Numeric, together: Numeric, whole: Numeric = 0.0, fastest: Loaded | None = None,
     ) -> Loaded:  # fmt: skip
         queue = named(stay.ahead + held + slot, *_QUEUE)
         request, ends = stay.times.request, self.predictor.plan.load_ends
         e2e = named(request + time + slot, *_E2E)
-        ttft = stay.first.later(request + stay.late + queue).named(*_TTFT)
+        ttft, tpot = stay.first.later(request + stay.late + queue).named(*_TTFT), stay.tpot
+        if fastest is not None:
+            ttft, tpot = replace(ttft, bound=fastest.ttft.bound), replace(tpot, bound=fastest.tpot.bound)
         return Loaded(
             ttft=ends.moved(ttft, ends.ttft, slot / e2e),
-            tpot=ends.moved(stay.tpot, ends.tpot, slot / e2e),
+            tpot=ends.moved(tpot, ends.tpot, slot / e2e),
             e2e=e2e,
             running=named(rate * time, *_RUNNING),
             sharing=sharing,

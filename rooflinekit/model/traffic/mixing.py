@@ -128,6 +128,12 @@ class Shared:
     mixes: bool
     turning: Rotation | None = None
 
+    def at_bound(self) -> Shared:
+        """The same at the datasheet's rates, without a front end."""
+        parts = (self.step, self.share, self.alone, self.own)
+        step, share, alone, own = (Time(*(each.bound,) * len(ENDS)) for each in parts)
+        return Shared(step, share, alone, own, 0.0, self.mixes, self.turning)
+
 
 def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math.inf) -> Numeric:
     """Sequences that run at once: as many as the cache holds at their mean length, and as the engine allows.

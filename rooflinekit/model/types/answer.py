@@ -29,19 +29,25 @@ def plain(value: Any) -> Any:
     return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def plain_fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass as such values."""
-    return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+def plain_fields(value: Any, *properties: str) -> dict[str, Any]:
+    """The fields of a dataclass, and these properties, as such values."""
+    return {name: plain(getattr(value, name)) for name in (*(each.name for each in fields(value)), *properties)}
 
 
-class Answer:
-    """A result that a user gets back; a notebook shows it as HTML."""
+class Plain:
+    """A dataclass that programs read: an answer, or a part of one."""
 
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values, ready for JSON."""
         return plain_fields(self)
+
+
+class Answer(Plain):
+    """A result that a user gets back; a notebook shows it as HTML."""
+
+    __slots__ = ()
 
     def _repr_html_(self) -> str:
         """Ask the package, which knows the report; no module down here imports it."""

@@ -21,7 +21,7 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.derivation import quantity
-from rooflinekit.report.document import images_in, tokens_in
+from rooflinekit.report.document import asked, images_in
 from rooflinekit.report.page.offers import Asked, Offers, roofs
 from rooflinekit.report.page.program import Written
 from rooflinekit.report.page.render import card, heading, paragraphs, table
@@ -55,9 +55,7 @@ class Deployed:
     @property
     def named(self) -> str:
         """What runs where, and what was asked of it."""
-        inputs = self.answer.inputs
-        load = self.answer.load.arrivals if self.answer.load else f"batch {inputs['batch']}"
-        return f"{title(self.answer)}, {load}, {tokens_in(inputs)}, {inputs['osl']} out"
+        return f"{title(self.answer)}, {asked(self.answer)}"
 
     @property
     def work(self) -> Workload:

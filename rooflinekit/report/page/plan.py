@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from rooflinekit.decision.planning.demand import decoding, thinned_cv
-from rooflinekit.report.page.render import card, paragraphs, table
+from rooflinekit.report.page.render import card, figure, paragraphs, table
 
 _METRICS = (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2el_ms", "whole request"))
 _LEFT = ("max_model_len", "model", "gpu")  # the first changes no time, and sliders cannot express it
@@ -99,10 +99,8 @@ def plan_cards(plan: Mapping[str, Any]) -> str:
     refused = f"<details><summary>What cannot serve the traffic</summary>{losses}</details>"
     costs = card("Candidates", '<div class="chart" id="plan-cost"></div>' + table(head, rows) + refused, "plan")
     latency = card("Latencies of the answer at its peak", '<div class="chart" id="plan-spread"></div>', short=True)
-    boxes = "".join(
-        _front(name, heading)
-        for name, heading in (("plan-speed", "Tokens/s each GPU"), ("plan-price", "USD a million tokens"))
-    )
+    charts = {"plan-speed": "Tokens/s each GPU", "plan-price": "USD a million tokens"}
+    boxes = "".join(figure(name, heading, key=True) for name, heading in charts.items())
     fronts = card("What cannot be improved in one respect alone", f'<div class="two">{boxes}</div>')
     hours = ""
     if made := plan.get("over_time"):
@@ -119,11 +117,6 @@ def _least(probability: Mapping[str, float | None]) -> str | None:
 
 def _money(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.3g}")
-
-
-def _front(name: str, heading: str) -> str:
-    inside = f'<ul class="key" id="{name}-key"></ul><div class="chart" id="{name}"></div>'
-    return f'<div class="figure"><h3>{heading}</h3>{inside}</div>'
 
 
 def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:

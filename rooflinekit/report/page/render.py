@@ -63,6 +63,12 @@ def heading(text: str) -> str:
     return f"<h1>{escape(text)}</h1>"
 
 
+def figure(name: str, heading: str, key: bool = False) -> str:
+    """A place for a chart under its heading; with `key`, one for what its colours mean."""
+    keys = f'<ul class="key" id="{name}-key"></ul>' if key else ""
+    return f'<div class="figure"><h3>{heading}</h3>{keys}<div class="chart" id="{name}"></div></div>'
+
+
 def card(title: str, body: str, name: str = "", short: bool = False, of: str = "") -> str:
     """A section with a heading; `body` is markup. A short one is not split between printed pages.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from rooflinekit.report.page.render import card, paragraphs
+from rooflinekit.report.page.render import card, figure, paragraphs
 from rooflinekit.simulation.outcome import Outcome
 
 _BINS = 400  # of a timeline: more cannot be told apart on a screen
@@ -24,12 +24,8 @@ def simulation_card(outcome: Outcome, of: str) -> str:
         *outcome.warnings,
     ]
     charts = (("sim-spread", "Percentiles"), ("sim-line", "Requests over time"), ("sim-kv", "Cache in use"))
-    boxes = "".join(_figure(name, heading) for name, heading in charts)
+    boxes = "".join(figure(name, heading) for name, heading in charts)
     return card("Simulated, request by request", paragraphs(words, "facts") + boxes, "simulation", of=of)
-
-
-def _figure(name: str, heading: str) -> str:
-    return f'<div class="figure"><h3>{heading}</h3><div class="chart" id="{name}"></div></div>'
 
 
 def simulation_data(outcome: Outcome) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rooflinekit.estimation.results import Estimate
-from rooflinekit.model.types.units import format_bytes, format_time
-from rooflinekit.report.document import images_in
+from rooflinekit.model.types.units import format_bytes
+from rooflinekit.report.document import images_in, machine, ms, three
 
 SENTENCES = {
     "speed": "{tpot} a token: {user} tokens/s for each user, {gpu} for each GPU.",
@@ -37,9 +37,7 @@ SENTENCES = {
 def title(answer: Estimate) -> str:
     """What runs where."""
     inputs = answer.inputs
-    split = " ".join(f"{key}{inputs[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if inputs[key] > 1)
-    machine = f"{inputs['gpus']} x {answer.gpu} ({split})" if inputs["gpus"] > 1 else answer.gpu
-    return f"{answer.model} on {machine}, {answer.engine}"
+    return f"{answer.model} on {machine(answer.gpu, inputs['gpus'], inputs)}, {answer.engine}"
 
 
 def answer_sentence(answer: Estimate) -> str:
@@ -59,21 +57,12 @@ def decode_sentence(answer: Estimate) -> str:
 
 
 def _speed(answer: Estimate, gpu: float) -> str:
-    each = format_number(answer.output_tok_s_per_user)
-    return _said("speed", tpot=_time(answer, "tpot_ms"), user=each, gpu=format_number(gpu))
+    each = three(answer.output_tok_s_per_user)
+    return _said("speed", tpot=_time(answer, "tpot_ms"), user=each, gpu=three(gpu))
 
 
 def _said(name: str, **values: Any) -> str:
     return SENTENCES[name].format(**values)
-
-
-def format_number(value: float) -> str:
-    """Three digits, or a whole number with commas.
-
-    >>> format_number(2097.4), format_number(12.345)
-    ('2,097', '12.3')
-    """
-    return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"
 
 
 def facts(answer: Estimate) -> list[str]:
@@ -83,7 +72,7 @@ def facts(answer: Estimate) -> list[str]:
     cached = _said("cached", **inputs) if inputs["cached"] else ""
     load = answer.load.arrivals if answer.load else f"batch {inputs['batch']}"
     share = f"{100.0 * memory.total_bytes / memory.capacity_bytes:.0f}"
-    ends = {name: format_time(answer.bound[f"{name}_ms"] / 1e3) for name in ("ttft", "tpot")}
+    ends = {name: ms(answer.bound[f"{name}_ms"]) for name in ("ttft", "tpot")}
     level = _said("bound" if answer.calibration is None else "expected", evidence=answer.evidence, **ends)
     total, capacity = format_bytes(memory.total_bytes), format_bytes(memory.capacity_bytes)
     room = _said("slots" if answer.load else "room", most=memory.max_batch)
@@ -103,10 +92,10 @@ def filled_notes(answer: Estimate, batch: int, longest: int) -> list[str]:
 
 
 def _time(answer: Estimate, key: str) -> str:
-    value = format_time(getattr(answer, key) / 1e3)
+    value = ms(getattr(answer, key))
     ends = (answer.interval or {}).get(key)
     if ends is None:
         return value
-    low, high = (format_time(end / 1e3) for end in ends)
+    low, high = map(ms, ends)
     number, unit = low.split(" ")
     return f"{value} ({number if high.endswith(f' {unit}') else low} to {high})"
