@@ -246,9 +246,9 @@ def test_a_native_deepseek_config_is_no_hugging_face_config():
     assert "inter_dim" in refused(native)
 
 
-def test_deepseek_v4_has_no_latent_and_is_refused_by_its_keys():
-    message = refused(LLAMA, ArchitectureError, model_type="deepseek_v4", compress_ratios=[0, 4], o_lora_rank=64)
-    assert "compress_ratios" in message and "deepseek_v3" in message
+def test_deepseek_v4_has_no_latent_and_needs_the_sizes_of_its_compressed_attention():
+    message = refused(LLAMA, SpecError, model_type="deepseek_v4", head_dim=64, compress_ratios=[0, 4])
+    assert "q_lora_rank is missing" in message
 
 
 def test_deepseek_latent_ignores_its_key_value_heads():
