@@ -183,6 +183,11 @@ class TestNumbers:
         best = levers.moves[0]
         dot = artist(rk.plot(levers, "moves"), f"move {best.move}")
         assert dot.get_xdata()[0] == best.ratio["cost"]
+        for move in levers.moves:
+            if move.possible and abs((move.ratio["cost"] or 1.0) - 1.0) > 0.01:
+                mark = artist(rk.plot(levers, "moves"), f"move {move.move}")
+                assert (mark.get_markerfacecolor() == mark.get_color()) is not levers.weaker(move)
+        assert any(map(levers.weaker, levers.moves))
 
     def test_intensities_are_the_steps(self, several):
         y = artist(rk.plot(several, "intensity"), "line context 2,048").get_ydata()

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from rooflinekit.decision.sensitivity.levers import NO_CHANGE, Levers, MoveResult
 from rooflinekit.model.types.units import format_bytes
 from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine, ms, origin, tokens_in
-from rooflinekit.specs.calibration.evidence import EVIDENCE
 
 _NAMES = {
     "bandwidth": "memory bandwidth",
@@ -33,8 +32,8 @@ def document(found: Levers) -> Document:
     possible = [move for move in found.moves if move.possible and move.reason != NO_CHANGE]
     idle = [move.move for move in found.moves if move.reason == NO_CHANGE]
     same = [f"{NO_CHANGE}: {', '.join(idle)}"] if idle else []
-    strong = [move for move in possible if not _weaker(move, found)]
-    weak = [move for move in possible if _weaker(move, found)]
+    strong = [move for move in possible if not found.weaker(move)]
+    weak = [move for move in possible if found.weaker(move)]
     refused = (f"not possible: {move.move}: {move.reason}" for move in found.moves if not move.possible)
     return [
         Section(f"levers of {found.model} on {machine(found.gpu, now.gpus, i)}, {found.engine}", [Words(
@@ -53,10 +52,6 @@ def document(found: Levers) -> Document:
         Section("", [Items(*refused, *same, *_notes(found, possible))]),
         footer(origin(found.calibration, found.evidence), found.warnings, found.version),
     ]  # fmt: skip
-
-
-def _weaker(move: MoveResult, found: Levers) -> bool:
-    return EVIDENCE.index(move.evidence or found.evidence) > EVIDENCE.index(found.evidence)
 
 
 def _slopes(found: Levers) -> list[list[str]]:

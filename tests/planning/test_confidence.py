@@ -159,6 +159,13 @@ def test_what_is_not_measured_stands_apart_and_says_when_it_would_win(compared: 
     assert {"probability", "probability p95 TTFT <= 1 s", "binding"} <= set(frame.columns)
 
 
+def test_an_accelerator_whose_kernels_are_measured_in_one_split_is_no_stand_in() -> None:
+    """Collectives of L40S are not measured, so that larger splits stand apart; one GPU alone is."""
+    answer = rk.plan(MODEL, ["h100-sxm", "l40s"], SLO, **QUICK | {"tp": [1, 4]}, rate=20, confirm=0)
+    assert {each.evidence for each in answer.candidates if each.gpu == "l40s"} == {"measured", "stand-in"}
+    assert answer.stand_ins == ()
+
+
 def test_the_objective_at_risk_and_the_evidence_stay_at_80_columns() -> None:
     done = CliRunner().invoke(app, [
         "plan", MODEL, "--gpu", "h100-sxm,a100-sxm-80gb,mi300x", "--rate", "400", "--isl", "1000", "--osl", "150",

@@ -721,10 +721,10 @@ def _stand_ins(question: PlanQuestion, order: list[Ranked]) -> list[str]:
     price = question.tariff.per_hour(best.option)
     if best.evidence != EVIDENCE[0]:
         return []
-    seen: set[tuple[str, ...]] = set()
+    seen = {entry.option.names for entry in order if entry.evidence == EVIDENCE[0]}
     for entry in order:
         option = entry.option
-        if entry.evidence == EVIDENCE[0] or option.names in seen or option.kind != "aggregated":
+        if option.names in seen or option.kind != "aggregated":
             continue
         seen.add(option.names)
         (part,) = option.parts
@@ -735,7 +735,8 @@ def _stand_ins(question: PlanQuestion, order: list[Ranked]) -> list[str]:
             most = math.ceil(best.option.gpus / part.replica.gpus) - 1 - part.spare
         name = f"{part.replica.gpu} ({entry.evidence})"
         if most < 1:
-            said.append(f"{name} cannot win: not one replica costs less than the plan")
+            takes = "takes fewer GPUs" if price is None or each is None else "costs less"
+            said.append(f"{name} cannot win: not one replica {takes} than the plan")
             continue
         fewer = Option("aggregated", (replace(part, working=most),))
         feels = fewer.feels(question.demand)

@@ -250,6 +250,10 @@ class Levers(DeploymentAnswer):
     moves: tuple[MoveResult, ...]  #: possible ones, best first, and then the others
     warnings: tuple[str, ...]
 
+    def weaker(self, move: MoveResult) -> bool:
+        """Whether its times rest on weaker evidence than the present ones."""
+        return _weaker(move, self.evidence)
+
     def to_rows(self) -> list[dict[str, Any]]:
         """The moves, one flat row each."""
         return [move.to_row() for move in self.moves]
@@ -380,8 +384,11 @@ def rank(move: MoveResult, by: str, present: str) -> tuple[int, float]:
     ratio = move.ratio.get(by)
     if not move.possible or ratio is None or move.reason:
         return 4 if not move.possible else 3 if move.reason else 2, 0.0
-    weaker = EVIDENCE.index(move.evidence or present) > EVIDENCE.index(present)
-    return int(weaker), -ratio if by == "throughput" else ratio
+    return int(_weaker(move, present)), -ratio if by == "throughput" else ratio
+
+
+def _weaker(move: MoveResult, present: str) -> bool:
+    return EVIDENCE.index(move.evidence or present) > EVIDENCE.index(present)
 
 
 @keywords(LeverOptions)

@@ -55,17 +55,27 @@ def place(axes: Axes, labels: Sequence[Label]) -> None:
     points = [axes.transData.transform((label.x, label.y)) for label in labels]
     boxes = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in points]
     boxes += _marks(axes)
-    boxes += [text.get_window_extent(renderer) for text in axes.texts]
     lines = [Bbox.from_bounds(x - 1, y - 1, 2, 2) for x, y in _along_lines(axes)]
+    written = [text.get_window_extent(renderer) for text in axes.texts]
+    boxes += written
     for label in labels:
         for crossed, (dx, dy) in product((lines, []), _AROUND):
             note = _note(axes, label, dx, dy)
             note.update_positions(renderer)
             box = Text.get_window_extent(note, renderer).padded(1.5)  # of the words without the line that leads to them
-            if _within(box, inside) and not any(box.overlaps(other) for other in chain(boxes, crossed)):
-                boxes.append(box)
+            lead = _lead(axes, label, box) if abs(dx) + abs(dy) > _FAR else []
+            clear = not any(box.overlaps(other) for other in chain(boxes, crossed))
+            if clear and _within(box, inside) and not any(own.overlaps(words) for own, words in product(lead, written)):
+                boxes += [box, *lead]
+                written.append(box)
                 break
             note.remove()
+
+
+def _lead(axes: Axes, label: Label, box: Bbox) -> list[Bbox]:
+    """Places on the line from a label's point to its words."""
+    (x0, y0), (x1, y1) = axes.transData.transform((label.x, label.y)), ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)
+    return [Bbox.from_bounds(x0 + share * (x1 - x0) - 1, y0 + share * (y1 - y0) - 1, 2, 2) for share in _SHARES[1:]]
 
 
 def _settle(figure: Figure) -> None:

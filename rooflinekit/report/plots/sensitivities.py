@@ -37,29 +37,34 @@ def elasticities(levers: Levers, theme: Theme) -> Picture:
 
 
 def moves(levers: Levers, theme: Theme) -> Picture:
-    """What each possible move makes of the metric that ranks them, as a factor, the best on top."""
+    """What each possible move makes of the metric that ranks them, as a factor, the best on top.
+
+    Those on weaker evidence than the present stand below the others, hollow.
+    """
     metric, lower = levers.by, levers.by in _LOWER
-    ratios = {move.move: move.ratio[metric] or 1.0 for move in levers.moves if move.possible and move.ratio.get(metric)}
-    ranked = sorted(ratios.items(), key=lambda move: move[1] if lower else -move[1])
-    tried = [(name, ratio) for name, ratio in ranked if abs(ratio - 1.0) >= _SEEN] or ranked
+    ranked = [(move, move.ratio[metric] or 1.0) for move in levers.moves if move.possible and move.ratio.get(metric)]
+    tried = [(move, ratio) for move, ratio in ranked if abs(ratio - 1.0) >= _SEEN] or ranked
+    weak = [move for move, _ in tried if levers.weaker(move)]
     frame = headed(f"Moves by what they make of the {_NAMES[metric]}", levers, theme)
     figure, (axes,) = frame.panels(7.2, 1.3 + 0.19 * len(tried))
-    for place, (name, ratio) in enumerate(tried):
-        color = theme.accent if (ratio < 1.0) is lower else theme.soft
-        axes.plot([1.0, ratio], [place, place], color=color, lw=1.4)
-        axes.plot([ratio], [place], ls="", marker="o", ms=5.5, color=color, gid=f"move {name}")
+    for place, (move, ratio) in enumerate(tried):
+        color, hollow = theme.accent if (ratio < 1.0) is lower else theme.soft, levers.weaker(move)
+        axes.plot([1.0, ratio], [place, place], color=color, lw=1.4, ls=":" if hollow else "-")
+        axes.plot([ratio], [place], ls="", marker="o", ms=5.5, color=color, gid=f"move {move.move}",
+                  markerfacecolor=theme.paper if hollow else color)  # fmt: skip
         axes.annotate(_percent(ratio - 1.0), (ratio, place), (-6 if ratio < 1.0 else 6, 0), va="center", fontsize=6.5,
                       textcoords="offset points", ha="right" if ratio < 1.0 else "left", color=theme.soft)  # fmt: skip
     axes.set_xscale("log")
     axes.axvline(1.0, color=theme.soft, lw=0.8)
-    label_ticks(axes.yaxis, [name for name, _ in tried])
+    label_ticks(axes.yaxis, [move.move for move, _ in tried])
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.grid(False, axis="y")
     decades(axes.xaxis, lambda value: f"{value:g} ×")
-    axes.set_xlabel(f"{_NAMES[metric]} over that of the present deployment; green: better")
-    best = f"{tried[0][0]} ({_percent(tried[0][1] - 1.0)})" if tried else "none"
-    words = f"{len(ratios)} moves for {levers.model} on {levers.gpu} by {_NAMES[metric]}; first: {best}."
+    rings = "; hollow: on weaker evidence" if weak else ""
+    axes.set_xlabel(f"{_NAMES[metric]} over that of the present deployment; green: better{rings}")
+    best = f"{tried[0][0].move} ({_percent(tried[0][1] - 1.0)})" if tried else "none"
+    words = f"{len(ranked)} moves for {levers.model} on {levers.gpu} by {_NAMES[metric]}; first: {best}."
     return Picture("moves", frame.title, words, figure, theme)
 
 
