@@ -326,8 +326,13 @@ def required_bandwidth(
 def fewest_gpus(
     model: str | PathLike[str], gpus: str | Sequence[str], slo: str | None = None, **scenario: Any
 ) -> PlanAnswer:
-    """The plan of fewest accelerators, whatever they cost; arguments and answer as of `plan`."""
-    return plan(model, gpus, slo, **scenario, by="gpus")
+    """The plan of fewest accelerators, whatever they cost; arguments, answer and errors as of `plan`.
+
+    Raises InputError for a `by` that asks for something else.
+    """
+    if scenario.get("by") not in (None, "gpus"):
+        raise InputError(f"by {scenario['by']!r} has no part in the fewest GPUs; leave it out")
+    return plan(model, gpus, slo, **scenario | {"by": "gpus"})
 
 
 @dataclass(frozen=True)
