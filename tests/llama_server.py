@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import signal
 
-from xllamacpp import CommonParams, Server  # type: ignore[import-not-found]
-
 _NUMBERS = ("port", "parallel", "ctx-size", "threads", "cache-ram")
 
 
 def main() -> None:
     """Serve until a signal ends it."""
+    from xllamacpp import CommonParams, Server  # type: ignore[import-not-found]  # not installed everywhere
+
     parser = argparse.ArgumentParser()
     parser.add_argument("--model")
     parser.add_argument("--host")
