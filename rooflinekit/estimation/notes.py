@@ -45,6 +45,8 @@ def format_notes(plan: Plan) -> list[str]:
     untuned = plan.calibration.untuned
     if any(kernel.variant == LORA for kernel in kernels):
         notes.append("LoRA's launches take the time of plain products, an assumption that nobody measured here")
+    if any(layer.carried > 1 for layer in plan.model.layers):
+        notes.append("mixing several residual vectors takes one pass each, an assumption that nobody measured here")
     strangers = [k for k in kernels if k.variant != LORA and not plan.calibration.measured(k)]
     keys = dict.fromkeys((k.family, k.dtype.value) for k in strangers if f"{k.family}/{k.dtype.value}" in untuned)
     notes += [

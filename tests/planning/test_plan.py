@@ -279,7 +279,7 @@ def test_without_a_price_accelerators_count() -> None:
     assert any("no price is known for l40s" in warning for warning in answer.warnings)
     fewest = rk.fewest_gpus(MODEL, GPUS, SLO, **QUICK, rate=40)
     assert fewest.best.gpus == min(candidate.gpus for candidate in _plan().candidates)
-    assert rk.fewest_gpus(MODEL, GPUS, SLO, **QUICK, rate=40, by="gpus", confirm=0).best.gpus == fewest.best.gpus
+    assert rk.fewest_gpus(MODEL, GPUS, SLO, **QUICK, rate=40, by="gpus").best.gpus == fewest.best.gpus
     with pytest.raises(rk.InputError, match="by 'cost' has no part in the fewest GPUs"):
         rk.fewest_gpus(MODEL, GPUS, SLO, **QUICK, rate=40, by="cost")
 

@@ -212,7 +212,10 @@ class Operating:
 
 @dataclass(frozen=True, slots=True)
 class MoveResult:
-    """One change and what it gives; `ratio` is each metric over that of the present deployment."""
+    """One change and what it gives.
+
+    ratio: ttft, tpot, throughput (of one accelerator), cost and energy (of an output token) over those at present.
+    """
 
     move: str
     option: str
@@ -220,9 +223,7 @@ class MoveResult:
     possible: bool
     reason: str  #: why it is not possible, or not ranked
     answer: Operating | None = None
-    ratio: dict[str, float | None] = field(
-        default_factory=dict
-    )  #: ttft, tpot, throughput (of one accelerator), cost, energy (of an output token)
+    ratio: dict[str, float | None] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  #: what a user should hear about it that is not true of the present deployment
     evidence: str | None = None  #: what its times rest on
 

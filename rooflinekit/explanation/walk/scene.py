@@ -15,7 +15,7 @@ from typing import Any
 from rooflinekit.explanation.walk.letters import Lettered, ceiling, substitute, written
 from rooflinekit.explanation.walk.prompts import PhaseName, Prompts
 from rooflinekit.explanation.walk.result import Stop, Symbol, Tensor, Work
-from rooflinekit.model.kernels.attention import IndexScores, LatentUpProjection
+from rooflinekit.model.kernels.attention import ChosenCore, IndexScores, LatentUpProjection
 from rooflinekit.model.kernels.elementwise import Elementwise, Embedding
 from rooflinekit.model.kernels.gemm import Linear
 from rooflinekit.model.kernels.operation import Step
@@ -39,7 +39,7 @@ _KINDS = {"mha": "one for each query head", "mqa": "one for all query heads", "g
 _SAME = {"v_head_dim": "head_dim", "embedding_dim": "hidden"}  # equal in most models, and then one letter
 _HELD = {
     Linear: ("W", "bias"), LatentUpProjection: ("W",), Embedding: ("table",), Elementwise: ("scale",),
-    ShortConvolution: ("taps", "bias"), StateUpdate: ("parameters",),
+    ShortConvolution: ("taps", "bias"), StateUpdate: ("parameters",), ChosenCore: ("sinks",),
 }  # fmt: skip
 
 
