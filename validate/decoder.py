@@ -213,11 +213,13 @@ def refuse_unsupported(model: Model) -> None:
     mixers = {layer.mixer for layer in model.layers if layer.mixer is not None}
     if not model.position_rows and all(isinstance(mixer, Attention) and not mixer.rotary for mixer in mixers):
         raise ArchitectureError(f"{model.name}: ALiBi is predicted but not run")  # else no token knew where it stands
+    if any(layer.carried > 1 for layer in model.layers):
+        raise ArchitectureError(f"{model.name}: several residual vectors are predicted but not run")
     for mixer in mixers:
         match mixer:
             case Attention(sinks=True):
                 raise ArchitectureError(f"{model.name}: attention sinks are predicted but not run")
-            case LatentAttention(indexer=indexer) if indexer is not None:
+            case Attention(indexer=indexer) | LatentAttention(indexer=indexer) if indexer is not None:
                 raise ArchitectureError(f"{model.name}: sparse attention with an indexer is predicted but not run")
             case Attention() | LatentAttention():
                 continue
