@@ -24,6 +24,13 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`&{{
 
 
 class TestContent:
+    def test_a_model_of_many_kinds_of_layers_leaves_its_walk_out_and_says_so(self, tmp_path: Path) -> None:
+        made = rk.write_report(tmp_path / "page.html", "kimi-k3", "b300-sxm", tp=8, models=[], gpus=[])
+        assert made.bytes <= LIMIT_BYTES
+        page = made.path.read_text(encoding="utf-8")
+        assert "The walk through the shapes is left out: with it the page would have" in page
+        assert "rooflinekit shapes kimi-k3 --gpu b300-sxm" in page
+
     def test_a_deployment_is_complete(self, tmp_path: Path) -> None:
         page = page_of(tmp_path, "llama-3-8b", batch=16, isl=1000)
         answer = rk.estimate("llama-3-8b", batch=16, isl=1000)

@@ -253,15 +253,17 @@ def _node(node: Node, depth: int, shown: set[int]) -> str:
     return f"<details><summary>{head}</summary><div class=below>{lines}{source}{inside}</div></details>"
 
 
-def walked(deployed: Deployed) -> tuple[str, str]:
+def walked(deployed: Deployed, left_out: str = "") -> tuple[str, str]:
     """The step-through page of shapes, and the card it stands in, which says why it is absent."""
     given = {key: value for key, value in deployed.asked.scenario.items() if key in DEPLOYMENT_KEYS}
-    details, said = "", "Every tensor of a prompt of six tokens, through prefill and one decode step."
+    page, details = "", ""
+    said = left_out or "Every tensor of a prompt of six tokens, through prefill and one decode step."
     try:
-        page = walk_page(shapes(deployed.asked.model, deployed.asked.gpu, tokens=_TOKENS, **given))
-        details = '<details id="walk"><summary>Step through with the arrow keys</summary></details>'
+        if not left_out:
+            page = walk_page(shapes(deployed.asked.model, deployed.asked.gpu, tokens=_TOKENS, **given))
+            details = '<details id="walk"><summary>Step through with the arrow keys</summary></details>'
     except RooflinekitError as error:
-        page, said = "", f"The walk does not take this deployment: {error}."
+        said = f"The walk does not take this deployment: {error}."
     return page, f'<div class="walk">{card("Shapes", paragraphs([said]) + details, of=deployed.named)}</div>'
 
 

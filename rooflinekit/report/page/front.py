@@ -66,17 +66,26 @@ def write_report(
     """
     path, force = Path(out), bool(more.pop("force", False))
     check_target(path, force)
-    collecting = gc.isenabled()
-    gc.disable()  # what a page is made of stays until it is written: there is nothing to collect
-    try:
-        page = _page(model, gpu, more)
-    finally:
-        if collecting:
-            gc.enable()
-    content = render(page).encode()
+    page, content = _made(model, gpu, more)
+    if len(content) > LIMIT_BYTES and page.framed:
+        size, shapes = f"{len(content) / 1e6:.1f} MB", f"rooflinekit shapes {model} --gpu {gpu}"
+        told = f"The walk through the shapes is left out: with it the page would have {size}. See `{shapes}`."
+        page, content = _made(model, gpu, more | {"walk": told})
     if len(content) > LIMIT_BYTES:
         raise InputError(f"the page would have {len(content) / 1e6:.1f} MB, more than 2.5; offer fewer models and GPUs")
     return Report(write_whole(path, content, force), page.title, len(content))
+
+
+def _made(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dict[str, Any]) -> tuple[Page, bytes]:
+    """A page and its file."""
+    collecting = gc.isenabled()
+    gc.disable()  # what a page is made of stays until it is written: there is nothing to collect
+    try:
+        page = _page(model, gpu, dict(more))
+    finally:
+        if collecting:
+            gc.enable()
+    return page, render(page).encode()
 
 
 def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dict[str, Any]) -> Page:
@@ -87,7 +96,7 @@ def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dic
     offered = {"models": more.pop("models", None), "gpus": more.pop("gpus", None)}
     if given == ["model"]:
         own = {key: more.pop(key, None) for key in ("against", "simulation")}
-        walk = bool(more.pop("walk", True))
+        walk = more.pop("walk", True)
         scenario = {key: value for key, value in more.items() if value is not None}
         return _deployment_page(Deployed.of(str(model), str(gpu), scenario), offered, walk=walk, **own)
     for key in more:
@@ -100,13 +109,14 @@ def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dic
 
 
 def _deployment_page(
-    deployed: Deployed, offered: dict[str, Any], against: object, simulation: Outcome | None, walk: bool
+    deployed: Deployed, offered: dict[str, Any], against: object, simulation: Outcome | None, walk: bool | str
 ) -> Page:
+    """`walk`: whether it walks through the shapes, or what it says in place of that."""
     other, changes = None, read_against(against)
     if changes is not None:
         changed = {"model": deployed.asked.model, "gpu": deployed.asked.gpu, **deployed.scenario, **changes}
         other = Deployed.of(str(changed.pop("model")), str(changed.pop("gpu")), changed)
-    framed, card_of_walk = walked(deployed) if walk else ("", "")
+    framed, card_of_walk = walked(deployed, "" if walk is True else walk) if walk else ("", "")
     data, functions = slider_data(make_offers(deployed.asked, **offered), deployed, other)
     data["walk"] = framed or None
     named, told, before = title(deployed.answer), f'<div id="lead">{lead(deployed)}</div>', ""
