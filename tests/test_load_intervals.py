@@ -76,6 +76,12 @@ def test_the_bound_of_a_rate_is_that_of_an_engine_at_the_datasheets_rates(model,
         assert expected.bound[time] <= expected.interval[time][0]
 
 
+def test_above_the_knee_a_faster_engine_may_still_carry_the_rate():
+    expected, bound = (rk.estimate("llama-3-8b", rate=26.0, calibration=of) for of in (None, "none"))
+    assert (expected.load.stable, bound.load.stable) == (False, True)
+    assert expected.bound["tpot_ms"] == pytest.approx(bound.tpot_ms, rel=2e-3)
+
+
 def test_every_engine_has_tested_factors_and_answers_say_how_they_did():
     for engine in engine_names():
         for since in step_ranges(engine):

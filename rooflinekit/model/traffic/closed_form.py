@@ -207,7 +207,7 @@ class OpenLoop:
         return choose(
             rate < self.knee,
             lambda: flow.steady(flow.sharing(self.most, rate=rate), rate, self.room, self.knee, fastest),
-            lambda: _endless(flow.closed(self.most, self.room, self.room), rate, self.knee),
+            lambda: _endless(flow.closed(self.most, self.room, self.room), rate, self.knee, fastest),
         )
 
 
@@ -217,12 +217,17 @@ def largest_rate(predictor: Predictor, traffic: Traffic, room: Numeric, known: T
     return flow.knee(flow.full(room), room)
 
 
-def _endless(full: Loaded, rate: Numeric, knee: Numeric) -> Loaded:
-    """Above the knee: the full deployment, and a queue that grows for ever."""
-    never = math.inf + 0.0 * rate
-    return replace(
-        full, ttft=full.ttft.later(math.inf), e2e=never, rate=rate, knee=knee, queue=never, stable=0.0 * rate
-    )
+def _endless(full: Loaded, rate: Numeric, knee: Numeric, fastest: Loaded | None) -> Loaded:
+    """Above the knee: the full deployment, and a queue that grows for ever; a faster engine may carry the rate."""
+    never, times = math.inf + 0.0 * rate, (full.ttft.later(math.inf), full.tpot)
+    ttft, tpot = times if fastest is None else _bounded(times, fastest)
+    return replace(full, ttft=ttft, tpot=tpot, e2e=never, rate=rate, knee=knee, queue=never, stable=0.0 * rate)
+
+
+def _bounded(times: tuple[Time, Time], fastest: Loaded) -> tuple[Time, Time]:
+    """TTFT and TPOT with the bounds of an engine at the datasheet's rates."""
+    ttft, tpot = times
+    return replace(ttft, bound=fastest.ttft.bound), replace(tpot, bound=fastest.tpot.bound)
 
 
 @dataclass(frozen=True)
@@ -398,7 +403,7 @@ class _Flow:
         e2e = named(request + time + slot, *_E2E)
         ttft, tpot = stay.first.later(request + stay.late + queue).named(*_TTFT), stay.tpot
         if fastest is not None:
-            ttft, tpot = replace(ttft, bound=fastest.ttft.bound), replace(tpot, bound=fastest.tpot.bound)
+            ttft, tpot = _bounded((ttft, tpot), fastest)
         return Loaded(
             ttft=ends.moved(ttft, ends.ttft, slot / e2e),
             tpot=ends.moved(tpot, ends.tpot, slot / e2e),
