@@ -613,10 +613,7 @@ def test_classes_beyond_the_library_have_the_released_size(kind):
 
 
 REFUSED = {
-    "MiniMaxAI__MiniMax-M3": "sparse_attention_config",
     "deepseek-ai__DeepSeek-V2_native_236B": "not a Hugging Face config",
-    "deepseek-ai__DeepSeek-V4-Flash": "compress_ratios",
-    "moonshotai__Kimi-K3": "linear_attn_config",
     "stepfun-ai__Step-3.7-Flash": "share_expert_dim",
 }
 #: Sizes in billions, from the names or reports of collected models that are not in the library.
