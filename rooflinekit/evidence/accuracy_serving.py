@@ -26,7 +26,7 @@ from rooflinekit.model.types.errors import RooflinekitError, UnknownNameError, W
 from rooflinekit.model.types.numeric import Array, Numeric
 from rooflinekit.model.types.time import Time
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.specs.clients import USUAL, Client, Conditions, client_of
+from rooflinekit.specs.clients import Client, Conditions, client_of
 from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import engine_names, engine_version_of
 from rooflinekit.specs.locate import shipped_path
@@ -52,7 +52,7 @@ _MODELOPT = (Dtype.FP8, Dtype.NVFP4)
 
 _KEY = ("source_key", "model", "gpu", "metric")
 _PER_TIME = tuple(metric for metric in METRICS if "tok_s" in metric)
-_QUEUE = 1e6  # users of a saturated run: more than any deployment holds
+_QUEUE = 1e6  # requests of a saturated run that does not count them: more than any deployment holds
 _USUAL_OSL = 128.0  # a row that names none: long enough that the first token hardly counts
 
 
@@ -104,7 +104,8 @@ def served_groups(table: pd.DataFrame, calibration: str | None, unanswered: Coun
         try:
             client = _client(str(key[-1]), setup)
             setup["kv_dtype"] = setup["kv_dtype"] or next((server.kv for server in client.servers), "")
-            resolved = _resolve(setup, str(rows["source"].iloc[0]), calibration)
+            most = next((server.max_num_seqs for server in client.servers), 0)
+            resolved = _resolve(setup, most, str(rows["source"].iloc[0]), calibration)
         except RooflinekitError as error:
             unanswered[str(error)] += len(rows)
             continue
@@ -146,7 +147,7 @@ def _runs(when: Conditions, facts: dict[str, str], gpu: str, tp: int) -> bool:
     return named and (not when.gpu or gpu.startswith(when.gpu)) and (not when.tp_below or tp < when.tp_below)
 
 
-def _resolve(setup: dict[str, Any], source: str, calibration: str | None) -> Resolved:
+def _resolve(setup: dict[str, Any], max_num_seqs: int, source: str, calibration: str | None) -> Resolved:
     engine = str(setup["engine"]).lower()
     if engine not in ENGINES or engine not in engine_names():
         raise UnknownNameError("engine", engine, [name for name in ENGINES if name != "ideal"])
@@ -154,7 +155,7 @@ def _resolve(setup: dict[str, Any], source: str, calibration: str | None) -> Res
     tp, pp, dp = (whole_number(degrees[key], key) for key in ("tp", "pp", "dp"))
     if dp > 1 and tp % dp == 0 and _degree(setup["n_gpus"]) == tp * pp:
         degrees["tp"] = tp // dp  # some sources count attention-parallel ranks inside tp (TensorRT-LLM's attention DP)
-    scenario = degrees | {"microbatches": pp}
+    scenario = degrees | {"microbatches": pp} | ({"max_num_seqs": max_num_seqs} if max_num_seqs else {})
     scenario |= _formats(str(setup["model"]), setup["weight_dtype"], setup["kv_dtype"], engine)
     dated = re.search(r"20\d\d(?:-\d\d)?", source)  # the year, or year and month, that a source names
     version = engine_version_of(engine, setup["engine_version"] or (dated[0] if dated else ""))
@@ -291,8 +292,9 @@ def _loaded(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
 
 
 def _saturated(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
-    """An offline queue is a closed loop with more users than fit."""
-    return _closed_loop(group, rows, np.full(len(rows), _QUEUE), replace(USUAL, requests=math.inf))
+    """An offline queue is a closed loop of as many users as requests, which notes count; each of them sends one."""
+    counts = group.table["notes"].str.extract(r"([\d,]+) requests\b")[0].str.replace(",", "").astype(float)
+    return _closed_loop(group, rows, counts.fillna(_QUEUE).to_numpy()[rows], replace(group.client, requests=1))
 
 
 def _closed_loop(group: ServedGroup, rows: NDArray[np.intp], users: Array, client: Client) -> Ends:

@@ -53,10 +53,11 @@ class Limits:
     """What the scheduler of one replica may do.
 
     engines: attention replicas that step together. token_budget: tokens of one step of one of them. max_num_seqs:
-    sequences that run at once, in all. overlap: steps made up before the one under way has ended. queue_limit: waiting
-    requests beyond which new ones are rejected. by_class: the queue is ordered by priority class, else by arrival.
-    swap: a preempted request goes to host memory, else it is computed again. longest_run: decode steps that are taken
-    together when nothing can happen between them (the result is the same for any).
+    sequences that run at once, in all. overlap: steps made up before the one under way has ended. queue_limit:
+    waiting requests beyond which new ones are rejected. by_class: the queue is ordered by priority class, else by
+    arrival. reserves: a request is admitted where its whole answer has room. swap: a preempted request goes to host
+    memory, else it is computed again. longest_run: decode steps that are taken together when nothing can happen
+    between them (the result is the same for any).
     """
 
     policy: Policy = POLICIES["chunked"]
@@ -69,6 +70,7 @@ class Limits:
     longest_run: int = 1 << 30
     engines: int = 1
     overlap: int = 0
+    reserves: bool = False
 
     def __post_init__(self) -> None:
         for name in ("token_budget", "max_num_seqs", "longest_run", "engines"):

@@ -59,6 +59,7 @@ class Replica:
         self.loading: dict[Job, None] = {}  # prompts whose cached blocks come from a tier
         self.staging = 1 << 30  #: most prompts that may be computed or staged here at once, on a prefill replica
         self.places = 0  #: sequences that hold blocks here
+        self._reserved = 0  # blocks that those who are admitted have yet to take, where room is reserved
         self._width: int = getattr(clock, "width", 1)  # tokens that a sequence computes in a decode step
         self.until = -1.0  #: end of the step or run under way [s]; below 0 while idle
         self.last_pass = 0.0  # end of the latest decode step [s]
@@ -156,7 +157,9 @@ class Replica:
         if decodes:
             work.decode_steps += steps
             self._gaps()
+            free = self.pool.free
             ended = self.decoding.advance(steps)
+            self._reserved -= (free - self.pool.free) * self.limits.reserves
             self._ghost_keys += self._ghosts * steps
             self.last_pass = now
             for job in ended:
@@ -271,7 +274,8 @@ class Replica:
         decoding, pool = self.decoding, self.pool
         if self.places + job.samples > self.limits.max_num_seqs or len(self.staged) + self.places >= self.staging:
             return False
-        kept = decoding.need() if decoding.width else 0
+        further = self._further(job)
+        kept = max(decoding.need() if decoding.width else 0, self._reserved) + further
         if job.swapped or job.home is not None:
             needed = job.swapped or pool.span(job, job.keys)
             if needed > pool.free - kept - (job.samples if job.swapped else 0):  # those may need new blocks at once
@@ -289,6 +293,7 @@ class Replica:
         self.queue.pop()
         self.admitted[job] = None
         self.places += job.samples
+        self._reserved += further
         if job.swapped:
             self._swap_in(job)
         elif job.home is not None and self.fetches:
@@ -308,7 +313,14 @@ class Replica:
             self.loading[job] = None
             self.loads(job, self, ready)
 
+    def _further(self, job: Job) -> int:
+        """Blocks that the rest of a request's answer takes here, where room is reserved for it."""
+        if self.exports or not self.limits.reserves:
+            return 0
+        return self.pool.span(job, job.isl + job.osl - 1) - self.pool.span(job, job.keys)
+
     def _exit(self, job: Job) -> None:
+        self._reserved -= self._further(job)
         del self.admitted[job]
         self.places -= job.samples
 

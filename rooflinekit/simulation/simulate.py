@@ -270,6 +270,7 @@ def _limits(predictor: Predictor, chosen: Setup) -> Limits:
         swap=chosen.swap,
         engines=plan.deployment.dp,
         overlap=int(plan.costs.overlap),
+        reserves=plan.engine.memory.reserves,
     )
 
 

@@ -33,7 +33,7 @@ class Server:
 
     kv: format of the cache, "" for the engine's default; receive_interval: decode steps between two looks at new
     requests; batch_wait: decode steps for which prompts are held back, so that several are computed together;
-    fewer_places: sequences that run at once, below the users.
+    max_num_seqs: sequences that run at once at most, 0 for the engine's default; fewer_places: below the users.
     """
 
     when: Conditions
@@ -41,6 +41,7 @@ class Server:
     kv: str = ""
     receive_interval: Count = 1
     batch_wait: Count = 0
+    max_num_seqs: Count = 0
     fewer_places: Count = 0
 
 

@@ -73,3 +73,27 @@ def test_a_sample_of_scenarios():
 def test_five_hundred_scenarios():
     found = typical(500)
     assert found == {name: pytest.approx(0.0, abs=limit) for name, limit in LIMITS.items()}
+
+
+def queued(draw: random.Random) -> float:
+    """The error of the throughput where all requests are there at once, and each place takes some in turn."""
+    model, tp = draw.choice(DEPLOYMENTS)
+    count = int(2 ** draw.uniform(6, 11))
+    work = {"tp": tp, "isl": int(2 ** draw.uniform(6, 12)), "osl": int(2 ** draw.uniform(5, 9)), "engine": "trtllm"}
+    work |= {"concurrency": count, "requests": count}
+    return rk.estimate(model, **work).output_tok_s / rk.simulate(model, **work).to_dict()["output_tok_s"] - 1.0
+
+
+def test_offline_queues_take_as_long_as_in_the_simulator():
+    draw = random.Random(4)
+    errors = [abs(queued(draw)) for _ in range(12)]
+    assert median(errors) < 0.04
+    assert max(errors) < 0.12
+
+
+def test_the_last_turn_of_an_offline_queue_leaves_places_empty():
+    work = {"isl": 512, "osl": 256, "engine": "trtllm", "max_num_seqs": 64}
+    full, just_more = (rk.estimate("llama-3-8b", concurrency=n, requests=n, **work).output_tok_s for n in (640, 65))
+    endless = rk.estimate("llama-3-8b", concurrency=640, **work).output_tok_s
+    assert just_more < 0.7 * endless  # two turns for the work of one
+    assert 0.9 * endless < full < endless

@@ -35,6 +35,15 @@ def test_windows_hold_more_of_long_sequences(plan_of):
     assert kv_capacity_tokens(predictor, 8000.0, 10**6) > 1.1 * kv_capacity_tokens(predictor, 1000.0, 10**6)
 
 
+def test_an_engine_that_reserves_whole_answers_holds_fewer_and_preempts_none():
+    """8,192 tokens have room for four requests of 2,000 to their ends, and for the prompts of seven or eight."""
+    work = {"isl": 1000, "osl": 1000, "concurrency": 16, "requests": 32, "kv_tokens": 8192}
+    reserves, preempts = (rk.simulate("llama-3-8b", engine=engine, **work).to_dict() for engine in ("trtllm", "vllm"))
+    assert (reserves["requests"]["preemptions"], reserves["steps"]) == (0, 32 // 4 * 1000)
+    assert reserves["replicas"][0]["mean_batch"] == pytest.approx(4.0)
+    assert preempts["requests"]["preemptions"] > 0
+
+
 def test_what_has_no_room_says_so(plan_of):
     with pytest.raises(rk.DoesNotFitError, match="no room for one request"):
         kv_capacity_tokens(Predictor.of(plan_of("llama-3-70b")), 1000.0, 64)

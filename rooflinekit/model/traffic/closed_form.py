@@ -42,6 +42,7 @@ from rooflinekit.model.traffic.mixing import (
     rotation,
     shared_times,
     slots,
+    steps_begun,
 )
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.errors import DoesNotFitError
@@ -367,7 +368,7 @@ class _Flow:
         others = 1.0 - 1.0 / maximum(users, 1.0)
         together = 1.0 / traffic.requests
         whole: Numeric = 0.0
-        if not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
+        if finite := not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
             whole = 2.0 * burst_first(self.predictor, InFlight(crowd, traffic.isl, traffic.osl, traffic.cached))
             if not times.mixes:
                 together = _together(traffic, whole, self._after * stay.tpot.expected)
@@ -380,9 +381,34 @@ class _Flow:
         )
         cycle = named(times.request + time, "cycle", "from one request of a user to the next, without a slot", "s")
         slot = maximum(users / room * time - cycle, 0.0)
-        rate = named(users / (cycle + slot), "rate", "requests a second that are served", "1/s")
+        rate: Numeric = users / (cycle + slot)
+        if finite:
+            side_by_side = self.predictor.plan.deployment.dp  # replicas compute the first burst so, later turns not
+            prompt = minimum(times.share.expected, whole * side_by_side / crowd)
+            rate = users * traffic.requests / self._run(stay.turning, sharing, users * traffic.requests, crowd, prompt)
+        rate = named(rate, "rate", "requests a second that are served", "1/s")
         slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
-        return self._loaded(stay, sharing, rate, rate, time, slot, burst + held, together, whole)
+        found = self._loaded(stay, sharing, rate, rate, time, slot, burst + held, together, whole)
+        return replace(found, running=minimum(found.running, crowd)) if finite else found
+
+    def _run(
+        self, turning: Rotation, sharing: Numeric, requests: Numeric, crowd: Numeric, prompt: Numeric
+    ) -> Numeric:  # fmt: skip
+        """Seconds until the last of `requests` has ended, which take `crowd` places in turns: prompts and decode steps.
+
+        The first turn begins over the steps that the prompts of all places fill, and so does each later one; the last
+        has as many requests as are left. Answers that vary let the turns drift, as if there were more or fewer of them.
+        """
+        after = self._after
+        filling = crowd * turning.each if self._mixes else 0.0
+        own = after + turning.chunks if self._mixes else after
+        turns = named(requests / crowd, "turns", "turns of all places")
+        begun = steps_begun(turns * (1.0 - 4.0 * _EQUAL), maximum(self.traffic.osl_cv, _EQUAL))
+        steps = (begun - 1.0) * maximum(own, filling) + maximum(turns - begun + 1.0, 0.0) * filling + own
+        steps = named(steps, "steps", "decode steps of the run")
+        decoding = minimum(requests * after / maximum(steps, 1.0), sharing)
+        step = self.times(maximum(1.0 + (decoding - 1.0) * self.traffic.osl / maximum(after, 1.0), 1.0)).step.expected
+        return named(requests * prompt + steps * step, "run", "from the first prompt to the end", "s")
 
     def steady(
         self, sharing: Numeric, rate: Numeric, room: Numeric, knee: Numeric, fastest: Loaded | None = None
@@ -585,6 +611,7 @@ def _together(traffic: Traffic, prompts: Numeric, turn: Numeric) -> Numeric:
     return where((traffic.osl_cv == 0.0) & (turns < math.inf), 1.0, met / turns)
 
 
+_EQUAL = 1e-9  # variation of answers that are all as long
 _TURNS = 64  # after which users that drift at all have drifted apart, or the average has settled
 
 

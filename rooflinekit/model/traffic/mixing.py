@@ -138,9 +138,11 @@ class Shared:
 def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math.inf) -> Numeric:
     """Sequences that run at once: as many as the cache holds at their mean length, and as the engine allows.
 
-    `most`: a limit that the user knows. 0 where not one fits.
+    An engine that reserves room for whole answers holds fewer: as many as fit at their full length. `most`: a limit
+    that the user knows. 0 where not one fits.
     """
-    room = named(predictor.memory.max_batch(isl + osl / 2.0, isl), "room", "sequences of the mean length that fit")
+    length = isl + (osl if predictor.plan.engine.memory.reserves else osl / 2.0)
+    room = named(predictor.memory.max_batch(length, isl), "room", "sequences that the cache admits at once")
     fits = predictor.memory.max_batch(isl + osl, isl) >= 1.0
     rows = predictor.memory.rows * predictor.memory.replicas
     limit = rows if isinstance(most, float) and most == math.inf else minimum(rows, most)
@@ -166,7 +168,7 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     if costs.mixes:
         room = maximum(budget - decoding, 1.0)
         sizes = named(new / room, "size", "of a prompt, in the room that a step has for prompts")
-        chunks = named(_steps_begun(sizes, sqrt(decoding) / room), "chunks", "steps that a prompt takes")
+        chunks = named(steps_begun(sizes, sqrt(decoding) / room), "chunks", "steps that a prompt takes")
         fitting = chunks / sizes
     else:
         chunks = 1.0
@@ -186,7 +188,7 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     return Rotation(arriving, decoding, chunks, full, holding, beside, beside_own, fitting, each, even)
 
 
-def _steps_begun(sizes: Numeric, varying: Numeric) -> Numeric:
+def steps_begun(sizes: Numeric, varying: Numeric) -> Numeric:
     """Steps that a prompt of so many steps' size takes: rounded up, in the mean over the room that it finds.
 
     varying: deviation of the room over the room; as many decode by Poisson's law. The room is taken as even over √12
