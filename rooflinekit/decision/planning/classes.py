@@ -15,7 +15,7 @@ from typing import Any, Unpack
 
 from rooflinekit.decision.planning.confirm import Ranked, play, ranked, warnings
 from rooflinekit.decision.planning.cost import added
-from rooflinekit.decision.planning.fleet import Option
+from rooflinekit.decision.planning.fleet import Option, Reserve
 from rooflinekit.decision.planning.hosts import Hosts, hosts_of
 from rooflinekit.decision.planning.mix import Mix, TrafficClass, read_classes
 from rooflinekit.decision.planning.objective import Objective
@@ -396,7 +396,7 @@ def _with_jobs(question: PlanQuestion, entry: Ranked, valleys: Valleys) -> tuple
             return replace(entry, option=option), trial
         mix = trial.at(*fullest)
         replica = trial.replica(mix)
-        one = replace(option, parts=(replace(option.parts[0], replica=replica, working=1, spare=0),))
+        one = replace(option, parts=(replace(option.parts[0], replica=replica, working=1, reserve=Reserve()),))
         if play(one, replace(question, demand=mix)).agrees:
             return replace(entry, option=option), trial
     return None
