@@ -137,13 +137,15 @@ def _layer(layer: Layer) -> str:
         block = "no FFN" if ffn is None else f"FFN {ffn.width}{' gated' if ffn.gated else ''}"
     heads = ""
     if isinstance(layer.mixer, Attention):
-        heads = f" {layer.mixer.heads} heads, {layer.mixer.kv_heads} KV, width {layer.mixer.head_dim}"
+        keys = "of an earlier layer" if layer.mixer.shared else f"{layer.mixer.kv_heads} KV"
+        heads = f" {layer.mixer.heads} heads, {keys}, width {layer.mixer.head_dim}"
     elif isinstance(layer.mixer, LatentAttention):
         heads = f" {layer.mixer.heads} heads, latent {layer.mixer.kv_rank}+{layer.mixer.rope_dim}"
     elif isinstance(layer.mixer, CompressedAttention):
         keys = f", and a key of {layer.mixer.ratio} tokens" if layer.mixer.ratio else ""
         heads = f" {layer.mixer.heads} heads, width {layer.mixer.head_dim}, window {layer.mixer.window}{keys}"
     stream = f"; {layer.streams} streams" if layer.streams > 1 else "; attends to earlier sums" if layer.sources else ""
+    stream += f"; token input of {layer.token_width}" if layer.token_width else ""
     return f"{kind_of(layer.mixer)}{heads}; {block}{stream}"
 
 

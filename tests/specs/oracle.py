@@ -23,13 +23,15 @@ def mixer_weights(mixer, D):
     match mixer:
         case Attention():
             H, K, d, dv = mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.v_head_dim
+            K = 0 if mixer.shared else K
             q, k, v, o = D * H * d, D * K * d, D * K * dv, H * dv * D
             bias = mixer.qkv_bias * (H * d + K * d + K * dv) + mixer.o_bias * D
             if mixer.keys_are_values:
                 v, bias = 0, bias - mixer.qkv_bias * K * dv
             i = mixer.indexer
             index = (D * (i.heads + 1) + 2) * i.head_dim if i else 0
-            return q * (1 + mixer.gated) + k + v + o + bias + mixer.q_norm + mixer.k_norm + mixer.sinks * H + index
+            gates = q * mixer.gated + D * H * mixer.head_gated
+            return q + k + v + o + gates + bias + mixer.q_norm + mixer.k_norm + mixer.sinks * H + index
         case LatentAttention():
             H, c, r = mixer.heads, mixer.kv_rank, mixer.rope_dim
             qk = mixer.nope_dim + r
@@ -103,9 +105,17 @@ def parameters(model: Model, *, active=False):
         total += (
             mixer_weights(layer.mixer, D) + ffn_weights(layer.ffn, D, active) + layer.norms * vectors[layer.norm] * D
         )
-        blocks, n = (layer.mixer is not None) + (layer.ffn is not None), layer.streams
+        n, p, r = layer.streams, layer.token_width, layer.bypass
+        total += 2 * D * p + D * (p > 0) + 2 * D * r + D * (r > 0) + layer.alternating * (n**3 + n**2 + (n + 2) * D)
+        if layer.alternating:
+            continue
+        blocks = (layer.mixer is not None) + (layer.ffn is not None)
         total += blocks * ((2 + n) * n * (n * D + 1) + 3 if n > 1 else 2 * D if layer.sources else 0)
-    total += n * (n * D + 1) + 1 if n > 1 else 2 * D if layer.sources else 0
+    if layer.alternating:
+        total += 2 * (n - 1) * D * D
+    else:
+        total += n * (n * D + 1) + 1 if n > 1 else 2 * D if layer.sources else 0
+    total += (model.token_rows + D) * model.depth * p + p
     return total + (1 + model.embedding_norm) * vectors[model.final_norm] * D
 
 
@@ -113,7 +123,7 @@ def kv_elements_per_token(model: Model):
     total = 0
     for layer in model.layers:
         match layer.mixer:
-            case Attention() as a:
+            case Attention(shared=False) as a:
                 total += a.kv_heads * (a.head_dim + a.v_head_dim) + (a.indexer.head_dim if a.indexer else 0)
             case CompressedAttention(ratio=ratio) as a if ratio:
                 total += (a.head_dim + (a.indexer.head_dim if a.indexer else 0)) / ratio

@@ -614,7 +614,6 @@ def test_classes_beyond_the_library_have_the_released_size(kind):
 
 REFUSED = {
     "deepseek-ai__DeepSeek-V2_native_236B": "not a Hugging Face config",
-    "stepfun-ai__Step-3.7-Flash": "share_expert_dim",
 }
 #: Sizes in billions, from the names or reports of collected models that are not in the library.
 ROUNDED = {

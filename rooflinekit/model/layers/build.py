@@ -36,6 +36,7 @@ from rooflinekit.model.types.model import (
     Attention,
     CompressedAttention,
     DenseFFN,
+    FeedForward,
     GatedConvolution,
     GatedDeltaNet,
     Indexer,
@@ -172,21 +173,25 @@ def _between_replicas(name: str, kind: CollectiveKind, hidden: int, shard: Shard
 def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     """MHA, GQA or MQA: QKV, positions, cache, attention, output projection."""
     heads, kv_heads = block.heads // shard.tp, shard.kv_heads(block.kv_heads)
-    parts = [("q", heads * block.head_dim * (2 if block.gated else 1)), ("k", kv_heads * block.head_dim)]
-    if not block.keys_are_values:
+    parts, cached = [("q", heads * block.head_dim * (2 if block.gated else 1))], not block.shared
+    if cached:
+        parts.append(("k", kv_heads * block.head_dim))
+    if cached and not block.keys_are_values:
         parts.append(("v", kv_heads * block.v_head_dim))
     ops: list[Operation] = []
-    if shard.precision.formats.value not in (None, shard.precision.formats.attention) and not block.keys_are_values:
+    apart = shard.precision.formats.value not in (None, shard.precision.formats.attention)
+    if apart and cached and not block.keys_are_values:
         ops.append(shard.linear("v_proj", shard.hidden, (parts.pop(),), bias=block.qkv_bias, of="value"))
     ops.insert(0, shard.linear("qkv_proj", shard.hidden, tuple(parts), bias=block.qkv_bias))
-    rotated = heads * block.head_dim + kv_heads * block.head_dim
+    rotated = heads * block.head_dim + cached * kv_heads * block.head_dim
     if block.q_norm or block.k_norm:
         dim, tp = block.head_dim, shard.tp
         scales = _local_norm(block.q_norm, block.heads, dim, tp) + _local_norm(block.k_norm, block.kv_heads, dim, tp)
         ops.append(Elementwise("qk_norm", rotated, rotated, 4.0 * rotated, scales, shard.other))
     if block.rotary:
         ops.append(Elementwise("rope", rotated, rotated, 3.0 * rotated))
-    ops.append(KVAppend(kv_heads * (block.head_dim + block.v_head_dim)))
+    if cached:
+        ops.append(KVAppend(kv_heads * (block.head_dim + block.v_head_dim)))
     name = "chunk_attention" if block.chunk else "window_attention" if block.window else "attention"
     core = AttentionCore(
         name, heads, kv_heads, block.head_dim, block.v_head_dim, block.window, block.chunk,
@@ -196,6 +201,9 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
         _over_context(core, shard) if block.indexer is None else _chosen(block, block.indexer, heads, kv_heads, shard)
     )
     out = heads * block.v_head_dim
+    if block.head_gated:
+        ops += [shard.linear("gate_proj", shard.hidden, (("gate", heads),)),
+                Elementwise("output_gate", out + heads, out, 1.0 * out + 4.0 * heads)]  # fmt: skip
     if block.gated:
         ops.append(Elementwise("output_gate", 2 * out, out, 5.0 * out))
     return [*ops, _output(out, shard, block.o_bias)]
@@ -465,24 +473,30 @@ def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
     norm = _norm("residual_norm", layer.norm, shard)
     ops: list[Operation] = [norm] * layer.norms
     blocks = [block for block in (layer.mixer, layer.ffn) if block is not None]
-    before, after = _residuals(layer, shard)
     for block in blocks:
+        before, after = _residuals(layer, block, shard)
         ops += [*before, *_BUILDERS[type(block)](block, shard), *after]
     if shard.tp > 1:
         ops += _joins(shard) * (1 if layer.parallel else len(blocks))
     return ops
 
 
-def _residuals(layer: Layer, shard: Shard) -> tuple[list[Operation], list[Operation]]:
-    """What stands before and after a block where more than one residual vector reaches it.
+def _residuals(layer: Layer, block: Mixer | FeedForward, shard: Shard) -> tuple[list[Operation], list[Operation]]:
+    """What stands before and after a block where more than one residual vector, or a token's own one, reaches it.
 
     Hyper-connections (arXiv:2512.24880; transformers, modeling_deepseek_v4.py): n streams yield n + n + n·n weights
     through an fp32 matrix, by which they are summed for the block and mixed again with its result; the iterations that
     balance the n·n weights are left out. Attention residuals (Kimi-K3, arXiv:2607.24653): a softmax over normed sums
-    of earlier layers. Each is costed as one pass over what it reads and writes: nobody measured them.
+    of earlier layers. Alternating updates (arXiv:2301.13310; transformers, modeling_gemma3n.py): n·n weights predict
+    the streams before a layer, n weights correct them by what it made of the first. Each is costed as one pass over
+    what it reads and writes: nobody measured them.
     """
     if layer.sources:
         return [_attended(layer, shard)], []
+    if block is layer.ffn and (layer.alternating or layer.token_width):
+        return [], [*_corrected(layer, shard), *_token_input(layer, shard)]
+    if layer.alternating:
+        return _predicted(layer, shard), _bypass(layer.bypass, shard)
     if layer.streams == 1:
         return [], []
     n, share = layer.streams, _share(shard)
@@ -491,6 +505,44 @@ def _residuals(layer: Layer, shard: Shard) -> tuple[list[Operation], list[Operat
     collapse = Elementwise("hyper_collapse", wide, share + weights, 2.0 * wide * (weights + 1), matrix + weights + 3,
                            Dtype.FP32)  # fmt: skip
     return [collapse], [Elementwise("hyper_mix", wide + share, wide, 2.0 * wide * (n + 1))]
+
+
+def _predicted(layer: Layer, shard: Shard) -> list[Operation]:
+    """All streams from all, by weights that a router reads from the first: its norm and matrices are read here."""
+    n, wide = layer.streams, layer.streams * _share(shard)
+    weights = (n + 1) * shard.hidden + n**3
+    return [Elementwise("altup_predict", wide, wide, 2.0 * wide * (n + 1), weights, shard.other)]
+
+
+def _corrected(layer: Layer, shard: Shard) -> list[Operation]:
+    """What the layer made of the first stream, less its prediction, goes into all of them by routed weights."""
+    if not layer.alternating:
+        return []
+    n, share = layer.streams, _share(shard)
+    return [
+        Elementwise("altup_correct", (n + 1) * share, n * share, 4.0 * n * share, shard.hidden + n * n, shard.other)
+    ]
+
+
+def _bypass(rank: int, shard: Shard) -> list[Operation]:
+    """Two matrices of low rank beside attention and the norm behind them, whole on every rank."""
+    hidden = shard.hidden
+    return [
+        shard.linear("bypass_down", hidden, (("low", rank),), "other"),
+        shard.linear("bypass_up", rank, (("hidden", hidden),), "other"),
+        Elementwise("bypass_norm", 3 * hidden, hidden, 6.0 * hidden, hidden, shard.other),
+    ] if rank else []  # fmt: skip
+
+
+def _token_input(layer: Layer, shard: Shard) -> list[Operation]:
+    """A token's embedding for this layer, gated by the stream, projected, normed, added to all streams but one."""
+    hidden, width, taken = shard.hidden, layer.token_width, max(layer.streams - 1, 1)
+    return [
+        shard.linear("token_gate_proj", hidden, (("gate", width),), "other"),
+        Elementwise("token_gate", 2 * width, width, 6.0 * width),
+        shard.linear("token_up_proj", width, (("hidden", hidden),), "other"),
+        Elementwise("token_norm", (1 + taken) * hidden, taken * hidden, (4.0 + taken) * hidden, hidden, shard.other),
+    ] if width else []  # fmt: skip
 
 
 def _attended(layer: Layer, shard: Shard) -> Elementwise:
@@ -597,6 +649,16 @@ def entry_operations(model: Model, shard: Shard) -> list[Operation]:
         ops.append(Linear("embedding_proj", width, parts, stored, shard.precision.stream, "embedding"))
     if model.embedding_norm:
         ops.append(_norm("embedding_norm", model.final_norm, shard))
+    first = model.layers[0]
+    if model.token_rows:  # Gemma-3n, Gemma-4: one row for all layers, and as much projected from the embedding
+        wide = model.depth * first.token_width
+        ops += [
+            Embedding(-(-model.token_rows // shard.tp), wide, formats.embedding),
+            shard.linear("token_proj", model.hidden, (("tokens", wide),), "other"),
+            Elementwise("token_input_norm", 2 * wide, wide, 6.0 * wide, first.token_width, shard.other),
+        ]
+    if first.alternating:
+        ops += _stream_projections("altup_proj", first, shard)
     if shard.tp > 1:
         kind: CollectiveKind = "reduce_scatter" if shard.deployment.sequence_parallel else "all_reduce"
         ops.append(shard.joined("embedding_reduce", kind, width))
@@ -607,7 +669,9 @@ def exit_operations(model: Model, shard: Shard) -> list[Operation]:
     """Final norm, LM head on the sampled rows, sampling; of a model that scores or embeds, its head or nothing."""
     formats, width, columns = shard.precision.formats, model.embedding_dim or model.hidden, -(-model.vocab // shard.tp)
     last, ops = model.layers[-1], list[Operation]()
-    if last.streams > 1:
+    if last.alternating:
+        ops += _stream_projections("altup_unproj", last, shard)
+    elif last.streams > 1:
         wide, n = last.streams * shard.hidden, last.streams
         ops.append(Elementwise("hyper_head", wide, shard.hidden, 2.0 * wide * (n + 1), n * wide + n + 1, Dtype.FP32))
     elif last.sources:
@@ -632,6 +696,13 @@ def exit_operations(model: Model, shard: Shard) -> list[Operation]:
         ops.append(shard.joined("logits_gather", "all_gather", model.vocab, sampled=True))
     ops.append(Sampling(model.vocab))
     return ops
+
+
+def _stream_projections(name: str, layer: Layer, shard: Shard) -> list[Operation]:
+    """Streams from the embedding, or into the last norm: a matrix each but for the first, scaled to its length."""
+    n, hidden = layer.streams, shard.hidden
+    scale = Elementwise(f"{name}_scale", n * hidden, n * hidden, 4.0 * n * hidden)
+    return [*[shard.linear(name, hidden, (("hidden", hidden),), "other")] * (n - 1), scale]
 
 
 def _norm(name: str, kind: Norm, shard: Shard) -> Elementwise:

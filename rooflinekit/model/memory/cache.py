@@ -122,6 +122,8 @@ def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, poli
     1024
     """
     match mixer:
+        case Attention(shared=True) | None:
+            return LayerCache(0, None, 0.0)
         case Attention():
             heads = mixer.kv_heads if tp == 1 else max(1, mixer.kv_heads // tp)
             elements = heads * (mixer.head_dim + mixer.v_head_dim)
@@ -138,8 +140,6 @@ def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, poli
             keys = 0.0 if indexer is None or indexer.shared else index_key_bytes(indexer.head_dim, index)
             shares = policy.summaries(None if indexer is None else indexer.top_k, vectors=1)
             return LayerCache(mixer.latent_dim, policy.stored(None), 0.0, keys, shares)
-        case None:
-            return LayerCache(0, None, 0.0)
         case _:
             return LayerCache(0, None, _state_bytes(mixer, tp))
 
@@ -239,7 +239,9 @@ class Layout:
 def cache_layout(plan: Plan, layers: Iterable[Layer]) -> Layout:
     """The layout of the layers of one pipeline stage on one of its accelerators."""
     rule, precision, deployment = plan.engine.memory, plan.precision, plan.deployment
-    kept = [_padded_latent(layer, rule) for layer in layers if layer.mixer is not None]
+    kept = [
+        _padded_latent(layer, rule) for layer in layers if layer.mixer and not getattr(layer.mixer, "shared", False)
+    ]
     if not kept:
         return Layout(CacheLaw((), 0.0), 1, 0.0, 1)
     latent = any(isinstance(layer.mixer, LatentAttention) for layer in kept)

@@ -55,7 +55,9 @@ class Attention:
     k_norm: int = 0  #: weights of the norm on the keys (0: none)
     sinks: bool = False  #: one learned logit a head (gpt-oss)
     gated: bool = False  #: an output gate doubles the query projection (Qwen3-Next)
+    head_gated: bool = False  #: an output gate of one number a head (Step-3.7)
     keys_are_values: bool = False  #: one projection yields both keys and values (Gemma-4, global layers)
+    shared: bool = False  #: reuses keys and values of an earlier layer: no projections or cache of its own (Gemma-3n)
     rotary: bool = True
     indexer: Indexer | None = None
 
@@ -256,6 +258,11 @@ class Layer:
     norms: int = 2  #: norms over the residual width: 1 (parallel block), 2, or 4 (Gemma-2: before and after)
     parallel: bool = False  #: attention and FFN read the same input (GPT-J, Falcon, Command-R)
     streams: int = 1  #: residual streams, mixed around each block (hyper-connections, DeepSeek-V4)
+    alternating: bool = (
+        False  #: streams are predicted before a layer and corrected behind it instead (Gemma-3n's AltUp)
+    )
+    bypass: int = 0  #: rank of two matrices beside attention (Gemma-3n's LAuReL); 0: none
+    token_width: int = 0  #: of an embedding of each token for this layer alone (Gemma-3n, Gemma-4); 0: none
     sources: int = 0  #: sums of earlier layers that a block attends to, beside the present one (Kimi-K3)
 
     @property
@@ -306,6 +313,7 @@ class Model:
         "positions", "rows of the table of positions", default=0
     )  #: learned ones (GPT-2, OPT)
     embedding_dim: int = quantity("De", "embedding width", default=0)  #: 0: `hidden`
+    token_rows: int = quantity("Vl", "rows of the table of embeddings for each layer", default=0)  #: Gemma-3n; 0: none
     embedding_norm: bool = False  #: a norm right after the embedding (BLOOM)
     final_norm: Norm = "rmsnorm"
     lm_head_bias: bool = False

@@ -33,6 +33,11 @@ class Family:
     state_norm: Any = True
     ffns: str = ""
     streams: Any = 1
+    alternating: bool = False
+    bypass: Any = 0
+    token_width: Any = 0
+    token_rows: Any = 0
+    sharing: Any = 0
     sources: str = ""
     expansion: Any = 0
     experts: Any = None
@@ -52,6 +57,7 @@ class Family:
     positions: Any = None
     rotary: Any = True
     attention_gate: Any = False
+    head_gate: Any = False
     lm_head_bias: Any = False
     embedding: Any = "hidden"
     embedding_norm: bool = False

@@ -27,7 +27,18 @@ _SLIDING = ("full_attention", "sliding_attention")
 
 def mixers(r: Reading) -> tuple[Mixer | None, ...]:
     """What mixes the tokens of each layer, None where nothing does; equal layers are one object."""
-    return _BUILDERS[r.value(r.family.mixers)](r)
+    built = _BUILDERS[r.value(r.family.mixers)](r)
+    if not (sharing := r.number(r.family.sharing, 0)):
+        return built
+    own = r.depth - sharing
+    shared: dict[Mixer | None, Mixer] = {
+        mixer: replace(mixer, shared=True, k_norm=0) for mixer in built if isinstance(mixer, Attention)
+    }
+    if own < 1 or not set(built[own:]) <= set(built[:own]):
+        raise SpecError(
+            f"{r.keys.origin}: the last {sharing} of {r.depth} layers share keys that no layer before them has"
+        )
+    return (*built[:own], *(shared.get(mixer, mixer) for mixer in built[own:]))
 
 
 def _base_attention(r: Reading) -> Attention:
@@ -55,6 +66,7 @@ def _base_attention(r: Reading) -> Attention:
         k_norm={"head": head_dim, "full": kv_heads * head_dim}.get(norm, 0),
         sinks=family.sinks,
         gated=r.is_set(family.attention_gate),
+        head_gated=r.is_set(family.head_gate),
         rotary=r.is_set(family.rotary),
     )
 
@@ -419,6 +431,24 @@ def nas_blocks(r: Reading, part: str, key: str) -> Iterator[tuple[Keys, Any]]:
         yield keys, None if skipped else inner[key]
 
 
+def _step(r: Reading) -> tuple[Mixer, ...]:
+    """Step-3.5, Step-3.7: sliding layers may have more heads; the types of draft layers come last."""
+    keys, full = r.keys, _base_attention(r)
+    types = keys.entries("layer_types", None, _SLIDING) or ["full_attention"] * r.depth
+    if len(types) < r.depth:
+        raise SpecError(f"{keys.at('layer_types')} has {len(types)} entries for {r.depth} layers")
+    other = keys.child("attention_other_setting")
+    other.word("attention_type", "sliding_attention", ("sliding_attention",))
+    for key, same in (("head_dim", full.head_dim), ("num_attention_groups", full.kv_heads)):
+        if other.size(key, same) != same:
+            other.refuse(key, "differs from that of the other layers", ArchitectureError)
+    heads = keys.maybe("num_sliding_attention_heads") or other.size("num_attention_heads", full.heads)
+    r.check_multiple(heads, "sliding attention heads", full.kv_heads)
+    window = keys.size("window") if "sliding_attention" in types else None
+    sliding = replace(full, heads=heads, window=window)
+    return tuple(sliding if kind == "sliding_attention" else full for kind in types[: r.depth])
+
+
 _BUILDERS: Mapping[str, Callable[[Reading], tuple[Mixer | None, ...]]] = {
     "softmax": _softmax,
     "latent": _latent,
@@ -428,5 +458,6 @@ _BUILDERS: Mapping[str, Callable[[Reading], tuple[Mixer | None, ...]]] = {
     "gemma4": _gemma4,
     "mimo": _mimo,
     "mllama": _mllama,
+    "step": _step,
     "nas": _nas,
 }
