@@ -82,7 +82,7 @@ def test_a_request_at_the_knee_costs_one_over_the_largest_rate(scenario):
     one = rk.estimate(**deployment, **LENGTHS, rate=0.01)
     replica = PRICE * one.inputs["gpus"] / 3600.0
     # a price takes all sequences to decode at once; one in N steps of each is that of its prompt
-    assert priced.request_usd == pytest.approx(replica / one.load.knee_rate, rel=2e-3)
+    assert priced.request_usd == pytest.approx(replica / one.load.knee_rate, rel=4e-3)
 
 
 @pytest.mark.parametrize("name", ["dense", "MoE tp2", "MLA tp8"])

@@ -161,7 +161,8 @@ def test_what_is_not_measured_stands_apart_and_says_when_it_would_win(compared: 
 
 def test_an_accelerator_whose_kernels_are_measured_in_one_split_is_no_stand_in() -> None:
     """Collectives of L40S are not measured, so that larger splits stand apart; one GPU alone is."""
-    answer = rk.plan(MODEL, ["h100-sxm", "l40s"], SLO, **QUICK | {"tp": [1, 4]}, rate=20, confirm=0)
+    slow = "p95 ttft<1s, p95 tpot<40ms"  # one L40S takes 31 ms
+    answer = rk.plan(MODEL, ["h100-sxm", "l40s"], slow, **QUICK | {"tp": [1, 4]}, rate=20, confirm=0)
     assert {each.evidence for each in answer.candidates if each.gpu == "l40s"} == {"measured", "stand-in"}
     assert answer.stand_ins == ()
 
@@ -263,7 +264,7 @@ def test_an_interrupt_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> N
     done = CliRunner().invoke(app, ["plan", MODEL, "--rate", "5", "--tp", "1", "--isl", "1000"])
     assert done.exit_code == 130
     assert "interrupted: 0 candidates were simulated" in done.stdout
-    assert "It was not simulated" in done.stdout
+    assert "It was not simulated" in " ".join(done.stdout.split())
 
 
 def test_a_trace_of_one_request_is_no_rate(tmp_path: Path) -> None:

@@ -385,16 +385,22 @@ class _Flow:
         if finite:
             side_by_side = self.predictor.plan.deployment.dp  # replicas compute the first burst so, later turns not
             prompt = minimum(times.share.expected, whole * side_by_side / crowd)
-            rate = users * traffic.requests / self._run(stay.turning, sharing, users * traffic.requests, crowd, prompt)
+            turns = named(minimum(users * traffic.requests / crowd, _ENDLESS), "turns", "turns of all places")
+            run = self._run(stay.turning, sharing, turns, crowd, prompt)
+            rate = where(turns < _ENDLESS, turns * crowd / run, rate)
         rate = named(rate, "rate", "requests a second that are served", "1/s")
         slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
         found = self._loaded(stay, sharing, rate, rate, time, slot, burst + held, together, whole)
-        return replace(found, running=minimum(found.running, crowd)) if finite else found
+        return (
+            replace(found, running=where(turns < _ENDLESS, minimum(found.running, crowd), found.running))
+            if finite
+            else found
+        )
 
     def _run(
-        self, turning: Rotation, sharing: Numeric, requests: Numeric, crowd: Numeric, prompt: Numeric
+        self, turning: Rotation, sharing: Numeric, turns: Numeric, crowd: Numeric, prompt: Numeric
     ) -> Numeric:  # fmt: skip
-        """Seconds until the last of `requests` has ended, which take `crowd` places in turns: prompts and decode steps.
+        """Seconds that `turns` of `crowd` places take, from the first prompt to the last token.
 
         The first turn begins over the steps that the prompts of all places fill, and so does each later one; the last
         has as many requests as are left. Answers that vary let the turns drift, as if there were more or fewer of them.
@@ -402,10 +408,10 @@ class _Flow:
         after = self._after
         filling = crowd * turning.each if self._mixes else 0.0
         own = after + turning.chunks if self._mixes else after
-        turns = named(requests / crowd, "turns", "turns of all places")
         begun = steps_begun(turns * (1.0 - 4.0 * _EQUAL), maximum(self.traffic.osl_cv, _EQUAL))
         steps = (begun - 1.0) * maximum(own, filling) + maximum(turns - begun + 1.0, 0.0) * filling + own
         steps = named(steps, "steps", "decode steps of the run")
+        requests = turns * crowd
         decoding = minimum(requests * after / maximum(steps, 1.0), sharing)
         step = self.times(maximum(1.0 + (decoding - 1.0) * self.traffic.osl / maximum(after, 1.0), 1.0)).step.expected
         return named(requests * prompt + steps * step, "run", "from the first prompt to the end", "s")
@@ -611,6 +617,7 @@ def _together(traffic: Traffic, prompts: Numeric, turn: Numeric) -> Numeric:
     return where((traffic.osl_cv == 0.0) & (turns < math.inf), 1.0, met / turns)
 
 
+_ENDLESS = 1e9  # turns after which a queue counts as one that never ends
 _EQUAL = 1e-9  # variation of answers that are all as long
 _TURNS = 64  # after which users that drift at all have drifted apart, or the average has settled
 
