@@ -25,7 +25,7 @@ from rooflinekit.model.kernels.elementwise import Elementwise, Embedding, Parame
 from rooflinekit.model.kernels.gemm import BatchedLinear, Linear
 from rooflinekit.model.kernels.lora import with_adapters
 from rooflinekit.model.kernels.moe import Experts
-from rooflinekit.model.kernels.operation import OnHost, Operation
+from rooflinekit.model.kernels.operation import OnHost, Operation, Repeated
 from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.model.kernels.routing import Routing
 from rooflinekit.model.layers.encoder import OfAnswers, OfPrompts
@@ -53,6 +53,7 @@ from rooflinekit.model.types.model import (
     MixtureOfExperts,
     Model,
     Norm,
+    Rwkv7,
 )
 
 Runs: TypeAlias = list[tuple[list[Operation], int]]
@@ -62,7 +63,17 @@ Runs: TypeAlias = list[tuple[list[Operation], int]]
 def dense_operations(block: DenseFFN, shard: Shard) -> list[Operation]:
     """Up (and gate) projection, activation, down projection."""
     learned = [Parameters("ffn", block.activation, shard.other)] if block.activation else []
-    return [*_ffn(replace(block, width=block.width // shard.tp), shard, "ffn"), *learned]
+    here = replace(block, width=block.width // shard.tp)
+    beside = _adapters("gate_up", shard.hidden, block.adapters, (1 + block.gated) * here.width, shard)
+    return [*beside, *_ffn(here, shard, "ffn"), *learned]
+
+
+def _adapters(name: str, inputs: int, rank: int, width: int, shard: Shard) -> list[Operation]:
+    """Two matrices of low rank beside one that layers share."""
+    return [
+        shard.linear(f"{name}_adapter_down", inputs, (("low", rank),)),
+        shard.linear(f"{name}_adapter_up", rank, ((name, width),)),
+    ] if rank else []  # fmt: skip
 
 
 def _ffn(block: DenseFFN, shard: Shard, module: str, prefix: str = "") -> list[Operation]:
@@ -180,6 +191,7 @@ def _between_replicas(name: str, kind: CollectiveKind, hidden: int, shard: Shard
 def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     """MHA, GQA or MQA: QKV, positions, cache, attention, output projection."""
     heads, kv_heads = block.heads // shard.tp, shard.kv_heads(block.kv_heads)
+    inputs = shard.hidden * (2 if block.wide else 1)
     parts, cached = [("q", heads * block.head_dim * (2 if block.gated else 1))], not block.shared
     if cached:
         parts.append(("k", kv_heads * block.head_dim))
@@ -188,8 +200,9 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     ops: list[Operation] = []
     apart = shard.precision.formats.value not in (None, shard.precision.formats.attention)
     if apart and cached and not block.keys_are_values:
-        ops.append(shard.linear("v_proj", shard.hidden, (parts.pop(),), bias=block.qkv_bias, of="value"))
-    ops.insert(0, _without_keys(shard.linear("qkv_proj", shard.hidden, tuple(parts), bias=block.qkv_bias), block))
+        ops.append(shard.linear("v_proj", inputs, (parts.pop(),), bias=block.qkv_bias, of="value"))
+    ops.insert(0, _without_keys(shard.linear("qkv_proj", inputs, tuple(parts), bias=block.qkv_bias), block))
+    ops += [op for name, width in parts for op in _adapters(name, inputs, block.adapters, width, shard)]
     rotated = heads * block.head_dim + cached * kv_heads * block.head_dim
     if block.q_norm or block.k_norm:
         dim, tp = block.head_dim, shard.tp
@@ -418,6 +431,34 @@ def delta_net_operations(block: GatedDeltaNet, shard: Shard) -> list[Operation]:
     ]
 
 
+def rwkv7_operations(block: Rwkv7, shard: Shard) -> list[Operation]:
+    """RWKV-7: S <- S·diag(w) + (S a) bᵀ + v kᵀ, o = S r, so two outer products, a decay and two passes.
+
+    Each of six mixtures of a token with the one before it goes into a matrix of its own; low ranks are on every rank.
+    """
+    hidden, width = shard.hidden, block.heads // shard.tp * block.head_dim
+    ranks = {"decay": block.decay_rank, "rate": block.rate_rank, "value": block.value_rank, "gate": block.gate_rank}
+    low = [
+        op
+        for name, rank in ranks.items()
+        if rank
+        for op in (
+            shard.linear(f"{name}_low_proj", hidden, ((name, rank),)),
+            shard.linear(f"{name}_high_proj", rank, ((name, width),), bias=name != "gate"),
+        )
+    ]
+    return [
+        Elementwise("token_shift", 2 * hidden, 6 * hidden, 18.0 * hidden, 6 * hidden, shard.other),
+        *(shard.linear(f"{part}_proj", hidden, ((part, width),)) for part in "rkv"),
+        *low,
+        Elementwise("delta_inputs", 5 * width, 6 * width, 12.0 * width, 2 * width, shard.other),
+        StateUpdate("wkv7", width * block.head_dim, 7 * width, 9.0, 0, shard.other),
+        Elementwise("gated_norm", 5 * width, width, 12.0 * width, 3 * width, shard.other),
+        shard.linear("o_proj", width, (("o", hidden),)),
+        Elementwise("ffn_token_shift", 2 * hidden, hidden, 3.0 * hidden, hidden, shard.other),
+    ]
+
+
 def lightning_operations(block: LightningAttention, shard: Shard) -> list[Operation]:
     """Lightning attention (MiniMax-M1): a decayed outer product, a norm, and a sigmoid output gate."""
     heads = block.heads // shard.tp
@@ -494,6 +535,7 @@ _BUILDERS: dict[type, Callable[[Any, Shard], list[Operation]]] = {
     LatentAttention: latent_operations,
     CompressedAttention: compressed_operations,
     GatedDeltaNet: delta_net_operations,
+    Rwkv7: rwkv7_operations,
     LightningAttention: lightning_operations,
     Mamba: mamba_operations,
     Mamba2: mamba2_operations,
@@ -517,6 +559,10 @@ def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
     for block in blocks:
         before, after = _residuals(layer, block, shard)
         ops += [*before, *_BUILDERS[type(block)](block, shard), *after]
+    if layer.repeated:
+        ops = [Repeated(op) if op.weights and "adapter" not in getattr(op, "name", "") else op for op in ops]
+    if layer.common and layer.ffn is not None:
+        ops.append(shard.linear("common_out_proj", shard.hidden, (("hidden", shard.hidden),)))
     if shard.tp > 1:
         ops += _joins(shard) * (1 if layer.parallel else len(blocks))
     return ops
