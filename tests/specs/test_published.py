@@ -7,6 +7,7 @@ checkpoint says otherwise.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from rooflinekit.model.types.errors import ArchitectureError, DeploymentError, I
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import DenseFFN
 from rooflinekit.specs import load_accelerator, spec_dir
+from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.specs.config import class_names, model_from_config
 from rooflinekit.specs.config.family import family_of
 from rooflinekit.specs.config.refusals import lists
@@ -215,6 +217,30 @@ def work(model, batch, name):
     """FLOP of the launches of a name, and bytes of weights and of cache that they read."""
     kernels, parts = launches(model, batch), ("flops", "weight_bytes", "kv_read_bytes")
     return tuple(sum(k.count * getattr(k, part) for k in kernels if k.name == name) for part in parts)
+
+
+def test_the_first_layer_of_a_block_of_kimi_k3_attends_to_the_earlier_sums_alone():
+    """Equation 10 of its report (arXiv:2607.24653): b0 … bn-1, and from the second layer on the present sum too.
+
+    93 layers in blocks of 12, two modules a layer; the last norm attends to all sums.
+    """
+    seen = sum(2 * (1 + layer // 12 + (layer % 12 > 0)) for layer in range(93)) + 1 + 93 // 12 + 1
+    kernels = launches(load("moonshotai/Kimi-K3").value, Batch.decode(1.0, 8.0))
+    moved = sum(k.count * k.activation_bytes for k in kernels if k.name == "residual_attention")
+    assert moved == 2 * 7168 * (seen + 2 * 93 + 1)
+
+
+def test_a_pass_that_nobody_measured_has_the_interval_of_a_format_that_was_not():
+    """A norm over what experts return, sums of earlier layers and streams, against a norm of the usual kind."""
+    calibration = load_calibration("h100-sxm--vllm")
+    kimi = launches(load("moonshotai/Kimi-K3").value, Batch.decode(1.0, 8.0))
+    kernel = {kernel.name: kernel for kernel in kimi}
+    assert calibration.measured(kernel["residual_norm"])
+    for name in ("residual_attention", "expert_norm"):
+        assert not calibration.measured(kernel[name])
+        fit = calibration.fit(kernel[name])
+        plain = replace(kernel[name], variant="")
+        assert calibration.factors(kernel[name], fit)[0] > calibration.factors(plain, fit)[0] > 1.0
 
 
 def test_a_token_of_zamba_2_reads_the_block_that_layers_share_once_for_each():

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from rooflinekit.model.kernels.attention import (
@@ -60,6 +61,10 @@ Runs: TypeAlias = list[tuple[list[Operation], int]]
 """Operations that follow each other, and how many times they do."""
 
 
+_pass = partial(Elementwise, assumed=True)
+"""What is taken for one pass over what it reads and writes, which nobody measured."""
+
+
 def dense_operations(block: DenseFFN, shard: Shard) -> list[Operation]:
     """Up (and gate) projection, activation, down projection."""
     learned = [Parameters("ffn", block.activation, shard.other)] if block.activation else []
@@ -101,7 +106,7 @@ def expert_operations(block: MixtureOfExperts, shard: Shard) -> list[Operation]:
     there, back = _exchanges(block, hidden, shard)
     ops += [*there, _experts(block, hidden, shard), *back]
     if block.latent and block.latent_norm:
-        ops.append(Elementwise("expert_norm", hidden, hidden, 4.0 * hidden, hidden, shard.other))
+        ops.append(_pass("expert_norm", hidden, hidden, 4.0 * hidden, hidden, shard.other))
     if block.latent:
         ops.append(shard.linear("expert_up_latent", block.latent, (("latent", shard.hidden),), "ffn"))
     if block.shared_width:
@@ -448,14 +453,14 @@ def rwkv7_operations(block: Rwkv7, shard: Shard) -> list[Operation]:
         )
     ]
     return [
-        Elementwise("token_shift", 2 * hidden, 6 * hidden, 18.0 * hidden, 6 * hidden, shard.other),
+        _pass("token_shift", 2 * hidden, 6 * hidden, 18.0 * hidden, 6 * hidden, shard.other),
         *(shard.linear(f"{part}_proj", hidden, ((part, width),)) for part in "rkv"),
         *low,
-        Elementwise("delta_inputs", 5 * width, 6 * width, 12.0 * width, 2 * width, shard.other),
+        _pass("delta_inputs", 5 * width, 6 * width, 12.0 * width, 2 * width, shard.other),
         StateUpdate("wkv7", width * block.head_dim, 7 * width, 9.0, 0, shard.other),
         Elementwise("gated_norm", 5 * width, width, 12.0 * width, 3 * width, shard.other),
         shard.linear("o_proj", width, (("o", hidden),)),
-        Elementwise("ffn_token_shift", 2 * hidden, hidden, 3.0 * hidden, hidden, shard.other),
+        _pass("ffn_token_shift", 2 * hidden, hidden, 3.0 * hidden, hidden, shard.other),
     ]
 
 
@@ -589,16 +594,16 @@ def _residuals(layer: Layer, block: Mixer | FeedForward, shard: Shard) -> tuple[
     n, share = layer.streams, _share(shard)
     weights = (2 + n) * n
     wide, matrix = n * share, weights * n * shard.hidden
-    collapse = Elementwise("hyper_collapse", wide, share + weights, 2.0 * wide * (weights + 1), matrix + weights + 3,
+    collapse = _pass("hyper_collapse", wide, share + weights, 2.0 * wide * (weights + 1), matrix + weights + 3,
                            Dtype.FP32)  # fmt: skip
-    return [collapse], [Elementwise("hyper_mix", wide + share, wide, 2.0 * wide * (n + 1))]
+    return [collapse], [_pass("hyper_mix", wide + share, wide, 2.0 * wide * (n + 1))]
 
 
 def _predicted(layer: Layer, shard: Shard) -> list[Operation]:
     """All streams from all, by weights that a router reads from the first: its norm and matrices are read here."""
     n, wide = layer.streams, layer.streams * _share(shard)
     weights = (n + 1) * shard.hidden + n**3
-    return [Elementwise("altup_predict", wide, wide, 2.0 * wide * (n + 1), weights, shard.other)]
+    return [_pass("altup_predict", wide, wide, 2.0 * wide * (n + 1), weights, shard.other)]
 
 
 def _corrected(layer: Layer, shard: Shard) -> list[Operation]:
@@ -606,9 +611,7 @@ def _corrected(layer: Layer, shard: Shard) -> list[Operation]:
     if not layer.alternating:
         return []
     n, share = layer.streams, _share(shard)
-    return [
-        Elementwise("altup_correct", (n + 1) * share, n * share, 4.0 * n * share, shard.hidden + n * n, shard.other)
-    ]
+    return [_pass("altup_correct", (n + 1) * share, n * share, 4.0 * n * share, shard.hidden + n * n, shard.other)]
 
 
 def _bypass(rank: int, shard: Shard) -> list[Operation]:
@@ -617,7 +620,7 @@ def _bypass(rank: int, shard: Shard) -> list[Operation]:
     return [
         shard.linear("bypass_down", hidden, (("low", rank),), "other"),
         shard.linear("bypass_up", rank, (("hidden", hidden),), "other"),
-        Elementwise("bypass_norm", 3 * hidden, hidden, 6.0 * hidden, hidden, shard.other),
+        _pass("bypass_norm", 3 * hidden, hidden, 6.0 * hidden, hidden, shard.other),
     ] if rank else []  # fmt: skip
 
 
@@ -628,14 +631,14 @@ def _token_input(layer: Layer, shard: Shard) -> list[Operation]:
         shard.linear("token_gate_proj", hidden, (("gate", width),), "other"),
         Elementwise("token_gate", 2 * width, width, 6.0 * width),
         shard.linear("token_up_proj", width, (("hidden", hidden),), "other"),
-        Elementwise("token_norm", (1 + taken) * hidden, taken * hidden, (4.0 + taken) * hidden, hidden, shard.other),
+        _pass("token_norm", (1 + taken) * hidden, taken * hidden, (4.0 + taken) * hidden, hidden, shard.other),
     ] if width else []  # fmt: skip
 
 
 def _attended(layer: Layer, shard: Shard) -> Elementwise:
     """The softmax over the sums that reach a block: each is normed, scored by one vector, and weighed."""
-    seen = layer.carried * _share(shard)
-    return Elementwise("residual_attention", seen, _share(shard), 8.0 * seen, 2 * shard.hidden, shard.other)
+    seen = (layer.carried - layer.opens) * _share(shard)
+    return _pass("residual_attention", seen, _share(shard), 8.0 * seen, 2 * shard.hidden, shard.other)
 
 
 def _share(shard: Shard) -> int:
@@ -793,9 +796,9 @@ def exit_operations(model: Model, shard: Shard) -> list[Operation]:
         ops += _stream_projections("altup_unproj", last, shard)
     elif last.streams > 1:
         wide, n = last.streams * shard.hidden, last.streams
-        ops.append(Elementwise("hyper_head", wide, shard.hidden, 2.0 * wide * (n + 1), n * wide + n + 1, Dtype.FP32))
+        ops.append(_pass("hyper_head", wide, shard.hidden, 2.0 * wide * (n + 1), n * wide + n + 1, Dtype.FP32))
     elif last.sources:
-        ops.append(_attended(last, shard))
+        ops.append(_attended(replace(last, opens=False), shard))
     ops.append(_norm("final_norm", model.final_norm, shard))
     if shard.deployment.sequence_parallel:
         ops.append(shard.joined("sequence_gather", "all_gather", shard.hidden))
@@ -821,7 +824,7 @@ def exit_operations(model: Model, shard: Shard) -> list[Operation]:
 def _stream_projections(name: str, layer: Layer, shard: Shard) -> list[Operation]:
     """Streams from the embedding, or into the last norm: a matrix each but for the first, scaled to its length."""
     n, hidden = layer.streams, shard.hidden
-    scale = Elementwise(f"{name}_scale", n * hidden, n * hidden, 4.0 * n * hidden)
+    scale = _pass(f"{name}_scale", n * hidden, n * hidden, 4.0 * n * hidden)
     return [*[shard.linear(name, hidden, (("hidden", hidden),), "other")] * (n - 1), scale]
 
 

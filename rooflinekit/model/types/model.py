@@ -306,6 +306,8 @@ class Layer:
     repeated: bool = False  #: the weights of that block are those of an earlier layer
     sources: int = 0  #: sums of earlier layers that a block attends to, beside the present one (Kimi-K3)
 
+    opens: bool = False  #: the present sum begins with this layer, which attends to the earlier ones alone
+
     @property
     def carried(self) -> int:
         """Vectors of the residual width that a token takes from layer to layer."""
