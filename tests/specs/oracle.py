@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rooflinekit.model.types.model import (
     Attention,
     CompressedAttention,
+    CrossAttention,
     DenseFFN,
     GatedConvolution,
     GatedDeltaNet,
@@ -14,22 +17,29 @@ from rooflinekit.model.types.model import (
     Mamba2,
     MixtureOfExperts,
     Model,
+    Rwkv7,
 )
 
 NORM_VECTORS = {"rmsnorm": 1, "layernorm": 2, "layernorm_nobias": 1, "none": 0}
 
 
-def mixer_weights(mixer, D):
+def mixer_weights(mixer, D):  # noqa: PLR0912, PLR0915 - one case for each kind of mixer
     match mixer:
         case Attention():
             H, K, d, dv = mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.v_head_dim
-            q, k, v, o = D * H * d, D * K * d, D * K * dv, H * dv * D
-            bias = mixer.qkv_bias * (H * d + K * d + K * dv) + mixer.o_bias * D
+            K = 0 if mixer.shared else K
+            A, r = D * (1 + mixer.wide), mixer.adapters
+            q, k, v, o = A * H * d, A * K * d, A * K * dv, H * dv * D + 3 * A * r + r * (H * d + K * d + K * dv)
+            bias = mixer.qkv_bias * (H * d + K * d * (not mixer.unbiased_keys) + K * dv) + mixer.o_bias * D
             if mixer.keys_are_values:
                 v, bias = 0, bias - mixer.qkv_bias * K * dv
             i = mixer.indexer
             index = (D * (i.heads + 1) + 2) * i.head_dim if i else 0
-            return q * (1 + mixer.gated) + k + v + o + bias + mixer.q_norm + mixer.k_norm + mixer.sinks * H + index
+            gates = q * mixer.gated + D * H * mixer.head_gated
+            return q + k + v + o + gates + bias + mixer.q_norm + mixer.k_norm + mixer.sinks * H + index
+        case CrossAttention():
+            Q, K = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
+            return 2 * D * (Q + K) + mixer.qkv_bias * (Q + K * (2 - mixer.unbiased_keys)) + mixer.o_bias * D
         case LatentAttention():
             H, c, r = mixer.heads, mixer.kv_rank, mixer.rope_dim
             qk = mixer.nope_dim + r
@@ -59,6 +69,10 @@ def mixer_weights(mixer, D):
             return (
                 project + mixer.conv_width * (2 * keys + values) + 2 * mixer.value_heads + mixer.value_dim + values * D
             )
+        case Rwkv7():
+            low = mixer.decay_rank + mixer.rate_rank + mixer.value_rank + mixer.gate_rank
+            biases = 2 + (mixer.value_rank > 0)
+            return 4 * D * D + 2 * D * low + biases * D + (6 + 2 + 1 + 2 + 1) * D
         case LightningAttention():
             inner = mixer.heads * mixer.head_dim
             return D * 3 * inner + D * inner + inner + inner * D
@@ -85,7 +99,8 @@ def ffn_weights(ffn, D, active=False):
     match ffn:
         case DenseFFN():
             F = ffn.width
-            return (2 + ffn.gated) * D * F + ffn.bias * ((1 + ffn.gated) * F + D) + ffn.activation
+            bias = ffn.bias * ((1 + ffn.gated) * F + D)
+            return (2 + ffn.gated) * D * F + bias + ffn.activation + ffn.adapters * (D + 2 * F)
         case MixtureOfExperts():
             E, F, S = ffn.experts, ffn.width, ffn.shared_width
             wide = ffn.latent or D
@@ -96,16 +111,36 @@ def ffn_weights(ffn, D, active=False):
             return 0
 
 
+def encoder_weights(encoder, D, vectors):
+    """Convolutions with biases, positions, numbers for distances in encoder and decoder, and the last norm."""
+    stem = sum((inputs + 1) * D for inputs, _ in encoder.stem) + encoder.positions * D
+    return stem + 2 * encoder.buckets * encoder.layers[0].mixer.heads + vectors[encoder.layers[0].norm] * D
+
+
 def parameters(model: Model, *, active=False):
     D, vectors = model.hidden, NORM_VECTORS
     total = model.vocab * D * (1 if model.tied else 2) + model.position_rows * D + model.lm_head_bias * model.vocab
-    for layer in model.layers:
+    encoder = model.encoder
+    total += encoder_weights(encoder, D, vectors) if encoder else 0
+    for layer in (*(encoder.layers if encoder else ()), *model.layers):
         total += (
             mixer_weights(layer.mixer, D) + ffn_weights(layer.ffn, D, active) + layer.norms * vectors[layer.norm] * D
         )
-        blocks, n = (layer.mixer is not None) + (layer.ffn is not None), layer.streams
+        if layer.repeated:  # all but small matrices of its own
+            mixer, ffn = replace(layer.mixer, adapters=0), replace(layer.ffn, adapters=0)
+            total -= mixer_weights(mixer, D) + ffn_weights(ffn, D) + layer.norms * vectors[layer.norm] * D
+        total += layer.common * D * D
+        n, p, r = layer.streams, layer.token_width, layer.bypass
+        total += 2 * D * p + D * (p > 0) + 2 * D * r + D * (r > 0) + layer.alternating * (n**3 + n**2 + (n + 2) * D)
+        if layer.alternating:
+            continue
+        blocks = (layer.mixer is not None) + (layer.ffn is not None)
         total += blocks * ((2 + n) * n * (n * D + 1) + 3 if n > 1 else 2 * D if layer.sources else 0)
-    total += n * (n * D + 1) + 1 if n > 1 else 2 * D if layer.sources else 0
+    if layer.alternating:
+        total += 2 * (n - 1) * D * D
+    else:
+        total += n * (n * D + 1) + 1 if n > 1 else 2 * D if layer.sources else 0
+    total += (model.token_rows + D) * model.depth * p + p
     return total + (1 + model.embedding_norm) * vectors[model.final_norm] * D
 
 
@@ -113,7 +148,7 @@ def kv_elements_per_token(model: Model):
     total = 0
     for layer in model.layers:
         match layer.mixer:
-            case Attention() as a:
+            case Attention(shared=False) as a:
                 total += a.kv_heads * (a.head_dim + a.v_head_dim) + (a.indexer.head_dim if a.indexer else 0)
             case CompressedAttention(ratio=ratio) as a if ratio:
                 total += (a.head_dim + (a.indexer.head_dim if a.indexer else 0)) / ratio

@@ -97,6 +97,19 @@ def _interval(r: Reading) -> list[bool]:
     return [(layer + 1) % every == 0 and first <= layer <= last for layer in range(r.depth)]
 
 
+def _enumerated(r: Reading) -> list[bool]:
+    """Step-3.5, Step-3.7: the layers that `moe_layers_enum` lists, in a string, else all but the first three."""
+    keys, key = r.keys, "moe_layers_enum"
+    first = keys.size("first_k_dense_replace", 3, least=0)
+    if not keys.has(key):
+        return [layer >= first for layer in range(r.depth)]
+    stated = keys.config[key]
+    listed = keys.word(key).split(",") if isinstance(stated, str) else keys.entries(key)
+    if not all(str(each).strip().isdigit() for each in listed):
+        keys.refuse(key, "is no list of layers")
+    return [layer in {int(each) for each in listed} for layer in range(r.depth)]
+
+
 _SPARSE: Mapping[str, Callable[[Reading], list[bool]]] = {
     "all": lambda r: [True] * r.depth,
     "step": _step,
@@ -104,6 +117,7 @@ _SPARSE: Mapping[str, Callable[[Reading], list[bool]]] = {
     "after_dense": _after_dense,
     "period": _period,
     "interval": _interval,
+    "enumerated": _enumerated,
 }
 
 
@@ -150,11 +164,18 @@ def _lfm2(r: Reading) -> tuple[FeedForward, ...]:
     return (_dense(r, width),) * r.depth
 
 
+def _common(r: Reading) -> tuple[FeedForward | None, ...]:
+    """Zamba2: beside the attention that layers share, with small matrices of each layer."""
+    block = replace(_dense(r, r.keys.size("width", 4 * r.hidden)), adapters=r.keys.size("adapter_rank", 128))
+    return tuple(block if kind == "attention" else None for kind in r.blocks)
+
+
 _BUILDERS: Mapping[str, Callable[[Reading], tuple[FeedForward | None, ...]]] = {
     "nemotron": _nemotron,
     "nas": _nas,
     "lfm2": _lfm2,
     "hashed": _hashed,
+    "common": _common,
     "paired": lambda r: (None, _dense(r, r.keys.size("width"))) * (r.depth // 2),
     "none": lambda r: (None,) * r.depth,
 }
