@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 from html.parser import HTMLParser
@@ -22,6 +24,16 @@ class Tags(HTMLParser):
     @property
     def names(self) -> list[str]:
         return [tag for tag, _ in self.elements]
+
+
+def unpacked(page: str) -> str:
+    """A report with its data and its long sections as they are in the browser."""
+
+    def text(packed: re.Match[str]) -> str:
+        found = gzip.decompress(base64.b64decode(packed[2])).decode()
+        return found if packed[1] == "below" else f'<script type="application/json" id="data">{found}</script>'
+
+    return re.sub(r'<script type="text/plain" id="(data|below)">([^<]*)</script>', text, page)
 
 
 def json_in(page: str, name: str) -> Any:

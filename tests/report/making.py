@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from html_pages import json_in
+from html_pages import json_in, unpacked
 from typer.testing import CliRunner
 
 import rooflinekit as rk
@@ -26,11 +26,12 @@ STATES = ("model", "gpu", "tp", "weights", "kv")
 
 
 def page_of(tmp_path: Path, *arguments: Any, **more: Any) -> str:
-    return rk.write_report(tmp_path / "page.html", *arguments, force=True, **more).path.read_text(encoding="utf-8")
+    made = rk.write_report(tmp_path / "page.html", *arguments, force=True, **more)
+    return unpacked(made.path.read_text(encoding="utf-8"))
 
 
 def data_of(page: str) -> Any:
-    return json_in(page, "data")
+    return json_in(unpacked(page), "data")
 
 
 def in_node(source: str, data: dict[str, Any], calls: list[Any] = [], views: list[Any] = []) -> dict[str, Any]:  # noqa: B006

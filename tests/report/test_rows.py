@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from rooflinekit.estimation.frames.columns import LOAD_NUMBERS, NUMBERS
 from rooflinekit.report.page.render import LIMIT_BYTES
 from rooflinekit.report.page.rows import MOST_BYTES, rows_data
 from rooflinekit.report.titles import title_of
+
+from .making import data_of
 
 ANSWERS: dict[str, Any] = {"gpu": ["a", "b", "a"], "output_tok_s_per_user": [3.0, 2.0, 1.0],
                            "output_tok_s_per_gpu": [1.0, 2.0, 3.0]}  # fmt: skip
@@ -107,7 +108,7 @@ class TestSize:
         table = pd.DataFrame({name: -draw.lognormal(-20, 9, 60_000) for name in names})
         made = rk.write_report(tmp_path / "a.html", sweep=table)
         assert made.bytes < LIMIT_BYTES
-        data = json.loads(re.search(r'id="data">(.*?)</script>', made.path.read_text(encoding="utf-8"))[1])  # type: ignore[index]
+        data = data_of(made.path.read_text(encoding="utf-8"))
         assert MOST_BYTES / 3 < len(json.dumps(data["table"]["columns"], separators=(",", ":"))) <= MOST_BYTES
 
 

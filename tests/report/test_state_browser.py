@@ -221,7 +221,7 @@ def test_what_is_not_in_the_page_says_so(browser: Browser, pages: dict[str, Path
 def test_choices_say_why_they_are_none(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["fixed"], "#tp=8")
     titles = "[...document.getElementById('in-tp').options].map((each) => each.textContent)"
-    assert browser.value(titles) == ["1 GPU (does not fit)", "2 GPUs", "4 GPUs", "8 GPUs", "2 GPUs (tp2 ep2)"]
+    assert browser.value(titles) == ["1 × (does not fit)", "2 ×", "4 ×", "8 ×", "2 × (tp2 ep2)"]
     browser.value("change({ tp: 1, batch: 1 })")
     browser.settle()
     assert "does not fit" in browser.value("document.getElementById('said').textContent")
@@ -310,6 +310,29 @@ def test_the_result_stays_on_a_phone(browser: Browser, pages: dict[str, Path]) -
     assert browser.value("asTime(answer(state).tpot.time)") in browser.value("byId('bar').textContent")
     browser.size(1280, 900)
     assert browser.value("getComputedStyle(byId('bar')).display") == "none"
+
+
+def test_the_nouns_of_the_sentence_are_the_controls(browser: Browser, pages: dict[str, Path]) -> None:
+    """Each control stands once; what it names is what the page answers."""
+    browser.size(1440, 900)
+    browser.open(pages["deployment"])
+    nouns = "[...byId('sentence').children].filter((each) => !each.hidden).map(({ id }) => id)"
+    assert browser.value(nouns) == [
+        "in-model", "in-tp", "in-gpu", "in-weights", "box-batch", "in-traffic", "box-isl", "box-osl"]  # fmt: skip
+    every = browser.value("[...document.querySelectorAll('[id]')].map(({ id }) => id)")
+    assert len(every) == len(set(every))
+    word = "(each) => each.selectedOptions?.[0].text ?? each.value ?? each.data"
+    spoken = f"[...byId('sentence').childNodes].map({word}).join('')"
+    browser.value("change({ gpu: 'h200-sxm', tp: 2 })")
+    browser.settle()
+    assert browser.value(spoken).startswith("llama-3-8b on 2 × h200-sxm with vllm, weights in bf16, the checkpoint's, ")
+    browser.value("{ const box = byId('box-isl'); box.value = '4096'; box.dispatchEvent(new Event('change')); }")
+    browser.settle()
+    assert browser.value("[state.isl, location.hash]") == [4096, "#g=h200-sxm&tp=2&i=4096"]
+    browser.value("{ const box = byId('in-traffic'); box.value = 'users'; box.dispatchEvent(new Event('change')); }")
+    browser.settle()
+    assert browser.value("[byId('box-batch').hidden, byId('box-users').hidden]") == [True, False]
+    assert browser.value("byId('sentence').getBoundingClientRect().top < byId('tiles').getBoundingClientRect().top")
 
 
 def test_a_load_moves(browser: Browser, pages: dict[str, Path]) -> None:

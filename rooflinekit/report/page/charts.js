@@ -166,7 +166,8 @@ function waterfallOption(told) {  // each bar begins where the one above it ends
     yAxis: { ...along("", { axis: { type: "category", data: bars.map((bar) => bar.title) }, label: { color: colour("ink"), width: small() ? 106 : 138, overflow: "break", interval: 0 } }), splitLine: { show: false } },
     series: [
       { type: "bar", stack: "time", silent: true, itemStyle: { color: "transparent" }, data: bars.map((bar) => bar.start * scale) },
-      { type: "bar", stack: "time", barWidth: "62%", markLine: line || undefined, data: bars.map((bar) => ({ value: bar.size * scale, bar, itemStyle: { color: colour(bar.tint) } })), label: { show: true, position: "right", ...text(), formatter: ({ data }) => `${format(data.bar.size)}${data.bar.size < whole ? `  ${asShare(data.bar.size / whole)}` : ""}` } },
+      { type: "bar", stack: "time", barWidth: "62%", markLine: line || undefined, data: bars.map((bar) => ({ value: bar.size * scale, bar, itemStyle: { color: colour(bar.tint) } })) },
+      { type: "bar", stack: "time", silent: true, z: 6, data: bars.map((bar) => ({ value: 0, bar })), label: { show: true, position: "right", ...text(), backgroundColor: colour("card"), padding: [0, 2], formatter: ({ data }) => `${format(data.bar.size)}${data.bar.size < whole ? `  ${asShare(data.bar.size / whole)}` : ""}` } },
     ],
   };
 }

@@ -166,12 +166,16 @@ def _kernel_tables(answer: Estimate) -> str:
     return "".join(parts)
 
 
-def after(deployed: Deployed, walk: str) -> str:
-    """What stands below the charts."""
+def after(deployed: Deployed) -> str:
+    """What stands below the charts, for readers without JavaScript too."""
     tables = f"<details><summary>Both steps as tables</summary>{_kernel_tables(deployed.answer)}</details>"
-    parts = [walk, _derivation_card(deployed), accuracy_card(deployed.asked.plan, deployed.named),
-             card("Kernels", tables, of=deployed.named), _provenance_card(deployed)]  # fmt: skip
+    parts = accuracy_card(deployed.asked.plan, deployed.named), card("Kernels", tables, of=deployed.named)
     return f'<div class="wrap">{"".join(parts)}</div>'
+
+
+def below(deployed: Deployed, walk: str) -> str:
+    """Walk, derivation and sources."""
+    return f'<div class="wrap">{walk}{_derivation_card(deployed)}{_provenance_card(deployed)}</div>'
 
 
 def foot_notes(answer: Estimate) -> str:
@@ -253,15 +257,14 @@ def _node(node: Node, depth: int, shown: set[int]) -> str:
     return f"<details><summary>{head}</summary><div class=below>{lines}{source}{inside}</div></details>"
 
 
-def walked(deployed: Deployed, left_out: str = "") -> tuple[str, str]:
+def walked(deployed: Deployed) -> tuple[str, str]:
     """The step-through page of shapes, and the card it stands in, which says why it is absent."""
     given = {key: value for key, value in deployed.asked.scenario.items() if key in DEPLOYMENT_KEYS}
     page, details = "", ""
-    said = left_out or "Every tensor of a prompt of six tokens, through prefill and one decode step."
+    said = "Every tensor of a prompt of six tokens, through prefill and one decode step."
     try:
-        if not left_out:
-            page = walk_page(shapes(deployed.asked.model, deployed.asked.gpu, tokens=_TOKENS, **given))
-            details = '<details id="walk"><summary>Step through with the arrow keys</summary></details>'
+        page = walk_page(shapes(deployed.asked.model, deployed.asked.gpu, tokens=_TOKENS, **given))
+        details = '<details id="walk"><summary>Step through with the arrow keys</summary></details>'
     except RooflinekitError as error:
         said = f"The walk does not take this deployment: {error}."
     return page, f'<div class="walk">{card("Shapes", paragraphs([said]) + details, of=deployed.named)}</div>'

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.model.types.errors import InputError, RooflinekitError
-from rooflinekit.report.page.deployment import Deployed, accountant, after, foot_notes, lead, slider_data, walked
+from rooflinekit.report.page.deployment import Deployed, accountant, after, below, foot_notes, lead, slider_data, walked
 from rooflinekit.report.page.offers import make_offers
 from rooflinekit.report.page.plan import chosen_replica, plan_cards, plan_data, plan_lead
 from rooflinekit.report.page.render import LIMIT_BYTES, Page, heading, paragraphs, render
@@ -67,12 +67,9 @@ def write_report(
     path, force = Path(out), bool(more.pop("force", False))
     check_target(path, force)
     page, content = _made(model, gpu, more)
-    if len(content) > LIMIT_BYTES and page.framed:
-        size, shapes = f"{len(content) / 1e6:.1f} MB", f"rooflinekit shapes {model} --gpu {gpu}"
-        told = f"The walk through the shapes is left out: with it the page would have {size}. See `{shapes}`."
-        page, content = _made(model, gpu, more | {"walk": told})
     if len(content) > LIMIT_BYTES:
-        raise InputError(f"the page would have {len(content) / 1e6:.1f} MB, more than 2.5; offer fewer models and GPUs")
+        told = f"{len(content) / 1e6:.1f} MB, more than {LIMIT_BYTES / 1e6}"
+        raise InputError(f"the page would have {told}; offer fewer models and GPUs")
     return Report(write_whole(path, content, force), page.title, len(content))
 
 
@@ -109,14 +106,13 @@ def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dic
 
 
 def _deployment_page(
-    deployed: Deployed, offered: dict[str, Any], against: object, simulation: Outcome | None, walk: bool | str
+    deployed: Deployed, offered: dict[str, Any], against: object, simulation: Outcome | None, walk: bool
 ) -> Page:
-    """`walk`: whether it walks through the shapes, or what it says in place of that."""
     other, changes = None, read_against(against)
     if changes is not None:
         changed = {"model": deployed.asked.model, "gpu": deployed.asked.gpu, **deployed.scenario, **changes}
         other = Deployed.of(str(changed.pop("model")), str(changed.pop("gpu")), changed)
-    framed, card_of_walk = walked(deployed, "" if walk is True else walk) if walk else ("", "")
+    framed, card_of_walk = walked(deployed) if walk else ("", "")
     data, functions = slider_data(make_offers(deployed.asked, **offered), deployed, other)
     data["walk"] = framed or None
     named, told, before = title(deployed.answer), f'<div id="lead">{lead(deployed)}</div>', ""
@@ -128,8 +124,8 @@ def _deployment_page(
             f'<div class="wrap">{simulation_card(simulation, deployed.named)}</div>',
             simulation_data(simulation),
         )
-    return Page(named, told, before, accountant(), after(deployed, card_of_walk), foot_notes(deployed.answer),
-                data, functions, (framed,) if framed else ())  # fmt: skip
+    return Page(named, told, before, accountant(), after(deployed), below(deployed, card_of_walk),
+                foot_notes(deployed.answer), data, functions, (framed,) if framed else ())  # fmt: skip
 
 
 def _plan_page(plan: Mapping[str, Any], offered: dict[str, Any]) -> Page:
@@ -145,7 +141,7 @@ def _plan_page(plan: Mapping[str, Any], offered: dict[str, Any]) -> Page:
     more, functions = slider_data(make_offers(deployed.asked, **offered), deployed, None)
     told = f'<div class="wrap" id="lead">{lead(deployed, chosen.pool, f"{chosen.heading}: ")}</div>'
     data = page.data | more | {"heading": f"{chosen.heading}: ", "pool": bool(chosen.pool)}
-    return replace(page, accountant=told + accountant(), after=after(deployed, ""),
+    return replace(page, accountant=told + accountant(), after=after(deployed), below=below(deployed, ""),
                    foot=foot_notes(deployed.answer), data=data, functions=functions)  # fmt: skip
 
 

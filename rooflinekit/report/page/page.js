@@ -26,7 +26,8 @@ function lever(view) {  // what takes the time of a decode step, and what change
   const what = cause === "memory" ? `reading memory. ${alike ? "Weights and KV cache weigh about the same: smaller formats of both help" : heavier === "weights" ? "Smaller weights help most" : "A smaller KV cache or shorter prompts help most"}`
     : cause === "compute" ? "arithmetic. Narrower formats help, more bandwidth does not"
     : cause === "network" ? "sending between GPUs. Fewer GPUs or faster links help" : "launches and the engine. A larger batch helps";
-  return [`${asShare(by[cause] / whole)} of a decode step is ${what}.`, crossing(view, read)];
+  const ranges = felt(view).tpot.low === felt(view).tpot.high ? "" : `Ranges are 90 % intervals (${view.rows.plan.evidence}).`;
+  return [`${asShare(by[cause] / whole)} of a decode step is ${what}.`, ranges, crossing(view, read)];
 }
 function crossing(view, read) {  // more sequences read more experts, so that the weights grow with the batch too
   const each = read.cache / view.at.batch;
@@ -327,7 +328,7 @@ function later(view) {
 }
 function pointAt(view, [model, gpu, tp, weights, kv], batch) {
   const plan = OFFERS.plans[[model, gpu, tp, weights, kv].join(APART)], found = new View(plan, { ...view.at, batch, speed: gpu === view.at.gpu ? view.at.speed : 1 });
-  const said = `${gpu} × ${optionTitle("tp", tp)}, batch ${batch}\n${three(found.rateUser)} tok/s each user, ${three(found.rateEach)} each GPU\n${plan.evidence}\n${commandOf({ ...view.at, gpu, tp: typed("tp", tp), batch })}`;
+  const said = `${optionTitle("tp", tp)} ${gpu}, batch ${batch}\n${three(found.rateUser)} tok/s each user, ${three(found.rateEach)} each GPU\n${plan.evidence}\n${commandOf({ ...view.at, gpu, tp: typed("tp", tp), batch })}`;
   return { value: [found.rateUser, found.rateEach], group: gpu, line: `${gpu} ${tp}`, gpus: gpusOf(tp), fits: found.memory.fits, said, dollars: priceOf(found) && dollars(found) };
 }
 function drawFront(view, points) {
@@ -377,5 +378,6 @@ function begin() {
 }
 if (OFFERS) arrive(() => {  // absent from a page on a sweep
   byId("layout").hidden = false;
+  if (!DATA.heading) document.body.classList.add("live");  // the sentence and the tiles stand for the words, which printers and readers of the page keep
   begin();
 });

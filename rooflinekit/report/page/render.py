@@ -11,7 +11,7 @@ from typing import Any
 
 from rooflinekit.report.markup import filled, packed, script_hashes, script_json
 
-LIMIT_BYTES = 2_500_000
+LIMIT_BYTES = 1_500_000
 """A page is at most this large."""
 
 HERE = Path(__file__).parent
@@ -28,6 +28,7 @@ class Page:
     before: str = ""
     accountant: str = ""
     after: str = ""
+    below: str = ""  #: long sections that readers open; they are packed
     foot: str = ""
     data: dict[str, Any] = field(default_factory=dict)
     functions: str = ""  #: of the deployments, as JavaScript
@@ -35,17 +36,26 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The whole page as one file that loads nothing; its scripts are packed."""
+    """The whole page as one file that loads nothing; its scripts, its data and its long sections are packed."""
     app = "\n".join(('"use strict";', page.functions, *scripts()))
     loader = f"<script>{(HERE / 'load.js').read_text(encoding='utf-8')}</script>"
-    written = f'<script type="text/plain" id="app">{b64encode(packed(app)).decode()}</script>\n{loader}'
+    written = f"{_packed('data', script_json(page.data))}{_packed('app', app)}\n{loader}"
+    below = f"{_packed('below', page.below)}<noscript><p>{_NO_SCRIPTS}</p></noscript>"
     allowed = "".join((loader, f"<script>{app}</script>", *page.framed))
     parts = {
-        "title": escape(page.title), "lead": page.lead, "before": page.before, "after": page.after, "foot": page.foot,
-        "accountant": page.accountant, "style": (HERE / "page.css").read_text(encoding="utf-8"),
-        "hashes": script_hashes(allowed), "data": script_json(page.data), "scripts": written,
+        "title": escape(page.title), "lead": page.lead, "before": page.before, "accountant": page.accountant,
+        "after": page.after + below, "foot": page.foot, "style": (HERE / "page.css").read_text(encoding="utf-8"),
+        "hashes": script_hashes(allowed), "scripts": written,
     }  # fmt: skip
     return filled(HERE / "template.html", parts)
+
+
+_NO_SCRIPTS = "Charts, derivation and sources need JavaScript; rooflinekit explain prints them."
+
+
+def _packed(name: str, text: str) -> str:
+    """Text in an element that the page unpacks."""
+    return f'<script type="text/plain" id="{name}">{b64encode(packed(text)).decode()}</script>'
 
 
 def scripts() -> list[str]:

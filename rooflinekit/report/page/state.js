@@ -86,17 +86,16 @@ const gpusOf = (split) => String(split).split(" ").reduce((all, word) => all * N
 const OPTIONS = {};
 const optionsOf = (name) => (OPTIONS[name] ??= DATA.files && name === "model" ? Object.keys(DATA.files) : [...new Set([...Object.keys(OFFERS.plans), ...Object.keys(OFFERS.missing)].map((label) => label.split(APART)[CHOICES.indexOf(name)]))]);
 function optionTitle(name, value) {
-  if (name === "tp") return `${gpusOf(value)} ${counted("GPU", gpusOf(value))}${typeof typed("tp", value) === "number" ? "" : ` (${value})`}`;
+  if (name === "tp") return `${gpusOf(value)} ×${typeof typed("tp", value) === "number" ? "" : ` (${value})`}`;
   if (value !== "own") return value;
   const format = OFFERS.formats[state.model]?.[name];
-  return `${name === "kv" ? "default" : "checkpoint's"}${format ? ` (${format})` : ""}`;
+  return `${format ? `${format}, ` : ""}${name === "kv" ? "the default" : "the checkpoint's"}`;
 }
-function choice(name) {
-  const select = make("select", "", { id: `in-${name}` });
+function picker(name) {
+  const select = make("select", "", { id: `in-${name}`, "aria-label": TITLES[name] });
   for (const value of optionsOf(name)) select.append(make("option", optionTitle(name, value), { value }));
   select.addEventListener("change", () => change({ [name]: typed(name, select.value) }));
-  const title = name === "tp" && optionsOf(name).some((value) => typeof typed(name, value) !== "number") ? "Parallelism" : TITLES[name];
-  return make("div", "", { class: "control" }, make("label", title, { for: `in-${name}` }), select);
+  return select;
 }
 const NOTCHES = 400;
 const STOPS = Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, [...new Set(Array.from({ length: NOTCHES + 1 }, (_, notch) => stopAt(name, notch)))]]));
@@ -113,7 +112,7 @@ function stopOf(name, value) {  // the place of the nearest
   if (above <= 0) return above ? stops.length - 1 : 0;
   return value / Math.max(stops[above - 1], 0.5) < stops[above] / value ? above - 1 : above;
 }
-const SENT = { batch: "all at once, a batch", rate: "at a rate, at random", users: "by users who wait" };
+const SENT = { batch: (count) => `${counted("sequence", count)} at once`, rate: (count) => `${counted("request", count)} a second`, users: (count) => `${counted("user", count)} in a closed loop` };
 const trafficAt = (kind, value) => ({ ...Object.fromEntries([...TRAFFIC, "cached"].map((name) => [name, undefined])), ...(kind === "batch" ? { cached: DATA.asked.cached } : {}), [kind]: value });
 function sent(kind) {  // a load beside the present one: half of what can be served, or as many as run now
   const view = answer(state), running = view?.load?.running ?? state.users ?? state.batch;
@@ -122,25 +121,35 @@ function sent(kind) {  // a load beside the present one: half of what can be ser
   return Number(Math.min(Math.max(knee / 2, NUMBERS.rate[0]), NUMBERS.rate[1]).toPrecision(2));
 }
 function traffic() {
-  const select = make("select", "", { id: "in-traffic" }, ...TRAFFIC.map((kind) => make("option", SENT[kind], { value: kind })));
+  const select = make("select", "", { id: "in-traffic", "aria-label": "How requests come" }, ...TRAFFIC.map((kind) => make("option", "", { value: kind })));
   select.addEventListener("change", () => change(trafficAt(select.value, sent(select.value))));
-  return make("div", "", { class: "control" }, make("label", "Requests come", { for: "in-traffic" }), select);
+  return select;
 }
 const UNITS = { batch: "sequence", users: "user", isl: "token", osl: "token", cached: "token", context: "token" };
-function slider(name) {
-  const [low, high] = NUMBERS[name];
-  const range = make("input", "", { type: "range", id: `in-${name}`, min: 0, max: STOPS[name].length - 1, "aria-describedby": `out-${name}` });
-  const box = make("input", "", { type: "number", id: `box-${name}`, min: low, max: high, step: WHOLE(name) ? 1 : "any", "aria-label": `${TITLES[name]}, exact` });
-  range.addEventListener("input", () => change({ [name]: STOPS[name][range.value] }));
+const SPOKEN = ["batch", "rate", "users", "isl", "osl"];  // numbers that stand in the sentence
+function exact(name) {
+  const [low, high] = NUMBERS[name], box = make("input", "", { type: "number", id: `box-${name}`, min: low, max: high, step: WHOLE(name) ? 1 : "any", "aria-label": `${TITLES[name]}, exact` });
   box.addEventListener("change", () => change({ [name]: inside(name, box.value) }));
+  return box;
+}
+function slider(name) {
+  const range = make("input", "", { type: "range", id: `in-${name}`, min: 0, max: STOPS[name].length - 1, "aria-describedby": `out-${name}` });
+  range.addEventListener("input", () => change({ [name]: STOPS[name][range.value] }));
   const label = make("label", TITLES[name], { for: `in-${name}` });
   label.append(make("output", "", { id: `out-${name}`, for: `in-${name}` }));
-  return make("div", "", { class: "control" }, label, make("div", "", { class: "pair" }, range, box));
+  return make("div", "", { class: "control" }, label, SPOKEN.includes(name) ? range : make("div", "", { class: "pair" }, range, exact(name)));
+}
+function sentence() {  // what runs and what it serves: each noun is the control of what it names
+  const loads = ["batch", "rate", "users"].filter((name) => name in NUMBERS), text = (words) => document.createTextNode(words);
+  byId("sentence").append(
+    picker("model"), text(" on "), picker("tp"), text(" "), picker("gpu"), text(` with ${DATA.engine}, weights in `), picker("weights"), text(", serving "), ...loads.map(exact), text(" "),
+    TRAFFIC.length ? traffic() : text(SENT[loads[0]](2)), text(", "), exact("isl"), text(" tokens in, "), exact("osl"), text(" out"));
 }
 function controls() {
   const form = byId("controls");
   if (!form) return;
-  form.append(...CHOICES.map(choice), ...(TRAFFIC.length ? [traffic()] : []), ...Object.keys(NUMBERS).map(slider));
+  sentence();
+  form.append(...Object.keys(NUMBERS).map(slider), make("div", "", { class: "control" }, make("label", TITLES.kv, { for: "in-kv" }), picker("kv")));
   const reset = make("button", "Reset", { type: "button", id: "reset" }), pin = make("button", "Compare with this", { type: "button", id: "pin", "aria-pressed": "false" });
   reset.addEventListener("click", () => { pinned = null; change({ ...askedOf(state.model) }); pin.focus(); });  // the button that was pressed is disabled now
   pin.addEventListener("click", () => { pinned = pinned ? null : { ...state }; change({}); });
@@ -159,9 +168,12 @@ function reflect() {
       option.textContent = optionTitle(name, option.value) + (there ? "" : ` (${why})`);
     }
   }
-  if (TRAFFIC.length) byId("in-traffic").value = loadOf(state) ?? "batch";
+  if (TRAFFIC.length) {
+    for (const option of byId("in-traffic").options) option.textContent = SENT[option.value](state[option.value] ?? 2);
+    byId("in-traffic").value = loadOf(state) ?? "batch";
+  }
   for (const name of Object.keys(NUMBERS)) {
-    byId(`in-${name}`).closest(".control").hidden = !(name in state);
+    byId(`in-${name}`).closest(".control").hidden = byId(`box-${name}`).hidden = !(name in state);
     if (!(name in state)) continue;
     byId(`in-${name}`).value = stopOf(name, state[name]);
     byId(`box-${name}`).value = state[name];
