@@ -75,7 +75,7 @@ EXPECTED = {
     ),
     "LGAI-EXAONE/EXAONE-4.0-32B": (32_003_216_384, 64 * 2 * 8 * 128, 0, WIDE),
     # less 8 embedding rows of image tokens and 2 gates a crossing layer, which belong to the image
-    "meta-llama/Llama-3.2-90B-Vision-Instruct": (87_666_865_192 - 8 * 8192 - 2 * 20, 100 * 2 * 8 * 128, 0, WIDE),
+    "meta-llama/Llama-3.2-90B-Vision-Instruct": (87_666_865_192 - 8 * 8192 - 2 * 20, 80 * 2 * 8 * 128, 0, WIDE),
     "ibm-granite/granite-4.0-h-tiny": (
         6_939_037_248,
         4 * 2 * 4 * 128,
@@ -297,6 +297,14 @@ def test_a_pass_that_nobody_measured_has_the_interval_of_a_format_that_was_not()
         fit = calibration.fit(kernel[name])
         plain = replace(kernel[name], variant="")
         assert calibration.factors(kernel[name], fit)[0] > calibration.factors(plain, fit)[0] > 1.0
+
+
+def test_a_prompt_without_an_image_passes_by_the_layers_that_attend_to_one():
+    """Llama-3.2-90B-Vision: 20 of 100 layers of width 8192, 8 KV heads of 128, blocks of 28672."""
+    llama = load("meta-llama/Llama-3.2-90B-Vision-Instruct").value
+    for batch in (Batch.prefill(1.0, 10.0), Batch.decode(1.0, 8.0)):
+        assert work(llama, batch, "down_proj")[1] == 80 * 28672 * 8192 * 2
+        assert work(llama, batch, "cross_kv_proj") == work(llama, batch, "q_proj") == (0, 0, 0)
 
 
 def test_a_token_of_zamba_2_reads_the_block_that_layers_share_once_for_each():
