@@ -210,13 +210,17 @@ class Decoder(nn.Module):
 
 def refuse_unsupported(model: Model) -> None:
     """Raise ArchitectureError, by name, for attention that is costed but not built here."""
+    if model.encoder is not None:
+        raise ArchitectureError(f"{model.name}: an encoder is predicted but not run")
     mixers = {layer.mixer for layer in model.layers if layer.mixer is not None}
     if not model.position_rows and all(isinstance(mixer, Attention) and not mixer.rotary for mixer in mixers):
         raise ArchitectureError(f"{model.name}: ALiBi is predicted but not run")  # else no token knew where it stands
-    if any(layer.carried > 1 for layer in model.layers):
+    if any(layer.carried > 1 or layer.token_width for layer in model.layers):
         raise ArchitectureError(f"{model.name}: several residual vectors are predicted but not run")
     for mixer in mixers:
         match mixer:
+            case Attention(shared=True) | Attention(head_gated=True):
+                raise ArchitectureError(f"{model.name}: shared keys and gates of heads are predicted but not run")
             case Attention(sinks=True):
                 raise ArchitectureError(f"{model.name}: attention sinks are predicted but not run")
             case Attention(indexer=indexer) | LatentAttention(indexer=indexer) if indexer is not None:

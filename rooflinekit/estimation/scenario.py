@@ -294,6 +294,9 @@ class Search(TypedDict, total=False):
     token_budget: Annotated[Counts, Option("Token budgets of a step to choose from.", kind="counts", usual="the engine's, 2048, 4096, 8192, 16384", also=("token_budgets",))]
     max_num_seqs: Annotated[Counts, Option("Limits of running sequences to choose from.", kind="counts", usual="the engine's, 128, 256, 512")]
     memory_fraction: Annotated[float | None, Option("Share of memory that the engine may use.", unit="share", kind="loose", usual="the engine's")]
+    draft: Annotated[str | None, Option("Draft that is tried beside none: eagle3, mtp, a model; none tries no draft.", usual="mtp where the checkpoint has it", complete=MODELS)]
+    draft_tokens: Annotated[Counts, Option("Tokens drafted in a row to choose from.", kind="counts", usual="1,3")]
+    acceptance: Annotated[float | str | Sequence[float] | None, Option("Share of drafted tokens that are accepted, or one a position.", kind="text", usual="as measured, for mtp and eagle3")]
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", usual="that of GPU and engine")]
     disaggregated: Annotated[bool, Option("Pools for prefill and decode, too.", True, hidden=True)]
     mixed: Annotated[bool, Option("Fleets of two kinds of accelerator, too.", True, hidden=True)]
@@ -309,6 +312,7 @@ class Reserves(Pricing, total=False):
     limit: Annotated[str | Mapping[str, float] | None, Option("How many of an accelerator there are, as h100-sxm=16, or power=120kW at the meter; may be repeated.", kind="pairs", many=True, also=("limits",))]
     headroom: Annotated[float, Option("Share of a replica's capacity that is kept free at the peak.", 0.0, unit="share", kind="loose")]
     redundancy: Annotated[int, Option("Replicas that may fail at the peak: N+k.", 0, least=0)]
+    spare: Annotated[str | int | None, Option("What may fail at the peak in place of replicas: 1host or 2gpus. The fleet has as many more replicas.", usual="nothing", kind="text", metavar="COUNT")]
     confidence: Annotated[float, Option("Probability with which every objective has to hold.", 0.9, unit="share", least=0.5, most=0.999)]
     load_gbps: Annotated[float | None, Option("Rate at which weights come to a new replica, in GB/s.", unit="GB/s", kind="loose", usual="5")]
 

@@ -18,7 +18,7 @@ def document(plan: ClassPlan) -> Document:
         Section("", [_fleets(plan)]),
         Section("", [_groupings(plan)]),
         *(Section("", [_hours(number, fleet)]) for number, fleet in enumerate(plan.fleets, 1) if fleet.hours),
-        Section("hosts", [Items(*map(str, plan.hosts))]),
+        Section("hosts", [Items(*(each.stands for each in plan.hosts))]),
         Section("", [notes(plan.warnings)]),
     ]
 

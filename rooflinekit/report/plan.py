@@ -60,7 +60,10 @@ def _candidates(answer: PlanAnswer) -> Table:
         mark, load = "*" if each.confirmed else "", 1.0 - min(fleet.headroom for fleet in each.fleets)
         hour, million = amount(each.cost.usd_per_hour), three(each.cost.million_tokens_usd)
         plan = f"{each.name} {each.engine}" if several else each.name
-        row = [f"{rank}{mark}", each.gpu, plan, f"{each.gpus:,}", hour, each.evidence.removeprefix("fitted ")]
+        kinds = each.gpu.split("+")
+        short = [kind.partition("-")[0] for kind in kinds]
+        gpu = "+".join(short if len({*short}) > 1 else kinds)
+        row = [f"{rank}{mark}", gpu, plan, f"{each.gpus:,}", hour, each.evidence.removeprefix("fitted ")]
         rows.append([*row, risk, holds, f"{load:.0%}", million])
     return Table(head, rows, left=(0, 1, 2, 5, 6), gap=1, drop=(9, 8, 5))
 

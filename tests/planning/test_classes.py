@@ -117,7 +117,7 @@ class TestMix:
         one = mix.at({each.name: share * load * replica.knee(mix)
                       for each, share in zip(mix.classes, mix.shares, strict=True)})  # fmt: skip
         question = replace(read_question(MODEL, GPU, "p95 ttft<1s", {"rate": 1.0}), demand=one, slo=one.slo)
-        option = Option("aggregated", (Part("serve", replica, Ability(one.mean_load, ()), 1, 0),))
+        option = Option("aggregated", (Part("serve", replica, Ability(one.mean_load, ()), 1),))
         played, said = play(option, question), option.feels(one)(1.0)
         assert not played.diverges
         for name, seen in played.felt.classes.items():
@@ -191,7 +191,7 @@ class TestFleets:
         for size in sizes:
             own = replace(plan, deployment=replace(plan.deployment, tp=size))
             resolved = replace(replica.resolved, predictor=replace(replica.predictor, plan=own))
-            parts.append((f"TP{size}", Part("serve", replace(replica, resolved=resolved), Ability(1.0, ()), 1, 0)))
+            parts.append((f"TP{size}", Part("serve", replace(replica, resolved=resolved), Ability(1.0, ()), 1)))
         (hosts,) = hosts_of(parts)
         assert hosts.count == -(-sum(sizes) // 8)
         assert hosts.spare == 8 * hosts.count - sum(sizes)
@@ -205,7 +205,7 @@ def valleys() -> Valleys:
     question = replace(read_question(MODEL, GPU, "p95 ttft<1s", {"rate": 6.0}), demand=peak, slo=peak.slo)
     replica = _replica(peak)
     able = ability(replica, peak, peak.slo, question.deviations)
-    part = Part("serve", replica, able, working_replicas(able, peak, question.reserve), 0)
+    part = Part("serve", replica, able, working_replicas(able, peak, question.reserve))
     return Valleys(question, part, Mix.of([replace(CHAT, rate=6.0), job]), Profile("day", tuple(DAY), (1.0,) * 4))
 
 

@@ -77,7 +77,7 @@ def test_a_queue_that_grows_is_never_agreed_with() -> None:
     for share, diverges in ((0.7, False), (1.3, True)):
         seen = read_demand({"rate": share * able.load, "isl": 1000, "osl": 150})
         asked = read_question(MODEL, "h100-sxm", slo, {**QUICK, "rate": seen.rate, "confidence": 0.5})
-        played = play(Option("aggregated", (Part("serve", replica, able, 1, 0),)), asked)
+        played = play(Option("aggregated", (Part("serve", replica, able, 1),)), asked)
         assert played.diverges == diverges
         assert played.agrees != diverges
 

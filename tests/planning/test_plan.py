@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.decision.planning import confirm as ranking
@@ -15,7 +19,18 @@ from rooflinekit.decision.planning.confirm import Played
 from rooflinekit.decision.planning.cost import front as pareto_front
 from rooflinekit.decision.planning.curve import tabulate
 from rooflinekit.decision.planning.demand import read_demand
-from rooflinekit.decision.planning.fleet import Option, PrefillPool, ability, lay_out
+from rooflinekit.decision.planning.fleet import (
+    Ability,
+    DecodePool,
+    Option,
+    Part,
+    PrefillPool,
+    Reserve,
+    ability,
+    lay_out,
+    link_seconds,
+)
+from rooflinekit.decision.planning.hosts import hosts_of
 from rooflinekit.decision.planning.objective import Objective, parse_objectives
 from rooflinekit.decision.planning.plan import PlanAnswer, read_question
 from rooflinekit.decision.planning.search import PlanQuestion, search
@@ -252,6 +267,97 @@ def test_the_cheapest_mix_of_two_kinds_by_brute_force() -> None:
     assert best == pytest.approx(min(mixes))
 
 
+def test_the_cheapest_pools_on_unlike_accelerators_by_brute_force() -> None:
+    """Every prefill replica with every decode replica of the other accelerator, with the link between them."""
+    question = read_question(MODEL, GPUS, SLO, QUICK | {"rate": 200, "disaggregated": True, "token_budgets": [8192]})
+    demand, costs = question.demand, list[float]()
+    laid = [lay_out(MODEL, gpu, {"tp": tp, "max_model_len": 1280}, demand, None) for gpu in GPUS for tp in (1, 2)]
+    for first, after in product(laid, laid):
+        pools = PrefillPool.of(first, demand), DecodePool(after, link_seconds(first, demand))
+        bear = [ability(pool, demand, question.slo).load for pool in pools]
+        if first.gpu != after.gpu and min(bear) > 0.0:
+            costs.append(sum(math.ceil(200 / load) * replica.gpus * PRICES[replica.gpu]
+                             for load, replica in zip(bear, (first, after), strict=True)))  # fmt: skip
+    (pair,) = [each for each in search(question).options if len(each.names) > 1]
+    assert question.tariff.per_hour(pair) == pytest.approx(min(costs))
+
+
+def test_pools_on_unlike_accelerators_feel_as_they_are_simulated() -> None:
+    options = QUICK | {"rate": 60, "disaggregated": True, "prices": {"h100-sxm": 3.0, "h200-sxm": 3.1}}
+    question = read_question(MODEL, ["h100-sxm", "h200-sxm"], SLO, options)
+    (pair,) = [each for each in search(question).options if len(each.names) > 1]
+    said, seen = pair.feels(question.demand)(1.0), ranking.play(pair, question)
+    assert seen.agrees
+    assert seen.felt.means["tpot"] == pytest.approx(said.means["tpot"], rel=0.1)
+    assert seen.felt.means["ttft"] == pytest.approx(said.means["ttft"], rel=0.2)
+
+
+def test_a_draft_is_a_candidate_that_runs_as_its_estimate_and_its_simulation_say() -> None:
+    asked = {"draft": "eagle3", "draft_tokens": [3], "rate": 20, "tp": [1], "token_budgets": [8192], "confirm": 1}
+    answer = rk.plan(MODEL, "h100-sxm", "p95 ttft<1s, p95 tpot<9ms", **(QUICK | asked))
+    without = rk.plan(
+        MODEL, "h100-sxm", "p95 ttft<1s, p95 tpot<9ms", **(QUICK | asked | {"draft": None, "draft_tokens": None})
+    )
+    assert answer.best.gpus < without.best.gpus  # 2.86 tokens a pass
+    assert {candidate.name for candidate in without.candidates} < {candidate.name for candidate in answer.candidates}
+    (fleet,) = answer.best.fleets
+    assert "A pass verifies 3 drafted tokens and yields 2.86." in answer.answer
+    assert any("measured eagle3 drafts" in note for note in answer.warnings)
+    estimate = rk.estimate(**fleet.scenario, isl=1000, osl=150, rate=fleet.load)
+    assert answer.best.predicted["tpot_ms"]["mean"] == pytest.approx(estimate.tpot_ms, rel=0.02)
+    assert answer.best.simulated is not None
+    assert answer.best.simulated["tpot_ms"]["mean"] == pytest.approx(estimate.tpot_ms, rel=0.1)
+
+
+def test_a_draft_that_bears_less_is_refused_with_what_it_bears() -> None:
+    answer = rk.plan(
+        MODEL, "h100-sxm", "p95 tpot<50ms", **(QUICK | {"rate": 20, "tp": [1], "draft": "eagle3", "acceptance": 0.05})
+    )
+    assert all("draft" not in fleet.scenario for each in answer.candidates for fleet in each.fleets)
+    said = [each.why for each in answer.refused if "3 tokens of eagle3" in each.what]
+    assert said
+    assert all("without the draft" in why for why in said)
+
+
+def test_layers_of_the_checkpoint_draft_unless_they_are_not_wanted() -> None:
+    traffic = {"rate": 1.0, "isl": 1000, "osl": 150}
+    assert [each["draft_tokens"] for each in read_question("deepseek-v3", GPUS, SLO, traffic).space.drafts] == [1, 3]
+    assert not read_question("deepseek-v3", GPUS, SLO, traffic | {"draft": "none"}).space.drafts
+    assert not read_question(MODEL, GPUS, SLO, traffic).space.drafts
+
+
+@given(
+    gpus=st.sampled_from([1, 2, 4, 8, 16]), working=st.integers(1, 40), fail=st.integers(1, 3), beside=st.integers(0, 9)
+)
+@settings(max_examples=40, deadline=None)
+def test_the_load_is_carried_whichever_hosts_fail(gpus: int, working: int, fail: int, beside: int) -> None:
+    replica = lay_out(MODEL, "h100-sxm", {}, read_demand({"rate": 1.0}), "none")
+    plan = replica.resolved.plan
+    own = replace(plan, deployment=replace(plan.deployment, tp=gpus))
+    replica = replace(replica, resolved=replace(replica.resolved, predictor=replace(replica.predictor, plan=own)))
+    part = Part("serve", replica, Ability(1.0, ()), working, Reserve(hosts=fail))
+    others = Part("serve", replica, Ability(1.0, ()), beside) if beside else None
+    (hosts,) = hosts_of([("own", part), *([("other", others)] if others else [])])
+    standing = [
+        int(match[1] or match[2] or 1) if (match := re.search(r"(?:(\d+) x |(1)/\d+ of )?own", names)) else 0
+        for names, count in hosts.packed for _ in range(count)
+    ]  # fmt: skip
+    lost = sum(sorted(standing)[-fail:])
+    assert part.replicas - lost >= working
+    assert hosts.count * hosts.size - hosts.spare == (part.replicas + beside) * gpus
+
+
+def test_hosts_that_may_fail_are_priced_and_said(quick: PlanAnswer) -> None:
+    answer = _plan(spare="1host")
+    (fleet,), (hosts,) = answer.best.fleets, answer.best.hosts
+    assert fleet.spare == min(8 // fleet.gpus_per_replica, fleet.replicas - fleet.spare)
+    assert answer.best.cost.usd_per_hour == pytest.approx(fleet.gpus * PRICES[answer.best.gpu])
+    assert "so that 1 host may fail" in answer.answer
+    assert f"They stand on {hosts}" in answer.answer
+    assert _plan(spare="2gpus").best.gpus == _plan(redundancy=2).best.gpus
+    assert quick.best.gpus < answer.best.gpus
+
+
 def test_limits_force_a_mixed_fleet() -> None:
     alone = _plan(rate=100)
     gpu = alone.best.fleets[0].scenario["gpu"]
@@ -353,6 +459,11 @@ def test_nothing_feasible_says_how_near_the_best_comes() -> None:
         ({"rate": 5, "headroom": 1.0}, "headroom"),
         ({"rate": 5, "headroom": "much"}, "headroom"),
         ({"rate": 5, "redundancy": -1}, "redundancy"),
+        ({"rate": 5, "spare": "1box"}, "as 1host or 2gpus, not '1box'"),
+        ({"rate": 5, "spare": "1host", "redundancy": 1}, "give one"),
+        ({"rate": 5, "draft_tokens": 3}, "draft_tokens needs a draft"),
+        ({"rate": 5, "draft": "eagle"}, "acceptance of draft 'eagle'"),
+        ({"rate": 5, "draft": "mtp"}, "no multi-token-prediction layer"),
         ({"rate": 5, "prices": {"h100-sxm": -3}}, "price"),
         ({"rate": 5, "limits": {"b200-sxm": 3}}, "not among"),
         ({"rate": 5, "pue": 0.5}, "pue"),

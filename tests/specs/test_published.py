@@ -12,9 +12,15 @@ from pathlib import Path
 import pytest
 from oracle import kv_elements_per_token, parameters
 
+from rooflinekit.model.kernels.operation import Step
+from rooflinekit.model.layers.build import model_operations
+from rooflinekit.model.layers.precision import Precision
 from rooflinekit.model.memory.cache import layer_cache
 from rooflinekit.model.parameter_count import count_parameters
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.errors import ArchitectureError, InputError, SpecError
+from rooflinekit.model.types.model import DenseFFN
 from rooflinekit.specs import spec_dir
 from rooflinekit.specs.config import class_names, model_from_config
 from rooflinekit.specs.config.family import family_of
@@ -108,6 +114,23 @@ EXPECTED = {
         69 * (96 * 128 * 128 * 4 + 3 * 96 * 128 * 3 * 2),
         {"attention": "bf16", "ffn": "bf16", "shared_experts": "bf16", "experts": "mxfp4", "lm_head": "bf16"},
     ),
+    # the checkpoint's 7,849,978,192 less its towers, and less keys and values of the 15 layers that have none to load
+    "google/gemma-3n-E4B-it": (
+        7_849_978_192 - 983_281_504 - 15 * (2 * 2 * 256 * 2048 + 256),
+        20 * 2 * 2 * 256,
+        0,
+        WIDE,
+    ),
+    # the class of transformers, and 288 balance corrections in each of the 42 layers that have them
+    "stepfun-ai/Step-3.7-Flash": (196_956_118_272 + 42 * 288, 45 * 2 * 8 * 128, 0, WIDE),
+    # keys and values of the prompt in the layers that attend to the encoder, of the answer in those beside them
+    "google/flan-t5-xl": (2_849_757_184, 24 * 2 * 32 * 64, 0, WIDE),
+    "openai/whisper-large-v3": (
+        1_543_490_560,
+        32 * 2 * 20 * 64,
+        32 * 1500 * 2 * 20 * 64 * 2,
+        {"attention": "fp16", "lm_head": "fp16"},
+    ),
     "tencent/Hunyuan-7B-Instruct": (7_504_568_320, 32 * 2 * 8 * 128, 0, WIDE),
 }
 
@@ -132,6 +155,95 @@ def test_a_published_config_has_its_weights_cache_and_formats(name):
     for kind, dtype in formats.items():
         read = model.kv_dtype if kind == "kv" else getattr(model.formats, kind)
         assert (read and read.value) == dtype, kind
+
+
+def decode_of_one(model):
+    """The launches of one token that follows seven others, in 16 bit."""
+    precision = Precision(model.dtype, model.dtype, model.formats)
+    step = Step(Batch.decode(1.0, 8.0), model.dtype, model.dtype)
+    return [k for op, n in model_operations(model, Deployment(), precision).items() for k in op.kernels(step, n)]
+
+
+def test_a_token_of_gemma_3n_reads_all_weights_but_the_table_of_its_layers_inputs():
+    """By hand: of 262,144 rows of 35 x 256 it reads one; 15 layers neither project nor append keys and values."""
+    kernels = decode_of_one(load("google/gemma-3n-E4B-it").value)
+    assert sum(k.count * k.weight_bytes for k in kernels) == 2 * (6_835_235_568 - 262_144 * 35 * 256)
+    assert sum(k.count * k.kv_write_bytes for k in kernels) == 2 * 20 * 2 * 2 * 256
+    assert sum(k.count * k.kv_read_bytes for k in kernels) == 2 * 35 * 8 * 2 * 2 * 256
+    assert sum(k.count for k in kernels if k.name == "altup_predict") == 35
+
+
+def test_layers_that_share_keys_need_one_before_them_that_has_them():
+    config = PUBLISHED["google/gemma-3n-E4B-it"]["config"]
+    text = config["text_config"] | {"num_kv_shared_layers": 32}
+    with pytest.raises(SpecError, match="the last 32 of 35 layers share keys that no layer before them has"):
+        load("google/gemma-3n-E4B-it", text_config=text)
+
+
+def test_step_gates_each_head_and_its_sliding_layers_have_more_of_them():
+    layers = load("stepfun-ai/Step-3.7-Flash").value.layers
+    assert [(a.heads, a.window, a.head_gated) for a in (layer.mixer for layer in layers[:2])] == [
+        (64, None, True),
+        (96, 512, True),
+    ]
+    assert [isinstance(layer.ffn, DenseFFN) for layer in layers[:4]] == [True, True, True, False]
+    text = PUBLISHED["stepfun-ai/Step-3.7-Flash"]["config"]["text_config"]
+    for change, said in (
+        ({"layer_types": ["full_attention"] * 9}, "layer_types has 9 entries for 45 layers"),
+        ({"moe_layers_enum": "3,x"}, "moe_layers_enum = '3,x' is no list of layers"),
+        ({"attention_other_setting": {"head_dim": 64}}, "head_dim = 64 differs from that of the other layers"),
+    ):
+        with pytest.raises(InputError, match=said):
+            load("stepfun-ai/Step-3.7-Flash", text_config=text | change)
+
+
+def work(model, batch, name):
+    """FLOP of the launches of a name, and bytes of weights and of cache that they read."""
+    precision = Precision(model.dtype, model.dtype, model.formats)
+    step, found = Step(batch, model.dtype, model.dtype), model_operations(model, Deployment(), precision)
+    kernels = [kernel for op, count in found.items() for kernel in op.kernels(step, count) if kernel.name == name]
+    return tuple(
+        sum(k.count * getattr(k, part) for k in kernels) for part in ("flops", "weight_bytes", "kv_read_bytes")
+    )
+
+
+def test_the_encoder_of_t5_reads_a_prompt_once_and_its_decoder_one_token_of_it():
+    """Flan-T5-XL, 100 tokens in: 24 layers of width 2048, 32 heads of 64, blocks of 5120 with a gate."""
+    t5, prompt, token = load("google/flan-t5-xl").value, Batch.prefill(1.0, 100.0), Batch.decode(1.0, 130.0)
+    assert work(t5, prompt, "encoder_attention")[0] == 24 * 4 * 100**2 * 32 * 64
+    assert work(t5, prompt, "cross_kv_proj")[0] == 24 * 2 * 100 * 2048 * 2 * 2048
+    assert work(t5, prompt, "down_proj")[0] == 24 * 2 * (100 + 1) * 5120 * 2048
+    assert work(t5, token, "encoder_attention") == work(t5, token, "cross_kv_proj") == (0, 0, 0)
+    assert work(t5, token, "down_proj")[:2] == (24 * 2 * 5120 * 2048, 24 * 2 * 5120 * 2048)
+    assert work(t5, token, "attention")[2] == 130 * 24 * 2 * 2048 * 2  # 100 keys of the encoder and 30 of its own
+    halves = Batch.chunk(1.0, 50.0, 0.0, False), Batch.chunk(1.0, 50.0, 50.0, True)
+    assert sum(work(t5, half, "encoder_attention")[0] for half in halves) == 24 * 4 * 100**2 * 32 * 64
+    assert work(t5, halves[0], "q_proj")[0] == 0
+
+
+def test_whisper_encodes_its_sound_once_and_every_token_sees_all_of_it():
+    """Whisper-large-v3: 1,500 positions from 3,000 frames of 128 bands; 32 layers of width 1280, 20 heads of 64."""
+    whisper, prompt = load("openai/whisper-large-v3").value, Batch.prefill(2.0, 4.0)
+    assert work(whisper, prompt, "conv_1")[0] == 2 * 2 * 3000 * 3 * 128 * 1280
+    assert work(whisper, prompt, "conv_2")[0] == 2 * 2 * 1500 * 3 * 1280 * 1280
+    assert work(whisper, prompt, "encoder_attention")[0] == 2 * 32 * 4 * 1500**2 * 1280
+    assert work(whisper, prompt, "cross_kv_proj")[0] == 2 * 32 * 2 * 1500 * 1280 * 2560
+    assert work(whisper, prompt, "cross_attention")[0] == 2 * 32 * 4 * 4 * 1500 * 1280
+    token = Batch.decode(2.0, 100.0)
+    assert work(whisper, token, "encoder_attention") == work(whisper, token, "conv_1") == (0, 0, 0)
+    assert work(whisper, token, "cross_attention")[2] == 2 * 32 * 1500 * 2 * 1280 * 2
+    assert work(whisper, token, "attention")[2] == 2 * 32 * 100 * 2 * 1280 * 2
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"num_heads": None}, "num_heads is missing"),
+    ({"feed_forward_proj": "gated-swish"}, "feed_forward_proj = 'gated-swish' is not understood"),
+    ({"architectures": ["T5EncoderModel"]}, "T5EncoderModel classifies or scores"),
+    ({"cross_layers": 3}, "cross_layers = 3"),
+])  # fmt: skip
+def test_what_is_not_understood_of_an_encoder_decoder_is_refused(changes, said):
+    with pytest.raises(InputError, match=said):
+        load("google/flan-t5-xl", **changes)
 
 
 def test_mixers_side_by_side_are_listed_as_two_layers_and_this_is_told():
@@ -289,8 +401,8 @@ def test_arctic_has_a_dense_block_as_wide_as_the_stream():
 
 
 @pytest.mark.parametrize(("kind", "said"), [
-    ("gemma3n", "alternates streams"), ("zamba2", "serve many layers"), ("rwkv7", "time mixing"),
-    ("t5", "the decoder also attends to what it gives"), ("whisper", "an encoder runs once"),
+    ("zamba2", "serve many layers"), ("rwkv7", "time mixing"),
+    ("bart", "the decoder also attends to what it gives"), ("wav2vec2", "an encoder runs once"),
 ])  # fmt: skip
 def test_a_decoder_that_is_not_costed_is_refused_with_its_reason(kind, said):
     with pytest.raises(ArchitectureError, match=said):

@@ -53,6 +53,12 @@ BEYOND |= {
         "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 128, "moe_layer_end_index": 1},
         "exaone4": {"sliding_window": 64, "sliding_window_pattern": 2},
         "exaone_moe": ROUTED | {"num_experts": 4, "num_shared_experts": 1, "sliding_window": 64},
+        "gemma3n_text": {
+            "hidden_size_per_layer_input": 32,
+            "num_kv_shared_layers": 1,
+            "vocab_size_per_layer_input": 900,
+        }
+        | {"num_hidden_layers": 4, "layer_types": ["full_attention"] * 4, "tie_word_embeddings": True},
         "falcon_h1": STATE_SPACE | {"mamba_d_ssm": 8192, "mamba_rms_norm": True},
         "falcon_mamba": {"state_size": 16, "time_step_rank": "auto"},
         "granitemoehybrid": STATE_SPACE
@@ -96,7 +102,9 @@ KEYS = (
 def config_of(name):
     if name in BEYOND:
         return BEYOND[name]
-    return read_yaml(LIBRARY[name])["config"] if name in LIBRARY else read_json(CONFIGS[name])
+    config = read_yaml(LIBRARY[name])["config"] if name in LIBRARY else read_json(CONFIGS[name])
+    # the collected one is flat, and the class of transformers keeps its decoder apart
+    return {"model_type": "step3p7", "text_config": config} if config.get("model_type") == "step3p7" else config
 
 
 def text_decoder(config):

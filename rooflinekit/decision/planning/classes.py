@@ -15,7 +15,7 @@ from typing import Any, Unpack
 
 from rooflinekit.decision.planning.confirm import Ranked, play, ranked, warnings
 from rooflinekit.decision.planning.cost import added
-from rooflinekit.decision.planning.fleet import Option
+from rooflinekit.decision.planning.fleet import Option, Reserve
 from rooflinekit.decision.planning.hosts import Hosts, hosts_of
 from rooflinekit.decision.planning.mix import Mix, TrafficClass, read_classes
 from rooflinekit.decision.planning.objective import Objective
@@ -278,22 +278,29 @@ def _groups(question: PlanQuestion, classes: Sequence[TrafficClass]) -> dict[tup
     counts = range(1, len(classes) + 1) if len(classes) <= _MOST else (1, len(classes))
     found: dict[tuple[str, ...], _Group] = {}
     tables: dict[Any, Any] = {}
+    searched: dict[tuple[str, ...], Found] = {}  # a job that fills the valleys has no part in the search
     for count in counts:
         for own in combinations(classes, count):
             alone = [found[each.name,] for each in own] if count > 1 else []
             if all(group.best is not None for group in alone):
-                found[tuple(each.name for each in own)] = _group(question, own, tables)
+                found[tuple(each.name for each in own)] = _group(question, own, tables, searched)
     return found
 
 
-def _group(question: PlanQuestion, classes: tuple[TrafficClass, ...], tables: dict[Any, Any]) -> _Group:
+def _group(
+    question: PlanQuestion, classes: tuple[TrafficClass, ...], tables: dict[Any, Any],
+    searched: dict[tuple[str, ...], Found],
+) -> _Group:  # fmt: skip
     """Search the deployments of some classes on one fleet."""
     steady, jobs = steady_and_jobs(classes)
     filling = question.course is not None and steady and jobs
     peak = question.demand.peak if steady and question.course is not None else 1.0
     mix = replace(Mix.of(steady if filling else classes, peak, question.demand.arrival_cv), _tables=tables)
     asked = replace(question, demand=mix, slo=mix.slo, course=None)
-    found = search(asked)
+    names = tuple(each.name for each in mix.classes)
+    if names not in searched:
+        searched[names] = search(asked)
+    found = replace(searched[names], refused=list(searched[names].refused))
     group = _Group(classes, asked, found, {})
     if filling and question.course is not None:
         whole = replace(Mix.of(classes, 1.0, question.demand.arrival_cv), _tables=tables)
@@ -387,19 +394,26 @@ def _simulate(group: _Group) -> None:
 def _with_jobs(question: PlanQuestion, entry: Ranked, valleys: Valleys) -> tuple[Ranked, Valleys] | None:
     """The largest share of what jobs may take with which the objectives of the others hold; None where none does."""
     (part,) = entry.option.parts
-    for share in _AGREES:
-        trial = replace(valleys, part=part, used=share)
+    agreed: tuple[Ranked, Valleys] | None = None
+    low, high = 0, len(_AGREES)
+    while low < high:  # the smaller the share, the more objectives hold
+        place = (low + high) // 2
+        trial = replace(valleys, part=part, used=_AGREES[place])
         option = _filled(question, entry.option, trial)
-        if option is None:
-            return None
-        if (fullest := trial.fullest(option.parts[0].working)) is None:
-            return replace(entry, option=option), trial
-        mix = trial.at(*fullest)
-        replica = trial.replica(mix)
-        one = replace(option, parts=(replace(option.parts[0], replica=replica, working=1, spare=0),))
-        if play(one, replace(question, demand=mix)).agrees:
-            return replace(entry, option=option), trial
-    return None
+        if option is None or _holds(question, option, trial):
+            agreed, high = None if option is None else (replace(entry, option=option), trial), place
+        else:
+            low = place + 1
+    return agreed
+
+
+def _holds(question: PlanQuestion, option: Option, valleys: Valleys) -> bool:
+    """Whether a simulation of one replica agrees in the hour that has most of the jobs."""
+    if (fullest := valleys.fullest(option.parts[0].working)) is None:
+        return True
+    mix = valleys.at(*fullest)
+    one = replace(option.parts[0], replica=valleys.replica(mix), working=1, reserve=Reserve())
+    return play(replace(option, parts=(one,)), replace(question, demand=mix)).agrees
 
 
 def _grouping(fleets: Sequence[_Group]) -> Grouping:

@@ -23,8 +23,11 @@ from rooflinekit.decision.planning.mix import HASH_TOKENS, Mix
 from rooflinekit.decision.planning.objective import METRICS, Felt, Objective, chance, missed, slowest
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, refused_fleet
 from rooflinekit.estimation.lengths import LogNormal, cv
+from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.traffic.percentiles import Spread
+from rooflinekit.model.types.speculation import break_even_acceptance
 from rooflinekit.model.types.units import format_time
+from rooflinekit.model.types.workload import Workload
 from rooflinekit.simulation.arrivals import Arrival, Job, Poisson, Requests, generate
 from rooflinekit.simulation.ledger import Sketch
 from rooflinekit.simulation.sessions import SessionSource
@@ -298,6 +301,14 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
     if (kept := part.replica.kept) is not None and demand.prefixes is not None:
         hashed = demand.prefixes.trace.block_tokens
         setup = replace(setup, prefix_cache=True, hash_tokens=hashed, tiers=kept.tiers)
+    predictor = part.replica.predictor
+    if isinstance(predictor, SpeculativePredictor):
+        loaded = part.replica.answer(part.seen(demand), part.load(demand)).loaded
+        work = Workload(max(float(loaded.running), 1.0), demand.isl.mean, demand.osl.mean)
+        choice, (_, drafting) = predictor.draft.choice, predictor.round(work, work.decode_context)
+        rate = break_even_acceptance(choice.tokens_per_pass, choice.draft_tokens)
+        setup = replace(setup, draft_tokens=choice.draft_tokens, acceptance=rate or 0.0,
+                        draft_ms=float(drafting.expected) * 1e3 / choice.draft_tokens)  # fmt: skip
     first = None if prefill is None else prefill.replica.resolved
     batches = Batches(warm)
     if serve(part.replica.resolved, load, setup, prefill=first, batches=batches).interrupted:  # half says nothing
@@ -334,7 +345,8 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
     agreed: set[tuple[str, ...]] = set()
     while heap:
         level, _, _, option, formula = heapq.heappop(heap)
-        done = option.names in agreed or tries[option.names] >= _TRIES
+        alone = len(option.names) > 1 and all((name,) in agreed for name in option.names)
+        done = alone or option.names in agreed or tries[option.names] >= _TRIES
         if found.interrupted or not confirm or (done and (len(kept) >= confirm or tries.total() >= confirm + _RUNS)):
             left.append(Ranked(option, EVIDENCE[level], None, formula))
             continue

@@ -25,6 +25,8 @@ from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.objective import Feels, Felt, Objective, last_met, missed, slowest, spare
 from rooflinekit.decision.planning.prefixes import Kept
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
+from rooflinekit.estimation.options import part_of
+from rooflinekit.estimation.scenario import SPECULATION_KEYS
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, Times, Traffic
 from rooflinekit.model.traffic.mixing import InFlight, Shared, front_end, lone_prompt, slots
@@ -33,6 +35,7 @@ from rooflinekit.model.traffic.question import LoadAnswer, answer_load
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric
+from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.time import NOTHING, Time
 from rooflinekit.simulation.tiers import CacheTier
 
@@ -72,6 +75,11 @@ class Replica:
     def gpu(self) -> str:
         """Name of the accelerator."""
         return self.resolved.plan.system.accelerator.name
+
+    @property
+    def on_a_host(self) -> int:
+        """How many a host has room for, 0 where one takes several hosts."""
+        return self.resolved.plan.system.domain_size // self.gpus
 
     @cached_property
     def _open(self) -> Callable[[Traffic], OpenLoop]:
@@ -113,7 +121,9 @@ def lay_out(model: str, gpu: str, scenario: dict[str, Any], demand: Demand, cali
 
     Raises InputError (and its kinds) for a deployment that does not exist, DoesNotFitError for one without room.
     """
-    resolved = resolve(model, gpu, read_deployment(scenario), calibration)
+    draft = part_of(scenario, SPECULATION_KEYS)
+    deployment = read_deployment({key: value for key, value in scenario.items() if key not in draft})
+    resolved = resolve(model, gpu, deployment, calibration, Speculation.read(draft))
     known = resolved.plan.system.accelerator.name
     named = {"model": model, "gpu": gpu if Path(gpu).suffix else known, **scenario}
     try:
@@ -402,13 +412,15 @@ def joined(first: Felt, after: Felt) -> Felt:
 
 @dataclass(frozen=True)
 class Reserve:
-    """What is kept free: `headroom` of what a replica bears (0 to below 1), and `redundancy` replicas that may fail.
+    """What is kept free.
 
-    limits: how many of an accelerator there are to be had, by name; watts: what all boards may draw at the meter.
+    headroom: of what a replica bears (0 to below 1); redundancy, hosts: replicas and whole hosts that may fail; limits:
+    how many of an accelerator there are to be had, by name; watts: what all boards may draw at the meter.
     """
 
     headroom: float = 0.0
     redundancy: int = 0
+    hosts: int = 0
     limits: tuple[tuple[str, int], ...] = ()
     watts: float = math.inf
 
@@ -420,6 +432,13 @@ class Reserve:
         """Accelerators of this name that there are."""
         return dict(self.limits).get(gpu, math.inf)
 
+    def spares(self, replica: Replica, working: int) -> int:
+        """Replicas beside those that work: a host takes all down that stand on it, and a large replica falls with one.
+
+        Replicas fill hosts one after the other, so that k hosts hold at most k·min(⌊size/gpus⌋, working) of them.
+        """
+        return self.redundancy + self.hosts * max(min(replica.on_a_host, working), 1)
+
 
 @dataclass(frozen=True)
 class Part:
@@ -429,14 +448,25 @@ class Part:
     replica: Replica
     ability: Ability
     working: int
-    spare: int
+    reserve: Reserve = Reserve()
     share: float = 1.0
 
     @classmethod
     def of(cls, role: str, replica: Replica, able: Ability, demand: Demand, reserve: Reserve) -> Part:
         """As many as carry the whole peak, none where one bears nothing."""
         working = working_replicas(able, demand, reserve) if able.load > 0.0 else 0
-        return cls(role, replica, able, working, reserve.redundancy)
+        return cls(role, replica, able, working, reserve)
+
+    @property
+    def spare(self) -> int:
+        """Replicas that may fail at the peak."""
+        return self.reserve.spares(self.replica, self.working)
+
+    @property
+    def most_on_a_host(self) -> int:
+        """Replicas that one host holds: where it may fail, as many as there are spares for it."""
+        room = self.replica.on_a_host
+        return min(room, self.working) if self.reserve.hosts else room
 
     @property
     def replicas(self) -> int:

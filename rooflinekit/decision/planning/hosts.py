@@ -26,10 +26,13 @@ class Hosts(Plain):
 
     def __str__(self) -> str:
         what = "host" if self.size <= _HOST else "rack-scale domain"
-        left = f", {self.spare} GPU{'s' if self.spare > 1 else ''} spare" if self.spare else ""
-        many = f"{self.count:,} {what}{'s' if self.count > 1 else ''} of {self.size} {self.gpu}{left}"
-        stand = "; ".join(f"{count} x [{names}]" for names, count in self.packed)
-        return f"{many}: {stand}"
+        left = f", {self.spare} GPU{'s' if self.spare > 1 else ''} free" if self.spare else ""
+        return f"{self.count:,} {what}{'s' if self.count > 1 else ''} of {self.size} {self.gpu}{left}"
+
+    @property
+    def stands(self) -> str:
+        """The same with what stands on them."""
+        return f"{self}: {'; '.join(f'{count} x [{names}]' for names, count in self.packed)}"
 
 
 _HOST = 16  # accelerators of one machine at most; a larger domain is a rack
@@ -39,35 +42,40 @@ def hosts_of(parts: Iterable[tuple[str, Part]]) -> tuple[Hosts, ...]:
     """Pack the named replicas of a fleet, the largest first, each onto the first host with room (first fit decreasing).
 
     Sizes that are powers of two leave no more hosts than any other packing. A replica larger than a host takes whole
-    ones.
+    ones. Where hosts may fail, none holds more of a part than the spares of that part make up for.
     """
-    kinds: dict[str, list[tuple[int, str]]] = {}
-    sizes: dict[str, int] = {}
+    kinds: dict[str, list[tuple[int, str, Part]]] = {}
     for name, part in parts:
-        replica = part.replica
-        sizes[replica.gpu] = replica.resolved.plan.system.domain_size
-        kinds.setdefault(replica.gpu, []).extend([(replica.gpus, name)] * part.replicas)
-    return tuple(_packed(gpu, sizes[gpu], replicas) for gpu, replicas in kinds.items())
+        kinds.setdefault(part.replica.gpu, []).append((part.replica.gpus, name, part))
+    return tuple(_packed(gpu, several) for gpu, several in kinds.items())
 
 
-def _packed(gpu: str, size: int, replicas: list[tuple[int, str]]) -> Hosts:
-    hosts: list[tuple[int, Counter[str]]] = []  # room left, and who stands there
-    open_at = 0
-    for gpus, name in sorted(replicas, key=lambda each: (-each[0], each[1])):
+def _packed(gpu: str, several: list[tuple[int, str, Part]]) -> Hosts:
+    size = several[0][2].replica.resolved.plan.system.domain_size
+    hosts: Counter[tuple[int, _Names]] = Counter()  # how many have so much room left, and who stands there
+    for gpus, name, part in sorted(several, key=lambda each: (-each[0], each[1])):
+        left = part.replicas
         if gpus > size:
             whole = -(-gpus // size)
-            hosts += [(0, Counter({f"1/{whole} of {name}": 1}))] * (whole - 1)
-            hosts.append((whole * size - gpus, Counter({f"1/{whole} of {name}": 1})))
+            hosts[0, ((f"1/{whole} of {name}", 1),)] += (whole - 1) * left
+            hosts[whole * size - gpus, ((f"1/{whole} of {name}", 1),)] += left
             continue
-        place = next((at for at in range(open_at, len(hosts)) if hosts[at][0] >= gpus), None)
-        if place is None:
-            hosts.append((size, Counter()))
-            place = len(hosts) - 1
-        hosts[place] = hosts[place][0] - gpus, hosts[place][1] + Counter({name: 1})
-        while open_at < len(hosts) and not hosts[open_at][0]:
-            open_at += 1
-    stands = Counter(_words(names) for _, names in hosts)
-    return Hosts(gpu, size, len(hosts), sum(left for left, _ in hosts), tuple(stands.items()))
+        most = part.most_on_a_host
+        for (room, names), there in [*hosts.items(), ((size, ()), left)]:
+            count = there
+            while left and count and (each := min(room // gpus, most, left)):
+                many = min(count, left // each)
+                hosts[room, names] -= many if names else 0
+                hosts[room - each * gpus, (*names, (name, each))] += many
+                left, count = left - many * each, count - many
+    stands: Counter[str] = Counter()
+    for (_, names), count in hosts.items():
+        stands[_words(dict(names))] += count
+    spare = sum(room * count for (room, _), count in hosts.items())
+    return Hosts(gpu, size, hosts.total(), spare, tuple(each for each in stands.items() if each[1]))
+
+
+_Names = tuple[tuple[str, int], ...]
 
 
 def _words(names: Mapping[str, int]) -> str:

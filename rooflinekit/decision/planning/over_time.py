@@ -113,7 +113,7 @@ def over_time(question: PlanQuestion, course: Course, order: Sequence[Ranked], n
     """
     best = order[0]
     rivals = [(place, entry) for place, entry in enumerate(order, 1)
-              if entry.evidence == best.evidence and entry.option.kind != "mixed"
+              if entry.evidence == best.evidence and len(entry.option.names) == 1
               and (entry.played is None) == (best.played is None)]  # fmt: skip
     rates = {rate * factor for rate in course.profile.rates for factor in course.factors}
     least = sorted(((_hourly(formula_capacity(question, entry.option), course), place, entry)

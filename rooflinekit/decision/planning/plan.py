@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from os import PathLike
 from typing import Any, Unpack
@@ -11,9 +12,10 @@ from typing import Any, Unpack
 from rooflinekit.decision.economics.price import positive
 from rooflinekit.decision.economics.tco import read_owning
 from rooflinekit.decision.planning.confirm import Ranked, agreed, ranked, warnings
-from rooflinekit.decision.planning.cost import FleetCost, Point, cold_start_s, cost_of, points, read_tariff
+from rooflinekit.decision.planning.cost import FleetCost, Point, added, cold_start_s, cost_of, points, read_tariff
 from rooflinekit.decision.planning.demand import Demand, read_demand
 from rooflinekit.decision.planning.fleet import Option, Part, Replica, Reserve, ability, pool_of
+from rooflinekit.decision.planning.hosts import Hosts, hosts_of
 from rooflinekit.decision.planning.objective import (
     Objective,
     chance,
@@ -35,12 +37,14 @@ from rooflinekit.decision.planning.search import (
     silent,
 )
 from rooflinekit.estimation.options import keywords, part_of, read
-from rooflinekit.estimation.scenario import IMAGE_SIZE, Plan
+from rooflinekit.estimation.scenario import IMAGE_SIZE, SPECULATION_KEYS, Plan
 from rooflinekit.model.types.answer import Plain, Tabled, plain_fields
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.model import Model
+from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.model.types.vision import Images
 from rooflinekit.specs import load_accelerator, load_model
@@ -61,6 +65,8 @@ _OVER_TIME = {"profile", "growth", "months", "tco"}
 _SCALING = (
     "cold_start", "provision", "weights_from", "engine_start", "min_replicas", "max_replicas", "cooldown",
 )  # fmt: skip
+_DRAFTED = (1, 3)  # tokens of a draft that are tried
+_SPARE = re.compile(r"(?P<count>\d{1,4})\s*(?P<what>host|gpu)?s?")
 _ROLES = {"prefill": "prefill ", "decode": "decode "}
 _SHARES = (0.5, 0.9, 0.95, 0.99)
 _STATISTICS = ("mean", "p50", "p95", "p99")
@@ -121,7 +127,7 @@ class Candidate(Plain):
     state at its end; probability: that each objective holds, None without a calibrated interval; simulated_error:
     standard error of what each objective is about, by batches of time [ms]; played: which
     requests were simulated; confirmed: whether the simulation agrees, None where there was none; formula_gpus: what the
-    formula alone asked for, before the simulation; lost: why it is not the best.
+    formula alone asked for, before the simulation; hosts: what its replicas stand on; lost: why it is not the best.
     """
 
     kind: str
@@ -137,6 +143,7 @@ class Candidate(Plain):
     played: str
     confirmed: bool | None
     formula_gpus: int
+    hosts: tuple[Hosts, ...] = ()
     lost: str | None = None
 
     @property
@@ -205,6 +212,7 @@ class Candidate(Plain):
         name, chance = self.risk
         row: dict[str, Any] = {
             "kind": self.kind, "plan": self.name, "gpu": self.gpu, "gpus": self.gpus, "replicas": self.replicas,
+            "hosts": sum(each.count for each in self.hosts), "free_gpus": sum(each.spare for each in self.hosts),
             "evidence": self.evidence, "usd_per_hour": cost.usd_per_hour,
             "cached_input_usd_per_million": cost.cached_input_usd, "input_usd_per_million": cost.input_usd,
             "output_usd_per_million": cost.output_usd, "usd_per_million_tokens": cost.million_tokens_usd,
@@ -273,13 +281,14 @@ class PlanAnswer(Tabled):
 
 
 def split_name(scenario: dict[str, Any]) -> str:
-    """`TP8`, or `TP1 DP8 EP8`.
+    """`TP8`, or `TP1 DP8 EP8`; with a draft and the tokens that it drafts `TP8 + mtp (1)`.
 
     >>> split_name({"tp": 4, "ep": 4}), split_name({})
     ('TP4 EP4', 'TP1')
     """
     degrees = [(key, scenario.get(key, 1)) for key in ("tp", "pp", "dp", "ep")]
-    return " ".join(f"{key.upper()}{n}" for key, n in degrees if n > 1 or key == "tp")
+    draft = [f"+ {scenario['draft']} ({scenario['draft_tokens']})"] if "draft" in scenario else []
+    return " ".join([*(f"{key.upper()}{n}" for key, n in degrees if n > 1 or key == "tp"), *draft])
 
 
 def deployment_name(scenario: dict[str, Any]) -> str:
@@ -304,6 +313,9 @@ def answer_in_words(best: Candidate, question: PlanQuestion, median: Median | No
         money = f"${best.cost.usd_per_hour:,.2f} an hour, ${million} a million tokens in and out"
     parts = [f"{_gpus(best.gpus)} = {' + '.join(pieces)}, {best.engine} ({best.evidence}): {money}."]
     parts += [_sizing(fleet, question) for fleet in best.fleets]
+    parts += _standing(best, question)
+    if (choice := Speculation.read(part_of(best.fleets[0].scenario, SPECULATION_KEYS))) is not None:
+        parts.append(f"A pass verifies {choice.verified} drafted tokens and yields {choice.tokens_per_pass:.3g}.")
     parts.append(_agreement(best))
     name, chance_of = best.risk
     if chance_of is not None:
@@ -311,6 +323,22 @@ def answer_in_words(best: Candidate, question: PlanQuestion, median: Median | No
     if median is not None:
         parts.append(_price_of_confidence(median, question.confidence))
     return " ".join(parts)
+
+
+def _standing(best: Candidate, question: PlanQuestion) -> Iterator[str]:
+    """The hosts, what they cost where they are rented whole, and what the spare replicas cost."""
+    price = question.tariff.price
+    if any(each.size > 1 for each in best.hosts):
+        whole = added(None if (each := price(host.gpu)) is None else host.spare * each for host in best.hosts)
+        rented = f", which cost ${whole:,.2f} an hour more where hosts are rented whole" if whole else ""
+        yield f"They stand on {' and '.join(map(str, best.hosts))}{rented}."
+    kept = [(fleet.spare * fleet.gpus_per_replica, price(fleet.scenario["gpu"])) for fleet in best.fleets]
+    if count := sum(gpus for gpus, _ in kept):
+        money = added(None if each is None else gpus * each for gpus, each in kept)
+        cost = "" if money is None else f", at ${money:,.2f} an hour"
+        hosts = question.reserve.hosts
+        fail = f", so that {hosts} host{'s' if hosts > 1 else ''} may fail" if hosts else ""
+        yield f"{_gpus(count)} of them are spare{fail}{cost}."
 
 
 def _gpus(count: int) -> str:
@@ -447,7 +475,7 @@ def read_question(
         model=str(model),
         demand=demand,
         slo=objectives,
-        space=_space(names, given),
+        space=_space(loaded, names, given),
         reserve=_reserve(names, given),
         tariff=replace(read_tariff(names, *money), saves=demand if given.get("by") == "energy" else None),
         calibration=given.get("calibration"),
@@ -510,10 +538,25 @@ def _gpu_names(gpus: tuple[str, ...]) -> list[str]:
     return list(gpus)
 
 
-def _space(gpus: tuple[str, ...], given: dict[str, Any]) -> Space:
+def _space(model: Model, gpus: tuple[str, ...], given: dict[str, Any]) -> Space:
     lists: dict[str, Any] = {key: _listed(key, given[key]) for key in _SPACE_LISTS if key in given}
     single: dict[str, Any] = {key: given[key] for key in _SPACE_SINGLE if key in given}
-    return Space(gpus, **lists, **single)
+    return Space(gpus, drafts=tuple(_drafts(model, given)), **lists, **single)
+
+
+def _drafts(model: Model, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Drafts that are tried beside none: the one asked for, else the MTP layers of the checkpoint.
+
+    Raises InputError for what makes no sense, and for an acceptance that nobody gave or published.
+    """
+    told = part_of(given, ("draft_tokens", "acceptance"))
+    draft = given.get("draft", "mtp" if model.mtp_layers else "none")
+    if draft == "none" and told:
+        raise InputError(f"{min(told)} needs a draft: eagle3, mtp, or a model's name")
+    for tokens in _listed("draft_tokens", told.get("draft_tokens", _DRAFTED)) if draft != "none" else ():
+        choice = {"draft": draft, "draft_tokens": tokens} | part_of(told, ("acceptance",))
+        Speculation.read(choice)
+        yield choice
 
 
 def _listed(key: str, value: Any) -> tuple[Any, ...]:
@@ -541,7 +584,15 @@ def _reserve(gpus: tuple[str, ...], given: dict[str, Any]) -> Reserve:
     headroom = given.get("headroom", 0.0)
     if isinstance(headroom, (bool, str)):
         raise WorkloadError(f"headroom is a share from 0 to below 1, not {headroom!r}")
-    return Reserve(float(headroom), given.get("redundancy", 0), tuple(limits), watts)
+    fail = {"redundancy": given.get("redundancy", 0), "hosts": 0}
+    if (spare := given.get("spare")) is not None:
+        told = _SPARE.fullmatch(str(spare).strip().lower())
+        if told is None:
+            raise WorkloadError(f"spare says what may fail, as 1host or 2gpus, not {spare!r}")
+        if fail["redundancy"]:
+            raise InputError("spare and redundancy both say what may fail; give one")
+        fail["redundancy" if told["what"] == "gpu" else "hosts"] = int(told["count"])  # a replica falls with each GPU
+    return Reserve(float(headroom), **fail, limits=tuple(limits), watts=watts)
 
 
 @keywords(Plan)
@@ -669,7 +720,9 @@ def candidate_of(question: PlanQuestion, entry: Ranked) -> Candidate:
         played="" if played is None else played.played,
         confirmed=None if played is None else played.agrees,
         formula_gpus=entry.formula_gpus,
-    )
+        hosts=hosts_of((f"{_ROLES.get(part.role, '')}{split_name(part.replica.scenario)}", part)
+                       for part in option.parts),
+    )  # fmt: skip
 
 
 def _ms(seconds: float) -> float | None:

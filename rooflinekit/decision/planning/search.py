@@ -39,7 +39,7 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.specs.calibration.evidence import evidence
+from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
 BUDGETS = (2048, 4096, 8192, 16384)
 """Token budgets of a step that are tried beside the engine's default."""
@@ -64,6 +64,7 @@ _ANSWER = 2.0  # tokens from which there is something to decode
 _BETTER = 1.0 + 1e-3  # a setting has to bear this much more than one that was tried before
 _IDLE = 1e-6  # requests/s at which nobody waits
 _MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
+_PAIRS = 3  # of pools on unlike accelerators that are sized
 _LONG = 256  # tokens to which the longest admitted sequence is rounded up
 _CLUSTER = 10_000  # accelerators of one fleet beyond which somebody has to say that they exist
 
@@ -89,6 +90,7 @@ class Space:
     max_gpus: int | None = None
     memory_fraction: float | None = None
     activations: str | None = None
+    drafts: tuple[dict[str, Any], ...] = ()  #: keywords of each
     images: int = 0
     image_size: str = IMAGE_SIZE
     disaggregated: bool = True
@@ -200,7 +202,7 @@ def search(question: PlanQuestion) -> Found:
 
     Raises InputError (and its kinds) for names and numbers that make no sense.
     """
-    found, space = Found(), question.space
+    found, space, pools = Found(), question.space, list[_Pools]()
     model = load_model(question.model).value
     longest = _longest(model, question.demand, found)
     shared = {"max_model_len": longest} | space.fixed()
@@ -219,9 +221,12 @@ def search(question: PlanQuestion) -> Found:
                 if seen:
                     break
         for replica in laid_out:
-            _cached(question, _aggregated(question, replica, found) or replica, found)
+            settled = _aggregated(question, replica, found) or replica
+            _cached(question, settled, found)
+            _drafted(question, settled, found)
         if space.disaggregated and not question.demand.closed and question.demand.osl.mean >= _ANSWER:
-            _disaggregated(question, laid_out, found)
+            pools += _disaggregated(question, laid_out, found)
+    found.options += _unlike(question, pools)
     if space.mixed:
         rank = question.tariff.rank
         least = min((rank(option) for option in found.options), default=(math.inf, 0))
@@ -283,6 +288,32 @@ def _cached(question: PlanQuestion, base: Replica, found: Found) -> None:
             replicas = float(part.working or replicas)
         found.tried += 1
         if part.working and not refused_fleet(question, (part,)):
+            found.options.append(Option("aggregated", (part,)))
+
+
+def _drafted(question: PlanQuestion, base: Replica, found: Found) -> None:
+    """The same with each draft; a candidate where a replica bears more with it."""
+    demand = question.demand
+    plain = next((part.ability.load for part in found.able if part.replica is base), 0.0)
+    told = {key: value for key, value in base.scenario.items() if key not in ("model", "gpu")}
+    for draft in question.space.drafts:
+        found.tried += 1
+        name = f"{_name(base.gpu, base.scenario)} with {draft['draft_tokens']} tokens of {draft['draft']}"
+        try:
+            replica = lay_out(question.model, base.scenario["gpu"], told | draft, demand, question.calibration)
+        except (DoesNotFitError, DeploymentError) as error:
+            found.refused.append(Refusal(name, str(error)))
+            continue
+        part = Part.of("serve", replica, ability(replica, demand, question.slo, question.deviations), demand,
+                       question.reserve)  # fmt: skip
+        bears = part.ability.load
+        if bears <= plain * _BETTER:
+            found.refused.append(Refusal(name, f"bears {bears:.3g} {demand.unit}, and {plain:.3g} without the draft"))
+            continue
+        found.able.append(part)
+        if too_many := refused_fleet(question, (part,)):
+            found.refused.append(Refusal(name, too_many))
+        else:
             found.options.append(Option("aggregated", (part,)))
 
 
@@ -374,7 +405,16 @@ def _how_near(question: PlanQuestion, able: Part, found: Found) -> str:
     )
 
 
-def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found) -> None:
+@dataclass(frozen=True)
+class _Pools:
+    """The cheapest pool of each role on one accelerator, for an engine and a pair of formats."""
+
+    kind: tuple[Any, ...]
+    prefill: Part | None
+    decode: Part | None
+
+
+def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found) -> Iterator[_Pools]:
     """The cheapest prefill pool with the cheapest decode pool, for each engine and pair of formats on one accelerator.
 
     The objectives on TTFT bind the one, those on TPOT the other, so that each can be chosen by itself.
@@ -384,10 +424,11 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
         kinds.setdefault(tuple(replica.scenario.get(key) for key in ("engine", "weights", "kv")), []).append(replica)
     for kind, own in kinds.items():
         prefill = _cheapest_pool(question, [(r, PrefillPool.of(r, question.demand)) for r in own], "prefill")
+        late = link_seconds(own[0] if prefill is None else prefill.replica, question.demand)
+        decode = _cheapest_pool(question, [(r, DecodePool(r, late)) for r in own], "decode")
+        yield _Pools(kind, prefill, decode)
         if prefill is None:
             continue
-        late = link_seconds(prefill.replica, question.demand)
-        decode = _cheapest_pool(question, [(r, DecodePool(r, late)) for r in own], "decode")
         name = f"{prefill.replica.gpu} prefill and decode pools, {kind[0]}"
         if decode is None:
             found.refused.append(Refusal(name, "no pool meets the objectives"))
@@ -397,6 +438,34 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
             found.refused.append(Refusal(name, "the objectives on the whole request fail, or the limit is exceeded"))
         else:
             found.options.append(option)
+
+
+def _unlike(question: PlanQuestion, pools: Sequence[_Pools]) -> list[Option]:
+    """The cheapest prefill pool of one accelerator with the decode pool of another, which both keep the same cache.
+
+    Pairs are ranked with the links of their decode pools' own accelerators, and the first few sized with the link
+    that they have; those of measured kernels come before others.
+    """
+
+    def rank(option: Option) -> tuple[int, tuple[float, float]]:
+        rests = (EVIDENCE.index(evidence(part.replica.resolved.plan)) for part in option.parts)
+        return max(rests), question.tariff.rank(option)
+
+    pairs = [
+        Option("disaggregated", (first.prefill, after.decode))
+        for first, after in product(pools, pools)
+        if first.prefill and after.decode and first.kind == after.kind
+        and first.prefill.replica.gpu != after.decode.replica.gpu
+        and not refused_fleet(question, (first.prefill, after.decode))
+    ]  # fmt: skip
+    sized = []
+    for option in sorted(pairs, key=rank)[:_PAIRS]:
+        prefill, decode = option.parts
+        late = link_seconds(prefill.replica, question.demand)
+        part = _cheapest_pool(question, [(decode.replica, DecodePool(decode.replica, late))], "decode")
+        whole = part and _whole_request(question, Option("disaggregated", (prefill, part)))
+        sized += [whole] if whole else []
+    return sorted(sized, key=rank)[:1]
 
 
 def _cheapest_pool(
@@ -443,7 +512,8 @@ def _pair(question: PlanQuestion, first: Part, second: Part) -> Option | None:
     bears = [each.ability.load * (1.0 - reserve.headroom) for each in (first, second)]
     price = [each.replica.gpus * (question.tariff.price(each.replica.gpu) or 0.0) for each in (first, second)]
     limits = [reserve.limit(each.replica.gpu) // each.replica.gpus for each in (first, second)]
-    needed = peak + reserve.redundancy * max(bears)  # the largest replicas fail
+    lost = [reserve.spares(each.replica, _CLUSTER) for each in (first, second)]
+    needed = peak + max(spare * each for spare, each in zip(lost, bears, strict=True))  # what fails together
     most = int(min(math.ceil(needed / bears[0]), limits[0]))
     found = []
     for count in {*range(1, min(most, _MIXED) + 1), *range(max(most - _MIXED, 1), most + 1)}:
@@ -454,9 +524,9 @@ def _pair(question: PlanQuestion, first: Part, second: Part) -> Option | None:
     if not found:
         return None
     _, _, count, other = min(found, key=lambda mix: (mix[1], mix[0]) if question.tariff.by_gpus else mix[:2])
-    strongest = max((first, second), key=lambda able: able.ability.load)  # of which some may fail
-    spares = [min(reserve.redundancy, n - 1) if able is strongest else 0
-              for able, n in ((first, count), (second, other))]  # fmt: skip
-    parts = [replace(able, working=n - spare, spare=spare)
-             for able, n, spare in zip((first, second), (count, other), spares, strict=True)]  # fmt: skip
+    strongest = 0 if lost[0] * bears[0] >= lost[1] * bears[1] else 1  # of which some may fail
+    parts = []
+    for place, (able, n) in enumerate(((first, count), (second, other))):
+        spare = min(lost[place], n - 1) if place == strongest else 0
+        parts.append(replace(able, working=n - spare, reserve=replace(reserve, redundancy=spare, hosts=0)))
     return Option("mixed", shared_out(parts))

@@ -104,6 +104,21 @@ _ROWS: Mapping[str, Row] = {
     "hyper_collapse": Row("streams into one", "x, weights", "weights from all streams, and their weighted sum"),
     "hyper_mix": Row("streams mixed", "streams", "each takes its shares of all and of the block's result"),
     "hyper_head": Row("streams into one", does="weights from all streams, and their weighted sum"),
+    "altup_predict": Row("streams predicted", "streams", "each from all, by weights routed from the first"),
+    "altup_correct": Row("streams corrected", "streams", "by what the layer made of the first"),
+    "altup_proj": Row("stream projection", "stream"),
+    "altup_proj_scale": Row("streams scaled", "streams", "each to the length of the first"),
+    "altup_unproj": Row("stream projection", "stream"),
+    "altup_unproj_scale": Row("streams into one", does="each scaled to the length of the first; their mean"),
+    "bypass_down": Row("bypass down", "low"),
+    "bypass_up": Row("bypass up"),
+    "bypass_norm": Row("bypass norm", does="normalised, added to attention's result"),
+    "token_proj": Row("inputs of all layers", "tokens"),
+    "token_input_norm": Row("norm of the layers' inputs", "tokens", "normalised, added to each token's own row"),
+    "token_gate_proj": Row("token gate projection", "gate"),
+    "token_gate": Row("token gate", "gated", "act(gate)·token's row for this layer"),
+    "token_up_proj": Row("token projection"),
+    "token_norm": Row("token norm", does="normalised, added to the streams"),
     "residual_attention": Row("residual attention", does="earlier sums, weighed by a softmax; before the norm"),
     "compress_pool": Row("compressed key", "key", "a group's keys, weighed by a softmax of its gates"),
     "index_pool": Row("compressed index key", "index key", "a group's keys, weighed by a softmax of its gates"),
@@ -255,6 +270,8 @@ def _heads(on: Scene, block: Any) -> list[Tensor]:
         return [on.out("Q", *keys), on.out("K", *keys), on.out("V", *values), on.out("gate", *values)]
     heads, shared, dim = block.heads // tp, on.shard.kv_heads(block.kv_heads), block.head_dim
     gate = [on.out("gate", heads * dim)] if block.gated else []
+    if block.shared:
+        return [on.out("Q", heads, dim)]
     return [on.out("Q", heads, dim), on.out("K", shared, dim), on.out("V", shared, block.v_head_dim), *gate]
 
 

@@ -6,13 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from rooflinekit.model.kernels.attention import (
     AttentionCore,
     ChosenCore,
     ContextExchange,
     ContextShare,
+    CrossCore,
     IndexScores,
     KVAppend,
     LatentCore,
@@ -27,15 +28,19 @@ from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import OnHost, Operation
 from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.model.kernels.routing import Routing
+from rooflinekit.model.layers.encoder import OfAnswers, OfPrompts
 from rooflinekit.model.layers.precision import Precision
 from rooflinekit.model.layers.shard import EVERYWHERE, Shard
-from rooflinekit.model.layers.vision import vision_operations
+from rooflinekit.model.layers.vision import BidirectionalAttention, OfImages, vision_operations
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.model import (
     Attention,
     CompressedAttention,
+    CrossAttention,
     DenseFFN,
+    Encoder,
+    FeedForward,
     GatedConvolution,
     GatedDeltaNet,
     Indexer,
@@ -49,6 +54,9 @@ from rooflinekit.model.types.model import (
     Model,
     Norm,
 )
+
+Runs: TypeAlias = list[tuple[list[Operation], int]]
+"""Operations that follow each other, and how many times they do."""
 
 
 def dense_operations(block: DenseFFN, shard: Shard) -> list[Operation]:
@@ -172,21 +180,28 @@ def _between_replicas(name: str, kind: CollectiveKind, hidden: int, shard: Shard
 def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     """MHA, GQA or MQA: QKV, positions, cache, attention, output projection."""
     heads, kv_heads = block.heads // shard.tp, shard.kv_heads(block.kv_heads)
-    parts = [("q", heads * block.head_dim * (2 if block.gated else 1)), ("k", kv_heads * block.head_dim)]
-    if not block.keys_are_values:
+    parts, cached = [("q", heads * block.head_dim * (2 if block.gated else 1))], not block.shared
+    if cached:
+        parts.append(("k", kv_heads * block.head_dim))
+    if cached and not block.keys_are_values:
         parts.append(("v", kv_heads * block.v_head_dim))
     ops: list[Operation] = []
-    if shard.precision.formats.value not in (None, shard.precision.formats.attention) and not block.keys_are_values:
+    apart = shard.precision.formats.value not in (None, shard.precision.formats.attention)
+    if apart and cached and not block.keys_are_values:
         ops.append(shard.linear("v_proj", shard.hidden, (parts.pop(),), bias=block.qkv_bias, of="value"))
-    ops.insert(0, shard.linear("qkv_proj", shard.hidden, tuple(parts), bias=block.qkv_bias))
-    rotated = heads * block.head_dim + kv_heads * block.head_dim
+    ops.insert(0, _without_keys(shard.linear("qkv_proj", shard.hidden, tuple(parts), bias=block.qkv_bias), block))
+    rotated = heads * block.head_dim + cached * kv_heads * block.head_dim
     if block.q_norm or block.k_norm:
         dim, tp = block.head_dim, shard.tp
         scales = _local_norm(block.q_norm, block.heads, dim, tp) + _local_norm(block.k_norm, block.kv_heads, dim, tp)
         ops.append(Elementwise("qk_norm", rotated, rotated, 4.0 * rotated, scales, shard.other))
     if block.rotary:
         ops.append(Elementwise("rope", rotated, rotated, 3.0 * rotated))
-    ops.append(KVAppend(kv_heads * (block.head_dim + block.v_head_dim)))
+    if block.bidirectional:
+        inner = BidirectionalAttention("encoder_attention", heads, block.head_dim)
+        return [*ops, inner, _output(heads * block.v_head_dim, shard, block.o_bias)]
+    if cached:
+        ops.append(KVAppend(kv_heads * (block.head_dim + block.v_head_dim)))
     name = "chunk_attention" if block.chunk else "window_attention" if block.window else "attention"
     core = AttentionCore(
         name, heads, kv_heads, block.head_dim, block.v_head_dim, block.window, block.chunk,
@@ -196,9 +211,42 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
         _over_context(core, shard) if block.indexer is None else _chosen(block, block.indexer, heads, kv_heads, shard)
     )
     out = heads * block.v_head_dim
+    if block.head_gated:
+        ops += [shard.linear("gate_proj", shard.hidden, (("gate", heads),)),
+                Elementwise("output_gate", out + heads, out, 1.0 * out + 4.0 * heads)]  # fmt: skip
     if block.gated:
         ops.append(Elementwise("output_gate", 2 * out, out, 5.0 * out))
     return [*ops, _output(out, shard, block.o_bias)]
+
+
+def _without_keys(op: Linear, block: Attention | CrossAttention) -> Linear:
+    """Without the bias of the keys, where they have none."""
+    widths = dict(op.parts)
+    return replace(op, bias=op.bias - widths["k"]) if block.unbiased_keys and op.bias else op
+
+
+def cross_operations(block: CrossAttention, shard: Shard) -> list[Operation]:
+    """Attention to an encoder: keys and values are projected and cached when a prompt ends, queries for every token.
+
+    Where the encoder reads the prompt, a token is either the encoder's or the decoder's: self-attention's launch over
+    the whole context is that over both caches, and none follows here.
+    """
+    heads, wide = block.heads // shard.tp, shard.kv_heads(block.kv_heads) * block.head_dim
+    keys = shard.linear("cross_kv_proj", shard.hidden, (("k", wide), ("v", wide)), bias=block.qkv_bias)
+    once = [_without_keys(keys, block), KVAppend(2 * wide, "cross_append")]
+    width, length = heads * block.head_dim, block.length
+    core = [CrossCore(heads, shard.kv_heads(block.kv_heads), block.head_dim, length)] if length else []
+    return [
+        shard.linear("q_proj", shard.hidden, (("q", width),), bias=block.qkv_bias),
+        *(_of_encoder(op, length) for op in once),
+        *core,
+        _output(width, shard, block.o_bias),
+    ]
+
+
+def _of_encoder(op: Operation, length: int) -> Operation:
+    """An operation over the encoder's positions: those that come with a prompt, or the prompt's tokens."""
+    return OfImages(op, 1.0, length, counted=True) if length else OfPrompts(op)
 
 
 def _chosen(block: Attention, indexer: Indexer, heads: int, kv_heads: int, shard: Shard) -> list[Operation]:
@@ -442,6 +490,7 @@ def gated_convolution_operations(block: GatedConvolution, shard: Shard) -> list[
 
 _BUILDERS: dict[type, Callable[[Any, Shard], list[Operation]]] = {
     Attention: attention_operations,
+    CrossAttention: cross_operations,
     LatentAttention: latent_operations,
     CompressedAttention: compressed_operations,
     GatedDeltaNet: delta_net_operations,
@@ -465,24 +514,30 @@ def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
     norm = _norm("residual_norm", layer.norm, shard)
     ops: list[Operation] = [norm] * layer.norms
     blocks = [block for block in (layer.mixer, layer.ffn) if block is not None]
-    before, after = _residuals(layer, shard)
     for block in blocks:
+        before, after = _residuals(layer, block, shard)
         ops += [*before, *_BUILDERS[type(block)](block, shard), *after]
     if shard.tp > 1:
         ops += _joins(shard) * (1 if layer.parallel else len(blocks))
     return ops
 
 
-def _residuals(layer: Layer, shard: Shard) -> tuple[list[Operation], list[Operation]]:
-    """What stands before and after a block where more than one residual vector reaches it.
+def _residuals(layer: Layer, block: Mixer | FeedForward, shard: Shard) -> tuple[list[Operation], list[Operation]]:
+    """What stands before and after a block where more than one residual vector, or a token's own one, reaches it.
 
     Hyper-connections (arXiv:2512.24880; transformers, modeling_deepseek_v4.py): n streams yield n + n + n·n weights
     through an fp32 matrix, by which they are summed for the block and mixed again with its result; the iterations that
     balance the n·n weights are left out. Attention residuals (Kimi-K3, arXiv:2607.24653): a softmax over normed sums
-    of earlier layers. Each is costed as one pass over what it reads and writes: nobody measured them.
+    of earlier layers. Alternating updates (arXiv:2301.13310; transformers, modeling_gemma3n.py): n·n weights predict
+    the streams before a layer, n weights correct them by what it made of the first. Each is costed as one pass over
+    what it reads and writes: nobody measured them.
     """
     if layer.sources:
         return [_attended(layer, shard)], []
+    if block is layer.ffn and (layer.alternating or layer.token_width):
+        return [], [*_corrected(layer, shard), *_token_input(layer, shard)]
+    if layer.alternating:
+        return _predicted(layer, shard), _bypass(layer.bypass, shard)
     if layer.streams == 1:
         return [], []
     n, share = layer.streams, _share(shard)
@@ -491,6 +546,44 @@ def _residuals(layer: Layer, shard: Shard) -> tuple[list[Operation], list[Operat
     collapse = Elementwise("hyper_collapse", wide, share + weights, 2.0 * wide * (weights + 1), matrix + weights + 3,
                            Dtype.FP32)  # fmt: skip
     return [collapse], [Elementwise("hyper_mix", wide + share, wide, 2.0 * wide * (n + 1))]
+
+
+def _predicted(layer: Layer, shard: Shard) -> list[Operation]:
+    """All streams from all, by weights that a router reads from the first: its norm and matrices are read here."""
+    n, wide = layer.streams, layer.streams * _share(shard)
+    weights = (n + 1) * shard.hidden + n**3
+    return [Elementwise("altup_predict", wide, wide, 2.0 * wide * (n + 1), weights, shard.other)]
+
+
+def _corrected(layer: Layer, shard: Shard) -> list[Operation]:
+    """What the layer made of the first stream, less its prediction, goes into all of them by routed weights."""
+    if not layer.alternating:
+        return []
+    n, share = layer.streams, _share(shard)
+    return [
+        Elementwise("altup_correct", (n + 1) * share, n * share, 4.0 * n * share, shard.hidden + n * n, shard.other)
+    ]
+
+
+def _bypass(rank: int, shard: Shard) -> list[Operation]:
+    """Two matrices of low rank beside attention and the norm behind them, whole on every rank."""
+    hidden = shard.hidden
+    return [
+        shard.linear("bypass_down", hidden, (("low", rank),), "other"),
+        shard.linear("bypass_up", rank, (("hidden", hidden),), "other"),
+        Elementwise("bypass_norm", 3 * hidden, hidden, 6.0 * hidden, hidden, shard.other),
+    ] if rank else []  # fmt: skip
+
+
+def _token_input(layer: Layer, shard: Shard) -> list[Operation]:
+    """A token's embedding for this layer, gated by the stream, projected, normed, added to all streams but one."""
+    hidden, width, taken = shard.hidden, layer.token_width, max(layer.streams - 1, 1)
+    return [
+        shard.linear("token_gate_proj", hidden, (("gate", width),), "other"),
+        Elementwise("token_gate", 2 * width, width, 6.0 * width),
+        shard.linear("token_up_proj", width, (("hidden", hidden),), "other"),
+        Elementwise("token_norm", (1 + taken) * hidden, taken * hidden, (4.0 + taken) * hidden, hidden, shard.other),
+    ] if width else []  # fmt: skip
 
 
 def _attended(layer: Layer, shard: Shard) -> Elementwise:
@@ -547,7 +640,7 @@ def stage_operations(
         (layer, precision.at(place), place < deployment.offload_layers)
         for place, layer in enumerate(model.stage_layers(stage, deployment.pp), first)
     )
-    runs = [
+    runs: Runs = [
         (_placed(layer_operations(layer, replace(shard, precision=own)), deployment, on_host), count)
         for (layer, own, on_host), count in layers.items()
     ]
@@ -558,6 +651,8 @@ def stage_operations(
     last = model.stage_layers(stage, deployment.pp)[-1]
     ends = stage == deployment.pp - 1
     runs.append((exit_operations(model, shard) if ends else [_send(shard, stage + 1, last.carried)], 1))
+    if model.encoder is not None:
+        runs = _beside_encoder(model, model.encoder, runs, shard) if stage == 0 else _answering(model.encoder, runs)
     order: list[Operation] = []
     counts: Counter[Operation] = Counter()
     for ops, count in runs:
@@ -567,6 +662,37 @@ def stage_operations(
         for op in ops:
             counts[op] += count
     return Counter({op: counts[op] for op in order})
+
+
+def _answering(encoder: Encoder, runs: Runs) -> Runs:
+    """The decoder's operations; where the encoder reads the prompts, they run over the tokens that are given out."""
+    if encoder.positions:
+        return runs
+    return [([op if isinstance(op, OfPrompts) else OfAnswers(op) for op in ops], count) for ops, count in runs]
+
+
+def _beside_encoder(model: Model, encoder: Encoder, runs: Runs, shard: Shard) -> Runs:
+    """The encoder, with what it shares with the decoder, before the decoder's operations on the first stage.
+
+    The table of embeddings, which both look up, is first; heads learn a number for each distance, in each of the two.
+    """
+    hidden, rows = shard.hidden, encoder.positions
+    stem = [
+        OfImages(shard.linear(f"conv_{place}", width, (("hidden", hidden),), "other", bias=True), 1.0, length, True)
+        for place, (width, length) in enumerate(encoder.stem, 1)
+    ]
+    table = rows * hidden + sum(2 * encoder.buckets * layer.mixer.heads for layer in encoder.layers[:1]
+                                if isinstance(layer.mixer, Attention))  # fmt: skip
+    layers = [
+        ([_of_encoder(op, rows) for op in layer_operations(layer, shard)], count)
+        for layer, count in Counter(encoder.layers).items()
+    ]
+    norm = _of_encoder(_norm("encoder_norm", encoder.layers[-1].norm, shard), rows)
+    (entry, once), *others = runs
+    return [
+        (entry, once), ([*stem, Parameters("other", table, shard.other)], 1), *layers, ([norm], 1),
+        *_answering(encoder, others),
+    ]  # fmt: skip
 
 
 def _placed(ops: list[Operation], deployment: Deployment, on_host: bool) -> list[Operation]:
@@ -597,6 +723,16 @@ def entry_operations(model: Model, shard: Shard) -> list[Operation]:
         ops.append(Linear("embedding_proj", width, parts, stored, shard.precision.stream, "embedding"))
     if model.embedding_norm:
         ops.append(_norm("embedding_norm", model.final_norm, shard))
+    first = model.layers[0]
+    if model.token_rows:  # Gemma-3n, Gemma-4: one row for all layers, and as much projected from the embedding
+        wide = model.depth * first.token_width
+        ops += [
+            Embedding(-(-model.token_rows // shard.tp), wide, formats.embedding),
+            shard.linear("token_proj", model.hidden, (("tokens", wide),), "other"),
+            Elementwise("token_input_norm", 2 * wide, wide, 6.0 * wide, first.token_width, shard.other),
+        ]
+    if first.alternating:
+        ops += _stream_projections("altup_proj", first, shard)
     if shard.tp > 1:
         kind: CollectiveKind = "reduce_scatter" if shard.deployment.sequence_parallel else "all_reduce"
         ops.append(shard.joined("embedding_reduce", kind, width))
@@ -607,7 +743,9 @@ def exit_operations(model: Model, shard: Shard) -> list[Operation]:
     """Final norm, LM head on the sampled rows, sampling; of a model that scores or embeds, its head or nothing."""
     formats, width, columns = shard.precision.formats, model.embedding_dim or model.hidden, -(-model.vocab // shard.tp)
     last, ops = model.layers[-1], list[Operation]()
-    if last.streams > 1:
+    if last.alternating:
+        ops += _stream_projections("altup_unproj", last, shard)
+    elif last.streams > 1:
         wide, n = last.streams * shard.hidden, last.streams
         ops.append(Elementwise("hyper_head", wide, shard.hidden, 2.0 * wide * (n + 1), n * wide + n + 1, Dtype.FP32))
     elif last.sources:
@@ -632,6 +770,13 @@ def exit_operations(model: Model, shard: Shard) -> list[Operation]:
         ops.append(shard.joined("logits_gather", "all_gather", model.vocab, sampled=True))
     ops.append(Sampling(model.vocab))
     return ops
+
+
+def _stream_projections(name: str, layer: Layer, shard: Shard) -> list[Operation]:
+    """Streams from the embedding, or into the last norm: a matrix each but for the first, scaled to its length."""
+    n, hidden = layer.streams, shard.hidden
+    scale = Elementwise(f"{name}_scale", n * hidden, n * hidden, 4.0 * n * hidden)
+    return [*[shard.linear(name, hidden, (("hidden", hidden),), "other")] * (n - 1), scale]
 
 
 def _norm(name: str, kind: Norm, shard: Shard) -> Elementwise:

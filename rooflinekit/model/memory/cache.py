@@ -24,6 +24,7 @@ from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import (
     Attention,
     CompressedAttention,
+    CrossAttention,
     GatedConvolution,
     GatedDeltaNet,
     LatentAttention,
@@ -122,6 +123,8 @@ def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, poli
     1024
     """
     match mixer:
+        case Attention(shared=True) | None:
+            return LayerCache(0, None, 0.0)
         case Attention():
             heads = mixer.kv_heads if tp == 1 else max(1, mixer.kv_heads // tp)
             elements = heads * (mixer.head_dim + mixer.v_head_dim)
@@ -130,6 +133,8 @@ def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, poli
             chosen = mixer.indexer
             keys = 0.0 if chosen is None else index_key_bytes(chosen.head_dim, Dtype.BF16 if chosen.wide else index)
             return LayerCache(elements, policy.stored(mixer.window), 0.0, keys, policy.summaries(mixer.window))
+        case CrossAttention(kv_heads=own, head_dim=dim, length=length):
+            return LayerCache(0, None, length * max(1, own // tp) * 2 * dim * Dtype.BF16.bytes)
         case CompressedAttention(ratio=ratio, indexer=chosen):
             keys = 0.0 if chosen is None else index_key_bytes(chosen.head_dim, index) / ratio
             kept = mixer.window * mixer.head_dim * Dtype.BF16.bytes  # the window's keys, whatever the context
@@ -138,8 +143,6 @@ def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, poli
             keys = 0.0 if indexer is None or indexer.shared else index_key_bytes(indexer.head_dim, index)
             shares = policy.summaries(None if indexer is None else indexer.top_k, vectors=1)
             return LayerCache(mixer.latent_dim, policy.stored(None), 0.0, keys, shares)
-        case None:
-            return LayerCache(0, None, 0.0)
         case _:
             return LayerCache(0, None, _state_bytes(mixer, tp))
 
@@ -239,7 +242,9 @@ class Layout:
 def cache_layout(plan: Plan, layers: Iterable[Layer]) -> Layout:
     """The layout of the layers of one pipeline stage on one of its accelerators."""
     rule, precision, deployment = plan.engine.memory, plan.precision, plan.deployment
-    kept = [_padded_latent(layer, rule) for layer in layers if layer.mixer is not None]
+    kept = [
+        _padded_latent(layer, rule) for layer in layers if layer.mixer and not getattr(layer.mixer, "shared", False)
+    ]
     if not kept:
         return Layout(CacheLaw((), 0.0), 1, 0.0, 1)
     latent = any(isinstance(layer.mixer, LatentAttention) for layer in kept)
@@ -249,7 +254,8 @@ def cache_layout(plan: Plan, layers: Iterable[Layer]) -> Layout:
     caches = [layer_cache(layer.mixer, deployment.tp, precision.index, deployment.kv_policy) for layer in kept]
     alike = Counter(_Kind(c.token_bytes(precision.kv), float(c.cap or math.inf), c.state_bytes) for c in caches)
     if rule.budget != "none":
-        if len(alike) > 1 and rule.hybrid:
+        crossing = any(isinstance(layer.mixer, CrossAttention) for layer in kept)  # blocks of their own, as small
+        if len(alike) > 1 and rule.hybrid and not crossing:
             return _grouped(alike, law, block)
         if not rule.hybrid and any(kind.token and kind.cap == math.inf for kind in alike):
             law = replace(law, slopes=((math.inf, whole),))  # without groups a window has blocks for the whole context

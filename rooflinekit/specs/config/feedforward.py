@@ -97,6 +97,19 @@ def _interval(r: Reading) -> list[bool]:
     return [(layer + 1) % every == 0 and first <= layer <= last for layer in range(r.depth)]
 
 
+def _enumerated(r: Reading) -> list[bool]:
+    """Step-3.5, Step-3.7: the layers that `moe_layers_enum` lists, in a string, else all but the first three."""
+    keys, key = r.keys, "moe_layers_enum"
+    first = keys.size("first_k_dense_replace", 3, least=0)
+    if not keys.has(key):
+        return [layer >= first for layer in range(r.depth)]
+    stated = keys.config[key]
+    listed = keys.word(key).split(",") if isinstance(stated, str) else keys.entries(key)
+    if not all(str(each).strip().isdigit() for each in listed):
+        keys.refuse(key, "is no list of layers")
+    return [layer in {int(each) for each in listed} for layer in range(r.depth)]
+
+
 _SPARSE: Mapping[str, Callable[[Reading], list[bool]]] = {
     "all": lambda r: [True] * r.depth,
     "step": _step,
@@ -104,6 +117,7 @@ _SPARSE: Mapping[str, Callable[[Reading], list[bool]]] = {
     "after_dense": _after_dense,
     "period": _period,
     "interval": _interval,
+    "enumerated": _enumerated,
 }
 
 

@@ -13,7 +13,7 @@ from rooflinekit.model.types.model import FeedForward, Layer, Mixer, Model
 from rooflinekit.specs.config.family import Family, Reading, class_names, family_of
 from rooflinekit.specs.config.feedforward import feed_forwards
 from rooflinekit.specs.config.keys import NAMES, Keys, named, shown
-from rooflinekit.specs.config.mixers import mixers
+from rooflinekit.specs.config.mixers import mixers, read_encoder
 from rooflinekit.specs.config.quantization import read_formats
 from rooflinekit.specs.config.refusals import refuse_other_networks, refuse_unknown_keys, unidentified
 from rooflinekit.specs.config.vision import read_vision
@@ -46,7 +46,7 @@ def model_from_config(
     outer = config
     config, warnings = _text_decoder(config, origin), list[str]()
     for part in (outer, config):
-        refuse_other_networks(part, origin)
+        refuse_other_networks(part, origin, class_names())
     model_type, family = _identify(config, origin)
     defaults = {**family.defaults, **({} if config is outer else family.nested)}
     keys = Keys(_with_defaults(config, family.names, defaults, warnings), origin, {**NAMES, **family.names})
@@ -166,11 +166,13 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
         tied=r.is_set(family.tied),
         position_rows=0 if extra is None else keys.size("context") + extra,
         embedding_dim=embedded if embedded != r.hidden else 0,
+        token_rows=r.number(family.token_rows, 0) if layers[0].token_width else 0,
         embedding_norm=family.embedding_norm,
         final_norm=r.norm if final == "norm" else final,
         lm_head_bias=r.is_set(family.lm_head_bias),
         kv_dtype=formats.kv,
         weight_only=formats.weight_only,
+        encoder=read_encoder(r, layers),
         mtp_layers=keys.size("mtp", 0, least=0),
         origin=keys.origin,
         read_keys=keys.read,
@@ -184,12 +186,15 @@ def _layers(r: Reading) -> tuple[Layer, ...]:
     norms = norms if norms is None else r.number(norms)
     parallel = r.is_set(family.parallel)
     streams, block = r.number(family.streams), r.keys.maybe(family.sources) if family.sources else None
+    bypass, token_width = r.number(family.bypass, 0), r.number(family.token_width, 0)
     sources = [1 + layer // block if block else 0 for layer in range(r.depth)]
     parts = list(zip(mixers(r), feed_forwards(r), sources, strict=True))
     kinds: dict[tuple[Mixer | None, FeedForward | None, int], Layer] = {}
     for mixer, ffn, sums in dict.fromkeys(parts):
         count = (mixer is not None) + (ffn is not None) if norms is None else norms * (ffn is not None)
-        kinds[mixer, ffn, sums] = Layer(mixer, ffn, r.norm, count, parallel, streams, sums)
+        kinds[mixer, ffn, sums] = Layer(
+            mixer, ffn, r.norm, count, parallel, streams, family.alternating, bypass, token_width, sums
+        )
     return tuple(kinds[part] for part in parts)
 
 

@@ -10,10 +10,14 @@ from rooflinekit.model.types.errors import ArchitectureError, SpecError
 from rooflinekit.model.types.model import (
     Attention,
     CompressedAttention,
+    CrossAttention,
+    DenseFFN,
+    Encoder,
     GatedConvolution,
     GatedDeltaNet,
     Indexer,
     LatentAttention,
+    Layer,
     LightningAttention,
     Mamba,
     Mamba2,
@@ -27,7 +31,18 @@ _SLIDING = ("full_attention", "sliding_attention")
 
 def mixers(r: Reading) -> tuple[Mixer | None, ...]:
     """What mixes the tokens of each layer, None where nothing does; equal layers are one object."""
-    return _BUILDERS[r.value(r.family.mixers)](r)
+    built = _BUILDERS[r.value(r.family.mixers)](r)
+    if not (sharing := r.number(r.family.sharing, 0)):
+        return built
+    own = r.depth - sharing
+    shared: dict[Mixer | None, Mixer] = {
+        mixer: replace(mixer, shared=True, k_norm=0) for mixer in built if isinstance(mixer, Attention)
+    }
+    if own < 1 or not set(built[own:]) <= set(built[:own]):
+        raise SpecError(
+            f"{r.keys.origin}: the last {sharing} of {r.depth} layers share keys that no layer before them has"
+        )
+    return (*built[:own], *(shared.get(mixer, mixer) for mixer in built[own:]))
 
 
 def _base_attention(r: Reading) -> Attention:
@@ -55,7 +70,9 @@ def _base_attention(r: Reading) -> Attention:
         k_norm={"head": head_dim, "full": kv_heads * head_dim}.get(norm, 0),
         sinks=family.sinks,
         gated=r.is_set(family.attention_gate),
+        head_gated=r.is_set(family.head_gate),
         rotary=r.is_set(family.rotary),
+        unbiased_keys=family.unbiased_keys,
     )
 
 
@@ -419,6 +436,52 @@ def nas_blocks(r: Reading, part: str, key: str) -> Iterator[tuple[Keys, Any]]:
         yield keys, None if skipped else inner[key]
 
 
+def _crossing(r: Reading) -> tuple[Mixer, ...]:
+    """The decoder of an encoder-decoder: attention to itself, then to the encoder's positions, or to the prompt (0)."""
+    own = _base_attention(r)
+    across = CrossAttention(
+        own.heads, own.kv_heads, own.head_dim, r.keys.maybe("frames") or 0, own.qkv_bias, own.o_bias, own.unbiased_keys
+    )
+    return (own, across) * (r.depth // 2)
+
+
+def read_encoder(r: Reading, layers: tuple[Layer, ...]) -> Encoder | None:
+    """The encoder beside a decoder of such layers: as wide, with as many heads, unless its config says otherwise."""
+    if r.family.attends != "encoder":
+        return None
+    keys, (own, crossing) = r.keys, layers[:2]
+    assert isinstance(own.mixer, Attention) and isinstance(crossing.ffn, DenseFFN)
+    heads, frames = keys.size("encoder_heads", own.mixer.heads), keys.maybe("frames") or 0
+    r.check_multiple(r.hidden, "hidden elements", heads, "encoder heads")
+    dim = own.mixer.head_dim if heads == own.mixer.heads else r.hidden // heads
+    attention = replace(own.mixer, heads=heads, kv_heads=heads, head_dim=dim, v_head_dim=dim, bidirectional=True)
+    ffn = replace(crossing.ffn, width=keys.size("encoder_width", crossing.ffn.width))
+    layer = replace(own, mixer=attention, ffn=ffn, norms=2)
+    stem = ((3 * keys.size("bands"), 2 * frames), (3 * r.hidden, frames)) if frames else ()  # convolutions of width 3
+    reads = f"{frames:,} positions of sound (30 s) that come with every prompt" if frames else "the prompt"
+    begins = "prompt tokens are the decoder's" if frames else "the decoder begins from one token"
+    r.warnings.append(f"the encoder reads {reads}; {begins}")
+    return Encoder((layer,) * keys.size("encoder_depth"), frames, stem, keys.maybe("buckets") or 0)
+
+
+def _step(r: Reading) -> tuple[Mixer, ...]:
+    """Step-3.5, Step-3.7: sliding layers may have more heads; the types of draft layers come last."""
+    keys, full = r.keys, _base_attention(r)
+    types = keys.entries("layer_types", None, _SLIDING) or ["full_attention"] * r.depth
+    if len(types) < r.depth:
+        raise SpecError(f"{keys.at('layer_types')} has {len(types)} entries for {r.depth} layers")
+    other = keys.child("attention_other_setting")
+    other.word("attention_type", "sliding_attention", ("sliding_attention",))
+    for key, same in (("head_dim", full.head_dim), ("num_attention_groups", full.kv_heads)):
+        if other.size(key, same) != same:
+            other.refuse(key, "differs from that of the other layers", ArchitectureError)
+    heads = keys.maybe("num_sliding_attention_heads") or other.size("num_attention_heads", full.heads)
+    r.check_multiple(heads, "sliding attention heads", full.kv_heads)
+    window = keys.size("window") if "sliding_attention" in types else None
+    sliding = replace(full, heads=heads, window=window)
+    return tuple(sliding if kind == "sliding_attention" else full for kind in types[: r.depth])
+
+
 _BUILDERS: Mapping[str, Callable[[Reading], tuple[Mixer | None, ...]]] = {
     "softmax": _softmax,
     "latent": _latent,
@@ -428,5 +491,7 @@ _BUILDERS: Mapping[str, Callable[[Reading], tuple[Mixer | None, ...]]] = {
     "gemma4": _gemma4,
     "mimo": _mimo,
     "mllama": _mllama,
+    "step": _step,
+    "crossing": _crossing,
     "nas": _nas,
 }
