@@ -287,7 +287,7 @@ TEXT = json.dumps(LLAMA)
 @pytest.mark.parametrize(("content", "said"), [
     (json.dumps(BERT), "bert is an encoder"),
     (json.dumps(BERT | {"model_type": "xlm-roberta"}), "xlm-roberta is an encoder"),
-    (json.dumps(BERT | {"model_type": "t5"}), "t5 is an encoder-decoder"),
+    (json.dumps(BERT | {"model_type": "bart"}), "bart is an encoder-decoder"),
     (json.dumps(LLAMA | {"architectures": ["LlamaForTokenClassification"]}), "generates no text"),
     (json.dumps(MIXTRAL), "num_local_experts"),
     (json.dumps(MIXTRAL | {"num_local_experts": 8}), "num_experts_per_tok"),
