@@ -14,7 +14,16 @@ from rooflinekit.model.timing.forms import Duration, TimeForm
 from rooflinekit.model.types.engine import ServedCosts
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.kernel import LORA, AttentionShape, CollectiveShape, ExpertsShape, GemmShape, Kernel, S
+from rooflinekit.model.types.kernel import (
+    ASSUMED,
+    LORA,
+    AttentionShape,
+    CollectiveShape,
+    ExpertsShape,
+    GemmShape,
+    Kernel,
+    S,
+)
 from rooflinekit.model.types.numeric import Numeric, lattice, log2, maximum, where
 
 
@@ -293,7 +302,7 @@ class Calibration:
 
     def measured(self, kernel: Kernel) -> bool:
         """Whether the kernel has a fit of its own, and not that of another number format."""
-        own = self._own(kernel) is not None and kernel.variant != LORA
+        own = self._own(kernel) is not None and kernel.variant not in (LORA, ASSUMED)
         return own and f"{kernel.family}/{kernel.dtype.value}" not in self.untuned
 
     def fit(self, kernel: Kernel) -> FamilyFit:
