@@ -255,7 +255,7 @@ class FamilyFit:
         if self.stepless:
             kernel = kernel.stepless
         form = self.form.time(kernel, system, warm)
-        total = named(form.total, "t", "one launch by the form of its family", "s")
+        total = named(form.total, "t", "time of one launch, by the formula of its family", "s")
         if self.surface is None or not corrected:
             return form if total is form.total else replace(form, total=total)
         ratio = self.surface.ratio(kernel)
