@@ -5,7 +5,8 @@ python benchmarks/replay.py [--draws N] [--plans N] [--sets N] [reports/replay.m
 Every plan is of one model, one traffic and one pair of objectives, sized for one of four confidences. Its fleet is then
 simulated with seeds that the planner has not seen: at the expected times with 20,000 requests, and with
 times drawn from the calibrated intervals in two ways. `together`: one factor on all steps of a deployment, as the plan
-takes it. `by family`: one factor for each family of kernels, drawn by itself, so that errors partly cancel.
+takes it, each draw from a part of its distribution of its own. `by family`: one factor for each family of kernels,
+drawn by itself, so that errors partly cancel.
 Each further set asks the same at another rate; of it only the expected times are simulated.
 """
 
@@ -22,6 +23,7 @@ from dataclasses import field, replace
 from itertools import pairwise, product
 from pathlib import Path
 from random import Random
+from statistics import NormalDist
 from typing import Any
 
 from rooflinekit.decision.planning.confirm import ranked, simulated
@@ -93,7 +95,7 @@ def by_family(option: Option, draw: Random) -> Option:
     return replace(option, parts=tuple(parts))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Replayed:
     """One plan: what it states, and how often each objective held."""
 
@@ -141,7 +143,7 @@ def replay(name: str, question: PlanQuestion, draws: int) -> Replayed | None:
     held: dict[str, dict[Objective, int]] = {how: dict.fromkeys(stated, 0) for how in ("together", "by family")}
     draw = Random(name)
     for number in range(draws):
-        seed, deviations = SEED + number, draw.gauss(0.0, 1.0)
+        seed, deviations = SEED + number, NormalDist().inv_cdf((number + draw.uniform(0.001, 0.999)) / draws)
         for each in stated:
             factor = spans.factor(each.metric, deviations)
             runs, _ = simulated(option, demand.stretched(factor), seed, whole=False, longer=_SHORT)
