@@ -319,6 +319,20 @@ def test_a_draft_that_bears_less_is_refused_with_what_it_bears() -> None:
     assert all("without the draft" in why for why in said)
 
 
+def test_tensor_parallelism_may_span_the_hosts_of_a_named_system() -> None:
+    asked = {"rate": 1.0, "isl": 1000, "osl": 150, "disaggregated": False, "confirm": 0}
+    slo = "p95 ttft<4s, p95 tpot<100ms"
+    answer = rk.plan("llama-3.1-405b", "h100-sxm", slo, system="hgx-h100", max_gpus=16, **asked)
+    (fleet,) = answer.best.fleets
+    assert fleet.scenario["tp"] == 16
+    assert answer.best.hosts[0].packed == (("1/2 of TP16", 2),)
+    assert rk.estimate(**fleet.scenario, isl=1000, osl=150, rate=1.0).gpus == 16
+    staged = rk.plan("llama-3.1-405b", "h100-sxm", slo, max_gpus=16, **asked)
+    assert (staged.best.fleets[0].scenario["tp"], staged.best.fleets[0].scenario["pp"]) == (8, 2)
+    with pytest.raises(InputError, match="hgx-h100 is built of h100-sxm"):
+        rk.plan(MODEL, "h200-sxm", slo, system="hgx-h100", **asked)
+
+
 def test_layers_of_the_checkpoint_draft_unless_they_are_not_wanted() -> None:
     traffic = {"rate": 1.0, "isl": 1000, "osl": 150}
     assert [each["draft_tokens"] for each in read_question("deepseek-v3", GPUS, SLO, traffic).space.drafts] == [1, 3]
