@@ -210,6 +210,8 @@ class Decoder(nn.Module):
 
 def refuse_unsupported(model: Model) -> None:
     """Raise ArchitectureError, by name, for attention that is costed but not built here."""
+    if model.encoder is not None:
+        raise ArchitectureError(f"{model.name}: an encoder is predicted but not run")
     mixers = {layer.mixer for layer in model.layers if layer.mixer is not None}
     if not model.position_rows and all(isinstance(mixer, Attention) and not mixer.rotary for mixer in mixers):
         raise ArchitectureError(f"{model.name}: ALiBi is predicted but not run")  # else no token knew where it stands

@@ -110,7 +110,7 @@ def model_entry(model: Model) -> dict[str, Any]:
         "hidden_size": model.hidden,
         "vocab_size": model.vocab,
         "tied_embeddings": model.tied,
-        "layer_kinds": [{"count": n, "layer": _layer(layer)} for layer, n in _alike(model).items()],
+        "layer_kinds": [{"count": n, "layer": kind} for kind, n in _kinds(model).items()],
         "dtype": model.dtype.value,
         "kv_dtype": (model.kv_dtype or model.dtype).value,
         "state_bytes": law.state_bytes,
@@ -123,9 +123,11 @@ def model_entry(model: Model) -> dict[str, Any]:
     }
 
 
-def _alike(model: Model) -> Counter[Layer]:
-    """Kinds of layers with their counts, however many earlier sums each attends to."""
-    return Counter(replace(layer, sources=min(layer.sources, 1)) for layer in model.layers)
+def _kinds(model: Model) -> Counter[str]:
+    """Kinds of layers with their counts, those of an encoder first, however many earlier sums each attends to."""
+    encoder = () if model.encoder is None else model.encoder.layers
+    own = (_layer(replace(layer, sources=min(layer.sources, 1))) for layer in model.layers)
+    return Counter([*(f"encoder: {_layer(layer)}" for layer in encoder), *own])
 
 
 def _layer(layer: Layer) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rooflinekit.model.types.model import (
     Attention,
     CompressedAttention,
+    CrossAttention,
     DenseFFN,
     GatedConvolution,
     GatedDeltaNet,
@@ -19,19 +20,22 @@ from rooflinekit.model.types.model import (
 NORM_VECTORS = {"rmsnorm": 1, "layernorm": 2, "layernorm_nobias": 1, "none": 0}
 
 
-def mixer_weights(mixer, D):
+def mixer_weights(mixer, D):  # noqa: PLR0912, PLR0915 - one case for each kind of mixer
     match mixer:
         case Attention():
             H, K, d, dv = mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.v_head_dim
             K = 0 if mixer.shared else K
             q, k, v, o = D * H * d, D * K * d, D * K * dv, H * dv * D
-            bias = mixer.qkv_bias * (H * d + K * d + K * dv) + mixer.o_bias * D
+            bias = mixer.qkv_bias * (H * d + K * d * (not mixer.unbiased_keys) + K * dv) + mixer.o_bias * D
             if mixer.keys_are_values:
                 v, bias = 0, bias - mixer.qkv_bias * K * dv
             i = mixer.indexer
             index = (D * (i.heads + 1) + 2) * i.head_dim if i else 0
             gates = q * mixer.gated + D * H * mixer.head_gated
             return q + k + v + o + gates + bias + mixer.q_norm + mixer.k_norm + mixer.sinks * H + index
+        case CrossAttention():
+            Q, K = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
+            return 2 * D * (Q + K) + mixer.qkv_bias * (Q + K * (2 - mixer.unbiased_keys)) + mixer.o_bias * D
         case LatentAttention():
             H, c, r = mixer.heads, mixer.kv_rank, mixer.rope_dim
             qk = mixer.nope_dim + r
@@ -98,10 +102,18 @@ def ffn_weights(ffn, D, active=False):
             return 0
 
 
+def encoder_weights(encoder, D, vectors):
+    """Convolutions with biases, positions, numbers for distances in encoder and decoder, and the last norm."""
+    stem = sum((inputs + 1) * D for inputs, _ in encoder.stem) + encoder.positions * D
+    return stem + 2 * encoder.buckets * encoder.layers[0].mixer.heads + vectors[encoder.layers[0].norm] * D
+
+
 def parameters(model: Model, *, active=False):
     D, vectors = model.hidden, NORM_VECTORS
     total = model.vocab * D * (1 if model.tied else 2) + model.position_rows * D + model.lm_head_bias * model.vocab
-    for layer in model.layers:
+    encoder = model.encoder
+    total += encoder_weights(encoder, D, vectors) if encoder else 0
+    for layer in (*(encoder.layers if encoder else ()), *model.layers):
         total += (
             mixer_weights(layer.mixer, D) + ffn_weights(layer.ffn, D, active) + layer.norms * vectors[layer.norm] * D
         )

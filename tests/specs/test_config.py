@@ -465,9 +465,9 @@ def test_whole_floats_are_sizes():
     ({"model_type": "xlm-roberta"}, "xlm-roberta is an encoder"),
     ({"model_type": "nomic_bert"}, "nomic_bert is an encoder"),
     ({"model_type": "modernbert"}, "modernbert is an encoder"),
-    ({"model_type": "t5"}, "t5 is an encoder-decoder"),
+    ({"model_type": "pegasus"}, "pegasus is an encoder-decoder"),
     ({"model_type": "bart"}, "bart is an encoder-decoder"),
-    ({"model_type": "whisper"}, "whisper is a speech model"),
+    ({"model_type": "moonshine"}, "moonshine is a speech model"),
     ({"model_type": "clip", "text_config": {"hidden_size": 512}}, "clip is a vision model"),
     ({"model_type": "siglip"}, "siglip is a vision model"),
     ({"_class_name": "UNet2DConditionModel"}, "'UNet2DConditionModel' is a diffusion model"),
@@ -477,7 +477,7 @@ def test_whole_floats_are_sizes():
 def test_other_networks_are_refused_by_name(config, said):
     message = refused(config, ArchitectureError)
     assert said in message
-    assert "rooflinekit costs decoder-only models" in message
+    assert "rooflinekit costs decoders, T5 and Whisper" in message
 
 
 def test_the_companion_file_is_no_config():

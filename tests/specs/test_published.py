@@ -123,6 +123,14 @@ EXPECTED = {
     ),
     # the class of transformers, and 288 balance corrections in each of the 42 layers that have them
     "stepfun-ai/Step-3.7-Flash": (196_956_118_272 + 42 * 288, 45 * 2 * 8 * 128, 0, WIDE),
+    # keys and values of the prompt in the layers that attend to the encoder, of the answer in those beside them
+    "google/flan-t5-xl": (2_849_757_184, 24 * 2 * 32 * 64, 0, WIDE),
+    "openai/whisper-large-v3": (
+        1_543_490_560,
+        32 * 2 * 20 * 64,
+        32 * 1500 * 2 * 20 * 64 * 2,
+        {"attention": "fp16", "lm_head": "fp16"},
+    ),
     "tencent/Hunyuan-7B-Instruct": (7_504_568_320, 32 * 2 * 8 * 128, 0, WIDE),
 }
 
@@ -187,6 +195,55 @@ def test_step_gates_each_head_and_its_sliding_layers_have_more_of_them():
     ):
         with pytest.raises(InputError, match=said):
             load("stepfun-ai/Step-3.7-Flash", text_config=text | change)
+
+
+def work(model, batch, name):
+    """FLOP of the launches of a name, and bytes of weights and of cache that they read."""
+    precision = Precision(model.dtype, model.dtype, model.formats)
+    step, found = Step(batch, model.dtype, model.dtype), model_operations(model, Deployment(), precision)
+    kernels = [kernel for op, count in found.items() for kernel in op.kernels(step, count) if kernel.name == name]
+    return tuple(
+        sum(k.count * getattr(k, part) for k in kernels) for part in ("flops", "weight_bytes", "kv_read_bytes")
+    )
+
+
+def test_the_encoder_of_t5_reads_a_prompt_once_and_its_decoder_one_token_of_it():
+    """Flan-T5-XL, 100 tokens in: 24 layers of width 2048, 32 heads of 64, blocks of 5120 with a gate."""
+    t5, prompt, token = load("google/flan-t5-xl").value, Batch.prefill(1.0, 100.0), Batch.decode(1.0, 130.0)
+    assert work(t5, prompt, "encoder_attention")[0] == 24 * 4 * 100**2 * 32 * 64
+    assert work(t5, prompt, "cross_kv_proj")[0] == 24 * 2 * 100 * 2048 * 2 * 2048
+    assert work(t5, prompt, "down_proj")[0] == 24 * 2 * (100 + 1) * 5120 * 2048
+    assert work(t5, token, "encoder_attention") == work(t5, token, "cross_kv_proj") == (0, 0, 0)
+    assert work(t5, token, "down_proj")[:2] == (24 * 2 * 5120 * 2048, 24 * 2 * 5120 * 2048)
+    assert work(t5, token, "attention")[2] == 130 * 24 * 2 * 2048 * 2  # 100 keys of the encoder and 30 of its own
+    halves = Batch.chunk(1.0, 50.0, 0.0, False), Batch.chunk(1.0, 50.0, 50.0, True)
+    assert sum(work(t5, half, "encoder_attention")[0] for half in halves) == 24 * 4 * 100**2 * 32 * 64
+    assert work(t5, halves[0], "q_proj")[0] == 0
+
+
+def test_whisper_encodes_its_sound_once_and_every_token_sees_all_of_it():
+    """Whisper-large-v3: 1,500 positions from 3,000 frames of 128 bands; 32 layers of width 1280, 20 heads of 64."""
+    whisper, prompt = load("openai/whisper-large-v3").value, Batch.prefill(2.0, 4.0)
+    assert work(whisper, prompt, "conv_1")[0] == 2 * 2 * 3000 * 3 * 128 * 1280
+    assert work(whisper, prompt, "conv_2")[0] == 2 * 2 * 1500 * 3 * 1280 * 1280
+    assert work(whisper, prompt, "encoder_attention")[0] == 2 * 32 * 4 * 1500**2 * 1280
+    assert work(whisper, prompt, "cross_kv_proj")[0] == 2 * 32 * 2 * 1500 * 1280 * 2560
+    assert work(whisper, prompt, "cross_attention")[0] == 2 * 32 * 4 * 4 * 1500 * 1280
+    token = Batch.decode(2.0, 100.0)
+    assert work(whisper, token, "encoder_attention") == work(whisper, token, "conv_1") == (0, 0, 0)
+    assert work(whisper, token, "cross_attention")[2] == 2 * 32 * 1500 * 2 * 1280 * 2
+    assert work(whisper, token, "attention")[2] == 2 * 32 * 100 * 2 * 1280 * 2
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"num_heads": None}, "num_heads is missing"),
+    ({"feed_forward_proj": "gated-swish"}, "feed_forward_proj = 'gated-swish' is not understood"),
+    ({"architectures": ["T5EncoderModel"]}, "T5EncoderModel classifies or scores"),
+    ({"cross_layers": 3}, "cross_layers = 3"),
+])  # fmt: skip
+def test_what_is_not_understood_of_an_encoder_decoder_is_refused(changes, said):
+    with pytest.raises(InputError, match=said):
+        load("google/flan-t5-xl", **changes)
 
 
 def test_mixers_side_by_side_are_listed_as_two_layers_and_this_is_told():
@@ -345,7 +402,7 @@ def test_arctic_has_a_dense_block_as_wide_as_the_stream():
 
 @pytest.mark.parametrize(("kind", "said"), [
     ("zamba2", "serve many layers"), ("rwkv7", "time mixing"),
-    ("t5", "the decoder also attends to what it gives"), ("whisper", "an encoder runs once"),
+    ("bart", "the decoder also attends to what it gives"), ("wav2vec2", "an encoder runs once"),
 ])  # fmt: skip
 def test_a_decoder_that_is_not_costed_is_refused_with_its_reason(kind, said):
     with pytest.raises(ArchitectureError, match=said):

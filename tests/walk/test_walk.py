@@ -22,7 +22,7 @@ from rooflinekit.model.layers.build import layer_operations
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.deployment import Deployment
-from rooflinekit.model.types.errors import DeploymentError, DtypeError, InputError, WorkloadError
+from rooflinekit.model.types.errors import ArchitectureError, DeploymentError, DtypeError, InputError, WorkloadError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.report.answers import document_of
@@ -30,7 +30,7 @@ from rooflinekit.report.document import markdown_text, plain_text
 from rooflinekit.report.walk import attention_picture
 from rooflinekit.specs import load_accelerator, load_model, names
 
-MODELS = sorted(names("model"))
+MODELS = [name for name in sorted(names("model")) if load_model(name).value.encoder is None]
 FAST = System.of(load_accelerator("b200-sxm").value)
 LAYOUTS = {"six": Prompts((6,)), "packed": Prompts((6, 3, 9)), "long": Prompts((9000,), 2, 100)}
 
@@ -296,6 +296,10 @@ class TestRefusals:
     def test_nonsense_is_refused_by_name(self, options: dict[str, object], error: type[Exception], what: str) -> None:
         with pytest.raises(error, match=what):
             rk.shapes("llama-3-8b", **options)
+
+    def test_an_encoder_is_not_walked(self) -> None:
+        with pytest.raises(ArchitectureError, match="whisper-large-v3: an encoder is costed, but not walked"):
+            rk.shapes("whisper-large-v3", tokens=8)
 
     def test_lengths_beyond_the_models_are_noted(self) -> None:
         assert any("more than the 8192" in warning for warning in rk.shapes("llama-3-8b", tokens=8192).warnings)

@@ -22,6 +22,7 @@ from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.layers.build import entry_operations, exit_operations, layer_operations, stage_operations
 from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.step import Plan
+from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, Layer
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.version import __version__
@@ -199,6 +200,9 @@ def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
     given = read(Shapes, scenario)
     prompts = read_prompts(given.get("tokens"), given.get("prompt"), given.get("batch", 1), given.get("cached", 0))
     resolved = resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), "none")
+    if resolved.plan.model.encoder is not None:
+        name = resolved.plan.model.name
+        raise ArchitectureError(f"{name}: an encoder is costed, but not walked; see `estimate --kernels`")
     return walk(resolved.plan, prompts, resolved.warnings)
 
 

@@ -149,14 +149,18 @@ def _launch(
 
 def encoder_kernel(
     name: str, count: int, dtype: Dtype, batch: Numeric, length: Numeric, heads: Numeric, depth: Numeric,
-    element: float,
+    element: float, past: Numeric = 0.0,
 ) -> Kernel:  # fmt: skip
     """Attention in which every token of a sequence, like a patch of an image, sees every other: 4·b·s²·h·d FLOP.
+
+    A piece of a prompt adds the pairs with all `past` tokens, both ways.
 
     >>> encoder_kernel("attention", 1, Dtype.BF16, 2.0, 64.0, 16, 80, 2.0).flops == 4 * 2 * 64**2 * 16 * 80
     True
     """
-    pairs = named(length * length, "q", "pairs of patches of each sequence")
+    fresh = isinstance(past, (int, float)) and not past
+    seen = length * length if fresh else length * (length + 2.0 * past)
+    pairs = named(seen, "q", "pairs of patches of each sequence")
     return Kernel(
         name, "attention_prefill", count, dtype, attention_flops(batch * pairs, heads, depth, depth),
         activation_bytes=2.0 * attention_activation_bytes(batch * length, heads, depth, depth, element),
@@ -252,6 +256,28 @@ class AttentionCore(Operation):
             return self.policy.seen(phase, self.window)
         window = self.window if self.chunk else self.policy.in_prefill(self.window)
         return phase.pairs(window, self.chunk), phase.keys_read(window, self.chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class CrossCore(Operation):
+    """softmax(Q K^T) V over the keys of an encoder, as many for every sequence, whatever its context."""
+
+    heads: int = field(metadata=about("H", "query heads here"))
+    kv_heads: int = field(metadata=about("K", "KV heads here"))
+    head_dim: int = field(metadata=about("d", "width of a head"))
+    length: int = field(metadata=about("Te", "positions of the encoder"))
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """One launch a phase; every token sees every position."""
+        heads, widths = (self.heads, self.kv_heads), (self.head_dim, self.head_dim)
+        cached, launches = kv_cache_bytes_per_token(self.kv_heads, *widths, step.kv), []
+        for phase in step.batch.phases:
+            family: Family = "attention_prefill" if phase is step.batch.prefilling else "attention_decode"
+            seen = phase.tokens * self.length, phase.sequences * self.length
+            kernel = _launch(step, phase, "cross_attention", family, count, seen, heads, widths, cached)
+            shape = replace(kernel.shaped(AttentionShape), context=float(self.length))
+            launches.append(replace(kernel, shape=shape))
+        return launches
 
 
 @dataclass(frozen=True, slots=True)

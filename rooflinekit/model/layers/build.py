@@ -6,13 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from rooflinekit.model.kernels.attention import (
     AttentionCore,
     ChosenCore,
     ContextExchange,
     ContextShare,
+    CrossCore,
     IndexScores,
     KVAppend,
     LatentCore,
@@ -27,15 +28,18 @@ from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import OnHost, Operation
 from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.model.kernels.routing import Routing
+from rooflinekit.model.layers.encoder import OfAnswers, OfPrompts
 from rooflinekit.model.layers.precision import Precision
 from rooflinekit.model.layers.shard import EVERYWHERE, Shard
-from rooflinekit.model.layers.vision import vision_operations
+from rooflinekit.model.layers.vision import BidirectionalAttention, OfImages, vision_operations
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.model import (
     Attention,
     CompressedAttention,
+    CrossAttention,
     DenseFFN,
+    Encoder,
     FeedForward,
     GatedConvolution,
     GatedDeltaNet,
@@ -50,6 +54,9 @@ from rooflinekit.model.types.model import (
     Model,
     Norm,
 )
+
+Runs: TypeAlias = list[tuple[list[Operation], int]]
+"""Operations that follow each other, and how many times they do."""
 
 
 def dense_operations(block: DenseFFN, shard: Shard) -> list[Operation]:
@@ -182,7 +189,7 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     apart = shard.precision.formats.value not in (None, shard.precision.formats.attention)
     if apart and cached and not block.keys_are_values:
         ops.append(shard.linear("v_proj", shard.hidden, (parts.pop(),), bias=block.qkv_bias, of="value"))
-    ops.insert(0, shard.linear("qkv_proj", shard.hidden, tuple(parts), bias=block.qkv_bias))
+    ops.insert(0, _without_keys(shard.linear("qkv_proj", shard.hidden, tuple(parts), bias=block.qkv_bias), block))
     rotated = heads * block.head_dim + cached * kv_heads * block.head_dim
     if block.q_norm or block.k_norm:
         dim, tp = block.head_dim, shard.tp
@@ -190,6 +197,9 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
         ops.append(Elementwise("qk_norm", rotated, rotated, 4.0 * rotated, scales, shard.other))
     if block.rotary:
         ops.append(Elementwise("rope", rotated, rotated, 3.0 * rotated))
+    if block.bidirectional:
+        inner = BidirectionalAttention("encoder_attention", heads, block.head_dim)
+        return [*ops, inner, _output(heads * block.v_head_dim, shard, block.o_bias)]
     if cached:
         ops.append(KVAppend(kv_heads * (block.head_dim + block.v_head_dim)))
     name = "chunk_attention" if block.chunk else "window_attention" if block.window else "attention"
@@ -207,6 +217,36 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     if block.gated:
         ops.append(Elementwise("output_gate", 2 * out, out, 5.0 * out))
     return [*ops, _output(out, shard, block.o_bias)]
+
+
+def _without_keys(op: Linear, block: Attention | CrossAttention) -> Linear:
+    """Without the bias of the keys, where they have none."""
+    widths = dict(op.parts)
+    return replace(op, bias=op.bias - widths["k"]) if block.unbiased_keys and op.bias else op
+
+
+def cross_operations(block: CrossAttention, shard: Shard) -> list[Operation]:
+    """Attention to an encoder: keys and values are projected and cached when a prompt ends, queries for every token.
+
+    Where the encoder reads the prompt, a token is either the encoder's or the decoder's: self-attention's launch over
+    the whole context is that over both caches, and none follows here.
+    """
+    heads, wide = block.heads // shard.tp, shard.kv_heads(block.kv_heads) * block.head_dim
+    keys = shard.linear("cross_kv_proj", shard.hidden, (("k", wide), ("v", wide)), bias=block.qkv_bias)
+    once = [_without_keys(keys, block), KVAppend(2 * wide, "cross_append")]
+    width, length = heads * block.head_dim, block.length
+    core = [CrossCore(heads, shard.kv_heads(block.kv_heads), block.head_dim, length)] if length else []
+    return [
+        shard.linear("q_proj", shard.hidden, (("q", width),), bias=block.qkv_bias),
+        *(_of_encoder(op, length) for op in once),
+        *core,
+        _output(width, shard, block.o_bias),
+    ]
+
+
+def _of_encoder(op: Operation, length: int) -> Operation:
+    """An operation over the encoder's positions: those that come with a prompt, or the prompt's tokens."""
+    return OfImages(op, 1.0, length, counted=True) if length else OfPrompts(op)
 
 
 def _chosen(block: Attention, indexer: Indexer, heads: int, kv_heads: int, shard: Shard) -> list[Operation]:
@@ -450,6 +490,7 @@ def gated_convolution_operations(block: GatedConvolution, shard: Shard) -> list[
 
 _BUILDERS: dict[type, Callable[[Any, Shard], list[Operation]]] = {
     Attention: attention_operations,
+    CrossAttention: cross_operations,
     LatentAttention: latent_operations,
     CompressedAttention: compressed_operations,
     GatedDeltaNet: delta_net_operations,
@@ -599,7 +640,7 @@ def stage_operations(
         (layer, precision.at(place), place < deployment.offload_layers)
         for place, layer in enumerate(model.stage_layers(stage, deployment.pp), first)
     )
-    runs = [
+    runs: Runs = [
         (_placed(layer_operations(layer, replace(shard, precision=own)), deployment, on_host), count)
         for (layer, own, on_host), count in layers.items()
     ]
@@ -610,6 +651,8 @@ def stage_operations(
     last = model.stage_layers(stage, deployment.pp)[-1]
     ends = stage == deployment.pp - 1
     runs.append((exit_operations(model, shard) if ends else [_send(shard, stage + 1, last.carried)], 1))
+    if model.encoder is not None:
+        runs = _beside_encoder(model, model.encoder, runs, shard) if stage == 0 else _answering(model.encoder, runs)
     order: list[Operation] = []
     counts: Counter[Operation] = Counter()
     for ops, count in runs:
@@ -619,6 +662,37 @@ def stage_operations(
         for op in ops:
             counts[op] += count
     return Counter({op: counts[op] for op in order})
+
+
+def _answering(encoder: Encoder, runs: Runs) -> Runs:
+    """The decoder's operations; where the encoder reads the prompts, they run over the tokens that are given out."""
+    if encoder.positions:
+        return runs
+    return [([op if isinstance(op, OfPrompts) else OfAnswers(op) for op in ops], count) for ops, count in runs]
+
+
+def _beside_encoder(model: Model, encoder: Encoder, runs: Runs, shard: Shard) -> Runs:
+    """The encoder, with what it shares with the decoder, before the decoder's operations on the first stage.
+
+    The table of embeddings, which both look up, is first; heads learn a number for each distance, in each of the two.
+    """
+    hidden, rows = shard.hidden, encoder.positions
+    stem = [
+        OfImages(shard.linear(f"conv_{place}", width, (("hidden", hidden),), "other", bias=True), 1.0, length, True)
+        for place, (width, length) in enumerate(encoder.stem, 1)
+    ]
+    table = rows * hidden + sum(2 * encoder.buckets * layer.mixer.heads for layer in encoder.layers[:1]
+                                if isinstance(layer.mixer, Attention))  # fmt: skip
+    layers = [
+        ([_of_encoder(op, rows) for op in layer_operations(layer, shard)], count)
+        for layer, count in Counter(encoder.layers).items()
+    ]
+    norm = _of_encoder(_norm("encoder_norm", encoder.layers[-1].norm, shard), rows)
+    (entry, once), *others = runs
+    return [
+        (entry, once), ([*stem, Parameters("other", table, shard.other)], 1), *layers, ([norm], 1),
+        *_answering(encoder, others),
+    ]  # fmt: skip
 
 
 def _placed(ops: list[Operation], deployment: Deployment, on_host: bool) -> list[Operation]:

@@ -10,6 +10,7 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import (
     Attention,
     CompressedAttention,
+    CrossAttention,
     DenseFFN,
     GatedConvolution,
     GatedDeltaNet,
@@ -50,6 +51,9 @@ def _refusals(model: Model, deployment: Deployment, system: System) -> Iterator[
         yield "sequence_parallel splits tokens over the ranks of tp; use tp > 1, or leave it out"
     if pp > model.depth:
         yield f"pp={pp} exceeds {model.name}'s {model.depth} layers; use pp <= {model.depth}"
+    if model.encoder is not None:
+        asked = {"lora_rank": deployment.lora_rank, "offload_layers": deployment.offload_layers}
+        yield from (f"{k}={v}, but {model.name} is an encoder-decoder; leave {k} out" for k, v in asked.items() if v)
     if deployment.microbatches > 1 and pp == 1:
         yield f"microbatches={deployment.microbatches} need stages; use pp > 1 or microbatches=1"
     for layer in model.layer_counts if deployment.cp > 1 else ():  # a recurrent state cannot be split, and which keys
@@ -105,13 +109,17 @@ def _of_experts(model: Model, deployment: Deployment) -> Iterator[str]:
 
 def _divided_by_tp(model: Model) -> Iterator[tuple[str, int]]:
     """Every size that tensor parallelism divides, with its name."""
-    for layer in model.layer_counts:
+    encoder = () if model.encoder is None else model.encoder.layers[:1]
+    for layer in (*encoder, *model.layer_counts):
         match layer.mixer:
             case Attention(heads=heads, kv_heads=kv_heads):
                 yield "attention heads", heads
                 yield "KV heads", kv_heads
             case LatentAttention(heads=heads) | LightningAttention(heads=heads) | CompressedAttention(heads=heads):
                 yield "attention heads", heads
+            case CrossAttention(heads=heads, kv_heads=kv_heads):
+                yield "cross-attention heads", heads
+                yield "KV heads", kv_heads
             case GatedDeltaNet(key_heads=heads):
                 yield "linear-attention heads", heads
             case Mamba2(heads=heads):

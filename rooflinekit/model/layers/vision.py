@@ -10,7 +10,7 @@ from rooflinekit.model.graph.symbol import named
 from rooflinekit.model.kernels.attention import encoder_kernel
 from rooflinekit.model.kernels.elementwise import Elementwise
 from rooflinekit.model.kernels.gemm import Linear
-from rooflinekit.model.kernels.operation import Operation, Step
+from rooflinekit.model.kernels.operation import Operation, Step, Weights
 from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.frozen import dataclass
@@ -32,19 +32,25 @@ class BidirectionalAttention(Operation):
         if seen is None:
             return []
         sizes = seen.count, seen.new, self.heads, self.head_dim
-        return [encoder_kernel(self.name, count, step.stream, *sizes, step.stream.bytes)]
+        return [encoder_kernel(self.name, count, step.stream, *sizes, step.stream.bytes, seen.past)]
 
 
 @dataclass(frozen=True, slots=True)
 class OfImages(Operation):
     """An operation over the patches of the images of every prompt that ends in a step: its own sequences, not tokens.
 
-    Its weights are among those of the tower (`Model.tower`).
+    Its weights are among those of the tower (`Model.tower`), or, of an encoder of sound, `counted` with the others.
     """
 
     inner: Operation
     sequences: float  #: of each prompt
     length: int
+    counted: bool = False
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """Those of the operation, where nobody else counts them."""
+        return self.inner.weights if self.counted else ()
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """Those of the operation, where a prompt ends."""

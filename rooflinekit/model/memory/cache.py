@@ -24,6 +24,7 @@ from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import (
     Attention,
     CompressedAttention,
+    CrossAttention,
     GatedConvolution,
     GatedDeltaNet,
     LatentAttention,
@@ -132,6 +133,8 @@ def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, poli
             chosen = mixer.indexer
             keys = 0.0 if chosen is None else index_key_bytes(chosen.head_dim, Dtype.BF16 if chosen.wide else index)
             return LayerCache(elements, policy.stored(mixer.window), 0.0, keys, policy.summaries(mixer.window))
+        case CrossAttention(kv_heads=own, head_dim=dim, length=length):
+            return LayerCache(0, None, length * max(1, own // tp) * 2 * dim * Dtype.BF16.bytes)
         case CompressedAttention(ratio=ratio, indexer=chosen):
             keys = 0.0 if chosen is None else index_key_bytes(chosen.head_dim, index) / ratio
             kept = mixer.window * mixer.head_dim * Dtype.BF16.bytes  # the window's keys, whatever the context
@@ -251,7 +254,8 @@ def cache_layout(plan: Plan, layers: Iterable[Layer]) -> Layout:
     caches = [layer_cache(layer.mixer, deployment.tp, precision.index, deployment.kv_policy) for layer in kept]
     alike = Counter(_Kind(c.token_bytes(precision.kv), float(c.cap or math.inf), c.state_bytes) for c in caches)
     if rule.budget != "none":
-        if len(alike) > 1 and rule.hybrid:
+        crossing = any(isinstance(layer.mixer, CrossAttention) for layer in kept)  # blocks of their own, as small
+        if len(alike) > 1 and rule.hybrid and not crossing:
             return _grouped(alike, law, block)
         if not rule.hybrid and any(kind.token and kind.cap == math.inf for kind in alike):
             law = replace(law, slopes=((math.inf, whole),))  # without groups a window has blocks for the whole context

@@ -1,4 +1,4 @@
-"""What a decoder-only language model is made of: a tuple of layers, each a mixer and a feed-forward block.
+"""What a language model is made of: a tuple of layers, each a mixer and a feed-forward block.
 
 A newcomer reads this file as the list of everything the library understands. Sizes are element counts; nothing here
 knows about GPUs, batches or time. Layers are values: equal layers compare and hash equal, so a model with 80
@@ -59,6 +59,8 @@ class Attention:
     keys_are_values: bool = False  #: one projection yields both keys and values (Gemma-4, global layers)
     shared: bool = False  #: reuses keys and values of an earlier layer: no projections or cache of its own (Gemma-3n)
     rotary: bool = True
+    unbiased_keys: bool = False  #: keys have no bias where queries and values have one (Whisper)
+    bidirectional: bool = False  #: of an encoder: every token of a sequence sees every other, and no cache is kept
     indexer: Indexer | None = None
 
     @property
@@ -67,6 +69,21 @@ class Attention:
         if self.kv_heads == self.heads:
             return "mha"
         return "mqa" if self.kv_heads == 1 else "gqa"
+
+
+@dataclass(frozen=True, slots=True)
+class CrossAttention:
+    """Attention to what an encoder made of a prompt; keys and values are projected and cached once (T5, Whisper)."""
+
+    heads: int = quantity("H", "query heads")
+    kv_heads: int = quantity("K", "KV heads")
+    head_dim: int = quantity("d", "width of a head")
+    length: int = quantity("Te", "positions of the encoder")  #: 0: the prompt, cached with the rest
+    qkv_bias: bool = False
+    o_bias: bool = False
+    unbiased_keys: bool = False
+
+    kind = "cross_attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +226,7 @@ class GatedConvolution:
 
 Mixer: TypeAlias = (
     Attention
+    | CrossAttention
     | LatentAttention
     | CompressedAttention
     | GatedDeltaNet
@@ -272,6 +290,16 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class Encoder:
+    """The encoder of an encoder-decoder: its layers read the prompt (T5), or a sound that comes with it (Whisper)."""
+
+    layers: tuple[Layer, ...]
+    positions: int = 0  #: that come with every prompt; 0: it reads the prompt's tokens
+    stem: tuple[tuple[int, int], ...] = ()  #: products before its layers: inputs, and rows of each prompt
+    buckets: int = 0  #: distances with a learned number a head, in encoder and decoder (T5)
+
+
+@dataclass(frozen=True, slots=True)
 class WeightFormats:
     """The number format in which the checkpoint stores each kind of module."""
 
@@ -294,7 +322,7 @@ class WeightFormats:
 
 @dataclass(frozen=True)
 class Model:
-    """A decoder-only language model, exact to the last weight.
+    """A language model, exact to the last weight; decoder-only, but for those with an `encoder`.
 
     `layers` holds every layer in order, so its length is the depth. `dtype` is the format of the residual stream,
     `formats` the checkpoint's weight formats.
@@ -323,6 +351,7 @@ class Model:
     rotary_tables: int = 1  #: of cosines and sines an engine keeps, each of `max_context` positions
     tower: int = 0  #: parameters of vision towers and projectors, in 16 bit, which take memory whatever is asked
     vision: Vision | None = None  #: the tower that encodes images, where it is described; None: images are refused
+    encoder: Encoder | None = None  #: of an encoder-decoder, whose decoder is `layers`
     mtp_layers: int = 0  #: multi-token-prediction layers in the checkpoint; counted apart, never in the totals
     aliases: tuple[str, ...] = ()
     source: str = ""

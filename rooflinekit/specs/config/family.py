@@ -55,6 +55,7 @@ class Family:
     qk_norm: Any = ""
     kv_heads: Any = "kv_heads=heads"
     positions: Any = None
+    unbiased_keys: bool = False
     rotary: Any = True
     attention_gate: Any = False
     head_gate: Any = False
@@ -109,8 +110,13 @@ class Reading:
         if family.attends == "both":  # side by side in a layer: here one after the other, the second with the block
             self.blocks = ("mamba", "attention") * (depth := keys.size("depth"))
             warnings.append(f"{depth} layers, each a state space beside attention, are listed as {2 * depth}")
+        if family.attends == "encoder":  # self-attention, then attention to the encoder with the block
+            depth = keys.maybe("depth") or keys.size("encoder_depth")
+            self.blocks = ("attention", "cross_attention") * depth
+            warnings.append(f"{depth} decoder layers, each with attention to itself and to the encoder, are listed as "
+                            f"{2 * depth}")  # fmt: skip
         self.depth = len(self.blocks) or keys.size("depth")
-        self.stated_depth = self.depth // 2 if family.attends == "both" else self.depth
+        self.stated_depth = self.depth // 2 if family.attends in ("both", "encoder") else self.depth
         self.norm: Norm = self.value(family.norm)
 
     def _blocks(self) -> Sequence[str]:

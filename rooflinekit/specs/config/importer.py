@@ -13,7 +13,7 @@ from rooflinekit.model.types.model import FeedForward, Layer, Mixer, Model
 from rooflinekit.specs.config.family import Family, Reading, class_names, family_of
 from rooflinekit.specs.config.feedforward import feed_forwards
 from rooflinekit.specs.config.keys import NAMES, Keys, named, shown
-from rooflinekit.specs.config.mixers import mixers
+from rooflinekit.specs.config.mixers import mixers, read_encoder
 from rooflinekit.specs.config.quantization import read_formats
 from rooflinekit.specs.config.refusals import refuse_other_networks, refuse_unknown_keys, unidentified
 from rooflinekit.specs.config.vision import read_vision
@@ -46,7 +46,7 @@ def model_from_config(
     outer = config
     config, warnings = _text_decoder(config, origin), list[str]()
     for part in (outer, config):
-        refuse_other_networks(part, origin)
+        refuse_other_networks(part, origin, class_names())
     model_type, family = _identify(config, origin)
     defaults = {**family.defaults, **({} if config is outer else family.nested)}
     keys = Keys(_with_defaults(config, family.names, defaults, warnings), origin, {**NAMES, **family.names})
@@ -172,6 +172,7 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
         lm_head_bias=r.is_set(family.lm_head_bias),
         kv_dtype=formats.kv,
         weight_only=formats.weight_only,
+        encoder=read_encoder(r, layers),
         mtp_layers=keys.size("mtp", 0, least=0),
         origin=keys.origin,
         read_keys=keys.read,

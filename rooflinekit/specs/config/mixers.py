@@ -10,10 +10,14 @@ from rooflinekit.model.types.errors import ArchitectureError, SpecError
 from rooflinekit.model.types.model import (
     Attention,
     CompressedAttention,
+    CrossAttention,
+    DenseFFN,
+    Encoder,
     GatedConvolution,
     GatedDeltaNet,
     Indexer,
     LatentAttention,
+    Layer,
     LightningAttention,
     Mamba,
     Mamba2,
@@ -68,6 +72,7 @@ def _base_attention(r: Reading) -> Attention:
         gated=r.is_set(family.attention_gate),
         head_gated=r.is_set(family.head_gate),
         rotary=r.is_set(family.rotary),
+        unbiased_keys=family.unbiased_keys,
     )
 
 
@@ -431,6 +436,34 @@ def nas_blocks(r: Reading, part: str, key: str) -> Iterator[tuple[Keys, Any]]:
         yield keys, None if skipped else inner[key]
 
 
+def _crossing(r: Reading) -> tuple[Mixer, ...]:
+    """The decoder of an encoder-decoder: attention to itself, then to the encoder's positions, or to the prompt (0)."""
+    own = _base_attention(r)
+    across = CrossAttention(
+        own.heads, own.kv_heads, own.head_dim, r.keys.maybe("frames") or 0, own.qkv_bias, own.o_bias, own.unbiased_keys
+    )
+    return (own, across) * (r.depth // 2)
+
+
+def read_encoder(r: Reading, layers: tuple[Layer, ...]) -> Encoder | None:
+    """The encoder beside a decoder of such layers: as wide, with as many heads, unless its config says otherwise."""
+    if r.family.attends != "encoder":
+        return None
+    keys, (own, crossing) = r.keys, layers[:2]
+    assert isinstance(own.mixer, Attention) and isinstance(crossing.ffn, DenseFFN)
+    heads, frames = keys.size("encoder_heads", own.mixer.heads), keys.maybe("frames") or 0
+    r.check_multiple(r.hidden, "hidden elements", heads, "encoder heads")
+    dim = own.mixer.head_dim if heads == own.mixer.heads else r.hidden // heads
+    attention = replace(own.mixer, heads=heads, kv_heads=heads, head_dim=dim, v_head_dim=dim, bidirectional=True)
+    ffn = replace(crossing.ffn, width=keys.size("encoder_width", crossing.ffn.width))
+    layer = replace(own, mixer=attention, ffn=ffn, norms=2)
+    stem = ((3 * keys.size("bands"), 2 * frames), (3 * r.hidden, frames)) if frames else ()  # convolutions of width 3
+    reads = f"{frames:,} positions of sound (30 s) that come with every prompt" if frames else "the prompt"
+    begins = "prompt tokens are the decoder's" if frames else "the decoder begins from one token"
+    r.warnings.append(f"the encoder reads {reads}; {begins}")
+    return Encoder((layer,) * keys.size("encoder_depth"), frames, stem, keys.maybe("buckets") or 0)
+
+
 def _step(r: Reading) -> tuple[Mixer, ...]:
     """Step-3.5, Step-3.7: sliding layers may have more heads; the types of draft layers come last."""
     keys, full = r.keys, _base_attention(r)
@@ -459,5 +492,6 @@ _BUILDERS: Mapping[str, Callable[[Reading], tuple[Mixer | None, ...]]] = {
     "mimo": _mimo,
     "mllama": _mllama,
     "step": _step,
+    "crossing": _crossing,
     "nas": _nas,
 }

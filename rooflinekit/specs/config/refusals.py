@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from rooflinekit.specs.files import read_yaml
 # Patterns stay texts, which `re` compiles when it first needs them: most models need none.
 #: Classes with a decoder's body and another head than a language model's.
 _OTHER_HEAD = (
-    r"For(?:TokenClassification|QuestionAnswering|MultipleChoice|MaskedLM|Score|Embedding)$|RewardModel|EmbeddingModel$|"
+    r"For(?:TokenClassification|QuestionAnswering|MultipleChoice|MaskedLM|Score|Embedding)$|RewardModel|EmbeddingModel$|EncoderModel$|"
     r"Bidirectional|NVEmbed"
 )
 
@@ -47,8 +47,8 @@ def lists() -> tuple[dict[str, str], frozenset[str], dict[str, str]]:
     return kinds, frozenset(read["harmless"].split()), read["uncosted"]
 
 
-def refuse_other_networks(config: Mapping[str, Any], origin: str) -> None:
-    """Refuse encoders, encoder-decoders, speech, vision and diffusion models, and decoders' bodies with another head.
+def refuse_other_networks(config: Mapping[str, Any], origin: str, known: Sequence[str]) -> None:
+    """Refuse encoders, encoder-decoders beyond those `known`, speech, vision and diffusion models, other heads.
 
     Raises ArchitectureError naming the class.
     """
@@ -57,7 +57,7 @@ def refuse_other_networks(config: Mapping[str, Any], origin: str) -> None:
     name = model_type
     if kind is None and config.get("_class_name") is not None:
         kind, name = "a diffusion model", shown(config["_class_name"])
-    if kind is None and config.get("is_encoder_decoder") is True:
+    if kind is None and config.get("is_encoder_decoder") is True and str(model_type) not in known:
         kind, name = "an encoder-decoder", shown(model_type)
     problem = f"{name} is {kind} ({_WHY.get(str(kind), 'no KV cache, no decode')})" if kind else ""
     classes = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
@@ -65,7 +65,7 @@ def refuse_other_networks(config: Mapping[str, Any], origin: str) -> None:
     if not problem and other:
         problem = f"{named(other)} classifies or scores and generates no text"
     if problem:
-        raise ArchitectureError(f"{origin}: {problem}; rooflinekit costs decoder-only models")
+        raise ArchitectureError(f"{origin}: {problem}; rooflinekit costs decoders, T5 and Whisper")
 
 
 def unidentified(config: Mapping[str, Any], origin: str, known: Iterable[str]) -> ArchitectureError:
