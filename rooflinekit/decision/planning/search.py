@@ -230,8 +230,8 @@ def search(question: PlanQuestion) -> Found:
             _drafted(question, settled, found)
         if space.disaggregated and not question.demand.closed and question.demand.osl.mean >= _ANSWER:
             pools += _disaggregated(question, laid_out, found)
-    found.options += _unlike(question, pools)
     if space.mixed:
+        found.options += _unlike(question, pools)
         rank = question.tariff.rank
         least = min((rank(option) for option in found.options), default=(math.inf, 0))
         found.options += [mix for mix in _mixed(question, found.able) if rank(mix) < least]
