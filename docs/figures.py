@@ -261,9 +261,67 @@ def disaggregation() -> Any:
     return figure
 
 
+def latent_attention() -> Any:
+    """Bytes of a token's cache on each GPU, against tensor parallelism."""
+    figure, axes = canvas()
+    cuts = np.array([1, 2, 4, 8, 16])
+    heads = 61 * 128 * (192 + 128) * 2.0  # layers, heads, key and value numbers of a head, bytes of BF16
+    lines = {
+        "all heads of DeepSeek-V3": (heads / cuts, AMBER),
+        "8 KV heads of Llama-3-70B": (rk.kv_cache_bytes("llama-3-70b", 1) / np.minimum(cuts, 8), VIOLET),
+        "latents of DeepSeek-V3": (np.full(len(cuts), float(rk.kv_cache_bytes("deepseek-v3", 1))), BLUE),
+    }
+    for label, (sizes, colour) in lines.items():
+        axes.loglog(cuts, sizes / 1e3, color=colour, marker="o", ms=4)
+        axes.annotate(f" {label}", (cuts[-1], sizes[-1] / 1e3), color=colour, va="center", annotation_clip=False)
+    axes.set(xlabel="GPUs of tensor parallelism", ylabel="cache of a token on each [kB]", xlim=(0.9, 60))
+    axes.set_xticks(cuts, [str(cut) for cut in cuts])
+    axes.minorticks_off()
+    return figure
+
+
+def experts() -> Any:
+    """Share of the experts that a decode step reads, against the batch."""
+    figure, axes = canvas()
+    batches = 2.0 ** np.arange(11)
+    kinds = {"Mixtral: 2 of 8": (8, 2, AMBER), "Qwen3-30B-A3B: 8 of 128": (128, 8, GREEN),
+             "DeepSeek-V3: 8 of 256": (256, 8, BLUE)}  # fmt: skip
+    for label, (count, chosen, colour) in kinds.items():
+        axes.semilogx(batches, 1 - (1 - chosen / count) ** batches, color=colour, marker="o", ms=4, label=label)
+    axes.set(xlabel="tokens in the step", ylabel="share of the experts that is read", ylim=(0, 1.05))
+    axes.set_xticks(batches[::2], [f"{batch:,.0f}" for batch in batches[::2]])
+    axes.minorticks_off()
+    axes.legend(loc="lower right")
+    return figure
+
+
+def tensor_parallelism() -> Any:
+    """Parts of a decode step of Llama-3-70B in FP8 on one to eight GPUs."""
+    figure, axes = canvas(7.0, 2.9)
+    parts = {
+        "weights": ("weights", PALETTES["light"]["weights"]), "kv_cache": ("KV cache", CACHE),
+        "network": ("network", AMBER), "above_bound": ("above the bound", GREY), "host": ("engine", "#57606a"),
+    }  # fmt: skip
+    rows = [1, 2, 4, 8]
+    load = {"batch": 32, "isl": 2048, "weights": "fp8", "allow_oom": True}
+    steps = [rk.estimate("llama-3-70b", tp=cut, **load).decode.time_parts_ms for cut in rows]
+    left = np.zeros(len(rows))
+    for part, (label, colour) in parts.items():
+        widths = np.array([step[part] for step in steps])
+        axes.barh([f"{cut} GPU{'s' if cut > 1 else ''}" for cut in rows], widths, left=left, color=colour, label=label)
+        left += widths
+    for place, whole in enumerate(left):
+        axes.text(whole + 0.4, place, f"{whole:.1f} ms", va="center")
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set(xlabel="one decode step [ms]", xlim=(0, 42))
+    axes.legend(loc="lower right", ncols=2)
+    return figure
+
+
 FIGURES: tuple[Callable[[], Any], ...] = (
     tpot_error, roofline, kv_cache, paged_attention, sliding_windows, quantisation, flash_attention, flash_decoding,
-    chunked_prefill, speculation, disaggregation,
+    chunked_prefill, speculation, disaggregation, latent_attention, experts, tensor_parallelism,
 )  # fmt: skip
 
 

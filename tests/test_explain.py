@@ -484,7 +484,7 @@ class TestCommand:
     @pytest.mark.parametrize(("arguments", "code", "words"), [
         (["llama3-8b", "tpto"], 2, "unknown metric 'tpto'; nearest: tpot"),
         (["llama3-8b", "zzzz"], 2, "nearest: tpot, ttft, memory"),
-        (["llama3-8b"], 2, "missing argument"),
+        (["llama3-8b"], 2, "missing argument 'metric': tpot, ttft, memory"),
         (["llama3-8b", "queue"], 2, "add --concurrency or --rate"),
         (["llama3-8b", "ttft", "--rate", "1000"], 2, "the knee is"),
         (["llama3-8b", "tpot", "--depth", "0"], 2, "depth must be"),

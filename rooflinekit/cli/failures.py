@@ -50,6 +50,8 @@ def _other(error: Exception, commands: Iterable[str]) -> int:
         wrong = message.split("'")[1]
         known = nearest(wrong, commands) or sorted(commands)
         message = f"unknown command {wrong!r}; nearest: {', '.join(known)}"
+    elif message.startswith("Missing argument") and (meaning := getattr(getattr(error, "param", None), "help", "")):
+        message = f"{message}: {meaning[:1].lower()}{meaning[1:].rstrip('.')}"
     return _say(message[:1].lower() + message[1:], 2)
 
 

@@ -74,7 +74,7 @@ def _answered(
         from rooflinekit.decision.planning.budget import affordable
 
         if largest != "rate":
-            raise InputError("--budget needs --max rate: the largest load that it carries")
+            raise InputError("--budget needs --max rate: the largest load that it pays for")
         with counting("plan") as progress:
             return affordable(model, gpus, slo, budget, progress=progress, **asked)
     if largest is not None and least is not None:

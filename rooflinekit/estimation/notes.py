@@ -18,7 +18,7 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.kernel import LORA, Kernel
+from rooflinekit.model.types.kernel import ASSUMED, LORA, Kernel
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.model.types.numeric import Numeric, where
 from rooflinekit.model.types.units import GB, format_bytes
@@ -45,9 +45,9 @@ def format_notes(plan: Plan) -> list[str]:
     untuned = plan.calibration.untuned
     if any(kernel.variant == LORA for kernel in kernels):
         notes.append("LoRA's launches take the time of plain products, an assumption that nobody measured here")
-    if any(layer.carried > 1 for layer in plan.model.layers):
-        notes.append("mixing several residual vectors takes one pass each, an assumption that nobody measured here")
-    strangers = [k for k in kernels if k.variant != LORA and not plan.calibration.measured(k)]
+    if names := dict.fromkeys(kernel.name for kernel in kernels if kernel.variant == ASSUMED):
+        notes.append(f"{', '.join(names)}: one pass each, an assumption that nobody measured here; intervals widened")
+    strangers = [k for k in kernels if k.variant not in (LORA, ASSUMED) and not plan.calibration.measured(k)]
     keys = dict.fromkeys((k.family, k.dtype.value) for k in strangers if f"{k.family}/{k.dtype.value}" in untuned)
     notes += [
         f"the measured {dtype} {family} kernels ran without tuned settings; those of "

@@ -152,7 +152,7 @@ class Option:
         found: dict[str, float] = {}
         for value in values:
             if twice := found.keys() & value.keys():
-                raise InputError(f"{name} {min(twice)!r} is not a new name=number; write it like h100-sxm=16")
+                raise InputError(f"{name} {min(twice)!r} is given twice; write it like h100-sxm=16")
             found |= value
         return found
 
@@ -174,7 +174,8 @@ class Option:
             name, sign, value = (word.strip() for word in part.rpartition("="))
             if not sign or not name or name in found:
                 like = "2.5 or h100-sxm=2.5" if self.kind == "price" else "h100-sxm=16"
-                raise ValueError(f"{part!r} is not a new name=number; write it like {like}")
+                why = "is given twice" if name in found else "has no number"
+                raise ValueError(f"{part!r} {why}; write it like {like}")
             found[name] = quantity(value, "W" if name == "power" else self.unit)
         return found
 

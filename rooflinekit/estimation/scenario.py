@@ -311,7 +311,7 @@ class Search(TypedDict, total=False):
 class Reserves(Pricing, total=False):
     """Money, and what is kept free."""
     limit: Annotated[str | Mapping[str, float] | None, Option("How many of an accelerator there are, as h100-sxm=16, or power=120kW at the meter; may be repeated.", kind="pairs", many=True, also=("limits",))]
-    headroom: Annotated[float, Option("Share of what a replica bears that is kept free at the peak.", 0.0, unit="share", kind="loose")]
+    headroom: Annotated[float, Option("Share of a replica's capacity that is kept free at the peak.", 0.0, unit="share", kind="loose")]
     redundancy: Annotated[int, Option("Replicas that may fail at the peak: N+k.", 0, least=0)]
     spare: Annotated[str | int | None, Option("What may fail at the peak in place of replicas: 1host or 2gpus. The fleet has as many more replicas.", usual="nothing", kind="text", metavar="COUNT")]
     confidence: Annotated[float, Option("Probability with which every objective has to hold.", 0.9, unit="share", least=0.5, most=0.999)]

@@ -24,7 +24,8 @@ def read_phrase(text: str, kind: str, known: Mapping[str, Mapping[str, float | N
     for part in filter(None, map(str.strip, rest.split(","))):
         key, sign, word = (each.strip() for each in part.partition("="))
         if not sign or key in words:
-            raise WorkloadError(f"{text!r}: {part!r} is not a new key=value")
+            why = "is given twice" if key in words else "is no key=value"
+            raise WorkloadError(f"{text!r}: {part!r} {why}")
         words[key] = word
     values = {}
     for key, default in known[name].items():

@@ -126,7 +126,7 @@ def model_entry(model: Model) -> dict[str, Any]:
 def _kinds(model: Model) -> Counter[str]:
     """Kinds of layers with their counts, those of an encoder first, however many earlier sums each attends to."""
     encoder = () if model.encoder is None else model.encoder.layers
-    own = (_layer(replace(layer, sources=min(layer.sources, 1))) for layer in model.layers)
+    own = (_layer(replace(layer, sources=min(layer.sources, 1), opens=False)) for layer in model.layers)
     return Counter([*(f"encoder: {_layer(layer)}" for layer in encoder), *own])
 
 

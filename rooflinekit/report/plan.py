@@ -109,7 +109,7 @@ def _fleet(fleet: Fleet) -> Iterator[tuple[str, str]]:
     yield (
         {"serve": "replica"}.get(fleet.role, fleet.role),
         (
-            f"{fleet.load:.3g} of {fleet.capacity:.3g} it bears{knee}; binds: {', '.join(fleet.binds)}; "
+            f"{fleet.load:.3g} of at most {fleet.capacity:.3g}{knee}; limited by {', '.join(fleet.binds)}; "
             f"{fleet.headroom:.0%} headroom"
         ),
     )

@@ -465,7 +465,7 @@ def test_nothing_feasible_says_how_near_the_best_comes() -> None:
         rk.plan(MODEL, ["h100-sxm"], "p90 tpot<1ms", **(QUICK | {"rate": 5, "prices": {}}))
     with pytest.raises(DoesNotFitError, match=r"no deployment holds llama-3\.3-70b; h100-sxm tp1"):
         rk.plan("llama-3.3-70b", ["h100-sxm"], SLO, rate=1, tp=[1], confirm=0)
-    with pytest.raises(InfeasibleError, match="2 h100-sxm do not carry"):
+    with pytest.raises(InfeasibleError, match="2 h100-sxm do not serve"):
         rk.plan(MODEL, ["h100-sxm"], SLO, **(QUICK | {"rate": 500, "prices": {}, "limits": {"h100-sxm": 2}}))
 
 

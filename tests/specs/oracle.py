@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rooflinekit.model.types.model import (
     Attention,
     CompressedAttention,
@@ -15,6 +17,7 @@ from rooflinekit.model.types.model import (
     Mamba2,
     MixtureOfExperts,
     Model,
+    Rwkv7,
 )
 
 NORM_VECTORS = {"rmsnorm": 1, "layernorm": 2, "layernorm_nobias": 1, "none": 0}
@@ -25,7 +28,8 @@ def mixer_weights(mixer, D):  # noqa: PLR0912, PLR0915 - one case for each kind 
         case Attention():
             H, K, d, dv = mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.v_head_dim
             K = 0 if mixer.shared else K
-            q, k, v, o = D * H * d, D * K * d, D * K * dv, H * dv * D
+            A, r = D * (1 + mixer.wide), mixer.adapters
+            q, k, v, o = A * H * d, A * K * d, A * K * dv, H * dv * D + 3 * A * r + r * (H * d + K * d + K * dv)
             bias = mixer.qkv_bias * (H * d + K * d * (not mixer.unbiased_keys) + K * dv) + mixer.o_bias * D
             if mixer.keys_are_values:
                 v, bias = 0, bias - mixer.qkv_bias * K * dv
@@ -65,6 +69,10 @@ def mixer_weights(mixer, D):  # noqa: PLR0912, PLR0915 - one case for each kind 
             return (
                 project + mixer.conv_width * (2 * keys + values) + 2 * mixer.value_heads + mixer.value_dim + values * D
             )
+        case Rwkv7():
+            low = mixer.decay_rank + mixer.rate_rank + mixer.value_rank + mixer.gate_rank
+            biases = 2 + (mixer.value_rank > 0)
+            return 4 * D * D + 2 * D * low + biases * D + (6 + 2 + 1 + 2 + 1) * D
         case LightningAttention():
             inner = mixer.heads * mixer.head_dim
             return D * 3 * inner + D * inner + inner + inner * D
@@ -91,7 +99,8 @@ def ffn_weights(ffn, D, active=False):
     match ffn:
         case DenseFFN():
             F = ffn.width
-            return (2 + ffn.gated) * D * F + ffn.bias * ((1 + ffn.gated) * F + D) + ffn.activation
+            bias = ffn.bias * ((1 + ffn.gated) * F + D)
+            return (2 + ffn.gated) * D * F + bias + ffn.activation + ffn.adapters * (D + 2 * F)
         case MixtureOfExperts():
             E, F, S = ffn.experts, ffn.width, ffn.shared_width
             wide = ffn.latent or D
@@ -117,6 +126,10 @@ def parameters(model: Model, *, active=False):
         total += (
             mixer_weights(layer.mixer, D) + ffn_weights(layer.ffn, D, active) + layer.norms * vectors[layer.norm] * D
         )
+        if layer.repeated:  # all but small matrices of its own
+            mixer, ffn = replace(layer.mixer, adapters=0), replace(layer.ffn, adapters=0)
+            total -= mixer_weights(mixer, D) + ffn_weights(ffn, D) + layer.norms * vectors[layer.norm] * D
+        total += layer.common * D * D
         n, p, r = layer.streams, layer.token_width, layer.bypass
         total += 2 * D * p + D * (p > 0) + 2 * D * r + D * (r > 0) + layer.alternating * (n**3 + n**2 + (n + 2) * D)
         if layer.alternating:

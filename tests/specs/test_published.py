@@ -7,6 +7,7 @@ checkpoint says otherwise.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,16 @@ from oracle import kv_elements_per_token, parameters
 from rooflinekit.model.kernels.operation import Step
 from rooflinekit.model.layers.build import model_operations
 from rooflinekit.model.layers.precision import Precision
+from rooflinekit.model.layers.splits import check_deployment
 from rooflinekit.model.memory.cache import layer_cache
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
-from rooflinekit.model.types.errors import ArchitectureError, InputError, SpecError
+from rooflinekit.model.types.errors import ArchitectureError, DeploymentError, InputError, SpecError
+from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import DenseFFN
-from rooflinekit.specs import spec_dir
+from rooflinekit.specs import load_accelerator, spec_dir
+from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.specs.config import class_names, model_from_config
 from rooflinekit.specs.config.family import family_of
 from rooflinekit.specs.config.refusals import lists
@@ -123,6 +127,15 @@ EXPECTED = {
     ),
     # the class of transformers, and 288 balance corrections in each of the 42 layers that have them
     "stepfun-ai/Step-3.7-Flash": (196_956_118_272 + 42 * 288, 45 * 2 * 8 * 128, 0, WIDE),
+    # of the 6 layers with attention, all have the weights of the first
+    "Zyphra/Zamba2-1.2B": (
+        1_215_064_704,
+        6 * 2 * 32 * 128,
+        38 * (64 * 64 * 128 * 4 + (64 * 64 + 2 * 128) * 3 * 2),
+        WIDE,
+    ),
+    # the total of the paper (arXiv:2503.14456); of each sequence also the last input of two blocks
+    "fla-hub/rwkv7-1.5B-world": (1_527_404_544, 0, 24 * (32 * 64 * 64 * 4 + 2 * 2048 * 2), WIDE),
     # keys and values of the prompt in the layers that attend to the encoder, of the answer in those beside them
     "google/flan-t5-xl": (2_849_757_184, 24 * 2 * 32 * 64, 0, WIDE),
     "openai/whisper-large-v3": (
@@ -157,16 +170,19 @@ def test_a_published_config_has_its_weights_cache_and_formats(name):
         assert (read and read.value) == dtype, kind
 
 
-def decode_of_one(model):
-    """The launches of one token that follows seven others, in 16 bit."""
-    precision = Precision(model.dtype, model.dtype, model.formats)
-    step = Step(Batch.decode(1.0, 8.0), model.dtype, model.dtype)
-    return [k for op, n in model_operations(model, Deployment(), precision).items() for k in op.kernels(step, n)]
+def precision_of(model):
+    return Precision(model.dtype, model.dtype, model.formats)
+
+
+def launches(model, batch):
+    """The launches of a step, in 16 bit."""
+    step, found = Step(batch, model.dtype, model.dtype), model_operations(model, Deployment(), precision_of(model))
+    return [kernel for op, count in found.items() for kernel in op.kernels(step, count)]
 
 
 def test_a_token_of_gemma_3n_reads_all_weights_but_the_table_of_its_layers_inputs():
     """By hand: of 262,144 rows of 35 x 256 it reads one; 15 layers neither project nor append keys and values."""
-    kernels = decode_of_one(load("google/gemma-3n-E4B-it").value)
+    kernels = launches(load("google/gemma-3n-E4B-it").value, Batch.decode(1.0, 8.0))
     assert sum(k.count * k.weight_bytes for k in kernels) == 2 * (6_835_235_568 - 262_144 * 35 * 256)
     assert sum(k.count * k.kv_write_bytes for k in kernels) == 2 * 20 * 2 * 2 * 256
     assert sum(k.count * k.kv_read_bytes for k in kernels) == 2 * 35 * 8 * 2 * 2 * 256
@@ -199,12 +215,57 @@ def test_step_gates_each_head_and_its_sliding_layers_have_more_of_them():
 
 def work(model, batch, name):
     """FLOP of the launches of a name, and bytes of weights and of cache that they read."""
-    precision = Precision(model.dtype, model.dtype, model.formats)
-    step, found = Step(batch, model.dtype, model.dtype), model_operations(model, Deployment(), precision)
-    kernels = [kernel for op, count in found.items() for kernel in op.kernels(step, count) if kernel.name == name]
-    return tuple(
-        sum(k.count * getattr(k, part) for k in kernels) for part in ("flops", "weight_bytes", "kv_read_bytes")
-    )
+    kernels, parts = launches(model, batch), ("flops", "weight_bytes", "kv_read_bytes")
+    return tuple(sum(k.count * getattr(k, part) for k in kernels if k.name == name) for part in parts)
+
+
+def test_the_first_layer_of_a_block_of_kimi_k3_attends_to_the_earlier_sums_alone():
+    """Equation 10 of its report (arXiv:2607.24653): b0 … bn-1, and from the second layer on the present sum too.
+
+    93 layers in blocks of 12, two modules a layer; the last norm attends to all sums.
+    """
+    seen = sum(2 * (1 + layer // 12 + (layer % 12 > 0)) for layer in range(93)) + 1 + 93 // 12 + 1
+    kernels = launches(load("moonshotai/Kimi-K3").value, Batch.decode(1.0, 8.0))
+    moved = sum(k.count * k.activation_bytes for k in kernels if k.name == "residual_attention")
+    assert moved == 2 * 7168 * (seen + 2 * 93 + 1)
+
+
+def test_a_pass_that_nobody_measured_has_the_interval_of_a_format_that_was_not():
+    """A norm over what experts return, sums of earlier layers and streams, against a norm of the usual kind."""
+    calibration = load_calibration("h100-sxm--vllm")
+    kimi = launches(load("moonshotai/Kimi-K3").value, Batch.decode(1.0, 8.0))
+    kernel = {kernel.name: kernel for kernel in kimi}
+    assert calibration.measured(kernel["residual_norm"])
+    for name in ("residual_attention", "expert_norm"):
+        assert not calibration.measured(kernel[name])
+        fit = calibration.fit(kernel[name])
+        plain = replace(kernel[name], variant="")
+        assert calibration.factors(kernel[name], fit)[0] > calibration.factors(plain, fit)[0] > 1.0
+
+
+def test_a_token_of_zamba_2_reads_the_block_that_layers_share_once_for_each():
+    """By hand: queries, keys and values of 2 x 2048 inputs, 32 heads of 128, and a block of 8192, six times."""
+    zamba, token = load("Zyphra/Zamba2-1.2B").value, Batch.decode(1.0, 8.0)
+    assert work(zamba, token, "qkv_proj")[1] == 6 * 3 * 4096 * 4096 * 2
+    assert work(zamba, token, "gate_up_proj")[1] == 6 * 2048 * 2 * 8192 * 2
+    assert work(zamba, token, "q_adapter_up")[1] == 6 * 128 * 4096 * 2
+    held = {
+        w.shape: n for op, n in model_operations(zamba, Deployment(), precision_of(zamba)).items() for w in op.weights
+    }
+    assert held[12288, 4096] == 1
+    assert held[2048, 2048] == 6
+    with pytest.raises(DeploymentError, match=r"pp=2, but layers of Zyphra/Zamba2-1\.2B share weights"):
+        check_deployment(zamba, Deployment(pp=2), System.of(load_accelerator("h100-sxm").value))
+
+
+def test_rwkv_7_updates_its_state_with_two_outer_products():
+    """By hand: for each of 24 x 32 heads of 64 x 64, decay 1, S a 2, its outer product 2, v kᵀ 2, read-out 2 = 9."""
+    rwkv, prompt = load("fla-hub/rwkv7-1.5B-world").value, Batch.prefill(1.0, 100.0)
+    assert work(rwkv, prompt, "wkv7")[0] == 9 * 100 * 24 * 32 * 64 * 64
+    assert work(rwkv, Batch.decode(3.0, 8.0), "wkv7")[2] == 3 * 24 * 32 * 64 * 64 * 4
+    assert [layer.mixer.value_rank for layer in rwkv.layers[:3]] == [0, 64, 64]
+    with pytest.raises(InputError, match="31 heads of 64 are no 2048 hidden elements"):
+        load("fla-hub/rwkv7-1.5B-world", num_heads=31)
 
 
 def test_the_encoder_of_t5_reads_a_prompt_once_and_its_decoder_one_token_of_it():
@@ -401,7 +462,7 @@ def test_arctic_has_a_dense_block_as_wide_as_the_stream():
 
 
 @pytest.mark.parametrize(("kind", "said"), [
-    ("zamba2", "serve many layers"), ("rwkv7", "time mixing"),
+    ("zamba", "serves many layers"), ("rwkv6", "time mixing"),
     ("bart", "the decoder also attends to what it gives"), ("wav2vec2", "an encoder runs once"),
 ])  # fmt: skip
 def test_a_decoder_that_is_not_costed_is_refused_with_its_reason(kind, said):

@@ -70,6 +70,9 @@ BEYOND |= {
         "lfm2": CONVOLUTIONS,
         "lfm2_moe": CONVOLUTIONS | ROUTED | {"num_experts": 4, "num_dense_layers": 1},
         "mamba": {"state_size": 16, "intermediate_size": 8192, "time_step_rank": 256},
+        "zamba2": {"layers_block_type": ["hybrid", "mamba", "hybrid", "hybrid"], "num_hidden_layers": 4}
+        | {"num_mem_blocks": 2, "adapter_rank": 32, "use_shared_attention_adapter": True, "attention_head_dim": 512}
+        | {"n_mamba_heads": 16, "num_key_value_heads": 16, "head_dim": None, "tie_word_embeddings": True},
         "mamba2": {"num_heads": 128, "state_size": 32, "conv_kernel": 4, "n_groups": 2},
     }.items()
 }

@@ -426,7 +426,7 @@ class Reserve:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.headroom < 1.0:
-            raise WorkloadError(f"headroom is a share of what a replica bears, from 0 to below 1, not {self.headroom}")
+            raise WorkloadError(f"headroom is a share of a replica's capacity, from 0 to below 1, not {self.headroom}")
 
     def limit(self, gpu: str) -> float:
         """Accelerators of this name that there are."""

@@ -374,7 +374,9 @@ def break_even_prices(
     rows: list[dict[str, Any]] = []
     for gpu in (load_accelerator(name).value.name for name in names):
         best = next((each for each in answer.candidates if each.gpu == gpu), None)
-        why = next((each.why for each in answer.refused if each.what.startswith(gpu)), "nothing carries the traffic")
+        why = next(
+            (each.why for each in answer.refused if each.what.startswith(gpu)), "no deployment serves the traffic"
+        )
         price = answer.prices.get(gpu)
         rows.append({
             "gpu": gpu, "gpus": best and best.gpus, "usd_per_gpu_hour": price and price["usd_per_gpu_hour"],

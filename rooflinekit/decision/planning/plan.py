@@ -389,7 +389,7 @@ def _sizing(fleet: Fleet, question: PlanQuestion) -> str:
     working, peak, unit = fleet.replicas - fleet.spare, demand.peak_load * fleet.share, demand.unit
     role = "replica" if fleet.role == "serve" else f"{fleet.role} replica"
     if fleet.binds == ("users",):
-        return f"One {role} bears all {peak:,g} users."
+        return f"One {role} serves all {peak:,g} users."
     limit = "the knee" if fleet.binds == ("knee",) else f"{' and '.join(fleet.binds)} fails"
     each, divisor = fleet.capacity * (1.0 - reserve.headroom), _three(fleet.capacity)
     if reserve.headroom:
@@ -397,10 +397,10 @@ def _sizing(fleet: Fleet, question: PlanQuestion) -> str:
     needed = max(math.ceil(peak / each - 1e-6), 1)
     sure = ""
     if fleet.expected_capacity > fleet.capacity * (1.0 + _CLOSE):
-        sure = f" with {question.confidence * 100:g} % confidence ({_three(fleet.expected_capacity)} as expected)"
+        sure = f" with {question.confidence * 100:g} % confidence ({_three(fleet.expected_capacity)} expected)"
     sentence = (
-        f"One {role} bears {_three(fleet.capacity)} {unit}{sure} before {limit}; "
-        f"{_three(peak)} / {divisor} = {_three(peak / each)}, so {needed} {'carries' if needed == 1 else 'carry'} the "
+        f"One {role} serves {_three(fleet.capacity)} {unit}{sure} before {limit}; "
+        f"{_three(peak)} / {divisor} = {_three(peak / each)}, so {needed} {'serves' if needed == 1 else 'serve'} the "
         f"{'peak' if demand.peak > 1 else 'load'}"
     )
     sentence += f", {working} with what the simulation adds" if working > needed else ""
@@ -422,14 +422,15 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
     head = f"{abs(ratio - 1.0):.0%} {'dearer' if ratio > 1 else 'cheaper'}" if hours else f"{ratio - 1.0:.0%} more GPUs"
     binds = dict.fromkeys(what for fleet in other.fleets for what in fleet.binds)
     use, its = demand.peak_load / best.gpus, demand.peak_load / other.gpus
-    reasons = [f"a GPU carries {_three(its)} against {_three(use)} {demand.unit} ({', '.join(binds)} binds)"]
+    limit = " and ".join("saturation" if what == "knee" else what for what in binds)
+    reasons = [f"each GPU handles {_three(its)} {demand.unit} (the best: {_three(use)}), limited by {limit}"]
     if hours:
         each = [cost / candidate.gpus for cost, candidate in zip(hours, (other, best), strict=True)]
         if abs(each[0] / each[1] - 1.0) > _CLOSE:
-            reasons.append(f"for ${each[0]:.2f} against ${each[1]:.2f} an hour")
+            reasons.append(f"and costs ${each[0]:.2f} an hour (the best: ${each[1]:.2f})")
     idle = min(fleet.headroom for fleet in other.fleets)
     if idle > 0.1:
-        reasons.append(f"{idle:.0%} of what it bears stays unused")
+        reasons.append(f"{idle:.0%} of its capacity is unused")
     return f"{head}: {', '.join(reasons)}"
 
 
@@ -440,7 +441,7 @@ def _at(usd_per_hour: float | None) -> str:
 def _spare(other: Candidate, best: Candidate) -> str:
     """What is left of what each bears, where both cost the same."""
     mine, theirs = (min(fleet.headroom for fleet in each.fleets) for each in (other, best))
-    return f"{mine:.0%} of what it bears is left, of the best {theirs:.0%}"
+    return f"{mine:.0%} of its capacity is unused, of the best's {theirs:.0%}"
 
 
 def _three(value: float) -> str:
@@ -690,7 +691,7 @@ def nothing_found(question: PlanQuestion, found: Found) -> DoesNotFitError | Inf
     if found.able:
         what = next((each for each in found.refused if each.why.startswith("takes")), found.refused[-1])
         limits = ", ".join(f"{most} {gpu}" for gpu, most in question.reserve.limits)
-        carry = f"{limits} do not carry {question.demand}" if limits else f"nothing carries {question.demand}"
+        carry = f"{limits} do not serve {question.demand}" if limits else f"no deployment serves {question.demand}"
         return InfeasibleError(f"{carry}; {what.what} {what.why}")
     tried = "; ".join(f"{each.what}: {each.why}" for each in found.refused[:3])
     if question.measured_only and any(each.why.endswith(NOT_MEASURED) for each in found.refused):

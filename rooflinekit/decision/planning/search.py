@@ -124,7 +124,8 @@ def splits(model: Model, system: System, space: Space, staged: bool = False) -> 
     experts = any(isinstance(layer.ffn, MixtureOfExperts) for layer in model.layer_counts)
     most = space.max_gpus or (_STAGED if staged else _SPARSE if experts else _DENSE)
     tps = space.tp or _powers(min(system.max_gpus if space.system and staged else system.domain_size, most))
-    pps = space.pp or ((*(1,) * bool(space.system), *_STAGES) if staged else (1,))
+    stages = (1, *_STAGES) if space.system else _STAGES
+    pps = space.pp or (stages if staged else (1,))
     dps = space.dp or (_powers(most) if experts and system.max_gpus > 1 else (1,))
     found = []
     for tp, pp, dp in product(tps, pps, dps):

@@ -19,11 +19,11 @@ _ROUNDS = 100
 _NAMED = {"bandwidth": "memory bandwidth", "flops": "FLOP/s", "network": "network bandwidth",
           "launch": "the latencies of kernels", "host": "the engine's host time"}  # fmt: skip
 _LEVERS = {
-    "weights": "The lever is the weights",
-    "kv": "The lever is the KV cache",
-    "compute": "The lever is arithmetic, not bytes",
-    "network": "The lever is the links",
-    "overhead": "The lever is overhead (launches, gaps, host), not bytes",
+    "weights": "Smaller weights help most",
+    "kv": "A smaller KV cache helps most",
+    "compute": "Faster arithmetic helps most",
+    "network": "Faster links help most",
+    "overhead": "Fewer launches and less host work help most",
 }
 
 
@@ -134,8 +134,8 @@ def in_words(found: Balance, slopes: Sequence[Elasticity], shared: bool = False,
     shared: steps hold prompts too, as under load; longest: context that the model admits.
 
     >>> b = Balance(8.0, 100.0, 90.0, 9.0, 1.0, 80.0, 1000.0, {"memory": 0.9, "compute": 0.1})
-    >>> in_words(b, [Elasticity("bandwidth", -0.1, -0.8, 0.7, -0.7)])[:60]
-    'The lever is the weights: 90 % of the bytes of a decode step'
+    >>> in_words(b, [Elasticity("bandwidth", -0.1, -0.8, 0.7, -0.7)])[:61]
+    'Smaller weights help most: 90 % of the bytes of a decode step'
     """
     first = (
         f"{_LEVERS[found.lever]}: {found.weight_share * 100:.0f} % of the bytes of a decode step are weights and "
@@ -147,7 +147,7 @@ def in_words(found: Balance, slopes: Sequence[Elasticity], shared: bool = False,
         where.append(f"context {context:,.0f} at this batch{beyond}")
     crossings = "The cache never has as many bytes as the weights."
     if where:
-        crossings = f"They are equal at {' and at '.join(where)}; above that it is the cache."
+        crossings = f"Both weigh the same at {' and at '.join(where)}; above that the cache weighs more."
     most = max((entry for entry in slopes if entry.parameter in RESOURCES), key=lambda entry: abs(entry.tpot))
     whose = "TPOT, with the prompts in its steps," if shared else "TPOT"
     last = f"{whose} follows {_NAMED[most.parameter]} most: 1 % more makes it {abs(most.tpot):.2f} % "

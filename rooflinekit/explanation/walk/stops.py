@@ -29,7 +29,7 @@ from rooflinekit.model.kernels.collective import Collective, Tiers
 from rooflinekit.model.kernels.elementwise import Elementwise, Embedding, Sampling
 from rooflinekit.model.kernels.gemm import BatchedLinear, Linear
 from rooflinekit.model.kernels.moe import Experts
-from rooflinekit.model.kernels.operation import OnHost, Operation
+from rooflinekit.model.kernels.operation import OnHost, Operation, Repeated
 from rooflinekit.model.kernels.recurrent import STATE_DTYPE, ShortConvolution, StateUpdate
 from rooflinekit.model.layers.build import expert_operations
 from rooflinekit.model.types.model import (
@@ -81,6 +81,11 @@ _ROWS: Mapping[str, Row] = {
     "conv_output_gate": Row("output gate", does="C·x"),
     "output_gate": Row("output gate", does="x·sigmoid(gate)"),
     "o_proj": Row("output projection"),
+    "token_shift": Row("token shift", "six mixtures", "shares of the token and of the one before it"),
+    "ffn_token_shift": Row("token shift", does="for the block: shares of the token and of the one before it"),
+    "r_proj": Row("receptance", "r"),
+    "k_proj": Row("key projection", "k"),
+    "delta_inputs": Row("keys and rates", "w, k, v, a, b", "normalised keys, scaled by the rates"),
     "linear_qkvz_proj": Row("QKV, gate projection", "qkvz"),
     "linear_ba_proj": Row("decay and rate", "β, a"),
     "gate_proj": Row("gate projection", "gate"),
@@ -122,6 +127,7 @@ _ROWS: Mapping[str, Row] = {
     "residual_attention": Row("residual attention", does="earlier sums, weighed by a softmax; before the norm"),
     "compress_pool": Row("compressed key", "key", "a group's keys, weighed by a softmax of its gates"),
     "index_pool": Row("compressed index key", "index key", "a group's keys, weighed by a softmax of its gates"),
+    "common_out_proj": Row("out of the common block"),
     "shared_gate_up_proj": Row("shared gate and up", "gate, up", note=_TWO),
     "shared_up_proj": Row("shared up projection", "up"),
     "shared_activation": Row("shared activation", "inner"),
@@ -143,13 +149,14 @@ _STATES = {
     "lightning": "S <- λ·S + k·vᵀ, o = q·S",
     "selective_scan": "h <- exp(dt·A)·h + dt·B·x, y = (C·h + D·x)·act(gate)",
     "ssd": "h <- a·h + dt·x·Bᵀ, y = h·C + D·x",
+    "wkv7": "S <- S·diag(w) + (S·a)·bᵀ + v·kᵀ, o = S·r",
 }
 
 
 def stops(on: Scene, block: Any, op: Operation) -> Stops:
     """The stops of an operation of a block, which for a norm is an `Addition`; none if it has nothing to do."""
     if on.launches(op):
-        op = op.held if isinstance(op, OnHost) else op
+        op = op.held if isinstance(op, OnHost | Repeated) else op
         name = getattr(op, "name", "")
         made: Callable[..., Stops] = _norm if name in _NORMS else _KINDS[type(op)]
         yield from made(on, block, op)
@@ -446,7 +453,8 @@ def _recurrence(on: Scene, block: Any, op: StateUpdate) -> Stops:
     """S <- decay(S) + v·kᵀ, o = S·q; the state is read and written once a step, however many tokens."""
     heads = {"delta_rule": "value_heads", "selective_scan": "inner"}.get(op.name, "heads")
     widths = {"delta_rule": ("key_dim", "value_dim"), "lightning": ("head_dim", "head_dim"),
-              "selective_scan": ("state",), "ssd": ("head_dim", "state")}[op.name]  # fmt: skip
+              "selective_scan": ("state",), "ssd": ("head_dim", "state"),
+              "wkv7": ("head_dim", "head_dim")}[op.name]  # fmt: skip
     held, *axes = getattr(block, heads) // on.shard.tp, *(getattr(block, name) for name in widths)
     wide = {"delta_rule": axes[-1:], "selective_scan": []}.get(op.name, axes[:1])
     made = [on.tensor("state", on.sequences.sequences, held, *axes, dtype=STATE_DTYPE), on.out("x", held, *wide)]

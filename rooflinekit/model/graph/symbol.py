@@ -97,7 +97,12 @@ class Pool:
 
     def node(self, op: str, *arguments: Any, value: Any = UNKNOWN) -> Symbol:
         """The one node of this operator on these arguments."""
-        key = op, *[a.index if type(a) is Symbol else (type(a), a) for a in arguments]
+        key: tuple[Any, ...]
+        if len(arguments) == 2:  # most nodes
+            a, b = arguments
+            key = op, a.index if type(a) is Symbol else (type(a), a), b.index if type(b) is Symbol else (type(b), b)
+        else:
+            key = op, *[a.index if type(a) is Symbol else (type(a), a) for a in arguments]
         found = self._known.get(key)
         if found is None:
             found = Symbol(self, op, arguments, len(self.nodes), value)
@@ -112,9 +117,13 @@ class Pool:
                 given = tuple(map(self._leaf, given))
                 break
         if op in _NEUTRAL:
-            kept = _neutral(op, *given)
-            if kept is not None:
-                return kept
+            first, second = given
+            number = _NEUTRAL[op]  # x·1, x + 0, x − 0, x/1: the same bits without the operator
+            if type(second) is float:
+                if second == number:
+                    return first
+            elif type(first) is float and first == number and op in "+*":
+                return second
         elif op == "where" and type(given[0]) is not Symbol:
             return given[1] if given[0] else given[2]
         values = []
@@ -179,14 +188,6 @@ def _plain(value: Any) -> Any:
 
 
 _NEUTRAL = {"+": 0.0, "-": 0.0, "*": 1.0, "/": 1.0}
-
-
-def _neutral(op: str, first: Any, second: Any) -> Any:
-    """x·1, x + 0, x − 0, x/1: the same bits without the operator."""
-    number = _NEUTRAL[op]
-    if type(second) is float:
-        return first if second == number else None
-    return second if type(first) is float and first == number and op in "+*" else None
 
 
 class Symbol:

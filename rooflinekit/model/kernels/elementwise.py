@@ -8,7 +8,7 @@ from rooflinekit.model.graph.symbol import about, formula, quantity
 from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.kernel import Kernel, RowsShape
+from rooflinekit.model.types.kernel import ASSUMED, Kernel, RowsShape
 from rooflinekit.model.types.numeric import Numeric
 
 
@@ -55,6 +55,7 @@ class Elementwise(Operation):
     flops: float = field(metadata=about("f", "operations on a row"))
     parameters: int = quantity("p", "weights of its own", default=0)
     dtype: Dtype = Dtype.BF16
+    assumed: bool = False  #: taken for one pass, which nobody measured
 
     @property
     def weights(self) -> tuple[Weights, ...]:
@@ -73,7 +74,7 @@ class Elementwise(Operation):
                 weight_bytes=own_bytes(self.parameters, self.dtype.bytes),
                 activation_bytes=passed_bytes(step.tokens, self.read + self.written, step.stream.bytes),
                 shape=RowsShape(step.tokens),
-                variant=self.name.rpartition("_")[2],  # residual_norm is a norm
+                variant=ASSUMED if self.assumed else self.name.rpartition("_")[2],  # residual_norm is a norm
             )
         ]
 

@@ -123,6 +123,17 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeated(Operation):
+    """An operation with the weights of an earlier one: it reads them again, and they take no more memory."""
+
+    held: Operation
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """Those of the operation."""
+        return self.held.kernels(step, count)
+
+
+@dataclass(frozen=True, slots=True)
 class OnHost(Operation):
     """An operation whose weights and cache lie in the host's memory: it takes none of the accelerator's."""
 

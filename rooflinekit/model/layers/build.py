@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from rooflinekit.model.kernels.attention import (
@@ -25,7 +26,7 @@ from rooflinekit.model.kernels.elementwise import Elementwise, Embedding, Parame
 from rooflinekit.model.kernels.gemm import BatchedLinear, Linear
 from rooflinekit.model.kernels.lora import with_adapters
 from rooflinekit.model.kernels.moe import Experts
-from rooflinekit.model.kernels.operation import OnHost, Operation
+from rooflinekit.model.kernels.operation import OnHost, Operation, Repeated
 from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.model.kernels.routing import Routing
 from rooflinekit.model.layers.encoder import OfAnswers, OfPrompts
@@ -53,16 +54,31 @@ from rooflinekit.model.types.model import (
     MixtureOfExperts,
     Model,
     Norm,
+    Rwkv7,
 )
 
 Runs: TypeAlias = list[tuple[list[Operation], int]]
 """Operations that follow each other, and how many times they do."""
 
 
+_pass = partial(Elementwise, assumed=True)
+"""What is taken for one pass over what it reads and writes, which nobody measured."""
+
+
 def dense_operations(block: DenseFFN, shard: Shard) -> list[Operation]:
     """Up (and gate) projection, activation, down projection."""
     learned = [Parameters("ffn", block.activation, shard.other)] if block.activation else []
-    return [*_ffn(replace(block, width=block.width // shard.tp), shard, "ffn"), *learned]
+    here = replace(block, width=block.width // shard.tp)
+    beside = _adapters("gate_up", shard.hidden, block.adapters, (1 + block.gated) * here.width, shard)
+    return [*beside, *_ffn(here, shard, "ffn"), *learned]
+
+
+def _adapters(name: str, inputs: int, rank: int, width: int, shard: Shard) -> list[Operation]:
+    """Two matrices of low rank beside one that layers share."""
+    return [
+        shard.linear(f"{name}_adapter_down", inputs, (("low", rank),)),
+        shard.linear(f"{name}_adapter_up", rank, ((name, width),)),
+    ] if rank else []  # fmt: skip
 
 
 def _ffn(block: DenseFFN, shard: Shard, module: str, prefix: str = "") -> list[Operation]:
@@ -90,7 +106,7 @@ def expert_operations(block: MixtureOfExperts, shard: Shard) -> list[Operation]:
     there, back = _exchanges(block, hidden, shard)
     ops += [*there, _experts(block, hidden, shard), *back]
     if block.latent and block.latent_norm:
-        ops.append(Elementwise("expert_norm", hidden, hidden, 4.0 * hidden, hidden, shard.other))
+        ops.append(_pass("expert_norm", hidden, hidden, 4.0 * hidden, hidden, shard.other))
     if block.latent:
         ops.append(shard.linear("expert_up_latent", block.latent, (("latent", shard.hidden),), "ffn"))
     if block.shared_width:
@@ -180,6 +196,7 @@ def _between_replicas(name: str, kind: CollectiveKind, hidden: int, shard: Shard
 def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     """MHA, GQA or MQA: QKV, positions, cache, attention, output projection."""
     heads, kv_heads = block.heads // shard.tp, shard.kv_heads(block.kv_heads)
+    inputs = shard.hidden * (2 if block.wide else 1)
     parts, cached = [("q", heads * block.head_dim * (2 if block.gated else 1))], not block.shared
     if cached:
         parts.append(("k", kv_heads * block.head_dim))
@@ -188,8 +205,9 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     ops: list[Operation] = []
     apart = shard.precision.formats.value not in (None, shard.precision.formats.attention)
     if apart and cached and not block.keys_are_values:
-        ops.append(shard.linear("v_proj", shard.hidden, (parts.pop(),), bias=block.qkv_bias, of="value"))
-    ops.insert(0, _without_keys(shard.linear("qkv_proj", shard.hidden, tuple(parts), bias=block.qkv_bias), block))
+        ops.append(shard.linear("v_proj", inputs, (parts.pop(),), bias=block.qkv_bias, of="value"))
+    ops.insert(0, _without_keys(shard.linear("qkv_proj", inputs, tuple(parts), bias=block.qkv_bias), block))
+    ops += [op for name, width in parts for op in _adapters(name, inputs, block.adapters, width, shard)]
     rotated = heads * block.head_dim + cached * kv_heads * block.head_dim
     if block.q_norm or block.k_norm:
         dim, tp = block.head_dim, shard.tp
@@ -418,6 +436,34 @@ def delta_net_operations(block: GatedDeltaNet, shard: Shard) -> list[Operation]:
     ]
 
 
+def rwkv7_operations(block: Rwkv7, shard: Shard) -> list[Operation]:
+    """RWKV-7: S <- S·diag(w) + (S a) bᵀ + v kᵀ, o = S r, so two outer products, a decay and two passes.
+
+    Each of six mixtures of a token with the one before it goes into a matrix of its own; low ranks are on every rank.
+    """
+    hidden, width = shard.hidden, block.heads // shard.tp * block.head_dim
+    ranks = {"decay": block.decay_rank, "rate": block.rate_rank, "value": block.value_rank, "gate": block.gate_rank}
+    low = [
+        op
+        for name, rank in ranks.items()
+        if rank
+        for op in (
+            shard.linear(f"{name}_low_proj", hidden, ((name, rank),)),
+            shard.linear(f"{name}_high_proj", rank, ((name, width),), bias=name != "gate"),
+        )
+    ]
+    return [
+        _pass("token_shift", 2 * hidden, 6 * hidden, 18.0 * hidden, 6 * hidden, shard.other),
+        *(shard.linear(f"{part}_proj", hidden, ((part, width),)) for part in "rkv"),
+        *low,
+        _pass("delta_inputs", 5 * width, 6 * width, 12.0 * width, 2 * width, shard.other),
+        StateUpdate("wkv7", width * block.head_dim, 7 * width, 9.0, 0, shard.other),
+        Elementwise("gated_norm", 5 * width, width, 12.0 * width, 3 * width, shard.other),
+        shard.linear("o_proj", width, (("o", hidden),)),
+        _pass("ffn_token_shift", 2 * hidden, hidden, 3.0 * hidden, hidden, shard.other),
+    ]
+
+
 def lightning_operations(block: LightningAttention, shard: Shard) -> list[Operation]:
     """Lightning attention (MiniMax-M1): a decayed outer product, a norm, and a sigmoid output gate."""
     heads = block.heads // shard.tp
@@ -494,6 +540,7 @@ _BUILDERS: dict[type, Callable[[Any, Shard], list[Operation]]] = {
     LatentAttention: latent_operations,
     CompressedAttention: compressed_operations,
     GatedDeltaNet: delta_net_operations,
+    Rwkv7: rwkv7_operations,
     LightningAttention: lightning_operations,
     Mamba: mamba_operations,
     Mamba2: mamba2_operations,
@@ -517,6 +564,10 @@ def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
     for block in blocks:
         before, after = _residuals(layer, block, shard)
         ops += [*before, *_BUILDERS[type(block)](block, shard), *after]
+    if layer.repeated:
+        ops = [Repeated(op) if op.weights and "adapter" not in getattr(op, "name", "") else op for op in ops]
+    if layer.common and layer.ffn is not None:
+        ops.append(shard.linear("common_out_proj", shard.hidden, (("hidden", shard.hidden),)))
     if shard.tp > 1:
         ops += _joins(shard) * (1 if layer.parallel else len(blocks))
     return ops
@@ -543,16 +594,16 @@ def _residuals(layer: Layer, block: Mixer | FeedForward, shard: Shard) -> tuple[
     n, share = layer.streams, _share(shard)
     weights = (2 + n) * n
     wide, matrix = n * share, weights * n * shard.hidden
-    collapse = Elementwise("hyper_collapse", wide, share + weights, 2.0 * wide * (weights + 1), matrix + weights + 3,
+    collapse = _pass("hyper_collapse", wide, share + weights, 2.0 * wide * (weights + 1), matrix + weights + 3,
                            Dtype.FP32)  # fmt: skip
-    return [collapse], [Elementwise("hyper_mix", wide + share, wide, 2.0 * wide * (n + 1))]
+    return [collapse], [_pass("hyper_mix", wide + share, wide, 2.0 * wide * (n + 1))]
 
 
 def _predicted(layer: Layer, shard: Shard) -> list[Operation]:
     """All streams from all, by weights that a router reads from the first: its norm and matrices are read here."""
     n, wide = layer.streams, layer.streams * _share(shard)
     weights = (n + 1) * shard.hidden + n**3
-    return [Elementwise("altup_predict", wide, wide, 2.0 * wide * (n + 1), weights, shard.other)]
+    return [_pass("altup_predict", wide, wide, 2.0 * wide * (n + 1), weights, shard.other)]
 
 
 def _corrected(layer: Layer, shard: Shard) -> list[Operation]:
@@ -560,9 +611,7 @@ def _corrected(layer: Layer, shard: Shard) -> list[Operation]:
     if not layer.alternating:
         return []
     n, share = layer.streams, _share(shard)
-    return [
-        Elementwise("altup_correct", (n + 1) * share, n * share, 4.0 * n * share, shard.hidden + n * n, shard.other)
-    ]
+    return [_pass("altup_correct", (n + 1) * share, n * share, 4.0 * n * share, shard.hidden + n * n, shard.other)]
 
 
 def _bypass(rank: int, shard: Shard) -> list[Operation]:
@@ -571,7 +620,7 @@ def _bypass(rank: int, shard: Shard) -> list[Operation]:
     return [
         shard.linear("bypass_down", hidden, (("low", rank),), "other"),
         shard.linear("bypass_up", rank, (("hidden", hidden),), "other"),
-        Elementwise("bypass_norm", 3 * hidden, hidden, 6.0 * hidden, hidden, shard.other),
+        _pass("bypass_norm", 3 * hidden, hidden, 6.0 * hidden, hidden, shard.other),
     ] if rank else []  # fmt: skip
 
 
@@ -582,14 +631,14 @@ def _token_input(layer: Layer, shard: Shard) -> list[Operation]:
         shard.linear("token_gate_proj", hidden, (("gate", width),), "other"),
         Elementwise("token_gate", 2 * width, width, 6.0 * width),
         shard.linear("token_up_proj", width, (("hidden", hidden),), "other"),
-        Elementwise("token_norm", (1 + taken) * hidden, taken * hidden, (4.0 + taken) * hidden, hidden, shard.other),
+        _pass("token_norm", (1 + taken) * hidden, taken * hidden, (4.0 + taken) * hidden, hidden, shard.other),
     ] if width else []  # fmt: skip
 
 
 def _attended(layer: Layer, shard: Shard) -> Elementwise:
     """The softmax over the sums that reach a block: each is normed, scored by one vector, and weighed."""
-    seen = layer.carried * _share(shard)
-    return Elementwise("residual_attention", seen, _share(shard), 8.0 * seen, 2 * shard.hidden, shard.other)
+    seen = (layer.carried - layer.opens) * _share(shard)
+    return _pass("residual_attention", seen, _share(shard), 8.0 * seen, 2 * shard.hidden, shard.other)
 
 
 def _share(shard: Shard) -> int:
@@ -747,9 +796,9 @@ def exit_operations(model: Model, shard: Shard) -> list[Operation]:
         ops += _stream_projections("altup_unproj", last, shard)
     elif last.streams > 1:
         wide, n = last.streams * shard.hidden, last.streams
-        ops.append(Elementwise("hyper_head", wide, shard.hidden, 2.0 * wide * (n + 1), n * wide + n + 1, Dtype.FP32))
+        ops.append(_pass("hyper_head", wide, shard.hidden, 2.0 * wide * (n + 1), n * wide + n + 1, Dtype.FP32))
     elif last.sources:
-        ops.append(_attended(last, shard))
+        ops.append(_attended(replace(last, opens=False), shard))
     ops.append(_norm("final_norm", model.final_norm, shard))
     if shard.deployment.sequence_parallel:
         ops.append(shard.joined("sequence_gather", "all_gather", shard.hidden))
@@ -775,7 +824,7 @@ def exit_operations(model: Model, shard: Shard) -> list[Operation]:
 def _stream_projections(name: str, layer: Layer, shard: Shard) -> list[Operation]:
     """Streams from the embedding, or into the last norm: a matrix each but for the first, scaled to its length."""
     n, hidden = layer.streams, shard.hidden
-    scale = Elementwise(f"{name}_scale", n * hidden, n * hidden, 4.0 * n * hidden)
+    scale = _pass(f"{name}_scale", n * hidden, n * hidden, 4.0 * n * hidden)
     return [*[shard.linear(name, hidden, (("hidden", hidden),), "other")] * (n - 1), scale]
 
 

@@ -20,6 +20,7 @@ from rooflinekit.model.types.model import (
     Mamba2,
     MixtureOfExperts,
     Model,
+    Rwkv7,
 )
 
 
@@ -51,9 +52,7 @@ def _refusals(model: Model, deployment: Deployment, system: System) -> Iterator[
         yield "sequence_parallel splits tokens over the ranks of tp; use tp > 1, or leave it out"
     if pp > model.depth:
         yield f"pp={pp} exceeds {model.name}'s {model.depth} layers; use pp <= {model.depth}"
-    if model.encoder is not None:
-        asked = {"lora_rank": deployment.lora_rank, "offload_layers": deployment.offload_layers}
-        yield from (f"{k}={v}, but {model.name} is an encoder-decoder; leave {k} out" for k, v in asked.items() if v)
+    yield from _of_kind(model, deployment)
     if deployment.microbatches > 1 and pp == 1:
         yield f"microbatches={deployment.microbatches} need stages; use pp > 1 or microbatches=1"
     for layer in model.layer_counts if deployment.cp > 1 else ():  # a recurrent state cannot be split, and which keys
@@ -68,6 +67,15 @@ def _refusals(model: Model, deployment: Deployment, system: System) -> Iterator[
     if deployment.all_reduce != "auto":
         yield from _of_all_reduce(deployment, system)
     yield from _of_experts(model, deployment)
+
+
+def _of_kind(model: Model, deployment: Deployment) -> Iterator[str]:
+    """What encoder-decoders, and layers that share weights, do not take."""
+    if model.encoder is not None:
+        asked = {"lora_rank": deployment.lora_rank, "offload_layers": deployment.offload_layers}
+        yield from (f"{k}={v}, but {model.name} is an encoder-decoder; leave {k} out" for k, v in asked.items() if v)
+    if deployment.pp > 1 and any(layer.repeated for layer in model.layer_counts):
+        yield f"pp={deployment.pp}, but layers of {model.name} share weights, which stages cannot; use pp=1"
 
 
 def _of_all_reduce(deployment: Deployment, system: System) -> Iterator[str]:
@@ -122,6 +130,8 @@ def _divided_by_tp(model: Model) -> Iterator[tuple[str, int]]:
                 yield "KV heads", kv_heads
             case GatedDeltaNet(key_heads=heads):
                 yield "linear-attention heads", heads
+            case Rwkv7(heads=heads):
+                yield "time-mixing heads", heads
             case Mamba2(heads=heads):
                 yield "state-space heads", heads
             case GatedConvolution(channels=channels):

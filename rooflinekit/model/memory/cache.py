@@ -10,7 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from rooflinekit.model.graph.symbol import fact
 from rooflinekit.model.kernels.attention import index_key_bytes
@@ -34,6 +34,7 @@ from rooflinekit.model.types.model import (
     Mamba2,
     Mixer,
     Model,
+    Rwkv7,
 )
 from rooflinekit.model.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum, where
 
@@ -147,7 +148,10 @@ def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, poli
             return LayerCache(0, None, _state_bytes(mixer, tp))
 
 
-def _state_bytes(mixer: GatedDeltaNet | LightningAttention | Mamba | Mamba2 | GatedConvolution, tp: int) -> float:
+_Recurrent: TypeAlias = GatedDeltaNet | Rwkv7 | LightningAttention | Mamba | Mamba2 | GatedConvolution
+
+
+def _state_bytes(mixer: _Recurrent, tp: int) -> float:
     """Recurrent state in fp32, and the last inputs of the short convolution in 16 bit, on one of `tp` ranks [B].
 
     Mamba-2's groups (its B and C) are replicated once there are more ranks than groups, as KV heads are.
@@ -159,6 +163,8 @@ def _state_bytes(mixer: GatedDeltaNet | LightningAttention | Mamba | Mamba2 | Ga
             state, channels, taps = values * k * v / tp, (2 * keys * k + values * v) / tp, mixer.conv_width
         case LightningAttention(heads=heads, head_dim=dim):
             state, channels, taps = heads * dim * dim / tp, 0, 1
+        case Rwkv7(heads=heads, head_dim=dim):  # and the last input of each of two blocks, whole on every rank
+            state, channels, taps = heads * dim * dim / tp, 2 * heads * dim, 2
         case GatedConvolution(channels=width):
             state, channels, taps = 0.0, width / tp, mixer.conv_width
         case Mamba():

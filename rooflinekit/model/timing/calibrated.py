@@ -14,7 +14,16 @@ from rooflinekit.model.timing.forms import Duration, TimeForm
 from rooflinekit.model.types.engine import ServedCosts
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.kernel import LORA, AttentionShape, CollectiveShape, ExpertsShape, GemmShape, Kernel, S
+from rooflinekit.model.types.kernel import (
+    ASSUMED,
+    LORA,
+    AttentionShape,
+    CollectiveShape,
+    ExpertsShape,
+    GemmShape,
+    Kernel,
+    S,
+)
 from rooflinekit.model.types.numeric import Numeric, lattice, log2, maximum, where
 
 
@@ -246,7 +255,7 @@ class FamilyFit:
         if self.stepless:
             kernel = kernel.stepless
         form = self.form.time(kernel, system, warm)
-        total = named(form.total, "t", "one launch by the form of its family", "s")
+        total = named(form.total, "t", "time of one launch, by the formula of its family", "s")
         if self.surface is None or not corrected:
             return form if total is form.total else replace(form, total=total)
         ratio = self.surface.ratio(kernel)
@@ -290,7 +299,7 @@ class Calibration:
 
     def measured(self, kernel: Kernel) -> bool:
         """Whether the kernel has a fit of its own, and not that of another number format."""
-        own = self._own(kernel) is not None and kernel.variant != LORA
+        own = self._own(kernel) is not None and kernel.variant not in (LORA, ASSUMED)
         return own and f"{kernel.family}/{kernel.dtype.value}" not in self.untuned
 
     def fit(self, kernel: Kernel) -> FamilyFit:

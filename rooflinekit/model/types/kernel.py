@@ -30,8 +30,8 @@ Family: TypeAlias = Literal[
 FAMILIES: tuple[Family, ...] = tuple(family for family in Family.__args__ if family != "host")  # type: ignore[attr-defined]
 """Families of kernels, each with a time form; "host" is what an engine adds between them."""
 
-LORA = "lora"
-"""Variant of launches that nobody measured: their interval is as wide as that of another number format."""
+LORA, ASSUMED = "lora", "assumed"
+"""Variants of launches that nobody measured: their interval is as wide as that of another number format."""
 
 MATRIX_ROWS = 64
 """Rows of the smallest tile that tensor cores fill (wgmma m64); more rows come in multiples of it."""

@@ -60,6 +60,8 @@ class Attention:
     shared: bool = False  #: reuses keys and values of an earlier layer: no projections or cache of its own (Gemma-3n)
     rotary: bool = True
     unbiased_keys: bool = False  #: keys have no bias where queries and values have one (Whisper)
+    wide: bool = False  #: reads the embedding beside the stream, twice the width (Zamba2)
+    adapters: int = 0  #: rank of matrices beside those of queries, keys and values, for this layer alone (Zamba2)
     bidirectional: bool = False  #: of an encoder: every token of a sequence sees every other, and no cache is kept
     indexer: Indexer | None = None
 
@@ -168,6 +170,23 @@ class GatedDeltaNet:
 
 
 @dataclass(frozen=True, slots=True)
+class Rwkv7:
+    """RWKV-7's time mixing (arXiv:2503.14456): a delta rule whose decay and rates follow from small matrices.
+
+    Blocks read a token beside the one before it, which is kept, here for the feed-forward block too.
+    """
+
+    heads: int = quantity("H", "heads")
+    head_dim: int = quantity("d", "width of a head")
+    decay_rank: int = quantity("Rw", "rank of the decay")
+    rate_rank: int = quantity("Ra", "rank of the rate of learning in context")
+    gate_rank: int = quantity("Rg", "rank of the output gate")
+    value_rank: int = quantity("Rv", "rank of the share of the first layer's values")  #: 0: this is the first layer
+
+    kind = "rwkv7"
+
+
+@dataclass(frozen=True, slots=True)
 class LightningAttention:
     """Linear attention with a decayed outer-product state (MiniMax-M1, arXiv:2506.13585)."""
 
@@ -230,6 +249,7 @@ Mixer: TypeAlias = (
     | LatentAttention
     | CompressedAttention
     | GatedDeltaNet
+    | Rwkv7
     | LightningAttention
     | Mamba
     | Mamba2
@@ -245,6 +265,7 @@ class DenseFFN:
     gated: bool = True
     bias: bool = False
     activation: int = 0  #: weights of a learned activation (Apertus' xIELU)
+    adapters: int = 0  #: rank of matrices beside the first, for this layer alone (Zamba2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +302,11 @@ class Layer:
     )
     bypass: int = 0  #: rank of two matrices beside attention (Gemma-3n's LAuReL); 0: none
     token_width: int = 0  #: of an embedding of each token for this layer alone (Gemma-3n, Gemma-4); 0: none
+    common: bool = False  #: a block for several layers, whose result a matrix of this one takes to the next (Zamba2)
+    repeated: bool = False  #: the weights of that block are those of an earlier layer
     sources: int = 0  #: sums of earlier layers that a block attends to, beside the present one (Kimi-K3)
+
+    opens: bool = False  #: the present sum begins with this layer, which attends to the earlier ones alone
 
     @property
     def carried(self) -> int:

@@ -88,20 +88,29 @@ class Program:
             return [*ends, _memory(point.memory), point.e2e(osl), rates, energy, *rows, parts]
 
         instance = self._added(static, INPUTS)
-        under = {load_kind(question): self._loaded(predictor, question) for question in questions}
+        times: dict[tuple[bool, float], tuple[Instance, Shared]] = {}
+        under = {load_kind(question): self._loaded(predictor, question, times) for question in questions}
         kinds = [self.steps.setdefault(_kinds(predictor.plan, step), len(self.steps)) for step in steps]
         return Written(instance, under, predictor.plan.deployment.gpus, *kinds)
 
-    def _loaded(self, predictor: Predictor, question: LoadQuestion) -> Instance:
-        """What users feel; the times that requests share are a function of their own, which the loop calls."""
-        mixing, in_step = list[Shared](), question.users is not None and follows(predictor.plan)
+    def _loaded(
+        self,
+        predictor: Predictor,
+        question: LoadQuestion,
+        known_times: dict[tuple[bool, float], tuple[Instance, Shared]],
+    ) -> Instance:
+        """What users feel; the times that requests share are a function of their own, which the loops call."""
+        key = question.users is not None and follows(predictor.plan), float(question.traffic.cached)
+        if key not in known_times:
+            mixing = list[Shared]()
 
-        def shared(users: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
-            load = InFlight(users, predictor.plan.prompt(isl), osl, question.traffic.cached, in_step)
-            mixing[:] = [shared_times(self._outlined(predictor, speed), load)]
-            return [getattr(getattr(mixing[0], name), end) for name in _SHARED for end in ENDS]
+            def shared(users: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
+                load = InFlight(users, predictor.plan.prompt(isl), osl, question.traffic.cached, key[0])
+                mixing[:] = [shared_times(self._outlined(predictor, speed), load)]
+                return [getattr(getattr(mixing[0], name), end) for name in _SHARED for end in ENDS]
 
-        times = self._added(shared, ("users", *_LENGTHS))
+            known_times[key] = self._added(shared, ("users", *_LENGTHS)), mixing[0]
+        times, mixed = known_times[key]
 
         def loaded(load: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
             text, isl, outlined = isl, predictor.plan.prompt(isl), self._outlined(predictor, speed)
@@ -109,7 +118,7 @@ class Program:
             def known(running: Any) -> Shared:
                 ends: Any = iter(call(times, [running, text, osl, speed], len(_SHARED) * len(ENDS)))
                 told: dict[str, Any] = {name: Time(*islice(ends, len(ENDS))) for name in _SHARED}
-                return replace(mixing[0], **told, turning=None)
+                return replace(mixed, **told, turning=None)
 
             traffic = replace(question.traffic, isl=isl, osl=osl)
             asked = {"rate": load} if question.users is None else {"users": load}

@@ -110,6 +110,12 @@ class Reading:
         if family.attends == "both":  # side by side in a layer: here one after the other, the second with the block
             self.blocks = ("mamba", "attention") * (depth := keys.size("depth"))
             warnings.append(f"{depth} layers, each a state space beside attention, are listed as {2 * depth}")
+        if family.attends == "common":  # a block that layers share stands before the state space of some
+            types = keys.entries("layers_block_type", keys.size("depth"), ("mamba", "hybrid"), required=True)
+            parts = {"mamba": ("mamba",), "hybrid": ("attention", "mamba")}
+            self.blocks = tuple(part for kind in types for part in parts[kind])
+            warnings.append(f"{types.count('hybrid')} layers, listed as two each, take turns with "
+                            f"{keys.size('num_mem_blocks', 1)} of attention, whose weights count once")  # fmt: skip
         if family.attends == "encoder":  # self-attention, then attention to the encoder with the block
             depth = keys.maybe("depth") or keys.size("encoder_depth")
             self.blocks = ("attention", "cross_attention") * depth

@@ -164,11 +164,18 @@ def _lfm2(r: Reading) -> tuple[FeedForward, ...]:
     return (_dense(r, width),) * r.depth
 
 
+def _common(r: Reading) -> tuple[FeedForward | None, ...]:
+    """Zamba2: beside the attention that layers share, with small matrices of each layer."""
+    block = replace(_dense(r, r.keys.size("width", 4 * r.hidden)), adapters=r.keys.size("adapter_rank", 128))
+    return tuple(block if kind == "attention" else None for kind in r.blocks)
+
+
 _BUILDERS: Mapping[str, Callable[[Reading], tuple[FeedForward | None, ...]]] = {
     "nemotron": _nemotron,
     "nas": _nas,
     "lfm2": _lfm2,
     "hashed": _hashed,
+    "common": _common,
     "paired": lambda r: (None, _dense(r, r.keys.size("width"))) * (r.depth // 2),
     "none": lambda r: (None,) * r.depth,
 }

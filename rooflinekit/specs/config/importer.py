@@ -187,13 +187,18 @@ def _layers(r: Reading) -> tuple[Layer, ...]:
     parallel = r.is_set(family.parallel)
     streams, block = r.number(family.streams), r.keys.maybe(family.sources) if family.sources else None
     bypass, token_width = r.number(family.bypass, 0), r.number(family.token_width, 0)
-    sources = [1 + layer // block if block else 0 for layer in range(r.depth)]
-    parts = list(zip(mixers(r), feed_forwards(r), sources, strict=True))
-    kinds: dict[tuple[Mixer | None, FeedForward | None, int], Layer] = {}
-    for mixer, ffn, sums in dict.fromkeys(parts):
-        count = (mixer is not None) + (ffn is not None) if norms is None else norms * (ffn is not None)
-        kinds[mixer, ffn, sums] = Layer(
-            mixer, ffn, r.norm, count, parallel, streams, family.alternating, bypass, token_width, sums
+    sums = [(1 + layer // block, layer % block == 0) if block else (0, False) for layer in range(r.depth)]
+    once = r.keys.size("num_mem_blocks", 1) if family.attends == "common" else 0  # blocks that layers take in turn
+    uses = [r.blocks[: layer + 1].count("attention") if once and r.blocks[layer] == "attention" else 0
+            for layer in range(r.depth)]  # fmt: skip
+    common = [(bool(use), use > once) for use in uses]
+    parts = list(zip(mixers(r), feed_forwards(r), common, sums, strict=True))
+    kinds: dict[tuple[Mixer | None, FeedForward | None, tuple[bool, bool], tuple[int, bool]], Layer] = {}
+    for part in dict.fromkeys(parts):
+        mixer, ffn, shared, earlier = part
+        count = (mixer is not None) + (ffn is not None) + shared[0] if norms is None else norms * (ffn is not None)
+        kinds[part] = Layer(
+            mixer, ffn, r.norm, count, parallel, streams, family.alternating, bypass, token_width, *shared, *earlier
         )
     return tuple(kinds[part] for part in parts)
 

@@ -22,6 +22,7 @@ from rooflinekit.model.types.model import (
     Mamba,
     Mamba2,
     Mixer,
+    Rwkv7,
 )
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, is_off
@@ -228,13 +229,26 @@ def _picked(r: Reading) -> tuple[Mixer, ...]:
 def _hybrid(r: Reading) -> tuple[Mixer | None, ...]:
     """Softmax attention in some layers, a recurrence in the others; by blocks where the config lists those."""
     recurrence = _RECURRENCES[r.family.recurrence](r)
+    if isinstance(recurrence, Rwkv7):  # others take a share of the first layer's values
+        return (replace(recurrence, value_rank=0), *(recurrence,) * (r.depth - 1))
     if r.family.attends == "never":
         return (recurrence,) * r.depth
-    attention = _latent(r)[0] if r.keys.has("kv_lora_rank") else _base_attention(r)
+    if r.family.attends == "common":
+        attention: Mixer = _of_stream_and_embedding(r)
+    else:
+        attention = _latent(r)[0] if r.keys.has("kv_lora_rank") else _base_attention(r)
     if r.blocks:
         blocks: dict[str, Mixer] = {"mamba": recurrence, "attention": attention}
         return tuple(blocks.get(block) for block in r.blocks)
     return tuple(attention if attends else recurrence for attends in _ATTENDS[r.family.attends](r))
+
+
+def _of_stream_and_embedding(r: Reading) -> Attention:
+    """Zamba2: attention that layers share, over both side by side, with small matrices of each layer."""
+    keys, base = r.keys, _base_attention(r)
+    dim = keys.size("head_dim", 2 * r.hidden // base.heads)
+    rank = keys.size("adapter_rank", 128) if r.is_set("use_shared_attention_adapter") else 0
+    return replace(base, head_dim=dim, v_head_dim=dim, wide=True, adapters=rank)
 
 
 def _by_type(r: Reading) -> list[bool]:
@@ -301,6 +315,20 @@ def _kimi(r: Reading) -> GatedDeltaNet:
     return replace(linear, decay_rank=linear.key_dim, gate_rank=0 if whole else linear.value_dim)
 
 
+def _rwkv7(r: Reading) -> Rwkv7:
+    keys, heads = r.keys, r.keys.maybe("heads")
+    dim = keys.size("head_dim", r.hidden // heads if heads else 64)
+    r.check_multiple(r.hidden, "hidden elements", dim, "elements of a head")
+    if heads not in (None, r.hidden // dim):
+        raise SpecError(f"{keys.origin}: {heads} heads of {dim} are no {r.hidden} hidden elements")
+    keys.entries("value_dim", r.depth, (r.hidden,))
+    ranks = (keys.size(f"{name}_low_rank_dim", default) for name, default in _RANKS.items())
+    return Rwkv7(r.hidden // dim, dim, *ranks)
+
+
+_RANKS = {"decay": 64, "a": 64, "gate": 128, "v": 16}
+
+
 def _lightning(r: Reading) -> LightningAttention:
     attention = _base_attention(r)
     return LightningAttention(attention.heads, attention.head_dim)
@@ -350,6 +378,7 @@ def _convolution(r: Reading) -> GatedConvolution:
 _RECURRENCES: Mapping[str, Callable[[Reading], Mixer]] = {
     "delta": _delta,
     "kimi": _kimi,
+    "rwkv7": _rwkv7,
     "lightning": _lightning,
     "mamba": _mamba,
     "mamba2": _mamba2,
