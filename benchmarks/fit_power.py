@@ -41,7 +41,8 @@ PRIORS = {  # middle and relative deviation; shares of the limit, and of limit/p
 }  # fmt: skip
 """Memory: 3.9 pJ/bit in an HBM2 stack (O'Connor et al., MICRO 2017), as much again for controller and wires. Cache: 0.1
 to 0.2 pJ/bit a mm over some ten mm (Dally, 2020). Arithmetic: dense work at its peak takes the board's limit."""
-STEADY = 0.75  # quantile of the readings that is taken for steady power: meters start from idle, and few start hot
+STEADY = 0.65  # quantile of the readings that is fitted: most boards start colder than after a mean pause
+PAUSE = 0.1, 3.0  # s, and s a GB, that a board waits before a kernel; and the deviation of their logarithms
 SHARP = 0.05  # |log error| above which a reading counts by its error, not by the square
 PRIOR = 0.006  # of a deviation from a prior, beside the error of a reading
 SOURCE = "aiconfigurator @ 095f58a5 (benchmarks/fit_power.py)"
@@ -83,7 +84,6 @@ class Rows:
         self.idle = min(float(part.table["power_w"].min()) for part in self.parts)
         names = [np.array([f"{part.operation}{g}" for g in part.group])[keep] for part, keep in self._pairs()]
         self.group = np.concatenate(names)
-        self.bench = np.concatenate([np.full(keep.sum(), part.bench) for part, keep in self._pairs()])
         self.operation = np.concatenate([np.full(keep.sum(), part.operation) for part, keep in self._pairs()])
 
     def _pairs(self) -> Iterator[tuple[PoweredRows, NDArray[np.bool_]]]:
@@ -92,41 +92,62 @@ class Rows:
     def _all(self, column: Callable[[PoweredRows], Array]) -> Array:
         return np.concatenate([column(part)[keep] for part, keep in self._pairs()])
 
-    def predict(self, law: PowerLaw, shown: Mapping[str, float]) -> Array:
+    def predict(self, law: PowerLaw, pauses: Mapping[str, tuple[float, float]]) -> Array:
         """What the meter would show of each row [W]."""
         found = []
         for part, keep in self._pairs():
             energy = kernel_energy(part.kernel, self.gpu, law, warm=True).total
             power = np.broadcast_to(energy, part.time.shape) / part.time
-            found.append(as_read(power, law.idle, part.operation, part.time, shown.get(part.bench, 1.0))[keep])
+            found.append(as_read(power, law.idle, part, pauses[part.bench])[keep])
         return np.concatenate(found)
 
 
-def fit(rows: Rows, chosen: NDArray[np.bool_]) -> tuple[dict[str, float], dict[str, float]]:
-    """Parameters and their standard errors."""
+Pauses = dict[str, tuple[float, float]]
+
+
+def _errors(rows: Rows, chosen: NDArray[np.bool_], law: PowerLaw, pauses: Pauses) -> Array:
+    """Residuals of the chosen readings, robust and tilted to the quantile that is fitted."""
+    errors = np.log(rows.predict(law, pauses) / rows.power)[chosen]
+    side = np.where(errors < 0.0, STEADY, 1.0 - STEADY)
+    robust: Array = np.sign(errors) * np.sqrt(side * 4.0 * SHARP * (np.sqrt(SHARP**2 + errors**2) - SHARP))
+    return robust
+
+
+def _pauses(benches: list[str], logs: Array) -> Pauses:
+    """Seconds, and seconds a byte, of each benchmark."""
+    least, each = PAUSE[0] * np.exp(logs.reshape(2, -1))
+    return {name: (float(a), float(b) * 1e-9) for name, a, b in zip(benches, least, each, strict=True)}
+
+
+def fit(rows: Rows, chosen: NDArray[np.bool_]) -> tuple[dict[str, float], dict[str, float], Pauses]:
+    """Parameters, their standard errors, and the pauses of each benchmark."""
     names = [name for name in PRIORS if name not in [d.value for d in FORMATS] or rows.gpu.supports(Dtype(name))]
     middle = np.array([PRIORS[name][0] for name in names])
     wide = np.array([PRIORS[name][1] for name in names])
-    count = int(chosen.sum())
+    benches, own = sorted({part.bench for part in rows.parts}), len(names)
 
     def residuals(logs: Array) -> Array:
-        law = law_of(dict(zip(names, middle * np.exp(logs), strict=True)), rows.idle, rows.limit, rows.gpu)
-        errors = np.log(rows.predict(law, {}) / rows.power)[chosen]
-        side = np.where(errors < 0.0, STEADY, 1.0 - STEADY)
-        robust = np.sign(errors) * np.sqrt(side * 4.0 * SHARP * (np.sqrt(SHARP**2 + errors**2) - SHARP))
-        return np.concatenate([robust, PRIOR * logs / wide * np.sqrt(count)])
+        values = dict(zip(names, middle * np.exp(logs[:own]), strict=True))
+        found = _errors(rows, chosen, law_of(values, rows.idle, rows.limit, rows.gpu), _pauses(benches, logs[own:]))
+        return np.concatenate([found, PRIOR * logs / scale * np.sqrt(chosen.sum())])
 
-    found = least_squares(residuals, np.zeros(len(names)), x_scale=wide)
-    values = middle * np.exp(found.x)
-    error = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)))
-    return dict(zip(names, map(float, values), strict=True)), dict(zip(names, map(float, error * values), strict=True))
+    scale = np.concatenate([wide, np.full(2 * len(benches), PAUSE[1])])
+    found = least_squares(residuals, np.zeros(len(scale)), x_scale=np.minimum(scale, 1.0), xtol=1e-5, ftol=1e-5)
+    values = middle * np.exp(found.x[:own])
+    error = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)))[:own]
+    spread = dict(zip(names, map(float, error * values), strict=True))
+    return dict(zip(names, map(float, values), strict=True)), spread, _pauses(benches, found.x[own:])
 
 
-def shares(rows: Rows, law: PowerLaw, chosen: NDArray[np.bool_]) -> dict[str, float]:
-    """Median share of the step from idle to steady power that the meter shows, by operation."""
-    shown = ((rows.power - rows.idle) / (rows.predict(law, {}) - rows.idle))[chosen]
-    own = rows.bench[chosen]
-    return {str(name): min(float(np.median(shown[own == name])), 1.0) for name in np.unique(own)}
+def fit_pauses(rows: Rows, law: PowerLaw) -> Pauses:
+    """The pauses of benchmarks on a board whose law is known."""
+    benches, every = sorted({part.bench for part in rows.parts}), np.ones(len(rows.power), bool)
+
+    def residuals(logs: Array) -> Array:
+        found = _errors(rows, every, law, _pauses(benches, logs))
+        return np.concatenate([found, PRIOR * logs / PAUSE[1] * np.sqrt(len(every))])
+
+    return _pauses(benches, least_squares(residuals, np.zeros(2 * len(benches)), xtol=1e-5, ftol=1e-5).x)
 
 
 def folds(rows: Rows) -> NDArray[np.int_]:
@@ -144,9 +165,8 @@ def held_out(rows: Rows) -> Array:
         seen = of != one
         if seen.sum() > MOST_ROWS:
             seen &= rng.random(len(of)) < MOST_ROWS / seen.sum()
-        values, _ = fit(rows, seen)
-        law = law_of(values, rows.idle, rows.limit, rows.gpu)
-        out[of == one] = rows.predict(law, shares(rows, law, seen))[of == one]
+        values, _, pauses = fit(rows, seen)
+        out[of == one] = rows.predict(law_of(values, rows.idle, rows.limit, rows.gpu), pauses)[of == one]
     return out
 
 
@@ -177,13 +197,12 @@ def scores(rows: Rows, predicted: Array) -> Iterator[dict[str, object]]:
 
 
 def entry(rows: Rows, others: list[Rows], predicted: Array) -> dict[str, object]:
-    """What power.yaml holds of a chip; of other engines' rows only the share that the meter shows."""
-    values, spread = fit(rows, np.ones(len(predicted), bool))
+    """What power.yaml holds of a chip; of other engines' rows only the pauses of their benchmarks."""
+    values, spread, pauses = fit(rows, np.ones(len(predicted), bool))
     error = np.abs(predicted / rows.power - 1.0)
     law = law_of(values, rows.idle, rows.limit, rows.gpu)
-    shown = shares(rows, law, np.ones(len(error), bool))
     for other in others:
-        shown |= shares(other, law, np.ones(len(other.power), bool))
+        pauses |= fit_pauses(other, law)
 
     def pair(name: str, scale: float = 1.0, digits: int = 3) -> list[float]:
         return [float(f"{number * scale:.{digits}g}") for number in (values[name], spread[name])]
@@ -200,7 +219,7 @@ def entry(rows: Rows, others: list[Rows], predicted: Array) -> dict[str, object]
         "padding": pair("padding"),
         "arithmetic": {dtype.value: pair(dtype.value) for dtype in FORMATS if dtype.value in values},
         "interval": {"edges": list(EDGES), "width": [round(width, 2) for width in widths(rows, predicted)]},
-        "shown": {name: round(share, 3) for name, share in shown.items()},
+        "pause": {name: [float(f"{least:.2g}"), float(f"{each * 1e9:.2g}")] for name, (least, each) in pauses.items()},
         "rows": len(error),
         "error": round(float(np.median(error)), 3),
         "source": f"{len(error)} kernels of vLLM with three power readings or more, {SOURCE}",

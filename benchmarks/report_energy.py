@@ -34,10 +34,11 @@ which ran for a second.
 """
 BETWEEN = """
 Targets were 8 % of power and 10 % of joules over all rows; with the measured time given, both errors are the same.
-H200 and B200 come near, GB200 does not; settled kernels meet it on all three. What is left is the meter: it averages
-over part of a second and starts from what ran before, so that attention shapes at equal use of an H200 read 250 to
-690 W, and matrix products under 60 us half of their steady power. At equal use GB200 reads less of its limit than
-B200, which has the same chip.
+H200 and B200 meet both, GB200 neither. Each prediction is what the benchmark's meter would have shown: the mean of
+readings every 0.1 s that show nothing of a change for 0.2 s and all of it 0.25 s later, and that begin with the board
+as a pause after the kernel before left it. What is left is that kernel: the tables do not say which it was, so that
+products of one length read 550 W or 690 W of an H200, and long prompts, whose inputs take long to make, 320 W or
+620 W. At equal use GB200 reads less of its limit than B200, which has the same chip.
 
 ## Runs
 
@@ -47,9 +48,10 @@ throughput sets the share of waiting. `predicted`: nothing of a run is given but
 
 """
 TAIL = """
-Targets were 15 % with times given and 20 % without. A batch of one is predicted 10 to 26 % too high on A100 and
-GH200; large batches of the servers of 2024 up to 24 % too low: those servers ran other attention kernels. H100 with
-TensorRT-LLM stays at 450 W, a cap that its source does not state. Packages and wall sockets are not boards.
+Targets were 15 % with times given and 20 % without: A100, H100 and GH200 meet both. A batch of one is
+predicted 3 to 18 % too high; large batches of the servers of 2024 up to 25 % too low: those servers ran other attention
+kernels. H100 with TensorRT-LLM stays at 450 W, a cap that its source does not state. A Ryzen AI Max is no board: its
+package feeds the CPU cores too, which the law leaves out, and reads 15 to 20 % above it.
 
 """
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import os
+import pty
+import re
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +32,27 @@ PLAYED = (
 )
 
 
+ASKED = ("rooflinekit", "estimate", "llama3-8b", "--batch", "32")
+INKS = {"34": "#62c5fe", "33": "#c167bb", "90": "#9fb0a6"}  # of the terminal's colours: memory, arithmetic, the rest
+
+
+def terminal() -> str:
+    """A page with what a command prints to a terminal of 80 columns."""
+    printed: list[bytes] = []
+
+    def read(place: int) -> bytes:
+        printed.append(os.read(place, 65_536))
+        return b"\0"  # shows nothing here
+
+    os.environ.update(COLUMNS="80", TERM="xterm-256color")
+    pty.spawn([sys.executable, "-m", "rooflinekit", *ASKED[1:]], read)
+    text = html.escape(f"$ {' '.join(ASKED)}\n{b''.join(printed).decode()}".replace("\r", ""))
+    text = re.sub(r"\x1b\[(\d\d)m", lambda hit: f'<span style="color:{INKS.get(hit[1], "inherit")}">', text)
+    text = text.replace("\x1b[0m", "</span>")
+    style = "margin:0;padding:16px;background:#14171a;color:#e8eaed;font:15px/1.35 'DejaVu Sans Mono',monospace"
+    return f'<!doctype html><meta charset="utf-8"><body style="margin:0"><pre style="{style}">{text}</pre>'
+
+
 def main() -> None:
     """Take them all."""
     if CHROMIUM is None:
@@ -45,6 +70,14 @@ def main() -> None:
     with TemporaryDirectory() as scratch, Browser(Path(scratch) / "profile") as browser:
         for name, page, theme, size in SHOTS:
             shot(name, f"{(ROOT / 'reports').as_uri()}/{page}", theme, size, "document.readyState === 'complete'")
+        (Path(scratch) / "terminal.html").write_text(terminal(), encoding="utf-8")
+        shot(
+            "terminal",
+            (Path(scratch) / "terminal.html").as_uri(),
+            "dark",
+            (760, 560),
+            "document.readyState === 'complete'",
+        )
         folder = Path(scratch) / "playground"
         write_playground(folder, [FIRST], names("accelerator"))
         with served(folder) as address:

@@ -262,7 +262,7 @@ def test_users_that_drift_apart_wait_less_and_equal_ones_are_said(file):
 
 def test_the_start_up_log_of_old_and_new_versions(file):
     new = only(file("start-up.log"))
-    assert new == StartUp("start-up.log", 54.3 * 2**30, 444_800, 14.99 * 2**30, 8192, 54.3)
+    assert new == StartUp("start-up.log", 54.3 * 2**30, 444_800, 14.99 * 2**30, 8192, 54.3, Facts(engine="vllm"))
     old = only(file("old.log", "# GPU blocks: 1381\nMaximum concurrency for 2048 tokens per request: 10.79x\n"))
     assert old.kv_tokens == pytest.approx(1381 * 16, rel=1e-3)  # blocks of 16 tokens
 

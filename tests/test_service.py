@@ -9,9 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from test_compare import VLLM
@@ -27,7 +28,7 @@ pytest.importorskip("starlette", reason="needs rooflinekit[serve]")
 pytest.importorskip("uvicorn", reason="needs rooflinekit[serve]")
 from starlette.testclient import TestClient
 
-from rooflinekit.service import web
+from rooflinekit.service import pages, web
 
 STATIC = {"model": "llama3-8b", "batch": 32, "isl": 2048}
 
@@ -189,7 +190,9 @@ def malformed(draw: random.Random, tool: str) -> tuple[str, str, bytes, dict[str
         body = json.dumps(draw.choice(NASTY)).encode()
     method = "POST" if draw.random() < 0.95 else draw.choice(["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
     path = (
-        f"/v1/{tool}" if draw.random() < 0.95 else draw.choice(["/", "/v1/", "/v1/..", "/%00", "/v1/estimate/x", "//"])
+        f"/v1/{tool}"
+        if draw.random() < 0.95
+        else draw.choice(["/v1", "/v1/", "/v1/..", "/%00", "/v1/estimate/x", "//"])
     )
     content = "application/json" if draw.random() < 0.97 else draw.choice(["", "text/html", "multipart/form-data"])
     return method, path, body, {"content-type": content}
@@ -251,29 +254,128 @@ class TestBounds:
         assert [body["answer"]["inputs"]["batch"] for body in found] == list(sizes)
 
 
-def test_the_command_serves_until_it_is_ended(tmp_path):
-    """A real server in a process of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "rooflinekit", "serve", "--port", str(port)]
+@contextmanager
+def serving(port, *options):
+    """A real server in a process of its own, once it answers."""
+    command = [sys.executable, "-m", "rooflinekit", "serve", "--port", str(port), *options]
     environment = {key: value for key, value in os.environ.items() if key != web.TOKEN}
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) as server:
         try:
-            url = f"http://127.0.0.1:{port}"
             for _ in range(600):
                 try:
-                    assert json.load(urllib.request.urlopen(f"{url}/healthz", timeout=10))["version"] == rk.__version__
+                    asked = urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60)
+                    assert json.load(asked)["version"] == rk.__version__
                     break
-                except urllib.error.URLError:
+                except OSError:
                     assert server.poll() is None, server.stderr.read()
                     time.sleep(0.1)
-            headers = {"content-type": "application/json"}
-            asked = urllib.request.Request(f"{url}/v1/estimate", json.dumps(STATIC).encode(), headers)
-            assert json.load(urllib.request.urlopen(asked, timeout=60))["answer"]["model"] == "llama-3-8b"
+            yield server
         finally:
             server.terminate()
             server.wait(30)
+
+
+def ask(port, tool, asked):
+    """The body of an answer."""
+    url, headers = f"http://127.0.0.1:{port}/v1/{tool}", {"content-type": "application/json"}
+    return json.load(
+        urllib.request.urlopen(urllib.request.Request(url, json.dumps(asked).encode(), headers), timeout=60)
+    )
+
+
+def descendants(root):
+    """Processes below one."""
+    return {int(pid) for path in Path(f"/proc/{root}/task").glob("*/children") for pid in path.read_text().split()}
+
+
+@pytest.fixture
+def port():
+    """A port that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_the_command_serves_until_it_is_ended(port):
+    with serving(port):
+        assert ask(port, "estimate", STATIC)["answer"]["model"] == "llama-3-8b"
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_a_server_that_was_killed_starts_again_and_leaves_nothing_behind(port):
+    with serving(port) as server:
+        before = [ask(port, "estimate", STATIC), ask(port, "gpus", {})]
+        helpers = descendants(server.pid)
+        assert helpers  # the process that listed the accelerators
+        server.kill()
+        server.wait(30)
+    with serving(port):
+        assert [ask(port, "estimate", STATIC), ask(port, "gpus", {})] == before
+    assert not [pid for pid in helpers if Path(f"/proc/{pid}/cmdline").exists()]
+
+
+def test_a_taken_port_is_one_line(port):
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(InputError, match=f"--port {port}: Address already"):
+        web.run("127.0.0.1", port, 1, 1.0)
+
+
+def test_small_answers_do_not_wait_for_an_acknowledgement(port, monkeypatch):
+    """Head and body are two segments: with Nagle's algorithm the second waits 40 ms for a delayed ACK of the first."""
+    found = []
+
+    def run(place, fd, **options):
+        with socket.socket(fileno=os.dup(fd)) as listening:
+            found.append(listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(web.uvicorn, "run", run)
+    web.run("127.0.0.1", port, 2, 1.0)
+    assert found[0]
+
+
+class TestPages:
+    """What a browser finds at `/`."""
+
+    @pytest.fixture
+    def site(self, tmp_path):
+        for name in ("playground/index.html", "playground/models/m.gz", "docs/index.html"):
+            path = tmp_path / "site" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"this is {name}")
+        (tmp_path / "secret.html").write_text("not for callers")
+        (tmp_path / "site" / "link.html").symlink_to(tmp_path / "secret.html")
+        return tmp_path / "site"
+
+    def test_the_site_is_served_and_nothing_beside_it(self, site, monkeypatch):
+        monkeypatch.setenv(web.SITE, str(site))
+        with TestClient(web.app(), base_url="http://localhost") as made:
+            assert made.get("/").text == made.get("/playground/").text == "this is playground/index.html"
+            assert made.get("/playground/models/m.gz").content == b"this is playground/models/m.gz"
+            assert made.get("/docs/index.html").headers["content-type"].startswith("text/html")
+            (site / "later.html").write_text("later")
+            for path in ("/link.html", "/later.html", "/../secret.html", "/%2e%2e/secret.html", "//etc/passwd",
+                         "/docs/..%2f..%2fsecret.html", "/playground", "/playground/../../secret.html"):  # fmt: skip
+                answer = made.get(path)
+                assert answer.status_code == 404 and "not for callers" not in answer.text, path
+
+    def test_a_folder_without_a_playground_is_refused(self, tmp_path):
+        with pytest.raises(InputError, match=r"holds no playground/index\.html"):
+            web.run("127.0.0.1", 0, 1, 1.0, tmp_path)
+
+    def test_without_a_site_a_page_on_one_model_is_made_once(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(pages, "SITE", tmp_path)
+        made = tmp_path.parent / f"{tmp_path.name}-made"
+        code = f"import pathlib; print('a page'); pathlib.Path({str(made)!r}).touch(exist_ok=False)"
+        monkeypatch.setattr(pages, "_COMMAND", (sys.executable, "-c", code))
+        with TestClient(web.app(), base_url="http://localhost") as client:
+            assert client.get("/").text == client.get("/").text == "a page\n"
+        monkeypatch.setattr(pages, "_COMMAND", (sys.executable, "-c", "raise SystemExit(1)"))
+        with TestClient(web.app(), base_url="http://localhost") as client:
+            refused(client.get("/"), 503, "could not be made")
+
+    @pytest.mark.slow
+    def test_the_page_on_one_model_is_a_report(self):
+        made = subprocess.run(pages._COMMAND, capture_output=True, check=True).stdout.decode()
+        assert made.startswith("<!doctype html>") and pages.MODEL in made
 
 
 def test_other_commands_do_not_load_the_service():

@@ -18,10 +18,10 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from test_compare import FILES, LOG, VLLM
+from test_compare import FILES, VLLM
 from test_docs import ROOT, TEXTS, blocks
 from test_guard import pytest_benchmark
-from test_watch import AN_HOUR, NOTHING, SPAN, exposition
+from test_watch import AN_HOUR, NOTHING, SPAN, STARTS, exposition
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
@@ -68,7 +68,7 @@ def folder(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     files: dict[str, str] = {
         **{f"{name}.json": json.dumps(VLLM | {"max_concurrency": users}) for name, users in runs.items()},
         **{f"{name}.json": json.dumps(pytest_benchmark()) for name in ("main", "now")},
-        "server.log": LOG,
+        "server.log": STARTS["vllm"][0],
         "requests.jsonl": json.dumps(SPAN),
         "day.prom": scrape_text(exposition(NOTHING), 0.0) + scrape_text(exposition(AN_HOUR), 60.0),
         "conversation.jsonl": "".join(

@@ -29,10 +29,12 @@ from rooflinekit.evidence.exposition import (
 )
 from rooflinekit.evidence.measured import read_intervals, read_measurements
 from rooflinekit.evidence.measurement import Facts, Measurement, Spread
+from rooflinekit.evidence.startup import read_startup
 from rooflinekit.evidence.watching import LEARNT, Change, Watched, Watcher, headroom, set_beside, watch
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, Traffic, open_loop
 from rooflinekit.model.types.errors import InputError, SpecError
+from rooflinekit.specs.calibration.load import load_calibration
 
 pytest.importorskip("prometheus_client")
 SAID = {"model": "llama-3-8b", "gpu": "h100-sxm", "tp": 1}
@@ -100,14 +102,76 @@ def test_two_scrapes_are_an_interval(engine: str) -> None:
 
 
 def test_llama_cpp_says_tokens_and_their_seconds() -> None:
-    said = "llamacpp:requests_processing {}\nllamacpp:prompt_tokens_total {}\nllamacpp:tokens_predicted_total {}\n" \
-           "llamacpp:tokens_predicted_seconds_total {}"  # fmt: skip
-    scrapes = [
-        read_scrape(said.format(*row), time, "url") for row, time in (((1, 0, 0, 0), 0.0), ((3, 900, 300, 6), 60.0))
-    ]
-    found = interval(*scrapes, "url")
+    names = ("requests_processing", "requests_deferred", "prompt_tokens_total", "tokens_predicted_total",
+             "tokens_predicted_seconds_total", "prompt_seconds_total")  # fmt: skip
+    said = "\n".join(f"llamacpp:{name} {{}}" for name in names)
+    rows = ((1, 0, 0, 0, 0, 0), (3, 1, 900, 300, 6, 3))
+    found = interval(*(read_scrape(said.format(*row), 60.0 * turn, "url") for turn, row in enumerate(rows)), "url")
     assert found is not None
     assert (found.run.tpot.mean, found.run.output_tok_s, found.running) == (20.0, 5.0, 2.0)
+    posed = pose(found.run, Given.of(**SAID, isl=180, osl=60))
+    assert posed.load.rate == pytest.approx(5 / 60)  # 300 tokens, 60 a request
+    # Prompts took 3 s of the minute, and half a request waited: (3/60 + 1/2) / (5/60) = 6.6 s before the first token.
+    assert posed.run.ttft.mean == pytest.approx(6600.0)
+
+
+STARTS = {  # lines as public logs have them, shortened; what they say; the cache of one accelerator
+    "vllm": (
+        """INFO [utils.py:263] non-default args: {'model': 'm', 'max_num_seqs': 64}
+(EngineCore_DP0) INFO [core.py:97] Initializing a V1 LLM engine (v0.14.1) with config: model='/hub/models--meta-llama--\
+Meta-Llama-3.1-8B', dtype=torch.bfloat16, max_seq_len=131072, tensor_parallel_size=2, pipeline_parallel_size=1, \
+quantization=fp8, enforce_eager=False, kv_cache_dtype=fp8, device_config=cuda
+GPU KV cache size: 889,600 tokens""".replace("\\\n", ""),
+        Facts("meta-llama/Meta-Llama-3.1-8B", engine="vllm@0.14.1", tp=2, max_num_seqs=64),
+        {"weights": "fp8", "activations": "fp8", "kv": "fp8"}, 889_600,
+    ),
+    "sglang": (
+        """server_args=ServerArgs(model_path='meta-llama/Llama-3.1-70B-Instruct', dtype='auto', quantization=None, \
+kv_cache_dtype='auto', max_running_requests=None, tp_size=4, pp_size=2, stream_interval=1)
+KV Cache is allocated. dtype: torch.bfloat16, #tokens: 159552, K size: 1.83 GB, V size: 1.83 GB
+max_total_num_tokens=159552, chunked_prefill_size=8192, max_running_requests=2048, context_len=131072""".replace(
+            "\\\n", ""
+        ),
+        Facts("meta-llama/Llama-3.1-70B-Instruct", engine="sglang", tp=4, max_num_seqs=2048),
+        {"kv": "bf16", "pp": 2}, 159_552,
+    ),
+    "trtllm": (
+        """[TensorRT-LLM][INFO] Engine version 0.15.0.dev2024101500 found in the config file
+[TensorRT-LLM][INFO] MPI size: 2, MPI local size: 2, rank: 0
+[TensorRT-LLM][INFO] TRTGptModel maxBatchSize: 64
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 26.91 GiB for max tokens in paged KV cache (220480).""",
+        Facts(engine="trtllm@0.15.0", tp=2, max_num_seqs=64), {}, 220_480,
+    ),
+    "llama.cpp": (
+        """0.00.006.734 I srv    load_model: loading model '/models/Meta-Llama-3-8B'
+0.00.007.100 I print_info: file type   = Q4_K - Medium
+0.00.131.823 I srv    load_model: initializing, n_slots = 4, n_ctx_slot = 512, kv_unified = 'false'""",
+        Facts("Meta-Llama-3-8B", engine="llama.cpp", max_num_seqs=4), {"weights": "q4_k_m"}, 2048,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", list(STARTS))
+def test_what_an_engine_says_when_it_starts(engine: str) -> None:
+    text, facts, deployment, tokens = STARTS[engine]
+    found = read_startup("log", text)
+    assert (found.facts, found.deployment, found.kv_tokens) == (facts, deployment, tokens)
+
+
+def test_a_start_up_log_fills_in_what_nobody_says() -> None:
+    log = read_startup("log", STARTS["vllm"][0])
+    given = Given.of(gpu="h100-sxm").with_logs([log])
+    assert (given.facts.model, given.facts.tp, given.deployment["kv"]) == (log.facts.model, 2, "fp8")
+    own = Given.of(gpu="h100-sxm", tp=1, kv="bf16", model="llama-3-8b").with_logs([log])
+    assert (own.facts.model, own.facts.tp, own.deployment["kv"]) == ("llama-3-8b", 1, "bf16")
+    other = replace(log, facts=replace(log.facts, tp=4))
+    assert Given.of().with_logs([log, other]).facts.tp is None  # they disagree
+
+
+def test_replicas_share_what_their_caches_hold_together() -> None:
+    minute = replace(served(USUAL, 8.0, 0.0, random.Random(0)), kv_tokens=5 * 1200)
+    watcher = Watcher(Given.of(**SAID, replicas=2))
+    assert watcher.see(minute).knee < Watcher(Given.of(**SAID)).see(minute).knee * 1.3  # two and a half requests each
 
 
 def test_replicas_add_up_and_a_new_start_counts_for_nothing() -> None:
@@ -254,16 +318,39 @@ def test_a_slow_down_that_ends_is_no_drift_any_more() -> None:
     assert not [each for each in watcher.answer().drifts if each.metric == "tpot"]
 
 
-def test_chance_alone_is_a_drift_less_than_once_a_week() -> None:
-    noise, weeks, alarms = random.Random(0), 24, 0
+@pytest.mark.parametrize("outliers", [0.0, 0.02])
+def test_chance_alone_is_a_drift_less_than_once_a_week(outliers: float) -> None:
+    """Normal noise, and noise of which every fiftieth value varies three times as much."""
+    noise, weeks, alarms = random.Random(0), 12, 0
     for week in range(weeks):
         change, was = Change(0.05), False
         spread = (0.01, 0.02, 0.03)[week % 3]
         for place in range(7 * 24 * 60):
-            change.see(noise.gauss(0.0, spread), place)
+            change.see(noise.gauss(0.0, spread * (3.0 if noise.random() < outliers else 1.0)), place)
             alarms += change.since is not None and not was
             was = change.since is not None
     assert alarms <= weeks
+
+
+@pytest.mark.slow
+def test_what_was_seen_updates_the_costs_of_the_engine(tmp_path: Path) -> None:
+    """A step is 1 ms longer than shipped: a later minute is predicted within 2 %, and the file knows what it saw."""
+    costs, noise = (("step", machine(USUAL).plan.engine.costs.step + 1e-3),), random.Random(4)
+    watcher = Watcher(Given.of(**SAID))
+    for turn, rate in enumerate((4.0, 8.0, 12.0)):
+        watcher.see(served(costs, rate, 60.0 * turn, noise))
+    path = tmp_path / "mine.yaml"
+    path.write_text(watcher.fit("2026-11-23").text)
+    given = Given.of(**SAID, calibration=str(path))
+    now = Watcher(given).see(served(costs, 10.0, 300.0, noise))
+    assert now.tpot.measured == pytest.approx(now.tpot.expected, rel=0.02)
+    before = watcher.seen[-1].tpot
+    assert before.measured is not None and before.measured > 1.08 * before.expected
+    posterior = load_calibration(str(path)).served
+    assert posterior is not None and 0.0 < posterior.errors["step"] < 3.9e-4  # the prior's spread is 0.387 ms
+    watcher.given = given
+    with pytest.raises(InputError, match="has seen every one"):
+        watcher.fit("2026-11-24")
 
 
 def test_preemptions_are_named() -> None:

@@ -85,7 +85,7 @@ def sustained(timing: Timing, device: Device, seconds: float = SUSTAINED) -> dic
     assert timing.again is not None
     with device.watched() as columns:
         passes, start = 0, time.perf_counter()
-        while time.perf_counter() - start < seconds:
+        while not passes or time.perf_counter() - start < seconds:
             timing.again()
             passes += 1
             if passes % 8 == 0:

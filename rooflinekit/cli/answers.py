@@ -247,7 +247,7 @@ def _write(made: Launch, folder: Path, to: Output) -> None:
 
 @command(
     Served, Written,
-    arguments={"files": Argument("Results of benchmark clients, and vLLM start-up logs.", many=True)},
+    arguments={"files": Argument("Results of benchmark clients, and start-up logs.", many=True)},
     examples=(
         "rooflinekit compare result.json --gpu h100",
         "rooflinekit compare run1.json run2.json --gpu h100 --tp 2 --format csv",

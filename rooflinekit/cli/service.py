@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rooflinekit.cli.command import command
 from rooflinekit.cli.output import Output, note
 from rooflinekit.estimation.scenario import Answering, Serving
@@ -10,12 +12,15 @@ _HOST, _PORT, _SECONDS = "127.0.0.1", 8000, 30.0
 
 
 @command(Serving, arguments={}, examples=("rooflinekit serve", "rooflinekit serve --port 9000 --workers 2"))
-def serve(*, to: Output, host: str = _HOST, port: int = _PORT, workers: int = 1, seconds: float = _SECONDS) -> None:
-    """Answer questions over HTTP: JSON in, JSON out, described at /openapi.json."""
+def serve(
+    *, to: Output, host: str = _HOST, port: int = _PORT, workers: int = 1, site: Path | None = None,
+    seconds: float = _SECONDS,
+) -> None:  # fmt: skip
+    """Answer questions over HTTP: JSON in, JSON out, described at /openapi.json; charts for a browser at /."""
     from rooflinekit.service.web import run
 
     note(f"serving on http://{host}:{port}; /openapi.json says what; ends with Ctrl-C")
-    run(host, port, workers, seconds)
+    run(host, port, workers, seconds, site)
 
 
 @command(Answering, arguments={}, examples=("rooflinekit mcp",))

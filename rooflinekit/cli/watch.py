@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -15,9 +16,11 @@ from rooflinekit.cli.output import Output, note
 from rooflinekit.estimation.scenario import Served, Watching, Written
 from rooflinekit.evidence.benchmark_runs import Given
 from rooflinekit.evidence.exposition import Interval, Scrape, interval, read_scrape, scrape_text, together
-from rooflinekit.evidence.measured import read_intervals
-from rooflinekit.evidence.watching import Watched, Watcher
+from rooflinekit.evidence.measured import read_intervals, read_start
+from rooflinekit.evidence.measurement import StartUp
+from rooflinekit.evidence.watching import LEARNT, Watched, Watcher
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.specs.writing import check_target, write_whole
 
 _LONGEST = 10.0  # seconds that a server may take to answer
 _LARGEST = 64 << 20  # bytes of an exposition
@@ -26,33 +29,34 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 @command(
     Served, Watching, Written, leave=("concurrency",),
-    arguments={"sources": Argument("Addresses of servers' metrics, or recordings and request logs.", many=True)},
+    arguments={"sources": Argument(
+        "Addresses of servers' metrics, or recordings and request logs; start-up logs beside them.", many=True
+    )},
     examples=(
         "rooflinekit watch http://localhost:8000/metrics --gpu h100 --tp 1",
+        "rooflinekit watch day.prom server.log --gpu h100 --update mine.yaml",
         "rooflinekit watch requests.jsonl --gpu h100 --tp 1 --once --format json",
     ),
 )  # fmt: skip
 def watch(
     sources: list[str], *, to: Output, once: bool = False, every: float = 60.0, record: Path | None = None,
-    listen: int | None = None, **said: Any,
+    update: Path | None = None, listen: int | None = None, **said: Any,
 ) -> int:  # fmt: skip
     """Set a running fleet beside its prediction: gaps and their causes, drifts, headroom.
 
     Several addresses are replicas that share the load.
     """
-    live = [source for source in sources if source.startswith(("http://", "https://"))]
-    if live and len(live) < len(sources):
-        raise InputError("give addresses of servers or files, not both")
-    if not live and (record or listen is not None):
-        raise InputError("--record and --listen are for running servers, and these are files")
+    live, files, logs = _told_apart(sources, running=bool(record or listen is not None))
     to.check()
+    if update is not None and str(update) != str(said.get("calibration")):
+        check_target(update, to.force)
     given = Given.of(**({"replicas": len(live)} | said if live else said))
-    watcher = Watcher(given)
+    watcher = Watcher(given, logs=logs)
     if not live:
-        for each in sorted((each for name in sources for each in read_intervals(Path(name))), key=_end):
+        for each in sorted((each for path in files for each in read_intervals(path)), key=_end):
             watcher.see(each)
         to.show(watcher.answer())
-        return 0
+        return _updated(watcher, update)
     show = _exporter(listen) if listen is not None else None
     try:
         for each in _intervals(live, every, record):
@@ -60,6 +64,8 @@ def watch(
             answer = watcher.answer()
             if show:
                 show(answer)
+            if len(watcher.seen) % LEARNT == 1:
+                _updated(watcher, update)
             if once:
                 break
             if to.out is None and to.format == "table":
@@ -71,6 +77,28 @@ def watch(
             raise
     if once or to.out is not None or to.format != "table":
         to.show(watcher.answer())
+    return _updated(watcher, update)
+
+
+def _told_apart(sources: Sequence[str], running: bool) -> tuple[list[str], list[Path], list[StartUp]]:
+    """Addresses or files, and start-up logs; `running` where only servers can be meant."""
+    live = [source for source in sources if source.startswith(("http://", "https://"))]
+    started = {Path(source): read_start(Path(source)) for source in sources if source not in live}
+    files = [path for path, log in started.items() if log is None]
+    if live and files:
+        raise InputError("give addresses of servers or files, not both")
+    if not live and not files:
+        raise InputError("start-up logs say how servers were started; give their addresses or a recording too")
+    if not live and running:
+        raise InputError("--record and --listen are for running servers, and these are files")
+    return live, files, [log for log in started.values() if log is not None]
+
+
+def _updated(watcher: Watcher, update: Path | None) -> int:
+    """Write the calibration, if it is wanted."""
+    if update is not None:
+        write_whole(update, watcher.fit(f"{datetime.now(UTC):%Y-%m-%d}").text.encode(), force=True)
+        note(f"wrote {update}; use it with --calibration {update}")
     return 0
 
 

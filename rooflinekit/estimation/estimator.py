@@ -221,6 +221,8 @@ def _lay_out(  # noqa: PLR0913, PLR0917 - what a plan is made of
 ) -> tuple[Predictor, tuple[str, ...]]:
     """The plan of a deployment, and what to say about it; made once of the same objects."""
     engine, notes = _with_served_costs(engine, deployment, gpu, calibration)
+    if gpu.power is not None and calibration is not None and calibration.power is not None:
+        gpu = replace(gpu, power=gpu.power.scaled(*calibration.power, f"{gpu.power.source}; {calibration.name}"))
     if deployment.power_cap is not None:
         gpu, note = capped(gpu, deployment.power_cap)
         notes.append(note)

@@ -413,6 +413,7 @@ class Watching(TypedDict, total=False):
     once: Annotated[bool, Option("Look at one interval, and end.", False, group="Watching")]
     every: Annotated[float, Option("Seconds between two looks.", 60.0, unit="s", least=1.0, most=86400.0, group="Watching")]
     record: Annotated[Path | None, Option("Append what the servers say to this file, to be watched or compared again.", kind="path", group="Watching")]
+    update: Annotated[Path | None, Option("Write a calibration to this file, its engine costs updated by what was seen.", kind="path", group="Watching")]
     listen: Annotated[int | None, Option("Serve measured and predicted times as metrics at this port of 127.0.0.1.", least=1, most=65535, group="Watching")]
 
 class Written(TypedDict, total=False):
@@ -494,6 +495,7 @@ class Serving(Answering, total=False):
     host: Annotated[str, Option("Address to listen on; another than this machine's own needs a token in ROOFLINEKIT_TOKEN.", "127.0.0.1")]
     port: Annotated[int, Option("Port to listen on.", 8000, most=65535)]
     workers: Annotated[int, Option("Processes that take requests.", 1, most=64)]
+    site: Annotated[Path | None, Option("Folder that `make site` wrote, for the playground at /.", usual="build/site of this checkout, else a page on one model", kind="path")]
 
 class Scored(Written, total=False):
     """What is set beside measured tables."""

@@ -147,7 +147,7 @@ def kernel_accuracy(
             for group in groups if POWER in table else ():
                 read = group.table[group.table[POWER].notna()].reset_index(drop=True)
                 if len(read):
-                    powered = _powered(replace(group, table=read), own, unanswered)
+                    powered = _powered(replace(group, table=read), given, own, unanswered)
                     scores += scored(powered, ["op", *group.named, "metric"])
     return Accuracy.of(scores, unanswered, "op")
 
@@ -176,11 +176,14 @@ def _timed(
     return _rows(group, [rows.time, *map(rows.joined, ends)], calibration=signature(chosen))
 
 
-def _powered(group: Group, own: Accelerator | None, unanswered: Counter[str]) -> pd.DataFrame:
+def _powered(
+    group: Group, asked: Calibration | str | None, own: Accelerator | None, unanswered: Counter[str]
+) -> pd.DataFrame:
     """The measured power of a group's kernels [W], predicted where it can be."""
     marks, power = {"metric": POWER, "calibration": ""}, group.table[POWER]
     try:
-        columns = power_of(group, _accelerator(group, own))
+        system, chosen = timed_with(group, asked, own)
+        columns = power_of(group, system.accelerator, chosen)
     except RooflinekitError as error:
         unanswered[str(error)] += len(power)
         return _rows(group, [power], **marks)

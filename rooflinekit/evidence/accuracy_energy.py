@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from rooflinekit.model.traffic.energy import load_power, static_energy, token_en
 from rooflinekit.model.traffic.mixing import InFlight, static_run
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
-from rooflinekit.model.types.errors import InputError, RooflinekitError
+from rooflinekit.model.types.errors import DtypeError, InputError, RooflinekitError, UnknownNameError
+from rooflinekit.model.types.model import Model
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.specs import load_model
+from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import engine_names, engine_version_of
 
@@ -100,6 +102,8 @@ def predict_run(
         tokens, lone = static_energy(predictor, Workload(max(running / waves, 1.0), isl, osl)), _ONE_TOKEN
     else:
         tokens, lone = token_energy(predictor, InFlight(max(running, 1.0), isl, osl)), 0.0
+    if predictor.plan.deployment.engine == "llama.cpp":  # it leaves no gaps: a slower step has slower kernels
+        tokens = replace(tokens, law=replace(law, idle=law.active))
     if prefills:  # a rate of prompt tokens: as many prompts
         rate = None if rate is None else rate / isl
     found = load_power(tokens, osl, rate, lone)
@@ -127,24 +131,43 @@ def _predictor(run: Mapping[str, Any], calibration: str | None) -> tuple[Predict
     engine = {"tensorrt-llm": "trtllm"}.get(engine, engine)
     engine = engine if engine in ENGINES and engine in engine_names() else "vllm"
     split = {name: int(_number(run, name) or 1) for name in ("tp", "pp", "ep", "dp")}
+    if _number(run, "tp") is None and split["dp"] == 1:
+        split["tp"] = max(int(_number(run, "n_gpus") or 1) // split["pp"], 1)
     scenario: dict[str, Any] = {**split, "microbatches": split["pp"], "engine": engine}
     stated = str(run.get("engine_version") or "")
     if engine == str(run["engine"]).lower() and re.match(r"v?\d+\.\d+(?!\d)", stated):
         scenario["engine_version"] = engine_version_of(engine, stated)
-    model = load_model(run["model"]).value
+    name, model = _model(run)
     weights, own = _format(run.get("weight_dtype")), getattr(model.formats, model.matrices[-1])
     if weights is not None and weights.unit is not own.unit:
         scenario["weights"] = weights
     if (kv := _format(run.get("kv_dtype"))) is not None and kv is not Dtype.FP16:
         scenario["kv"] = kv
-    resolved = resolve(run["model"], run["gpu"], read_deployment(scenario), calibration)
+    try:
+        resolved = resolve(name, run["gpu"], read_deployment(scenario), calibration)
+    except DtypeError:  # servers widen weights that a chip cannot multiply
+        wide = Dtype.BF16 if load_accelerator(run["gpu"]).value.supports(Dtype.BF16) else Dtype.FP16
+        resolved = resolve(name, run["gpu"], read_deployment({**scenario, "activations": wide}), calibration)
     return resolved.predictor, signature(resolved.plan.calibration)
+
+
+def _model(run: Mapping[str, Any]) -> tuple[str, Model]:
+    """The model by its own name, else by that of its checkpoint."""
+    try:
+        return run["model"], load_model(run["model"]).value
+    except UnknownNameError:
+        if not (checkpoint := str(run.get("hf_model") or "")):
+            raise
+        try:
+            return checkpoint, load_model(checkpoint).value
+        except UnknownNameError:
+            return run["model"], load_model(run["model"]).value  # the error names what the table calls it
 
 
 def _format(given: object) -> Dtype | None:
     """A number format; llama.cpp's own ones by their bits."""
     text = str(given or "").lower()
-    if not text or text == "nan":
+    if text in {"", "nan", "auto"}:
         return None
     if found := _GGUF.match(text):
         return Dtype.INT4 if int(found[1]) <= Dtype.INT4.bytes * 8 + 1 else Dtype.INT8

@@ -12,7 +12,7 @@ from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import options_of, part_of, read
 from rooflinekit.estimation.scenario import Served
 from rooflinekit.estimation.spelling import at_least
-from rooflinekit.evidence.measured import Facts, Measurement, StartUp
+from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, no_room, open_loop
 from rooflinekit.model.traffic.mixing import slots
@@ -92,9 +92,25 @@ class Given:
     @classmethod
     def of(cls, **said: Any) -> Given:
         """The same as keywords of one level; raises WorkloadError and InputError for what makes no sense."""
-        known = {name: option.default for name, option in options_of(Served).items()} | read(Served, said)
-        return cls(checked_facts(**part_of(known, _FACTS)), part_of(known, _SPLIT), known["calibration"],
+        known = read(Served, said)
+        split = part_of(known, _SPLIT)
+        known = {name: option.default for name, option in options_of(Served).items()} | known
+        return cls(checked_facts(**part_of(known, _FACTS)), split, known["calibration"],
                    known["replicas"])  # fmt: skip
+
+    def with_logs(self, entries: Sequence[Measurement | StartUp]) -> Given:
+        """The same, with what start-up logs among the entries say where the user says nothing, and logs agree."""
+        logs = [entry for entry in entries if isinstance(entry, StartUp)]
+        facts, deployment = {}, {}
+        for name in ("model", "engine", "tp", "max_num_seqs"):
+            found = {value for log in logs if (value := getattr(log.facts, name)) is not None}
+            if getattr(self.facts, name) is None and len(found) == 1:
+                facts[name] = found.pop()
+        for name in _SPLIT:
+            found = {log.deployment.get(name) for log in logs} - {None}
+            if name not in self.deployment and len(found) == 1:
+                deployment[name] = found.pop()
+        return replace(self, facts=replace(self.facts, **facts), deployment=deployment | dict(self.deployment))
 
 
 @dataclass(frozen=True)
@@ -128,11 +144,16 @@ def checked_facts(**said: Any) -> Facts:
 def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:
     """The question that a run answers; `room` is the tokens that the engine's cache held, where a log says so.
 
+    A server that counts tokens alone has their rate over their mean number as its rate, and the requests that wait for
+    their first token over that as TTFT (Little's law).
+
     Raises InputError for facts that are missing, and whatever `resolve` raises.
     """
     read, osl = run.facts, given.facts.osl or run.facts.osl
     if read.rate is None and run.tool == "llamacpp metrics" and osl and run.output_tok_s:
-        read = replace(read, rate=run.output_tok_s / osl)  # it counts tokens alone
+        read = replace(read, rate=run.output_tok_s / osl)
+    if run.ttft.mean is None and run.unbegun is not None and read.rate:
+        run = replace(run, ttft=Spread(mean=1e3 * run.unbegun / read.rate))
     facts = known_facts(run.source, read, given.facts, tuple(_OPTIONS))
     isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
     facts = replace(facts, isl=isl, osl=osl)

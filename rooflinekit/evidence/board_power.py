@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,11 +11,13 @@ from numpy.typing import NDArray
 
 from rooflinekit.evidence.kernel_fit.groups import Group
 from rooflinekit.model.power import kernel_energy
+from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.hardware import Accelerator, PowerLaw
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.time import KernelTime
-from rooflinekit.specs.power import meter_shares
+from rooflinekit.specs.power import meter_pauses
 
 READINGS = 3
 """Readings of the meter behind a row at least: fewer show the start of a run, not the power that it settles at."""
@@ -22,13 +25,14 @@ READINGS = 3
 SUSTAINED = "sustained_us"
 """Time of a call in passes without a pause, over which a row of `rooflinekit validate` has its power."""
 
-_METER = {"attention_decode": 0.1, "attention_prefill": 0.05, "gemm": 0.2, "moe": 0.15}
-"""Seconds after which a board's meter shows two thirds of the step from idle, fitted to windows of 0.02 to 1 s: where
-the benchmark makes its inputs on the accelerator just before, the meter starts higher."""
-_USUAL = 0.1
 _ABOVE = 1.02  # readings overshoot the limit by 1.5 % at most
-_LAUNCHES = {"gemm": 6, "moe": 5}  # in one replay of the benchmark behind the tables
-_REPLAYS, _WINDOW, _SHORT, _BRIEF = 3000, 1.0, 0.3, 1e-4
+_EVERY, _BLIND, _RISE = 0.1, 0.2, 0.25
+"""A benchmark reads its board's meter every 0.1 s. That shows nothing of a change for 0.2 s and all of it 0.25 s later,
+as fitted to windows of 0.02 to 1 s on H200, B200 and GB200."""
+_LAUNCHES = {"gemm": 6.0, "moe": 1.5}  # in one replay; of experts by the number of readings
+_ALONE = (Dtype.FP8_BLOCK, Dtype.NVFP4)  # products in these formats are launched one by one
+_REPLAYS, _LEAST, _WINDOW = 3000, 6, 1.0
+_ENOUGH, _FOLDS, _READING, _TRANSFER, _STEPS, _STEP = 8, 4, 0.1, 0.25, 8, 1e-3
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class PoweredRows:
     """Rows of one operation and format: kernels in their measured time [s], and the shape group of each."""
 
     operation: str
-    bench: str  #: whose meter readings are alike: the operation of vLLM's, else engine, operation and format
+    bench: str  #: whose pauses between kernels are alike: operation and format, behind the engine's name if not vLLM
     table: pd.DataFrame
     kernel: KernelTime
     time: Array
@@ -49,45 +53,119 @@ def powered(group: Group) -> PoweredRows:
     time = rows.time
     timed = KernelTime(time, time, time, time, rows.kernels[0], 0.0, 0.0, 0.0, 0.0)
     engine, operation = group.engine, group.operation
-    bench = operation if engine == "vllm" else f"{engine}/{operation}/{timed.kernel.dtype.value}"
+    bench = f"{operation}/{timed.kernel.dtype.value}"
+    bench = bench if engine == "vllm" else f"{engine}/{bench}"
     return PoweredRows(operation, bench, group.table, timed, time, rows.group)
 
 
-def power_of(group: Group, accelerator: Accelerator) -> tuple[Array, Array, Array, Array]:
-    """Measured power of the rows with enough readings, the prediction, and both ends of its interval [W].
+def readable(group: Group) -> PoweredRows | None:
+    """The rows with enough readings, or with a pass of their own; None without any.
 
-    The prediction is what the meter would show of the kernel in its measured time. Rows of `rooflinekit validate` have
-    the board's energy over a pass of two seconds (`sustained_us`) on inputs that no cache holds, and no meter's lag.
+    Rows of `rooflinekit validate` have the board's energy over a pass of two seconds (`sustained_us`).
+    """
+    table, steady = group.table, SUSTAINED in group.table
+    enough = table["samples_min"].to_numpy() >= READINGS if "samples_min" in table else np.ones(len(table), bool)
+    table = table[enough & (table[SUSTAINED].notna().to_numpy() if steady else True)].reset_index(drop=True)
+    if not len(table):
+        return None
+    return powered(replace(group, table=table.assign(latency_us=table[SUSTAINED]) if steady else table))
+
+
+def shown_power(rows: PoweredRows, accelerator: Accelerator, law: PowerLaw) -> Array:
+    """What the meter would show of the kernels in their measured time [W].
+
+    In a pass of two seconds it has no lag, and no cache holds the inputs.
+    """
+    steady = SUSTAINED in rows.table
+    energy = np.broadcast_to(kernel_energy(rows.kernel, accelerator, law, warm=not steady).total, rows.time.shape)
+    if steady:
+        return np.asarray(energy / rows.time)
+    pause = meter_pauses(accelerator.name).get(rows.bench, (0.0, 0.0))
+    return as_read(energy / rows.time, law.idle, rows, pause)
+
+
+def power_of(
+    group: Group, accelerator: Accelerator, calibration: Calibration | None = None
+) -> tuple[Array, Array, Array, Array]:
+    """Measured power of the rows with enough readings, the prediction, and both ends of its interval [W].
 
     Raises InputError where the accelerator has no rated power.
     """
     law = accelerator.power
     if law is None:
         raise InputError(f"{accelerator.name} has no rated power (power.tdp) in its file")
-    table, steady = group.table, SUSTAINED in group.table
-    enough = table["samples_min"].to_numpy() >= READINGS if "samples_min" in table else np.ones(len(table), bool)
-    table = table[enough & (table[SUSTAINED].notna().to_numpy() if steady else True)].reset_index(drop=True)
-    if not len(table):
+    if calibration is not None and calibration.power is not None:
+        law = law.scaled(*calibration.power, calibration.name)
+    rows = readable(group)
+    if rows is None:
         return (np.zeros(0),) * 4
-    rows = powered(replace(group, table=table.assign(latency_us=table[SUSTAINED]) if steady else table))
-    energy = np.broadcast_to(kernel_energy(rows.kernel, accelerator, law, warm=not steady).total, rows.time.shape)
-    shown = energy / rows.time
-    if not steady:
-        shares = meter_shares(accelerator.name)
-        share = shares.get(rows.bench, shares.get(rows.operation, 1.0))
-        shown = as_read(shown, law.idle, rows.operation, rows.time, share)
+    shown = shown_power(rows, accelerator, law)
     width = np.array(law.widths)[np.searchsorted(law.edges, rows.time)]
     ends = np.maximum(shown / width, law.idle), np.minimum(shown * width, _ABOVE * law.limit)
     return rows.table["power_w"].to_numpy(float), shown, *ends
 
 
-def as_read(power: Array, idle: float, operation: str, time: Array, share: float = 1.0) -> Array:
-    """What the meter shows of a kernel that is replayed for a second, or 3,000 times: it starts near idle.
+@dataclass(frozen=True)
+class CarriedPower:
+    """An accelerator's law carried to measured kernels: factors, and median errors on shape groups left out."""
 
-    idle + share·(P − idle)·(1 − e^(−window/τ)), with the windows of aiconfigurator's collector (0.3 s for kernels under
-    100 us); the share is below 1 where the benchmark pauses between its kernels.
+    running: float
+    work: float
+    rows: int
+    law: float  #: of the law as it was
+    error: float  #: of the law with factors fitted to the other groups
+
+
+def carry_power(groups: Sequence[Group], accelerator: Accelerator) -> CarriedPower | None:
+    """Factors of running power and of work that fit measured kernels, shrunk to 1; None for too few to leave some out.
+
+    Before measuring, factors deviate by a quarter, as a law carried to another chip; a reading errs by a tenth.
     """
-    replay = time * _LAUNCHES.get(operation, 1)
-    window = np.minimum(np.maximum(np.where(time < _BRIEF, _SHORT, _WINDOW), replay), _REPLAYS * replay)
-    risen = 1.0 - np.exp(-window / _METER.get(operation, _USUAL))
-    return idle + share * risen * (power - idle)
+    law, parts = accelerator.power, [rows for group in groups if (rows := readable(group)) is not None]
+    if law is None or not parts:
+        return None
+    measured = np.concatenate([rows.table["power_w"].to_numpy(float) for rows in parts])
+    names = np.concatenate([[f"{rows.bench} {each}" for each in rows.group] for rows in parts])
+    fold = np.unique(names, return_inverse=True)[1] % _FOLDS
+    if len(measured) < _ENOUGH or len(set(fold)) < _FOLDS:
+        return None
+    known = law
+
+    def errors(logs: Array) -> Array:
+        running, work = np.exp(logs)
+        scaled = known.scaled(float(running), float(work), known.source)
+        shown = np.concatenate([shown_power(rows, accelerator, scaled) for rows in parts])
+        return np.asarray(np.log(shown / measured))
+
+    def fitted(chosen: NDArray[np.bool_]) -> Array:
+        logs = np.zeros(2)
+        for _ in range(_STEPS):  # Gauss and Newton; far readings count by their error, not by its square
+            now = errors(logs)[chosen] / _READING
+            slope = np.stack([(errors(logs + step)[chosen] / _READING - now) / _STEP for step in _STEP * np.eye(2)], 1)
+            weight = 1.0 / np.sqrt(1.0 + now**2)
+            inner = slope.T @ (weight[:, None] * slope) + np.eye(2) / _TRANSFER**2
+            logs = np.clip(logs - np.linalg.solve(inner, slope.T @ (weight * now) + logs / _TRANSFER**2), -1.5, 1.5)
+        return logs
+
+    left_out = [errors(fitted(fold != one))[fold == one] for one in range(_FOLDS)]
+    found = np.exp(fitted(np.ones(len(measured), bool)))
+    medians = (float(np.median(np.abs(np.expm1(each)))) for each in (errors(np.zeros(2)), np.concatenate(left_out)))
+    return CarriedPower(float(found[0]), float(found[1]), len(measured), *medians)
+
+
+def as_read(power: Array, idle: float, rows: PoweredRows, pause: tuple[float, float]) -> Array:
+    """What the meter shows of kernels that are replayed for a second, or 3,000 times: the mean of its readings.
+
+    idle + (S + (1 − S)·w/(w + pause))·(P − idle): S is the mean share that readings in a window w show of what runs; at
+    first they show the time before, when a kernel like this one ran for w after a pause [s, s/B] to make its inputs.
+    """
+    kernel = rows.kernel.kernel
+    launches = 1.0 if kernel.dtype in _ALONE else _LAUNCHES.get(rows.operation, 1.0)
+    replay = rows.time * launches
+    window = np.maximum(np.minimum(_WINDOW, _REPLAYS * replay), _LEAST * rows.time)
+    last = np.floor(np.minimum(window, 2.0 * _WINDOW) / _EVERY + 1e-9)
+    reading = np.arange(int(last.max()) + 1)
+    seen = np.where(reading <= last[:, None], np.clip((reading * _EVERY - _BLIND) / _RISE, 0.0, 1.0), 0.0)
+    share = seen.sum(axis=1) / (last + 1.0)
+    waits = pause[0] + pause[1] * np.asarray(kernel.bytes)
+    return np.asarray(idle + (share + (1.0 - share) * window / (window + waits)) * (power - idle))

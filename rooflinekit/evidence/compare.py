@@ -149,7 +149,8 @@ def compare(
 ) -> Comparison:
     """Read files, predict each run of them, and set both side by side.
 
-    A start-up log among the files caps the running batch of the others by the tokens that the engine's cache held.
+    A start-up log among the files says how the engine of the others was started, where `given` does not, and caps their
+    running batch by the tokens that its cache held.
 
     Args:
         files: one or more results of benchmark clients, and start-up logs.
@@ -189,7 +190,7 @@ def compare_runs(
     progress: Callable[[str], None] | None = None,
 ) -> Comparison:
     """The same for runs that have been read; `failures` holds what has gone wrong so far."""
-    room, runs = room_of(entries), []
+    room, runs, given = room_of(entries), [], given.with_logs(entries)
     for entry in entries:
         if progress is not None:
             progress(entry.source)
@@ -247,4 +248,4 @@ def _memory(log: StartUp, given: Given) -> Run:
         found.append(Metric("kv_bytes_per_token_per_gpu", "log", log.kv_bytes / log.kv_tokens, a_token))
     notes = (f"the cache holds {log.kv_tokens:,} tokens",) if log.kv_tokens else ()
     named = replace(facts, model=resolved.plan.model.name, gpu=resolved.plan.system.accelerator.name)
-    return Run(log.source, "vllm start-up log", named, tuple(found), None, (*notes, *resolved.warnings))
+    return Run(log.source, f"{facts.engine} start-up log", named, tuple(found), None, (*notes, *resolved.warnings))

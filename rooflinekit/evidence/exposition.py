@@ -159,6 +159,7 @@ def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
         source, f"{after.engine} metrics", facts,
         Spread(mean=milliseconds["ttft"]), Spread(mean=milliseconds["gap"]), e2e=Spread(mean=milliseconds["e2e"]),
         output_tok_s=grown.get("output_tokens", 0.0) / seconds or None, request_s=ended / seconds or None,
+        unbegun=grown["prompt_seconds"] / seconds + gauges.get("waiting", 0.0) if "prompt_seconds" in grown else None,
     )  # fmt: skip
     preemptions = grown.get("preemptions")
     return Interval(before.time, after.time, run, **gauges, preemptions=preemptions, kv_tokens=after.kv_tokens)

@@ -23,8 +23,8 @@ from rooflinekit.evidence.exposition import (
     read_request_log,
 )
 from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread, StartUp
+from rooflinekit.evidence.startup import is_startup, read_startup
 from rooflinekit.model.types.errors import SpecError
-from rooflinekit.model.types.units import GB, GIB
 from rooflinekit.specs.files import json_lines, read_text
 
 __all__ = ["Facts", "Measurement", "Spread", "StartUp", "from_json", "is_benchmark", "read_measurements"]
@@ -35,7 +35,7 @@ TOOLS = (
     "GuideLLM (JSON)",
     "AIPerf or GenAI-Perf (JSON, CSV)",
     "mlperf_log_summary.txt",
-    "vLLM start-up log",
+    "start-up log of vLLM, SGLang, TensorRT-LLM or llama.cpp",
     "a recording of `rooflinekit watch`",
     "requests with OpenTelemetry's gen_ai attributes (JSON lines)",
 )
@@ -57,7 +57,7 @@ def read_measurements(path: Path) -> list[Measurement | StartUp]:
         found.append(_aiperf_csv(source, text))
     elif _is_mlperf(text):
         found.append(_mlperf(source, text))
-    elif _is_startup(text):
+    elif is_startup(text):
         found.append(read_startup(source, text))
     if not found:
         raise SpecError(f"{path}: nothing that is known wrote this; known: {', '.join(TOOLS)}")
@@ -73,6 +73,13 @@ def read_intervals(path: Path) -> list[Interval]:
     if not found:
         raise SpecError(f"{path}: is neither a recording of `rooflinekit watch` nor a log of requests in JSON lines")
     return found
+
+
+def read_start(path: Path) -> StartUp | None:
+    """The start-up log in a file; None for any other. Raises SpecError for a file that cannot be read."""
+    text = read_text(path)
+    other = text.lstrip()[:1] in ("{", "[") or is_recording(text) or not is_startup(text)
+    return None if other else read_startup(path.name, text)
 
 
 def _intervals(path: Path, source: str, text: str) -> list[Interval]:
@@ -94,7 +101,7 @@ def is_benchmark(path: Path) -> bool:
         return named
     if text.lstrip()[:1] in ("{", "["):
         return not _HARNESS.match(text)
-    return is_recording(text) or _is_aiperf_csv(text) or _is_mlperf(text) or _is_startup(text) or named
+    return is_recording(text) or _is_aiperf_csv(text) or _is_mlperf(text) or is_startup(text) or named
 
 
 def _objects(path: Path, source: str, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -348,7 +355,7 @@ def _aiperf(source: str, tool: str, data: Mapping[str, Any]) -> Measurement:
     )
 
 
-# Text logs: MLPerf's LoadGen summary, and what vLLM says of its memory when it starts
+# MLPerf's LoadGen summary
 
 _PAIR = re.compile(r"^[ \t]*([^:\n]+?)[ \t]*:[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 _SHARES = {"mean": "mean", "p50": "50.00 percentile", "p90": "90.00 percentile", "p99": "99.00 percentile",
@@ -393,37 +400,3 @@ def _mlperf(source: str, text: str) -> Measurement:
         request_s=samples,
         notes=("LoadGen calls the run INVALID",) if fields.text("result is") == "INVALID" else (),
     )
-
-
-_SIZES = {"GiB": GIB, "GB": GB}
-_KV_BYTES = re.compile(r"Available KV cache memory: (-?[\d.]+) (GiB|GB)")
-_KV_TOKENS = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
-_BLOCKS = re.compile(r"# GPU blocks: (\d+)")
-_WEIGHTS = re.compile(r"(?:Loading model weights took|Model loading took) ([\d.]+) (GiB|GB)")
-_CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
-
-
-def _is_startup(text: str) -> bool:
-    return any(pattern.search(text) for pattern in (_KV_BYTES, _KV_TOKENS, _BLOCKS, _CONCURRENCY))
-
-
-def read_startup(source: str, text: str) -> StartUp:
-    """Read the last of each line: an engine that restarts says them again.
-
-    Versions before 0.7.3 give blocks and the longest request instead of tokens: tokens = concurrency · longest.
-
-    >>> log = "GPU KV cache size: 178,880 tokens, Maximum concurrency for 40,960 tokens per request: 4.37x"
-    >>> read_startup("log", log).kv_tokens
-    178880
-
-    Raises SpecError if the cache has no room.
-    """
-    kv, weights, tokens, most = (
-        (pattern.findall(text) or [None])[-1] for pattern in (_KV_BYTES, _WEIGHTS, _KV_TOKENS, _CONCURRENCY)
-    )
-    size, loaded = (float(found[0]) * _SIZES[found[1]] if found else None for found in (kv, weights))
-    longest, times = (int(most[0].replace(",", "")), float(most[1])) if most else (None, None)
-    room = int(tokens.replace(",", "")) if tokens else round(times * longest) if times and longest else None
-    if (size is not None and size <= 0) or room == 0:
-        raise SpecError(f"{source}: the engine found no room for its cache")
-    return StartUp(source, size, room, loaded, longest, times)

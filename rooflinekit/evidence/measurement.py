@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
@@ -59,7 +59,8 @@ class Measurement:
 
     ttft: request sent to first token. tpot: mean over tokens 2..n of a request. itl: single gaps between tokens. e2e:
     request sent to last token. output_tok_s: all output tokens over the duration. request_s: requests completed a
-    second. notes: what the mapping had to assume.
+    second. unbegun: requests that wait for their first token, on average, where the time itself is not counted. notes:
+    what the mapping had to assume.
     """
 
     source: str
@@ -71,15 +72,16 @@ class Measurement:
     e2e: Spread = Spread()
     output_tok_s: float | None = None
     request_s: float | None = None
+    unbegun: float | None = None
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class StartUp:
-    """Memory of one accelerator as the engine found it; None where the log does not say.
+    """What an engine says when it starts, of memory that of one accelerator; None where the log does not say.
 
     kv_bytes: room for the cache [B]; kv_tokens: tokens that fit in it; weight_bytes [B]; max_len: longest request
-    [tokens] and how many of that length fit.
+    [tokens] and how many of that length fit. facts, deployment: how it was started.
     """
 
     source: str
@@ -88,6 +90,8 @@ class StartUp:
     weight_bytes: float | None = None
     max_len: int | None = None
     concurrency: float | None = None
+    facts: Facts = Facts()
+    deployment: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Fields:

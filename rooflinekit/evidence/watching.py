@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,8 +11,11 @@ from statistics import fmean, median
 from typing import Any
 
 from rooflinekit.estimation.results import about
-from rooflinekit.evidence.benchmark_runs import Given, Posed, pose
+from rooflinekit.evidence.benchmark_runs import Given, Posed, pose, room_of
+from rooflinekit.evidence.engine_fit.cases import posed_benchmarks
+from rooflinekit.evidence.engine_fit.fit import EngineFit, fit_benchmarks
 from rooflinekit.evidence.exposition import Interval
+from rooflinekit.evidence.measurement import Measurement, StartUp
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import closed_loop, open_loop
 from rooflinekit.model.types.answer import Tabled
@@ -24,9 +28,12 @@ SMALLEST = {"tpot": 0.05, "ttft": 0.2}
 """The smallest lasting change that must be found, as a share of the time."""
 LEARNT = 60
 """Intervals that say what is usual here before anything counts as a drift."""
+DISTINCT = 12
+"""Intervals from which the engine's costs are updated at most."""
 _A_DAY = 24 * 60  # intervals of a minute
 _A_WEEK = 7 * _A_DAY  # between two false alarms
 _CERTAIN = 1.645  # standard errors within which an estimate is 19 times out of 20, on the side that matters
+_ALONE = 0.34  # of the limit: what one interval may add to a sum
 _LEAST_SPREAD = 0.003  # of the logarithm of a mean time: less is chance
 _MAD = 1.4826  # standard deviations in a median absolute deviation of a normal variable
 _TREND = 4.0  # standard errors beyond which a slope is one
@@ -144,9 +151,12 @@ class Watched(Tabled):
 class Watcher:
     """Sets one interval after another beside its prediction."""
 
-    def __init__(self, given: Given, learnt: int = LEARNT) -> None:
-        self.given, self.learnt = given, learnt
+    def __init__(self, given: Given, learnt: int = LEARNT, logs: Sequence[StartUp] = ()) -> None:
+        """Args: given, what the servers do not say; learnt, intervals that say what is usual; logs, of their start."""
+        self.given, self.learnt = given.with_logs(logs), learnt
         self.seen: list[Beside] = []
+        self._room = room_of(logs)
+        self._intervals: list[Interval] = []
         self._changes = {name: Change(smallest, learnt) for name, smallest in SMALLEST.items()}
         self._found: dict[str, float] = {}
         self._posed: Posed | None = None
@@ -156,10 +166,11 @@ class Watcher:
 
         Raises InputError for what its deployment lacks, DoesNotFitError where not one request would fit.
         """
-        posed = pose(interval.run, self.given, interval.kv_tokens)
+        posed = pose(interval.run, self.given, self._room_of(interval))
         beside = set_beside(interval, posed, self.given.replicas)
         self._posed = posed
         self.seen.append(beside)
+        self._intervals.append(interval)
         for name, strain in beside.strain.items():
             if strain is not None:
                 self._changes[name].see(strain, len(self.seen) - 1)
@@ -180,6 +191,31 @@ class Watcher:
             tuple(self._drift(name) for name, change in self._changes.items() if change.since is not None),
             headroom(self.seen), self._moved(), tuple(resolved.warnings), about(resolved.plan)["calibration"],
         )  # fmt: skip
+
+    def _room_of(self, interval: Interval) -> int | None:
+        """Tokens that the cache of one replica holds."""
+        return interval.kv_tokens // self.given.replicas if interval.kv_tokens else self._room
+
+    def fit(self, date: str) -> EngineFit:
+        """The engine's costs after these intervals, with those in use as prior: what `calibrate` does with a recording.
+
+        Since the last lasting change of TPOT, if one lasts; at most `DISTINCT` of them, spread evenly over the requests
+        under way, since neighbouring minutes repeat each other. date: of the fit, for its file.
+
+        Raises what `fit_engine` does.
+        """
+        since = self._changes["tpot"].since or 0
+        places = sorted(range(since, len(self.seen)), key=lambda place: self.seen[place].in_flight)
+        step = max(len(places) / DISTINCT, 1.0)
+        chosen = [self._intervals[places[int(turn * step)]] for turn in range(min(len(places), DISTINCT))]
+        if not chosen:
+            raise InputError("no request came to its first token while the servers were watched")
+        runs = sorted((each.run for each in chosen), key=lambda run: run.source)
+        digest = hashlib.sha256(repr(runs).encode()).hexdigest()[:16]
+        entries: list[Measurement | StartUp] = [*runs, StartUp("cache", kv_tokens=self._room_of(chosen[-1]))]
+        name = runs[0].source.partition(" at ")[0]
+        benchmarks = posed_benchmarks({digest: name}, {digest: entries}, self.given, [], {})
+        return fit_benchmarks(benchmarks, self.given, date)
 
     def _drift(self, name: str) -> Drift:
         change = self._changes[name]
@@ -227,7 +263,7 @@ def set_beside(interval: Interval, posed: Posed, replicas: int) -> Beside:
 
     Those are Little's law where end-to-end times are counted, else the gauges, else what the open loop has.
     """
-    run, traffic, predictor = interval.run, posed.load.traffic, posed.resolved.predictor
+    run, traffic, predictor = posed.run, posed.load.traffic, posed.resolved.predictor
     if not (rate := float(posed.load.rate or 0.0)):
         raise InputError(f"{run.source} does not say how many requests came; add --rate")
     isl, osl = float(traffic.isl), float(traffic.osl)
@@ -269,10 +305,12 @@ def _told_apart(predictor: Predictor, running: float, isl: float, osl: float) ->
 class Change:
     """Finds a lasting change of a mean by two cumulative sums (Page 1954), after learning what is usual.
 
-    S ← max(S + (x − usual)/σ − k, 0) upwards and likewise downwards, k = half the smallest change; S above h is a
-    change since S was last 0. h is where chance alone passes it once a week: the mean run of one sum is
-    (exp(2kb) − 2kb − 1)/(2k²) with b = h + 1.166 (Siegmund 1985, 2.5), independent normal intervals assumed. What is
-    usual is learnt over `most` values as long as nothing changes; its own errors widen σ and lessen k.
+    S ← max(S + min((x − usual)/σ − k, h/3), 0) upwards and likewise downwards, k = half the smallest change; S above h
+    is a change since S was last 0. The minimum makes three intervals the least, because minutes of real requests have
+    outliers. h is where normal noise would pass twice a week without it: the mean run of one sum is
+    (exp(2kb) − 2kb − 1)/(2k²) with b = h + 1.166 (Siegmund 1985, 2.5). With it, measured minutes pass less than once a
+    week (benchmarks/watch_errors.py). What is usual is learnt over `most` values as long as nothing changes; its own
+    errors widen σ and lessen k.
 
     >>> change = Change(0.05)
     >>> for place in range(70):
@@ -305,7 +343,7 @@ class Change:
         for side, sign in enumerate((1.0, -1.0)):
             if self._sums[side] == 0.0:
                 self._starts[side] = place
-            grown = max(self._sums[side] + sign * away - self._k, 0.0)
+            grown = max(self._sums[side] + min(sign * away - self._k, _ALONE * self._h), 0.0)
             self._sums[side] = min(grown, 2.0 * self._h)  # so that a change that ends is seen to end
         side = max((0, 1), key=self._sums.__getitem__)
         self._lately = [*self._lately[-_A_DAY:], value]
@@ -322,7 +360,7 @@ class Change:
         error = _CERTAIN / math.sqrt(len(self._kept))
         self._spread = max(_MAD * median(steps) / math.sqrt(2.0) * (1.0 + 1.5 * error), _LEAST_SPREAD)
         self._k = max(self.smallest / self._spread / 2.0 - 1.25 * error, 0.1)  # errors of the two medians
-        self._h = max(limit(self._k, 2.0 * self.between), self._k)  # one interval alone is no lasting change
+        self._h = max(limit(self._k, self.between / 2.0), self._k)
 
 
 def limit(k: float, run: float) -> float:

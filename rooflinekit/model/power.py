@@ -15,7 +15,7 @@ from rooflinekit.model.graph.symbol import Symbol, formula, named
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator, PowerLaw
-from rooflinekit.model.types.kernel import MATRIX_ROWS, ExpertsShape, GemmShape, Kernel
+from rooflinekit.model.types.kernel import MATRIX_ROWS, ExpertsShape, Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum, minimum
 from rooflinekit.model.types.time import KernelTime
 
@@ -136,10 +136,8 @@ def kernel_energy(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, wa
 
 
 def _tile(kernel: Kernel) -> Numeric:
-    """Rows of a tile over those that count: a matrix product with few rows computes a whole tile."""
+    """Rows of a tile over those that count: experts with few tokens compute whole tiles; products stream weights."""
     shape = kernel.shape
-    if isinstance(shape, GemmShape):
-        return maximum(MATRIX_ROWS / maximum(shape.m, 1.0), 1.0)
     if isinstance(shape, ExpertsShape):
         return maximum(MATRIX_ROWS * shape.touched / maximum(shape.routed, 1.0), 1.0)
     return 1.0

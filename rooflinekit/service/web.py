@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import hmac
 import json
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.errors import InputError, MissingExtraError
@@ -26,14 +29,19 @@ try:
     from starlette.responses import Response
     from starlette.routing import Route
     from starlette.types import ASGIApp
+
+    from rooflinekit.service.pages import MODEL, Pages
 except ImportError:
     raise MissingExtraError("serving over HTTP", "serve") from None
 
-TOKEN, SECONDS = "ROOFLINEKIT_TOKEN", "ROOFLINEKIT_SERVE_SECONDS"
-"""Variables of the environment: what callers have to show, and how long an answer may take."""
+TOKEN, SECONDS, SITE = "ROOFLINEKIT_TOKEN", "ROOFLINEKIT_SERVE_SECONDS", "ROOFLINEKIT_SERVE_SITE"
+"""Variables of the environment: what callers have to show, how long an answer may take, and the folder of the site."""
 LOCAL = ("localhost", "127.0.0.1", "::1")
+_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _LARGEST = 256 * 1024  # bytes of a question
 _REMEMBERED = 4096  # questions whose answers are kept
+_KEPT_ALIVE = 75  # seconds that a connection may be idle, which is longer than clients and proxies reuse one
+_RARELY = (20_000, 20, 20)  # allocations and rounds between collections: a full one takes tens of milliseconds
 _STATUS: dict[type, int] = {BusyError: 429, TimeUpError: 408}
 
 
@@ -42,7 +50,8 @@ def app(local: bool = True) -> ASGIApp:
 
     The token is read from the environment; without one, nobody is asked for it.
     """
-    token = os.environ.get(TOKEN, "")
+    token, site = os.environ.get(TOKEN, ""), os.environ.get(SITE)
+    pages = Pages(Path(site) if site else None)
     workers = Workers(max(os.cpu_count() or 1, 1), float(os.environ.get(SECONDS, "30")))
     paths = {f"/v1/{name}": partial(_answered, tool=tool, workers=workers, token=token) for name, tool in TOOLS.items()}
     routes = [Route(path, handler, methods=["POST"]) for path, handler in paths.items()]
@@ -54,12 +63,37 @@ def app(local: bool = True) -> ASGIApp:
     async def health(request: Request) -> Response:
         return _json({"version": __version__})
 
+    async def found(request: Request) -> Response:
+        path = request.path_params["path"]
+        if request.method not in ("GET", "HEAD") or request.url.path in paths:
+            raise HTTPException(405 if request.url.path in paths else 404)
+        if not path and pages.files:
+            return Response(status_code=307, headers={"location": "/playground/"})
+        try:
+            page = await pages.page(path)
+        except InputError as error:
+            return _error(503, str(error))
+        if page is None:
+            raise HTTPException(404)
+        return Response(page[0], media_type=page[1], headers={"x-content-type-options": "nosniff"})
+
     @asynccontextmanager
     async def served(made: Starlette) -> AsyncIterator[None]:
+        _quick("estimate", json.dumps({"model": MODEL}))  # so that the first caller does not wait for what is read once
+        usual = gc.get_threshold()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_RARELY)
         yield
+        gc.set_threshold(*usual)
+        gc.unfreeze()
         workers.close()
 
-    routes += [Route("/openapi.json", schema), Route("/healthz", health)]
+    routes += [
+        Route("/openapi.json", schema),
+        Route("/healthz", health),
+        Route("/{path:path}", found, methods=_METHODS),
+    ]
     refused: Callable[[Request, Exception], Awaitable[Response]] = _refused
     made = Starlette(routes=routes, exception_handlers={HTTPException: refused}, lifespan=served)
     return TrustedHostMiddleware(made, [*LOCAL, "[::1]"], www_redirect=False) if local else made
@@ -131,15 +165,27 @@ def openapi() -> dict[str, Any]:
     return {"openapi": "3.1.0", "info": about, "paths": paths, "components": parts, "security": [{}, {"token": []}]}
 
 
-def run(host: str, port: int, workers: int, seconds: float) -> None:
-    """Serve until a signal comes. Raises InputError where another host than this one is bound without a token."""
+def run(host: str, port: int, workers: int, seconds: float, site: Path | None = None) -> None:
+    """Serve until a signal comes; site: the folder that `make site` wrote.
+
+    Raises InputError where another host than this one is bound without a token, and for a folder without a playground.
+    """
     local = host in LOCAL
     if not local and not os.environ.get(TOKEN):
         raise InputError(f"--host {host} lets others in; set {TOKEN} in the environment, or bind localhost")
     os.environ[SECONDS] = f"{seconds:g}"
+    if site is not None:
+        Pages(site)  # says what is wrong before anything is served
+        os.environ[SITE] = str(site.resolve())
     place = f"rooflinekit.service.web:{'app' if local else 'open_app'}"
-    uvicorn.run(place, factory=True, host=host, port=port, workers=workers, log_level="warning", access_log=False,
-                server_header=False)  # fmt: skip
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise InputError(f"--host {host} --port {port}: {error.strerror or error}") from None
+    with listening:
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else answers wait 40 ms for a delayed ACK
+        uvicorn.run(place, factory=True, fd=listening.fileno(), workers=workers, log_level="warning", access_log=False,
+                    server_header=False, timeout_keep_alive=_KEPT_ALIVE)  # fmt: skip
 
 
 def open_app() -> ASGIApp:

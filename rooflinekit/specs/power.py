@@ -51,10 +51,10 @@ def power_law(accelerator: Accelerator, memory: str, own: str | None) -> PowerLa
     )  # fmt: skip
 
 
-def meter_shares(name: str) -> Mapping[str, float]:
-    """By operation, the share of the step from idle that the meter showed in the tables that a law was fitted to."""
-    shares: Mapping[str, float] = _file()["chips"].get(name, {}).get("shown", {})
-    return shares
+def meter_pauses(name: str) -> Mapping[str, tuple[float, float]]:
+    """By benchmark, what its board waits before a kernel is timed [s], and what it waits more for a byte [s/B]."""
+    pauses: Mapping[str, tuple[float, float]] = _file()["chips"].get(name, {}).get("pause", {})
+    return {bench: (least, each * 1e-9) for bench, (least, each) in pauses.items()}
 
 
 def _file() -> dict[str, Any]:

@@ -63,7 +63,9 @@ class TestContent:
 
     def test_a_simulation_is_in_it(self, tmp_path: Path) -> None:
         outcome = rk.simulate("llama-3-8b", rate=8.0, requests=80, isl="256", osl="32")
-        data = data_of(page_of(tmp_path, "llama-3-8b", rate=8.0, isl=256, osl=32, simulation=outcome, **FEW))
+        page = page_of(tmp_path, "llama-3-8b", rate=8.0, isl=256, osl=32, simulation=outcome, **FEW)
+        assert page.index('id="sentence"') < page.index('id="sim-spread"')  # the answer first
+        data = data_of(page)
         titles = {title: spread for title, spread, _ in data["simulation"]["spreads"]}
         assert titles["first token (TTFT)"]["p99"] == outcome.ttft_ms.p99
         line = data["simulation"]["line"]

@@ -39,7 +39,12 @@ def mixer_weights(mixer, D):  # noqa: PLR0912, PLR0915 - one case for each kind 
             return q + k + v + o + gates + bias + mixer.q_norm + mixer.k_norm + mixer.sinks * H + index
         case CrossAttention():
             Q, K = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
-            return 2 * D * (Q + K) + mixer.qkv_bias * (Q + K * (2 - mixer.unbiased_keys)) + mixer.o_bias * D
+            return (
+                2 * D * (Q + K)
+                + mixer.qkv_bias * (Q + K * (2 - mixer.unbiased_keys))
+                + mixer.o_bias * D
+                + (2 * mixer.head_dim * mixer.normed)
+            )
         case LatentAttention():
             H, c, r = mixer.heads, mixer.kv_rank, mixer.rope_dim
             qk = mixer.nope_dim + r

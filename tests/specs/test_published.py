@@ -17,14 +17,14 @@ from rooflinekit.model.kernels.operation import Step
 from rooflinekit.model.layers.build import model_operations
 from rooflinekit.model.layers.precision import Precision
 from rooflinekit.model.layers.splits import check_deployment
-from rooflinekit.model.memory.cache import layer_cache
+from rooflinekit.model.memory.cache import layer_cache, model_cache_law
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.errors import ArchitectureError, DeploymentError, InputError, SpecError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import DenseFFN
-from rooflinekit.specs import load_accelerator, spec_dir
+from rooflinekit.specs import load_accelerator, load_model, spec_dir
 from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.specs.config import class_names, model_from_config
 from rooflinekit.specs.config.family import family_of
@@ -75,7 +75,7 @@ EXPECTED = {
     ),
     "LGAI-EXAONE/EXAONE-4.0-32B": (32_003_216_384, 64 * 2 * 8 * 128, 0, WIDE),
     # less 8 embedding rows of image tokens and 2 gates a crossing layer, which belong to the image
-    "meta-llama/Llama-3.2-90B-Vision-Instruct": (87_666_865_192 - 8 * 8192 - 2 * 20, 100 * 2 * 8 * 128, 0, WIDE),
+    "meta-llama/Llama-3.2-90B-Vision-Instruct": (87_666_865_192 - 8 * 8192 - 2 * 20, 80 * 2 * 8 * 128, 0, WIDE),
     "ibm-granite/granite-4.0-h-tiny": (
         6_939_037_248,
         4 * 2 * 4 * 128,
@@ -143,6 +143,62 @@ EXPECTED = {
         32 * 2 * 20 * 64,
         32 * 1500 * 2 * 20 * 64 * 2,
         {"attention": "fp16", "lm_head": "fp16"},
+    ),
+    "moonshotai/Kimi-Linear-48B-A3B-Instruct": (
+        49_122_681_728,
+        7 * (512 + 64),
+        20 * (32 * 128 * 128 * 4 + 3 * 32 * 128 * 3 * 2),
+        WIDE,
+    ),
+    "ibm-ai-platform/Bamba-9B-v2": (
+        9_780_235_392,
+        3 * 2 * 8 * 128,
+        29 * (128 * 64 * 128 * 4 + (128 * 64 + 2 * 128) * 3 * 2),
+        WIDE,
+    ),
+    "swiss-ai/Apertus-8B-Instruct-2509": (8_053_338_176, 32 * 2 * 8 * 128, 0, WIDE),
+    "rednote-hilab/dots.llm1.inst": (142_774_373_888 + 61 * 128, 62 * 2 * 32 * 128, 0, WIDE),
+    "baidu/ERNIE-4.5-21B-A3B-PT": (21_825_437_888, 28 * 2 * 4 * 128, 0, WIDE),
+    "arcee-ai/AFM-4.5B": (4_619_184_640, 36 * 2 * 4 * 128, 0, WIDE),
+    "CohereLabs/c4ai-command-a-03-2025": (111_057_580_032, 64 * 2 * 8 * 128, 0, WIDE),
+    "zai-org/GLM-4.5V": (106_852_251_264, 46 * 2 * 8 * 128, 0, WIDE),
+    # by hand: attention with a latent in 30 layers, one dense block, 29 x (72 experts of 1536, 2 shared, corrections)
+    "deepseek-ai/deepseek-vl2": (
+        2 * 129280 * 2560
+        + 30 * (2560 * 32 * 192 + 2560 * 576 + 512 + 512 * 32 * 256 + 32 * 128 * 2560 + 2 * 2560)
+        + 3 * 2560 * 12288
+        + 29 * (74 * 3 * 2560 * 1536 + 2560 * 72 + 72)
+        + 2560,
+        30 * (512 + 64),
+        0,
+        WIDE,
+    ),
+    "llava-hf/llava-1.5-7b-hf": (6_738_939_904, 32 * 2 * 32 * 128, 0, {"attention": "fp16", "lm_head": "fp16"}),
+    "mistral-community/pixtral-12b": (12_247_782_400, 40 * 2 * 8 * 128, 0, WIDE),
+    # by hand: 32 layers of width 4096, blocks of 11008, biases of queries, keys and values
+    "Qwen/Qwen2-Audio-7B-Instruct": (
+        32 * (4 * 4096**2 + 3 * 4096 + 3 * 4096 * 11008 + 2 * 4096) + (2 * 156032 + 1) * 4096,
+        32 * 2 * 32 * 128,
+        0,
+        WIDE,
+    ),
+    # by hand: 64 x (attention, 8 experts of 16384, a dense block of 32768, 4 norms)
+    "xai-org/grok-2": (
+        2 * 131072 * 8192
+        + 64 * (2 * 8192 * 72 * 128 + 8 * 3 * 8192 * 16384 + 8192 * 8 + 3 * 8192 * 32768 + 4 * 8192)
+        + 8192,
+        64 * 2 * 8 * 128,
+        0,
+        WIDE,
+    ),
+    # by hand: 35 x (attention, 128 experts of 4864, a dense block of 7168, 3 norms)
+    "Snowflake/snowflake-arctic-instruct": (
+        2 * 32000 * 7168
+        + 35 * (2 * 7168 * 64 * 128 + 128 * 3 * 7168 * 4864 + 7168 * 128 + 3 * 7168 * 7168 + 3 * 7168)
+        + 7168,
+        35 * 2 * 8 * 128,
+        0,
+        WIDE,
     ),
     "tencent/Hunyuan-7B-Instruct": (7_504_568_320, 32 * 2 * 8 * 128, 0, WIDE),
 }
@@ -243,6 +299,14 @@ def test_a_pass_that_nobody_measured_has_the_interval_of_a_format_that_was_not()
         assert calibration.factors(kernel[name], fit)[0] > calibration.factors(plain, fit)[0] > 1.0
 
 
+def test_a_prompt_without_an_image_passes_by_the_layers_that_attend_to_one():
+    """Llama-3.2-90B-Vision: 20 of 100 layers of width 8192, 8 KV heads of 128, blocks of 28672."""
+    llama = load("meta-llama/Llama-3.2-90B-Vision-Instruct").value
+    for batch in (Batch.prefill(1.0, 10.0), Batch.decode(1.0, 8.0)):
+        assert work(llama, batch, "down_proj")[1] == 80 * 28672 * 8192 * 2
+        assert work(llama, batch, "cross_kv_proj") == work(llama, batch, "q_proj") == (0, 0, 0)
+
+
 def test_a_token_of_zamba_2_reads_the_block_that_layers_share_once_for_each():
     """By hand: queries, keys and values of 2 x 2048 inputs, 32 heads of 128, and a block of 8192, six times."""
     zamba, token = load("Zyphra/Zamba2-1.2B").value, Batch.decode(1.0, 8.0)
@@ -305,6 +369,23 @@ def test_whisper_encodes_its_sound_once_and_every_token_sees_all_of_it():
 def test_what_is_not_understood_of_an_encoder_decoder_is_refused(changes, said):
     with pytest.raises(InputError, match=said):
         load("google/flan-t5-xl", **changes)
+
+
+@pytest.mark.parametrize(("name", "kv", "state"), [
+    ("bloom-176b", 70 * 2 * 112 * 128, 0),
+    ("minimax-m1", 10 * 2 * 8 * 128, 70 * 64 * 128 * 128 * 4),
+    ("minimax-m2", 62 * 2 * 8 * 128, 0),
+])  # fmt: skip
+def test_models_of_the_library_that_were_refused_once_keep_this(name, kv, state):
+    law = model_cache_law(load_model(name).value)
+    assert (law.bytes_per_token, law.state_bytes) == (2 * kv, state)
+
+
+def test_a_reward_model_has_one_score_in_place_of_logits():
+    """Llama-3-8B, 8,030,261,248 weights, less its head, and a row for the score."""
+    config = LLAMA | {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1}
+    model = model_from_config(config, name="reward", origin="config.json").value
+    assert count_parameters(model).total == 8_030_261_248 - 128_256 * 4096 + 4096
 
 
 def test_mixers_side_by_side_are_listed_as_two_layers_and_this_is_told():
@@ -393,7 +474,7 @@ def test_a_key_that_its_class_ignores_changes_nothing_and_stops_other_classes(ki
             model_from_config(other, name="m", origin="config.json")
 
 
-LLAMA = bases()["llama"]
+LLAMA = read_yaml(spec_dir("model") / "llama-3-8b.yaml")["config"]
 
 
 def compressed(weights, ignore=("lm_head",), **more):

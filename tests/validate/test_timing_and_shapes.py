@@ -87,6 +87,14 @@ def test_without_a_board_rows_have_no_such_columns():
         assert columns == {}
 
 
+def test_a_sustained_pass_makes_one_pass_at_least():
+    """A machine that is held up between two looks at its clock has not measured nothing."""
+    calls = []
+    row = timing.sustained(timing.Timing((1e-3,), "eager", again=lambda: calls.append(1)), CPU, 0.0)
+    assert len(calls) == 1
+    assert row["sustained_us"] > 0.0
+
+
 def test_a_sustained_pass_is_the_time_of_one_call_of_many():
     calls = []
     again = lambda: (calls.append(1), time.sleep(0.002))  # noqa: E731

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -84,16 +84,27 @@ class Benchmarks:
 
 
 def read_benchmarks(files: Sequence[Path], given: Given) -> Benchmarks:
-    """Read and pose every run of the files; files in the order of their hashes.
+    """Read and pose every run of the files; files in the order of their hashes. Raises what `posed_benchmarks` does."""
+    notes: list[str] = []
+    failed: dict[str, RooflinekitError] = {}
+    return posed_benchmarks(*_runs(files, notes, failed), given, notes, failed)
+
+
+def posed_benchmarks(
+    names: Mapping[str, str],
+    runs: Mapping[str, Sequence[Measurement | StartUp]],
+    given: Given,
+    notes: list[str],
+    failed: dict[str, RooflinekitError],
+) -> Benchmarks:
+    """Pose the runs of files that have been read: names and entries by hash; notes and failures so far.
 
     A file or run that is there twice counts once, and one that the calibration in use has seen does not count.
 
     Raises InputError if the runs are of several accelerators or engines, and the first failure if no run is left.
     """
-    notes: list[str] = []
-    failed: dict[str, RooflinekitError] = {}
-    names, runs = _runs(files, notes, failed)
-    room = room_of([entry for digest in names for entry in runs[digest]])
+    entries = [entry for digest in names for entry in runs[digest]]
+    room, given = room_of(entries), given.with_logs(entries)
     posed: list[tuple[str, Posed]] = []
     for digest in names:
         for entry in runs[digest]:

@@ -279,7 +279,13 @@ def fit_engine(
     Raises:
         RooflinekitError: (one of its kinds) if no run can be used; otherwise failures are listed.
     """
-    benchmarks = read_benchmarks(files, given)
+    return fit_benchmarks(read_benchmarks(files, given), given, date, progress)
+
+
+def fit_benchmarks(
+    benchmarks: Benchmarks, given: Given, date: str, progress: Callable[[str], None] = lambda _: None
+) -> EngineFit:
+    """The same for benchmark runs that have been read."""
     own = benchmarks.cases[0].posed.resolved.plan.engine.costs
     problem = Problem(benchmarks, own, priors(own, benchmarks.calibration.served, benchmarks.cases), progress)
     linear, posterior = problem.solve()

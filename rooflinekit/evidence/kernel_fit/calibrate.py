@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.evidence.board_power import SUSTAINED, power_of
+from rooflinekit.evidence.board_power import carry_power
 from rooflinekit.evidence.kernel_fit.correction import LATTICES, fit_surface
 from rooflinekit.evidence.kernel_fit.groups import Group, fit_key, kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import Measured
@@ -438,7 +438,8 @@ def build_calibration(
                 f"{key}: the donor's fit is kept; it is off by {found.donor:.1%}, and by {found.error:.1%} after "
                 f"fitting it to {len(group.table)} rows, on shapes left out"
             )
-    notes += _power_notes(groups, accelerator)
+    power, told = _power(groups, accelerator)
+    notes += told
     fitted = {key: each.fit for key, each in carried.items() if each.fit is not None}
     families = {key: _borrowed(key, fit, donor) for key, fit in donor.families.items() if key not in donor.defaults}
     release = "/".join(sorted({str(v) for g in groups for v in g.table.get("engine_version", [])}))
@@ -446,22 +447,22 @@ def build_calibration(
     # Which fit serves a family's other formats: the one that does so for the donor.
     by_fit = {id(fit): key for key, fit in donor.families.items() if key not in donor.defaults}
     defaults = {family: by_fit[id(donor.families[family])] for family in sorted(donor.defaults)}
-    heading = Heading(accelerator.name, engine, release, source, date, defaults)
+    heading = Heading(accelerator.name, engine, release, source, date, defaults, power)
     borrowed = tuple(sorted(families.keys() - fitted.keys()))
     return Built(render(heading, families | fitted), carried, borrowed, tuple(notes))
 
 
-def _power_notes(groups: Sequence[Group], accelerator: Accelerator) -> list[str]:
-    """How far the accelerator's law of power is off, where rows have steady power; calibrations hold times alone."""
-    if accelerator.power is None:
-        return []
-    steady = [group for group in groups if {"power_w", SUSTAINED} <= set(group.table)]
-    found = [power_of(replace(group, table=group.table.dropna(subset=["power_w"])), accelerator) for group in steady]
-    measured, shown = (np.concatenate([each[part] for each in found] or [np.zeros(0)]) for part in (0, 1))
-    if not len(measured):
-        return []
-    error, bias = np.median(np.abs(shown / measured - 1.0)), np.median(shown / measured - 1.0)
-    return [f"power of {len(measured)} kernels: the shipped law is off by {error:.1%} (median), {bias:+.1%} as a whole"]
+def _power(groups: Sequence[Group], accelerator: Accelerator) -> tuple[dict[str, float], list[str]]:
+    """What rows with power make of the accelerator's law, where that is better on shapes left out, and a note of it."""
+    read = [replace(group, table=group.table.dropna(subset=["power_w"]).reset_index(drop=True))
+            for group in groups if "power_w" in group.table]  # fmt: skip
+    found = carry_power([group for group in read if len(group.table)], accelerator)
+    if found is None:
+        return {}, []
+    off = f"power of {found.rows} kernels: the law is off by {found.law:.1%}, and by {found.error:.1%} with factors"
+    if found.error >= found.law:
+        return {}, [f"{off} of its own, on shapes left out: it is kept"]
+    return asdict(found), [f"{off} {found.running:.2f} (running) and {found.work:.2f} (work), on shapes left out"]
 
 
 def _own_groups(files: Sequence[Path], accelerator: Accelerator, engine: str) -> tuple[list[Group], set[str]]:

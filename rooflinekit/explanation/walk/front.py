@@ -39,7 +39,11 @@ def walk_phase(plan: Plan, prompts: Prompts, phase: PhaseName) -> Phase:
     last = Addition.NONE if _normed_behind(plan.model.layers[-1]) else Addition.BEFORE
     sections = (
         _section(start, "tokens to the residual stream", [(Addition.NONE, entry)]),
-        *(_layer_section(Scene(plan, prompts, phase), layer) for layer in plan.model.layer_counts),
+        *(
+            _layer_section(Scene(plan, prompts, phase), layer)
+            for layer in plan.model.layer_counts
+            if not plan.model.passes_by(layer)
+        ),
         *_hand_overs(plan, prompts, phase),
         _section(end, "logits and the next token", [(last, exit_)]),
     )

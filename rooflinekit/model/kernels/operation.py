@@ -134,6 +134,22 @@ class Repeated(Operation):
 
 
 @dataclass(frozen=True, slots=True)
+class Idle(Operation):
+    """The weights of an operation that a prompt without an image passes by."""
+
+    held: Operation
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """Those of the operation."""
+        return self.held.weights
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """None."""
+        return []
+
+
+@dataclass(frozen=True, slots=True)
 class OnHost(Operation):
     """An operation whose weights and cache lie in the host's memory: it takes none of the accelerator's."""
 

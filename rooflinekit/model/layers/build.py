@@ -26,7 +26,7 @@ from rooflinekit.model.kernels.elementwise import Elementwise, Embedding, Parame
 from rooflinekit.model.kernels.gemm import BatchedLinear, Linear
 from rooflinekit.model.kernels.lora import with_adapters
 from rooflinekit.model.kernels.moe import Experts
-from rooflinekit.model.kernels.operation import OnHost, Operation, Repeated
+from rooflinekit.model.kernels.operation import Idle, OnHost, Operation, Repeated
 from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.model.kernels.routing import Routing
 from rooflinekit.model.layers.encoder import OfAnswers, OfPrompts
@@ -256,6 +256,7 @@ def cross_operations(block: CrossAttention, shard: Shard) -> list[Operation]:
     core = [CrossCore(heads, shard.kv_heads(block.kv_heads), block.head_dim, length)] if length else []
     return [
         shard.linear("q_proj", shard.hidden, (("q", width),), bias=block.qkv_bias),
+        *([Elementwise("qk_norm", width, width, 4.0 * width, 2 * block.head_dim, shard.other)] if block.normed else []),
         *(_of_encoder(op, length) for op in once),
         *core,
         _output(width, shard, block.o_bias),
@@ -690,7 +691,7 @@ def stage_operations(
         for place, layer in enumerate(model.stage_layers(stage, deployment.pp), first)
     )
     runs: Runs = [
-        (_placed(layer_operations(layer, replace(shard, precision=own)), deployment, on_host), count)
+        (_placed(_run(layer, model, replace(shard, precision=own)), deployment, on_host), count)
         for (layer, own, on_host), count in layers.items()
     ]
     if stage == 0:
@@ -742,6 +743,12 @@ def _beside_encoder(model: Model, encoder: Encoder, runs: Runs, shard: Shard) ->
         (entry, once), ([*stem, Parameters("other", table, shard.other)], 1), *layers, ([norm], 1),
         *_answering(encoder, others),
     ]  # fmt: skip
+
+
+def _run(layer: Layer, model: Model, shard: Shard) -> list[Operation]:
+    """A layer's operations, or its weights alone where prompts pass it by."""
+    ops = layer_operations(layer, shard)
+    return [Idle(op) for op in ops if op.weights] if model.passes_by(layer) else ops
 
 
 def _placed(ops: list[Operation], deployment: Deployment, on_host: bool) -> list[Operation]:

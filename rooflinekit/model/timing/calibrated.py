@@ -289,6 +289,9 @@ class Calibration:
     served: ServedCosts | None = None
     """What benchmark files of one deployment added: the engine's costs there."""
 
+    power: tuple[float, float] | None = None
+    """What measured kernels made of the accelerator's law of power: factors of running and of work."""
+
     untuned: Mapping[str, str] = field(default_factory=dict)
     """Fits by "family/dtype" that another format's stand in for, because the measured kernels ran without tuning."""
 

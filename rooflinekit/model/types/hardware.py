@@ -38,6 +38,14 @@ class PowerLaw:
     source: str
     measured: bool  #: fitted to this accelerator's own kernels
 
+    def scaled(self, running: float, work: float, source: str) -> PowerLaw:
+        """With so many times what the board draws above idle power while a kernel runs, and what its work costs."""
+        active = min(self.idle + (self.active - self.idle) * running, self.held * self.limit)
+        return replace(
+            self, active=active, memory=self.memory * work, cache=self.cache * work, attention=self.attention * work,
+            flop={dtype: each * work for dtype, each in self.flop.items()}, source=source, measured=True,
+        )  # fmt: skip
+
     def at(self, clock: float) -> PowerLaw:
         """At a share of the clock, with the voltage that it needs: what the cores take falls with its square."""
         square = clock * clock

@@ -84,6 +84,7 @@ class CrossAttention:
     qkv_bias: bool = False
     o_bias: bool = False
     unbiased_keys: bool = False
+    normed: bool = False  #: norms on queries and keys, with a weight for each element of a head (Llama-3.2-Vision)
 
     kind = "cross_attention"
 
@@ -413,6 +414,10 @@ class Model:
             "experts": any(isinstance(layer.ffn, MixtureOfExperts) for layer in layers),
         }
         return tuple(kind for kind, there in present.items() if there)
+
+    def passes_by(self, layer: Layer) -> bool:
+        """Whether a prompt without an image passes a layer by: it attends to an image alone (Llama-3.2-Vision)."""
+        return self.encoder is None and isinstance(layer.mixer, CrossAttention)
 
     @property
     def layer_counts(self) -> Counter[Layer]:

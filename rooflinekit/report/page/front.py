@@ -115,16 +115,16 @@ def _deployment_page(
     framed, card_of_walk = walked(deployed) if walk else ("", "")
     data, functions = slider_data(make_offers(deployed.asked, **offered), deployed, other)
     data["walk"] = framed or None
-    named, told, before = title(deployed.answer), f'<div id="lead">{lead(deployed)}</div>', ""
+    named, told, simulated = title(deployed.answer), f'<div id="lead">{lead(deployed)}</div>', ""
     if other is not None:
         named = f"{named}, against {title(other.answer)}"
         told += lead(other, before="Against ")
     if simulation is not None:
-        before, data["simulation"] = (
+        simulated, data["simulation"] = (
             f'<div class="wrap">{simulation_card(simulation, deployed.named)}</div>',
             simulation_data(simulation),
         )
-    return Page(named, told, before, accountant(), after(deployed), below(deployed, card_of_walk),
+    return Page(named, told, "", accountant(), simulated + after(deployed), below(deployed, card_of_walk),
                 foot_notes(deployed.answer), data, functions, (framed,) if framed else ())  # fmt: skip
 
 

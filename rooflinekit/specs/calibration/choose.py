@@ -73,7 +73,7 @@ def stand_in(
     )
     moved = {id(fit): carried(fit, reach) for fit in calibration.families.values()}  # one under two keys stays one
     families = {key: moved[id(fit)] for key, fit in calibration.families.items()}
-    return replace(calibration, families=families, widening=widening(reach)), note
+    return replace(calibration, families=families, widening=widening(reach), power=None), note
 
 
 def widening(reach: str) -> dict[str, float]:

@@ -45,11 +45,22 @@ class _File(Layout):
     defaults: Mapping[str, str]
     families: Mapping[str, Any]
     serving: Any = None
+    power: _Power | None = None
 
 
 class _Correction(Layout):
     axes: Mapping[str, tuple[float, ...]]
     percent: Any
+
+
+class _Power(Layout):
+    """Factors of the accelerator's law, from so many kernels; errors on shapes left out of the law and of them."""
+
+    running: float
+    work: float
+    rows: float
+    law: float
+    error: float
 
 
 class _Interval(Layout):
@@ -158,6 +169,7 @@ def read_calibration(path: Path) -> Calibration:
         date=str(file.date),
         defaults=frozenset(file.defaults),
         served=read_served(path, root.data) if KEY in root.data else None,
+        power=(file.power.running, file.power.work) if file.power else None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from rooflinekit.model.timing.calibrated import FamilyFit, Surface
@@ -14,7 +14,10 @@ from rooflinekit.version import __version__
 
 @dataclass(frozen=True)
 class Heading:
-    """What a calibration file is about. `defaults`: family -> key of the fit for formats without one."""
+    """What a calibration file is about.
+
+    defaults: family -> key of the fit for formats without one. power: factors of the law of power, and their evidence.
+    """
 
     accelerator: str
     engine: str
@@ -22,6 +25,7 @@ class Heading:
     source: str
     date: str
     defaults: Mapping[str, str]
+    power: Mapping[str, float] = field(default_factory=dict)
 
 
 Lent = Mapping[str, tuple[str, str]]
@@ -44,8 +48,10 @@ def render(heading: Heading, families: Mapping[str, FamilyFit], borrowed: Lent =
         f'date: "{heading.date}"',
         f'version: "{__version__}"',
         f"defaults: {{{', '.join(f'{family}: {key}' for family, key in heading.defaults.items())}}}",
-        "families:",
     ]
+    if heading.power:
+        lines.append(f"power: {{{', '.join(f'{name}: {_short(each)}' for name, each in heading.power.items())}}}")
+    lines.append("families:")
     lines += [line for key, fit in families.items() for line in entry(key, fit)]
     lines += [f"  {key}: {{borrowed: {name}, reach: {reach}}}" for key, (name, reach) in borrowed.items()]
     return "\n".join(lines) + "\n"

@@ -424,13 +424,11 @@ def _mimo(r: Reading) -> tuple[Mixer, ...]:
 
 
 def _mllama(r: Reading) -> tuple[Mixer, ...]:
-    """Llama-3.2-Vision: layers that attend to an image have norms on queries and keys; costed over the text."""
-    attention, across = _base_attention(r), r.places("cross_attention_layers")
-    crossing = replace(attention, q_norm=attention.head_dim, k_norm=attention.head_dim, rotary=False)
-    r.warnings.append(
-        f"{len(across)} layers attend to an image, whose length is not known: they are costed as attention to the text"
-    )
-    return tuple(crossing if layer in across else attention for layer in range(r.depth))
+    """Llama-3.2-Vision: some layers attend to an image alone; a prompt without one passes them by."""
+    own, across = _base_attention(r), r.places("cross_attention_layers")
+    crossing = CrossAttention(own.heads, own.kv_heads, own.head_dim, 0, normed=True)
+    r.warnings.append(f"{len(across)} layers attend to an image: prompts without one pass them by, and none is costed")
+    return tuple(crossing if layer in across else own for layer in range(r.depth))
 
 
 def _nas(r: Reading) -> tuple[Mixer | None, ...]:

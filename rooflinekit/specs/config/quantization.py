@@ -379,7 +379,7 @@ def _modules(layer: Layer, own: Mapping[str, str]) -> Iterator[tuple[str, tuple[
     mixer, ffn = layer.mixer, layer.ffn
     if mixer is not None:
         latent = isinstance(mixer, LatentAttention | CompressedAttention)
-        softmax = latent or mixer.kind in ("mha", "gqa", "mqa", "lightning", "kda")
+        softmax = latent or mixer.kind in ("mha", "gqa", "mqa", "cross_attention", "lightning", "kda")
         names = _MODULES["latent" if latent else "softmax" if softmax else "state"]
         yield from (("attention", spellings) for spellings in names)
         yield "attention_output", _SOFTMAX_OUT if softmax else _STATE_OUT

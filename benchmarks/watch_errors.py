@@ -1,0 +1,142 @@
+"""How soon `rooflinekit watch` finds planted slow-downs in a measured run, and how often it alarms for nothing.
+
+    python benchmarks/watch_errors.py RUN... [--turns 10] [--usual 600] [--weeks 50]
+
+A RUN is a folder with `config.json` (model, gpu, engine_kwargs, kv_cache) and `requests.csv` (one request a row:
+lengths, and when it came, had its first and its last token). Minutes of traffic are drawn from its requests, as many as
+came in a minute, and written as a log and as a recording of vLLM's metrics; both are read and watched as any other. A
+slow-down makes tokens longer: all in proportion (kernels), all by the same time (host), or by the cache that they read
+(KV); its size is the share of TPOT that it adds. False alarms are counted over weeks of deviations drawn from those of
+minutes without a change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from rooflinekit.evidence.benchmark_runs import Given
+from rooflinekit.evidence.exposition import Interval, read_recording, read_request_log, scrape_text
+from rooflinekit.evidence.measurement import Facts, StartUp
+from rooflinekit.evidence.watching import LEARNT, SMALLEST, Change, Watcher
+
+SOON = 5  # minutes within which a slow-down must be found
+_METRICS = {"ttft": "time_to_first_token_seconds", "e2e": "e2e_request_latency_seconds",
+            "gap": "request_time_per_output_token_seconds", "isl": "request_prompt_tokens",
+            "osl": "request_generation_tokens"}  # fmt: skip
+
+
+def read_run(folder: Path) -> tuple[pd.DataFrame, Given, StartUp]:
+    """Requests with their times [s], what is known of the deployment, and its cache."""
+    said = json.loads((folder / "config.json").read_text())
+    table = pd.read_csv(folder / "requests.csv")
+    table = table[table.output_tokens > 1].assign(
+        ttft=table.first_token_s - table.arrival_s,
+        gap=(table.last_token_s - table.first_token_s) / (table.output_tokens - 1),
+    )
+    arguments = said["engine_kwargs"]
+    given = Given.of(model=said["model"], gpu=said["gpu"], engine=f"{said['engine']}@{said['engine_version']}",
+                     tp=arguments["tensor_parallel_size"], max_num_seqs=arguments["max_num_seqs"])  # fmt: skip
+    return table, given, StartUp("start-up", kv_tokens=said["kv_cache"]["num_kv_tokens"], facts=Facts())
+
+
+def minute(
+    table: pd.DataFrame, rate: float, rng: np.random.Generator, cause: str = "", size: float = 0.0
+) -> pd.DataFrame:
+    """Requests of a minute, slowed down."""
+    drawn = table.iloc[rng.integers(len(table), size=max(rng.poisson(60.0 * rate), 1))]
+    mean, context = table.gap.mean(), table.input_tokens + table.output_tokens / 2
+    reads = drawn.input_tokens + drawn.output_tokens / 2
+    more = {"": 0.0, "kernels": drawn.gap, "host": mean, "KV": mean * reads / context.mean()}[cause]
+    slowed = drawn.assign(gap=drawn.gap + size * more)
+    return slowed.assign(e2e=slowed.ttft + slowed.gap * (slowed.output_tokens - 1))
+
+
+def as_log(minutes: list[pd.DataFrame]) -> list[Interval]:
+    """The minutes as a log of requests: each ends in its minute."""
+    lines = [
+        {"start_time": 60.0 * (place + 1) + 30.0 - row.e2e, "input_tokens": row.input_tokens,
+         "output_tokens": row.output_tokens, "ttft_s": row.ttft, "e2e_s": row.e2e}
+        for place, drawn in enumerate(minutes) for row in drawn.itertuples()
+    ]  # fmt: skip
+    return read_request_log("run", lines)
+
+
+def as_recording(minutes: list[pd.DataFrame]) -> list[Interval]:
+    """The minutes as vLLM's metrics count them."""
+    totals = {f"{name}_{end}": 0.0 for name in _METRICS.values() for end in ("sum", "count")}
+    totals |= {"generation_tokens_total": 0.0, "prompt_tokens_total": 0.0}
+    text = ""
+    for place, drawn in enumerate([None, *minutes]):
+        if drawn is not None:
+            values = {"ttft": drawn.ttft, "e2e": drawn.e2e, "gap": drawn.gap, "isl": drawn.input_tokens,
+                      "osl": drawn.output_tokens}  # fmt: skip
+            for name, column in values.items():
+                totals[f"{_METRICS[name]}_sum"] += float(column.sum())
+                totals[f"{_METRICS[name]}_count"] += len(column)
+            totals["generation_tokens_total"] += float(drawn.output_tokens.sum())
+            totals["prompt_tokens_total"] += float(drawn.input_tokens.sum())
+        text += scrape_text("\n".join(f"vllm:{name} {value!r}" for name, value in totals.items()), 60.0 * place)
+    return read_recording("run", text)
+
+
+def report(folder: Path, asked: argparse.Namespace) -> None:
+    """Minutes to each planted slow-down, and false alarms a week."""
+    rng = np.random.default_rng(0)
+    table, given, log = read_run(folder)
+    rate = len(table) / float(table.last_token_s.max())
+    usual = [minute(table, rate, rng) for _ in range(asked.usual)]
+    for read in (as_log, as_recording):
+        watcher, begun = Watcher(given, logs=[log]), time.process_time()
+        intervals = read(usual)
+        for each in intervals[:LEARNT]:
+            watcher.see(each)
+        rest = deepcopy(watcher)
+        for each in intervals[LEARNT:]:
+            rest.see(each)
+        faster = 60.0 * len(intervals) / (time.process_time() - begun)
+        strains = np.array([each.strain["tpot"] for each in rest.seen])
+        spread = float(np.std(np.diff(strains)) / np.sqrt(2.0))
+        alarms = 0
+        for _ in range(asked.weeks):
+            change, was = Change(SMALLEST["tpot"]), False
+            for place, value in enumerate(rng.choice(strains, 7 * 24 * 60)):
+                change.see(float(value), place)
+                alarms += change.since is not None and not was
+                was = change.since is not None
+        print(f"{folder.name}, {read.__name__[3:]}: {faster:,.0f} x real time; a minute varies by {spread:.1%}; "
+              f"{alarms} false alarms in {asked.weeks} weeks")  # fmt: skip
+        for cause in ("kernels", "host", "KV"):
+            for size in (0.05, 0.1, 0.2):
+                took = []
+                for _ in range(asked.turns):
+                    here = deepcopy(watcher)
+                    slow = read([minute(table, rate, rng, cause, size) for _ in range(SOON)])
+                    for place, each in enumerate(slow, 1):
+                        here.see(each)
+                        if any(drift.metric == "tpot" for drift in here.answer().drifts):
+                            took.append(place)
+                            break
+                found = f"after {np.mean(took):.1f} minutes" if took else ""
+                print(f"  {cause} {size:.0%}: {len(took)} of {asked.turns} {found}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--turns", type=int, default=10)
+    parser.add_argument("--usual", type=int, default=600)
+    parser.add_argument("--weeks", type=int, default=50)
+    asked = parser.parse_args()
+    for folder in asked.runs:
+        report(folder, asked)
+
+
+if __name__ == "__main__":
+    main()
