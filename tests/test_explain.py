@@ -9,6 +9,7 @@ import math
 import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,7 +104,7 @@ def test_every_formula_gives_its_number_and_every_root_is_the_estimate(model: st
         found = checked(case, metric)
         if metric in ("params", "params_active"):
             assert found.value == (count.total if metric == "params" else count.active)
-        elif metric != "ridge":
+        elif metric not in ("ridge", "keep"):
             assert found.value == pytest.approx(said(case.answer, metric), rel=EXACT, abs=1e-15), metric
     for step in ("prefill", "decode"):
         wanted: dict[str, float] = {}
@@ -145,8 +146,20 @@ def test_any_deployment_at_any_state(**drawn: Any) -> None:
     except InputError as error:
         assert "nothing limits the context" in str(error)
         return
-    if metric not in ("params", "params_active", "ridge"):
+    if metric not in ("params", "params_active", "ridge", "keep"):
         assert found.value == pytest.approx(said(case.answer, metric), rel=EXACT)
+
+
+def test_the_five_minute_rule_is_that_of_a_trace(tmp_path: Path) -> None:
+    """Equal requests, so that the trace has the lengths of the question."""
+    rows = "".join(f'{{"timestamp": {at * 1000}, "input_length": 2048, "output_length": 64, "hash_ids": [{at}]}}\n'
+                   for at in range(4))  # fmt: skip
+    (file := tmp_path / "equal.jsonl").write_text(rows)
+    own, *_ = rk.trace(file, model="llama3-8b").memories
+    found = rk.explain("llama3-8b", "five-minute-rule", isl=2048, osl=64)
+    assert (found.metric, found.unit) == ("keep", "s")
+    assert found.value == pytest.approx(own.keep_s, rel=1e-6)
+    assert "doi:10.1145/38713.38755" in str(found.root.source)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ _LISTS = ("engine", "weights", "kv", "tp", "pp", "ep", "dp", "token_budget", "ma
 _STATIC = ("batch", "cached")
 _ONE = ("isl", "osl", "images", "image_size", "burstiness", *_STATIC, "activations", "memory_fraction", "calibration")
 _OF_FLEETS = (
-    "rate", "concurrency", "trace", "peak", "clean", "max_gpus", "price", "limit", "headroom", "redundancy", "spare",
-    "load_gbps", "confidence", "measured_only", "profile", "growth", "months",
+    "rate", "concurrency", "trace", "peak", "clean", "max_gpus", "system", "price", "limit", "headroom", "redundancy",
+    "spare", "load_gbps", "confidence", "measured_only", "profile", "growth", "months",
     "autoscale", "cold_start", "provision", "weights_from", "engine_start", "min_replicas", "max_replicas", "cooldown",
     "tco", "classes", "draft", "draft_tokens", "acceptance",
 )  # fmt: skip

@@ -290,6 +290,7 @@ class Search(TypedDict, total=False):
     pp: Annotated[Counts, Option("Pipeline stages to choose from.", kind="counts", usual="1, more where nothing else holds the model")]
     ep: Annotated[Counts, Option("Expert parallel degrees to choose from.", kind="counts", usual="1 and all ranks")]
     dp: Annotated[Counts, Option("Attention replicas to choose from.", kind="counts", usual="powers of two with experts, else 1")]
+    system: System
     max_gpus: Annotated[int | None, Option("Accelerators of one replica at most.", usual="8, with experts 16")]
     token_budget: Annotated[Counts, Option("Token budgets of a step to choose from.", kind="counts", usual="the engine's, 2048, 4096, 8192, 16384", also=("token_budgets",))]
     max_num_seqs: Annotated[Counts, Option("Limits of running sequences to choose from.", kind="counts", usual="the engine's, 128, 256, 512")]

@@ -95,9 +95,10 @@ def explain(
     Args:
         model: as in `estimate`.
         metric: `tpot`, `ttft`, `e2e`, `output_tok_s`, `memory`, `weights`, `kv`, `max_batch`, `max_context`,
-            `kv_per_token`, `params`, `ridge`, `decode` or `prefill` (a step), `decode.flops`, `decode.bytes`,
-            `decode.intensity`, `decode.bound`, `decode.mfu`, `decode.mbu`, a kernel (`decode.attention`,
-            `decode.attention.bytes`); under load also `queue`, `knee_rate`, `rate` and percentiles (`ttft_p99`).
+            `kv_per_token`, `params`, `ridge`, `keep` (the five-minute rule), `decode` or `prefill` (a step),
+            `decode.flops`, `decode.bytes`, `decode.intensity`, `decode.bound`, `decode.mfu`, `decode.mbu`, a kernel
+            (`decode.attention`, `decode.attention.bytes`); under load also `queue`, `knee_rate`, `rate` and percentiles
+            (`ttft_p99`).
         gpu: as in `estimate`.
         **scenario: as in `estimate`.
 

@@ -20,6 +20,7 @@ from rooflinekit.model.roofline import StepTime, peak_time, stream_time
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.closed_form import FORM, SHARING, Loaded, closed_loop, open_loop
 from rooflinekit.model.traffic.energy import LoadPower, load_power, served_energy, static_energy
+from rooflinekit.model.traffic.mixing import InFlight, prefill_share
 from rooflinekit.model.traffic.percentiles import QUANTILES, spread
 from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.traffic.root import root
@@ -28,8 +29,10 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError, nearest
 from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.numeric import floor_div, maximum
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
 
 _ASKED = "the question"
 _INPUTS = {
@@ -255,6 +258,22 @@ def _watts(t: Traced) -> Any:
     return named(_power(t).watts, "P", "mean power of a board", "W", "docs/method.md, section 11")
 
 
+def _keep(t: Traced) -> Any:
+    """The five-minute rule on the accelerators: a token's place costs what computing it again does, at any price."""
+    half = named(floor_div(t.work.isl, 2.0), "c", "tokens of a prefix, half the prompt")
+    new, beside, alone = (
+        prefill_share(t.predictor, InFlight(t.work.batch, isl, t.work.osl, cached)).expected
+        for isl, cached in ((t.work.isl, 0.0), (t.work.isl, half), (t.work.isl - half, 0.0))
+    )
+    computed = named(new / t.work.isl, "input", "time of the replica that a computed token takes", "s")
+    read = named(maximum(beside - alone, 0.0) / maximum(half, 1.0), "cached", "the same of a token of the prefix", "s")
+    tokens = kv_capacity_tokens(t.case.predictor, float(t.work.isl) + float(t.work.osl), 1)
+    pool = fact(tokens, "pool", "tokens that the cache holds", "", "the memory of the deployment: explain kv_pool")
+    saved = named(computed - read, "saved", "time that a kept token saves when it comes again", "s")
+    rule = "the five-minute rule: Gray and Putzolu 1987, doi:10.1145/38713.38755"
+    return named(saved * pool, "keep", "time between two uses up to which a prefix is worth its place", "s", rule)
+
+
 def _percentile(time: str, share: float, t: Traced) -> Any:
     if time != "tpot":
         t.within(time.upper())
@@ -318,6 +337,7 @@ METRICS: Mapping[str, Metric] = {
     "params": Metric("", 1.0, _params),
     "params_active": Metric("", 1.0, _params_active),
     "ridge": Metric("FLOP/B", 1.0, _ridge),
+    "keep": Metric("s", 1.0, _keep),
     "energy_per_output_token_j": Metric("J", 1.0, _joules),
     "power_w_per_gpu": Metric("W", 1.0, _watts),
 }
@@ -345,6 +365,7 @@ ALIASES = {
     "throughput": "output_tok_s",
     "joules_per_token": "energy_per_output_token_j",
     "watts": "power_w_per_gpu",
+    "five_minute_rule": "keep",
     **{kind: f"decode.{kind}" for kind in ("flops", "bytes", "intensity", "bound", "mfu", "mbu")},
 }
 """Other names: those of the JSON, and short ones."""

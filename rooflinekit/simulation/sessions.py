@@ -68,7 +68,9 @@ class SessionLaw:
 
     turns: requests of one; wait: from an answer to the next prompt [s]; first: tokens of the first prompt beside the
     `system` ones that all sessions begin with; asked: tokens that a turn adds beside the answer before; answer: mean
-    tokens out; most: tokens of prompt and answer with which a session begins anew (None: the model's context).
+    tokens out; most: tokens of prompt and answer with which a session begins anew (None: the model's context);
+    patience: for how long users wait for a first token in the mean, exponentially (Palm 1957, as in Erlang-A); who
+    had to wait longer does not ask again [s].
     """
 
     turns: Quantiles
@@ -78,6 +80,7 @@ class SessionLaw:
     system: int
     answer: int
     most: int | None = None
+    patience: float = math.inf
 
     @cached_property
     def counts(self) -> list[int]:
@@ -111,7 +114,8 @@ def parse_sessions(text: str) -> SessionLaw:
 
     Raises WorkloadError for a name that nobody knows, and for numbers that make no sense.
     """
-    known = dict.fromkeys(session_laws(), dict.fromkeys(_KEYS, 0.0) | {"system": -1.0, "most": 0.0})
+    told = dict.fromkeys((*_KEYS, "most", "patience"), 0.0) | {"system": -1.0}
+    known = dict.fromkeys(session_laws(), told)
     name, given = read_phrase(text, "kind of sessions", known)
     law = session_laws()[name]
     scaled = {key: getattr(law, key).scaled(at_least(given[key], 0, key)) for key in _KEYS if given[key]}
@@ -119,7 +123,8 @@ def parse_sessions(text: str) -> SessionLaw:
         raise WorkloadError(f"{text!r}: turns must be at least 1, not {given['turns']:g}")
     system = law.system if given["system"] < 0 else int(given["system"])
     most = int(at_least(given["most"], 1, "most", whole=True)) if given["most"] else law.most
-    return replace(law, **scaled, system=system, most=most)
+    patience = at_least(given["patience"], 0, "patience") if given["patience"] else math.inf
+    return replace(law, **scaled, system=system, most=most, patience=patience)
 
 
 class _Session:
@@ -161,6 +166,10 @@ class _Session:
         """Seconds to the next prompt."""
         return self.law.wait.at(self.draw.random())
 
+    def stays(self, ttft: float) -> bool:
+        """Whether the user asks again who had to wait so long for the first token."""
+        return self.law.patience == math.inf or self.draw.expovariate(1.0 / self.law.patience) > ttft
+
 
 class SessionSource:
     """Sessions that begin at a rate, or as many at any time as there are `users`; a source as `arrivals.Source` is one.
@@ -180,6 +189,7 @@ class SessionSource:
         self.until = math.inf if rate is None else requests / rate
         self.draw, self.numbers = Random(seed), count()
         self.live: dict[int, _Session] = {}
+        self.gave_up, self.unasked = 0, 0  #: sessions that users left, and the turns that did not come
         self.clock, self.latest = 0.0, -1  # begin of the latest session, and which it is
         self.under_way = list(self._under_way()) if self.begins is not None else []
 
@@ -218,10 +228,12 @@ class SessionSource:
         session = self.live.get(job.session)
         if session is None:
             return
-        if session.left > 1 and job.made >= job.osl:
+        goes_on = session.left > 1 and job.made >= job.osl
+        if goes_on and session.stays(job.first - job.arrived):
             session.go_on()
             yield from self._send(session, now + session.wait())
         else:
+            self.gave_up, self.unasked = self.gave_up + goes_on, self.unasked + goes_on * (session.left - 1)
             del self.live[session.number]
             if self.begins is None:
                 yield from self._send(self._new(), now)

@@ -194,6 +194,9 @@ def _served(  # noqa: PLR0913, PLR0917 - as `serve`
     books = Books.of(run, gpus, batches, energy_of(run, predictors))
     stores = {id(store): store for replica in fleet.all for store in getattr(replica.pool, "tiers", ())}
     warnings = (*resolved.warnings, *dict.fromkeys(overrun(list(stores.values()), run.now)))
+    if load.sessions is not None and (left := load.sessions.gave_up):
+        patience, turns = load.sessions.law.patience, load.sessions.unasked
+        warnings += (f"a patience of {patience:g} s in the mean ended {left:,} sessions early, {turns:,} turns before",)
     if setup.swap and not setup.host_gib:
         warnings += ("swap has no host memory: preempted requests were computed again; host_gib gives it some",)
     return books, {**about(resolved.plan), "inputs": _inputs(resolved.plan, setup, fleet), "warnings": warnings}

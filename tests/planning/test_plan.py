@@ -47,6 +47,7 @@ SMALL: dict[str, Any] = {
     "isl": 1000, "osl": 150, "prices": PRICES, "tp": [1, 2], "token_budgets": [2048, 8192], "max_num_seqs": [64, 256],
 }  # fmt: skip
 QUICK = SMALL | {"disaggregated": False, "mixed": False, "confirm": 0, "confidence": 0.5}
+UNLIKE = {"disaggregated": True, "mixed": True}
 MODEL = "llama-3-8b"
 
 
@@ -269,7 +270,7 @@ def test_the_cheapest_mix_of_two_kinds_by_brute_force() -> None:
 
 def test_the_cheapest_pools_on_unlike_accelerators_by_brute_force() -> None:
     """Every prefill replica with every decode replica of the other accelerator, with the link between them."""
-    question = read_question(MODEL, GPUS, SLO, QUICK | {"rate": 200, "disaggregated": True, "token_budgets": [8192]})
+    question = read_question(MODEL, GPUS, SLO, QUICK | UNLIKE | {"rate": 200, "token_budgets": [8192]})
     demand, costs = question.demand, list[float]()
     laid = [lay_out(MODEL, gpu, {"tp": tp, "max_model_len": 1280}, demand, None) for gpu in GPUS for tp in (1, 2)]
     for first, after in product(laid, laid):
@@ -278,14 +279,16 @@ def test_the_cheapest_pools_on_unlike_accelerators_by_brute_force() -> None:
         if first.gpu != after.gpu and min(bear) > 0.0:
             costs.append(sum(math.ceil(200 / load) * replica.gpus * PRICES[replica.gpu]
                              for load, replica in zip(bear, (first, after), strict=True)))  # fmt: skip
-    (pair,) = [each for each in search(question).options if len(each.names) > 1]
+    (pair,) = [each for each in search(question).options if len(each.names) > 1 and each.kind == "disaggregated"]
     assert question.tariff.per_hour(pair) == pytest.approx(min(costs))
+    alone = search(replace(question, space=replace(question.space, mixed=False)))
+    assert all(len(each.names) == 1 for each in alone.options)
 
 
 def test_pools_on_unlike_accelerators_feel_as_they_are_simulated() -> None:
-    options = QUICK | {"rate": 60, "disaggregated": True, "prices": {"h100-sxm": 3.0, "h200-sxm": 3.1}}
+    options = QUICK | UNLIKE | {"rate": 60, "prices": {"h100-sxm": 3.0, "h200-sxm": 3.1}}
     question = read_question(MODEL, ["h100-sxm", "h200-sxm"], SLO, options)
-    (pair,) = [each for each in search(question).options if len(each.names) > 1]
+    (pair,) = [each for each in search(question).options if len(each.names) > 1 and each.kind == "disaggregated"]
     said, seen = pair.feels(question.demand)(1.0), ranking.play(pair, question)
     assert seen.agrees
     assert seen.felt.means["tpot"] == pytest.approx(said.means["tpot"], rel=0.1)
@@ -317,6 +320,20 @@ def test_a_draft_that_bears_less_is_refused_with_what_it_bears() -> None:
     said = [each.why for each in answer.refused if "3 tokens of eagle3" in each.what]
     assert said
     assert all("without the draft" in why for why in said)
+
+
+def test_tensor_parallelism_may_span_the_hosts_of_a_named_system() -> None:
+    asked = {"rate": 1.0, "isl": 1000, "osl": 150, "disaggregated": False, "confirm": 0}
+    slo = "p95 ttft<4s, p95 tpot<100ms"
+    answer = rk.plan("llama-3.1-405b", "h100-sxm", slo, system="hgx-h100", max_gpus=16, **asked)
+    (fleet,) = answer.best.fleets
+    assert fleet.scenario["tp"] == 16
+    assert answer.best.hosts[0].packed == (("1/2 of TP16", 2),)
+    assert rk.estimate(**fleet.scenario, isl=1000, osl=150, rate=1.0).load is not None
+    staged = rk.plan("llama-3.1-405b", "h100-sxm", slo, max_gpus=16, **asked)
+    assert (staged.best.fleets[0].scenario["tp"], staged.best.fleets[0].scenario["pp"]) == (8, 2)
+    with pytest.raises(InputError, match="hgx-h100 is built of h100-sxm"):
+        rk.plan(MODEL, "h200-sxm", slo, system="hgx-h100", **asked)
 
 
 def test_layers_of_the_checkpoint_draft_unless_they_are_not_wanted() -> None:
@@ -353,7 +370,7 @@ def test_hosts_that_may_fail_are_priced_and_said(quick: PlanAnswer) -> None:
     assert fleet.spare == min(8 // fleet.gpus_per_replica, fleet.replicas - fleet.spare)
     assert answer.best.cost.usd_per_hour == pytest.approx(fleet.gpus * PRICES[answer.best.gpu])
     assert "so that 1 host may fail" in answer.answer
-    assert f"They stand on {hosts}" in answer.answer
+    assert f"That is {hosts}" in answer.answer
     assert _plan(spare="2gpus").best.gpus == _plan(redundancy=2).best.gpus
     assert quick.best.gpus < answer.best.gpus
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from itertools import pairwise
 
@@ -13,6 +14,7 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.estimation.lengths import Fixed
 from rooflinekit.model.types.errors import InputError, WorkloadError
+from rooflinekit.simulation.arrivals import Job
 from rooflinekit.simulation.reuse import reuse_of
 from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_laws, session_trace
 from rooflinekit.simulation.simulate import Question, make_load
@@ -87,7 +89,34 @@ def test_users_hold_one_session_each_and_the_warm_up_is_not_counted():
     assert len(list(load.sessions.start())) == 3
 
 
+def test_users_leave_who_wait_longer_than_their_patience():
+    """With an equal wait w of all turns each is the last with 1 − exp(−w/θ): geometric, cut at the law's own."""
+    law, wait = parse_sessions("chat:turns=6,wait=1,first=100,asked=10,patience=8"), 2.0
+    source = SessionSource(law, Fixed(10), 8192, users=1, requests=4000)
+    sent, job = 0, None
+    queue = [arrival for arrival, _ in source.start()]
+    while queue:
+        sent, job = sent + 1, Job(0, queue.pop())
+        job.made, job.first = job.osl, job.arrived + wait
+        queue += [arrival for arrival, _ in source.after_end(job.first, job)]
+    stays = math.exp(-wait / 8.0)
+    said = sum((1.0 - stays**turns) / (1.0 - stays) for turns in law.counts) / len(law.counts)
+    assert sent / (job.session + 1) == pytest.approx(said, rel=0.05)
+    assert source.gave_up / (job.session + 1) == pytest.approx(
+        sum(1.0 - stays ** (turns - 1) for turns in law.counts) / len(law.counts), rel=0.05)  # fmt: skip
+
+
+def test_a_server_that_is_too_slow_loses_turns():
+    slow = SERVED | {"rate": 12.0, "calibration": "none", "engine": "ideal", "max_num_seqs": 1}
+    outcome = rk.simulate("llama-3-8b", sessions=f"{CHAT},patience=1", **slow)
+    patient = rk.simulate("llama-3-8b", sessions=CHAT, **slow)
+    assert outcome.requests.arrived < patient.requests.arrived
+    assert any("a patience of 1 s in the mean ended" in note for note in outcome.warnings)
+    assert not any("patience" in note for note in patient.warnings)
+
+
 @pytest.mark.parametrize(("text", "said"), [
+    ("chat:patience=-1", "patience must be"),
     ("chats", "unknown kind of sessions 'chats'; nearest: chat"), ("chat:turns=0.5", "turns must be at least 1"),
     ("chat:wait=-1", "wait must be"), ("chat:most=1.5", "most must be"), ("chat:gap=3", "takes no 'gap'"),
 ])  # fmt: skip

@@ -54,7 +54,16 @@ from rooflinekit.version import __version__
 _CLOSE = 0.005  # relative: costs this near are equal
 _FORMATS = ("weights", "kv", "activations")
 _SPACE_LISTS = ("engines", "weights", "kv", "tp", "pp", "ep", "dp", "token_budgets", "max_num_seqs")
-_SPACE_SINGLE = ("max_gpus", "memory_fraction", "activations", "disaggregated", "mixed", "images", "image_size")
+_SPACE_SINGLE = (
+    "max_gpus",
+    "system",
+    "memory_fraction",
+    "activations",
+    "disaggregated",
+    "mixed",
+    "images",
+    "image_size",
+)
 _NAMES = {
     "engine": "engines", "token_budget": "token_budgets", "concurrency": "users", "burstiness": "cv", "price": "prices",
     "limit": "limits",
@@ -331,7 +340,7 @@ def _standing(best: Candidate, question: PlanQuestion) -> Iterator[str]:
     if any(each.size > 1 for each in best.hosts):
         whole = added(None if (each := price(host.gpu)) is None else host.spare * each for host in best.hosts)
         rented = f", which cost ${whole:,.2f} an hour more where hosts are rented whole" if whole else ""
-        yield f"They stand on {' and '.join(map(str, best.hosts))}{rented}."
+        yield f"That is {' and '.join(map(str, best.hosts))}{rented}."
     kept = [(fleet.spare * fleet.gpus_per_replica, price(fleet.scenario["gpu"])) for fleet in best.fleets]
     if count := sum(gpus for gpus, _ in kept):
         money = added(None if each is None else gpus * each for gpus, each in kept)

@@ -38,7 +38,7 @@ from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, Dty
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs import load_accelerator, load_model, load_system
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
 BUDGETS = (2048, 4096, 8192, 16384)
@@ -88,6 +88,7 @@ class Space:
     token_budgets: tuple[int, ...] = ()
     max_num_seqs: tuple[int, ...] = ()
     max_gpus: int | None = None
+    system: str | None = None
     memory_fraction: float | None = None
     activations: str | None = None
     drafts: tuple[dict[str, Any], ...] = ()  #: keywords of each
@@ -108,6 +109,7 @@ class Space:
     def fixed(self) -> dict[str, Any]:
         """Keywords that all candidates share."""
         shared: dict[str, Any] = {"memory_fraction": self.memory_fraction, "activations": self.activations}
+        shared |= {"system": self.system}
         shared |= {"images": self.images, "image_size": self.image_size} if self.images else {}
         return {key: value for key, value in shared.items() if value is not None}
 
@@ -116,12 +118,14 @@ def splits(model: Model, system: System, space: Space, staged: bool = False) -> 
     """Splits of one replica, the fewest accelerators first; whether each exists is checked when it is laid out.
 
     Powers of two for tp. With experts: whole experts on every rank or none (ep), and attention replicated over some of
-    them (dp). Pipeline stages (`staged`) are tried where nothing else holds the model, or when they are asked for.
+    them (dp). Pipeline stages (`staged`), and tp over the hosts of a named system, are tried where nothing else holds
+    the model, or when they are asked for.
     """
     experts = any(isinstance(layer.ffn, MixtureOfExperts) for layer in model.layer_counts)
     most = space.max_gpus or (_STAGED if staged else _SPARSE if experts else _DENSE)
-    tps = space.tp or _powers(min(system.domain_size, most))
-    pps = space.pp or (_STAGES if staged else (1,))
+    tps = space.tp or _powers(min(system.max_gpus if space.system and staged else system.domain_size, most))
+    stages = (1, *_STAGES) if space.system else _STAGES
+    pps = space.pp or (stages if staged else (1,))
     dps = space.dp or (_powers(most) if experts and system.max_gpus > 1 else (1,))
     found = []
     for tp, pp, dp in product(tps, pps, dps):
@@ -212,7 +216,8 @@ def search(question: PlanQuestion) -> Found:
         for gpu, engine, weights, kv in product(space.gpus, space.engines, space.weights, space.kv)
     ]  # fmt: skip
     for gpu, own in groupby(enumerate(bases), key=lambda each: each[1][0]):
-        system, laid_out = System.of(load_accelerator(gpu).value), list[Replica]()
+        accelerator, laid_out = load_accelerator(gpu).value, list[Replica]()
+        system = load_system(space.system, accelerator).value if space.system else System.of(accelerator)
         for number, (_, base) in own:
             question.progress(f"search {gpu}", number, len(bases))
             for staged in (False,) if space.told else (False, True):  # stages where nothing else holds the model
@@ -226,8 +231,8 @@ def search(question: PlanQuestion) -> Found:
             _drafted(question, settled, found)
         if space.disaggregated and not question.demand.closed and question.demand.osl.mean >= _ANSWER:
             pools += _disaggregated(question, laid_out, found)
-    found.options += _unlike(question, pools)
     if space.mixed:
+        found.options += _unlike(question, pools)
         rank = question.tariff.rank
         least = min((rank(option) for option in found.options), default=(math.inf, 0))
         found.options += [mix for mix in _mixed(question, found.able) if rank(mix) < least]
