@@ -17,8 +17,8 @@ METHOD = (
     "these rows. What dequantised experts take on Hopper is one figure too, from output tokens and queues: the one of "
     "gpt-oss-20b for gpt-oss-120b and the reverse, and from the other source where a source is left out. One source's "
     "server is taken to have a place fewer than users, which its own rows say. \\*As shipped is in sample. "
-    "Offline queues have as many requests as their source says. Closed loops were not simulated again; on 385 of these rows the "
-    "formula's first tokens were within 5 % of simulated ones for 84 %. Tier A "
+    "Offline queues have as many requests as their source says. Closed loops were not simulated again; on 385 of "
+    "these rows the formula's first tokens were within 5 % of simulated ones for 84 %. Tier A "
     "rows have a fixed batch and fixed lengths and say how they were timed; tier B rows were driven by concurrency or "
     "saturation, or leave one setting open."
 )
