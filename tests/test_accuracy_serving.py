@@ -110,6 +110,18 @@ def test_a_server_with_a_place_fewer_than_users_lets_one_of_them_wait_for_a_turn
     assert fewer - usual == pytest.approx(turn / 8, rel=0.15)
 
 
+def test_a_queue_that_a_note_counts_ends(tmp_path):
+    """One request takes what it takes alone; those of a queue without a count keep all places taken."""
+    row = {"engine": "trtllm", "load": "saturated", "metric": "output_tok_s_total", "value": 1.0, "concurrency": None}
+    notes = ("offline, 1 requests", "1,000 requests", "all requests at once")
+    write(tmp_path / "rows.csv", [STATIC | row | {"notes": note} for note in notes])
+    one, some, endless = predicted(tmp_path / "rows.csv")
+    assert one == pytest.approx(
+        figures(tmp_path / "one.csv", engine="trtllm", concurrency=1)["output_tok_s_total"], rel=0.03
+    )
+    assert one < some < endless
+
+
 @pytest.mark.parametrize("load", ["static", "concurrency"])
 def test_nothing_is_faster_than_the_bound(tmp_path, load):
     expected, bound = (figures(tmp_path / "rows.csv", calibration, load=load) for calibration in (None, "none"))

@@ -293,7 +293,7 @@ def _loaded(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
 
 def _saturated(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
     """An offline queue is a closed loop of as many users as requests, which notes count; each of them sends one."""
-    counts = group.table["notes"].str.extract(r"([\d,]+) requests\b")[0].str.replace(",", "").astype(float)
+    counts = group.table["notes"].str.extract(r"(\d[\d,]*) requests\b")[0].str.replace(",", "").astype(float)
     queued = np.asarray(counts.fillna(_QUEUE), dtype=np.float64)[rows]
     return _closed_loop(group, rows, queued, replace(group.client, requests=1))
 

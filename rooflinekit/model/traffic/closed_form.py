@@ -391,11 +391,9 @@ class _Flow:
         rate = named(rate, "rate", "requests a second that are served", "1/s")
         slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
         found = self._loaded(stay, sharing, rate, rate, time, slot, burst + held, together, whole)
-        return (
-            replace(found, running=where(turns < _ENDLESS, minimum(found.running, crowd), found.running))
-            if finite
-            else found
-        )
+        if finite:
+            found = replace(found, running=where(turns < _ENDLESS, minimum(found.running, crowd), found.running))
+        return found
 
     def _run(
         self, turning: Rotation, sharing: Numeric, turns: Numeric, crowd: Numeric, prompt: Numeric
@@ -408,7 +406,8 @@ class _Flow:
         after = self._after
         filling = crowd * turning.each if self._mixes else 0.0
         own = after + turning.chunks if self._mixes else after
-        begun = steps_begun(turns * (1.0 - 4.0 * _EQUAL), maximum(self.traffic.osl_cv, _EQUAL))
+        drift = maximum(self.traffic.osl_cv * (turns - 1.0) / turns, _EQUAL)  # the first turn begins together
+        begun = steps_begun(turns * (1.0 - 4.0 * _EQUAL), drift)
         steps = (begun - 1.0) * maximum(own, filling) + maximum(turns - begun + 1.0, 0.0) * filling + own
         steps = named(steps, "steps", "decode steps of the run")
         requests = turns * crowd
