@@ -333,7 +333,7 @@ def _text(cost: str, value: float) -> str:
     return text if cost in _PLAIN else f"{text} us"
 
 
-_LEAST = 1e-3  # below: a bound of the fit, reached but for rounding
+_LEAST = 1e-2  # below: a bound of the fit, reached but for rounding
 
 
 def _show(cost: str, value: float) -> str:
