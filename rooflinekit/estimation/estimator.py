@@ -302,7 +302,7 @@ def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Es
     static = _answer(resolved, replace(work, batch=found.sequences))
     rate = min(load.rate, load.knee_rate) * float(work.osl)
     served = served_energy(predictor, question.traffic, loaded)
-    unsteady = load_remarks(load.stable, load.rate, load.knee_rate, question.users, load.slots)
+    unsteady = load_remarks(plan, load.stable, load.rate, load.knee_rate, question.users, load.slots)
     return replace(
         static,
         **_felt(plan, (loaded.ttft, loaded.tpot), loaded.e2e, rate, load.stable),

@@ -170,13 +170,13 @@ def said(remarks: Iterable[Remark]) -> Iterator[str]:
     return (remark.say(*map(float, remark.facts)) for remark in remarks if remark.holds)
 
 
-def load_remarks(
-    stable: Numeric, rate: Numeric, knee: Numeric, users: Numeric | None, slots: Numeric
+def load_remarks(  # noqa: PLR0913, PLR0917 - what a load is known by
+    plan: Plan, stable: Numeric, rate: Numeric, knee: Numeric, users: Numeric | None, slots: Numeric
 ) -> Iterator[Remark]:
     """That the load cannot be sustained, or that users wait for a slot."""
     yield Remark(stable == 0.0, _unstable, (rate, knee))
     if users is not None:
-        yield Remark(users > slots, _waiting, (slots, users))
+        yield Remark(users > slots, _reserving if plan.engine.memory.reserves else _waiting, (slots, users))
 
 
 def _unstable(rate: float, knee: float) -> str:
@@ -188,6 +188,10 @@ def _unstable(rate: float, knee: float) -> str:
 
 def _waiting(slots: float, users: float) -> str:
     return f"{slots:.0f} of {users:.0f} requests run at a time; the others wait for a slot"
+
+
+def _reserving(slots: float, users: float) -> str:
+    return f"{_waiting(slots, users)}: the engine admits a request where its whole answer has room"
 
 
 def limit_remarks(plan: Plan, work: Workload) -> Iterator[Remark]:

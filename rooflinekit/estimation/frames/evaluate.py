@@ -66,7 +66,7 @@ def answer_loads(
         values, where = _answer(resolved, part), part.index.to_numpy()
         stable, rate, knee, room = (values[name] for name in ("stable", "request_rate", "knee_rate", "slots"))
         users = part["users"].to_numpy() if _closed(part) else None
-        texts["warnings"].append(where, load_remarks(stable, rate, knee, users, room))
+        texts["warnings"].append(where, load_remarks(resolved.plan, stable, rate, knee, users, room))
         yield where, values
 
 

@@ -19,8 +19,9 @@ engine never rests, so that a stay is at least steps·t_d + C·s. Beside a root 
 q. Places are filled at E: the knee is the rate of a full engine.
 
 A closed loop that starts with all users at once makes each of them wait for half of the steps that hold their prompts
-on average, once in the `requests` that each sends. Users beyond the room for sequences wait for a slot: a full turn
-each. In an open loop the wait for a slot is Sakasegawa's approximation of the M/M/c queue (doi:10.1007/BF02480951).
+on average, once in the `requests` that each sends; all of these requests take whole turns of the places, the last of
+which leaves some empty. Users beyond the room for sequences wait for a slot: a full turn each. In an open loop the wait
+for a slot is Sakasegawa's approximation of the M/M/c queue (doi:10.1007/BF02480951).
 """
 
 from __future__ import annotations
