@@ -95,6 +95,14 @@ def test_every_chip_with_a_rated_power_has_a_law_and_only_measured_ones_say_so()
             assert set(gpu.power.flop) == set(gpu.peaks)
 
 
+def test_the_cores_of_a_package_draw_beside_its_gpu():
+    # 17.9 W beside 345/700 of 120 W; a chip of the same rating without cores in its package has the share alone
+    chip = load_accelerator("ryzen-ai-max-395").value
+    assert chip.power.active == pytest.approx(345.0 / 700.0 * 120.0 + 17.9, abs=0.01)
+    assert chip.power.idle == pytest.approx(126.43 / 700.0 * 120.0, abs=0.01)
+    assert "CPU cores of the package" in chip.power.source
+
+
 def test_every_chip_with_a_law_answers():
     """Chips without 16-bit brain floats, or with integers alone, have joules for what they compute in."""
     for name in names("accelerator"):

@@ -20,7 +20,8 @@ def power_law(accelerator: Accelerator, memory: str, own: str | None) -> PowerLa
 
     `own`: the name under which it may have a law of its own. Else that of the nearest chip with measured kernels
     serves: idle and running power keep their share of the limit; a FLOP keeps its share of limit/peak, which holds
-    process, voltage and format; a byte costs what its type of memory takes beside the other's.
+    process, voltage and format; a byte costs what its type of memory takes beside the other's. Where one package feeds
+    GPU and CPU, what the CPU draws while the GPU works comes on top.
     """
     limit = accelerator.tdp_w
     if not limit:
@@ -41,8 +42,12 @@ def power_law(accelerator: Accelerator, memory: str, own: str | None) -> PowerLa
     shares = {dtype: chip["arithmetic"].get(dtype.value, chip["arithmetic"]["bf16"])[0] for dtype in accelerator.peaks}
     wide = next((dtype for dtype in _WIDE if dtype in shares), next(iter(shares)))
     width = chip["interval"]["width"]
+    host = 0.0
+    if own in file["packages"]:
+        host = file["packages"][own]["host"][0]
+        source += f"; CPU cores of the package: {file['packages'][own]['source']}"
     return PowerLaw(
-        idle=chip["idle"][0] * scale, active=chip["active"][0] * scale, limit=limit, held=chip["held"][0],
+        idle=chip["idle"][0] * scale, active=chip["active"][0] * scale + host, limit=limit, held=chip["held"][0],
         flop={dtype: share * limit / accelerator.peaks[dtype] for dtype, share in shares.items()},
         attention=chip["attention"][0] * limit / accelerator.peaks[wide], padding=chip["padding"][0],
         memory=chip["memory"][0] * byte * _PICO, cache=chip["cache"][0] * _PICO, link=rule["link"] * _PICO,
