@@ -34,6 +34,7 @@ STATED: tuple[tuple[str, int, dict[str, Any], dict[str, Any], int], ...] = (
     ("gemma3", 2560, SIGLIP, {}, 419_816_304),
     ("llama4", 5120, {}, {}, 871_932_416),
     ("glm4v_moe", 4096, {}, {}, 858_681_856),
+    ("mllama", 4096, {"image_size": 560}, {}, 895_061_523),  # by hand; the index has them and no others beside the text
 )
 
 
@@ -50,7 +51,9 @@ def test_towers_are_exact_to_the_last_weight(
     assert vision(kind, text, tower, **around).parameters == weights
 
 
-@pytest.mark.parametrize("name", ["qwen2.5-vl-7b", "gemma-3-12b", "llama-4-scout", "mistral-small-3.1-24b"])
+@pytest.mark.parametrize(
+    "name", ["qwen2.5-vl-7b", "gemma-3-12b", "llama-3.2-11b-vision", "llama-4-scout", "mistral-small-3.1-24b"]
+)
 def test_towers_of_the_library_are_what_its_safetensors_indices_leave(name: str) -> None:
     """`tower` is what the index has beside the text; a file whose `vision` has other weights is refused."""
     model = load_model(name).value
@@ -110,6 +113,50 @@ def test_the_encoder_by_hand() -> None:
     assert all(kernel.variant == "encoder" for kernel in (full, windows))
 
 
+@pytest.mark.parametrize(
+    ("size", "tiles"), [((560, 560), 1), ((1120, 560), 2), ((400, 1600), 3), ((300, 1700), 4), ((1024, 1024), 4)]
+)
+def test_images_beside_the_prompt_by_hand(size: tuple[int, int], tiles: int) -> None:
+    """Llama-3.2-Vision keeps 1,601 positions a tile of 560 pixels; its tower reads four tiles of 1,608, padded."""
+    tower = load_model("llama-3.2-11b-vision").value.vision
+    assert tower is not None
+    assert (tower.positions(Images(2, *size)), tower.tokens(Images(2, *size))) == (2 * tiles * 1601, 0)
+    assert (tower.cut(Images(1, *size)).patches, tower.layers) == (4 * 1608, 40)
+
+
+def test_layers_that_attend_to_images_by_hand() -> None:
+    """8 of 40 layers: keys and values of 6,404 positions, made once, then read by every sequence in every step."""
+    seen, text = ({"images": count, "isl": 100, "calibration": "none"} for count in (1, 0))
+    plan = ask("llama-3.2-11b-vision", "h100-sxm", seen).resolved.plan
+    assert plan.prompt(100.0) == 100.0
+    positions, keys = 6404, 8 * 2 * 8 * 128  # of eight layers
+    prefill = {kernel.name: kernel for kernel in plan.kernels(Batch.prefill(3.0, 100.0))}
+    decode = {kernel.name: kernel for kernel in plan.kernels(Batch.decode(3.0, 100.0))}
+    made = prefill["cross_kv_proj"]
+    assert made.count * made.flops == 2 * 3 * positions * 4096 * keys
+    assert "cross_kv_proj" not in decode
+    for kernels, tokens in ((prefill, 100), (decode, 1)):
+        across = kernels["cross_attention"]
+        assert across.count * across.flops == 8 * 4 * 3 * tokens * positions * 4096
+        assert across.count * across.kv_read_bytes == 3 * positions * keys * 2
+    with_image, without = rk.estimate("llama-3.2-11b-vision", **seen), rk.estimate("llama-3.2-11b-vision", **text)
+    assert with_image.memory.kv_bytes - without.memory.kv_bytes == positions * keys * 2
+    assert with_image.memory.weight_bytes == without.memory.weight_bytes
+    assert with_image.memory.max_batch < without.memory.max_batch
+    assert "cross_attention" not in {kernel.name for kernel in without.decode.kernels}
+    assert any("6,404 positions" in warning for warning in with_image.warnings)
+
+
+@pytest.mark.parametrize(("model", "asked"), [("llama-3.2-11b-vision", {"images": 1}), ("whisper-large-v3", {})])
+def test_a_token_waits_for_attention_to_an_encoder(model: str, asked: dict[str, Any]) -> None:
+    """The mean step over two tokens is the step itself, alone and as a row of a table."""
+    asked = {"isl": 20, "osl": 2, **asked}
+    answer = rk.estimate(model, calibration="none", **asked)
+    assert answer.tpot_ms == pytest.approx(answer.decode.time_ms, rel=1e-6)
+    row = rk.estimate_frame(pd.DataFrame([{"model": model, "calibration": "none", **asked}]))
+    assert row["tpot_ms"].tolist() == pytest.approx([answer.tpot_ms], rel=1e-12)
+
+
 def test_images_take_time_and_cache_and_no_weights() -> None:
     bare, text = rk.estimate("qwen2.5-vl-7b", isl=1469), rk.estimate("qwen2.5-vl-7b", isl=100)
     seen = rk.estimate("qwen2.5-vl-7b", isl=100, images=1)
@@ -139,7 +186,7 @@ def test_the_tower_of_a_config_takes_memory() -> None:
     ("keys", "said"),
     [
         ({"model": "llama-3-8b", "images": 1}, "reads text alone"),
-        ({"model": "llama-3.2-11b-vision", "images": 1}, "not described"),
+        ({"model": "granite-vision-3.3-2b", "images": 1}, "not described"),
         ({"model": "gemma-3-4b", "images": 1, "image_size": "big"}, "write width x height"),
         ({"model": "gemma-3-4b", "images": 1, "image_size": "1x999"}, "at most 200 times"),
         ({"model": "gemma-3-4b", "images": -1}, "at least 0"),

@@ -26,7 +26,7 @@ from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import AttentionShape, Kernel
 from rooflinekit.model.types.model import Model
-from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum
+from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, minimum
 from rooflinekit.model.types.time import SIGMAS, KernelTime
 
 
@@ -105,7 +105,7 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
     what it adds to the ends of the kernels, and need not lie around its time.
     """
     dtype, entries = kernels[0].kernel.dtype, []
-    spread: dict[str, Any] = {name: costs.spread.get(name, 0.0) for name in _HOST}
+    spread: dict[str, Any] = {name: costs.spread.get(name, 0.0) for name in _HOST} | {"beyond_one": costs.beyond_one}
     (host, gap), doubts = host_times(costs, iteration), host_times(StepCosts(**spread), iteration)
     works = bool(costs.step or costs.ranks or costs.sequence or costs.sequence_ranks)
     for name, count, there, time, doubt in (
@@ -179,12 +179,21 @@ def _slower(timed: KernelTime, costs: StepCosts) -> KernelTime:
 
 
 def host_times(costs: StepCosts, iteration: Iteration) -> tuple[Numeric, Numeric]:
-    """Host work of an iteration, and the gaps between the kernels of its layers [s]."""
-    once, each = costs.step, costs.sequence
+    """Host work of an iteration, and the gaps between the kernels of its layers [s].
+
+    >>> ggml = StepCosts(step=3e-3, sequence=1e-3, beyond_one=True)
+    >>> [host_times(ggml, Iteration(1.0, count, 8, 1, False))[0] for count in (1.0, 2.0, 4.0)]
+    [0.0, 0.004, 0.006]
+    """
+    once: Numeric = costs.step
+    each, sequences = costs.sequence, iteration.sequences
     if iteration.gpus > 1:
         once, each = once + costs.ranks, each + costs.sequence_ranks
+    if costs.beyond_one and not iteration.prompts:
+        sequences = named(maximum(sequences - 1.0, 0.0), "others", "sequences beside the first")
+        once = once * minimum(sequences, 1.0)
     gaps = gap_time(iteration.passes, iteration.layers, costs.layer)
-    return host_work(iteration.passes, once, iteration.sequences, each), gaps
+    return host_work(iteration.passes, once, sequences, each), gaps
 
 
 _HOST = ("step", "ranks", "sequence", "sequence_ranks", "layer")
@@ -336,18 +345,24 @@ def make_plan(
     Raises DeploymentError for a split that does not exist, DtypeError for a format the accelerator lacks.
     """
     check_deployment(model, deployment, system)
+    model = model.beside(deployment.images) if deployment.images else model
     precision = resolve_precision(model, deployment, system.accelerator)
     operations = model_operations(model, _as_run(deployment, system), precision, system.domain_size)
     return Plan(model, deployment, system, precision, calibration, operations, _as_fitted(engine, system, calibration))
 
 
 def _as_fitted(engine: Engine, system: System, calibration: Calibration | None) -> Engine:
-    """The engine without costs that were fitted on GPUs, on a CPU: it has those that files of this CPU showed."""
+    """The engine without costs that were fitted on GPUs, on a CPU: it has those that files of this CPU showed.
+
+    ggml multiplies a single row there by a kernel of its own (llamafile/sgemm.cpp leaves out n < 2), as fast as the
+    weights are read: what a fit finds beside the kernels is of more rows.
+    """
     accelerator, served, own = system.accelerator, calibration.served if calibration else None, engine.costs
-    if not accelerator.is_cpu or (served and (served.accelerator, served.engine) == (accelerator.name, engine.name)):
+    if not accelerator.is_cpu:
         return engine
-    kept = StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors, interval=own.interval)
-    return replace(engine, costs=kept)
+    if not served or (served.accelerator, served.engine) != (accelerator.name, engine.name):
+        own = StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors, interval=own.interval)
+    return replace(engine, costs=replace(own, beyond_one=own.vectors))
 
 
 def _as_run(deployment: Deployment, system: System) -> Deployment:

@@ -260,8 +260,12 @@ class AttentionCore(Operation):
 
 @dataclass(frozen=True, slots=True)
 class CrossCore(Operation):
-    """softmax(Q K^T) V over the keys of an encoder, as many for every sequence, whatever its context."""
+    """softmax(Q K^T) V over the keys of an encoder, as many for every sequence, whatever its context.
 
+    It is timed with what grows, as its family is, though it does not grow itself.
+    """
+
+    grows = True
     heads: int = field(metadata=about("H", "query heads here"))
     kv_heads: int = field(metadata=about("K", "KV heads here"))
     head_dim: int = field(metadata=about("d", "width of a head"))

@@ -67,6 +67,7 @@ class Linear(Operation):
     bias: int = quantity("bias", "bias elements", default=0)  #: bias elements
     rows: Literal["tokens", "sampled"] = "tokens"
     resident: bool = True  #: False when another operation already holds the weights (a tied LM head)
+    own: bool = False  #: of one layer alone, where layers share their other weights (Zamba2's adapters)
 
     @property
     def n(self) -> int:

@@ -74,10 +74,10 @@ def dense_operations(block: DenseFFN, shard: Shard) -> list[Operation]:
 
 
 def _adapters(name: str, inputs: int, rank: int, width: int, shard: Shard) -> list[Operation]:
-    """Two matrices of low rank beside one that layers share."""
+    """Two matrices of low rank beside one that layers share, each layer's own."""
     return [
-        shard.linear(f"{name}_adapter_down", inputs, (("low", rank),)),
-        shard.linear(f"{name}_adapter_up", rank, ((name, width),)),
+        replace(shard.linear(f"{name}_adapter_down", inputs, (("low", rank),)), own=True),
+        replace(shard.linear(f"{name}_adapter_up", rank, ((name, width),)), own=True),
     ] if rank else []  # fmt: skip
 
 
@@ -251,12 +251,16 @@ def cross_operations(block: CrossAttention, shard: Shard) -> list[Operation]:
     """
     heads, wide = block.heads // shard.tp, shard.kv_heads(block.kv_heads) * block.head_dim
     keys = shard.linear("cross_kv_proj", shard.hidden, (("k", wide), ("v", wide)), bias=block.qkv_bias)
-    once = [_without_keys(keys, block), KVAppend(2 * wide, "cross_append")]
-    width, length = heads * block.head_dim, block.length
+    width, length, dim = heads * block.head_dim, block.length, block.head_dim
+    once = [
+        _without_keys(keys, block),
+        *([Elementwise("cross_k_norm", wide, wide, 4.0 * wide, dim, shard.other)] if block.normed else []),
+        KVAppend(2 * wide, "cross_append"),
+    ]
     core = [CrossCore(heads, shard.kv_heads(block.kv_heads), block.head_dim, length)] if length else []
     return [
         shard.linear("q_proj", shard.hidden, (("q", width),), bias=block.qkv_bias),
-        *([Elementwise("qk_norm", width, width, 4.0 * width, 2 * block.head_dim, shard.other)] if block.normed else []),
+        *([Elementwise("q_norm", width, width, 4.0 * width, dim + 2, shard.other)] if block.normed else []),
         *(_of_encoder(op, length) for op in once),
         *core,
         _output(width, shard, block.o_bias),
@@ -566,7 +570,7 @@ def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
         before, after = _residuals(layer, block, shard)
         ops += [*before, *_BUILDERS[type(block)](block, shard), *after]
     if layer.repeated:
-        ops = [Repeated(op) if op.weights and "adapter" not in getattr(op, "name", "") else op for op in ops]
+        ops = [Repeated(op) if op.weights and not (isinstance(op, Linear) and op.own) else op for op in ops]
     if layer.common and layer.ffn is not None:
         ops.append(shard.linear("common_out_proj", shard.hidden, (("hidden", shard.hidden),)))
     if shard.tp > 1:

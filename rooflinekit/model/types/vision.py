@@ -53,6 +53,7 @@ class Cut:
     patches: int  #: of each sequence, a class token included
     merged: int  #: of each sequence, what the projector works on
     tokens: int  #: between the marks of its begin and end, which count as text
+    positions: int = 0  #: beside the prompt, that some layers attend to
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ class Tiles:
     are to choose from. choose: the grid of the nearest aspect (InternVL), of the most pixels kept (LLaVA-NeXT,
     DeepSeek-VL2), or of the least enlargement (Llama-4). layout: what the prompt holds: the tiles; tiles with marks
     between them; rows without padding, each with a mark (at most `capped` tiles of them); or rows with their padding.
-    images: in a prompt with more of them none is cut.
+    images: in a prompt with more of them none is cut. joined: tiles of the one sequence that an image is padded to,
+    whose outputs stay beside the prompt (Mllama).
     """
 
     size: int
@@ -115,6 +117,7 @@ class Tiles:
     whole: Literal["never", "several", "always"] = "never"  #: when the whole image comes beside its tiles
     capped: int = 0
     images: int = 0
+    joined: int = 0
 
     def grid(self, width: int, height: int) -> tuple[int, int]:
         """Tiles across and down.
@@ -210,11 +213,17 @@ class Vision:
         beside = self.rule.whole == "always" or (self.rule.whole == "several" and grid != (1, 1))
         sequences = grid[0] * grid[1] + beside
         patches = (self.rule.size // self.patch) ** 2 + self.class_tokens
+        if every := self.rule.joined:  # patches of each tile are padded to a multiple of 8
+            return Cut(1, every * -(-patches // 8) * 8, every * patches, 0, sequences * patches)
         return Cut(sequences, patches, self.rule.side**2, self.rule.tokens(width, height, grid, sequences))
 
     def tokens(self, images: Images) -> int:
         """Tokens that the images of a prompt put into it."""
         return images.count * self.cut(images).tokens
+
+    def positions(self, images: Images) -> int:
+        """Positions beside the prompt, whose keys and values some layers keep."""
+        return images.count * self.cut(images).positions
 
 
 def grids_up_to(most: int) -> Iterator[tuple[int, int]]:

@@ -12,7 +12,7 @@ from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecEr
 from rooflinekit.model.types.model import FeedForward, Layer, Mixer, Model
 from rooflinekit.specs.config.family import Family, Reading, class_names, family_of
 from rooflinekit.specs.config.feedforward import feed_forwards
-from rooflinekit.specs.config.keys import NAMES, Keys, named, shown
+from rooflinekit.specs.config.keys import Keys, named, shown, usual_names
 from rooflinekit.specs.config.mixers import mixers, read_encoder
 from rooflinekit.specs.config.quantization import read_formats
 from rooflinekit.specs.config.refusals import refuse_other_networks, refuse_unknown_keys, unidentified
@@ -49,7 +49,7 @@ def model_from_config(
         refuse_other_networks(part, origin, class_names())
     model_type, family = _identify(config, origin)
     defaults = {**family.defaults, **({} if config is outer else family.nested)}
-    keys = Keys(_with_defaults(config, family.names, defaults, warnings), origin, {**NAMES, **family.names})
+    keys = Keys(_with_defaults(config, family.names, defaults, warnings), origin, {**usual_names(), **family.names})
     keys.note("model_type" if "model_type" in config else "architectures", model_type)
     model = _assemble(Reading(keys, family, warnings), name, quant_config)
     if (vision := read_vision(outer, model.hidden, origin)) is not None:
@@ -133,7 +133,7 @@ def _with_defaults(
     """The config with what its class takes for keys that are absent; a null is there, and means the usual."""
     filled = dict(config)
     for concept, value in defaults.items():
-        names = {**NAMES, **own}.get(concept, (concept,))
+        names = {**usual_names(), **own}.get(concept, (concept,))
         if not any(name in config for name in names):
             filled[names[0]] = value
             warnings.append(f"{names[0]} is absent: the class default of {value} is taken")

@@ -424,10 +424,10 @@ def _mimo(r: Reading) -> tuple[Mixer, ...]:
 
 
 def _mllama(r: Reading) -> tuple[Mixer, ...]:
-    """Llama-3.2-Vision: some layers attend to an image alone; a prompt without one passes them by."""
+    """Llama-3.2-Vision: some layers attend to images alone; a prompt without one passes them by."""
     own, across = _base_attention(r), r.places("cross_attention_layers")
     crossing = CrossAttention(own.heads, own.kv_heads, own.head_dim, 0, normed=True)
-    r.warnings.append(f"{len(across)} layers attend to an image: prompts without one pass them by, and none is costed")
+    r.warnings.append(f"{len(across)} layers attend to images: prompts without one pass them by")
     return tuple(crossing if layer in across else own for layer in range(r.depth))
 
 

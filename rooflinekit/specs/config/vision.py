@@ -96,6 +96,7 @@ class _Reader:
     def vision(self, row: Mapping[str, Any]) -> Vision:
         """The tower, its weights counted."""
         sizes = {"merge": 1, "frames": 1} | {name: self.size(said) for name, said in row["sizes"].items()}
+        sizes["depth"] += sizes.get("more", 0)
         patch, merge, hidden = sizes["patch"], sizes["merge"], sizes["hidden"]
         if hidden % sizes["heads"]:
             raise SpecError(f"{self.origin}: vision_config: {sizes['heads']} heads do not divide the width {hidden}")
@@ -141,11 +142,17 @@ class _Reader:
         return own + sum(size for name, size in biases.items() if self.flag(row.get(name, True)))
 
     def positions(self, row: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
-        """Rows of the learned table of positions, one for each patch of a tile where no key says it."""
+        """Rows of the learned tables of positions, one for each patch of a tile where no key says it.
+
+        Tiles that are joined have tables of their own by the grid, and none: of their patches, before and after them.
+        """
         said = row.get("positions", False)
-        if said is True:
-            return (sizes["size"] // sizes["patch"]) ** 2 + int(row.get("class", False))
-        return self.size(said) if said else 0
+        if said is not True:
+            return self.size(said) if said else 0
+        patches: int = (sizes["size"] // sizes["patch"]) ** 2 + int(row.get("class", False))
+        if "joined" not in row:
+            return patches
+        return patches + (1 + len(self.grids(row, sizes["size"]))) * self.size(row["joined"]) * (patches + 2)
 
     def projector(self, row: Mapping[str, Any]) -> tuple[tuple[tuple[int, int], ...], int]:
         """Products over the merged tokens, and the weights of all of them."""
@@ -168,7 +175,8 @@ class _Reader:
         size = sizes["size"]
         side = -(-(size // sizes["patch"]) // sizes["merge"])
         chosen = {name: row[name] for name in ("choose", "layout", "capped", "images") if name in row}
-        return Tiles(size, side, self.grids(row, size), whole=row.get("whole_tile", "never"), **chosen)
+        joined = self.size(row.get("joined", 0))
+        return Tiles(size, side, self.grids(row, size), whole=row.get("whole_tile", "never"), joined=joined, **chosen)
 
     def grids(self, row: Mapping[str, Any], size: int) -> tuple[tuple[int, int], ...]:
         """Tiles across and down to choose from."""
