@@ -3,11 +3,12 @@
     python benchmarks/watch_errors.py RUN... [--turns 10] [--usual 600] [--weeks 50]
 
 A RUN is a folder with `config.json` (model, gpu, engine_kwargs, kv_cache) and `requests.csv` (one request a row:
-lengths, and when it came, had its first and its last token). Minutes of traffic are drawn from its requests, as many as
-came in a minute, and written as a log and as a recording of vLLM's metrics; both are read and watched as any other. A
-slow-down makes tokens longer: all in proportion (kernels), all by the same time (host), or by the cache that they read
-(KV); its size is the share of TPOT that it adds. False alarms are counted over weeks of deviations drawn from those of
-minutes without a change.
+lengths, and when it came, had its first and its last token). Minutes of traffic are drawn from its requests, as many
+as came in a minute, and written as a log and as a recording of vLLM's metrics; both are read and watched as any other.
+What a request took beyond the pace of those beside it is one long gap, as after a preemption. A slow-down lengthens all
+other gaps: in proportion (kernels), by the same time (host), or by the cache that they read (KV); its size is the share
+that it adds to their mean. False alarms are counted over weeks of deviations drawn from those of minutes without a
+change.
 """
 
 from __future__ import annotations
@@ -27,19 +28,27 @@ from rooflinekit.evidence.measurement import Facts, StartUp
 from rooflinekit.evidence.watching import LEARNT, SMALLEST, Change, Watcher
 
 SOON = 5  # minutes within which a slow-down must be found
+JUDGED = ("tpot", "stalls")  # a drawn request brings the TTFT of another load
 _METRICS = {"ttft": "time_to_first_token_seconds", "e2e": "e2e_request_latency_seconds",
-            "gap": "request_time_per_output_token_seconds", "isl": "request_prompt_tokens",
-            "osl": "request_generation_tokens"}  # fmt: skip
+            "isl": "request_prompt_tokens", "osl": "request_generation_tokens"}  # fmt: skip
+_GAPS = "inter_token_latency_seconds"
+_EDGES = np.array(
+    [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, np.inf]
+)  # of vLLM's histogram of gaps [s]
+_STOOD = 0.03  # of the time of a request's tokens: less beyond the pace of others is chance
 
 
 def read_run(folder: Path) -> tuple[pd.DataFrame, Given, StartUp]:
     """Requests with their times [s], what is known of the deployment, and its cache."""
     said = json.loads((folder / "config.json").read_text())
     table = pd.read_csv(folder / "requests.csv")
-    table = table[table.output_tokens > 1].assign(
-        ttft=table.first_token_s - table.arrival_s,
-        gap=(table.last_token_s - table.first_token_s) / (table.output_tokens - 1),
-    )
+    table = table[table.output_tokens > 1].assign(ttft=table.first_token_s - table.arrival_s)
+    tokens, lasted = table.output_tokens - 1, table.last_token_s - table.first_token_s
+    middle = (table.first_token_s + table.last_token_s) / 2
+    beside = [(table.first_token_s < time) & (time < table.last_token_s) for time in middle]
+    pace = np.array([(lasted / tokens)[others].median() for others in beside])
+    stood = (lasted - pace * tokens).where(lasted > (1.0 + _STOOD) * pace * tokens, 0.0)
+    table = table.assign(stood=stood, gap=(lasted - stood) / tokens)
     arguments = said["engine_kwargs"]
     given = Given.of(model=said["model"], gpu=said["gpu"], engine=f"{said['engine']}@{said['engine_version']}",
                      tp=arguments["tensor_parallel_size"], max_num_seqs=arguments["max_num_seqs"])  # fmt: skip
@@ -55,7 +64,7 @@ def minute(
     reads = drawn.input_tokens + drawn.output_tokens / 2
     more = {"": 0.0, "kernels": drawn.gap, "host": mean, "KV": mean * reads / context.mean()}[cause]
     slowed = drawn.assign(gap=drawn.gap + size * more)
-    return slowed.assign(e2e=slowed.ttft + slowed.gap * (slowed.output_tokens - 1))
+    return slowed.assign(e2e=slowed.ttft + slowed.stood + slowed.gap * (slowed.output_tokens - 1))
 
 
 def as_log(minutes: list[pd.DataFrame]) -> list[Interval]:
@@ -71,19 +80,39 @@ def as_log(minutes: list[pd.DataFrame]) -> list[Interval]:
 def as_recording(minutes: list[pd.DataFrame]) -> list[Interval]:
     """The minutes as vLLM's metrics count them."""
     totals = {f"{name}_{end}": 0.0 for name in _METRICS.values() for end in ("sum", "count")}
-    totals |= {"generation_tokens_total": 0.0, "prompt_tokens_total": 0.0}
+    totals |= {"generation_tokens_total": 0.0, "prompt_tokens_total": 0.0, f"{_GAPS}_sum": 0.0, f"{_GAPS}_count": 0.0}
+    buckets = np.zeros(len(_EDGES))
     text = ""
     for place, drawn in enumerate([None, *minutes]):
         if drawn is not None:
-            values = {"ttft": drawn.ttft, "e2e": drawn.e2e, "gap": drawn.gap, "isl": drawn.input_tokens,
-                      "osl": drawn.output_tokens}  # fmt: skip
+            values = {"ttft": drawn.ttft, "e2e": drawn.e2e, "isl": drawn.input_tokens, "osl": drawn.output_tokens}
             for name, column in values.items():
                 totals[f"{_METRICS[name]}_sum"] += float(column.sum())
                 totals[f"{_METRICS[name]}_count"] += len(column)
+            tokens = drawn.output_tokens - 1
+            totals[f"{_GAPS}_sum"] += float((drawn.gap * tokens + drawn.stood).sum())
+            totals[f"{_GAPS}_count"] += float(tokens.sum())
+            for lengths, counts in ((drawn.gap, tokens - (drawn.stood > 0)), (drawn.stood, drawn.stood > 0)):
+                np.add.at(buckets, np.searchsorted(_EDGES, lengths), counts)
             totals["generation_tokens_total"] += float(drawn.output_tokens.sum())
             totals["prompt_tokens_total"] += float(drawn.input_tokens.sum())
-        text += scrape_text("\n".join(f"vllm:{name} {value!r}" for name, value in totals.items()), 60.0 * place)
+        lines = [f"vllm:{name} {value!r}" for name, value in totals.items()]
+        lines += [f'vllm:{_GAPS}_bucket{{le="{str(edge).replace("inf", "+Inf")}"}} {count}'
+                  for edge, count in zip(_EDGES, np.cumsum(buckets), strict=True)]  # fmt: skip
+        text += scrape_text("\n".join(lines), 60.0 * place)
     return read_recording("run", text)
+
+
+def _alarms(strains: list[float | None], name: str, weeks: int, rng: np.random.Generator) -> int:
+    """Changes that are found in weeks of minutes without one."""
+    alarms, known = 0, [each for each in strains if each is not None]
+    for _ in range(weeks):
+        change, was = Change(SMALLEST[name]), False
+        for place, value in enumerate(rng.choice(known, 7 * 24 * 60)):
+            change.see(float(value), place)
+            alarms += change.since is not None and not was
+            was = change.since is not None
+    return alarms
 
 
 def report(folder: Path, asked: argparse.Namespace) -> None:
@@ -103,15 +132,9 @@ def report(folder: Path, asked: argparse.Namespace) -> None:
         faster = 60.0 * len(intervals) / (time.process_time() - begun)
         strains = np.array([each.strain["tpot"] for each in rest.seen])
         spread = float(np.std(np.diff(strains)) / np.sqrt(2.0))
-        alarms = 0
-        for _ in range(asked.weeks):
-            change, was = Change(SMALLEST["tpot"]), False
-            for place, value in enumerate(rng.choice(strains, 7 * 24 * 60)):
-                change.see(float(value), place)
-                alarms += change.since is not None and not was
-                was = change.since is not None
+        alarms = {name: _alarms([each.strain[name] for each in rest.seen], name, asked.weeks, rng) for name in JUDGED}
         print(f"{folder.name}, {read.__name__[3:]}: {faster:,.0f} x real time; a minute varies by {spread:.1%}; "
-              f"{alarms} false alarms in {asked.weeks} weeks")  # fmt: skip
+              f"false alarms in {asked.weeks} weeks: {alarms}")  # fmt: skip
         for cause in ("kernels", "host", "KV"):
             for size in (0.05, 0.1, 0.2):
                 took = []

@@ -11,7 +11,9 @@ from dataclasses import replace
 from functools import cache
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from socket import socket
 from threading import Thread
+from urllib.request import urlopen
 
 import pytest
 from typer.testing import CliRunner
@@ -99,6 +101,21 @@ def test_two_scrapes_are_an_interval(engine: str) -> None:
     assert (run.facts.isl, run.facts.osl, run.output_tok_s) == (1000.0, 200.0, 200.0)
     if engine == "vllm":
         assert (run.facts.hits, found.preemptions, found.kv_tokens) == (0.25, 3.0, 32000)
+
+
+def test_stalls_are_told_from_steps_by_the_buckets_of_gaps() -> None:
+    """990 gaps of 30 ms, and ten requests that stood for 2 s: buckets say 1 to 2.5 s, 1.6 s at the middle."""
+    said = """vllm:inter_token_latency_seconds_bucket{le="0.05"} %d
+vllm:inter_token_latency_seconds_bucket{le="1.0"} %d
+vllm:inter_token_latency_seconds_bucket{le="2.5"} %d
+vllm:inter_token_latency_seconds_bucket{le="+Inf"} %d
+vllm:inter_token_latency_seconds_sum %f
+vllm:inter_token_latency_seconds_count %d
+vllm:generation_tokens_total %d"""
+    rows = ((0, 0, 0, 0, 0.0, 0, 0), (990, 990, 1000, 1000, 49.7, 1000, 1000))
+    found = interval(*(read_scrape(said % row, 60.0 * turn, "url") for turn, row in enumerate(rows)), "url")
+    assert found is not None and found.run.tpot.mean == pytest.approx(49.7)
+    assert found.moving_ms == pytest.approx(30.0, rel=0.15)
 
 
 def test_llama_cpp_says_tokens_and_their_seconds() -> None:
@@ -221,6 +238,9 @@ def test_requests_are_gathered_by_the_minute_in_which_they_end(tmp_path: Path) -
     assert (first.run.ttft.mean, first.run.ttft.low) == (pytest.approx(300.0), pytest.approx(200.0))
     assert first.run.tpot.mean == pytest.approx(10.0)  # of the one that has a second token
     assert first.running == pytest.approx(1.6 / 60)  # Little's law
+    slow = {**FLAT, "gen_ai.usage.output_tokens": 51, "gen_ai.server.request.duration": 10.4}
+    (minute,) = read_request_log("log", [SPAN, SPAN, slow])  # one of three stood for most of ten seconds
+    assert (minute.moving_ms, minute.run.tpot.mean) == (pytest.approx(10.0), pytest.approx((10.0 + 10.0 + 200.0) / 3))
     with pytest.raises(SpecError, match="request 1: has no e2e"):
         read_request_log("log", [{key: value for key, value in FLAT.items() if "duration" not in key}])
     with pytest.raises(SpecError, match="request 1: has no start"):
@@ -361,6 +381,35 @@ def test_preemptions_are_named() -> None:
     assert "preemptions: 40 an interval" in watcher.answer().drifts[0].cause
 
 
+def test_stalls_hide_no_slow_down_and_are_named_when_they_grow() -> None:
+    """Stalls add 5 to 25 % to the mean of a minute at random: a step that is 5 % longer is found all the same."""
+    chance, noise = random.Random(5), random.Random(1)
+
+    def minute(place: int, slower: float, stalled: tuple[float, float], preempted: float) -> Interval:
+        each = served(USUAL, 8.0, 60.0 * place, noise)
+        step = slower * (each.run.tpot.mean or 0.0)
+        run = replace(each.run, tpot=Spread(mean=step * (1.0 + chance.uniform(*stalled))))
+        return replace(each, run=run, moving_ms=step, preemptions=preempted)
+
+    usual = Watcher(Given.of(**SAID), HOUR)
+    for place in range(HOUR):
+        usual.see(minute(place, 1.0, (0.05, 0.25), 3.0))
+    longer, thrown = deepcopy(usual), deepcopy(usual)
+    for place in range(HOUR, HOUR + 5):
+        longer.see(minute(place, 1.05, (0.05, 0.25), 3.0))
+    for place in range(HOUR, HOUR + 10):
+        thrown.see(minute(place, 1.0, (0.4, 0.6), 40.0))
+    assert [each.metric for each in usual.answer().drifts] == []
+    (drift,) = longer.answer().drifts
+    assert drift.metric == "tpot" and drift.change == pytest.approx(0.05, abs=0.015)
+    (drift,) = thrown.answer().drifts
+    assert drift.metric == "stalls" and drift.cause == "preemptions: 40 an interval, 3 before"
+    now = thrown.answer().now
+    assert now.stall_ms is not None and now.tpot.measured is not None
+    parts = (now.batch_ms or 0.0) + now.stall_ms + (now.step_ms or 0.0)
+    assert parts == pytest.approx(now.tpot.measured - now.tpot.expected)
+
+
 def test_longer_prompts_are_what_moved_the_prediction() -> None:
     noise, plain = random.Random(2), USUAL
     minutes = [served(plain, 8.0, 60.0 * n, noise, 1000.0 if n < LEARNT else 3000.0) for n in range(LEARNT + 1)]
@@ -407,6 +456,13 @@ def test_the_command_shows_a_log(tmp_path: Path) -> None:
     assert refused.exit_code == 2 and "not both" in refused.stderr
 
 
+def _free() -> int:
+    """A port that nobody listens at."""
+    with socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def test_a_running_server_is_looked_at_and_recorded(tmp_path: Path) -> None:
     asked: list[int] = []
 
@@ -433,6 +489,8 @@ def test_a_running_server_is_looked_at_and_recorded(tmp_path: Path) -> None:
             "1",
             "--record",
             str(recorded),
+            "--listen",
+            str(port := _free()),
             "--format",
             "json",
         ]
@@ -441,6 +499,10 @@ def test_a_running_server_is_looked_at_and_recorded(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     found = json.loads(shown.stdout)
     assert found["model"] == "llama-3-8b" and found["intervals"][0]["hits"] == 0.25
+    with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        own = answer.read().decode()
+    assert 'rooflinekit_seconds{kind="measured",metric="ttft"} 0.1\n' in own
+    assert 'rooflinekit_drift_ratio{metric="tpot"} 0.0\n' in own and "rooflinekit_headroom_ratio" in own
     assert read_intervals(recorded)[0].run.ttft.mean == pytest.approx(100.0)
 
 

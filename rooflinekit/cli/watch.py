@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -18,7 +20,7 @@ from rooflinekit.evidence.benchmark_runs import Given
 from rooflinekit.evidence.exposition import Interval, Scrape, interval, read_scrape, scrape_text, together
 from rooflinekit.evidence.measured import read_intervals, read_start
 from rooflinekit.evidence.measurement import StartUp
-from rooflinekit.evidence.watching import LEARNT, Watched, Watcher
+from rooflinekit.evidence.watching import LEARNT, SMALLEST, Watched, Watcher
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.writing import check_target, write_whole
 
@@ -32,11 +34,6 @@ _CLEAR = "\x1b[H\x1b[2J"
     arguments={"sources": Argument(
         "Addresses of servers' metrics, or recordings and request logs; start-up logs beside them.", many=True
     )},
-    examples=(
-        "rooflinekit watch http://localhost:8000/metrics --gpu h100 --tp 1",
-        "rooflinekit watch day.prom server.log --gpu h100 --update mine.yaml",
-        "rooflinekit watch requests.jsonl --gpu h100 --tp 1 --once --format json",
-    ),
 )  # fmt: skip
 def watch(
     sources: list[str], *, to: Output, once: bool = False, every: float = 60.0, record: Path | None = None,
@@ -53,7 +50,7 @@ def watch(
     given = Given.of(**({"replicas": len(live)} | said if live else said))
     watcher = Watcher(given, logs=logs)
     if not live:
-        for each in sorted((each for path in files for each in read_intervals(path)), key=_end):
+        for each in sorted((each for path in files for each in read_intervals(path)), key=attrgetter("end")):
             watcher.see(each)
         to.show(watcher.answer())
         return _updated(watcher, update)
@@ -100,10 +97,6 @@ def _updated(watcher: Watcher, update: Path | None) -> int:
         write_whole(update, watcher.fit(f"{datetime.now(UTC):%Y-%m-%d}").text.encode(), force=True)
         note(f"wrote {update}; use it with --calibration {update}")
     return 0
-
-
-def _end(each: Interval) -> float:
-    return each.end
 
 
 def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> Iterator[Interval]:
@@ -155,16 +148,11 @@ def _exporter(port: int) -> Callable[[Watched], None]:
 
     def show(answer: Watched) -> None:
         now, found = answer.now, {each.metric: each.change for each in answer.drifts}
-        for metric in ("ttft", "tpot"):
-            for kind, name in (
-                ("measured", "ms"),
-                ("predicted", "expected_ms"),
-                ("low", "low_ms"),
-                ("high", "high_ms"),
-            ):
-                value = getattr(now, f"{metric}_{name}")
+        for metric, figure in (("ttft", now.ttft), ("tpot", now.tpot)):
+            for kind, value in asdict(figure).items():
                 if value is not None:
                     times.labels(metric, kind).set(value / 1e3)
+        for metric in SMALLEST:
             drift.labels(metric).set(found.get(metric, 0.0))
         if answer.headroom is not None:
             share.set(answer.headroom.share)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread
@@ -33,14 +34,15 @@ def exporters() -> Mapping[str, Mapping[str, Sequence[str]]]:
 
 _NAME = re.compile(r"^(vllm|sglang|trtllm|llamacpp)[:_](.+)$")
 _GAUGES = ("running", "waiting", "kv_use")
+_STALL = 10.0  # mean gaps between tokens: one that is longer is no step, but a request that stood still
 
 
 @dataclass(frozen=True)
 class Scrape:
     """One look at the servers of a deployment: totals since they started, and gauges, over all their label sets.
 
-    time: seconds of the Unix clock. values: by quantity; of a histogram `ttft.sum` [s] and `ttft.count`. kv_tokens:
-    what their caches hold together, where they say so.
+    time: seconds of the Unix clock. values: by quantity; of a histogram `ttft.sum` [s], `ttft.count` and `ttft.le.0.5`,
+    how many were at most 0.5 s. kv_tokens: what their caches hold together, where they say so.
     """
 
     time: float
@@ -56,7 +58,7 @@ class Interval:
 
     run: the requests of it as a benchmark run; running, waiting: requests in the engine and before it; kv_use: share
     of the cache in use; preemptions: requests thrown out of it; hits: share of the prompt tokens that the prefix cache
-    held. None where nothing says so.
+    held; moving_ms: the mean gap between tokens of requests that nothing stalls. None where nothing says so.
     """
 
     start: float
@@ -67,6 +69,7 @@ class Interval:
     kv_use: float | None = None
     preemptions: float | None = None
     kv_tokens: int | None = None
+    moving_ms: float | None = None
 
 
 def read_scrape(text: str, time: float, source: str) -> Scrape:
@@ -93,7 +96,8 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
                 engine, model = hit[1], model or sample.labels.get("model_name")
                 if hit[2] == "cache_config_info":
                     blocks += _room(sample.labels)
-                values.setdefault(hit[2], []).append(float(sample.value))
+                edge = f".le.{sample.labels['le']}" if "le" in sample.labels else ""
+                values.setdefault(hit[2] + edge, []).append(float(sample.value))
     except ValueError as error:
         raise SpecError(f"{source}: is no Prometheus text exposition ({error})") from None
     if not engine:
@@ -104,6 +108,9 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
             each = next((values[name + end] for name in names if name + end in values), None)
             if each:
                 found[key] = sum(each) / (len(each) if quantity == "kv_use" else 1)
+        buckets = next((f"{name}_bucket.le." for name in names if f"{name}_bucket.le.+Inf" in values), "none")
+        sums = {name.removeprefix(buckets): sum(each) for name, each in values.items() if name.startswith(buckets)}
+        found |= {f"{quantity}.le.{edge}": count for edge, count in sums.items()}
     return Scrape(time, engine, model, found, int(blocks) or None)
 
 
@@ -161,8 +168,32 @@ def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
         output_tok_s=grown.get("output_tokens", 0.0) / seconds or None, request_s=ended / seconds or None,
         unbegun=grown["prompt_seconds"] / seconds + gauges.get("waiting", 0.0) if "prompt_seconds" in grown else None,
     )  # fmt: skip
-    preemptions = grown.get("preemptions")
-    return Interval(before.time, after.time, run, **gauges, preemptions=preemptions, kv_tokens=after.kv_tokens)
+    preemptions, moving = grown.get("preemptions"), _moving(grown)
+    return Interval(
+        before.time, after.time, run, **gauges, preemptions=preemptions, kv_tokens=after.kv_tokens,
+        moving_ms=moving and 1e3 * moving,
+    )  # fmt: skip
+
+
+def _moving(grown: Mapping[str, float]) -> float | None:
+    """The mean gap between tokens without stalls [s]: those of a bucket are counted at its geometric middle.
+
+    >>> buckets = {"gap.le.0.05": 990.0, "gap.le.1.0": 990.0, "gap.le.4.0": 1000.0, "gap.le.+Inf": 1000.0}
+    >>> round(_moving({"gap.sum": 50.0, "gap.count": 1000.0} | buckets), 4)  # ten stalls of some 2 s
+    0.0303
+    """
+    name = "gap.le."
+    counts = {float(key.removeprefix(name)): value for key, value in grown.items() if key.startswith(name)}
+    seconds, tokens = grown.get("gap.sum", 0.0), grown.get("gap.count", 0.0)
+    if not counts or tokens <= 0.0:
+        return None
+    longest = _STALL * seconds / tokens
+    for low, high in pairwise(sorted(counts)):
+        if low >= longest:
+            stalled = counts[high] - counts[low]
+            seconds -= stalled * (math.sqrt(low * high) if high < math.inf else low)
+            tokens -= stalled
+    return seconds / tokens if seconds > 0.0 and tokens > 0.0 else None
 
 
 def is_recording(text: str) -> bool:
@@ -259,16 +290,16 @@ def _minute(
 
     start, rate = number * _MINUTE, len(requests) / _MINUTE
     stay = mean(each["e2e"] for each in requests)
-    gaps = ((each["e2e"] - each["ttft"]) / (each["osl"] - 1.0) for each in requests if each["osl"] > 1.0)
+    gaps = [1e3 * (each["e2e"] - each["ttft"]) / (each["osl"] - 1.0) for each in requests if each["osl"] > 1.0]
     isl, osl = (mean(each[part] for each in requests) for part in ("isl", "osl"))
     first = [1e3 * each["ttft"] for each in requests]
     facts = Facts(model=model, isl=isl, osl=osl, rate=arrived / _MINUTE or rate)
     run = Measurement(
         f"{source} at {_clock(start + _MINUTE)}", "request log", facts,
-        Spread(mean=mean(iter(first)), low=min(first)), Spread(mean=1e3 * mean(gaps)), e2e=Spread(mean=1e3 * stay),
+        Spread(mean=mean(iter(first)), low=min(first)), Spread(mean=mean(iter(gaps))), e2e=Spread(mean=1e3 * stay),
         output_tok_s=rate * osl, request_s=rate,
     )  # fmt: skip
-    return Interval(start, start + _MINUTE, run, running=rate * stay)
+    return Interval(start, start + _MINUTE, run, running=rate * stay, moving_ms=median(gaps) if gaps else None)
 
 
 def _seconds(stamp: Any, where: str) -> float:

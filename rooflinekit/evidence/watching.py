@@ -17,19 +17,20 @@ from rooflinekit.evidence.engine_fit.fit import EngineFit, fit_benchmarks
 from rooflinekit.evidence.exposition import Interval
 from rooflinekit.evidence.measurement import Measurement, StartUp
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.closed_form import closed_loop, open_loop
+from rooflinekit.model.traffic.closed_form import OpenLoop, closed_loop, open_loop
 from rooflinekit.model.types.answer import Tabled
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.version import __version__
 
-SMALLEST = {"tpot": 0.05, "ttft": 0.2}
-"""The smallest lasting change that must be found, as a share of the time."""
+SMALLEST = {"tpot": 0.05, "stalls": 0.05, "ttft": 0.2}
+"""The smallest lasting change that must be found, as a share of the time: of steps, of TPOT by stalls, of TTFT."""
 LEARNT = 60
 """Intervals that say what is usual here before anything counts as a drift."""
 DISTINCT = 12
 """Intervals from which the engine's costs are updated at most."""
+_STEADY = 0.8  # of the knee: above it a minute's rate does not say how long requests wait
 _A_DAY = 24 * 60  # intervals of a minute
 _A_WEEK = 7 * _A_DAY  # between two false alarms
 _CERTAIN = 1.645  # standard errors within which an estimate is 19 times out of 20, on the side that matters
@@ -42,27 +43,32 @@ _TOLD_APART = 10.0  # by how many variances the squares that another cause leave
 
 @dataclass(frozen=True)
 class Figure:
-    """A mean time [ms]: measured (None where nothing says so), predicted, its bound and its 90 % interval."""
+    """A mean time [ms]: measured (None where nothing says so), predicted, its bound and its 90 % interval.
+
+    There is no upper end where slower steps could not keep up.
+    """
 
     measured: float | None
     expected: float
     bound: float
     low: float
-    high: float
+    high: float | None
 
     @classmethod
     def of(cls, measured: float | None, time: Time) -> Figure:
         """A measured time [ms] beside a predicted one [s]."""
-        return cls(measured, *(1e3 * float(getattr(time, end)) for end in ENDS))
+        expected, bound, low, high = (1e3 * float(getattr(time, end)) for end in ENDS)
+        return cls(measured, expected, bound, low, high if math.isfinite(high) else None)
 
 
 @dataclass(frozen=True)
 class Beside:
     """One interval, measured and predicted for the traffic that came in it; times in ms, rates a second.
 
-    in_flight: requests under way. The gap of TPOT is batch_ms (more are under way than this rate explains) + step_ms
-    (a step of that many takes longer); that of TTFT is queue_ms + prompt_ms; None where nothing says who waits. knee:
-    the rate that the deployment could sustain. step: predicted TPOT of as many requests as were under way, of which
+    in_flight: requests under way. The gap of TPOT is batch_ms (more are under way than this rate explains) + stall_ms
+    (tokens that wait for requests that stood still; None where nothing tells them apart) + step_ms (a step of that many
+    takes longer); that of TTFT is queue_ms + prompt_ms; None where nothing says who waits. knee: the rate that the
+    deployment could sustain. step: predicted TPOT of as many requests as were under way, of which
     host_ms and kv_ms are the engine's own time and reads of the cache.
     """
 
@@ -82,6 +88,7 @@ class Beside:
     output_tok_s: float | None
     output_expected_tok_s: float
     batch_ms: float | None
+    stall_ms: float | None
     step_ms: float | None
     queue_ms: float | None
     prompt_ms: float | None
@@ -91,10 +98,16 @@ class Beside:
 
     @property
     def strain(self) -> dict[str, float | None]:
-        """Logarithms of measured over predicted times: of a step of that many requests, and of the first token."""
-        return {name: math.log(figure.measured / figure.expected)
-                if figure.measured and 0.0 < figure.expected < math.inf else None
-                for name, figure in (("tpot", self.step), ("ttft", self.ttft))}  # fmt: skip
+        """Logarithms of ratios: a step of that many requests and the first token over what is predicted, and of stalls.
+
+        Requests that stood still are few, and their share of TPOT says nothing of steps. Near the knee no first token.
+        """
+        stalls, known = self.stall_ms, self.step.measured
+        found = {name: math.log(figure.measured / figure.expected)
+                 if figure.measured and 0.0 < figure.expected < math.inf else None
+                 for name, figure in (("tpot", self.step), ("ttft", self.ttft))}  # fmt: skip
+        found["stalls"] = math.log1p(stalls / known) if known and stalls is not None else None
+        return found if self.rate <= _STEADY * self.knee else found | {"ttft": None}
 
 
 @dataclass(frozen=True)
@@ -221,7 +234,8 @@ class Watcher:
         change = self._changes[name]
         since = change.since or 0
         before, after = self.seen[:since], self.seen[since:]
-        cause = cause_of(before, after, change.usual) if name == "tpot" else "first tokens wait or compute longer"
+        causes = {"tpot": cause_of, "stalls": _stalls_of}
+        cause = causes[name](before, after, change.usual) if name in causes else "first tokens wait or compute longer"
         return Drift(name, self.seen[since].start, self._found[name], math.exp(change.size) - 1.0, cause)
 
     def _moved(self) -> dict[str, float]:
@@ -236,7 +250,7 @@ class Watcher:
         def tpot(**changed: float) -> float:
             at = base | changed
             load = replace(posed.load.traffic, isl=at["isl"], osl=at["osl"], cached=at["hits"] * at["isl"])
-            return float(open_loop(predictor, at["rate"] / copies, load).tpot.expected)
+            return float(OpenLoop.of(predictor, load).at(at["rate"] / copies).tpot.expected)
 
         whole = tpot()
         return {part: tpot(**{part: getattr(now, part) or 0.0}) / whole for part in parts}
@@ -275,7 +289,8 @@ def set_beside(interval: Interval, posed: Posed, replicas: int) -> Beside:
         in_flight = interval.running + (interval.waiting or 0.0)
     at_users = closed_loop(predictor, max(in_flight / replicas, 1.0), traffic)
     ttft, tpot = Figure.of(run.ttft.mean, at_rate.ttft), Figure.of(run.tpot.mean, at_rate.tpot)
-    step = Figure.of(run.tpot.mean, at_users.tpot)
+    mean, moving = run.tpot.mean, interval.moving_ms
+    step = Figure.of(moving or mean, at_users.tpot)
     queue = None
     if interval.waiting is not None and math.isfinite(float(at_rate.queue)):
         queue = 1e3 * (interval.waiting / (rate * replicas) - float(at_rate.queue))
@@ -286,6 +301,7 @@ def set_beside(interval: Interval, posed: Posed, replicas: int) -> Beside:
         output_tok_s=run.output_tok_s,
         output_expected_tok_s=min(float(at_rate.rate), float(at_rate.knee)) * osl * replicas,
         batch_ms=step.expected - tpot.expected if tpot.measured else None,
+        stall_ms=mean - moving if mean and moving else None,
         step_ms=step.measured - step.expected if step.measured else None,
         queue_ms=queue,
         prompt_ms=ttft.measured - ttft.expected - queue if ttft.measured and queue is not None else None,
@@ -378,11 +394,22 @@ def limit(k: float, run: float) -> float:
     return high
 
 
+def _preempted(before: Sequence[Beside], after: Sequence[Beside]) -> str:
+    """That preemptions became many more; nothing if they did not."""
+    rates = [sum(each.preemptions or 0.0 for each in part) / max(len(part), 1) for part in (before, after)]
+    more = rates[1] > 2.0 * rates[0] + 1.0
+    return f"preemptions: {rates[1]:.3g} an interval, {rates[0]:.3g} before" if more else ""
+
+
+def _stalls_of(before: Sequence[Beside], after: Sequence[Beside], usual: float) -> str:
+    """Why requests stand still longer."""
+    return _preempted(before, after) or "requests stand still; the server counts no more preemptions"
+
+
 def cause_of(before: Sequence[Beside], after: Sequence[Beside], usual: float) -> str:
     """What a longer step is made of: the one cause that leaves the least squares, if the loads tell them apart."""
-    rates = [sum(each.preemptions or 0.0 for each in part) / max(len(part), 1) for part in (before, after)]
-    if rates[1] > 2.0 * rates[0] + 1.0:
-        return f"preemptions: {rates[1]:.3g} an interval, {rates[0]:.3g} before"
+    if after[0].stall_ms is None and (said := _preempted(before, after)):
+        return said
     factor = math.exp(usual)
     longer = [(each.step.measured or 0.0) - factor * each.step.expected for each in after]
     shapes: dict[str, Callable[[Beside], float]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 from rooflinekit.evidence.watching import Beside, Figure, Watched
 from rooflinekit.report.document import (
@@ -21,6 +20,7 @@ from rooflinekit.report.document import (
 )
 
 _SAID = {"rate": "the request rate", "isl": "the prompts' length", "osl": "the answers' length", "hits": "prefix hits"}
+_DRIFTS = {"tpot": "TPOT is", "ttft": "TTFT is", "stalls": "requests that stand still hold TPOT"}
 _MOVED = 0.05  # of the predicted TPOT: less is not worth a sentence
 
 
@@ -46,7 +46,7 @@ def document(found: Watched) -> Document:
 
 
 def _times(figure: Figure) -> list[str]:
-    span = f"{ms(figure.low)} – {ms(figure.high)}"
+    span = f"{ms(figure.low)} – {ms(figure.high, 'no limit')}"
     ratio = _ratio(figure.measured, figure.expected)
     return [ms(figure.measured, "not said"), ms(figure.expected), span, ratio]
 
@@ -63,8 +63,10 @@ def _ratio(measured: float | None, expected: float) -> str:
 def _gaps(now: Beside) -> Iterator[str]:
     """Of each time that was measured, where its gap comes from."""
     if now.tpot.measured is not None and now.batch_ms is not None and now.step_ms is not None:
+        stalls = "" if now.stall_ms is None else f"{signed_ms(now.stall_ms)} from requests that stood still, "
         yield (f"gap of TPOT {signed_ms(now.tpot.measured - now.tpot.expected)}: {signed_ms(now.batch_ms)} from "
-               f"{now.in_flight:.1f} requests under way, {signed_ms(now.step_ms)} from steps of that many")  # fmt: skip
+               f"{now.in_flight:.1f} requests under way, {stalls}"
+               f"{signed_ms(now.step_ms)} from steps of that many")  # fmt: skip
     if now.ttft.measured is not None and now.queue_ms is not None and now.prompt_ms is not None:
         yield (f"gap of TTFT {signed_ms(now.ttft.measured - now.ttft.expected)}: {signed_ms(now.queue_ms)} from "
                f"waiting, {signed_ms(now.prompt_ms)} from the prompt's own steps")  # fmt: skip
@@ -83,7 +85,7 @@ def _state(now: Beside) -> Iterator[str]:
 def _drifts(found: Watched) -> Iterator[str]:
     for drift in found.drifts:
         side = "above" if drift.change > 0 else "below"
-        change = f"{drift.metric.upper()} is {abs(drift.change):.0%} {side} the usual"
+        change = f"{_DRIFTS[drift.metric]} {abs(drift.change):.0%} {side} the usual"
         yield f"{change} since {_clock(drift.since)}: {drift.cause}"
 
 
@@ -108,8 +110,3 @@ def _left(found: Watched) -> Iterator[str]:
 
 def _clock(time: float) -> str:
     return f"{datetime.fromtimestamp(time, UTC):%a %H:%M}"
-
-
-def rows(found: Watched) -> list[dict[str, Any]]:
-    """One row an interval."""
-    return found.to_rows()
