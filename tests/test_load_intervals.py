@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
+from rooflinekit.model.traffic.closed_form import OpenLoop, Traffic, closed_loop, open_loop
 from rooflinekit.model.types.engine import LoadEnds
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.report.document import plain_text
@@ -29,14 +30,59 @@ def predictor_with(ends: LoadEnds) -> Predictor:
 
 def test_ends_move_by_their_factors_and_the_time_stays():
     bare, moved = (predictor_with(ends) for ends in (LoadEnds(), LoadEnds((1.5, 3.0), (1.25, 2.0), (4.0, 4.0))))
-    for loop, load in ((closed_loop, 8.0), (open_loop, 4.0)):
-        first, second = (loop(predictor, load, TRAFFIC) for predictor in (bare, moved))
+    for found in (lambda at: closed_loop(at, 8.0, TRAFFIC), lambda at: OpenLoop.of(at, TRAFFIC).at(4.0)):
+        first, second = found(bare), found(moved)
         assert first.ttft.expected == second.ttft.expected
         assert first.tpot.expected == second.tpot.expected
         assert float(second.tpot.high) == pytest.approx(2.0 * float(first.tpot.high), rel=1e-3)
         assert float(second.ttft.high) == pytest.approx(3.0 * float(first.ttft.high), rel=1e-3)
         lowest = max(float(first.ttft.low) / 1.5, float(first.ttft.bound))
         assert float(second.ttft.low) == pytest.approx(lowest, rel=1e-3)
+
+
+@pytest.mark.parametrize("end", ["low", "high"])
+def test_an_engine_at_an_end_holds_what_its_own_steps_make_it_hold(end):
+    """Of a rate: steps as long as at that end, and so as many more requests in the engine (Little's law)."""
+    predictor, rate = predictor_with(LoadEnds()), 6.0
+    loop, found = OpenLoop.of(predictor, TRAFFIC), open_loop(predictor, rate, TRAFFIC)
+    steps = loop.at(rate).tpot
+    factor = float(getattr(steps, end) / steps.expected)
+    slower = loop.at(factor * rate)  # the same on a clock that runs so many times as fast
+    expected = max(factor * float(slower.tpot.expected), float(found.tpot.bound))
+    assert float(getattr(found.tpot, end)) == pytest.approx(expected, rel=1e-9)
+    assert (float(slower.running) > float(found.running)) == (end == "high")
+
+
+def test_what_first_tokens_err_beyond_their_steps_makes_no_queue_longer():
+    plain, more = (open_loop(predictor_with(LoadEnds(ttft=(1.0, each))), 10.0, TRAFFIC).ttft for each in (1.0, 50.0))
+    assert 50.0 * float(plain.high) == pytest.approx(float(more.high), rel=1e-3)
+
+
+def test_a_rate_that_slower_steps_cannot_sustain_has_no_upper_end():
+    knee = rk.estimate("llama-3-8b", rate=1.0).load.knee_rate
+    far, near = (rk.estimate("llama-3-8b", rate=share * knee) for share in (0.5, 0.9))
+    assert (far.load.stable, near.load.stable) == (True, True)
+    assert far.interval["ttft_ms"][1] > far.ttft_ms
+    assert near.interval["ttft_ms"][1] is None
+    assert near.interval["tpot_ms"][1] > near.tpot_ms  # of a full engine
+    assert "no limit" in plain_text(document(near))
+    row = rk.estimate_frame(pd.DataFrame({"model": ["llama-3-8b"], "rate": [0.9 * knee]})).iloc[0]
+    assert np.isnan(row["ttft_high_ms"])
+    assert row["tpot_high_ms"] == pytest.approx(near.interval["tpot_ms"][1])
+
+
+@pytest.mark.parametrize(("model", "rate", "more"), [
+    ("llama-3-8b", 12.0, {}),
+    ("llama-3-8b", 2.0, {"tp": [2], "engine": ["sglang"]}),
+])  # fmt: skip
+def test_a_plan_and_an_estimate_give_one_interval(model, rate, more):
+    slo = "p95 ttft<20s, p95 tpot<1s"
+    planned = rk.plan(model, "h100-sxm", slo, rate=rate, isl=1024, osl=256, disaggregated=False, confirm=0, **more)
+    (fleet,) = planned.best.fleets
+    scenario = {key: value for key, value in fleet.scenario.items() if key not in ("model", "gpu")}
+    found = rk.estimate(model, "h100-sxm", rate=rate / fleet.replicas, isl=1024, osl=256, **scenario)
+    for time in ("ttft_ms", "tpot_ms"):
+        assert found.interval[time] == pytest.approx(planned.best.interval[time], rel=2e-3)
 
 
 def test_an_offline_queue_has_the_factors_of_full_engines():

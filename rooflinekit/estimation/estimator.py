@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -342,8 +343,8 @@ def _felt(plan: Plan, times: tuple[Time, Time], e2e: Numeric, rate: float, stabl
     """TTFT, TPOT and rates as an `Estimate` has them; in an endless queue the first token has no time."""
     ttft, tpot = times
     named = {"ttft_ms": ttft, "tpot_ms": tpot}
-    spans = {key: [float(t.low) * 1e3, float(t.high) * 1e3] if stable or t is tpot else None
-             for key, t in named.items()}  # fmt: skip
+    spans = {key: [float(t.low) * 1e3, float(t.high) * 1e3 if float(t.high) < math.inf else None]
+             if stable or t is tpot else None for key, t in named.items()}  # fmt: skip
     return {
         "ttft_ms": float(ttft.expected) * 1e3 if stable else None,
         "tpot_ms": float(tpot.expected) * 1e3,

@@ -38,7 +38,7 @@ def format_notes(plan: Plan) -> list[str]:
     notes = [
         f"{weight} weights are dequantised and multiplied in {compute}" for weight, compute in sorted(pairs, key=str)
     ]
-    notes += [*_cut_blocks(plan), *_host_weights(plan)]
+    notes += [*_cut_blocks(plan), *_host_weights(plan), *_beside(plan)]
     if plan.calibration is None:
         return notes
     kernels = plan.kernels(Batch.prefill(1.0, 8.0)) + plan.kernels(Batch.decode(1.0, 8.0))
@@ -92,6 +92,13 @@ def _host_weights(plan: Plan) -> Iterable[str]:
             f"the host's memory holds {format_bytes(size)} of weights and is read at {rate}/s at most; what the host "
             "takes is an assumption, within a factor of 1.5"
         )
+
+
+def _beside(plan: Plan) -> Iterator[str]:
+    """Say how many positions of images some layers keep."""
+    images = plan.deployment.images
+    if images and (positions := plan.model.seeing(images).positions(images)):
+        yield f"images stay beside the prompt: layers that attend to them keep keys of {positions:,} positions"
 
 
 def _cut_blocks(plan: Plan) -> Iterable[str]:

@@ -257,7 +257,7 @@ class Estimate(DeploymentAnswer):
     output_tok_s: float
     output_tok_s_per_gpu: float
     output_tok_s_per_user: float
-    interval: dict[str, list[float] | None] | None
+    interval: dict[str, list[float | None] | None] | None  #: None: slower steps could not keep up
     interval_tested: str | None  #: how much of what the fits had not seen lay inside such intervals
     bound: dict[str, float]
     memory: MemoryResult

@@ -283,19 +283,26 @@ def energy_of(simulation: Simulation, predictors: Sequence[Predictor]) -> float 
 
     Each replica's prompts and tokens at its mean batch and the mean lengths of the run, and idle power while it waits.
     """
-    work = [replica.work for replica in simulation.fleet.all]
+    import numpy as np  # noqa: PLC0415 - a report of one deployment needs none
+
+    fleet = simulation.fleet.all
     finished = max(simulation.ledger.finished, 1)
-    made = [replica.decoding.tokens for replica in simulation.fleet.all]
-    isl, osl = (max(sum(each) / finished, 1.0) for each in ((one.computed for one in work), made))
+    computed, made, steps, worked = np.array(
+        [(each.work.computed, each.decoding.tokens, each.work.decode_steps, each.work.busy) for each in fleet], float
+    ).T
+    isl, osl = (max(float(each.sum()) / finished, 1.0) for each in (computed, made))
     joules = 0.0
-    for books, tokens, predictor in zip(work, made, predictors, strict=True):
+    for predictor in {id(each): each for each in predictors}.values():  # replicas of one deployment at once
         law, gpus = predictor.plan.system.accelerator.power, predictor.plan.deployment.gpus
         if law is None:
             return None
-        each = token_energy(predictor, InFlight(max(tokens / max(books.decode_steps, 1), 1.0), isl, osl))
-        spent = float(each.step.total) * tokens + float(each.prompt.total) * books.computed / isl
-        busy = min(max(spent, law.idle * gpus * books.busy), law.held * law.limit * gpus * books.busy)
-        joules += busy + law.idle * gpus * max(simulation.now - books.busy, 0.0)
+        own = np.array([each is predictor for each in predictors])
+        users = np.maximum(made[own] / np.maximum(steps[own], 1.0), 1.0)
+        each = token_energy(predictor, InFlight(users, isl, osl))
+        busy = gpus * worked[own]
+        spent = each.step.total * made[own] + each.prompt.total * computed[own] / isl
+        spent = np.clip(spent, law.idle * busy, law.held * law.limit * busy)
+        joules += float(np.sum(spent + law.idle * gpus * np.maximum(simulation.now - worked[own], 0.0)))
     return joules
 
 

@@ -478,7 +478,7 @@ def make_load(
             arrivals = (arrival._replace(time=0.0) for arrival in arrivals)
         typical = (sum(trace.isl) + sum(trace.osl)) / len(trace)
         longest = max(isl + osl for isl, osl in zip(trace.isl, trace.osl, strict=True))
-        notes = tuple(f"{trace.name}: {count} rows cleaned: {reason}" for reason, count in trace.cleaned.items())
+        notes = trace.notes
         hash_tokens = trace.block_tokens or _PREFIX_TOKENS
     else:
         process, hash_tokens = _process(question), _PREFIX_TOKENS

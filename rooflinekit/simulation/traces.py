@@ -60,7 +60,7 @@ class Row(NamedTuple):
 class TraceFormat:
     """Names of the columns in lower case; `clock` turns a cell into seconds.
 
-    exact_clock: times are fine enough that equal rows are one request written twice, not two requests.
+    exact_clock: times are fine enough that equal rows may be one request written twice: cleaning drops them.
     """
 
     name: str
@@ -283,7 +283,8 @@ class Trace:
 
     time: since the first request [s]; isl, osl [tokens]; priority: empty if the file has none; blocks: ids of all
     prompt blocks one after another, `ends` where each request's end (both empty if the file has none), `block_tokens`
-    tokens a block; cleaned: rows mended or dropped, by reason; former: requests at the start that only fill caches.
+    tokens a block; cleaned: rows mended or dropped, by reason; equal: requests that are as another of the same moment;
+    former: requests at the start that only fill caches.
     """
 
     name: str
@@ -296,10 +297,19 @@ class Trace:
     ends: Sequence[int] = field(default=(), repr=False)
     block_tokens: int | None = None
     cleaned: Mapping[str, int] = field(default_factory=dict)
+    equal: int = 0
     former: int = 0
 
     def __len__(self) -> int:
         return len(self.time)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was cleaned, and how many requests equal others."""
+        said = [f"{self.name}: {count:,} rows cleaned: {reason}" for reason, count in self.cleaned.items()]
+        if self.equal:
+            said.append(f"{self.name}: rows that repeat one of their moment: {self.equal:,}; each counts as a request")
+        return tuple(said)
 
     def arrivals(self, speed: float = 1.0, count: int | None = None) -> Iterator[Arrival]:
         """Replay the first `count` requests, `speed` times as fast as they came.
@@ -334,8 +344,9 @@ class Trace:
 def load_trace(path: Path, clean: bool = False) -> Trace:
     """Read a trace; its format is known by its columns.
 
-    With `clean`, rows out of order are sorted, and repeated rows and rows with missing, zero, negative or huge values
-    are dropped; `cleaned` counts them.
+    A row that repeats another of its moment is a request too, and counted. With `clean`, rows out of order are sorted,
+    and rows with missing, zero, negative or huge values are dropped, repeated ones too where times are exact; `cleaned`
+    counts them.
 
     Raises SpecError for a file that is no trace, for a row that cannot be trusted (unless `clean`) with its line, and
     for a trace of which nothing is left.
@@ -355,6 +366,7 @@ class _Columns:
         self.time, self.isl, self.osl, self.priority = array("d"), array("q"), array("q"), array("q")
         self.blocks, self.ends = array("q"), array("q")
         self.cleaned: Counter[str] = Counter()
+        self._equal = 0
         self._latest = float("-inf")
         self._seen: set[int] = set()  # rows of this moment, or, where rows may be out of order, of all moments
 
@@ -373,14 +385,15 @@ class _Columns:
         self._append(row)
 
     def _order(self, row: Row) -> None:
-        """Refuse what was there before, and what comes too late."""
+        """Count what was there before, and refuse what comes too late."""
         if row.time > self._latest and not self.clean:
             self._seen.clear()
-        if self.layout.exact_clock:
-            mark = hash(row)
-            if mark in self._seen:
+        mark = hash(row)
+        if mark in self._seen:
+            if self.clean and self.layout.exact_clock:
                 raise FlawError(_DUPLICATE, "repeats an earlier row")
-            self._seen.add(mark)
+            self._equal += 1
+        self._seen.add(mark)
         if row.time > self._latest + _LONGEST_S > 0.0 and self.layout.clock is not _date:
             raise FlawError("huge", f"the request came more than ten years after the one above ({row.time:g} s)")
         if row.time < self._latest:
@@ -408,7 +421,7 @@ class _Columns:
         time = array("d", (moment - start for moment in self.time)) if start else self.time
         return Trace(
             self.path.name, self.layout.name, time, self.isl, self.osl, self.priority, self.blocks, self.ends,
-            self.layout.block_tokens, dict(self.cleaned),
+            self.layout.block_tokens, dict(self.cleaned), self._equal,
         )  # fmt: skip
 
     def _sort(self) -> None:

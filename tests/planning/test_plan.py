@@ -395,6 +395,13 @@ def test_users_get_whole_shares_and_all_are_served() -> None:
         assert fleet.replicas == math.ceil(301 / fleet.capacity)
 
 
+def test_an_accelerator_too_slow_for_one_user_is_refused_beside_others() -> None:
+    few: dict[str, Any] = {"users": 50, "tp": [1], "isl": 1000, "osl": 200, "confirm": 0}
+    answer = rk.plan(MODEL, ["h100-sxm", "l40s"], "p95 tpot<12ms", **few)
+    assert {candidate.fleets[0].scenario["gpu"] for candidate in answer.candidates} == {"h100-sxm"}
+    assert any("l40s" in each.what for each in answer.refused)
+
+
 def test_without_a_price_accelerators_count() -> None:
     answer = rk.plan(MODEL, ["l40s"], SLO, **{key: value for key, value in QUICK.items() if key != "prices"}, rate=20)
     assert answer.best.cost.usd_per_hour is None

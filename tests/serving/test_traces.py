@@ -107,7 +107,6 @@ def test_a_replay_keeps_the_work_and_scales_the_clock(tmp_path, speed):
 
 
 FLAWS = [  # a row, what is said of it, as what it counts
-    ("1,20,2", "repeats an earlier row", "duplicate"),
     ("0.5,20,2", "came before the one above", "out of order"),
     ("2,0,2", "isl is 0", "zero"),
     ("2,20,0", "osl is 0", "zero"),
@@ -139,11 +138,25 @@ def test_a_row_that_cannot_be_trusted_is_refused_with_its_line_or_cleaned_and_co
     assert times == ([0.0, 0.5, 1.0, 9.0] if kind == "out of order" else [0.0, 1.0, 9.0])
 
 
-def test_equal_rows_of_a_coarse_clock_are_two_requests_and_of_a_fine_one_a_slip(tmp_path):
-    assert len(load_trace(written(tmp_path, BURST))) == 3
-    twice = AZURE + AZURE.splitlines()[-1] + "\n"
-    with pytest.raises(SpecError, match="line 5: repeats an earlier row"):
-        load_trace(written(tmp_path, twice))
+def test_equal_rows_are_requests_and_counted(tmp_path):
+    """Of a fine clock too: two users may send the same at once; only cleaning drops those."""
+    assert load_trace(written(tmp_path, BURST), clean=True).equal == 1
+    twice = written(tmp_path, PLAIN + PLAIN.splitlines()[-1] + "\n")
+    trace, cleaned = load_trace(twice), load_trace(twice, clean=True)
+    assert (len(trace), trace.equal, len(cleaned), dict(cleaned.cleaned)) == (
+        len(cleaned) + 1, 1, len(load_trace(written(tmp_path, PLAIN))), {"duplicate": 1},
+    )  # fmt: skip
+    assert trace.time[-1] == trace.time[-2]
+    (note,) = trace.notes
+    assert note.endswith("rows that repeat one of their moment: 1; each counts as a request")
+
+
+def test_a_plan_says_that_rows_of_its_trace_are_equal(tmp_path):
+    rows = [f"{time / 8},{500 + time % 7},100" for time in range(400)]
+    file = written(tmp_path, "\n".join(["time_s,isl,osl", *rows, rows[-1]]))
+    few = {"tp": [1], "disaggregated": False, "confirm": 0}
+    plan = rk.plan("llama-3-8b", "h100-sxm", "p95 ttft<2s", trace=file, **few)
+    assert any("repeat one of their moment: 1;" in note for note in plan.warnings)
 
 
 def test_cleaning_sorts_blocks_and_classes_with_their_requests(tmp_path):

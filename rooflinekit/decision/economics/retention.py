@@ -29,7 +29,7 @@ from rooflinekit.estimation.options import keywords, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Retention
 from rooflinekit.model.graph.symbol import formula
-from rooflinekit.model.traffic.closed_form import Traffic, open_loop
+from rooflinekit.model.traffic.closed_form import OpenLoop, Traffic
 from rooflinekit.model.traffic.mixing import InFlight
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.numeric import Numeric
@@ -131,7 +131,7 @@ def trace(
     given = read(Retention, scenario)
     seen = load_trace(Path(file), given.get("clean", False))
     replicas, router = given.get("replicas", 1), given.get("router", "prefix-affinity")
-    tiers, notes = read_tiers(given.get("cache_tier")), list[str]()
+    tiers, notes = read_tiers(given.get("cache_tier")), list(seen.notes)
     reuse = reuse_of(seen, replicas, router) if seen.ends else None
     model = given.get("model")
     if reuse is None:
@@ -224,7 +224,7 @@ class _Deployed:
             late.append(late[-1] + load)
             rent.append(rent[-1] + usd)
         for place, row in enumerate(seen):
-            loaded = open_loop(predictor, rate, replace(traffic, cached=row.hit_rate * isl.mean))
+            loaded = OpenLoop.of(predictor, replace(traffic, cached=row.hit_rate * isl.mean)).at(rate)
             first = (float(loaded.ttft.expected) + late[place]) * 1e3 if bool(loaded.stable) else None
             knee = float(loaded.knee)
             hourly = None if second is None else second * _HOUR + rent[place]

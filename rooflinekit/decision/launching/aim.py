@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rooflinekit.decision.launching import sglang, trtllm, vllm
 from rooflinekit.decision.launching.target import (
     Checkpoint,
     Target,
@@ -24,13 +23,11 @@ from rooflinekit.estimation.options import part_of, read
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, Scenario
 from rooflinekit.model.step import Plan
-from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, InputError, WorkloadError
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.specs import load_model
 from rooflinekit.specs.engines import load_flags, split_version
 
-_ONLINE: dict[str, tuple[Dtype, ...]] = {"vllm": vllm.ONLINE, "sglang": sglang.ONLINE, "trtllm": trtllm.ONLINE}
 _HEADS = ("medusa", "eagle", "eagle3")  # drafts that come as a checkpoint of their own
 
 
@@ -58,7 +55,7 @@ def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Targ
     fixed = _fixed(given, plan, _running(_predicted(given)) if loaded else float(work.batch))
     answer = _longest(fixed, plan, int(float(work.longest_context)))
     plan, draft = _planned(fixed | {"max_model_len": answer.inputs["max_model_len"]})
-    weights = weights_of(plan, _ONLINE[table.engine], cast=table.engine != "trtllm")
+    weights = weights_of(plan, table)
     checkpoint = find_checkpoint(given["model"], plan.model)
     if weights.checkpoint:
         checkpoint = quantised(plan.model, weights.checkpoint)

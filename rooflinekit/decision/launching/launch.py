@@ -248,9 +248,7 @@ def _comment(text: str, hanging: str = "") -> Iterable[str]:
 
 
 class _Engine(Protocol):
-    """What the module of an engine has: wishes for its flags, notes, and how several servers become one service."""
-
-    NOTES: dict[str, str]
+    """What the module of an engine has: wishes for its flags, and notes."""
 
     def wishes(self, target: Target) -> Iterator[Wish]: ...
 
@@ -391,9 +389,9 @@ def _several(servers: tuple[Server, ...], targets: list[Target]) -> Iterator[str
                 f"{server.host_gpus} GPUs (--host-gpus): the same on each host{rest}"
             )
         if target.role == "prefill":
-            yield _ENGINES[target.table.engine].NOTES["split"].format(file=server.front_end)
+            yield target.table.notes["split"].format(file=server.front_end)
         elif not target.role and server.replicas > 1:
-            yield _ENGINES[target.table.engine].NOTES["replicas"]
+            yield target.table.notes["replicas"]
     if len(servers) > 1:
         yield "each kind of server is meant for hosts of its own: device numbers begin at 0 in each"
 

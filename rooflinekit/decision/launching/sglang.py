@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rooflinekit.decision.launching.target import Target, Wish, common
-from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError
 from rooflinekit.model.types.speculation import Speculation
 
-ONLINE = (Dtype.FP8,)
-"""Formats to which it can quantise 16-bit weights as it loads them."""
-
 _PREFILL = 16_384  # tokens of --max-prefill-tokens by default
-NOTES = {
-    "split": "put sglang_router in front: python -m sglang_router.launch_router --pd-disaggregation --prefill "
-    "http://HOST:PORT --decode http://HOST:PORT",
-    "replicas": "put sglang_router in front: python -m sglang_router.launch_router --worker-urls http://HOST:PORT ...",
-}
 
 
 def wishes(target: Target) -> Iterator[Wish]:

@@ -288,8 +288,9 @@ def common(target: Target) -> Iterator[Wish]:
         yield Wish("block", settings.block_size, "tokens of one block of the cache")
 
 
-def weights_of(plan: Plan, online: tuple[Dtype, ...], cast: bool) -> Weights:
-    """How an engine that quantises to `online` formats as it loads, and casts if `cast`, gets the plan's weights."""
+def weights_of(plan: Plan, table: FlagTable) -> Weights:
+    """How an engine gets the plan's weights: by what it casts to, and quantises to as it loads."""
+    online, cast = table.values("quantization"), table.values("dtype")
     model, deployment, formats = plan.model, plan.deployment, plan.precision.formats
     stream = plan.precision.stream
     dtype = stream if cast and (stream is not model.dtype or stream is Dtype.FP32) else None  # fp32 becomes fp16 alone
@@ -298,7 +299,7 @@ def weights_of(plan: Plan, online: tuple[Dtype, ...], cast: bool) -> Weights:
     asked = deployment.weights
     apart = {deployment.attention_weights, deployment.lm_head} - {None, asked}
     wide = all(getattr(model.formats, kind).is_wide for kind in model.matrices)
-    if asked is not None and asked in online and wide and not apart and deployment.lm_head is None:
+    if asked is not None and asked.value in online and wide and not apart and deployment.lm_head is None:
         return Weights(dtype=dtype, online=asked)
     if asked is not None and asked.is_wide and wide and not apart and cast:
         return Weights(dtype=asked if asked is not model.dtype else None)

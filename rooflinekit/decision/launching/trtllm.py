@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rooflinekit.decision.launching.target import Target, Wish, common
-from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError
 from rooflinekit.model.types.speculation import Speculation
-
-ONLINE: tuple[Dtype, ...] = ()
-"""It quantises nothing as it loads: formats come from the checkpoint."""
-
-NOTES = {
-    "split": "start the front end with trtllm-serve disaggregated -c {file}; replace localhost in that file where "
-    "servers run on other hosts",
-    "replicas": "put a load balancer in front of the ports, such as nginx",
-}
 
 
 def wishes(target: Target) -> Iterator[Wish]:

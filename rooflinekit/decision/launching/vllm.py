@@ -6,20 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from rooflinekit.decision.launching.target import Target, Wish, common
-from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DeploymentError
 from rooflinekit.model.types.speculation import Speculation
 
-ONLINE = (Dtype.FP8, Dtype.FP8_BLOCK)
-"""Formats to which it can quantise 16-bit weights as it loads them; the table says from which version."""
-
 _GRAPHS = 512  # sequences: the largest batch for which graphs are captured by default (config/vllm.py)
-NOTES = {
-    "split": "put a proxy in front that sends each prompt to a prefill and then to a decode server, such as "
-    "tests/v1/kv_connector/nixl_integration/toy_proxy_server.py of vLLM's repository, or a production router; nixl has "
-    "to be installed",
-    "replicas": "put a load balancer in front of the ports, such as nginx or vLLM's production-stack router",
-}
 
 
 def wishes(target: Target) -> Iterator[Wish]:

@@ -167,9 +167,10 @@ def stressed(option: Option, question: PlanQuestion, played: Played) -> bool:
     if not known or question.deviations <= 0.0 or question.demand.closed:  # a closed loop only takes longer
         return False
     risk = min(known, key=lambda each: known[each])
-    factor = option.feels(question.demand)(1.0).factor(risk.metric, question.deviations)
+    said = option.feels(question.demand)(1.0)
+    factor = said.factor(risk.metric, question.deviations)
     runs, _ = simulated(option, question.demand.stretched(factor), question.seed, whole=False)
-    worst = slowest([run.felt for run in runs]).stretched(factor)
+    worst = replace(slowest([run.felt for run in runs]), beyond=said.beyond).stretched(factor)
     return not risk.met(worst) or any(run.diverges for run in runs)
 
 
@@ -384,6 +385,8 @@ def agreed(question: PlanQuestion, option: Option, most: Option) -> Option:
 def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[str]:
     """What a planner should hear beside the numbers."""
     notes = list(found.notes)
+    if question.demand.trace is not None:
+        notes += question.demand.trace.notes
     if found.interrupted:
         notes.append(f"interrupted: {sum(each.played is not None for each in order)} candidates were simulated by then")
     unknown = [gpu for gpu, price in question.tariff.prices.items() if price is None]

@@ -14,7 +14,7 @@ as fast: so the load that a replica bears where its times stand at any place of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -44,6 +44,7 @@ _CLOSE = 1e-4  # relative: a search for a rate ends
 _REACH = 1.05  # of the room: lower limits of sequences leave a little more of it
 _LIGHT = 1e-3  # of the knee: a load at which nobody waits
 _ROUNDING = 1e-9
+_SURE = 1e-3  # steps whose ends are as near as this say nothing of what errs beyond them
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,14 @@ class Replica:
     def feel(self, demand: Demand, load: float) -> Felt:
         """The latencies at this load; what comes from tiers delays the first token."""
         answer = self.answer(demand, load)
-        felt = demand.told_apart(feel(answer), answer, self.times)
+
+        def bounds() -> dict[str, float]:
+            times = (answer.loaded.ttft.bound, answer.loaded.tpot.bound)
+            if not demand.closed:
+                times = self._open(self.traffic(demand)).bounds(load)
+            return dict(zip(("ttft", "tpot"), map(float, times), strict=True))
+
+        felt = demand.told_apart(feel(answer, bounds), answer, self.times)
         if self.kept is None or not self.kept.late or not felt.stable:
             return felt
         late, times = self.kept.late, felt.times
@@ -180,14 +188,28 @@ def _room(predictor: Predictor, demand: Demand) -> float:
     return room
 
 
-def feel(answer: LoadAnswer) -> Felt:
+def feel(answer: LoadAnswer, bounds: Callable[[], Mapping[str, float]] = dict) -> Felt:
     """The latencies of an answer, as objectives read them, with their calibrated intervals."""
     loaded: Loaded = answer.loaded
     means = {"ttft": float(loaded.ttft.expected), "tpot": float(loaded.tpot.expected), "e2el": float(loaded.e2e)}
-    tpot = _span(loaded.tpot)
-    ttft = _span(loaded.ttft) if loaded.stable else tpot
-    spans = _spans(ttft, tpot, means["ttft"] / means["e2el"] if loaded.stable else 0.0)
-    return Felt(means, answer.times, bool(loaded.stable), spans if tpot != _NONE or ttft != _NONE else {})
+    tpot, stable = _span(loaded.tpot), bool(loaded.stable)
+    share = means["ttft"] / means["e2el"] if stable else 0.0
+    ttft = _span(loaded.ttft) if stable else tpot
+    if ttft == tpot == _NONE:
+        return Felt(means, answer.times, stable)
+    first = _span(loaded.first) if stable and loaded.first.expected else ttft
+    whole, spans = _spans(ttft, tpot, share), _spans(first, tpot, share)
+    beyond = {key: _beyond(whole[key], spans[key]) for key in spans}
+    return Felt(means, answer.times, stable, spans, bounds=bounds, beyond=beyond)
+
+
+def _beyond(whole: Span, steps: Span) -> tuple[float, float]:
+    """Powers of the steps' ends by which those of a whole lie beyond them."""
+
+    def power(end: float, own: float) -> float:
+        return math.log(end) / math.log(own) - 1.0 if min(end, own) > 0.0 and abs(own - 1.0) > _SURE else 0.0
+
+    return power(whole[0], steps[0]), power(whole[1], steps[1])
 
 
 Span = tuple[float, float]
@@ -378,7 +400,7 @@ class DecodePool:
 
         means = {"ttft": 0.0, "tpot": felt.means["tpot"] + late / steps, "e2el": felt.means["e2el"] + self.transfer}
         times = Spread(lambda share: 0.0, later, lambda share: inner.e2e(share) + self.transfer)
-        return Felt(means, times, spans=felt.spans)
+        return Felt(means, times, spans=felt.spans, beyond={"tpot": felt.beyond["tpot"]} if felt.beyond else {})
 
 
 def link_seconds(prefill: Replica, demand: Demand) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 from rooflinekit.model.traffic.percentiles import Spread
@@ -79,7 +79,9 @@ class Felt:
     """Latencies of a load on a deployment: means and quantile functions [s]; infinite without a steady state.
 
     spans: ends of the 90 % interval of each metric's mean over what is expected; without a calibration there is none.
-    classes: the same of each class of requests, where there are several.
+    classes: the same of each class of requests, where there are several. bounds: of means, at the datasheet's rates.
+    beyond: by metric, the powers of a factor on all steps by which the metric errs beyond them, where they are shorter
+    and where they are longer; waits err more than steps.
     """
 
     means: Mapping[str, float]
@@ -87,6 +89,8 @@ class Felt:
     stable: bool = True
     spans: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     classes: Mapping[str, Felt] = field(default_factory=dict)
+    bounds: Callable[[], Mapping[str, float]] = dict
+    beyond: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def value(self, metric: str, share: float | None) -> float:
         """A mean (`share` None) or a quantile [s]."""
@@ -98,11 +102,13 @@ class Felt:
         return float(quantile(share))
 
     def stretched(self, factor: float) -> Felt:
-        """The same with every time `factor` times as long."""
-        times = (self.times.ttft, self.times.tpot, self.times.e2e)
-        longer = Spread(*(lambda share, time=time: factor * time(share) for time in times))
-        classes = {name: each.stretched(factor) for name, each in self.classes.items()}
-        return Felt({key: factor * mean for key, mean in self.means.items()}, longer, self.stable, self.spans, classes)
+        """The same where every step takes `factor` times as long, and so what errs with it."""
+        each = {key: factor ** (1.0 + self.beyond.get(key, (0.0, 0.0))[factor > 1.0]) for key in METRICS}
+        spread = zip(METRICS, (self.times.ttft, self.times.tpot, self.times.e2e), strict=True)
+        times = Spread(*(lambda share, time=time, more=each[key]: more * time(share) for key, time in spread))
+        means = {key: each[key] * mean for key, mean in self.means.items()}
+        classes = {name: own.stretched(factor) for name, own in self.classes.items()}
+        return replace(self, means=means, times=times, classes=classes)
 
     def factor(self, metric: str, deviations: float) -> float:
         """Times of a metric over the expected ones, so many standard deviations up the calibrated interval."""
@@ -141,7 +147,13 @@ def slowest(felts: Sequence[Felt]) -> Felt:
     ends = {key: [felt.spans[key] for felt in felts] for key in METRICS if all(key in felt.spans for felt in felts)}
     spans = {key: (min(low for low, _ in each), max(high for _, high in each)) for key, each in ends.items()}
     classes = {name: slowest([felt.classes[name] for felt in felts]) for name in felts[0].classes}
-    return Felt(means, times, all(felt.stable for felt in felts), spans, classes)
+
+    def bounds() -> dict[str, float]:
+        found = [felt.bounds() for felt in felts]
+        return {key: min(each.get(key, 0.0) for each in found) for key in METRICS}
+
+    stable = all(felt.stable for felt in felts)
+    return Felt(means, times, stable, spans, classes, bounds, felts[0].beyond)
 
 
 Feels = Callable[[float], Felt]

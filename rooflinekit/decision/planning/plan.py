@@ -706,6 +706,7 @@ def candidate_of(question: PlanQuestion, entry: Ranked) -> Candidate:
     for each, factor in (means | asked).items():
         if each.metric in felt.spans and felt.stable:
             ends = [each.value(feels(felt.factor(each.metric, end))) * factor for end in (-SIGMAS, SIGMAS)]
+            ends[0] = max(ends[0], felt.bounds().get(each.metric, 0.0))
             of = f"{each.of}_" if each.of else ""
             interval[of + f"{each.statistic}_{each.metric}_ms".removeprefix("mean_")] = [*map(_ms, ends)]
     return Candidate(

@@ -313,7 +313,7 @@ def _drafted(question: PlanQuestion, base: Replica, found: Found) -> None:
                        question.reserve)  # fmt: skip
         bears = part.ability.load
         if bears <= plain * _BETTER:
-            found.refused.append(Refusal(name, f"bears {bears:.3g} {demand.unit}, and {plain:.3g} without the draft"))
+            found.refused.append(Refusal(name, f"serves {bears:.3g} {demand.unit}, and {plain:.3g} without the draft"))
             continue
         found.able.append(part)
         if too_many := refused_fleet(question, (part,)):
@@ -339,7 +339,7 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
         except DoesNotFitError:
             return
         least = best[1].load * _BETTER if best else 0.0
-        if best and not holds(replica, least, demand, question.slo, question.deviations):
+        if least and not holds(replica, least, demand, question.slo, question.deviations):
             return
         able = ability(replica, demand, question.slo, question.deviations)
         if best is None or able.load > least:

@@ -42,7 +42,7 @@ _GOALS = ("ttft", "tpot")
 _ASKED = ("users", "rate", *_GOALS)
 _ENDLESS = ("ttft_ms", "ttft_low_ms", "ttft_high_ms", "e2e_ms", "queue_ms", "ttft_p50_ms", "ttft_p90_ms",
             "ttft_p99_ms", "e2e_p50_ms", "e2e_p90_ms", "e2e_p99_ms")  # fmt: skip
-"""Columns that are empty above the knee, where the queue grows without end."""
+"""Columns that are empty where the queue grows without end: above the knee, and at an end that is beyond it."""
 
 
 def read_loads(scenarios: pd.DataFrame) -> pd.DataFrame:
@@ -132,7 +132,7 @@ def _answer(resolved: Resolved, asked: pd.DataFrame) -> dict[str, Numeric]:
     values |= {name: value for name, value in found.values(predictor).items() if value is not None}
     lasting, wanted = np.asarray(loaded.stable) == 1.0, asked[list(_GOALS)].notna().any(axis=1).to_numpy()
     values["goodput"] = np.where(wanted, np.where(lasting, values.get("goodput", np.nan), 0.0), np.nan)
-    values |= {name: np.where(lasting, values[name], np.nan) for name in _ENDLESS}
+    values |= {name: np.where(lasting & np.isfinite(values[name]), values[name], np.nan) for name in _ENDLESS}
     return values | {"slots": np.floor(values["slots"]), "stable": loaded.stable}
 
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from rooflinekit.model.graph import named
@@ -173,22 +174,20 @@ def open_loop(
 
     Raises DoesNotFitError if not one such request fits.
     """
-    return OpenLoop.of(predictor, traffic, known, find).at(rate)
+    return OpenLoop.of(predictor, traffic, known, find).within(rate)
 
 
 @dataclass(frozen=True)
 class OpenLoop:
     """Open loops of one traffic on one deployment; what is the same at every rate is worked out once.
 
-    room: places; most: requests that share steps in a full engine; knee: the rate that cannot be exceeded; fastest:
-    the same where every step takes its datasheet bound, so that fewer requests share it.
+    room: places; most: requests that share steps in a full engine; knee: the rate that cannot be exceeded.
     """
 
     flow: _Flow
     room: Numeric
     most: Numeric
     knee: Numeric
-    fastest: OpenLoop | None = None
 
     @classmethod
     def of(cls, predictor: Predictor, traffic: Traffic, known: Times | None = None, find: Find = root) -> OpenLoop:
@@ -197,20 +196,61 @@ class OpenLoop:
         if fails(room >= 1.0):
             raise no_room(predictor, traffic)
         flow = _Flow.of(predictor, traffic, known, find)
-        most, fastest = flow.full(room), None
-        if predictor.plan.calibration is not None:
-            fast = flow.at_bound()
-            fastest = cls(fast, room, most, fast.knee(most, room))
-        return cls(flow, room, most, flow.knee(most, room), fastest)
+        most = flow.full(room)
+        return cls(flow, room, most, flow.knee(most, room))
 
     def at(self, rate: Numeric) -> Loaded:
-        """What users feel at a rate [1/s]."""
-        flow, fastest = self.flow, None if self.fastest is None else self.fastest.at(rate)
+        """What users feel at a rate [1/s]; ends and bounds of its times are its steps', beside as many requests."""
+        flow = self.flow
         return choose(
             rate < self.knee,
-            lambda: flow.steady(flow.sharing(self.most, rate=rate), rate, self.room, self.knee, fastest),
-            lambda: _endless(flow.closed(self.most, self.room, self.room), rate, self.knee, fastest),
+            lambda: flow.steady(flow.sharing(self.most, rate=rate), rate, self.room, self.knee),
+            lambda: _endless(self._full, rate, self.knee),
         )
+
+    def within(self, rate: Numeric) -> Loaded:
+        """The same, ends and bounds those of engines whose steps stand there, and so hold more requests or fewer.
+
+        Steps that take F times as long at a rate λ are steps of the expected length at F·λ, on a clock that runs F
+        times as fast. There is no upper end of TTFT where F·λ cannot be sustained. What first tokens err beyond the
+        steps that hold their prompts is no reason for longer queues, and multiplies the time.
+        """
+        found = self.at(rate)
+        if self.flow.predictor.plan.calibration is None:
+            return found
+        first = choose(found.stable > 0.0, lambda: found.ttft, lambda: found.tpot)  # an endless one has no factor
+        ttft, tpot = self.bounds(rate)
+        return replace(
+            found,
+            ttft=self._between(replace(found.ttft, bound=ttft), first, found.first, rate, "ttft"),
+            tpot=self._between(replace(found.tpot, bound=tpot), found.tpot, found.tpot, rate, "tpot"),
+        )
+
+    def bounds(self, rate: Numeric) -> tuple[Numeric, Numeric]:
+        """TTFT and TPOT of an engine at the datasheet's rates, which may carry more; no wait is in them [s]."""
+        fastest = self._fastest.at(rate)
+        return fastest.ttft.bound, fastest.tpot.bound
+
+    def _between(self, time: Time, whole: Time, steps: Time, rate: Numeric, metric: str) -> Time:
+        """The time with other ends: `whole` of it, of which those of `steps` change the load."""
+
+        def place(name: str) -> Numeric:
+            factor = getattr(steps, name) / steps.expected
+            slower: Time = getattr(self.at(factor * rate), metric)
+            end: Numeric = getattr(whole, name)
+            return end / whole.expected * slower.expected
+
+        low, high = place("low"), place("high")
+        return replace(time, low=maximum(minimum(low, time.expected), time.bound), high=maximum(high, time.expected))
+
+    @cached_property
+    def _full(self) -> Loaded:
+        return self.flow.closed(self.most, self.room, self.room)
+
+    @cached_property
+    def _fastest(self) -> OpenLoop:
+        flow = self.flow.at_bound()
+        return OpenLoop(flow, self.room, self.most, flow.knee(self.most, self.room))
 
 
 def largest_rate(predictor: Predictor, traffic: Traffic, room: Numeric, known: Times | None = None) -> Numeric:
@@ -219,17 +259,11 @@ def largest_rate(predictor: Predictor, traffic: Traffic, room: Numeric, known: T
     return flow.knee(flow.full(room), room)
 
 
-def _endless(full: Loaded, rate: Numeric, knee: Numeric, fastest: Loaded | None) -> Loaded:
-    """Above the knee: the full deployment, and a queue that grows for ever; a faster engine may carry the rate."""
-    never, times = math.inf + 0.0 * rate, (full.ttft.later(math.inf), full.tpot)
-    ttft, tpot = times if fastest is None else _bounded(times, fastest)
-    return replace(full, ttft=ttft, tpot=tpot, e2e=never, rate=rate, knee=knee, queue=never, stable=0.0 * rate)
-
-
-def _bounded(times: tuple[Time, Time], fastest: Loaded) -> tuple[Time, Time]:
-    """TTFT and TPOT with the bounds of an engine at the datasheet's rates."""
-    ttft, tpot = times
-    return replace(ttft, bound=fastest.ttft.bound), replace(tpot, bound=fastest.tpot.bound)
+def _endless(full: Loaded, rate: Numeric, knee: Numeric) -> Loaded:
+    """Above the knee: the full deployment, and a queue that grows for ever."""
+    never = math.inf + 0.0 * rate
+    ttft = full.ttft.later(math.inf)
+    return replace(full, ttft=ttft, e2e=never, rate=rate, knee=knee, queue=never, stable=0.0 * rate)
 
 
 @dataclass(frozen=True)
@@ -386,7 +420,8 @@ class _Flow:
         if finite:
             side_by_side = self.predictor.plan.deployment.dp  # replicas compute the first burst so, later turns not
             prompt = minimum(times.share.expected, whole * side_by_side / crowd)
-            turns = named(minimum(users * traffic.requests / crowd, _ENDLESS), "turns", "turns of all places")
+            turns = where(traffic.requests < math.inf, users * traffic.requests / crowd, _ENDLESS)
+            turns = named(turns, "turns", "turns of all places")
             run = self._run(stay.turning, sharing, turns, crowd, prompt)
             rate = where(turns < _ENDLESS, turns * crowd / run, rate)
         rate = named(rate, "rate", "requests a second that are served", "1/s")
@@ -416,26 +451,22 @@ class _Flow:
         step = self.times(maximum(1.0 + (decoding - 1.0) * self.traffic.osl / maximum(after, 1.0), 1.0)).step.expected
         return named(requests * prompt + steps * step, "run", "from the first prompt to the end", "s")
 
-    def steady(
-        self, sharing: Numeric, rate: Numeric, room: Numeric, knee: Numeric, fastest: Loaded | None = None
-    ) -> Loaded:
+    def steady(self, sharing: Numeric, rate: Numeric, room: Numeric, knee: Numeric) -> Loaded:
         """An open loop below its knee."""
         stay = self.stay(sharing, math.inf, False, rate)
         stay = self._waiting(stay, stay.ahead, room / maximum(rate, _NOTHING))
         slot = _slot_wait(rate / knee, room, stay.time, self.traffic)
         slot = named(slot, "slot", "for a slot (Sakasegawa 1977)", "s")
-        return self._loaded(stay, sharing, rate, knee, stay.time, slot, 0.0, 0.0 * rate, fastest=fastest)
+        return self._loaded(stay, sharing, rate, knee, stay.time, slot, 0.0, 0.0 * rate)
 
     def _loaded(  # noqa: PLR0913, PLR0917 - what both loops have
         self, stay: _Stay, sharing: Numeric, rate: Numeric, knee: Numeric, time: Numeric, slot: Numeric,
-        held: Numeric, together: Numeric, whole: Numeric = 0.0, fastest: Loaded | None = None,
+        held: Numeric, together: Numeric, whole: Numeric = 0.0,
     ) -> Loaded:  # fmt: skip
         queue = named(stay.ahead + held + slot, *_QUEUE)
         request, ends = stay.times.request, self.predictor.plan.load_ends
         e2e = named(request + time + slot, *_E2E)
         ttft, tpot = stay.first.later(request + stay.late + queue).named(*_TTFT), stay.tpot
-        if fastest is not None:
-            ttft, tpot = _bounded((ttft, tpot), fastest)
         return Loaded(
             ttft=ends.moved(ttft, ends.ttft, slot / e2e),
             tpot=ends.moved(tpot, ends.tpot, slot / e2e),

@@ -166,7 +166,7 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
         decoding = ceil_div(decoding, fact(replicas, "dp", "attention replicas", source="the question"))
     decoding = named(decoding, "own", "sequences that decode on the fullest attention replica")
     if costs.mixes:
-        room = maximum(budget - decoding, 1.0)
+        room = maximum((budget - decoding) * _WITHIN, 1.0)
         sizes = named(new / room, "size", "of a prompt, in the room that a step has for prompts")
         chunks = named(steps_begun(sizes, sqrt(decoding) / room), "chunks", "steps that a prompt takes")
         fitting = chunks / sizes
@@ -186,6 +186,9 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     beside_own = side_by_side(1.0 + arriving, replicas)
     each, even = sizes / replicas, beside / replicas
     return Rotation(arriving, decoding, chunks, full, holding, beside, beside_own, fitting, each, even)
+
+
+_WITHIN = 1.0 - 1e-12  # no rounding makes the tokens of a full step one more than its budget, and so another tile
 
 
 def steps_begun(sizes: Numeric, varying: Numeric) -> Numeric:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from rooflinekit.model.memory.capacity import Memory
@@ -86,8 +87,11 @@ class LoadAnswer:
         return maximum(floor_div(self.loaded.running + 0.5, 1.0), 1.0)
 
     def memory(self, predictor: Predictor) -> Memory:
-        """What the sequences that run hold, at their mean length."""
-        return predictor.memory.evaluate(*self.question.held(self.sequences))
+        """What the sequences that run hold, at their mean length; those that have room as `slots` has them."""
+        found, traffic = predictor.memory.evaluate(*self.question.held(self.sequences)), self.question.traffic
+        if not predictor.plan.engine.memory.reserves:
+            return found
+        return replace(found, max_batch=predictor.memory.max_batch(traffic.isl + traffic.osl, traffic.isl))
 
     def values(self, predictor: Predictor) -> dict[str, Numeric | None]:
         """Plain numbers by name: times in ms, rates in requests a second; infinite waits where there is no limit."""
