@@ -36,7 +36,7 @@ _PARTS = {
     "communicator_pcie": (".four", ".eight"),
 }  # what the two numbers of a pair are
 
-_MOST = {
+UNITLESS = {
     "hidden": 1.0, "grouped": 20.0, "prompt": 20.0, "memory": 10.0, "compute": 10.0, "interval": 100.0, "overlap": 4.0,
     "dequantised": 5.0, "expert_launches": 20.0, "block_launches": 20.0, "latent_launches": 20.0,
 }  # fmt: skip
@@ -78,6 +78,7 @@ class _FlagFile(Layout):
     title: str
     program: tuple[str, ...]
     read: tuple[str, ...]
+    notes: Mapping[str, str]
     sources: Mapping[str, Any]
     flags: Mapping[str, Any]
 
@@ -231,7 +232,7 @@ def read_facts(section: Section, kind: Any, prefix: str) -> Any:
         values = fact.value if isinstance(fact.value, list) else [fact.value]
         if len(values) not in ((2,) if kind is LoadEnds else (1, 2) if hints[key] == Pair else (1,)):
             entry.refuse("value", f"{fact.value!r} has the wrong length")
-        unit = ("" if key in _MOST else "s") if kind is StepCosts else _UNITS.get(key, "")
+        unit = ("" if key in UNITLESS else "s") if kind is StepCosts else _UNITS.get(key, "")
         read = [_number(entry, key, "value", value, unit) for value in values]
         if kind is LoadEnds and min(read) <= 0.0:
             entry.refuse("value", f"{fact.value!r} has a factor that is not above 0")
@@ -246,7 +247,9 @@ def read_facts(section: Section, kind: Any, prefix: str) -> Any:
 
 
 def _number(entry: Section, key: str, part: str, value: object, unit: str) -> float:
-    return entry.quantity_in(part, value, unit) if unit else entry.number_in(part, value, 0.0, _MOST.get(key, math.inf))
+    if unit:
+        return entry.quantity_in(part, value, unit)
+    return entry.number_in(part, value, 0.0, UNITLESS.get(key, math.inf))
 
 
 def launchable() -> list[str]:
@@ -281,4 +284,4 @@ def load_flags(engine: str) -> FlagTable:
                     part.refuse(key, f"value {version!r} is not under `read`: {', '.join(file.read)}")
             about = (entry.flag, entry.kind, entry.since, entry.last, entry.default, dict(entry.values))
             flags.append(Flag(concept, *about, part.titles(entry.source)))
-    return FlagTable(engine, file.title, file.program, file.read, tuple(flags))
+    return FlagTable(engine, file.title, file.program, file.read, tuple(flags), file.notes)

@@ -66,6 +66,7 @@ class FlagTable:
     program: tuple[str, ...]  #: the command that starts a server
     read: tuple[str, ...]  #: versions whose sources were read, oldest first
     flags: tuple[Flag, ...]
+    notes: Mapping[str, str] = field(default_factory=dict)  #: how `replicas`, or those of a `split`, become a service
 
     def check(self, version: str) -> str:
         """The version to look up; the newest that was read if it is empty.
@@ -82,6 +83,10 @@ class FlagTable:
                 f"export for one of these, such as --engine {self.engine}@{newest}"
             )
         return version
+
+    def values(self, concept: str) -> set[str]:
+        """Every word that a version takes for a concept; empty where none has a setting for it."""
+        return {word for flag in self.flags if flag.concept == concept for word in flag.values}
 
     def find(self, concept: str, version: str) -> Flag | None:
         """The setting for a concept at a version; None if none is known there.

@@ -16,7 +16,7 @@ from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.types.errors import InputError, MissingExtraError, SpecError, UnknownNameError, nearest
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts, Model, WeightFormats
 from rooflinekit.specs.config.importer import model_from_config
-from rooflinekit.specs.config.keys import NAMES
+from rooflinekit.specs.config.keys import usual_keys, usual_names
 from rooflinekit.specs.config.vision import read_vision
 from rooflinekit.specs.files import kept, read_json, read_yaml, refuse_cut
 from rooflinekit.specs.locate import Loaded, resolve, spec_dir
@@ -154,7 +154,7 @@ def _from_library(path: Path) -> Loaded[Model]:
     loaded = model_from_config(file.config, name=file.name.strip(), origin=str(path))
     used = loaded.value.read_keys
     for key in (key for key in file.config if key not in used):  # a library file holds only keys that give something
-        near = nearest(key, (*used, *(name for names in NAMES.values() for name in names)), count=1)
+        near = nearest(key, (*used, *usual_keys()), count=1)
         root.refuse(f"config.{key}", "is not used by this model" + (f"; nearest: {near[0]}" if near else ""))
     refuse_cut(path)
     notes, licences = ((text,) if isinstance(text, str) else text for text in (file.notes, file.license))
@@ -209,7 +209,7 @@ def _contradicted(model: Model, claim: str | None) -> list[str]:
         ours, its = _told(mine.get(fact)), _told(theirs.get(fact))
         if ours != its and mine.get(fact) != theirs.get(fact):
             owner = "it" if has else f"the library's {known.name}"
-            has.append(f"{stated.get(fact, NAMES.get(fact, (fact,))[0])} {ours} where {owner} has {its}")
+            has.append(f"{stated.get(fact, usual_names().get(fact, (fact,))[0])} {ours} where {owner} has {its}")
     if len(has) > _TOLD:
         has[_TOLD:] = [f"{len(has) - _TOLD} more differences"]
     return [f"{Path(model.origin).name} says it is {claim}, but has {', '.join(has)}"] if has else []

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.units import format_bytes, format_rate
+from rooflinekit.specs.files import read_yaml
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Facts:
         if stated or dtype not in _SIXTEEN_BIT:
             return stated
         other = next((self.flops_per_clock[kind] for kind in _SIXTEEN_BIT if kind in self.flops_per_clock), 0.0)
-        return other or float(_TENSOR_RATE.get(self.accelerator.compute_capability, 0))
+        return other or float(limits()["tensor_rate"].get(self.accelerator.compute_capability, 0))
 
     def is_reasoned(self, dtype: Dtype) -> bool:
         """Whether the file says why a peak is odd, or states the rate that it follows from."""
@@ -71,6 +75,12 @@ class Facts:
     def of_rate(self, key: str, rate: float, problem: str, refused: bool = False) -> Finding:
         """A finding about a rate of memory or links [B/s]."""
         return self.finding(key, format_rate(rate, "B/s"), problem, refused)
+
+
+@cache
+def limits() -> dict[str, Any]:
+    """What accelerators have at most, and how their peaks compare, with sources: sanity.yaml."""
+    return read_yaml(Path(__file__).with_name("sanity.yaml"))
 
 
 def findings(facts: Facts) -> list[Finding]:
@@ -90,12 +100,6 @@ def _release_year(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("release_year", str(year), f"lies outside {_FIRST_YEAR} to {latest}", refused=True)
 
 
-# Dense 16-bit tensor FLOP per clock and core, the most that the generation has. NVIDIA: the architecture whitepapers
-# (V100, Turing, A100, GA102, Ada, H100, Blackwell); AMD: CDNA2, CDNA3 and CDNA4 whitepapers.
-_TENSOR_RATE = {
-    "7.0": 1024, "7.5": 1024, "8.0": 2048, "8.6": 1024, "8.9": 1024, "9.0": 4096, "10.0": 8192, "10.3": 8192,
-    "12.0": 1024, "gfx90a": 1024, "gfx942": 2048, "gfx950": 4096,
-}  # fmt: skip
 _CLOCK_CEILING = 3.0e9  # assumed for tensor work where no clock is given: above every shipped accelerator [Hz]
 _ROUNDING = 1.01  # datasheets round peaks by less than 1 %
 _PREFIX_SLIP = 100  # no sparsity or narrow format gains that much
@@ -132,7 +136,7 @@ def _excess(ratio: float) -> str:
 
 def _rate_limit(facts: Facts) -> Iterator[Finding]:
     """No core of a known generation does more per clock than its whitepaper says."""
-    ceiling = _TENSOR_RATE.get(facts.accelerator.compute_capability, 0)
+    ceiling = limits()["tensor_rate"].get(facts.accelerator.compute_capability, 0)
     for dtype in _SIXTEEN_BIT:
         rate = facts.flops_per_clock.get(dtype, 0.0)
         if ceiling and rate > ceiling:
@@ -140,42 +144,24 @@ def _rate_limit(facts: Facts) -> Iterator[Finding]:
             yield facts.finding(f"compute.flops_per_clock_per_core.{dtype}", f"{rate:g} FLOP", problem, refused=True)
 
 
-# The most that a narrow format usually gains over 16 bit: half the bits, twice the rate, and 6 x fp4 on Blackwell Ultra
-# (15 dense PFLOP/s at 2.5 in 16 bit, NVIDIA GB300 NVL72).
-_GAIN = {Dtype.FP8: 2.1, Dtype.INT8: 2.1, Dtype.INT4: 4.1, Dtype.NVFP4: 6.1, Dtype.MXFP4: 6.1}
-# Generations whose 8-bit units are twice as fast as the 16-bit ones: the whitepapers named above. Blackwell Ultra
-# (10.3) gave up INT8, and CDNA2 runs it at the 16-bit rate.
-_DOUBLES = {
-    Dtype.FP8: ("8.9", "9.0", "10.0", "10.3", "12.0", "gfx942", "gfx950"),
-    Dtype.INT8: ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0", "gfx942", "gfx950"),
-}
-
-
 def _gains(facts: Facts) -> Iterator[Finding]:
     """Peaks of narrow formats stand in usual ratios to the 16-bit peak."""
     chip, base = facts.accelerator, facts.sixteen_bit_peak
-    for dtype, most in _GAIN.items():
+    for dtype, most in ((Dtype(name), most) for name, most in limits()["gain"].items()):
         gain = chip.peaks.get(dtype, 0.0) / base if base and not facts.is_reasoned(dtype) else 0.0
         if gain > most:
             most_expected = f"{most - 0.1:g} x is the most expected; {_excess(gain)}, or say why under"
             yield facts.of_peak(dtype, f"is {gain:.3g} x the 16-bit peak, {most_expected} compute.unusual.{dtype}")
-        if chip.compute_capability in _DOUBLES.get(dtype, ()) and 0 < gain < 1.9:
+        if chip.compute_capability in limits()["doubles"].get(dtype.value, ()) and 0 < gain < 1.9:
             asked = "is it the 16-bit number, or is that one sparse? Else say why: compute.unusual."
             usual = f"is {gain:.3g} x the 16-bit peak, and {chip.compute_capability} doubles it; {asked}{dtype}"
             yield facts.of_peak(dtype, usual)
 
 
-# The wider of two formats is never the faster one.
-_ORDER = (
-    (Dtype.FP32, Dtype.TF32), (Dtype.FP32, Dtype.BF16), (Dtype.TF32, Dtype.BF16), (Dtype.TF32, Dtype.FP16),
-    (Dtype.BF16, Dtype.FP8), (Dtype.FP8, Dtype.NVFP4), (Dtype.FP8, Dtype.MXFP4), (Dtype.INT8, Dtype.INT4),
-)  # fmt: skip
-
-
 def _columns(facts: Facts) -> Iterator[Finding]:
     """A peak in the wrong column: a wide format faster than a narrow one, or two 16-bit formats that differ."""
     peaks, unusual = facts.accelerator.peaks, facts.unusual
-    for wide, narrow in _ORDER:
+    for wide, narrow in (map(Dtype, pair) for pair in limits()["order"]):
         faster = wide in peaks and narrow in peaks and peaks[wide] > peaks[narrow] * _ROUNDING
         if faster and not {wide, narrow} & {*unusual}:
             swapped = "are the two in each other's place? Else say why: compute.unusual."
@@ -227,43 +213,26 @@ def _capacity(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("memory.capacity", value, problem)
 
 
-# Eight stacks, or a bus of 512 bit, at the type's fastest grade [B/s]: JEDEC JESD235 (HBM2, HBM2e), JESD238 (HBM3),
-# vendors' HBM3e at 9.6 Gb/s, JESD270 (HBM4) with headroom; GDDR6 20, GDDR6X 23, GDDR7 32 Gb/s a pin.
-_CEILING = {
-    "HBM2": 8 * 307e9, "HBM2e": 8 * 461e9, "HBM3": 8 * 819e9, "HBM3e": 8 * 1.23e12, "HBM4": 8 * 2.8e12,
-    "GDDR6": 1.28e12, "GDDR6X": 1.48e12, "GDDR7": 2.05e12,
-}  # fmt: skip
-# The longest that reading the whole memory takes on a shipped accelerator is 46 ms (MI325X) and 81 ms (L4) [s].
-_SLOWEST_SWEEP = {"HBM": 0.06, "GDDR": 0.12}
-
-
 def _bandwidth(facts: Facts) -> Iterator[Finding]:
     """No memory type is faster than its fastest grade, nor so slow that its own capacity takes too long to read."""
     rate = float(facts.accelerator.memory_bandwidth)
-    ceiling = _CEILING.get(facts.memory_type)
+    ceiling, sweeps = limits()["memory"].get(facts.memory_type), limits()["slowest_sweep"]
     if ceiling and rate > ceiling:
         problem = (
             f"is {rate / ceiling:.3g} x the most that {facts.memory_type} gives one device "
             f"({format_rate(ceiling, 'B/s')}); is it in bits, for several devices, or a capacity?"
         )
         yield facts.of_rate("memory.bandwidth", rate, problem, refused=rate > 3 * ceiling)
-    family = next((family for family in _SLOWEST_SWEEP if facts.memory_type.upper().startswith(family)), "")
+    family = next((family for family in sweeps if facts.memory_type.upper().startswith(family)), "")
     sweep = float(facts.accelerator.memory_bytes) / rate
-    if family and sweep > _SLOWEST_SWEEP[family]:
+    if family and sweep > sweeps[family]:
         problem = (
             f"would need {sweep * 1e3:.3g} ms to read memory.capacity once; no {family} device needs more than "
-            f"{_SLOWEST_SWEEP[family] * 1e3:g}; check the unit (b/s is bits, B/s is bytes)"
+            f"{sweeps[family] * 1e3:g}; check the unit (b/s is bits, B/s is bytes)"
         )
         yield facts.of_rate("memory.bandwidth", rate, problem, refused=sweep > 1.0)
 
 
-# One direction, all links of a device together [B/s]. NVLink: 6, 12 or 18 x 25, 18 x 50 GB/s (NVIDIA V100, A100,
-# H100 and Blackwell whitepapers); xGMI: 7 x 64 and 7 x 76.8 GB/s (AMD MI300X and MI355X data sheets), MI250X 8 x 50.
-_LINK_CEILING = {
-    "nvlink2": 150e9, "nvlink3": 300e9, "nvlink4": 450e9, "nvlink5": 900e9,
-    "gfx90a": 400e9, "gfx942": 448e9, "gfx950": 537.6e9,
-}  # fmt: skip
-_PCIE_X16 = {3: 15.75e9, 4: 31.5e9, 5: 63e9, 6: 121e9, 7: 242e9}  # 16 lanes, one direction [B/s] (PCI-SIG)
 _NIC_CEILING = 150e9  # assumed: 1.2 Tb/s an accelerator; the fastest shipped is 800 Gb/s [B/s]
 _BOTH_DIRECTIONS = "looks like both directions together: give one, half of it"
 
@@ -272,13 +241,14 @@ def _links(facts: Facts) -> Iterator[Finding]:
     """Links and PCIe are given in one direction: no more than the generation has. The network is sold in bits."""
     chip = facts.accelerator
     generation = chip.link_kind.lower().replace(" ", "").partition("-")[0]
-    ceiling = _LINK_CEILING.get(generation) or _LINK_CEILING.get(chip.compute_capability)
+    links, buses = limits()["links"], limits()["pcie"]
+    ceiling = links.get(generation) or links.get(chip.compute_capability)
     rate, pcie, nic = float(chip.link_bandwidth), float(chip.pcie_bandwidth), float(chip.nic_bandwidth)
     if ceiling and rate > ceiling * 1.05:
         of = f"the {format_rate(ceiling, 'B/s')} of {chip.link_kind} in one direction"
         cause = _BOTH_DIRECTIONS if rate < 2.2 * ceiling else "check the unit"
         yield facts.of_rate("links.bandwidth", rate, f"is {rate / ceiling:.3g} x {of}; {cause}", refused=True)
-    lanes = _PCIE_X16.get(facts.pcie_generation, max(_PCIE_X16.values()))
+    lanes = buses.get(facts.pcie_generation, max(buses.values()))
     if pcie > lanes * 1.05:
         of = f"the {format_rate(lanes, 'B/s')} of 16 lanes of this generation in one direction"
         yield facts.of_rate("links.pcie", pcie, f"is above {of}; {_BOTH_DIRECTIONS}", refused=True)

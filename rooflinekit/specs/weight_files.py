@@ -8,6 +8,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,7 +18,7 @@ from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecEr
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Model, WeightFormats
 from rooflinekit.specs.config.importer import model_from_config
-from rooflinekit.specs.files import kept
+from rooflinekit.specs.files import kept, read_yaml
 from rooflinekit.specs.locate import Loaded
 
 _MOST_HEADER = 256 * 2**20  # bytes: ten times the largest vocabulary known
@@ -28,33 +29,16 @@ _MOST_JSON = 100 * 10**6  # bytes of a safetensors header, as the format's own r
 _ALIGNED = 32  # bytes, where a GGUF file says nothing else
 _ROUNDING = 0.002  # of a checkpoint's size, that padding and tables of rotations may take
 
-# Type numbers of ggml.h (github.com/ggml-org/llama.cpp).
-_TYPES = {
-    0: Dtype.FP32, 1: Dtype.FP16, 2: Dtype.Q4_0, 3: Dtype.Q4_1, 6: Dtype.Q5_0, 7: Dtype.Q5_1, 8: Dtype.Q8_0,
-    10: Dtype.Q2_K, 11: Dtype.Q3_K, 12: Dtype.Q4_K, 13: Dtype.Q5_K, 14: Dtype.Q6_K, 16: Dtype.IQ2_XXS,
-    17: Dtype.IQ2_XS, 18: Dtype.IQ3_XXS, 19: Dtype.IQ1_S, 20: Dtype.IQ4_NL, 21: Dtype.IQ3_S, 22: Dtype.IQ2_S,
-    23: Dtype.IQ4_XS, 29: Dtype.IQ1_M, 30: Dtype.BF16, 39: Dtype.MXFP4,
-}  # fmt: skip
+# Value types of GGUF: those of one number by their code for `struct`, texts and lists.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _ARRAY = 8, 9
-_STORED = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I64": 8, "I32": 4, "I16": 2,
-    "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
-}  # fmt: skip
-"""Bytes of an element by the type names of safetensors."""
 
-_FAMILIES = {
-    "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe", "gemma": "gemma",
-    "gemma2": "gemma2", "phi3": "phi3", "starcoder2": "starcoder2", "gpt-oss": "gpt_oss",
-}  # fmt: skip
-"""`general.architecture` of a GGUF file, and the model_type of the config.json that says the same."""
 
-_PARTS = {
-    "attn_qkv": "attention", "attn_q": "attention", "attn_v": "value", "attn_output": "attention_output",
-    "ffn_gate": "ffn", "ffn_up": "ffn", "ffn_down": "down", "ffn_gate_exps": "experts", "ffn_up_exps": "experts",
-    "ffn_down_exps": "down", "ffn_up_shexp": "shared_experts", "attn_norm": "other", "ffn_norm": "other",
-}  # fmt: skip
-"""Tensors of a layer, and what `WeightFormats` calls their format."""
+@cache
+def _names(table: str) -> dict[Any, Any]:
+    """Numbers and names that headers use, of weight_files.yaml."""
+    found: dict[Any, Any] = read_yaml(Path(__file__).with_name("weight_files.yaml"))[table]
+    return found
 
 
 @dataclass(frozen=True)
@@ -171,19 +155,17 @@ def _tensor(reader: _Reader) -> Tensor:
         raise SpecError(f"{reader.path}: tensor {name!r} has {dimensions} dimensions; GGUF has 1 to {_MOST_DIMENSIONS}")
     shape = tuple(int(reader.number("Q")) for _ in range(dimensions))
     kind, offset = int(reader.number("I")), int(reader.number("Q"))
-    dtype = _TYPES.get(kind)
-    if dtype is None:
-        raise DtypeError(f"{reader.path}: tensor {name!r} is of type {kind}, which is not known; known: {_known()}")
+    types = _names("types")
+    if kind not in types:
+        known = ", ".join(f"{number} {stored}" for number, stored in types.items())
+        raise DtypeError(f"{reader.path}: tensor {name!r} is of type {kind}, which is not known; known: {known}")
+    dtype = Dtype(types[kind])
     weights, size = BLOCKS.get(dtype, (32, int(32 * dtype.bytes)))
     if dtype.in_blocks or dtype is Dtype.MXFP4:
         if shape[0] % weights:
             raise SpecError(f"{reader.path}: rows of tensor {name!r} ({shape[0]}) are no whole blocks of {weights}")
         return Tensor(name, shape, dtype, prod(shape) // weights * size, offset)
     return Tensor(name, shape, dtype, int(prod(shape) * dtype.bytes), offset)
-
-
-def _known() -> str:
-    return ", ".join(f"{number} {dtype}" for number, dtype in _TYPES.items())
 
 
 def model_from_gguf(path: Path) -> Loaded[Model]:
@@ -208,9 +190,9 @@ def _model_from_gguf(path: Path) -> Loaded[Model]:
 def _config(path: Path, header: GGUFHeader) -> dict[str, Any]:
     """The keys of a config.json that say what the header says."""
     facts, shapes = header.facts, {tensor.name: tensor.shape for tensor in header.tensors}
-    kind = facts.get("general.architecture")
-    if kind not in _FAMILIES:
-        near = ", ".join(nearest(str(kind), _FAMILIES) or _FAMILIES)
+    kind, families = facts.get("general.architecture"), _names("families")
+    if kind not in families:
+        near = ", ".join(nearest(str(kind), families) or families)
         problem = f"architecture {kind!r} is not read from GGUF; nearest: {near}; give its config.json"
         raise ArchitectureError(f"{path}: {problem}")
 
@@ -224,7 +206,7 @@ def _config(path: Path, header: GGUFHeader) -> dict[str, Any]:
         raise SpecError(f"{path}: has no table token_embd.weight; of a split file name the first part")
     hidden, heads, experts = fact("embedding_length"), fact("attention.head_count"), fact("expert_count", 0)
     config: dict[str, Any] = {
-        "model_type": _FAMILIES[kind],
+        "model_type": families[kind],
         "hidden_size": hidden,
         "num_hidden_layers": fact("block_count"),
         "num_attention_heads": heads,
@@ -259,7 +241,7 @@ def _stored(model: Model, header: GGUFHeader, path: Path) -> Model:
     layers: list[dict[str, Dtype]] = [{} for _ in range(model.depth)]
     for tensor in header.tensors:
         place, _, part = tensor.name.removeprefix("blk.").partition(".")
-        kind = _PARTS.get(part.removesuffix(".weight"))
+        kind = _names("parts").get(part.removesuffix(".weight"))
         if kind is not None and tensor.name.startswith("blk.") and place.isdigit():
             if int(place) >= model.depth:
                 raise SpecError(f"{path}: tensor {tensor.name!r} belongs to none of the {model.depth} layers")
@@ -310,18 +292,18 @@ def safetensors_bytes(path: Path) -> int:
     if not isinstance(tensors, dict):
         raise SpecError(f"{path}: its header is no JSON object")
     tensors.pop("__metadata__", None)
-    total = end = 0
+    total, end, sizes = 0, 0, _names("stored")
     for name, entry in tensors.items():
         try:
             kind, shape, (begin, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
             count = prod(shape)
         except (KeyError, TypeError, ValueError):
             raise SpecError(f"{path}: tensor {name!r} lacks dtype, shape or data_offsets") from None
-        if kind not in _STORED:
-            known = ", ".join(nearest(str(kind), _STORED) or _STORED)
+        if kind not in sizes:
+            known = ", ".join(nearest(str(kind), sizes) or sizes)
             raise DtypeError(f"{path}: tensor {name!r} is of type {kind!r}, which is not known; nearest: {known}")
-        if stop - begin != count * _STORED[kind]:
-            raise SpecError(f"{path}: tensor {name!r} has {stop - begin} bytes, not {count * _STORED[kind]}")
+        if stop - begin != count * sizes[kind]:
+            raise SpecError(f"{path}: tensor {name!r} has {stop - begin} bytes, not {count * sizes[kind]}")
         total, end = total + stop - begin, max(end, stop)
     if 8 + length + end > size:
         raise SpecError(f"{path}: is cut off: {8 + length + end - size} bytes of its tensors are missing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +17,9 @@ from rooflinekit.model.timing.forms import TimeForm
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import MissingExtraError
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.kernel import Family, Kernel
+from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Array
+from rooflinekit.specs.files import read_yaml
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
 _FADE = 4.0
 """Doublings beyond the outermost node with data over which a correction fades to none."""
 
-_GROUPS = (1, 4, 16, 32, 48, 128)
-_SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
 SMOOTHNESS, RIDGE = 0.1, 0.1
 """Weight of a unit step between neighbouring nodes, and of a unit correction, against one measured row."""
 
@@ -45,15 +45,11 @@ _ITERATIONS = 120
 
 @dataclass(frozen=True)
 class Lattice:
-    """Nodes of a correction by shape; `grows`: shapes in which the corrected time may never fall.
-
-    `kinked`: the form stops growing inside cells whose edges grow (experts are all touched), so that an edge has to
-    respect its neighbours as well. `columns` turns nodes into columns of the kernel table, for the form's time there.
-    """
+    """An entry of lattices.yaml; `columns` turns nodes into columns of the table, for the form's time there."""
 
     operation: str
     nodes: Mapping[str, Sequence[float]]
-    grows: tuple[str, ...]
+    grows: Sequence[str]
     columns: Callable[[Columns], Columns]
     kinked: bool = False
 
@@ -120,61 +116,20 @@ def _moe(points: Columns) -> Columns:
             "expert_intermediate": points["width"]}  # fmt: skip
 
 
-LATTICES: dict[Family, Lattice] = {
-    "gemm": Lattice(
-        "gemm",
-        {"n": _SIZES, "k": _SIZES, "m": (1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16384)},
-        ("n", "k", "m"),
-        _first_rows,
-    ),
-    "attention_decode": Lattice(
-        "attention_decode",
-        {"head_dim": (64, 128, 256), "group": _GROUPS, "batch_kv_heads": (1, 4, 16, 64, 128, 256, 1024, 16384),
-         "keys": (1, 16, 128, 512, 1024, 2048, 8192, 131072)},
-        ("batch_kv_heads", "keys"),
-        _decode,
-    ),
-    "attention_prefill": Lattice(
-        "attention_prefill",
-        {"head_dim": (64, 128, 256), "group": (1, 2, 4, 8, 32, 96), "batch_heads": (1, 4, 16, 64, 256, 1024, 16384),
-         "length": (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 16384)},
-        ("batch_heads", "length"),
-        _prefill,
-    ),
-    "mla_decode": Lattice(
-        "mla_decode",
-        {"heads": (1, 4, 16, 32, 64, 128), "batch": (1, 4, 16, 64, 256, 1024),
-         "keys": (1, 8, 64, 256, 1024, 4096, 16384, 131072)},
-        ("batch", "keys"),
-        _latent("keys"),
-    ),
-    "mla_prefill": Lattice(
-        "mla_prefill",
-        {"heads": (1, 4, 16, 32, 64, 128), "batch": (1, 4, 16, 64, 256),
-         "length": (1, 16, 64, 256, 512, 1024, 2048, 4096, 32768)},
-        ("batch", "length"),
-        _latent("length"),
-    ),
-    "moe": Lattice(
-        "moe",
-        {"hidden": (2048, 4096, 7168), "width": (64, 512, 4096, 16384), "local": (1, 8, 64, 512),
-         "ranks": (1, 2, 16), "tokens": (1, 8, 64, 256, 1024, 4096, 16384)},
-        ("tokens",),
-        _moe,
-        kinked=True,
-    ),
-    "linear_attention": Lattice(
-        "linear_attention",
-        {"batch_heads": (1, 16, 64, 256, 1024, 4096, 65536), "keys": (1, 16, 64, 512, 4096, 32768, 2**20)},
-        ("batch_heads", "keys"),
-        _recurrent,
-    ),
-    "collective": Lattice(
-        "comm", {"gpus": (2, 4, 8), "bytes": (256, 4096, 32768, 2**20, 2**24, 2**30)}, ("bytes",), _as_is
-    ),
-}  # fmt: skip
-"""Corrections by family. Groups of 32 and 48 query heads a KV head have nodes of their own: TensorRT-LLM changes its
-decode kernel between them."""
+_COLUMNS: dict[str, Callable[[Columns], Columns]] = {
+    "gemm": _first_rows,
+    "attention_decode": _decode,
+    "attention_prefill": _prefill,
+    "mla_decode": _latent("keys"),
+    "mla_prefill": _latent("length"),
+    "moe": _moe,
+    "linear_attention": _recurrent,
+}
+LATTICES = {
+    family: Lattice(columns=_COLUMNS.get(family, _as_is), **known)
+    for family, known in read_yaml(Path(__file__).with_name("lattices.yaml")).items()
+}
+"""Corrections by family."""
 
 
 @dataclass(frozen=True)

@@ -60,13 +60,6 @@ _HOST_LAYER, _HOST_ENGINES = "cuda_event", ("flashinfer",)
 
 _COLLECTIVES = {"custom_all_reduce": "all_reduce", "alltoall": "all_to_all"}
 _COLLECTIVE_LIBRARIES = ("nccl", "oneccl")  # which have no other mode
-_PRODUCT: dict[str, tuple[str, ...]] = {
-    "encoder_attention": (), "mla_bmm": ("op",), "quantize": ("op",),
-    "linear_attention": ("family", "part", "phase", "kernel"),
-    **dict.fromkeys(("dsa_module", "dsv4_module", "msa_module", "mla_module_decode", "mla_module_prefill"),
-                    ("kind", "gemm_dtype", "phase", "kv_dtype", "kernel")),
-}  # fmt: skip
-"""Columns that say which of an operation's kernels a row is."""
 _WORDS: dict[str, tuple[str, ...]] = {
     "gpu": (), "engine": (), "dtype": (), "kv_dtype": (), "routing": ("balanced", "random", "power_law_1.2"),
     "collective": ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "custom_all_reduce"),
@@ -275,9 +268,10 @@ def read_kernel_tables(path: Path, dropped: Counter[str] | None = None) -> Itera
             yield name, checked_table(path, name, measured, dropped).reset_index(drop=True)
         return
     table = read_table(path)
-    if path.stem in _PRODUCT and "product" not in table and not table.empty:
+    known = OPERATIONS.get(path.stem)
+    if known and known.variant == "product" and "product" not in table and not table.empty:
         table = _with_product(path.stem, table)
-    if "op" not in table and path.stem not in OPERATIONS:
+    if "op" not in table and known is None:
         raise SpecError(f"{path}: no column 'op', and the file name is not one of {', '.join(OPERATIONS)}")
     if table.empty:
         raise SpecError(f"{path}: the table has no rows")
@@ -294,7 +288,7 @@ def _with_product(name: str, table: pd.DataFrame) -> pd.DataFrame:
         absent = {"kind": first, "phase": last.removeprefix("_")}
         table = table.assign(**{column: word for column, word in absent.items() if column not in table})
     joined: Any = "encoder"
-    for place, column in enumerate(column for column in _PRODUCT[name] if column in table):
+    for place, column in enumerate(column for column in OPERATIONS[name].product.split() if column in table):
         words = table[column].astype(str)
         words = words.map(_format_name) if column.endswith("dtype") else words
         joined = joined + "_" + words if place else words

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ from rooflinekit.model.types.kernel import (
     RowsShape,
 )
 from rooflinekit.model.types.numeric import Array
+from rooflinekit.specs.files import read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -342,63 +344,35 @@ def _whole_layer(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
 
 
 class KernelTable(NamedTuple):
-    """What the rows of one operation are, and what its columns say; columns are listed in one text.
+    """An entry of tables.yaml, which lists columns in one text; `kernel` makes kernels of arrays of columns."""
 
-    needed: those that a row has besides gpu, engine and latency_us; shape: those of a shape group, which one model
-    brings, apart from the size of the batch; variant: the one that, besides the number format, tells an engine's
-    kernels apart.
-    """
-
-    family: Family
     kernel: Callable[[Columns, Dtype, str], Kernel]
+    family: Family
     needed: str
     shape: str
     variant: str = ""
+    product: str = ""
 
 
-def _layers(needed: str) -> KernelTable:
-    """A table of whole attention layers."""
-    return KernelTable("sparse_attention", _whole_layer, needed, "model_dims heads seq_len prefix", "product")
-
-
-_MODULE = "dtype kv_dtype gemm_dtype product batch seq_len heads"
-_HEADS = "heads kv_heads head_dim"
-_CACHED = f"dtype kv_dtype batch seq_len {_HEADS}"
-_LATENT_CACHED, _LATENT_SHAPE = "dtype kv_dtype batch seq_len heads", "heads seq_len"
+_KERNELS: dict[str, Callable[[Columns, Dtype, str], Kernel]] = {
+    "gemm": _gemm,
+    "attention_decode": partial(_attention, decode=True),
+    "attention_prefill": partial(_attention, decode=False),
+    "mla_decode": partial(_latent, decode=True),
+    "mla_prefill": partial(_latent, decode=False),
+    "moe": _moe,
+    "comm": _comm,
+    "elementwise": _elementwise,
+    "kv_append": _kv_append,
+    "embedding": _embedding,
+    "sampling": _sampling,
+    "encoder_attention": _encoder,
+    "mla_bmm": _latent_product,
+    "quantize": _quantise,
+    "linear_attention": _linear,
+}
 OPERATIONS = {
-    "gemm": KernelTable("gemm", _gemm, "dtype m n k", "n k", "layout"),
-    "attention_decode": KernelTable(
-        "attention_decode", partial(_attention, decode=True), _CACHED, _HEADS, "kv_dtype"
-    ),
-    "attention_prefill": KernelTable(
-        "attention_prefill", partial(_attention, decode=False), _CACHED, _HEADS, "kv_dtype"
-    ),
-    "mla_decode": KernelTable("mla_decode", partial(_latent, decode=True), _LATENT_CACHED, _LATENT_SHAPE, "kv_dtype"),
-    "mla_prefill": KernelTable(
-        "mla_prefill", partial(_latent, decode=False), _LATENT_CACHED, _LATENT_SHAPE, "kv_dtype"
-    ),
-    "moe": KernelTable(
-        "moe", _moe, "dtype routing ffn_matrices tokens hidden expert_intermediate top_k experts tp ep",
-        "hidden expert_intermediate experts top_k tp ep", "routing",
-    ),
-    "comm": KernelTable("collective", _comm, "dtype collective mode gpus bytes", "gpus bytes", "collective"),
-    "elementwise": KernelTable("elementwise", _elementwise, "dtype kind tokens read written", "read written", "kind"),
-    "kv_append": KernelTable("kv_append", _kv_append, "dtype kv_dtype tokens elements", "elements", "kv_dtype"),
-    "embedding": KernelTable("embedding", _embedding, "dtype tokens width", "width"),
-    "sampling": KernelTable("sampling", _sampling, "dtype kind rows vocab", "vocab", "kind"),
-    "encoder_attention": KernelTable(
-        "attention_prefill", _encoder, "dtype batch seq_len heads head_dim", "heads head_dim", "product"
-    ),
-    "mla_bmm": KernelTable("gemm", _latent_product, "dtype product tokens heads", "heads", "product"),
-    "quantize": KernelTable("elementwise", _quantise, "dtype product m k", "k", "product"),
-    "linear_attention": KernelTable(
-        "linear_attention", _linear, "dtype product batch seq_len k_heads v_heads head_k_dim head_v_dim d_conv",
-        "k_heads v_heads head_k_dim head_v_dim", "product",
-    ),
-    "dsa_module": _layers(f"{_MODULE} model_dims indexer phase prefix"),
-    "dsv4_module": _layers(f"{_MODULE} model_dims compress_ratio phase prefix"),
-    "msa_module": _layers(f"{_MODULE} model_dims phase prefix"),
-    "mla_module_decode": _layers(_MODULE),
-    "mla_module_prefill": _layers(_MODULE),
-}  # fmt: skip
+    name: KernelTable(kernel=_KERNELS.get(name, _whole_layer), **known)
+    for name, known in read_yaml(Path(__file__).with_name("tables.yaml")).items()
+}
 """Kernel tables by the name of their operation."""

@@ -9,16 +9,12 @@ from typing import Any
 
 from rooflinekit.model.types.engine import ServedCosts, StepCosts
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.specs.engines import read_step_costs
+from rooflinekit.specs.engines import UNITLESS, read_step_costs
 from rooflinekit.specs.section import EMPTY, Layout, Section
 from rooflinekit.version import __version__
 
 KEY = "serving"
 _TEXTS = ("accelerator", "engine", "since", "date", "version")
-UNITLESS = (
-    "hidden", "grouped", "prompt", "memory", "compute", "interval", "overlap", "dequantised", "expert_launches",
-    "block_launches", "latent_launches",
-)  # fmt: skip
 _MOST = 100.0  # no error of a share or a factor is larger
 _OLD = r"(?m)^(?:# Engine costs of one deployment.*\n(?:#.*\n)*)?serving:\n(?:[ #].*\n|\n)*"
 _NAME = r"(?m)^name: *(.*?)(?:--served)?$"

@@ -5,38 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn
 
 from rooflinekit.model.types.errors import InputError, SpecError
-
-#: What a config calls each size: the first name is the usual one, the rest are aliases in use.
-NAMES: dict[str, tuple[str, ...]] = {
-    "depth": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden": ("hidden_size", "n_embd", "n_embed", "d_model"),
-    "vocab": ("vocab_size", "padded_vocab_size"),
-    "context": ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length", "max_sequence_length"),
-    "heads": ("num_attention_heads", "n_head", "n_heads"),
-    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads"),
-    "head_dim": ("head_dim", "attention_head_dim", "kv_channels"),
-    "v_head_dim": ("v_head_dim",),
-    "width": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
-    "window": ("sliding_window", "sliding_window_size"),
-    "pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
-    "experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
-    "top_k": ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "top_k_experts"),
-    "expert_width": ("moe_intermediate_size", "expert_intermediate_size"),
-    "shared_experts": ("n_shared_experts", "num_shared_experts"),
-    "shared_width": ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
-    "latent": ("moe_latent_size", "routed_expert_hidden_size"),
-    "ssm_expand": ("mamba_expand", "expand"),
-    "dt_rank": ("mamba_dt_rank", "time_step_rank"),
-    "ssm_heads": ("mamba_num_heads", "mamba_n_heads"),
-    "ssm_head_dim": ("mamba_head_dim", "mamba_d_head"),
-    "ssm_groups": ("n_groups", "mamba_n_groups"),
-    "ssm_state": ("mamba_d_state", "ssm_state_size"),
-    "ssm_conv": ("conv_kernel", "mamba_d_conv"),
-    "mtp": ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"),
-}
+from rooflinekit.specs.files import read_yaml
 
 _LIMITS = {"depth": 10_000, "context": 10**10, "top_k": 100_000, "experts": 100_000}
 _BY_LAYER = ("width", "expert_width", "shared_experts", "top_k", "experts")
@@ -45,6 +19,18 @@ _BY_LAYER = ("width", "expert_width", "shared_experts", "top_k", "experts")
 _KEY = 60  # characters; no key of a config is longer
 _ALIKE = 0.8  # of a misspelt key and the right one: one or two letters of a word
 _LARGEST = 10**7  # no width, vocabulary or head count comes near
+
+
+@cache
+def usual_names() -> dict[str, tuple[str, ...]]:
+    """What configs call each size: the usual name, and then the aliases in use."""
+    return {concept: tuple(names) for concept, names in read_yaml(Path(__file__).with_name("keys.yaml")).items()}
+
+
+@cache
+def usual_keys() -> frozenset[str]:
+    """Every key among them."""
+    return frozenset(name for names in usual_names().values() for name in names)
 
 
 def shown(value: object) -> str:

@@ -10,6 +10,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.dtype import Dtype
@@ -25,55 +27,29 @@ from rooflinekit.model.types.model import (
 )
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, shown
+from rooflinekit.specs.files import read_yaml
 
-_MODELOPT = {
-    "FP8": Dtype.FP8,
-    "FP8_PER_CHANNEL_PER_TOKEN": Dtype.FP8,
-    "FP8_PB_WO": Dtype.FP8_BLOCK,
-    "NVFP4": Dtype.NVFP4,
-    "NVFP4_AWQ": Dtype.NVFP4,
-    "W4A16_NVFP4": Dtype.NVFP4,
-    "W4A16_AWQ": Dtype.INT4,
-    "W8A8_SQ_PER_CHANNEL": Dtype.INT8,
-    "W8A16": Dtype.INT8,
-}
-_MODELOPT_WIDE = ("FP8_PB_WO", "W4A16_AWQ", "W4A16_NVFP4", "W8A16")  # activations stay in 16 bit
 _GROUPS = {None: Dtype.INT4, 128: Dtype.INT4, 64: Dtype.INT4_G64, 32: Dtype.INT4_G32}
 _CACHES = (Dtype.FP8, Dtype.INT8, Dtype.INT4, Dtype.NVFP4)
 _EXPERTS = ("fp8", "fp4")
-_SKIP_LISTS = ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules", "ignored_layers")
 
 _DECODER = r"^(?:model\.|language_model\.|backbone\.|transformer\.|decoder\.)*(?:h\.|layers\.|(?=lm_head))"
 _NUMBERED = r"^(\d+)\.?([^*]*)\*?$"
 _LONGEST, _REPEATS = 300, 6  # characters and repetitions of a pattern, so that none can take for ever
 _NESTED = r"[*+}][^()]*\)[*+{]"
 _UP_DOWN = ("gate_proj", "up_proj", "down_proj")
-_BLOCKS = ("mlp", "feed_forward", "block_sparse_moe", "mixer")
-_FUSED = ("self_attn.qkv_proj", "self_attention.query_key_value", "attn.c_attn")
-_SOFTMAX_OUT = ("self_attn.o_proj", "self_attn.o_b_proj", "self_attention.dense", "attn.c_proj", "mixer.o_proj")
-_STATE_IN = ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mixer.in_proj", "mamba.in_proj", "conv.in_proj")
-_STATE_OUT = ("linear_attn.out_proj", "mixer.out_proj", "mamba.out_proj", "conv.out_proj")
 
 
-def _matrices(*inside: str) -> list[tuple[str, ...]]:
-    """Every name of the three matrices of a feed-forward block, or of one inside it."""
-    return [tuple(f"{block}.{word}{part}" for block in _BLOCKS for word in inside) for part in _UP_DOWN]
+@cache
+def _table() -> dict[str, Any]:
+    """How checkpoints name their formats and layers."""
+    return read_yaml(Path(__file__).with_suffix(".yaml"))
 
 
-_MODULES: dict[str, list[tuple[str, ...]]] = {
-    "softmax": [(f"self_attn.{part}_proj", *_FUSED, f"mixer.{part}_proj") for part in "qkv"],
-    "latent": [
-        ("self_attn.q_a_proj", "self_attn.q_proj"),
-        ("self_attn.q_b_proj", "self_attn.q_proj"),
-        ("self_attn.kv_a_proj_with_mqa", "self_attn.kv_proj"),
-        ("self_attn.kv_b_proj",),
-    ],
-    "state": [_STATE_IN],
-    "ffn": _matrices(""),
-    "experts": _matrices("experts.0."),
-    "shared_experts": _matrices("shared_experts.", "shared_expert."),
-}
-"""The linear layers of a block, each with the names that it may go by inside its layer."""
+@cache
+def _spellings(block: str) -> list[tuple[str, ...]]:
+    """The linear layers of a block, each with the names that it may go by inside its layer."""
+    return [tuple(names.split()) for names in _table()["modules"][block]]
 
 
 class Patterns:
@@ -196,7 +172,7 @@ def _quantization_keys(keys: Keys, quant_config: Mapping[str, Any] | None) -> Ke
 
 def _skipped(keys: Keys) -> Patterns:
     listed: list[str] = []
-    for name in _SKIP_LISTS:
+    for name in _table()["skipped"].split():
         for entry in keys.entries(name):
             if not isinstance(entry, str):
                 raise SpecError(f"{keys.at(name)} holds {shown(entry)}, not a module name")
@@ -329,21 +305,22 @@ def _modelopt(keys: Keys, warnings: list[str]) -> _Scheme | None:
         return None
     if algo == "MIXED_PRECISION":
         return _module_by_module(keys, warnings)
-    if algo not in _MODELOPT:
-        raise DtypeError(f"{keys.at('quant_algo')} = {shown(algo)} is not known; known: {', '.join(_MODELOPT)}")
-    return _Scheme([(None, _MODELOPT[algo])], _skipped(keys), lm_head=True, weight_only=algo in _MODELOPT_WIDE)
+    known, wide = _table()["modelopt"], _table()["modelopt_wide"]
+    if algo not in known:
+        raise DtypeError(f"{keys.at('quant_algo')} = {shown(algo)} is not known; known: {', '.join(known)}")
+    return _Scheme([(None, Dtype(known[algo]))], _skipped(keys), lm_head=True, weight_only=algo in wide)
 
 
 def _module_by_module(keys: Keys, warnings: list[str]) -> _Scheme:
     by_algo: dict[str, list[str]] = {}
-    section = keys.child("quantized_layers")
+    section, known, wide = keys.child("quantized_layers"), _table()["modelopt"], _table()["modelopt_wide"]
     for module in section.config:
-        by_algo.setdefault(section.child(module).word("quant_algo", "", tuple(_MODELOPT)), []).append(module)
+        by_algo.setdefault(section.child(module).word("quant_algo", "", tuple(known)), []).append(module)
     by_algo.pop("", None)
-    groups = [(Patterns(modules, keys.origin), _MODELOPT[algo]) for algo, modules in by_algo.items()]
-    weight_only = bool(by_algo) and all(algo in _MODELOPT_WIDE for algo in by_algo)
+    groups = [(Patterns(modules, keys.origin), Dtype(known[algo])) for algo, modules in by_algo.items()]
+    weight_only = bool(by_algo) and all(algo in wide for algo in by_algo)
     if not weight_only:
-        _warn_of_mixture((_MODELOPT[algo] for algo in by_algo if algo in _MODELOPT_WIDE), warnings)
+        _warn_of_mixture((Dtype(known[algo]) for algo in by_algo if algo in wide), warnings)
     return _Scheme(groups, _skipped(keys), lm_head=True, weight_only=weight_only)
 
 
@@ -380,14 +357,14 @@ def _modules(layer: Layer, own: Mapping[str, str]) -> Iterator[tuple[str, tuple[
     if mixer is not None:
         latent = isinstance(mixer, LatentAttention | CompressedAttention)
         softmax = latent or mixer.kind in ("mha", "gqa", "mqa", "cross_attention", "lightning", "kda")
-        names = _MODULES["latent" if latent else "softmax" if softmax else "state"]
+        names = _spellings("latent" if latent else "softmax" if softmax else "state")
         yield from (("attention", spellings) for spellings in names)
-        yield "attention_output", _SOFTMAX_OUT if softmax else _STATE_OUT
+        yield "attention_output", _spellings("softmax_out" if softmax else "state_out")[0]
     kinds = ["ffn"] if isinstance(ffn, DenseFFN) else []
     if isinstance(ffn, MixtureOfExperts):
         kinds = ["experts", "shared_experts"] if ffn.shared_width else ["experts"]
     for kind in kinds:
-        parts = [(f"{own[kind]}.{part}",) for part in _UP_DOWN] if kind in own else _MODULES[kind]
+        parts = [(f"{own[kind]}.{part}",) for part in _UP_DOWN] if kind in own else _spellings(kind)
         yield from ((kind, spellings) for spellings in (parts if ffn is not None and ffn.gated else parts[1:]))
 
 

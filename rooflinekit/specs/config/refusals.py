@@ -10,41 +10,32 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.errors import ArchitectureError, nearest
-from rooflinekit.specs.config.keys import NAMES, is_off, named, shown
+from rooflinekit.specs.config.keys import is_off, named, shown, usual_keys
 from rooflinekit.specs.files import read_yaml
 
-# Patterns stay texts, which `re` compiles when it first needs them: most models need none.
-#: Classes with a decoder's body and another head than a language model's.
-_OTHER_HEAD = (
-    r"For(?:TokenClassification|QuestionAnswering|MultipleChoice|MaskedLM|Score|Embedding)$|RewardModel|EmbeddingModel$|EncoderModel$|"
-    r"Bidirectional|NVEmbed"
-)
-
-#: A key that looks like it changes the shape of the network.
-_STRUCTURAL = (
-    r"layer|head|expert|moe|window|rank|intermediate|hidden|ssm|mamba|conv|index|sparse|block|pattern|embed|dim\b|dim_|"
-    r"inner|ffn|mlp|kv|n_group|attn|attention|chunk|share|width|expan|state|norm|bias|altup|laurel|compress|hash|latent|"
-    r"mtp|d_model|recurren|memory|lora|depth|multi|parallel|tie|size|vocab|position"
-)
-#: Keys that look structural but name training, decoding, precision or scaling options, which change no cost.
-_HARMLESS = (
-    r"dropout|pdrop|layerdrop|eps$|epsilon|_init|^init|_token_id|_token_index|token_ids|_loss|_coef$|_std$|_scale$|_lower_bound$|"
-    r"_(?:alpha|beta)$|rope|rotary|softcap|multiplier|jitter|noise|^output_|^summary_|^_attn|_implementation$|auto_map|"
-    r"softmax_in_fp32|quantiz|processor|projector|image|vision|video|audio"
-)
 _WHY = {
     "an encoder-decoder": "an encoder runs once, and the decoder also attends to what it gives",
     "a speech model": "sound comes in or out: an encoder runs once, or there is no text to decode",
 }
-_USUAL = frozenset(name for names in NAMES.values() for name in names)
 
 
 @cache
 def lists() -> tuple[dict[str, str], frozenset[str], dict[str, str]]:
     """What refusals.yaml lists: the kind of network of a `model_type`, harmless keys, decoders that are not costed."""
-    read = read_yaml(Path(__file__).with_name("refusals.yaml"))
+    read = _file()
     kinds = {name: kind for kind, names in read["kinds"].items() for name in names.split()}
     return kinds, frozenset(read["harmless"].split()), read["uncosted"]
+
+
+@cache
+def _file() -> dict[str, Any]:
+    return read_yaml(Path(__file__).with_name("refusals.yaml"))
+
+
+@cache
+def _pattern(name: str) -> str:
+    """One of the file's regular expressions: a text, which `re` compiles when it first needs it."""
+    return "|".join(_file()["patterns"][name])
 
 
 def refuse_other_networks(config: Mapping[str, Any], origin: str, known: Sequence[str]) -> None:
@@ -61,7 +52,7 @@ def refuse_other_networks(config: Mapping[str, Any], origin: str, known: Sequenc
         kind, name = "an encoder-decoder", shown(model_type)
     problem = f"{name} is {kind} ({_WHY.get(str(kind), 'no KV cache, no decode')})" if kind else ""
     classes = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-    other = next((name for name in classes if re.search(_OTHER_HEAD, name)), None)
+    other = next((name for name in classes if re.search(_pattern("other_head"), name)), None)
     if not problem and other:
         problem = f"{named(other)} classifies or scores and generates no text"
     if problem:
@@ -85,7 +76,7 @@ def unidentified(config: Mapping[str, Any], origin: str, known: Iterable[str]) -
         return ArchitectureError(f"{origin}: {what} is a decoder that is not costed: {lists()[2][what]}")
     near = nearest(what, known) if isinstance(what, str) and len(what) <= 60 else []
     hint = f"; nearest known model_type: {', '.join(near)}" if near else ""
-    structural = [key for key, value in config.items() if key not in _USUAL and _structural(key, value)]
+    structural = [key for key, value in config.items() if key not in usual_keys() and _structural(key, value)]
     keys = f"; structural keys not understood: {', '.join(map(named, structural[:12]))}" if structural else ""
     return ArchitectureError(f"{origin}: architecture {shown(what)} is not understood{hint}{keys}")
 
@@ -103,7 +94,7 @@ def refuse_unknown_keys(unread: Mapping[str, Any], ignored: Iterable[str], origi
 
 
 def _meant(key: str) -> str:
-    near = get_close_matches(key[:60], _USUAL, n=1, cutoff=0.85)
+    near = get_close_matches(key[:60], usual_keys(), n=1, cutoff=0.85)
     return f" (nearest: {near[0]})" if near and near[0] != key else ""
 
 
@@ -111,4 +102,4 @@ def _structural(key: str, value: object) -> bool:
     if is_off(value) or key in lists()[1]:
         return False
     lowered = key.lower()
-    return bool(re.search(_STRUCTURAL, lowered)) and not re.search(_HARMLESS, lowered)
+    return bool(re.search(_pattern("structural"), lowered)) and not re.search(_pattern("harmless"), lowered)
