@@ -15,7 +15,7 @@ import pandas as pd
 from rooflinekit.evidence.kernel_fit.calibrate import Prior, calibrate_family
 from rooflinekit.evidence.kernel_fit.groups import kernel_groups, read_kernel_tables
 from rooflinekit.model.types.hardware import System
-from rooflinekit.report.table import aligned
+from rooflinekit.report.document import aligned
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.choose import choose_calibration, reach_of
 

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from rooflinekit.evidence.benchmark_runs import Given, pose, predict_load
 from rooflinekit.evidence.engine_fit import EngineFit, fit_engine
 from rooflinekit.evidence.measured import Measurement, read_measurements
-from rooflinekit.report.table import aligned
+from rooflinekit.report.document import aligned
 
 SEEN = (2, 4, 6, 8)
 """Users of the runs that the fit takes: every other number."""
@@ -50,14 +50,14 @@ def errors(folder: Path, users: tuple[int, ...] = SEEN) -> tuple[EngineFit, Foun
     return fit, found
 
 
-def worst(found: Found, between: tuple[int, ...] = SEEN) -> dict[str, float]:
-    """The largest error after the fit at users that it has not seen, between those that it has."""
-    unseen = [row for users, row in found.items() if users not in between and min(between) < users < max(between)]
+def worst(found: Found, seen: tuple[int, ...] = SEEN) -> dict[str, float]:
+    """The largest error after the fit at numbers of users that it has not seen."""
+    unseen = [row for users, row in found.items() if users not in seen]
     return {name: max(abs(row[name][2] / row[name][0] - 1.0) for row in unseen) for name in METRICS}
 
 
-def _within(found: Found, between: tuple[int, ...]) -> str:
-    most = worst(found, between)
+def _within(found: Found, seen: tuple[int, ...]) -> str:
+    most = worst(found, seen)
     return f"TTFT is within {most['ttft']:.0%} and TPOT within {most['tpot']:.0%}"
 
 
@@ -78,10 +78,11 @@ def report(folder: Path) -> str:
         "# A llama.cpp server on a CPU", "",
         "Written by `python benchmarks/served_errors.py`; [what it is](../docs/home.md#a-server-of-your-own).", "",
         f"Measured: {said}. `{head['command']}`", "",
-        f"Fitted to {_listed(SEEN)} users. At other numbers between them {_within(found, SEEN)}. One user is off:",
-        "ggml multiplies a single row by a kernel of its own, and two rows take more than twice as long (tinyBLAS,",
-        "`sgemm.cpp`, leaves out `n < 2`), which no cost says. Steps of three to seven rows take longer than a line",
-        "from two to eight, and the fewer of them the fit has seen, the further it is off. Fitted to other runs:", "",
+        f"Fitted to {_listed(SEEN)} users: at all others {_within(found, SEEN)}.",
+        "A single row is multiplied by a kernel of its own, as fast as the weights are read, and two rows take",
+        "more than twice as long (tinyBLAS, `sgemm.cpp`, leaves out `n < 2`). So the costs that the fit finds for",
+        "a step and for a sequence are of the sequences beside the first. Between two and eight rows steps are no",
+        "straight line, and the fewer of them the fit has seen, the further it is off. Fitted to other runs:", "",
         *(f"* {_listed(users)} users: {_within(errors(folder, users)[1], users)}." for users in LESS), "",
         "```", *aligned(heads, cells, left=(0,)), "```", "",
         "What the fit changed, and the share that the measurement has in each value:", "",

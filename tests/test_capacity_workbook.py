@@ -113,8 +113,9 @@ def loaded(opened: Opened, scenario: dict[str, Any]) -> dict[str, float | str]:
     assert e.load.stable
     assert e.load.queue_ms is not None
     found: dict[str, float | str] = {"load_ttft_ms": e.ttft_ms or 0.0, "load_tpot_ms": e.tpot_ms}
-    for time, (low, high) in ((time, ends) for time, ends in (e.interval or {}).items() if ends):
-        found |= {f"load_{time.replace('_ms', '_low_ms')}": low, f"load_{time.replace('_ms', '_high_ms')}": high}
+    for time in ("ttft", "tpot"):  # the ends of its steps, beside as many requests
+        low, mean, high = (opened.value(f"out_load_{time}{end}_ms") for end in ("_low", "", "_high"))
+        assert low < mean < high
     peak = opened.value("out_peak_rate")
     replicas = math.ceil(peak / ((1.0 - opened.value("in_headroom")) * e.load.knee_rate))
     return found | {"knee": e.load.knee_rate, "slots": e.load.slots, "running": e.load.running,

@@ -353,6 +353,12 @@ def test_what_times_rest_on_is_said_beside_them():
     assert "evidence measured" in run("sweep", "llama3-8b", "--batch", "1,8").stdout
 
 
+def test_a_sweep_whose_rows_all_fail_says_so():
+    result = run("sweep", "llama3-8b", "--batch", "x")
+    assert result.exit_code == 4
+    assert result.stdout == "model llama3-8b, batch x\n\nno row has an answer\n"
+
+
 def test_allow_oom_answers_and_marks_it():
     result = run("estimate", "llama-3-70b", "--allow-oom")
     assert result.exit_code == 0

@@ -499,3 +499,9 @@ class TestCommand:
         assert result.stdout == ""
         assert words in result.stderr
         assert result.stderr.count("\n") == 1
+
+
+def test_turns_of_a_queue_are_told_without_the_limit_of_endless_ones():
+    said = str(rk.explain("llama-3-8b", "throughput", concurrency=1500, requests=4000))
+    assert "turns = " in said
+    assert "1000000000" not in said

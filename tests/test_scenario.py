@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from docs.generate.tables import schema
 from rooflinekit.cli.app import app
-from rooflinekit.cli.command import COMMANDS, Command, find
+from rooflinekit.cli.command import COMMANDS, Command, examples_of, find
 from rooflinekit.estimation import scenario
 from rooflinekit.estimation.frames import INPUT_COLUMNS
 from rooflinekit.estimation.options import Option, model_of, options_of, quantity
@@ -163,8 +163,8 @@ def test_help_has_groups_and_two_examples(name):
     assert all(f" --{name.replace('_', '-')}" in shown and option.help.split()[0] in shown
                for name, option in command.options.items())  # fmt: skip
     assert {option.group for option in command.options.values()} == set(titles)
-    assert len(command.examples) == 2
-    assert all(example.split()[:2] == ["rooflinekit", name] for example in command.examples)
+    assert len(examples_of(name)) == 2
+    assert all(example.split()[:2] == ["rooflinekit", name] for example in examples_of(name))
 
 
 def test_estimate_has_the_groups_that_a_newcomer_looks_for():
@@ -172,7 +172,7 @@ def test_estimate_has_the_groups_that_a_newcomer_looks_for():
     assert set(groups) == {"Workload", "Hardware", "Parallelism", "Formats", "Engine", "Speculation", "Load", "Output"}
 
 
-@pytest.mark.parametrize("line", [example for words in COMMANDS for example in find(words).examples])
+@pytest.mark.parametrize("line", [example for words in COMMANDS for example in examples_of(words)])
 def test_examples_are_read(line):
     words = shlex.split(line)[1:]
     name = " ".join(words[:2]) if words[0] == "accuracy" else words[0]

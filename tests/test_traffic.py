@@ -81,6 +81,13 @@ def test_a_prompt_beside_decodes_adds_less_than_a_prompt_alone():
     assert 0.0 < float(prefill_share(PREDICTOR, load).expected) < alone
 
 
+def test_full_steps_hold_what_their_budget_holds_and_no_token_more():
+    """Prompts as long as the room of a step fill it to its budget; a token beyond would begin another tile."""
+    predictor = resolve("llama-3-8b", "h100-sxm", read_deployment({"token_budget": 2048}), None).predictor
+    added = np.asarray(prefill_share(predictor, InFlight(np.linspace(40.0, 60.0, 201), 2000.0, 300.0)).expected)
+    assert np.abs(added[1:] / added[:-1] - 1.0).max() < 1e-3
+
+
 @settings(deadline=None, max_examples=60)
 @given(rate=st.floats(0.01, 0.999), isl=st.integers(16, 8000), osl=st.integers(2, 2000))
 def test_every_latency_grows_with_the_rate_up_to_the_knee(rate, isl, osl):
@@ -342,3 +349,13 @@ def test_loads_are_conserved_and_monotone(rows):
             assert np.all(grown >= 0.8)  # the worst of 10,000 falls to 0.85
             falls += np.sum(grown < 0.99)
     assert falls <= rows / 1000
+
+
+def test_memory_has_room_for_whole_answers_where_an_engine_reserves_them():
+    asked = {"isl": 1024, "osl": 4096, "concurrency": 8}
+    for engine, held in (("trtllm", 1024 + 4096), ("vllm", 1024 + 2048)):
+        answer = rk.estimate("llama-3-8b", engine=engine, **asked)
+        assert (
+            answer.memory.max_batch == rk.estimate("llama-3-8b", engine=engine, isl=1024, context=held).memory.max_batch
+        )
+        assert answer.memory.max_batch == answer.load.slots

@@ -10,7 +10,7 @@ from rooflinekit.estimation.estimator import estimate, read_deployment, resolve
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.units import format_time
-from rooflinekit.report.table import aligned
+from rooflinekit.report.document import aligned
 from rooflinekit.validate.attribution import Line, Spent, causes, classes
 from rooflinekit.validate.points import Point, spread_layers
 
@@ -49,6 +49,8 @@ def compare_model(rows: Iterable[Mapping[str, Any]], gpu: str, calibration: str 
         answer = estimate(row["model"], gpu, calibration=calibration, allow_oom=True, **_deployment(row), **work)
         predicted = getattr(answer, metric)
         low, high = (answer.interval or {}).get(metric) or (predicted, predicted)
+        assert low is not None
+        assert high is not None
         cut = row["layers_run"] < row["layers"]
         launches = sum(each.count for each in getattr(answer, point.phase).kernels)
         middle, least, most = (as_launched(row, each, launches) for each in (predicted, low, high))

@@ -23,7 +23,7 @@ from rooflinekit.estimation.estimator import estimate
 from rooflinekit.explanation.front import explain
 from rooflinekit.model.types.units import format_bytes, format_count, format_rate, format_time
 from rooflinekit.report.catalogue import accelerator_entry, model_entry
-from rooflinekit.report.table import markdown
+from rooflinekit.report.document import markdown
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.files import read_yaml
 from rooflinekit.specs.locate import names

@@ -17,7 +17,7 @@ from rooflinekit.cli.command import find, grouped
 from rooflinekit.estimation.options import Option, model_of, options_of
 from rooflinekit.estimation.scenario import GROUPS, Accelerator, Scenario, Written
 from rooflinekit.report.catalogue import accelerator_row, model_row
-from rooflinekit.report.table import markdown
+from rooflinekit.report.document import markdown
 from rooflinekit.specs import load_accelerator, load_model, names
 from rooflinekit.specs.engines import engine_names, load_engine, step_ranges
 

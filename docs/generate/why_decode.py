@@ -10,7 +10,7 @@ from rooflinekit.decision.sensitivity.levers import levers
 from rooflinekit.decision.sweeping.sweep import sweep
 from rooflinekit.estimation.estimator import estimate
 from rooflinekit.report.plots import plot
-from rooflinekit.report.plots.picture import Picture
+from rooflinekit.report.plots.style import Picture
 
 __all__ = ["pictures", "write_pictures"]
 

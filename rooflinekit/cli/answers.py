@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import MAYBE_MODEL, MODEL, Argument, command
 from rooflinekit.cli.failures import INTERRUPTED
-from rooflinekit.cli.output import Output, emit, to_csv, to_json
-from rooflinekit.cli.progress import counting
+from rooflinekit.cli.output import Output, counting, emit, to_csv, to_json
 from rooflinekit.estimation.options import options_of
 from rooflinekit.estimation.scenario import (
     Accelerator,
@@ -53,7 +52,7 @@ def _function(place: str) -> Any:
 
 def _asking(
     place: str, said: str, *tables: Any, arguments: Mapping[str, Argument] | None = None, pictures: str = "",
-    shown: Any = Written, examples: Sequence[str] = (),
+    shown: Any = Written,
 ) -> Callable[..., None]:  # fmt: skip
     """A command that asks one function and shows its answer; rows of `shown` are about how it is shown."""
     seen = options_of(shown)
@@ -66,65 +65,39 @@ def _asking(
         to.show(answer, **how)
 
     ask.__doc__ = said
-    return command(*tables, *((Pictures,) if pictures else ()), shown, arguments=arguments, examples=examples)(ask)
+    return command(*tables, *((Pictures,) if pictures else ()), shown, arguments=arguments)(ask)
 
 
 estimate = _asking(
     "estimation.estimator:estimate",
     "Predict TTFT, TPOT, throughput and memory of a static batch, or under load, kernel by kernel.",
     Accelerator, Scenario, pictures="Estimate", shown=Detailed,
-    examples=(
-        "rooflinekit estimate llama3-8b --batch 32 --isl 2K",
-        "rooflinekit estimate llama-3.3-70b --gpu h200 --tp 4 --rate 20rps --ttft 1s --tpot 40ms",
-    ),
 )  # fmt: skip
 explain = _asking(
     "explanation.front:explain",
     "Derive one number of an estimate: formulas, numbers and sources, down to the kernels.",
     Accelerator, Scenario, shown=Tree,
     arguments={"model": MODEL, "metric": Argument("tpot, ttft, memory, decode.attention, decode.flops, ridge ...")},
-    examples=(
-        "rooflinekit explain llama3-8b tpot --batch 32",
-        "rooflinekit explain llama3-8b ttft --rate 20",
-    ),
 )  # fmt: skip
 trace = _asking(
     "decision.economics.retention:trace",
     "Sum a trace up: rate, lengths, and the share of its prompts that a prefix cache of any size finds.",
     Accelerator, Retention, pictures="TraceAnswer",
     arguments={"file": Argument("A trace: Azure, Mooncake, BurstGPT, Bailian, CSV.")},
-    examples=(
-        "rooflinekit trace conversation.jsonl",
-        "rooflinekit trace conversation.jsonl --model llama-3.3-70b --tp 4 --replicas 4 --cache-tier host=1TB,50GB/s",
-    ),
 )  # fmt: skip
 levers = _asking(
     "decision.sensitivity.levers:levers",
     "Say what would help a deployment most: elasticities, weights or cache, and moves ranked by gain.",
     Accelerator, Levers, pictures="Levers",
-    examples=(
-        "rooflinekit levers llama3-8b --batch 32 --isl 2K",
-        "rooflinekit levers llama-3.3-70b --tp 4 --concurrency 64 --by tpot",
-    ),
 )  # fmt: skip
 cost = _asking(
     "decision.economics.cost:cost",
     "Price cached, input and output tokens, dialogues and long contexts, and say why output costs more.",
     Accelerator, Cost,
-    examples=(
-        "rooflinekit cost llama3-8b --isl 2000 --osl 300",
-        "rooflinekit cost llama-3.3-70b --tp 4 --concurrency 64 --price 2.5",
-    ),
 )  # fmt: skip
 
 
-@command(
-    Accelerator, Simulation, Traced, Pictures, Written,
-    examples=(
-        "rooflinekit simulate llama3-8b --rate 12rps --isl lognormal:mean=1000,cv=0.8 --ttft 500ms --tpot 40ms",
-        "rooflinekit simulate llama-3-70b --tp 8 --trace conversation.csv --prefix-cache --replicas 4",
-    ),
-)  # fmt: skip
+@command(Accelerator, Simulation, Traced, Pictures, Written)
 def simulate(
     model: str, *, to: Output, timeline: Path | None = None, chrome_trace: Path | None = None, resume: bool = False,
     **scenario: Any,
@@ -178,13 +151,7 @@ def _progress(total: int | None) -> Iterator[Watch]:
         yield watch
 
 
-@command(
-    Accelerator, Shapes, Written,
-    examples=(
-        "rooflinekit shapes llama3-8b --tokens 6",
-        "rooflinekit shapes deepseek-v3 --tp 8 --out walk.html",
-    ),
-)  # fmt: skip
+@command(Accelerator, Shapes, Written)
 def shapes(model: str, *, to: Output, **scenario: Any) -> None:
     """Walk every tensor of a prefill and a decode step through a model: shapes, FLOP and bytes of each step.
 
@@ -199,19 +166,12 @@ def shapes(model: str, *, to: Output, **scenario: Any) -> None:
     walk = walk_through(model, **scenario)
     if not page:
         return to.show(walk)
-    from rooflinekit.report.walk_page import walk_page
+    from rooflinekit.report.walk import walk_page
 
     return to.emit(walk_page(walk))
 
 
-@command(
-    Accelerator, Scenario, Written, Launching,
-    arguments={"model": MAYBE_MODEL}, leave=("allow_oom",),
-    examples=(
-        "rooflinekit launch llama3-8b --tp 2 --engine vllm@0.8.5",
-        "rooflinekit launch --plan plan.json --out deploy/",
-    ),
-)  # fmt: skip
+@command(Accelerator, Scenario, Written, Launching, arguments={"model": MAYBE_MODEL}, leave=("allow_oom",))
 def launch(model: str | None, *, to: Output, **scenario: Any) -> None:
     """Write a deployment or a plan as commands and configuration of vLLM, SGLang or TensorRT-LLM."""
     from rooflinekit.decision.launching.launch import launch as export
@@ -245,14 +205,7 @@ def _write(made: Launch, folder: Path, to: Output) -> None:
     emit("\n".join(f"wrote {folder / name}" for name in files))
 
 
-@command(
-    Served, Written,
-    arguments={"files": Argument("Results of benchmark clients, and start-up logs.", many=True)},
-    examples=(
-        "rooflinekit compare result.json --gpu h100",
-        "rooflinekit compare run1.json run2.json --gpu h100 --tp 2 --format csv",
-    ),
-)  # fmt: skip
+@command(Served, Written, arguments={"files": Argument("Results of benchmark clients, and start-up logs.", many=True)})
 def compare(files: list[str], *, to: Output, **said: Any) -> int:
     """Set measured benchmark files beside the prediction, and say what the gap is made of."""
     from rooflinekit.evidence.compare import Given
@@ -271,10 +224,6 @@ def compare(files: list[str], *, to: Output, **said: Any) -> int:
     arguments={
         "files": Argument("Runs of pytest-benchmark, nvbench, Triton, kernel tables, load generators.", many=True)
     },
-    examples=(
-        "rooflinekit guard now.json --baseline main.json --junit guard.xml",
-        "rooflinekit guard gemm.csv --format md",
-    ),
 )  # fmt: skip
 def guard(files: list[str], *, to: Output, junit: Path | None = None, **said: Any) -> int:
     """Find what became slower: benchmarks against an earlier run with its noise, or the prediction's interval.
@@ -295,9 +244,8 @@ def guard(files: list[str], *, to: Output, junit: Path | None = None, **said: An
 
 
 def _scoring(
-    place: str, said: str, files: Argument, *, table: Any = Scored, leave: Sequence[str] = ("gpu",),
-    examples: Sequence[str] = (),
-) -> Callable[..., int]:  # fmt: skip
+    place: str, said: str, files: Argument, *, table: Any = Scored, leave: Sequence[str] = ("gpu",)
+) -> Callable[..., int]:
     """A command that scores measured tables; the exit code is 4 where a row could not be answered."""
 
     def score(files: list[str], *, to: Output, **how: Any) -> int:
@@ -308,16 +256,12 @@ def _scoring(
         return 4 if found.answered < found.rows else 0
 
     score.__doc__ = said
-    return command(table, leave=leave, arguments={"files": files}, examples=examples)(score)
+    return command(table, leave=leave, arguments={"files": files})(score)
 
 
 kernels = _scoring(
     "accuracy:kernel_accuracy", "Score kernel latencies: errors by operation, accelerator, engine and number format.",
     Argument("Measurement files (.jsonl), or kernel tables (CSV, Parquet).", many=True), leave=(),
-    examples=(
-        "rooflinekit accuracy kernels gemm.csv",
-        "rooflinekit accuracy kernels measured/measurements.jsonl --format csv",
-    ),
 )  # fmt: skip
 memory = _scoring(
     "accuracy_memory:memory_accuracy", "Score memory: weights, activation peak, cache pool and its tokens, by engine.",
@@ -327,20 +271,15 @@ serving = _scoring(
     "accuracy_serving:serving_accuracy",
     "Score whole requests: latencies and throughputs by source, model, accelerator and metric.",
     Argument("Serving tables (CSV, Parquet); none: the shipped one.", required=False, many=True),
-    examples=(
-        "rooflinekit accuracy serving",
-        "rooflinekit accuracy serving mine.csv --format csv --out errors.csv",
-    ),
 )  # fmt: skip
 energy = _scoring(
     "accuracy_energy:energy_accuracy",
     "Score board power and joules a token of whole runs, by source, model and accelerator.",
     Argument("Tables of runs with power (CSV, Parquet).", many=True),
-    examples=("rooflinekit accuracy energy runs.csv",),
 )  # fmt: skip
 
 
-@command(Written, arguments={}, examples=("rooflinekit models", "rooflinekit models --format csv --out models.csv"))
+@command(Written, arguments={})
 def models(*, to: Output) -> None:
     """List the models that are known."""
     from rooflinekit.report.catalogue import model_row
@@ -349,7 +288,7 @@ def models(*, to: Output) -> None:
     _list([model_row(load_model(name).value) for name in names("model")], to)
 
 
-@command(Written, arguments={}, examples=("rooflinekit gpus", "rooflinekit gpus --format json"))
+@command(Written, arguments={})
 def gpus(*, to: Output) -> None:
     """List the accelerators that are known."""
     from rooflinekit.report.catalogue import accelerator_row
@@ -365,13 +304,7 @@ def _list(rows: list[dict[str, Any]], to: Output) -> None:
     to.write(lambda: rows, lambda: rows, lambda: listed(rows, everything=to.format == "md"))
 
 
-@command(
-    Shown, arguments={"name": Argument("A model or an accelerator: name, id or path.", False, complete="model")},
-    examples=(
-        "rooflinekit show llama-3-8b",
-        "rooflinekit show --template gpu --out my-chip.yaml",
-    ),
-)  # fmt: skip
+@command(Shown, arguments={"name": Argument("A model or an accelerator: name, id or path.", False, complete="model")})
 def show(name: str | None, *, to: Output, template: str | None = None) -> None:
     """Show one model or accelerator with its sources, or print a template for a new one."""
     from rooflinekit.report.answers import document_of

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rooflinekit.cli.command import COMMANDS, Argument, Command, find, grouped
+from rooflinekit.cli.command import COMMANDS, Argument, Command, examples_of, find, grouped
 from rooflinekit.cli.failures import guarded
 from rooflinekit.estimation.options import Option
 from rooflinekit.estimation.scenario import GROUPS, complete
@@ -88,8 +88,8 @@ class OptionCommand(TyperCommand):
                 usual = row.usual if row.default is None or row.default is False else str(row.default)
                 told = f"{row.help} [{usual}]" if usual else row.help
                 lines += _columns(f"--{name.replace('_', '-')}{word}", told)
-        examples = ["", "Examples:", *(f"  {example}" for example in self.asked.examples)]
-        formatter.write("\n".join([*lines, *(examples if self.asked.examples else ())]) + "\n")
+        examples = [f"  {example}" for example in examples_of(ctx.command_path.partition(" ")[2])]
+        formatter.write("\n".join([*lines, *(["", "Examples:", *examples] if examples else ())]) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words, old names of options as their present ones."""

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import Argument, command
-from rooflinekit.cli.output import Output, emit
-from rooflinekit.cli.progress import counting
+from rooflinekit.cli.output import Output, counting, emit
 from rooflinekit.estimation.scenario import Served, Written
 from rooflinekit.model.types.errors import InputError
 
@@ -21,10 +20,6 @@ if TYPE_CHECKING:
     arguments={"files": Argument(
         "Measurement files (.jsonl), kernel tables (CSV, Parquet), or benchmark results.", many=True
     )},
-    examples=(
-        "rooflinekit calibrate measured/measurements.jsonl --gpu my-chip.yaml --out mine.yaml",
-        "rooflinekit calibrate result.json --gpu h100 --out served.yaml",
-    ),
 )  # fmt: skip
 def calibrate(files: list[str], *, to: Output, **served: Any) -> int:
     """Fit a calibration to measured kernels, or to benchmark results; use it with --calibration FILE."""
@@ -91,7 +86,7 @@ def _show_models(files: list[Path], gpu: str, out: Path | None) -> None:
 
 
 def _summary(built: Built, out: Path | None) -> str:
-    from rooflinekit.report.table import aligned
+    from rooflinekit.report.document import aligned
 
     cells = [[key, str(each.fit.rows), f"{each.donor:.1%}", f"{each.error:.1%}", ", ".join(each.fit.frozen)]
              for key, each in built.carried.items() if each.fit is not None]  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from inspect import getdoc
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from rooflinekit.cli.output import Output
@@ -30,13 +31,9 @@ class Command:
     """What stands behind one word of the command line."""
 
     def __init__(
-        self,
-        function: Callable[..., int | None],
-        arguments: Mapping[str, Argument],
-        options: Mapping[str, Option],
-        examples: Sequence[str],
+        self, function: Callable[..., int | None], arguments: Mapping[str, Argument], options: Mapping[str, Option]
     ) -> None:
-        self.function, self.arguments, self.options, self.examples = function, arguments, options, examples
+        self.function, self.arguments, self.options = function, arguments, options
         self.help = getdoc(function) or ""
         self.aliases = {f"--{old.replace('_', '-')}": f"--{name.replace('_', '-')}"
                         for name, option in options.items() for old in option.also if old not in options}  # fmt: skip
@@ -99,10 +96,7 @@ Function = TypeVar("Function", bound=Callable[..., int | None])
 
 
 def command(
-    *tables: Any,
-    arguments: Mapping[str, Argument] | None = None,
-    leave: Sequence[str] = (),
-    examples: Sequence[str] = (),
+    *tables: Any, arguments: Mapping[str, Argument] | None = None, leave: Sequence[str] = ()
 ) -> Callable[[Function], Function]:
     """Make a function a command with the options of some tables, but those in `leave`."""
 
@@ -114,7 +108,7 @@ def command(
             for name, option in (table if isinstance(table, dict) else options_of(table)).items()
         }
         shown = {name: row for name, row in rows.items() if not row.hidden and name not in (*leave, *found)}
-        function.command = Command(function, found, shown, examples)  # type: ignore[attr-defined]
+        function.command = Command(function, found, shown)  # type: ignore[attr-defined]
         return function
 
     return decorated
@@ -138,6 +132,14 @@ def find(words: str) -> Command:
     """The command of these words."""
     found: Command = getattr(import_module(f"rooflinekit.cli.{COMMANDS[words]}"), words.rsplit(maxsplit=1)[-1]).command
     return found
+
+
+def examples_of(words: str) -> list[str]:
+    """Lines that the help of a command ends with."""
+    from rooflinekit.specs.files import kept, read_yaml
+
+    lines: list[str] = kept(read_yaml, Path(__file__).with_name("examples.yaml")).get(words, [])
+    return lines
 
 
 def grouped(options: Mapping[str, Option], order: Sequence[str]) -> Iterator[tuple[str, dict[str, Option]]]:

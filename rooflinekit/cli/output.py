@@ -7,7 +7,9 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -167,3 +169,38 @@ def to_csv(rows: Sequence[Row]) -> str:
     writer.writeheader()
     writer.writerows(finite(rows))
     return text.getvalue()
+
+
+@contextmanager
+def counting(verb: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """Yield a function to call with the name of each piece of work as it starts.
+
+    Where the pieces are not known beforehand, each call also says which piece it is and of how many.
+    """
+    if not sys.stderr.isatty() or find_spec("rich") is None:  # hosts that only measure have no rich
+        yield lambda *_: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    done = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(
+        *done, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True), transient=True
+    ) as bar:
+        task = bar.add_task(verb, total=total)
+
+        def step(name: str, number: int | None = None, of: int | None = total) -> None:
+            description = f"{verb} {name}"[:60]
+            if number is None:
+                bar.update(task, advance=1, description=description)
+            else:
+                bar.update(task, completed=number, total=of, description=description)
+
+        yield step

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import command
 from rooflinekit.cli.failures import INTERRUPTED
-from rooflinekit.cli.output import Output
-from rooflinekit.cli.progress import counting
+from rooflinekit.cli.output import Output, counting
 from rooflinekit.estimation.options import part_of
 from rooflinekit.estimation.scenario import Accelerators, Asked, Plan, Written
 from rooflinekit.model.types.errors import InputError, UnknownNameError
@@ -29,13 +28,7 @@ _OF_FLEETS = (
 )  # fmt: skip
 
 
-@command(
-    Accelerators, Plan, Asked, Written, leave=("context",),
-    examples=(
-        "rooflinekit plan llama-3.3-70b --gpu h100,h200 --rate 50rps --isl 2K --slo 'p95 ttft<1s, p95 tpot<40ms'",
-        "rooflinekit plan llama-3.3-70b --tp 8 --isl 2K --max batch --subject-to 'tpot<30ms'",
-    ),
-)  # fmt: skip
+@command(Accelerators, Plan, Asked, Written, leave=("context",))
 def plan(
     model: str, *, to: Output, gpu: Sequence[str] = ("h100-sxm",), slo: Sequence[str] = (),
     subject_to: str | None = None, ttft: float | None = None, tpot: float | None = None, max: str | None = None,

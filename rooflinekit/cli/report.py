@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 @command(
     Written, Page, Accelerator, Scenario, Pictures,
     arguments={"model": MAYBE_MODEL}, leave=("allow_oom", "format"),
-    examples=(
-        "rooflinekit report llama3-8b --batch 32 --against h200",
-        "rooflinekit report --plan plan.json --out plan.html",
-    ),
 )  # fmt: skip
 def report(
     model: str | None, *, to: Output, plan: Path | None = None, sweep: Path | None = None, against: str | None = None,
@@ -41,30 +37,17 @@ def report(
     told: dict[str, Any] = {"models": models, "gpus": gpus}
     if model is None or plan is not None or sweep is not None:
         said = {"model": model, "against": against, "simulate": simulate, "plots": to.plots, **scenario}
-        _alone([key for key, value in said.items() if value is not None])
+        for key in (key for key, value in said.items() if value is not None):  # a plan or a sweep brings its own
+            name = "MODEL" if key == "model" else "--" + key.replace("_", "-")
+            raise InputError(f"{name} belongs to a report on a model; leave it out beside --plan or --sweep")
         made = write_report(out, plan=plan, sweep=sweep, force=to.force, **told)
     else:
         outcome = _simulated(model, simulate, scenario)
-        made = write_report(
-            out,
-            model,
-            against=against,
-            simulation=outcome,
-            force=to.force,
-            **told,
-            **scenario,
-        )
+        made = write_report(out, model, against=against, simulation=outcome, force=to.force, **told, **scenario)
         if to.plots is not None:
             drawn = predict(model, allow_oom=True, **scenario)
             to.draw(drawn if outcome is None else [drawn, outcome])
     emit(f"{made.path}: {made.title}, {made.bytes / 1e6:.2f} MB")
-
-
-def _alone(given: list[str]) -> None:
-    """Refuse what describes a deployment beside a plan or a sweep, which bring their own."""
-    for key in given:
-        name = "MODEL" if key == "model" else "--" + key.replace("_", "-")
-        raise InputError(f"{name} belongs to a report on a model; leave it out beside --plan or --sweep")
 
 
 def _simulated(model: str, requests: int | None, scenario: dict[str, Any]) -> Outcome | None:

@@ -11,7 +11,7 @@ from rooflinekit.estimation.scenario import Answering, Serving
 _HOST, _PORT, _SECONDS = "127.0.0.1", 8000, 30.0
 
 
-@command(Serving, arguments={}, examples=("rooflinekit serve", "rooflinekit serve --port 9000 --workers 2"))
+@command(Serving, arguments={})
 def serve(
     *, to: Output, host: str = _HOST, port: int = _PORT, workers: int = 1, site: Path | None = None,
     seconds: float = _SECONDS,
@@ -23,7 +23,7 @@ def serve(
     run(host, port, workers, seconds, site)
 
 
-@command(Answering, arguments={}, examples=("rooflinekit mcp",))
+@command(Answering, arguments={})
 def mcp(*, to: Output, seconds: float = _SECONDS) -> None:
     """Answer an assistant over standard input and output, by the Model Context Protocol."""
     from rooflinekit.service.assistants import run

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import Argument, command
-from rooflinekit.cli.output import Output, note
-from rooflinekit.cli.progress import counting
+from rooflinekit.cli.output import Output, counting, note
 from rooflinekit.estimation.options import options_of
 from rooflinekit.estimation.scenario import Accelerator, Pictures, Pricing, Scenario, Simulation, Sweeping, Written
 from rooflinekit.model.types.errors import InputError
@@ -29,14 +28,7 @@ _ORDER = tuple(dict.fromkeys((*_FIRST, *_AXES)))
 _SOURCE = Argument("Models, or a file of scenarios: .csv, .parquet, .xlsx, or - for CSV.", complete="model")
 
 
-@command(
-    _AXES, Pricing, Sweeping, Pictures, Written,
-    arguments={"model": _SOURCE}, leave=("pue", "allow_oom"),
-    examples=(
-        "rooflinekit sweep llama3-8b --gpu h100,h200 --batch 1:256*2 --pareto tok_s_user:tok_s_gpu",
-        "rooflinekit sweep scenarios.xlsx --out results.xlsx",
-    ),
-)  # fmt: skip
+@command(_AXES, Pricing, Sweeping, Pictures, Written, arguments={"model": _SOURCE}, leave=("pue", "allow_oom"))
 def sweep(
     model: str, *, to: Output, set: Sequence[str] = (), sheet: str | None = None, simulate: bool = False,
     price: Any = None, pareto: str | None = None, workers: int = 1, scheduler: str | None = None, shard: str = "1/1",
@@ -58,11 +50,10 @@ def sweep(
     kept = _kept(to.out, [asked, str(job), shard]) if resume else None
     means = Means(whole_number(workers, "workers"), scheduler, Shard.parse(shard), kept)
     tally = Tally()
-    answers = _watched(tally.counting(run(source, job, means)), source, job, means)
-    drawn: list[pd.DataFrame] = []
-    answers = answers if to.plots is None else _collected(answers, drawn)
+    drawn: list[pd.DataFrame] | None = None if to.plots is None else []
+    answers = _watched(tally.counting(run(source, job, means)), source, job, means, drawn)
     _deliver(front_of(answers, goals) if goals else answers, source, to, kept, bool(goals))
-    if to.plots is not None:
+    if drawn is not None:
         _draw(drawn, to)
     for line in [*getattr(source, "notes", ()), *tally.words()]:
         note(line)
@@ -102,20 +93,17 @@ def _kept(out: Path | None, asked: Any) -> Kept:
     return Kept.beside(out, asked)
 
 
-def _watched(answers: Iterable[pd.DataFrame], source: Grid | Table, job: Job, means: Means) -> Iterator[pd.DataFrame]:
-    """Move a bar on a terminal as pieces end."""
+def _watched(
+    answers: Iterable[pd.DataFrame], source: Grid | Table, job: Job, means: Means, kept: list[pd.DataFrame] | None
+) -> Iterator[pd.DataFrame]:
+    """Move a bar on a terminal as pieces end, and keep them where they are to be drawn."""
     start, stop = means.shard.span(source.rows) if sys.stderr.isatty() else (0, 0)
     with counting("sweeping", -(-(stop - start) // job.piece_rows(source.columns))) as step:
         for part in answers:
+            if kept is not None:
+                kept.append(part)
             yield part
             step("")
-
-
-def _collected(answers: Iterable[pd.DataFrame], drawn: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    """Keep what passes."""
-    for part in answers:
-        drawn.append(part)
-        yield part
 
 
 def _draw(parts: list[pd.DataFrame], to: Output) -> None:

@@ -10,8 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import command
-from rooflinekit.cli.output import Output, emit
-from rooflinekit.cli.progress import counting
+from rooflinekit.cli.output import Output, counting, emit
 from rooflinekit.estimation.scenario import Measuring
 from rooflinekit.model.types.errors import (
     InputError,
@@ -30,14 +29,7 @@ _STEADY = 1.05
 """Longest over shortest time of a sentinel up to which a machine counts as steady."""
 
 
-@command(
-    Measuring, arguments={},
-    examples=(
-        "rooflinekit validate --check",
-        "rooflinekit validate --suite full --out measured/mine --budget 1h",
-        "rooflinekit validate --engine llama.cpp --server http://localhost:8080 --model my.gguf --out here",
-    ),
-)  # fmt: skip
+@command(Measuring, arguments={})
 def validate(
     *, to: Output, suite: str = "quick", device: str | None = None, model: str | None = None,
     budget: float | None = None, gpu: str | None = None, check: bool = False, resume: bool = False,
@@ -122,7 +114,7 @@ def _open(name: str | None) -> Device:
 
 def _check(place: Device) -> int:
     """Print every check; exit code 1 if any kernel is wrong."""
-    from rooflinekit.report.table import aligned
+    from rooflinekit.report.document import aligned
     from rooflinekit.validate.checks import run_checks
 
     with counting("checking") as progress:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rooflinekit.cli.command import command
 from rooflinekit.cli.output import Output, emit
@@ -12,38 +12,18 @@ from rooflinekit.estimation.scenario import Prefix, Requests, Seeing, Speculatio
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs import load_accelerator
 
-if TYPE_CHECKING:
-    from rooflinekit.report.workbook import Built
-
 _OFFERED = {"model": "models", "gpu": "gpus"} | {
     key: key for key in ("tp", "pp", "ep", "dp", "cp", "microbatches", "weights", "kv", "engine", "calibration")
 }
 _STARTS = {"requests": "requests_per_hour", "ttft": "ttft_ms", "tpot": "tpot_ms"} | {
-    key: key
-    for key in (
-        "batch",
-        "isl",
-        "osl",
-        "cached",
-        "users",
-        "rate",
-        "peak",
-        "headroom",
-        "price",
-        "burstiness",
-        "isl_cv",
-        "osl_cv",
-    )
-}
+    key: key for key in ("batch", "isl", "osl", "cached", "users", "rate", "peak", "headroom", "price", "burstiness",
+                         "isl_cv", "osl_cv")
+}  # fmt: skip
 _SHOWN = 3  # reasons that are printed; the sheet Notes has all
 
 
 @command(  # the lists of a workbook count where a deployment has one value, and come first in the help
     Written, Workbook, Prefix, Seeing, Speculation, Requests, Workbook, arguments={}, leave=("format",),
-    examples=(
-        "rooflinekit workbook --model llama-3.1-8b,llama-3.3-70b --gpu h100,h200",
-        "rooflinekit workbook --model deepseek-v3 --gpu h200-sxm --tp 1,8 --dp 1,8 --ep 1,8 --rate 20rps",
-    ),
 )  # fmt: skip
 def workbook(*, to: Output, **said: Any) -> None:
     """Write a capacity workbook (.xlsx) whose formulas are live: results, sweeps, fleet and cost."""
@@ -64,12 +44,9 @@ def workbook(*, to: Output, **said: Any) -> None:
         starts["prices"] = priced_names(starts.pop("price"))
         if not names & starts["prices"].keys():
             price_among(price, [load_accelerator(gpu).value for gpu in choices.gpus])
-    emit(_summary(out, write_workbook(out, choices, Planned(**starts))))
-
-
-def _summary(out: Path, built: Built) -> str:
+    built = write_workbook(out, choices, Planned(**starts))
     lines = [f"{out}: {built.offered} deployments to choose from, {built.bytes / 1e6:.1f} MB"]
     if built.refused:
         lines.append(f"{len(built.refused)} combinations cannot be run (sheet Notes has all):")
         lines += [f"  {key.replace('|', ', ')}: {reason}" for key, reason in built.refused[:_SHOWN]]
-    return "\n".join(lines)
+    emit("\n".join(lines))

@@ -15,11 +15,10 @@ from rooflinekit.model.memory.cache import cache_law
 from rooflinekit.model.memory.capacity import RULE, MemoryModel, Stage
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.parameter_count import MODULES
-from rooflinekit.model.speculation import Draft, SpeculativePredictor
+from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
-from rooflinekit.model.timing.calibrated import Calibration, FamilyFit
-from rooflinekit.model.types.engine import Engine
-from rooflinekit.model.types.hardware import PowerLaw, Provenance, System
+from rooflinekit.model.timing.calibrated import FamilyFit
+from rooflinekit.model.types.hardware import Provenance, System
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import Layer
 from rooflinekit.model.types.numeric import Numeric
@@ -57,34 +56,40 @@ class Leaves:
             elif is_dataclass(value) and any("quantity" in inner.metadata for inner in fields(value)):
                 changed[entry.name] = self.told(value, source)
             elif entry.name == "parts":
-                changed["parts"] = tuple((name, self._width(name, size, source("parts"))) for name, size in value)
+                columns = {name: f"columns of {name.replace('_', ' ')}" for name, _ in value}
+                changed["parts"] = tuple(
+                    (name, size and self._fact(size, Quantity(name, columns[name], "", source("parts"))))
+                    for name, size in value
+                )
         return replace(thing, **changed)  # type: ignore[type-var]
-
-    def _width(self, name: str, size: float, source: str) -> Any:
-        return self._fact(size, Quantity(name, f"columns of {name.replace('_', ' ')}", "", source)) if size else size
 
     def _fact(self, value: float, quantity: Quantity) -> Any:
         return self.pool.fact(value, quantity)
 
     def predictor(self, predictor: Predictor, memory: MemoryModel) -> Predictor:
         """Its plans with leaves, and this memory model."""
-        if not isinstance(predictor, SpeculativePredictor):
-            return replace(predictor, plan=self.plan(predictor.plan), memory=memory)
         plan = self.plan(predictor.plan)
-        plain = replace(predictor.plain, plan=plan, memory=memory)
-        return replace(predictor, plan=plan, memory=memory, plain=plain, draft=self._draft(predictor.draft))
-
-    def _draft(self, draft: Draft) -> Draft:
-        first, later = (None if plan is None else self.plan(plan) for plan in (draft.first, draft.later))
-        return replace(draft, first=first, later=later)
+        if not isinstance(predictor, SpeculativePredictor):
+            return replace(predictor, plan=plan, memory=memory)
+        plain, draft = replace(predictor.plain, plan=plan, memory=memory), predictor.draft
+        first, later = (each and self.plan(each) for each in (draft.first, draft.later))
+        return replace(predictor, plan=plan, memory=memory, plain=plain, draft=replace(draft, first=first, later=later))
 
     def plan(self, plan: Plan) -> Plan:
         """Rates, fitted parameters, costs of the engine, and the sizes of every operation."""
+        engine, calibration = plan.engine, plan.calibration
+
+        def source(name: str) -> str:
+            return _cited(engine.provenance, f"engine.{name}", f"profile of {engine.title}")
+
+        if calibration is not None:
+            families = {name: self._fit(fit, calibration.name) for name, fit in calibration.families.items()}
+            calibration = replace(calibration, families=families)
         return replace(
             plan,
             system=self.system(plan.system),
-            calibration=None if plan.calibration is None else self._calibration(plan.calibration),
-            engine=self._engine(plan.engine),
+            calibration=calibration,
+            engine=replace(engine, costs=self.told(engine.costs, source, engine.costs.spread)),
             operations=self.operations(plan, plan.operations),
         )
 
@@ -102,19 +107,11 @@ class Leaves:
             for dtype, rate in gpu.peaks.items()
         }
         told = replace(self.told(gpu, source), peaks=peaks)
-        if gpu.power is not None:
-            told = replace(told, power=self._power(gpu.power))
+        if (law := gpu.power) is not None:  # watts and joules of a board, each from the law's own source
+            flop = {dtype: self._fact(each, Quantity("e_f", f"energy of a FLOP in {dtype}", "J/FLOP", law.source))
+                    for dtype, each in law.flop.items()}  # fmt: skip
+            told = replace(told, power=replace(self.told(law, lambda _: law.source), flop=flop))
         return replace(self.told(system, source), accelerator=told)
-
-    def _power(self, law: PowerLaw) -> PowerLaw:
-        """Watts and joules of a board, each from the law's own source."""
-        flop = {dtype: self._fact(each, Quantity("e_f", f"energy of a FLOP in {dtype}", "J/FLOP", law.source))
-                for dtype, each in law.flop.items()}  # fmt: skip
-        return replace(self.told(law, lambda name: law.source), flop=flop)
-
-    def _calibration(self, calibration: Calibration) -> Calibration:
-        families = {name: self._fit(fit, calibration.name) for name, fit in calibration.families.items()}
-        return replace(calibration, families=families)
 
     def _fit(self, fit: FamilyFit, run: str) -> FamilyFit:
         def source(name: str) -> str:
@@ -123,12 +120,6 @@ class Leaves:
 
         beyond = None if fit.beyond is None else replace(fit.beyond, fit=self._fit(fit.beyond.fit, run))
         return replace(fit, form=self.told(fit.form, source, fit.spread), beyond=beyond)
-
-    def _engine(self, engine: Engine) -> Engine:
-        def source(name: str) -> str:
-            return _cited(engine.provenance, f"engine.{name}", f"profile of {engine.title}")
-
-        return replace(engine, costs=self.told(engine.costs, source, engine.costs.spread))
 
     def operations(self, plan: Plan, counts: Mapping[Operation, int]) -> dict[Operation, Any]:
         """Operations with the sizes of the model as leaves, and how often each is launched."""
@@ -152,13 +143,12 @@ class Leaves:
 
         capacity = _cited(plan.system.accelerator.provenance, "memory.capacity", RULE)
         told = self.told(replace(memory, peak=self.told(memory.peak, lambda _: _PEAK)), source)
-        told = replace(told, capacity_bytes=self._renamed(told.capacity_bytes, capacity))
+        shown: Any = told.capacity_bytes
         return replace(
-            told, stages=tuple(self._stage(plan, stage, n, n == place) for n, stage in enumerate(memory.stages))
+            told,
+            capacity_bytes=self._fact(float(shown), replace(shown.arguments[1], source=capacity)),
+            stages=tuple(self._stage(plan, stage, n, n == place) for n, stage in enumerate(memory.stages)),
         )
-
-    def _renamed(self, value: Any, source: str) -> Any:
-        return self._fact(float(value), replace(value.arguments[1], source=source))
 
     def _stage(self, plan: Plan, stage: Stage, number: int, whole: bool) -> Stage:
         if not whole:
@@ -189,9 +179,9 @@ class Leaves:
         times = Quantity("n", "times on this accelerator" if unit else "times in the model")
         for op, count in counts.items():
             told = self.told(op, lambda _: _config(plan))
+            name = str(getattr(op, "name", None) or re.sub(r"(?<!^)(?=[A-Z])", "_", type(op).__name__).lower())
             for weights in told.weights:
                 amount = self._fact(count, times) * size(weights)
-                name = _operation_name(op)
                 found[weights.module].append(named(amount, name, f"{name} in {weights.dtype.value}", unit))
         for module, parts in found.items():
             if parts:
@@ -213,11 +203,6 @@ _LAID = "rooflinekit.model.memory.cache.cache_layout; " + RULE
 
 def _config(plan: Plan) -> str:
     return f"config of {plan.model.name}: {plan.model.source or plan.model.origin}"
-
-
-def _operation_name(op: Operation) -> str:
-    """A name for an operation that can stand in a formula."""
-    return str(getattr(op, "name", None) or re.sub(r"(?<!^)(?=[A-Z])", "_", type(op).__name__).lower())
 
 
 def _cited(entries: Iterable[Provenance], quantity: str, otherwise: str) -> str:

@@ -62,11 +62,9 @@ class Case:
     @property
     def held(self) -> tuple[Any, Any, Any]:
         """Sequences, tokens of each and new tokens of a prompt, as the memory of the answer has them."""
-        return _held(self.work, self.load)
-
-
-def _held(work: Workload, load: LoadQuestion | None) -> tuple[Any, Any, Any]:
-    return (work.batch, work.longest_context, work.isl - work.cached) if load is None else load.held(work.batch)
+        work = self.work
+        held = (work.batch, work.longest_context, work.isl - work.cached)
+        return held if self.load is None else self.load.held(work.batch)
 
 
 class Traced:
@@ -132,7 +130,7 @@ class Traced:
     @cached_property
     def memory(self) -> Memory:
         """What the batch needs, every number under the name that its field declares."""
-        found = self.memory_model.evaluate(*_held(self.work, self.case.load and self.asked))
+        found = self.memory_model.evaluate(*replace(self.case, work=self.work, load=self.case.load and self.asked).held)
         told = {each.name: each.metadata["quantity"] for each in fields(found) if each.metadata}
         values = {name: named(getattr(found, name), q.symbol, q.meaning, q.unit) for name, q in told.items()}
         return replace(found, **values)
@@ -231,9 +229,8 @@ def _output_per_gpu(t: Traced) -> Any:
 
 
 def _output_per_user(t: Traced) -> Any:
-    return named(
-        1.0 / t.times.tpot.expected, "per_user", "output tokens a second of one user, while decoding", "token/s"
-    )
+    title = "output tokens a second of one user, while decoding"
+    return named(1.0 / t.times.tpot.expected, "per_user", title, "token/s")
 
 
 def _power(t: Traced) -> LoadPower:
@@ -251,11 +248,10 @@ def _power(t: Traced) -> LoadPower:
 
 def _joules(t: Traced) -> Any:
     title = "all energy of all boards over all output tokens"
-    return named(_power(t).joules_per_output_token, "e_out", title, "J", "docs/method.md, section 11")
+    return named(_power(t).joules_per_output_token, "e_out", title, "J", _ENERGY)
 
 
-def _watts(t: Traced) -> Any:
-    return named(_power(t).watts, "P", "mean power of a board", "W", "docs/method.md, section 11")
+_ENERGY = "docs/method.md, section 11"
 
 
 def _keep(t: Traced) -> Any:
@@ -339,7 +335,7 @@ METRICS: Mapping[str, Metric] = {
     "ridge": Metric("FLOP/B", 1.0, _ridge),
     "keep": Metric("s", 1.0, _keep),
     "energy_per_output_token_j": Metric("J", 1.0, _joules),
-    "power_w_per_gpu": Metric("W", 1.0, _watts),
+    "power_w_per_gpu": Metric("W", 1.0, lambda t: named(_power(t).watts, "P", "mean power of a board", "W", _ENERGY)),
 }
 """Metrics that do not name a step."""
 
@@ -403,7 +399,10 @@ def find_metric(case: Case, name: str) -> Found:
         return Found(folded, metric.unit, metric.scale, traced.line(metric.of(traced), folded, metric.unit))
     found = _of_step(traced, folded)
     if found is None:
-        known = [*METRICS, *ALIASES, *_names_of_steps(case)]
+        kernels = [f"{step}.{kernel}" for step in _STEPS for kernel in _kernel_names(case, step)]
+        wholes = [f"{step}.{kind}" for step in _STEPS for kind in _KINDS]
+        parts = [f"{name}.{kind}" for name in kernels for kind in _KINDS if kind not in _OF_STEPS]
+        known = [*METRICS, *ALIASES, *_STEPS, *kernels, *wholes, *parts]
         raise UnknownNameError("metric", name, known if nearest(name, known) else _FIRST)
     return found
 
@@ -465,11 +464,3 @@ def _of_step(traced: Traced, folded: str) -> Found | None:
 def _kernel_names(case: Case, step: str) -> list[str]:
     found = getattr(case.answer, step, None) if step in _STEPS else None
     return [] if found is None else list(dict.fromkeys(kernel.name for kernel in found.kernels))
-
-
-def _names_of_steps(case: Case) -> list[str]:
-    """All metrics of the two steps."""
-    kernels = [f"{step}.{kernel}" for step in _STEPS for kernel in _kernel_names(case, step)]
-    wholes = [f"{step}.{kind}" for step in _STEPS for kind in _KINDS]
-    parts = [f"{name}.{kind}" for name in kernels for kind in _KINDS if kind not in _OF_STEPS]
-    return [*_STEPS, *kernels, *wholes, *parts]

@@ -9,30 +9,32 @@ from typing import Any
 from rooflinekit.report.document import Document, html_text, plain_text
 
 _WRITTEN = {
-    "Accuracy": "accuracy", "BreakEven": "inverse", "ClassPlan": "classes", "Comparison": "compare", "Cost": "cost",
-    "Derivation": "derivation", "EngineFit": "engine_fit", "Estimate": "estimate", "Guarded": "guard",
-    "Launch": "launch", "Levers": "levers", "Loaded": "catalogue", "Outcome": "simulation",
-    "OverTime": "over_time", "ParameterCount": "catalogue", "PlanAnswer": "plan", "Solution": "inverse",
-    "TraceAnswer": "trace", "Walk": "walk", "Watched": "watch",
+    "Accuracy": "measured.accuracy", "BreakEven": "plan.inverse", "ClassPlan": "plan.classes",
+    "Comparison": "measured.comparison", "Cost": "cost", "Derivation": "derivation", "EngineFit": "measured.fit",
+    "Estimate": "estimate", "Guarded": "guard", "Launch": "launch", "Levers": "levers", "Loaded": "catalogue",
+    "Outcome": "simulation", "OverTime": "plan.over_time", "ParameterCount": "catalogue", "PlanAnswer": "plan",
+    "Solution": "plan.inverse", "TraceAnswer": "trace", "Walk": "walk", "Watched": "watch",
 }  # fmt: skip
-"""Types of answers, and the module that writes each; it is imported when it is asked for."""
+"""Types of answers, and the module with the `document` and `rows` of each; what follows the dot stands before both."""
 _FOLDED = ("Estimate", "Walk")  # whose sections a notebook opens one by one
 _SHOWN: dict[str, dict[str, Any]] = {"Derivation": {"depth": 2}, "Estimate": {"kernels": True}}  # in a notebook
 
 
-def _module(answer: Any) -> Any:
-    return import_module(f"rooflinekit.report.{_WRITTEN[type(answer).__name__]}")
+def _writer(answer: Any, what: str) -> Any:
+    """The function that makes this of an answer, its module imported now; None where there is none of its own."""
+    module, _, kind = _WRITTEN[type(answer).__name__].partition(".")
+    return getattr(import_module(f"rooflinekit.report.{module}"), f"{kind}_{what}" if kind else what, None)
 
 
 def document_of(answer: Any, **how: Any) -> Document:
     """What an answer says."""
-    made: Document = _module(answer).document(answer, **how)
+    made: Document = _writer(answer, "document")(answer, **how)
     return made
 
 
 def rows_of(answer: Any) -> Sequence[dict[str, Any]]:
     """The same as flat rows."""
-    own = getattr(_module(answer), "rows", None)
+    own = _writer(answer, "rows")
     rows: Sequence[dict[str, Any]] = own(answer) if own else answer.to_rows()
     return rows
 

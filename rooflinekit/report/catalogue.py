@@ -72,7 +72,7 @@ def model_row(model: Model) -> dict[str, Any]:
         "params_active": count.active,
         "layers": model.depth,
         "mixers": " + ".join(dict.fromkeys(kind_of(layer.mixer) for layer in model.layers if layer.mixer)),
-        "weights": _formats(model),
+        "weights": "/".join(dict.fromkeys(getattr(model.formats, kind).value for kind in model.matrices)),
         "kv_bytes_per_token": model_cache_law(model).bytes_per_token,
         "max_context": model.max_context,
     }
@@ -92,10 +92,6 @@ def kind_of(mixer: Mixer | None) -> str:
         limit = f" window {mixer.window}" if mixer.window else f" chunk {mixer.chunk}" if mixer.chunk else ""
         return mixer.kind + limit
     return mixer.kind
-
-
-def _formats(model: Model) -> str:
-    return "/".join(dict.fromkeys(getattr(model.formats, kind).value for kind in model.matrices))
 
 
 def model_entry(model: Model) -> dict[str, Any]:

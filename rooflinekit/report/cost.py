@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from rooflinekit.decision.economics.cost import ContextCost, Cost, DialogueCost, PriceResult
+from rooflinekit.decision.economics.cost import Cost, PriceResult
 from rooflinekit.model.types.units import format_bytes, format_count, format_time
 from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine, ms, origin
 
@@ -17,31 +15,27 @@ def document(found: Cost) -> Document:
     cached = f" ({i['cached']} cached)" if i["cached"] else ""
     at_once = f"{p.running:.0f} sequences at once" + ("" if i["concurrency"] else " (as many as fit)")
     asked = f"{i['isl']} tokens in{cached}, {i['osl']} out, {at_once}; weights {i['weights']}, kv {i['kv']}"
+    busy = "busy all the time" if p.utilisation == 1.0 else f"working {p.utilisation:.0%} of the time"
+    hour = f"{_usd(p.replica_usd_per_hour)} USD an hour: {p.gpus} x {_usd(p.usd_per_gpu_hour)} ({p.source}), {busy}"
+    work = [
+        [name, format_count(w.flops), format_bytes(w.weight_bytes), format_bytes(w.kv_bytes), format_time(w.seconds)]
+        for name, w in (("input token", found.reason.input), ("output token", found.reason.output))
+    ]
     return [
         Section(f"cost of {found.model} on {machine(found.gpu, p.gpus, i)}, {found.engine}", [Words(asked)]),
-        Section("", [Words(_hour(found), indent="")]),
-        Section("", [_prices(found)]),
+        Section("", [Words(f"{hour}; one request {p.request_usd:.3g} USD", indent="")]),
+        Section("", [_prices(p)]),
         *([Section("", [Words(_power(p), indent="")])] if p.watts is not None else []),
         Section("why output costs more than input", [Words(found.reason.sentence, indent="")]),
-        Section("", [_work(found)]),
-        Section("conversations and agents", [_dialogues(found)]),
-        Section("", [Items(*_assumed(found))]),
-        Section("a long context", [_contexts(found)]),
-        Section("", [Words(*_displaced(found), indent="")]),
-        Section("memory and recomputing", [Items(*_facts(found))]),
+        Section("", [Table(["each GPU", "FLOP", "weights", "cache", "time of the replica"], work)]),
+        *_dialogues(found),
+        *_contexts(found),
+        Section("memory and recomputing", [Items(*_memory(found), *_eviction(found))]),
         footer(origin(found.calibration, found.evidence), found.warnings, found.version),
     ]
 
 
-def _hour(found: Cost) -> str:
-    p = found.prices
-    busy = "busy all the time" if p.utilisation == 1.0 else f"working {p.utilisation:.0%} of the time"
-    busy += f"; one request {p.request_usd:.3g} USD"
-    return f"{_usd(p.replica_usd_per_hour)} USD an hour: {p.gpus} x {_usd(p.usd_per_gpu_hour)} ({p.source}), {busy}"
-
-
-def _prices(found: Cost) -> Table:
-    p = found.prices
+def _prices(p: PriceResult) -> Table:
     spans = p.interval or {}
     rows = []
     for kind in ("cached", "input", "output"):
@@ -61,74 +55,51 @@ def _power(p: PriceResult) -> str:
     )
 
 
-def _work(found: Cost) -> Table:
-    rows = [
-        [name, format_count(w.flops), format_bytes(w.weight_bytes), format_bytes(w.kv_bytes), format_time(w.seconds)]
-        for name, w in (("input token", found.reason.input), ("output token", found.reason.output))
-    ]
-    return Table(["each GPU", "FLOP", "weights", "cache", "time of the replica"], rows)
-
-
-def _dialogues(found: Cost) -> Table:
+def _dialogues(found: Cost) -> list[Section]:
+    """What dialogues cost with a cache and without, and the lengths that they have."""
     header = ["", "turns", "USD", "without cache", "saved", "last turn", "without"]
-    rows = [_dialogue("conversation", found.conversation), _dialogue("agent", found.agent)]
-    return Table(header, [row for row in rows if row])
+    rows, lengths = [], []
+    for name, cost in (("conversation", found.conversation), ("agent", found.agent)):
+        if cost is None:
+            continue
+        usd = (cost.usd, cost.usd_without_cache, cost.last_turn_usd, cost.last_turn_usd_without_cache)
+        whole, bare, last, last_bare = (f"{value:.3g}" for value in usd)
+        rows.append([name, str(cost.turns), whole, bare, f"{cost.saving:.0%}", last, last_bare])
+        turn = f"{cost.asked_tokens} in and {cost.answered_tokens} out a turn"
+        sent = f"{cost.sent_tokens:,.0f} prompt tokens are sent, {cost.computed_tokens:,.0f} computed with the cache"
+        lengths.append(f"{name}: {cost.system_tokens} tokens of system prompt, {turn}; {sent}")
+    return [Section("conversations and agents", [Table(header, rows)]), Section("", [Items(*lengths)])]
 
 
-def _dialogue(name: str, cost: DialogueCost | None) -> list[str]:
-    if cost is None:
-        return []
-    money = (cost.usd, cost.usd_without_cache)
-    last = (cost.last_turn_usd, cost.last_turn_usd_without_cache)
-    cells = [f"{value:.3g}" for value in money]
-    return [name, str(cost.turns), *cells, f"{cost.saving:.0%}", *(f"{value:.3g}" for value in last)]
-
-
-def _assumed(found: Cost) -> list[str]:
-    """The lengths that the dialogues have, and what they add up to."""
-    return [
-        f"{name}: {cost.system_tokens} tokens of system prompt, {cost.asked_tokens} in and {cost.answered_tokens} out "
-        f"a turn; {cost.sent_tokens:,.0f} prompt tokens are sent, {cost.computed_tokens:,.0f} computed with the cache"
-        for name, cost in (("conversation", found.conversation), ("agent", found.agent))
-        if cost is not None
-    ]
-
-
-def _contexts(found: Cost) -> Table:
+def _contexts(found: Cost) -> list[Section]:
+    """An ordinary context beside a long one, which takes the place of several."""
     header = ["context", "TTFT alone", "first token USD", "each further", "USD/million", "fit", "KV per GPU"]
-    costs = (found.ordinary_context, found.long_context)
-    return Table(header, [_context(cost) for cost in costs if cost is not None])
+    far, near = found.long_context, found.ordinary_context
+    rows = [
+        [f"{cost.context:,}", ms(cost.ttft_ms), f"{cost.prompt_usd:.3g}", f"{cost.token_usd:.3g}",
+         _usd(cost.output_usd_per_million), str(cost.slots), format_bytes(cost.kv_bytes)]
+        for cost in (near, far) if cost is not None
+    ]  # fmt: skip
+    displaced = [] if far is None else [
+        f"a sequence of {far.context:,} tokens takes the place of {far.displaced:.0f} ordinary ones; its output tokens "
+        f"cost {far.output_usd_per_million / near.output_usd_per_million:.0f} x as much"
+    ]  # fmt: skip
+    return [Section("a long context", [Table(header, rows)]), Section("", [Words(*displaced, indent="")])]
 
 
-def _context(cost: ContextCost) -> list[str]:
-    times = ms(cost.ttft_ms)
-    money = [f"{cost.prompt_usd:.3g}", f"{cost.token_usd:.3g}", _usd(cost.output_usd_per_million)]
-    return [f"{cost.context:,}", times, *money, str(cost.slots), format_bytes(cost.kv_bytes)]
-
-
-def _displaced(found: Cost) -> list[str]:
-    far = found.long_context
-    if far is None:
-        return []
-    return [
-        f"a sequence of {far.context:,} tokens takes the place of {far.displaced:.0f} ordinary ones; its output "
-        f"tokens cost {far.output_usd_per_million / found.ordinary_context.output_usd_per_million:.0f} x as much",
-    ]
-
-
-def _facts(found: Cost) -> Sequence[str]:
+def _memory(found: Cost) -> list[str]:
     r, w, p = found.recompute, found.waste, found.prices
-    lines = [
+    reserved, final, paged = (f"{each * 100:.1f} %" for each in (w.reserved_used, w.final_used, w.paged_used))
+    return [
         f"without a KV cache one request takes {r.flops_ratio:,.0f} x the FLOP and {r.time_ratio:.1f} x the time "
         f"({ms(r.naive_ms)} in place of {ms(r.cached_ms)}): each token runs the sequence "
         "again, but at the speed of arithmetic",
-        f"room reserved for {w.reserved_tokens:,.0f} tokens holds content in {_share(w.reserved_used)} of it, for the "
-        f"final length in {_share(w.final_used)}, in blocks of {w.block} in {_share(w.paged_used)}: "
-        f"{w.reserved_sequences}, {w.final_sequences} and {w.paged_sequences} sequences fit",
+        f"room reserved for {w.reserved_tokens:,.0f} tokens holds content in {reserved} of it, for the final length in "
+        f"{final}, in blocks of {w.block} in {paged}: {w.reserved_sequences}, {w.final_sequences} and "
+        f"{w.paged_sequences} sequences fit",
         f"a full pool: holding a million tokens costs {_usd(p.holding_usd_per_million_hours)} USD an hour; a cached "
         f"token is worth its place if it is used again within {format_time(p.break_even_hold_s)}",
     ]
-    return [*lines, *_eviction(found)]
 
 
 def _eviction(found: Cost) -> list[str]:
@@ -142,10 +113,6 @@ def _eviction(found: Cost) -> list[str]:
         f"in, recompute {ms(e.recompute_ms)}; {e.choice} is faster here, {where}; equal at a host link "
         f"of {e.break_even_link_gb_s:.3g} GB/s"
     ]
-
-
-def _share(value: float) -> str:
-    return f"{value * 100:.1f} %"
 
 
 def _usd(value: float) -> str:

@@ -13,6 +13,7 @@ from rooflinekit.explanation.rules import Rule
 from rooflinekit.model.graph.tree import FUNCTIONS, Node
 from rooflinekit.model.types.units import format_bytes, format_count, format_rate, format_time
 from rooflinekit.report.document import (
+    WIDTH,
     Document,
     Fixed,
     Items,
@@ -22,9 +23,9 @@ from rooflinekit.report.document import (
     asked,
     footer,
     machine,
+    ms,
     origin,
 )
-from rooflinekit.report.table import WIDTH
 
 _LINES = 70  # nodes that are shown where no depth is asked for
 _EXACT = 1e7  # counts below this are written out
@@ -64,7 +65,7 @@ def document(found: Derivation, depth: int | None = None) -> Document:
     formats = ", ".join(f"{part} {i[part]}" for part in ("weights", "activations", "kv"))
     facts = [f"{asked(e)}; {formats}"]
     if found.interval:
-        low, high = (format_time(end / 1e3) for end in found.interval)
+        low, high = (ms(end, "no limit") for end in found.interval)
         facts.append(f"90 % interval {low} – {high}; datasheet bound {format_time((found.bound or 0.0) / 1e3)}")
     some = f"{found.formulas} formulas give the numbers beside them"
     checked = f"{some if found.formulas > 1 else 'the formula gives the number beside it'} to "

@@ -41,20 +41,23 @@ _MOVES = {
     "network": "the network takes longest: fewer GPUs a replica, or faster links",
     "host": "the engine takes longest: more users, or several tokens a step",
 }  # fmt: skip
+_MORE = "`--kernels` shows each kernel; `rooflinekit levers` ranks what helps"
 _SMALL_KERNELS = "small kernels take longest: more users fill them, or fewer GPUs a replica"
 
 
 def document(estimate: Estimate, kernels: bool = False) -> Document:
     """The answer on one screen; with `kernels`, every kernel of prefill and decode below it."""
-    e = estimate
+    e, i = estimate, estimate.inputs
+    formats = f"weights {i['weights']}, activations {i['activations']}, kv {i['kv']}"
+    policy = f" {i['kv_policy']}" if i["kv_policy"] != "full" else ""
     header = ["", "expected", "90 % interval", "datasheet bound"] if e.interval else ["", "datasheet bound"]
     return [
-        Section(f"{e.model} on {machine(e.gpu, e.inputs['gpus'], e.inputs)}, {e.engine}", [Words(_question(e))]),
+        Section(f"{e.model} on {machine(e.gpu, i['gpus'], i)}, {e.engine}", [Words(f"{asked(e)}; {formats}{policy}")]),
         Section("", [Table(header, _times(e), gap=4), Facts(*_speeds(e))]),
         *([Section("", [Facts(("draft", _drafted(e.speculation)))])] if e.speculation else []),
         *(_load(e, e.load) if e.load else ()),
         Section("", [_waterfall(e)]),
-        Section("", [Facts(*_memory(e, kernels), *([] if kernels else _next(e)))]),
+        Section("", [Facts(*_memory(e, kernels), *([] if kernels else (("next", _next(e)), ("", _MORE))))]),
         *(_detail(e) if kernels else ()),
         footer(origin(e.calibration, e.evidence), e.warnings, e.version),
     ]
@@ -63,7 +66,11 @@ def document(estimate: Estimate, kernels: bool = False) -> Document:
 def _detail(estimate: Estimate) -> Iterator[Section]:
     """What limits each step, and its kernels."""
     causes = ["limited by", "", *estimate.decode.shares, "FLOP/B", "MFU", "MBU"]
-    yield Section("", [Table(causes, [_causes(title, step) for title, step in _steps(estimate)])])
+    rows = []
+    for title, step in _steps(estimate):
+        uses = (*(f"{share:.0%}" for share in step.shares.values()), _intensity(step.intensity))
+        rows.append([title.partition(" (")[0], ms(step.time_ms), *uses, f"{step.mfu:.0%}", f"{step.mbu:.0%}"])
+    yield Section("", [Table(causes, rows)])
     if estimate.energy:
         yield Section("", [Facts(("energy", _spent(estimate.energy)))])
     for title, step in _steps(estimate):
@@ -113,21 +120,13 @@ def _bar(start: float, end: float) -> str:
     return "\u00a0" * first + drawn if drawn else ""
 
 
-def _question(estimate: Estimate) -> str:
-    """What is asked, and in which formats."""
-    i = estimate.inputs
-    formats = f"weights {i['weights']}, activations {i['activations']}, kv {i['kv']}"
-    formats += f" {i['kv_policy']}" if i["kv_policy"] != "full" else ""
-    return f"{asked(estimate)}; {formats}"
-
-
 def _times(estimate: Estimate) -> list[list[str]]:
     rows = []
     for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms")):
         row = [name, ms(getattr(estimate, key), _ENDLESS)]
         if estimate.interval is not None:
             ends = estimate.interval[key]
-            row += ["-" if ends is None else " – ".join(ms(end) for end in ends), ms(estimate.bound[key])]
+            row += ["-" if ends is None else " – ".join(ms(end, _ENDLESS) for end in ends), ms(estimate.bound[key])]
         rows.append(row)
     return rows
 
@@ -156,7 +155,7 @@ def _load(estimate: Estimate, load: LoadResult) -> Iterator[Section]:
 def _memory(estimate: Estimate, pool: bool) -> list[tuple[str, str]]:
     """What fills it; under load sequences are counted at their mean length, halfway through their answers."""
     memory = estimate.memory
-    length, here = ("mean", "the mean length") if estimate.load else ("longest", "this length")
+    length, here = ("mean", "these lengths") if estimate.load else ("longest", "this length")
     share = memory.total_bytes / memory.capacity_bytes
     each = " on the busiest GPU" if estimate.inputs["gpus"] > 1 else ""
     longest = "unlimited" if memory.max_context is None else f"{memory.max_context} tokens"
@@ -191,12 +190,11 @@ _SPENT = {
 }  # fmt: skip
 
 
-def _next(estimate: Estimate) -> Iterator[tuple[str, str]]:
-    """What helps with the largest part of a token's time, and where to look."""
+def _next(estimate: Estimate) -> str:
+    """What helps with the largest part of a token's time."""
     parts = estimate.decode.time_parts_ms
     small = parts["above_bound"] > sum(parts.values()) / 2.0
-    yield "next", _SMALL_KERNELS if small else _MOVES[max(_MOVES, key=parts.__getitem__)]
-    yield "", "`--kernels` shows each kernel; `rooflinekit levers` ranks what helps"
+    return _SMALL_KERNELS if small else _MOVES[max(_MOVES, key=parts.__getitem__)]
 
 
 def _drafted(drafted: SpeculationResult) -> str:
@@ -212,13 +210,6 @@ def _drafted(drafted: SpeculationResult) -> str:
 
 def _tokens(count: int) -> str:
     return "1 token" if count == 1 else f"{count} tokens"
-
-
-def _causes(title: str, step: StepResult) -> list[str]:
-    """How much of a step goes to what, and how well the hardware is used."""
-    shares = (f"{share:.0%}" for share in step.shares.values())
-    uses = (_intensity(step.intensity), f"{step.mfu:.0%}", f"{step.mbu:.0%}")
-    return [title.partition(" (")[0], ms(step.time_ms), *shares, *uses]
 
 
 def _steps(estimate: Estimate) -> list[tuple[str, StepResult]]:

@@ -55,31 +55,22 @@ def document(found: Levers) -> Document:
 
 
 def _slopes(found: Levers) -> list[list[str]]:
+    names = _NAMES | ({"batch": "users"} if found.inputs["batch"] is None else {})
     return [
-        [_named(entry.parameter, found), *(_slope(getattr(entry, name)) for name in _RATIOS)]
+        [names[entry.parameter], *("0" if abs(slope) < _SMALL else f"{slope:+.2f}"
+                                   for slope in (getattr(entry, name) for name in _RATIOS))]
         for entry in found.elasticities
-    ]
-
-
-def _named(parameter: str, found: Levers) -> str:
-    return "users" if parameter == "batch" and found.inputs["batch"] is None else _NAMES[parameter]
-
-
-def _slope(value: float) -> str:
-    return "0" if abs(value) < _SMALL else f"{value:+.2f}"
+    ]  # fmt: skip
 
 
 def _row(move: MoveResult) -> list[str]:
     now = move.answer
     if now is None:
         return [move.move, *["-"] * 8]
+    ratios = (move.ratio[name] for name in (*_RATIOS, "energy"))
+    told = ("-" if ratio is None else f"x {ratio:.2f}" if ratio < 10 else f"x {ratio:.0f}" for ratio in ratios)
     usd = "-" if now.usd_per_million_output is None else f"{now.usd_per_million_output:.3g}"
-    return [move.move, *(_ratio(move.ratio[name]) for name in (*_RATIOS, "energy")), str(now.gpus), usd,
-            move.evidence or "-"]  # fmt: skip
-
-
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"x {value:.2f}" if value < 10 else f"x {value:.0f}"
+    return [move.move, *told, str(now.gpus), usd, move.evidence or "-"]
 
 
 def _grouped(kind: str, said: Sequence[tuple[MoveResult, str]]) -> list[str]:
@@ -90,16 +81,11 @@ def _grouped(kind: str, said: Sequence[tuple[MoveResult, str]]) -> list[str]:
     return [f"{kind}: {', '.join(names)}: {text}" for text, names in groups.items()]
 
 
-def _caches(found: Levers, possible: Sequence[MoveResult]) -> list[str]:
-    """What a token keeps where it is not the same as now."""
+def _notes(found: Levers, possible: Sequence[MoveResult]) -> list[str]:
+    """What each kind of move risks and keeps, once; and what a token keeps where it is not the same as now."""
+    lines = _grouped("quality", [(move, move.caveat) for move in possible if not move.caveat.startswith("none")])
+    lines += _grouped("note", [(move, warning) for move in possible for warning in move.warnings])
     now = found.answer.kv_bytes_per_token
     kept = [(m.move, m.answer.kv_bytes_per_token) for m in possible if m.answer is not None]
     others = [f"{name} {format_bytes(size)}" for name, size in kept if size != now]
-    return [f"cache of a token: {format_bytes(now)} now; {', '.join(others)}"] if others else []
-
-
-def _notes(found: Levers, possible: Sequence[MoveResult]) -> list[str]:
-    """What each kind of move risks and keeps, once."""
-    lines = _grouped("quality", [(move, move.caveat) for move in possible if not move.caveat.startswith("none")])
-    lines += _grouped("note", [(move, warning) for move in possible for warning in move.warnings])
-    return lines + _caches(found, possible)
+    return [*lines, f"cache of a token: {format_bytes(now)} now; {', '.join(others)}"] if others else lines

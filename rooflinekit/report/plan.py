@@ -1,4 +1,4 @@
-"""A plan: the answer and its arithmetic first, then the candidates, what they cost, and why they lost."""
+"""Plans: candidates and why they lost, classes of requests, hours and months, and inverse answers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rooflinekit.decision.economics.price import HourlyPrice
+from rooflinekit.decision.planning.classes import ClassFleet, ClassPlan
 from rooflinekit.decision.planning.cost import Point
+from rooflinekit.decision.planning.inverse import BreakEven, Solution
+from rooflinekit.decision.planning.over_time import OverTime
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
-from rooflinekit.report import over_time
 from rooflinekit.report.document import Document, Facts, Items, Section, Table, Words, amount, ms, notes, three
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 7
@@ -32,7 +34,7 @@ def document(answer: PlanAnswer) -> Document:
         Section("", [_candidates(answer), Words(*told)]),
         Section("", [_latencies(answer.best)]),
         Section("", [Facts(*_facts(answer.best))]),
-        *(over_time.document(answer.over_time) if answer.over_time else ()),
+        *(over_time_document(answer.over_time) if answer.over_time else ()),
         Section("why the others lost" if lost else "", [Items(*lost, indent="   ", most=_EXPLAINED)]),
         Section("", [_front(answer.pareto)]),
         Section("", [notes(_notes(answer))]),
@@ -140,3 +142,164 @@ def _notes(answer: PlanAnswer) -> Iterator[str]:
             yield f"{gpu}: {HourlyPrice(**price)}"
     yield from answer.warnings
     yield f"{answer.tried} settings were tried; {len(answer.refused)} deployments refused (--format json names them)"
+
+
+_CLASS_HOURS = 24  # rows of a table of hours at most
+
+
+def classes_document(plan: ClassPlan) -> Document:
+    """The whole answer."""
+    told = "within: share of the simulated requests within the limit; holds: how likely the objective is to hold"
+    asked = f"({plan.confidence * 100:g} % asked)"
+    groupings = [[each.fleets, f"{each.gpus:,}", amount(each.usd_per_hour), "yes" if each.simulated else "no"]
+                 for each in plan.groupings]  # fmt: skip
+    return [
+        Section(plan.question, [Words(plan.answer)]),
+        Section("", [_classes(plan), Words(f"{told} {asked}")]),
+        Section("", [_fleets(plan)]),
+        Section("", [Table(["fleets", "GPUs", "$/h", "simulated"], groupings if len(groupings) > 1 else [])]),
+        *(Section("", [_class_hours(number, fleet)]) for number, fleet in enumerate(plan.fleets, 1) if fleet.hours),
+        Section("hosts", [Items(*(each.stands for each in plan.hosts))]),
+        Section("", [notes(plan.warnings)]),
+    ]
+
+
+def _classes(plan: ClassPlan) -> Table:
+    head = ["class", "fleet", "req/s", "first", "objective", "formula", "simulated", "within", "holds"]
+    rows = []
+    for each in plan.classes:
+        own = [each.name, "-" if each.fleet is None else str(each.fleet), three(each.rate), str(each.priority)]
+        if each.deadline_h is not None:
+            done = "-" if each.done_h is None else f"{each.done_h:.3g} h"
+            rows.append([*own, f"{each.requests:,.0f} in {each.deadline_h:g} h", "-", done, "-", "-"])
+        for place, held in enumerate(each.objectives):
+            cells = [ms(held.predicted_ms), ms(held.simulated_ms)]
+            sure = "-" if held.probability is None else f"{min(held.probability, 0.99):.0%}"
+            start = own if not place else ["", "", "", ""]
+            rows.append([*start, held.objective.removeprefix(f"{each.name} "), *cells, f"{held.within:.1%}", sure])
+        if each.unmet:
+            rows.append([*own, "cannot be met", "-", "-", "-", "-"])
+    return Table(head, rows, left=(0, 4), gap=1, drop=(3,))
+
+
+def _fleets(plan: ClassPlan) -> Table:
+    head = ["fleet", "classes", "gpu", "replicas", "GPUs", "$/h", "load", "binds"]
+    rows = []
+    for number, fleet in enumerate(plan.fleets, 1):
+        (part,), best = fleet.candidate.fleets, fleet.candidate
+        rows.append([str(number), ", ".join(fleet.classes), best.gpu, best.name, f"{fleet.gpus:,}",
+                     amount(best.cost.usd_per_hour), f"{1.0 - part.headroom:.0%}",
+                     ", ".join(part.binds)])  # fmt: skip
+    return Table(head, rows, left=(1, 2, 3, 7), gap=1, drop=(7,))
+
+
+def _class_hours(number: int, fleet: ClassFleet) -> Table:
+    names = list(dict.fromkeys(name for each in fleet.hours for name in each.jobs))
+    head = [f"fleet {number}, hour", "req/s", *(f"{name} req/s" for name in names), "replicas"]
+    rows = [[f"{each.hour:g}", three(each.rate), *(three(each.jobs.get(name, 0.0)) for name in names),
+             f"{each.replicas:,}"] for each in fleet.hours[:_CLASS_HOURS]]  # fmt: skip
+    return Table(head, rows)
+
+
+_ROWS, _BAR = 24, 24  # rows of a table at most, and letters of a bar
+
+
+def over_time_document(made: OverTime) -> Document:
+    """The answer, then hours, months and terms."""
+    return [
+        Section(f"over time: {made.profile}", [Words(made.answer)]),
+        Section("", [_hours(made)]),
+        Section("", [_months(made)]),
+        Section("", [_terms(made)]),
+        Section("", [_policies(made)]),
+        Section("", [_tco(made)]),
+        Section("", [notes(made.warnings)]),
+    ]
+
+
+def _tco(made: OverTime) -> Facts:
+    """One accelerator a month."""
+    if made.tco is None:
+        return Facts()
+    each, said = made.tco, made.tco.inputs
+    owned = f"${each.capital_usd:,.2f} capital + ${each.running_usd:,.2f} power, racks and staff = "
+    owned += f"${each.capital_usd + each.running_usd:,.2f} a GPU and month"
+    terms = f"${said.purchase:,.0f} a GPU over {said.years:g} years at {said.interest:.1%}, {said.residual:.0%} left"
+    given = f"{terms}, ${said.power_price:g}/kWh, PUE {said.pue:g}"
+    return Facts(("owning", owned), ("", given))
+
+
+def _policies(made: OverTime) -> Table:
+    """The cheapest setting of each policy for each cold start, the best with a star."""
+    if made.autoscaling is None:
+        return Table([], [])
+    head = ["cold start", "policy", "target", "within", "GPU-hours", "$ a month", "changes/h", "back/h", "holds"]
+    return Table(head, [
+        [f"{each.cold_start_s:.0f} s", f"{each.policy}{'*' if each is made.autoscaling.best else ''}",
+         f"{each.target:.0%}", f"{min(each.attained.values()):.2%}", f"{each.gpu_hours_per_month:,.0f}",
+         amount(each.usd_per_month, 0), f"{each.changes_per_hour:.2f}", f"{each.reversals_per_hour:.2f}",
+         "yes" if each.meets else "no"]
+        for each in made.autoscaling.policies
+    ], left=(1,), gap=1, drop=(4,))  # fmt: skip
+
+
+def _hours(made: OverTime) -> Table:
+    """The first month: of more than 24 intervals the largest fleet of each of 24 parts."""
+    rows = [row for row in made.intervals if row.month == 1]
+    if len(rows) == 1:
+        return Table([], [])
+    size = -(-len(rows) // _ROWS)
+    shown = [max(rows[start : start + size], key=lambda row: row.gpus) for start in range(0, len(rows), size)]
+    starts = [rows[start].hour for start in range(0, len(rows), size)]
+    most = max(row.gpus for row in shown)
+    head = ["hour", "req/s", "replicas", "GPUs", "$/h", ""]
+    cells = [[f"{start:g}", three(row.rate), f"{row.replicas:,}", f"{row.gpus:,}", amount(row.usd_per_hour),
+              "█" * max(round(_BAR * row.gpus / most), 1)]
+             for start, row in zip(starts, shown, strict=True)]  # fmt: skip
+    return Table(head, cells, left=(5,))
+
+
+def _months(made: OverTime) -> Table:
+    if len(made.months) == 1:
+        return Table([], [])
+    bought = {month: more for month, more, _ in made.buy}
+    head = ["month", "peak req/s", "GPUs", "buy", "GPU-hours", "$ by the hour", "$ for the peak"]
+    return Table(head, [
+        [str(row.month), three(row.peak_rate), f"{row.gpus:,}", f"{bought.get(row.month, 0) or ''}",
+         f"{row.gpu_hours:,.0f}", amount(row.usd, 0), amount(row.peak_usd, 0)]
+        for row in made.months
+    ])  # fmt: skip
+
+
+def _terms(made: OverTime) -> Table:
+    if not made.saved_usd:
+        return Table([], [])
+    head = ["paid as", "$/GPU-hour", "GPUs at most", "GPU-hours", "$"]
+    return Table(head, [
+        [each.term, f"{each.usd_per_gpu_hour:.2f}", f"{each.gpus:,.0f}", f"{each.gpu_hours:,.0f}", amount(each.usd, 0)]
+        for each in made.paid
+    ])  # fmt: skip
+
+
+def inverse_document(found: Solution | BreakEven) -> Document:
+    """The whole answer."""
+    if isinstance(found, Solution):
+        return [Section("", [Words(f"{found.model} on {found.gpu}: {found.answer}"), notes(found.warnings)])]
+    head = ["gpu", "GPUs", "$/GPU-hour", "$/hour", "break-even $/GPU-hour"]
+    keys = ("usd_per_gpu_hour", "usd_per_hour", "break_even_usd")
+    cells = [[row["gpu"], amount(row["gpus"], 0), *(amount(row.get(key)) for key in keys)] for row in found.rows]
+    failed = (f"{row['gpu']}: {row['why']}" for row in found.rows if row["why"])
+    return [
+        Section("", [Words(f"{found.model}: {found.answer}")]),
+        Section("", [Table(head, cells)]),
+        Section("", [notes((*failed, *found.warnings))]),
+    ]
+
+
+def inverse_rows(found: Solution | BreakEven) -> list[dict[str, object]]:
+    """One flat row, or one for each accelerator."""
+    if isinstance(found, BreakEven):
+        return [*found.rows]
+    keys = ("what", "value", "unit", "model", "gpu", "answer")
+    joined = {"subject_to": "; ".join(found.subject_to), "binds": "; ".join(found.binds)}
+    return [{key: getattr(found, key) for key in keys} | joined | found.at]

@@ -58,7 +58,7 @@ _Positive = Annotated[float, Field(gt=0)]
 _Count = Annotated[int, Field(ge=1)]
 _Natural = Annotated[int, Field(ge=0)]
 _Signed = Annotated[float, Field()]
-_Ends = Annotated[list[_Size], Field(min_length=2, max_length=2)]
+_Ends = Annotated[list[_Size | None], Field(min_length=2, max_length=2)]
 _Dtype = _one_of(dtype.value for dtype in Dtype)
 _Level = Literal["expected", "bound"]
 _Engine = _one_of(ENGINES)

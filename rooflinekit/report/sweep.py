@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -35,6 +35,8 @@ def document(table: pd.DataFrame, inputs: Sequence[str], most: int | None) -> Do
     levels = set(table["evidence"].dropna()) - {""} if "evidence" in table else set()
     same += [f"evidence {level}" for level in levels if len(levels) == 1]
     results = [name for name in _SHOWN if name in table and table[name].notna().any() and _tells(table, name)]
+    if not varying and not results:
+        return [Section("", [Words(", ".join(same))]), Section("", [Words("no row has an answer")])]
     names, shown = [*varying, *results], table.head(most or len(table))
     cells = [[_cell(value) for value in row] for row in shown[names].astype(object).to_numpy()]
     left = [place for place, name in enumerate(names) if pd.api.types.is_string_dtype(shown[name])]
@@ -68,13 +70,7 @@ def _cell(value: Any) -> str:
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
-def sweep_records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows for JSON: null for what is not there, and for what has no limit."""
+def sweep_records(table: pd.DataFrame) -> list[dict[Hashable, Any]]:
+    """Rows for JSON, with None for what is not there."""
     plain = table.astype(object)
-    return [{str(name): _plain(value) for name, value in row.items()} for row in plain.to_dict("records")]
-
-
-def _plain(value: Any) -> Any:
-    if value is None or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
-        return None
-    return value
+    return plain.where(plain.notna(), None).to_dict("records")

@@ -21,8 +21,7 @@ def document(found: TraceAnswer) -> Document:
     ]
     if found.hit_rate is not None:
         sections += _reused(found)
-    cleaned = [f"{count} rows cleaned: {reason}" for reason, count in found.cleaned.items()]
-    return [*sections, footer("", (*cleaned, *found.warnings), found.version)]
+    return [*sections, footer("", found.warnings, found.version)]
 
 
 def _reused(found: TraceAnswer) -> list[Section]:

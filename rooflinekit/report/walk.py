@@ -1,17 +1,20 @@
-"""A walk: who sees whom, then every step with its tensors and its work."""
+"""A walk: who sees whom, every step with its tensors and its work; and the same as one page to step through."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 import unicodedata
 from collections.abc import Iterator, Sequence
 from html import escape
+from pathlib import Path
+from typing import Any
 
 from rooflinekit.explanation.walk.result import Phase, Section, Stop, Symbol, Tensor, Walk, Work
-from rooflinekit.model.types.units import format_count
+from rooflinekit.model.types.units import format_bytes, format_count
 from rooflinekit.report import document as blocks
-from rooflinekit.report.document import Document, Fixed, Table, Words
-from rooflinekit.report.table import WIDTH, wrapped
+from rooflinekit.report.document import WIDTH, Document, Fixed, Table, Words, wrapped
+from rooflinekit.report.markup import filled, script_hashes, script_json
 
 _NAME, _NUMBER = 21, 7  # columns of a step's name, and of its FLOP and bytes
 _TENSOR = WIDTH - _NAME - 2 * _NUMBER - 2
@@ -30,7 +33,10 @@ def document(walk: Walk) -> Document:
     told, (title, *lead) = _Told(), headline(walk)
     sections = [blocks.Section(title, [Words(*lead)]), blocks.Section("", [Fixed(attention_picture(walk))])]
     for phase in walk.phases:
-        sections.append(blocks.Section(f"{phase.name.upper()}: {phase.title}", [Words(*_offsets(walk, phase))]))
+        offsets = f"cu_seqlens: queries {_few(phase.cu_seqlens_q)}, keys {_few(phase.cu_seqlens_k)}"
+        packed = len(walk.inputs["tokens"]) > 1
+        title = f"{phase.name.upper()}: {phase.title}"
+        sections.append(blocks.Section(title, [Words(offsets)] if packed else []))
         sections += [blocks.Section("", [Steps(section, told)]) for section in phase.sections]
     end = blocks.footer("", walk.warnings, walk.version)
     totals = Table(_TOTALS, [_total(phase) for phase in walk.phases])
@@ -82,12 +88,6 @@ def headline(walk: Walk) -> list[str]:
         lines.append(f"padded to the longest they would be {i['padded_tokens']:,} tokens, "
                      f"packed they are {walk.phases[0].cu_seqlens_q[-1]:,}")  # fmt: skip
     return lines
-
-
-def _offsets(walk: Walk, phase: Phase) -> list[str]:
-    """How packed sequences lie behind each other."""
-    one = len(walk.inputs["tokens"]) == 1
-    return [] if one else [f"cu_seqlens: queries {_few(phase.cu_seqlens_q)}, keys {_few(phase.cu_seqlens_k)}"]
 
 
 def _asked(walk: Walk) -> str:
@@ -160,7 +160,11 @@ class Steps:
         section, told = self.section, self.told
         lines = [*wrapped(section_title(section)), *_letter_lines(told.new_letters(section)), ""]
         lines.append(f"{'step':<{_NAME}}{'tensor':<{_TENSOR}}{'FLOP':>{_NUMBER + 1}}{'bytes':>{_NUMBER + 1}}")
-        return [*lines, *(line for stop in section.stops for line in _stop(stop, told)), *_sum(section)]
+        lines += [*(line for stop in section.stops for line in _stop(stop, told)), _summed("together", section.work)]
+        if section.count > 1:
+            name = f"{section.count} {'layers' if section.layers else 'times'}"
+            lines.append(_summed(name, section.work.times(section.count)))
+        return lines
 
     def markdown(self) -> list[str]:
         return [f"#### {section_title(self.section)}", "", self.letters, "", *self.table.markdown()]
@@ -238,13 +242,6 @@ def _indented(text: str) -> list[str]:
     return wrapped(text, _INDENT + "  ", _INDENT)
 
 
-def _sum(section: Section) -> Iterator[str]:
-    yield _summed("together", section.work)
-    if section.count > 1:
-        name = f"{section.count} {'layers' if section.layers else 'times'}"
-        yield _summed(name, section.work.times(section.count))
-
-
 def _summed(name: str, work: Work) -> str:
     flops, moved = _counts(work)
     return f"{name:<{_NAME + _TENSOR}} {flops:>{_NUMBER}} {moved:>{_NUMBER}}"
@@ -255,3 +252,106 @@ def _total(phase: Phase) -> list[str]:
     amounts = (work.flops, work.weight_bytes, work.kv_read_bytes, work.kv_write_bytes, work.activation_bytes)
     intensity = work.intensity
     return [phase.name, *(format_count(amount) for amount in amounts), "-" if intensity is None else f"{intensity:.3g}"]
+
+
+_TEMPLATE = Path(__file__).with_name("walk.html")
+_MASKED = ("causal mask", "softmax")
+_LEAST = 0.001  # share that is told as a number
+
+
+def walk_page(walk: Walk) -> str:
+    """The whole page; it works without JavaScript too, as tables."""
+    title, *lead = headline(walk)
+    parts = {
+        "title": escape(title),
+        "lead": _paragraphs(lead),
+        "foot": _paragraphs([*_totals(walk), *(f"Note: {warning}" for warning in walk.warnings)]),
+        "tables": "".join(_phase_tables(phase) for phase in walk.phases),
+        "hashes": script_hashes(_TEMPLATE.read_text(encoding="utf-8")),
+        "data": script_json(_data(walk)),
+    }
+    return filled(_TEMPLATE, parts)
+
+
+def _paragraphs(lines: Sequence[str]) -> str:
+    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
+def _totals(walk: Walk) -> list[str]:
+    lines = []
+    for phase in walk.phases:
+        work, intensity = phase.work, phase.work.intensity or 0.0
+        moved = f"{format_bytes(work.bytes)}, {format_bytes(work.weight_bytes)} of them weights"
+        lines.append(f"{phase.name}: {format_count(work.flops, 'FLOP')}, {moved}: {intensity:.3g} FLOP/B")
+    return [*lines, ridge_sentence(walk), f"rooflinekit {walk.version}"]
+
+
+def _data(walk: Walk) -> dict[str, Any]:
+    names, mask = attention_mask(walk)
+    stops = [
+        _slide(stop, section, phase, mask)
+        for phase in walk.phases for section in phase.sections for stop in section.stops
+    ]  # fmt: skip
+    return {"names": names, "mask": mask, "stops": stops}
+
+
+def _slide(stop: Stop, section: Section, phase: Phase, mask: Sequence[str]) -> dict[str, Any]:
+    """One step with everything that is shown of it, as text."""
+    told = {symbol.name: symbol.value for symbol in section.symbols}
+    used = set(re.findall(r"\w+", " ".join(stop.lettered)))
+    letters = [[s.name, letter_value(s.value), s.meaning] for s in section.symbols if s.name in used]
+    pairs = sum(row.count("1") for row in mask)
+    return {
+        "phase": phase.name,
+        "where": section_title(section),
+        "name": stop.name,
+        "does": stop.does,
+        "note": stop.note,
+        "mask": stop.name in _MASKED and phase.name == "prefill" and pairs > 0 and told["pairs"] == pairs,
+        "outputs": [_picture(tensor) for tensor in stop.outputs],
+        "weights": [_picture(tensor, "weight") for tensor in stop.weights],
+        "flops": _amount(stop, "flops", section, phase),
+        "bytes": _amount(stop, "bytes", section, phase),
+        "network": _amount(stop, "network", section, phase) if stop.network_formula else None,
+        "letters": letters,
+    }
+
+
+def _picture(tensor: Tensor, kind: str = "") -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "symbols": list(tensor.symbols),
+        "shape": list(tensor.shape),
+        "letters": tensor.letters,
+        "numbers": tensor.numbers,
+        "dtype": tensor.dtype,
+        "kind": kind or ("kv" if "cache" in tensor.name or tensor.name == "state" else "act"),
+        "table": not kind and tensor.name in ("scores", "weights"),
+    }
+
+
+def _amount(stop: Stop, of: str, section: Section, phase: Phase) -> dict[str, str]:
+    """A number, its formula, the formula with numbers, and its share of the whole step of the engine."""
+    key, unit = ("flops", "FLOP") if of == "flops" else (f"{of}_bytes" if of == "network" else of, "B")
+    value, whole = getattr(stop.work, key), getattr(phase.work, key)
+    share = section.count * value / whole if whole else 0.0
+    formula = {"flops": stop.flops_formula, "bytes": stop.bytes_formula, "network": stop.network_formula}[of]
+    told = f"{'<0.1%' if share < _LEAST else f'{share:.1%}'} of the {phase.name}" + (
+        f", all {section.count} {'layers' if section.layers else 'times'} together" if section.count > 1 else ""
+    )
+    return {
+        "text": format_count(value, unit) if stop.kernel else "a view: none",
+        "formula": formula,
+        "numbers": stop.substituted.get(of, ""),
+        "share": told if value else "",
+        "width": f"{share:.2%}",
+    }
+
+
+def _phase_tables(phase: Phase) -> str:
+    tables = []
+    for section in phase.sections:
+        steps = Steps(section)
+        title = f"<h3>{escape(section_title(section))}</h3><p>{escape(steps.letters)}</p>"
+        tables.append(f'{title}<div class="wide">{steps.table.html(" class=n", "")}</div>')
+    return f"<h2>{escape(phase.name)}: {escape(phase.title)}</h2>{''.join(tables)}"

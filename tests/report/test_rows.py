@@ -14,8 +14,7 @@ import rooflinekit as rk
 from rooflinekit.decision.sweeping.answer import SIMULATED_COLUMNS
 from rooflinekit.estimation.frames.columns import LOAD_NUMBERS, NUMBERS
 from rooflinekit.report.page.render import LIMIT_BYTES
-from rooflinekit.report.page.rows import MOST_BYTES, rows_data
-from rooflinekit.report.titles import title_of
+from rooflinekit.report.page.rows import MOST_BYTES, rows_data, title_of
 
 from .making import data_of
 

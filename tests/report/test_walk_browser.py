@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.report.walk_page import walk_page
+from rooflinekit.report.walk import walk_page
 
 from .browser import CHROMIUM, Browser
 

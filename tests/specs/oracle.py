@@ -43,7 +43,7 @@ def mixer_weights(mixer, D):  # noqa: PLR0912, PLR0915 - one case for each kind 
                 2 * D * (Q + K)
                 + mixer.qkv_bias * (Q + K * (2 - mixer.unbiased_keys))
                 + mixer.o_bias * D
-                + (2 * mixer.head_dim * mixer.normed)
+                + (2 * mixer.head_dim + 2) * mixer.normed  # two gates
             )
         case LatentAttention():
             H, c, r = mixer.heads, mixer.kv_rank, mixer.rope_dim

@@ -448,11 +448,13 @@ def test_the_lists_of_refusals_have_no_slips():
     listed = [name for names in read_yaml(REFUSALS)["kinds"].values() for name in names.split()]
     assert len(listed) == len(set(listed))
     assert all(re.fullmatch(r"[a-z0-9]+([_-][a-z0-9]+)*", name) for name in listed), listed
-    for pattern in (refusals._HARMLESS, refusals._STRUCTURAL):
+    for pattern in (refusals._pattern("harmless"), refusals._pattern("structural")):
         parts = pattern.split("|")
         assert len(parts) == len(set(parts))
     for key in refusals.lists()[1]:
-        assert re.search(refusals._STRUCTURAL, key) and not re.search(refusals._HARMLESS, key), key
+        assert re.search(refusals._pattern("structural"), key) and not re.search(refusals._pattern("harmless"), key), (
+            key
+        )
 
 
 def test_whole_floats_are_sizes():

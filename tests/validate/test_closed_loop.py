@@ -106,7 +106,7 @@ def test_what_cannot_be_measured_is_said_in_a_line(words, said, tmp_path):
 
 
 def test_unseen_numbers_of_users_of_a_measured_server_are_predicted_within_15_percent(monkeypatch):
-    """Three, five and seven users of a real server, after a fit to two, four, six and eight."""
+    """One, three, five and seven users of a real server, after a fit to two, four, six and eight."""
     pytest.importorskip("scipy")
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import served_errors

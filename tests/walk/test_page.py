@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.explanation.walk.result import Walk
-from rooflinekit.report.walk_page import walk_page
+from rooflinekit.report.walk import walk_page
 
 
 def data_of(page: str) -> Any:

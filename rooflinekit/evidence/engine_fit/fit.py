@@ -32,8 +32,8 @@ from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.specs.calibration.load import calibration_path
-from rooflinekit.specs.calibration.served import UNITLESS, Fitted, ServedFile, ServingHeading, plain, with_serving
-from rooflinekit.specs.engines import step_range
+from rooflinekit.specs.calibration.served import Fitted, ServedFile, ServingHeading, plain, with_serving
+from rooflinekit.specs.engines import UNITLESS, step_range
 from rooflinekit.specs.files import read_text
 
 _ALIKE = 0.5  # correlation of two errors beyond which files tell the sum of two costs, and not each

@@ -114,17 +114,13 @@ class Prompts:
         """
         if self.packed:
             ragged = Batch.ragged(self.new, [self.cached] * len(self.lengths))
-            return ragged if phase == "prefill" else Batch(decoding=_behind(ragged.prefilling))
+            (prompts,) = ragged.phases
+            behind = Sequences(prompts.count, prompts.count, prompts.past + prompts.new, ragged=True)
+            return ragged if phase == "prefill" else Batch(decoding=behind)
         length = float(self.lengths[0])
         if phase == "prefill":
             return Batch.prefill(float(self.count), length, float(self.cached))
         return Batch.decode(float(self.count), length + 1.0)
-
-
-def _behind(prompts: Sequences | None) -> Sequences:
-    """One more token of each sequence."""
-    assert prompts is not None
-    return Sequences(prompts.count, prompts.count, prompts.past + prompts.new, ragged=True)
 
 
 def read_prompts(tokens: object, prompt: object, batch: object, cached: object) -> Prompts:

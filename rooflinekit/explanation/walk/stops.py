@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from rooflinekit.explanation.walk.letters import Lettered, written
@@ -41,6 +42,7 @@ from rooflinekit.model.types.model import (
     LightningAttention,
     Mamba2,
 )
+from rooflinekit.specs.files import read_yaml
 
 Stops: TypeAlias = "Iterator[Stop]"
 
@@ -62,95 +64,9 @@ class Row(NamedTuple):
     note: str = ""
 
 
-_TWO = "two matrices in one launch"
-_ROWS: Mapping[str, Row] = {
-    "embedding_proj": Row("embedding projection"),
-    "head_proj": Row("head projection"),
-    "lm_head": Row("LM head", "logits"),
-    "qkv_proj": Row("QKV projection", "qkv"),
-    "q_proj": Row("query projection", "q"),
-    "q_b_proj": Row("query projection", "q"),
-    "kv_a_proj": Row("latent projection", "latents"),
-    "qkv_a_proj": Row("latent projection", "latents"),
-    "index_q_proj": Row("index queries", "index q"),
-    "index_k_proj": Row("index key and weights", "index k, weights"),
-    "qk_norm": Row("norm of Q and K", does="normalised"),
-    "latent_norm": Row("norm of latents", does="normalised"),
-    "rope": Row("rotary positions", does="each pair of elements turned"),
-    "conv_gate": Row("input gate", does="B·x"),
-    "conv_output_gate": Row("output gate", does="C·x"),
-    "output_gate": Row("output gate", does="x·sigmoid(gate)"),
-    "o_proj": Row("output projection"),
-    "token_shift": Row("token shift", "six mixtures", "shares of the token and of the one before it"),
-    "ffn_token_shift": Row("token shift", does="for the block: shares of the token and of the one before it"),
-    "r_proj": Row("receptance", "r"),
-    "k_proj": Row("key projection", "k"),
-    "delta_inputs": Row("keys and rates", "w, k, v, a, b", "normalised keys, scaled by the rates"),
-    "linear_qkvz_proj": Row("QKV, gate projection", "qkvz"),
-    "linear_ba_proj": Row("decay and rate", "β, a"),
-    "gate_proj": Row("gate projection", "gate"),
-    "gated_norm": Row("gated norm", does="norm(x)·act(gate)"),
-    "in_proj": Row("input projection", "x, gate"),
-    "x_proj": Row("dt, B, C projection", "dt, B, C"),
-    "ssm_reduce": Row("ssm reduce", "dt, B, C", note="channels are cut, and these need all of them"),
-    "ssm_norm": Row("norm of dt, B, C", "dt, B, C", "normalised"),
-    "dt_proj": Row("dt projection", "dt"),
-    "out_proj": Row("output projection"),
-    "gate_up_proj": Row("gate and up", "gate, up", note=_TWO),
-    "up_proj": Row("up projection", "up"),
-    "activation": Row("activation", "inner"),
-    "down_proj": Row("down projection"),
-    "v_proj": Row("value projection", "v"),
-    "router": Row("router", "router scores"),
-    "expert_select": Row("pick experts"),
-    "expert_down_latent": Row("down to the experts"),
-    "expert_norm": Row("norm of the experts' sum", does="normalised"),
-    "expert_up_latent": Row("up from the experts"),
-    "hyper_collapse": Row("streams into one", "x, weights", "weights from all streams, and their weighted sum"),
-    "hyper_mix": Row("streams mixed", "streams", "each takes its shares of all and of the block's result"),
-    "hyper_head": Row("streams into one", does="weights from all streams, and their weighted sum"),
-    "altup_predict": Row("streams predicted", "streams", "each from all, by weights routed from the first"),
-    "altup_correct": Row("streams corrected", "streams", "by what the layer made of the first"),
-    "altup_proj": Row("stream projection", "stream"),
-    "altup_proj_scale": Row("streams scaled", "streams", "each to the length of the first"),
-    "altup_unproj": Row("stream projection", "stream"),
-    "altup_unproj_scale": Row("streams into one", does="each scaled to the length of the first; their mean"),
-    "bypass_down": Row("bypass down", "low"),
-    "bypass_up": Row("bypass up"),
-    "bypass_norm": Row("bypass norm", does="normalised, added to attention's result"),
-    "token_proj": Row("inputs of all layers", "tokens"),
-    "token_input_norm": Row("norm of the layers' inputs", "tokens", "normalised, added to each token's own row"),
-    "token_gate_proj": Row("token gate projection", "gate"),
-    "token_gate": Row("token gate", "gated", "act(gate)·token's row for this layer"),
-    "token_up_proj": Row("token projection"),
-    "token_norm": Row("token norm", does="normalised, added to the streams"),
-    "residual_attention": Row("residual attention", does="earlier sums, weighed by a softmax; before the norm"),
-    "compress_pool": Row("compressed key", "key", "a group's keys, weighed by a softmax of its gates"),
-    "index_pool": Row("compressed index key", "index key", "a group's keys, weighed by a softmax of its gates"),
-    "common_out_proj": Row("out of the common block"),
-    "shared_gate_up_proj": Row("shared gate and up", "gate, up", note=_TWO),
-    "shared_up_proj": Row("shared up projection", "up"),
-    "shared_activation": Row("shared activation", "inner"),
-    "shared_down_proj": Row("shared down", note="added to what the routed experts return"),
-    "all_reduce": Row("all reduce", note="each rank holds a part of the sum"),
-    "sequence_gather": Row("sequence gather", note="each rank normalised its share of the tokens"),
-    "sequence_scatter": Row("sequence scatter", note="each rank keeps the sum for its share of the tokens"),
-    "embedding_reduce": Row("embedding reduce", note="each rank found the rows of its share of the vocabulary"),
-    "logits_gather": Row("logits gather", "logits"),
-    "expert_gather": Row("gather tokens", note="every rank cuts every expert"),
-    "expert_scatter": Row("return tokens"),
-    "expert_dispatch": Row("dispatch", "sent", "tokens to the ranks of their experts, all-to-all"),
-    "expert_combine": Row("return tokens", does="all-to-all back, and the sum"),
-    "pipeline_send": Row("to the next stage", "stream", "send and receive"),
-    "pipeline_send_nic": Row("to the next stage", "stream", "send and receive"),
-}
-_STATES = {
-    "delta_rule": "S <- a·S + β·(v - S·k)·kᵀ",
-    "lightning": "S <- λ·S + k·vᵀ, o = q·S",
-    "selective_scan": "h <- exp(dt·A)·h + dt·B·x, y = (C·h + D·x)·act(gate)",
-    "ssd": "h <- a·h + dt·x·Bᵀ, y = h·C + D·x",
-    "wkv7": "S <- S·diag(w) + (S·a)·bᵀ + v·kᵀ, o = S·r",
-}
+_WORDS = read_yaml(Path(__file__).with_suffix(".yaml"))
+_ROWS = {name: Row(**row) for name, row in _WORDS["stops"].items()}
+_STATES: Mapping[str, str] = _WORDS["states"]
 
 
 def stops(on: Scene, block: Any, op: Operation) -> Stops:

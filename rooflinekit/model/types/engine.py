@@ -122,6 +122,7 @@ class StepCosts:
     graphs: bool = True  #: decode steps replay CUDA graphs; prefill is launched kernel by kernel
     mixes: bool = True  #: prompts are computed in the same steps as decoding sequences; False: in steps of their own
     vectors: bool = False  #: few rows are multiplied by a matrix without tensor cores
+    beyond_one: bool = False  #: a decode step takes `step` and `sequence` for others than the first sequence
     interval: float = 1.0  #: 90 % of the measured step times lie within this factor, either way
     spread: Mapping[str, float] = field(default_factory=dict, hash=False)
 

@@ -8,7 +8,7 @@ identical layers costs as much to describe as one.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Literal, TypeAlias
 
 from rooflinekit.model.graph.symbol import Quantity, quantity
@@ -84,7 +84,7 @@ class CrossAttention:
     qkv_bias: bool = False
     o_bias: bool = False
     unbiased_keys: bool = False
-    normed: bool = False  #: norms on queries and keys, with a weight for each element of a head (Llama-3.2-Vision)
+    normed: bool = False  #: norms on queries and keys, and gates on the layer's two results (Llama-3.2-Vision)
 
     kind = "cross_attention"
 
@@ -417,7 +417,19 @@ class Model:
 
     def passes_by(self, layer: Layer) -> bool:
         """Whether a prompt without an image passes a layer by: it attends to an image alone (Llama-3.2-Vision)."""
-        return self.encoder is None and isinstance(layer.mixer, CrossAttention)
+        return self.encoder is None and isinstance(layer.mixer, CrossAttention) and not layer.mixer.length
+
+    def beside(self, images: Images) -> Model:
+        """Itself, with as many positions in the layers that attend to images alone as the images have."""
+        positions = self.seeing(images).positions(images)
+        if not positions:
+            return self
+        seen = {
+            layer: replace(layer, mixer=replace(layer.mixer, length=positions))
+            for layer in self.layer_counts
+            if isinstance(layer.mixer, CrossAttention)
+        }
+        return replace(self, layers=tuple(seen.get(layer, layer) for layer in self.layers))
 
     @property
     def layer_counts(self) -> Counter[Layer]:

@@ -239,13 +239,14 @@ function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, hi
   option.tooltip = { ...option.tooltip, trigger: "item", formatter: ({ data }) => data.said ?? "" };
   option.grid = { ...option.grid, right: 68, left: 58 };
   const dots = (data, style) => ({ type: "scatter", data: data.map((view) => ({ value: at(view, 1), said: more.say(view) })), symbolSize: 8, itemStyle: style, z: 5 });
-  const across = rows.map(x), ys = rows.flatMap(y), reference = (more.reference ?? []).filter((view) => x(view) >= across[0] && x(view) <= across[across.length - 1]);
+  const across = rows.map(x), ys = rows.flatMap(y).filter(Number.isFinite), reference = (more.reference ?? []).filter((view) => x(view) >= across[0] && x(view) <= across[across.length - 1]);
   const range = around([...ys, ...reference.map((view) => y(view)[1])]), last = rows[rows.length - 1];
   const named = [["expected", y(last)[1]], ...(more.bound ? [["bound", y(last)[3]]] : []), ...(reference.length ? [["other", y(reference[reference.length - 1])[1]]] : [])];
   const places = apart(named.map(([, value]) => 260 * Math.log(range.max / value) / Math.log(range.max / range.min)), 14);
   const end = (title) => ({ endLabel: { show: true, formatter: title, ...text(12), offset: [0, places[named.findIndex(([name]) => name === title)]] } });
-  const edge = (api) => [...rows.map((view) => api.coord(at(view, 0))), ...rows.map((view) => api.coord(at(view, 2))).reverse()];
-  const band = more.band ? [{
+  const bounded = rows.filter((view) => Number.isFinite(y(view)[0] + y(view)[2]));  // as far as slower steps keep up
+  const edge = (api) => [...bounded.map((view) => api.coord(at(view, 0))), ...bounded.map((view) => api.coord(at(view, 2))).reverse()];
+  const band = more.band && bounded.length ? [{
     type: "custom", silent: true, z: 1, data: [at(rows[0], 1)],
     renderItem: (_, api) => ({ type: "polygon", shape: { points: edge(api) }, style: { fill: main, opacity: 0.16 } }),
   }] : [];

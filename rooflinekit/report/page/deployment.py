@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -26,7 +25,7 @@ from rooflinekit.report.page.offers import Asked, Offers, roofs
 from rooflinekit.report.page.program import Written
 from rooflinekit.report.page.render import card, heading, paragraphs, table
 from rooflinekit.report.page.words import SENTENCES, answer_sentence, decode_sentence, facts, filled_notes, title
-from rooflinekit.report.walk_page import walk_page
+from rooflinekit.report.walk import walk_page
 
 _HERE = Path(__file__).parent
 
@@ -119,12 +118,15 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
 
     if against is not None:
         reference = {"title": title(against.answer), "at": against.at, "plan": placed(other)}
+    rest = {key: value for key, value in deployed.scenario.items() if key not in _CONTROLLED}
+    flags = [word for key, value in rest.items() if value not in (None, False)
+             for word in (f"--{key.replace('_', '-')}", *([] if value is True else [str(value)]))]  # fmt: skip
     return {
         "asked": deployed.at,
         "images": images_in(deployed.answer.inputs),
         "engine": deployed.answer.engine,
         "given": {deployed.at["model"]: deployed.asked.model, deployed.at["gpu"]: deployed.asked.gpu},
-        "options": _flags(deployed.scenario),
+        "options": flags,
         "process": deployed.asked.process,
         "words": SENTENCES,
         "reference": reference,
@@ -141,14 +143,8 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
     }, printed.source
 
 
-def _flags(scenario: Mapping[str, Any]) -> list[str]:
-    """What the command line needs beside the controls to answer the same."""
-    rest = {key: value for key, value in scenario.items() if key not in _CONTROLLED and value not in (None, False)}
-    return [word for key, value in rest.items()
-            for word in (f"--{key.replace('_', '-')}", *([] if value is True else [str(value)]))]  # fmt: skip
-
-
 _CONTROLLED = (*DEGREES, "batch", "isl", "osl", "cached", "context", "rate", "concurrency", "weights", "kv")
+"""What controls say; the command line needs the rest of a scenario to answer the same."""
 
 
 def accountant() -> str:
@@ -199,16 +195,10 @@ def accuracy_card(plan: Plan, of: str = "") -> str:
             fit = calibration.fit(kernel)
             fits.setdefault(id(fit), (kernel.family, kernel.dtype.value, fit))
     rows = [
-        (
-            family,
-            dtype,
-            fit.rows,
-            f"{100.0 * fit.error:.1f}\u00a0%" if fit.rows else "",
-            f"{min(max(fit.regimes.width), WIDEST):.3g}\u00a0x",
-            fit.source,
-        )
+        (family, dtype, fit.rows, f"{100.0 * fit.error:.1f}\u00a0%" if fit.rows else "",
+         f"{min(max(fit.regimes.width), WIDEST):.3g}\u00a0x", fit.source)
         for family, dtype, fit in fits.values()
-    ]
+    ]  # fmt: skip
     said = (
         f"Calibration {calibration.name}: mean error on groups of shapes that each fit had not seen, and the widest "
         "factor of its 90 % interval. Engine costs have errors of their own, which the intervals hold."

@@ -29,6 +29,7 @@ const asBytes = (value) => prefixed(value, "B");
 const asTime = (seconds) => {
   const size = Math.abs(seconds);
   if (size === 0) return "0\u00a0s";
+  if (size === Infinity) return "no limit";
   return size >= 0.9995 ? `${three(seconds)}\u00a0s` : size >= 0.9995e-3 ? `${three(seconds * 1e3)}\u00a0ms` : `${three(seconds * 1e6)}\u00a0µs`;
 };
 const asEnergy = (joules) => (Math.abs(joules) >= 0.9995 ? `${three(joules)}\u00a0J` : `${three(joules * 1e3)}\u00a0mJ`);

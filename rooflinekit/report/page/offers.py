@@ -184,16 +184,12 @@ def _resolved(asked: Asked, names: tuple[str, str], chosen: dict[str, Any]) -> R
     rest = {key: value for key, value in asked.scenario.items() if key not in left}
     formats = {key: chosen[key] for key in _FORMATS if chosen[key] != OWN}
     deployment = read_deployment({**rest, **split, **formats})
-    return resolve(*names, deployment, _calibration(asked, chosen["gpu"]), asked.draft)
+    same = chosen["gpu"] == asked.key["gpu"]  # others take the calibration that `estimate` would
+    calibration = asked.calibration if same or asked.calibration == "none" else None
+    return resolve(*names, deployment, calibration, asked.draft)
 
 
 _FORMATS = ("weights", "kv")
-
-
-def _calibration(asked: Asked, chip: str) -> str | None:
-    """That which was asked for belongs to its accelerator; others take what `estimate` would."""
-    same = chip == asked.plan.system.accelerator.name
-    return asked.calibration if same or asked.calibration == "none" else None
 
 
 def own_formats(plan: Plan) -> dict[str, str]:
@@ -205,14 +201,14 @@ def own_formats(plan: Plan) -> dict[str, str]:
 def roofs(plan: Plan) -> dict[str, Any]:
     """An accelerator's roofs [FLOP/s, B/s], and what is said of it."""
     gpu: Accelerator = plan.system.accelerator
-    price = gpu.price
+    price, cache = gpu.price, last_cache(plan)
     return {
         "title": gpu.title,
         "bandwidth": float(gpu.memory_bandwidth),
         "peaks": {dtype.value: float(peak) for dtype, peak in gpu.peaks.items()},
         "link": float(plan.system.link_bandwidth) if plan.system.domain_size > 1 else 0.0,
         "link_kind": gpu.link_kind,
-        "l2": _cache_roof(plan),
+        "l2": None if cache is None else (cache.rate, cache.fitted_to),  # told apart from the memory by the fits
         "cache_bytes": float(gpu.l2_bytes),
         "power": None if gpu.power is None else [gpu.power.idle, gpu.power.limit, gpu.power.measured],
         "energy": energy_roof(plan),
@@ -236,9 +232,3 @@ def energy_roof(plan: Plan) -> list[list[float]]:
 
 
 _ROOF_POINTS, _ROOF_BYTES = 26, 1e12  # five decades; so many bytes that a launch is nothing
-
-
-def _cache_roof(plan: Plan) -> tuple[float, str] | None:
-    """Rate of the last cache [B/s] and the kernels that told it; None where no fit tells it from the memory."""
-    found = last_cache(plan)
-    return None if found is None else (found.rate, found.fitted_to)

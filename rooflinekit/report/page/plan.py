@@ -72,27 +72,22 @@ def plan_lead(plan: Mapping[str, Any]) -> str:
         f"{traffic['osl_mean']:g} out; {', '.join(plan['slo'])}.",
         f"{plan.get('tried', 0):,} deployments tried, {len(plan['candidates'])} can serve the traffic.",
     ]
-    first, rest = _first_sentence(str(plan["answer"]))
-    body = paragraphs([first], "answer") + paragraphs([rest] if rest else []) + paragraphs(told)
+    first, stop, rest = str(plan["answer"]).partition(". ")  # the sentence that is the answer, and those behind it
+    body = paragraphs([first + stop.strip()], "answer") + paragraphs([rest] if rest else []) + paragraphs(told)
     said = (*plan.get("stand_ins", ()), *plan["warnings"])
     notes = "".join(f"<li>{escape(str(warning))}</li>" for warning in said)
     return body + (f'<ul class="notes">{notes}</ul>' if notes else "")
-
-
-def _first_sentence(text: str) -> tuple[str, str]:
-    """The sentence that is the answer, and those that explain it."""
-    first, stop, rest = text.partition(". ")
-    return (first + ".", rest) if stop else (text, "")
 
 
 def plan_cards(plan: Mapping[str, Any]) -> str:
     """Places for charts, and why the others lost."""
     rows = [
         (
-            row["title"], row["gpus"], row["usd"], _money(row["million"]), candidate.get("evidence"),
+            row["title"], row["gpus"], row["usd"], row["million"] and float(f"{row['million']:.3g}"),
+            candidate.get("evidence"),
             _least(candidate.get("probability") or {}), row["verdict"],
         )
-        for row, candidate in zip(_candidates(plan), plan["candidates"], strict=True)
+        for row, candidate in ((_candidate(each, place), each) for place, each in enumerate(plan["candidates"]))
     ]  # fmt: skip
     head = ("candidate", "GPUs", "USD/h", "USD a million tokens", "evidence", "all objectives hold", "verdict")
     losses = table(("not a candidate", "why"), [(entry["what"], entry["why"]) for entry in plan.get("refused", ())])
@@ -115,10 +110,6 @@ def _least(probability: Mapping[str, float | None]) -> str | None:
     return f"{min(min(known) * 100, 99.9):.3g} %" if known else None
 
 
-def _money(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.3g}")
-
-
 def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:
     """What the charts show."""
     best = plan["candidates"][0]
@@ -133,35 +124,28 @@ def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:
                "user": point["tok_s_per_user"],
                "gpu_rate": point["tok_s_per_gpu"], "e2e": point["e2el_ms"], "usd": point["usd_per_million_tokens"],
                "on": list(point["on"])} for point in plan["pareto"]]  # fmt: skip
-    made = {"candidates": _candidates(plan), "spreads": spreads, "points": points}
-    return made | ({"hours": _hours(plan["over_time"])} if plan.get("over_time") else {})
-
-
-def _hours(made: Mapping[str, Any]) -> dict[str, list[float]]:
-    """The first month's intervals, and the end of the last."""
-    rows = [row for row in made["intervals"] if row["month"] == 1]
-    rows.append(rows[-1] | {"hour": made["span_h"]})
-    return {"time": [row["hour"] for row in rows]} | {key: [row[key] for row in rows] for key in ("gpus", "rate")}
-
-
-def _candidates(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [_candidate(row, place) for place, row in enumerate(plan["candidates"])]
+    candidates = [_candidate(row, place) for place, row in enumerate(plan["candidates"])]
+    data: dict[str, Any] = {"candidates": candidates, "spreads": spreads, "points": points}
+    if made := plan.get("over_time"):  # the first month's intervals, and the end of the last
+        rows = [row for row in made["intervals"] if row["month"] == 1]
+        rows.append(rows[-1] | {"hour": made["span_h"]})
+        named = {"time": "hour", "gpus": "gpus", "rate": "rate"}
+        data["hours"] = {name: [row[key] for row in rows] for name, key in named.items()}
+    return data
 
 
 def _candidate(row: Mapping[str, Any], place: int) -> dict[str, Any]:
     confirmed = {True: "the simulation agrees", False: "the simulation does not agree", None: "by formula"}[
         row.get("confirmed")
     ]
+    roles = {"prefill": "prefill ", "decode": "decode "}
     title = " + ".join(
-        f"{fleet['replicas']} x {_role(fleet)}{_deployment(fleet['scenario'])}" for fleet in _fleets(row)
+        f"{fleet['replicas']} x {roles.get(fleet.get('role', ''), '')}{_deployment(fleet['scenario'])}"
+        for fleet in _fleets(row)
     )
     million = (row.get("usd_per_million_tokens") or {}).get("all")
     verdict = row.get("lost") or ("the answer, " + confirmed if place == 0 else confirmed)
     return {"title": title, "gpus": row["gpus"], "usd": row.get("usd_per_hour"), "million": million, "verdict": verdict}
-
-
-def _role(fleet: Mapping[str, Any]) -> str:
-    return f"{fleet['role']} " if fleet.get("role") in ("prefill", "decode") else ""
 
 
 def _fleets(candidate: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -90,7 +90,13 @@ class Program:
         instance = self._added(static, INPUTS)
         times: dict[tuple[bool, float], tuple[Instance, Shared]] = {}
         under = {load_kind(question): self._loaded(predictor, question, times) for question in questions}
-        kinds = [self.steps.setdefault(_kinds(predictor.plan, step), len(self.steps)) for step in steps]
+        gpu = predictor.plan.system.accelerator
+        named = (  # name, family, launches and peak of each kernel
+            tuple((k.name, k.family, k.count, 0.0 if k.family == "host" else gpu.peak(k.dtype))
+                  for k in (timed.kernel for timed in step))
+            for step in steps
+        )  # fmt: skip
+        kinds = [self.steps.setdefault(each, len(self.steps)) for each in named]
         return Written(instance, under, predictor.plan.deployment.gpus, *kinds)
 
     def _loaded(
@@ -309,12 +315,6 @@ def _mapped(batch: Any, change: Callable[[str, Any], Any]) -> Any:
         if value is not None:
             found[name] = _mapped(value, change) if isinstance(value, Sequences) else change(name, value)
     return type(batch)(**found)
-
-
-def _kinds(plan: Plan, step: Sequence[KernelTime]) -> tuple[tuple[Any, ...], ...]:
-    """Name, family, launches and peak of each kernel of a step."""
-    gpu, kernels = plan.system.accelerator, [timed.kernel for timed in step]
-    return tuple((k.name, k.family, k.count, 0.0 if k.family == "host" else gpu.peak(k.dtype)) for k in kernels)
 
 
 def load_kind(question: LoadQuestion) -> str:

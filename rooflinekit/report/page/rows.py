@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,7 +15,7 @@ from rooflinekit.estimation.frames.columns import LOAD_COLUMNS, RESULT_COLUMNS
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.markup import script_json
 from rooflinekit.report.page.render import card, paragraphs
-from rooflinekit.report.titles import titles_of
+from rooflinekit.specs.files import read_yaml
 
 MOST_BYTES = 1_700_000
 """What rows may take of a page."""
@@ -32,6 +34,7 @@ _DIGITS = 6
 _REASONS = {"does not fit": "not fitting in memory", "overloaded": "overloaded",
             "misses the objectives": "missing the objectives", "has an error": "with an error"}  # fmt: skip
 _WORDS = 200  # different texts beyond which a column is no group
+_TITLES = read_yaml(Path(__file__).with_name("titles.yaml"))
 
 
 def rows_data(table: pd.DataFrame) -> dict[str, Any]:
@@ -126,3 +129,28 @@ def rows_card(data: dict[str, Any]) -> str:
     chart = '<ul class="key" id="sweep-key"></ul><h3 id="sweep-up"></h3><div class="chart" id="sweep"></div>'
     body = f"{paragraphs([f'{told}.'])}{boxes}{chart}"
     return f'<div class="wrap">{card("Sweep", body, "sweep-card")}</div>'
+
+
+def titles_of(names: Collection[str]) -> dict[str, str]:
+    """Words for the known columns of a table.
+
+    The goodput of simulated rows, which have `goodput_rate` besides, is a share.
+
+    >>> titles_of(["tpot_p99_ms", "team", "goodput"])
+    {'tpot_p99_ms': 'TPOT, P99 [ms]', 'goodput': 'goodput [requests/s]'}
+    """
+    known = {name: title for name in names if (title := title_of(name)) != name}
+    return known | {"goodput": "goodput, share of requests"} if {"goodput", "goodput_rate"} <= set(names) else known
+
+
+def title_of(name: str) -> str:
+    """Words for a column, or its name.
+
+    >>> title_of("output_tok_s_per_gpu"), title_of("ttft_ms"), title_of("my column")
+    ('output of one GPU [tokens/s]', 'TTFT [ms]', 'my column')
+    """
+    stem, _, statistic = name.removesuffix("_ms").partition("_")
+    if not name.endswith("_ms") or stem not in _TITLES["times"] or statistic not in ("", *_TITLES["statistics"]):
+        return str(_TITLES["columns"].get(name, name))
+    part = f", {_TITLES['statistics'][statistic]}" if statistic else ""
+    return f"{_TITLES['times'][stem]}{part} [ms]"

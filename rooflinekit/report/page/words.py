@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.types.units import format_bytes
 from rooflinekit.report.document import images_in, machine, ms, three
+from rooflinekit.specs.files import read_yaml
 
-SENTENCES = {
-    "speed": "{tpot} a token: {user} tokens/s for each user, {gpu} for each GPU.",
-    "first": "First token after {ttft}, then {speed}",
-    "endless": "More comes than can be served, and the queue has no end; what is served takes {speed}",
-    "misfit": "It does not fit in memory. If it did: {told}",
-    "asked": "{load}, {isl} tokens in{cached}{images}, {osl} out; "
-    "weights {weights}, activations {activations}, KV cache {kv}.",
-    "cached": " ({cached} of them cached)",
-    "memory": "Memory: {total} of {capacity} on the busiest GPU ({share} %); {room}. {level}",
-    "room": "room for a batch of {most}",
-    "slots": "room for {most} sequences at their mean length under load",
-    "bound": "These are datasheet bounds: nothing can be faster, and no real system is as fast.",
-    "expected": "Times are expected values with 90 % intervals ({evidence}); the datasheet bound is TTFT {ttft}; TPOT "
-    "{tpot}.",
-    "static": "Kernels, bytes and memory below are those of a static batch {which}.",
-    "one": "of one sequence",
-    "many": "of the {batch} sequences that this load keeps running",
-    "fewer": "of {batch} sequences: no more fit at their full length of {longest} tokens (under load {running} run, "
-    "each at its own length)",
-    "longest": "{longest} tokens exceed {model}'s maximum context of {most}",
-    "short": "does not fit: {short} too much on each GPU",
-    "remedies": "would fit: {remedies}",
-}
+SENTENCES: dict[str, str] = read_yaml(Path(__file__).with_name("sentences.yaml"))
 """With places to fill, by name."""
 
 
@@ -96,6 +76,6 @@ def _time(answer: Estimate, key: str) -> str:
     ends = (answer.interval or {}).get(key)
     if ends is None:
         return value
-    low, high = map(ms, ends)
+    low, high = (ms(end, "no limit") for end in ends)
     number, unit = low.split(" ")
     return f"{value} ({number if high.endswith(f' {unit}') else low} to {high})"

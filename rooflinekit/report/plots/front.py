@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.model.types.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from rooflinekit.report.plots.picture import Picture
+    from rooflinekit.report.plots.style import Picture
 
 FORMATS = ("svg", "png")
 PICTURES: Mapping[str, Mapping[str, str]] = {
@@ -19,10 +19,10 @@ PICTURES: Mapping[str, Mapping[str, str]] = {
                  "memory": "steps.memory"},
     "DataFrame": {"batch": "sweeps.batch_sweep", "context": "sweeps.context_sweep", "load": "loads.load_sweep",
                   "pareto": "sweeps.pareto"},
-    "Outcome": {"percentiles": "served.percentiles", "timeline": "served.timeline"},
-    "Levers": {"elasticities": "sensitivities.elasticities", "moves": "sensitivities.moves"},
-    "PlanAnswer": {"hours": "hours.hours"}, "OverTime": {"hours": "hours.hours"},
-    "TraceAnswer": {"hit-rate": "reuse.hit_rate"},
+    "Outcome": {"percentiles": "answers.percentiles", "timeline": "answers.timeline"},
+    "Levers": {"elasticities": "answers.elasticities", "moves": "answers.moves"},
+    "PlanAnswer": {"hours": "answers.hours"}, "OverTime": {"hours": "answers.hours"},
+    "TraceAnswer": {"hit-rate": "answers.hit_rate"},
     "tuple": {"intensity": "roofline.intensity"},
 }  # fmt: skip
 """By type of result, a tuple being several estimates: the pictures, which are named as their files, and who draws."""

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise, product
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -65,7 +64,8 @@ def place(axes: Axes, labels: Sequence[Label]) -> None:
             box = Text.get_window_extent(note, renderer).padded(1.5)  # of the words without the line that leads to them
             lead = _lead(axes, label, box) if abs(dx) + abs(dy) > _FAR else []
             clear = not any(box.overlaps(other) for other in chain(boxes, crossed))
-            if clear and _within(box, inside) and not any(own.overlaps(words) for own, words in product(lead, written)):
+            within = inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1
+            if clear and within and not any(own.overlaps(words) for own, words in product(lead, written)):
                 boxes += [box, *lead]
                 written.append(box)
                 break
@@ -141,24 +141,16 @@ def _marks(axes: Axes) -> Iterator[Bbox]:
         yield from (Bbox.from_bounds(x - w / 2, y - w / 2, w, w) for (x, y), w in zip(places, widths, strict=True))
 
 
-def _halo(axes: Axes) -> dict[str, Any]:
-    """Paper behind words, so that they can be read across lines."""
-    return {"facecolor": axes.get_facecolor(), "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
-
-
 def _note(axes: Axes, label: Label, dx: float, dy: float) -> Annotation:
     across = "left" if dx > 0 else "right" if dx < 0 else "center"
     up = "bottom" if dy > 0 else "top" if dy < 0 else "center"
     thin = {"arrowstyle": "-", "lw": 0.5, "color": label.color, "shrinkA": 0.0, "shrinkB": 2.0}
+    halo = {"facecolor": axes.get_facecolor(), "alpha": 0.75, "edgecolor": "none", "pad": 0.6}  # legible across lines
     return axes.annotate(
         label.text, (label.x, label.y), (dx, dy), textcoords="offset points", ha=across, va=up, fontsize=label.size,
-        color=label.color, bbox=_halo(axes), annotation_clip=False, zorder=2.9,
+        color=label.color, bbox=halo, annotation_clip=False, zorder=2.9,
         arrowprops=thin if abs(dx) + abs(dy) > _FAR else None,
     )  # fmt: skip
-
-
-def _within(box: Bbox, inside: Bbox) -> bool:
-    return bool(inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1)
 
 
 def end_labels(axes: Axes, labels: Sequence[Label], gap: float = 11.0) -> None:

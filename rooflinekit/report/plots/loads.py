@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 
 from rooflinekit.decision.sweeping.pareto import OVERLOADED, runs
 from rooflinekit.report.plots.labels import Label, end_labels
-from rooflinekit.report.plots.picture import Picture
-from rooflinekit.report.plots.style import Theme, decades
+from rooflinekit.report.plots.style import Picture, Theme, decades, scale_text
 from rooflinekit.report.plots.sweeps import WIDE, Curve, axis_of, curves, frame_of, ring_words, tints
-from rooflinekit.report.plots.words import scale_text
 
 LOADS = ("rate", "concurrency")
 _ACROSS = {"rate": "requests a second that arrive", "concurrency": "users, each with one request at a time"}
@@ -156,7 +154,10 @@ def _goal(axes: Axes, table: pd.DataFrame, time: str, theme: Theme) -> None:
 
 def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[Curve], theme: Theme) -> None:
     """What dashes and rings mean, between the title and the panels."""
-    drawn = [str(each.get_gid()) for panel in panels for each in panel.lines if np.isfinite(_heights(each)).any()]
+    lines_drawn = (each for panel in panels for each in panel.lines)
+    drawn = [
+        str(each.get_gid()) for each in lines_drawn if np.isfinite(np.asarray(each.get_ydata(), dtype=float)).any()
+    ]
     found = []
     for part in _parts(lines):
         word, dashes = _PARTS[part]
@@ -173,10 +174,6 @@ def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[Curve], them
                   columnspacing=1.4, handlelength=1.8)  # fmt: skip
     room = 1.0 - (-(-len(found) // columns) * _LINE + 0.08) / _SIZE[1]
     figure.set_layout_engine(ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.04, rect=(0.0, 0.0, 1.0, room)))
-
-
-def _heights(line: Line2D) -> NDArray[np.float64]:
-    return np.asarray(line.get_ydata(), dtype=float)
 
 
 def _description(lines: Sequence[Curve], axis: str) -> str:

@@ -15,9 +15,7 @@ from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.units import format_rate
 from rooflinekit.report.palette import CAUSES
 from rooflinekit.report.plots.labels import Label, along, end_labels, place
-from rooflinekit.report.plots.picture import Picture
-from rooflinekit.report.plots.style import Frame, Theme, decades, powers_of_two
-from rooflinekit.report.plots.words import headed, scale_text, source_of
+from rooflinekit.report.plots.style import Frame, Picture, Theme, decades, headed, powers_of_two, scale_text, source_of
 from rooflinekit.specs.calibration.last_cache import LastCache
 
 _SMALL = 0.005  # of a step's time: less is not drawn
@@ -36,6 +34,10 @@ class Point:
     rate: float
     share: float
     cause: str
+
+    def decades_from(self, other: Point) -> float:
+        """How far the point lies from another on logarithmic axes."""
+        return max(abs(math.log10(self.intensity / other.intensity)), abs(math.log10(self.rate / other.rate)))
 
 
 @dataclass(frozen=True)
@@ -181,15 +183,11 @@ def _names(marks: Sequence[Point], theme: Theme) -> Iterator[Label]:
     left = [mark for mark in marks if mark.share >= _NAMED]
     while left:
         first = left[0]
-        near = [mark for mark in left if mark.step == first.step and _apart(mark, first) < _NEAR]
+        near = [mark for mark in left if mark.step == first.step and mark.decades_from(first) < _NEAR]
         left = [mark for mark in left if mark not in near]
         others = f" and {len(near) - 2} more" if len(near) > 2 else ""
         words = ", ".join(mark.name for mark in near[:2]) + others
         yield Label(words, first.intensity, first.rate, theme.ink, 6.5)
-
-
-def _apart(one: Point, other: Point) -> float:
-    return max(abs(math.log10(one.intensity / other.intensity)), abs(math.log10(one.rate / other.rate)))
 
 
 def _legend(axes: Axes, causes: set[str], theme: Theme) -> None:
@@ -244,7 +242,8 @@ def intensity(estimates: Sequence[Estimate], theme: Theme) -> Picture:
     ends.append(_line(axes, alone, "matrices alone", theme.tint("weights")))
     axes.axhline(ridge, color=theme.ink, lw=1.2, ls=(0, (4, 3)), gid="ridge")
     axes.set(xscale="log", yscale="log", xlabel="sequences in the batch", ylabel="decode step [FLOP/B]")
-    _finish(axes, sorted({float(e.inputs["batch"]) for e in estimates}))
+    powers_of_two(axes.xaxis, sorted({float(e.inputs["batch"]) for e in estimates}))
+    decades(axes.yaxis, scale_text)
     axes.text(1, ridge * 1.06, f"ridge {ridge:.0f} FLOP/B: above, arithmetic is the limit", fontsize=7, va="bottom")
     end_labels(axes, ends)
     largest = ", ".join(f"{label.text} {label.y:.3g}" for label in ends)
@@ -259,8 +258,3 @@ def _line(axes: Axes, points: Sequence[tuple[int, float, bool]], label: str, col
     for batch, value, fits in points:
         axes.plot(batch, value, ls="", marker="o", ms=4, mec=color, mfc=color if fits else axes.get_facecolor())
     return Label(label, batches[-1], values[-1], axes.xaxis.label.get_color(), lead=color)
-
-
-def _finish(axes: Axes, batches: Sequence[float]) -> None:
-    powers_of_two(axes.xaxis, batches)
-    decades(axes.yaxis, scale_text)

@@ -14,9 +14,7 @@ from matplotlib.patheffects import withStroke
 from rooflinekit.estimation.results import Estimate, KernelResult, StepResult
 from rooflinekit.model.types.units import format_bytes, format_time
 from rooflinekit.report.palette import CAUSES, CLASSES
-from rooflinekit.report.plots.picture import Picture
-from rooflinekit.report.plots.style import Theme, label_ticks, legend, shortened
-from rooflinekit.report.plots.words import headed
+from rooflinekit.report.plots.style import Picture, Theme, headed, label_ticks, legend, shortened
 
 _MOST = 10  # kernels with a bar of their own
 _INSIDE = 0.13  # share of a bar that holds a word
@@ -181,7 +179,7 @@ def memory(estimate: Estimate, theme: Theme) -> Picture:
     axes.set(xlim=(0, end * 1.03), ylim=(-0.45, 0.62), xlabel="memory [GB]", yticks=[])
     entries = [Patch(color=theme.tint(kind), label=f"{kind} {format_bytes(size)}") for kind, size in parts.items()]
     legend(axes, handles=entries)
-    length = "the mean length" if estimate.load else "this length"
+    length = "these lengths" if estimate.load else "this length"
     verdict = f"room for batch {m.max_batch:,} at {length}" if m.fits else "DOES NOT FIT"
     axes.set_title(f"{shortened(frame.subject)}\n{format_bytes(m.total_bytes)} taken: {verdict}", pad=18)
     words = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in parts.items())

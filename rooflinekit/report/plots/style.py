@@ -1,24 +1,36 @@
-"""One look for all pictures: colours that mean the same everywhere, type, grid, ticks at decades."""
+"""What all pictures share: one look, the words around a drawing, and how it is written."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from html import escape
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from rooflinekit.decision.sensitivity.levers import Levers
+from rooflinekit.estimation.results import Estimate
+from rooflinekit.model.types.errors import InputError
+from rooflinekit.report.document import tokens_in
 from rooflinekit.report.palette import CLASSES, PALETTES, SERIES
+from rooflinekit.simulation.outcome import Outcome
+from rooflinekit.specs.writing import check_target, write_whole
 
+_LOOK = Path(__file__).with_name("pictures.mplstyle")
 TITLE = 106  # characters of a heading
 _DIGIT = 5.2  # points that a digit at a tick takes
 _NARROWER = 0.8
@@ -93,21 +105,15 @@ THEMES = {
 @contextmanager
 def styled(theme: Theme) -> Iterator[None]:
     """Settings of matplotlib inside; those of the caller stay as they are."""
-    settings: dict[str, Any] = {
-        "font.family": "DejaVu Sans", "font.size": 8.0, "text.parse_math": False, "text.color": theme.ink,
-        "figure.facecolor": theme.paper, "savefig.facecolor": theme.paper, "figure.titlesize": 11.0,
-        "figure.titleweight": "bold", "axes.facecolor": theme.paper, "axes.edgecolor": theme.soft,
-        "axes.labelcolor": theme.ink, "axes.linewidth": 0.7, "axes.spines.top": False, "axes.spines.right": False,
-        "axes.titlesize": 7.5, "axes.titlelocation": "left", "axes.titlecolor": theme.soft, "axes.grid": True,
-        "axes.axisbelow": True, "grid.color": theme.grid, "grid.linewidth": 0.5, "xtick.color": theme.soft,
-        "ytick.color": theme.soft,
-        "xtick.minor.size": 1.5, "ytick.minor.size": 1.5, "xtick.labelcolor": theme.ink, "ytick.labelcolor": theme.ink,
-        "lines.linewidth": 1.6, "legend.frameon": False, "legend.fontsize": 7.5, "svg.fonttype": "path",
-        "hatch.linewidth": 0.5,
-    }  # fmt: skip
+    colours = {
+        theme.ink: ("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"),
+        theme.soft: ("axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color"),
+        theme.paper: ("figure.facecolor", "savefig.facecolor", "axes.facecolor"),
+        theme.grid: ("grid.color",),
+    }
     with mpl.rc_context():
-        mpl.rcdefaults()  # what a user has set in matplotlibrc does not change a picture
-        mpl.rcParams.update(settings)
+        mpl.rc_file(_LOOK)  # over matplotlib's own defaults: what a user has set does not change a picture
+        mpl.rcParams.update({name: colour for colour, names in colours.items() for name in names})
         yield
 
 
@@ -186,3 +192,97 @@ def legend(axes: Axes, **where: Any) -> None:
     """Names of what is drawn, in one line above the drawing."""
     place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.2, "columnspacing": 1.2}
     axes.legend(**(place | {"ncols": 6, "handlelength": 1.0, "handletextpad": 0.4} | where))
+
+
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+_NAME = 40  # characters of a model, which may be a path
+_LONG, _LARGEST = 1e4, 1e21  # from here on with a prefix, from there on with an exponent
+
+Answer: TypeAlias = Estimate | Outcome | Levers
+
+
+def scale_text(value: float) -> str:
+    """A number at a tick.
+
+    >>> scale_text(0.1), scale_text(100.0), scale_text(1e4)
+    ('0.1', '100', '10 k')
+    """
+    if not _LONG <= value < _LARGEST:
+        return f"{value:g}"
+    thousands = min(int(math.log10(value) // 3), len(_PREFIXES) - 1)
+    return f"{value / 1000.0**thousands:g} {_PREFIXES[thousands]}"
+
+
+def headed(title: str, answer: Answer, theme: Theme) -> Frame:
+    """The words around a picture of one answer."""
+    return Frame(title, subject_of(answer), source_of(answer), theme)
+
+
+def subject_of(answer: Answer) -> str:
+    """What runs where, and what is asked of it."""
+    i = answer.inputs
+    split = " ".join(f"{key}{i[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if i.get(key, 1) > 1)
+    where = f"{shortened(answer.model, _NAME)} on {answer.gpu}{f' ({split})' if split else ''}, {answer.engine}"
+    if isinstance(answer, Outcome):
+        return f"{where}; {answer.requests.arrived} requests"
+    load = next((f"{key} {i[key]:g}" for key in ("concurrency", "rate") if i.get(key)), f"batch {i.get('batch')}")
+    return f"{where}; {load}, {tokens_in(i)}, {i['osl']} out; weights {i['weights']}, kv {i['kv']}"
+
+
+def source_of(answer: Answer) -> str:
+    """Level, calibration and version."""
+    used = answer.calibration
+    level = f"expected: calibration {used['name']} ({used['hash']})" if used else "datasheet bound"
+    return f"rooflinekit {answer.version}, {level}"
+
+
+_DPI = 200
+_SILENT = ("Date", "Creator", "Format", "Type")  # metadata that would change from day to day
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing. Notebooks show it; `save` writes it.
+
+    name: of its file; description: what it shows, with its main numbers, for those who do not see it.
+    """
+
+    name: str
+    title: str
+    description: str
+    figure: Figure
+    theme: Theme
+
+    def svg(self) -> str:
+        """As SVG with title and description; the same picture is the same text."""
+        text = io.StringIO()
+        with styled(self.theme), mpl.rc_context({"svg.hashsalt": self.name}):
+            FigureCanvasSVG(self.figure).print_svg(text, metadata=dict.fromkeys(_SILENT))
+        head, _, body = text.getvalue().partition("<svg ")
+        tag, _, inside = body.partition(">")
+        words = f"<title>{escape(self.title)}</title>\n <desc>{escape(self.description)}</desc>"
+        return f'{head}<svg role="img" {tag}>\n {words}{inside}'
+
+    def png(self) -> bytes:
+        """As PNG, 200 dots an inch."""
+        data = io.BytesIO()
+        with styled(self.theme):
+            canvas = FigureCanvasAgg(self.figure)
+            self.figure.set_dpi(_DPI)
+            canvas.print_png(data, metadata={"Software": None})
+            self.figure.set_dpi(100)
+        return data.getvalue()
+
+    def save(self, path: str | Path, force: bool = False) -> Path:
+        """Write it; the suffix, .svg or .png, says how.
+
+        Raises InputError for another suffix, a folder that is not there, or a file that is there, unless `force`.
+        """
+        path = Path(path)
+        if path.suffix not in (".svg", ".png"):
+            raise InputError(f"{path}: a picture is written as .svg or .png")
+        check_target(path, force, "save with force=True")
+        return write_whole(path, self.png() if path.suffix == ".png" else self.svg().encode(), force)
+
+    def _repr_svg_(self) -> str:
+        return self.svg()

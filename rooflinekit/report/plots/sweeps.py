@@ -14,9 +14,7 @@ from rooflinekit.estimation.frames import INPUT_COLUMNS
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.palette import SERIES
 from rooflinekit.report.plots.labels import Label, end_labels, place
-from rooflinekit.report.plots.picture import Picture
-from rooflinekit.report.plots.style import TITLE, Frame, Theme, decades, powers_of_two, shortened
-from rooflinekit.report.plots.words import scale_text
+from rooflinekit.report.plots.style import TITLE, Frame, Picture, Theme, decades, powers_of_two, scale_text, shortened
 
 _AXES = ("batch", "isl", "context", "concurrency")
 _MOST = len(SERIES)  # lines that can be told apart

@@ -16,7 +16,7 @@ from rooflinekit.report.workbook.offers import Offers
 from rooflinekit.report.workbook.sheet import Book, Sheet
 
 _HEAD, _FIRST = 3, 3  # row of the heads; first column of values
-_TRAFFIC = ("isl", "osl", "cached", "most", "isl_cv", "osl_cv", "burstiness")
+_TRAFFIC = ("isl", "osl", "cached", "isl_cv", "osl_cv", "burstiness")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ class Calculation:
     def __post_init__(self) -> None:
         lengths = {name: self.inputs[name] for name in ("isl", "osl", "cached")}
         self._shared = self._column("Times", "any number", lengths)
-        self._any = self._column("Load", "any rate", {name: self._traffic(name) for name in _TRAFFIC})
+        traffic = {name: self.inputs[name] for name in _TRAFFIC} | {"most": self.inputs.most}
+        self._any = self._column("Load", "any rate", traffic)
         self._fixed = self._column("Points", "of the plan", {})
         self.room = self._any.cell(self.offers.outputs["slots"])
         self.knee = self._any.cell(self.offers.outputs.get("load.knee", 0.0))
@@ -93,9 +94,6 @@ class Calculation:
     def load(self, head: str, rate: Cell) -> Found:
         """One replica at a rate of requests."""
         return Found(self._column("Load", head, {"rate": rate}, self._any), self.offers.outputs, "load.")
-
-    def _traffic(self, name: str) -> Cell:
-        return self.inputs.most if name == "most" else self.inputs[name]
 
     def _column(self, name: str, head: str, inputs: Mapping[str, Cell], before: Column | None = None) -> Column:
         sheet, constants = self.book.sheet(name), self.constants

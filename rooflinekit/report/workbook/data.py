@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rooflinekit.model.graph.cells import Cell, Tables, composed, function, literal, when
 from rooflinekit.model.graph.symbol import Symbol
@@ -90,7 +89,13 @@ def write_constants(book: Book, offers: Offers, chosen: Mapping[str, Sequence[Ce
     The first is what all sheets show.
     """
     parameters, tables = list(offers.merge.parameters.values()), Tables()
-    columns = [[_number(value, tables) for value in entry.values] for entry in parameters]
+    columns = [
+        [
+            float(tables.place(value) if isinstance(value, Table) else literal(float(value)).value)
+            for value in each.values
+        ]
+        for each in parameters
+    ]
     known, uses = _write_deployments(book, offers, columns), _uses(offers)
     sheet = book.sheet("Constants", "The chosen deployments", "Looked up on sheet Deployments; SI units.")
     sheet.widths(26, 60, 48, *[24] * len(chosen))
@@ -153,10 +158,6 @@ class _Lookup:
 
     def _below(self, column: int) -> str:
         return self.known.area((_HEAD + 1, column), (_HEAD + len(self.offers.entries), column))
-
-
-def _number(value: Any, tables: Tables) -> float:
-    return float(tables.place(value)) if isinstance(value, Table) else float(literal(float(value)).value)
 
 
 def _write_deployments(book: Book, offers: Offers, columns: Sequence[Sequence[float]]) -> Sheet:

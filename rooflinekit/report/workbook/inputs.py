@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.graph.cells import BEYOND, Cell, when
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.workbook.offers import DEGREES, Offers, Planned
 from rooflinekit.report.workbook.sheet import Book, Sheet
+from rooflinekit.specs.files import read_yaml
 
 RENTED, OWNED = "rent", "own"
 
@@ -36,9 +38,9 @@ class _Field:
 
     name: str
     label: str
-    unit: str
-    value: float | str | None
-    note: str
+    unit: str = ""
+    note: str = ""
+    value: float | str | None = None
     style: str = "input_number"
     least: float = 0.0
     most: float = 1e9
@@ -88,59 +90,24 @@ def _sections(offers: Offers, planned: Planned) -> Iterator[tuple[str, list[_Fie
     told["tp"] = (DEGREES["tp"], "GPUs", "GPUs that share each layer")
     told["weights"] = ("Weights", "format", "own: as the checkpoint stores it")
     told["kv"] = ("KV cache", "format", "own: as the activations, or as the checkpoint says")
-    yield "Deployment", [
-        _Field(name, told[name][0], told[name][1], value if isinstance(value, str) else float(value), told[name][2],
-               "input")
-        for name, value in zip(offers.lists, offers.start, strict=True)
-    ]  # fmt: skip
-    yield "Requests", [
-        _Field("batch", "Batch", "sequences", float(planned.batch), "Of sheet Results: sequences that run at once",
-               "input_whole", 1, 1e6),
-        _Field("isl", "Input length", "tokens", float(planned.isl), "Mean prompt", "input_whole", 1, 1e7),
-        _Field("cached", "Cached", "tokens", float(planned.cached), "Of the prompt, already in the cache",
-               "input_whole", 0, 1e7),
-        _Field("osl", "Output length", "tokens", float(planned.osl), "Mean answer", "input_whole", 1, 1e7),
-    ]  # fmt: skip
-    yield "Traffic", [
-        _Field("users", "Users", "", float(planned.users), "Who send requests then", "input_whole", 0, 1e9),
-        _Field("requests", "Requests of a user", "1/h", planned.requests_per_hour, "In an average hour"),
-        _Field("rate", "Requests in all", "1/s", planned.rate, "Empty: users x requests"),
-        _Field("peak", "Peak factor", "", planned.peak, "Busiest hour over the average one", least=1.0, most=1e4),
-        _Field("burstiness", "Burstiness", "", planned.burstiness, "Variation of the gaps between requests: 1 Poisson"),
-        _Field("isl_cv", "Variation of input lengths", "", planned.isl_cv, "Standard deviation over mean"),
-        _Field("osl_cv", "Variation of output lengths", "", planned.osl_cv, "Standard deviation over mean"),
-        _Field("headroom", "Headroom", "share", planned.headroom, "Share of a replica's knee that stays free",
-               "input_share", 0.0, 0.95),
-        _Field("most", "Sequences at once, at most", "of a replica", None, "Empty: as memory and engine allow",
-               "input_whole", 1, 1e6),
-    ]  # fmt: skip
-    yield (
-        "Objectives",
-        [
-            _Field("ttft", "Time to first token", "ms", planned.ttft_ms, "Mean under load may not exceed this"),
-            _Field("tpot", "Time per output token", "ms", planned.tpot_ms, "Mean under load may not exceed this"),
-        ],
-    )
-    yield "Cost", _money(planned)
+    chosen = zip(offers.lists, offers.start, strict=True)
+    yield "Deployment", [_Field(name, *told[name], _given(value), style="input") for name, value in chosen]
+    for title, section in read_words()["inputs"].items():
+        fields = []
+        for name, words in section.items():
+            starts = words.pop("starts", name)
+            value = words.pop("value") if "value" in words else getattr(planned, starts)
+            fields.append(_Field(name, value=_given(value), **words))
+        yield title, fields
 
 
-def _money(planned: Planned) -> list[_Field]:
-    yours = "an assumption: enter your own"
-    return [
-        _Field("purchase", "GPUs are", "", RENTED, "rent: price an hour; own: capital, power and years", "input"),
-        _Field(
-            "price",
-            "Rent",
-            "USD/GPU/h",
-            planned.price,
-            "Of GPUs without a price of their own on sheet GPUs; empty: the quote",
-        ),
-        _Field("capex", "Capital", "USD/GPU", planned.capex, f"With its share of server, network, building; {yours}"),
-        _Field("years", "Years of use", "a", planned.years, f"Straight-line; {yours}", least=0.1, most=100),
-        _Field("kwh", "Power price", "USD/kWh", planned.kwh_price, yours),
-        _Field("pue", "PUE", "", planned.pue, f"Energy of the site over that of the GPUs; {yours}", least=1.0, most=10),
-        _Field("watts", "Power of a GPU", "W", None, "Leave empty to take the predicted mean on sheet GPUs"),
-    ]
+def _given(value: float | str | None) -> float | str | None:
+    return float(value) if isinstance(value, (int, float)) else value
+
+
+def read_words() -> dict[str, Any]:
+    """What the sheets Inputs and Notes say."""
+    return read_yaml(Path(__file__).with_name("words.yaml"))
 
 
 def _lists(book: Book, offers: Offers) -> dict[str, str]:

@@ -19,7 +19,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import Calibration
-from rooflinekit.model.traffic.closed_form import Traffic, open_loop
+from rooflinekit.model.traffic.closed_form import OpenLoop, Traffic
 from rooflinekit.model.traffic.energy import load_power, served_energy
 from rooflinekit.model.traffic.mixing import InFlight, Rotation, Shared, shared_times, slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
@@ -112,7 +112,7 @@ class Tracing:
         room: Any = slots(predictor, traffic.isl, traffic.osl, traffic.most)
         if not isinstance(room, Symbol) and room < 1.0:
             return {"slots": room}
-        loaded = open_loop(predictor, self._input("rate"), traffic, known)
+        loaded = OpenLoop.of(predictor, traffic, known).at(self._input("rate"))
         return {"slots": room, **{f"load.{name}": value for name, value in flat(loaded)}}
 
     def _input(self, name: str) -> Any:
@@ -373,11 +373,11 @@ def _watts(found: Resolved, planned: Planned, replicas: float) -> float:
 
 def _sized(found: Resolved, planned: Planned) -> tuple[float, AtPeak]:
     """Accelerators for the peak, and what it feels like on them."""
-    question = LoadQuestion(None, 0.0, planned.traffic, None, None)
-    knee = float(answer_load(found.predictor, question).loaded.knee)
+    question, loop = LoadQuestion(None, 0.0, planned.traffic, None, None), OpenLoop.of(found.predictor, planned.traffic)
+    knee = float(loop.knee)
     replicas = max(math.ceil(planned.peak_rate / ((1.0 - planned.headroom) * knee)), 1)
     rate, gpus = planned.peak_rate / replicas, replicas * float(found.plan.deployment.gpus)
-    feels = slowed(lambda at: feel(answer_load(found.predictor, replace(question, rate=at))), rate)
+    feels = slowed(lambda at: feel(answer_load(found.predictor, replace(question, rate=at), loop=loop)), rate)
     felt = feels(1.0)
     if not felt.stable:
         return gpus, AtPeak()

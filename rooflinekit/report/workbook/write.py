@@ -12,7 +12,7 @@ from rooflinekit.report.workbook.calculation import Calculation, Found, blocks_o
 from rooflinekit.report.workbook.compare import compare_inputs, write_comparison
 from rooflinekit.report.workbook.data import write_constants, write_gpus, write_models, write_tables
 from rooflinekit.report.workbook.fleet import write_fleet, write_tco
-from rooflinekit.report.workbook.inputs import write_inputs
+from rooflinekit.report.workbook.inputs import read_words, write_inputs
 from rooflinekit.report.workbook.offers import Choices, Offers, Planned, make_offers
 from rooflinekit.report.workbook.sheet import Book
 from rooflinekit.report.workbook.views import sweep_inputs, write_kernels, write_results, write_sweep
@@ -20,19 +20,6 @@ from rooflinekit.specs.writing import open_workbook, whole
 from rooflinekit.version import __version__
 
 _LINE, _WIDTH = 15, 115  # points of a line of text, and letters that fit into it
-
-_ASSUMPTIONS = (
-    "Every formula of this workbook is live, and printed from the formulas that `rooflinekit estimate` runs. "
-    "Recalculated, results equal its results for the same inputs: nothing is interpolated between operating points.",
-    "Expected times are calibrated forms of each kernel times a correction table; the bound is the datasheet roofline.",
-    "The interval is the 90 % interval of the calibration; it does not cover a change of engine version.",
-    "Results and sweeps are for a static batch, all prompts at once. Sheet Fleet has the open loop: requests come at "
-    "random, prompts share steps with decodes, and slots can be short; `rooflinekit simulate` plays it out.",
-    "Objectives are compared with means, not percentiles.",
-    "Capital, years, power price and PUE are assumptions until you enter your own. GPUs draw the power on sheet GPUs, "
-    "predicted as the workbook was made.",
-    "A price of 0 means that no quote is known.",
-)
 
 
 def write_notes(book: Book, offers: Offers, asked: str, engine: str) -> None:
@@ -54,7 +41,7 @@ def write_notes(book: Book, offers: Offers, asked: str, engine: str) -> None:
 def _sections(offers: Offers, asked: str, engine: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     yield "Made by", [("rooflinekit", __version__), ("engine", engine), ("inputs when made", asked)]
     yield "Calibrations", list(offers.calibrations.items())
-    yield "Assumptions", [("", text) for text in _ASSUMPTIONS]
+    yield "Assumptions", [("", text) for text in read_words()["assumptions"]]
     if offers.notes:
         yield "What a user should know", [("", text) for text in offers.notes]
     refused = [(entry.key.replace("|", ", "), entry.reason) for entry in offers.entries if entry.traced is None]
@@ -97,12 +84,10 @@ def write_workbook(path: Path, choices: Choices, planned: Planned) -> Built:
     Raises:
         InputError: a name is unknown, or nothing of what is offered can be run.
     """
-    from rooflinekit.report.workbook.plain import PlainWorksheet  # noqa: PLC0415
-
     offers = make_offers(choices, planned)
     with whole(path) as partial, open_workbook(partial) as file:
         file.set_properties({"title": "Capacity of an LLM deployment", "author": f"rooflinekit {__version__}"})
-        _fill(Book.of(file, PlainWorksheet), offers, choices, planned)
+        _fill(Book.of(file), offers, choices, planned)
     refused = tuple((entry.key, entry.reason) for entry in offers.entries if entry.traced is None)
     return Built(len(offers.entries) - len(refused), refused, path.stat().st_size)
 

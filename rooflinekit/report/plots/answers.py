@@ -1,0 +1,211 @@
+"""Pictures of a simulated run, of what would help, of a plan over time, and of a trace."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.ticker import MaxNLocator
+
+from rooflinekit.decision.economics.retention import TraceAnswer
+from rooflinekit.decision.planning.over_time import OverTime
+from rooflinekit.decision.planning.plan import PlanAnswer
+from rooflinekit.decision.sensitivity.levers import Levers
+from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.units import format_count, format_time
+from rooflinekit.report.document import three
+from rooflinekit.report.plots.style import Frame, Picture, Theme, decades, headed, label_ticks, legend, scale_text
+from rooflinekit.simulation.outcome import Outcome
+from rooflinekit.version import __version__
+
+_DURATIONS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "ITL": "itl_ms", "end to end": "e2e_ms", "queue": "queue_ms"}
+_MARKS = {"p50": "o", "p90": "s", "p99": "^", "max": "|"}
+_LEAST = 1e-3  # ms: what is shorter stands at the edge
+_FEW = 4  # replicas with a colour of their own
+
+
+def percentiles(outcome: Outcome, theme: Theme) -> Picture:
+    """Median, 90th, 99th percentile and largest of each duration, on one scale."""
+    frame = headed("What users feel", outcome, theme)
+    figure, (axes,) = frame.panels(7.2, 3.2)
+    spreads = {name: getattr(outcome, key) for name, key in _DURATIONS.items()}
+    spreads = {name: spread for name, spread in spreads.items() if spread.n}
+    for place, (name, spread) in enumerate(spreads.items()):
+        values = {mark: max(getattr(spread, mark), _LEAST) for mark in _MARKS}
+        axes.plot([values["p50"], values["max"]], [place, place], color=theme.ink, lw=1.2, alpha=0.5)
+        for mark, shape in _MARKS.items():
+            axes.plot(values[mark], place, marker=shape, ms=7, color=theme.ink, ls="", mec=theme.paper if shape != "|"
+                      else theme.ink, label=mark if place == 0 else None, gid=f"{name} {mark}")  # fmt: skip
+        words = f"{format_time(spread.p50 / 1e3)} · {format_time(spread.p99 / 1e3)}"
+        axes.annotate(words, (values["p50"], place), (0, 7), textcoords="offset points", fontsize=6.5, color=theme.soft)
+    label_ticks(axes.yaxis, list(spreads))
+    axes.set(xscale="log", ylim=(len(spreads) - 0.5, -0.7), xlabel="duration [ms]; numbers: median · 99th percentile")
+    decades(axes.xaxis, scale_text)
+    axes.margins(x=0.08)
+    if spreads:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), handletextpad=0.2)
+    return Picture("percentiles", frame.title, _words(outcome), figure, theme)
+
+
+def _words(outcome: Outcome) -> str:
+    parts = [f"{name} median {spread.p50:.3g} ms, 99th percentile {spread.p99:.3g} ms"
+             for name, key in _DURATIONS.items() if (spread := getattr(outcome, key)).n]  # fmt: skip
+    return f"{outcome.requests.measured} requests of {outcome.model} on {outcome.gpu}: {'; '.join(parts) or 'none'}."
+
+
+def timeline(outcome: Outcome, theme: Theme) -> Picture:
+    """Who waits, who decodes and how full the cache is, at the ends of steps."""
+    frame = headed("The run over time", outcome, theme)
+    figure, panels = frame.panels(7.2, 4.2, 3, ncols=1)
+    rows = pd.DataFrame(outcome.timeline, columns=["time_s", "replica", "queue", "batch", "prompts", "kv_use"])
+    shown = {"queue": ("requests\nwaiting", theme.ink), "batch": ("sequences\ndecoding", theme.ink),
+             "kv_use": ("cache\nin use", theme.tint("KV"))}  # fmt: skip
+    replicas = list(rows.groupby("replica"))
+    for panel, (column, (title, color)) in zip(panels, shown.items(), strict=True):
+        for number, (replica, part) in enumerate(replicas):
+            tint = color if len(replicas) == 1 else theme.series[number] if len(replicas) <= _FEW else color
+            panel.plot(part["time_s"], part[column], color=tint, lw=0.9, alpha=1.0 if len(replicas) <= _FEW else 0.4,
+                       drawstyle="steps-post", gid=f"{column} {replica:g}", label=f"replica {replica:g}")  # fmt: skip
+        panel.set_ylabel(title)
+        panel.set_ylim(0, max(float(rows[column].max()) * 1.08 if len(rows) else 1.0, 1e-9) or 1.0)
+        panel.yaxis.set_major_locator(MaxNLocator(4, integer=column != "kv_use"))
+        panel.set_xlim(0, max(outcome.duration_s, 1e-9))
+        panel.tick_params(labelbottom=panel is panels[-1])
+    panels[-1].yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
+    panels[-1].set_xlabel("time [s]")
+    if 1 < len(replicas) <= _FEW:
+        panels[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    peak = {name: float(rows[name].max()) if len(rows) else 0.0 for name in shown}
+    words = (f"{outcome.duration_s:.3g} s of {outcome.model} on {outcome.gpu}: at most {peak['queue']:.0f} requests "
+             f"wait, {peak['batch']:.0f} sequences decode, the cache is at {100 * peak['kv_use']:.0f} %.")  # fmt: skip
+    return Picture("timeline", frame.title, words, figure, theme)
+
+
+_SLOPES = {"TTFT": ("ttft", "s"), "TPOT": ("tpot", "o"), "throughput": ("throughput", "^")}
+_LOWER = ("ttft", "tpot", "cost", "energy")
+_SEEN = 0.005  # of a change: less is not drawn
+_NAMES = {"cost": "cost of a token", "tpot": "time per output token", "ttft": "time to first token",
+          "throughput": "throughput of a GPU"}  # fmt: skip
+
+
+def elasticities(levers: Levers, theme: Theme) -> Picture:
+    """By how many percent each answer changes when a parameter grows by one percent."""
+    frame = headed("What the answer follows: change for 1 % more of each", levers, theme)
+    figure, (axes,) = frame.panels(7.2, 3.4)
+    names = [entry.parameter for entry in levers.elasticities]
+    colors = theme.series
+    for number, (label, (key, shape)) in enumerate(_SLOPES.items()):
+        values = [getattr(entry, key) for entry in levers.elasticities]
+        places = [place + (number - 1) * 0.22 for place in range(len(names))]
+        axes.hlines(places, 0, values, color=colors[number], lw=1.2, alpha=0.6)
+        axes.plot(values, places, ls="", marker=shape, ms=5.5, color=colors[number], label=label, gid=f"slope {key}")
+    axes.axvline(0, color=theme.soft, lw=0.8)
+    label_ticks(axes.yaxis, names)
+    axes.invert_yaxis()
+    axes.set_xlabel("elasticity [% change for 1 % more]; times: left is faster, throughput: right is more")
+    axes.set_title(frame.subject, pad=18)
+    legend(axes)
+    first = max(levers.elasticities, key=lambda entry: abs(entry.tpot))
+    words = f"Elasticities of {levers.model} on {levers.gpu}. TPOT follows {first.parameter} most: {first.tpot:+.2f}."
+    return Picture("elasticities", frame.title, words, figure, theme)
+
+
+def moves(levers: Levers, theme: Theme) -> Picture:
+    """What each possible move makes of the metric that ranks them, as a factor, the best on top.
+
+    Those on weaker evidence than the present stand below the others, hollow.
+    """
+    metric, lower = levers.by, levers.by in _LOWER
+    ranked = [(move, move.ratio[metric] or 1.0) for move in levers.moves if move.possible and move.ratio.get(metric)]
+    tried = [(move, ratio) for move, ratio in ranked if abs(ratio - 1.0) >= _SEEN] or ranked
+    weak = [move for move, _ in tried if levers.weaker(move)]
+    frame = headed(f"Moves by what they make of the {_NAMES[metric]}", levers, theme)
+    figure, (axes,) = frame.panels(7.2, 1.3 + 0.19 * len(tried))
+    for place, (move, ratio) in enumerate(tried):
+        color, hollow = theme.accent if (ratio < 1.0) is lower else theme.soft, levers.weaker(move)
+        axes.plot([1.0, ratio], [place, place], color=color, lw=1.4, ls=":" if hollow else "-")
+        axes.plot([ratio], [place], ls="", marker="o", ms=5.5, color=color, gid=f"move {move.move}",
+                  markerfacecolor=theme.paper if hollow else color)  # fmt: skip
+        axes.annotate(_percent(ratio - 1.0), (ratio, place), (-6 if ratio < 1.0 else 6, 0), va="center", fontsize=6.5,
+                      textcoords="offset points", ha="right" if ratio < 1.0 else "left", color=theme.soft)  # fmt: skip
+    axes.set_xscale("log")
+    axes.axvline(1.0, color=theme.soft, lw=0.8)
+    label_ticks(axes.yaxis, [move.move for move, _ in tried])
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.grid(False, axis="y")
+    decades(axes.xaxis, lambda value: f"{value:g} ×")
+    rings = "; hollow: on weaker evidence" if weak else ""
+    axes.set_xlabel(f"{_NAMES[metric]} over that of the present deployment; green: better{rings}")
+    best = f"{tried[0][0].move} ({_percent(tried[0][1] - 1.0)})" if tried else "none"
+    words = f"{len(ranked)} moves for {levers.model} on {levers.gpu} by {_NAMES[metric]}; first: {best}."
+    return Picture("moves", frame.title, words, figure, theme)
+
+
+def _percent(change: float) -> str:
+    """As text, without a sign before zero.
+
+    >>> _percent(-0.256), _percent(-0.001)
+    ('-26 %', '0 %')
+    """
+    whole = round(100 * change)
+    return f"{whole:+d} %" if whole else "0 %"
+
+
+def hours(answer: PlanAnswer | OverTime, theme: Theme) -> Picture:
+    """The first month's fleet by the hour, and the requests that it carries."""
+    made = answer.over_time if isinstance(answer, PlanAnswer) else answer
+    if made is None:
+        raise InputError("nothing to draw: the plan has one peak; give profile, or growth")
+    rows = [row for row in made.intervals if row.month == 1]
+    ends = [row.hour for row in rows] + [made.span_h]
+    frame = Frame("The fleet by the hour", f"{made.deployment}, {made.profile}", f"rooflinekit {__version__}", theme)
+    figure, (fleet, load) = frame.panels(7.2, 3.6, 2, ncols=1, height_ratios=[2, 1])
+    fleet.stairs([row.gpus for row in rows], ends, fill=True, color=theme.tint("weights"), alpha=0.6, gid="gpus",
+                 label="by the hour")  # fmt: skip
+    peak = max(row.gpus for row in rows)
+    fleet.axhline(peak, color=theme.ink, lw=1.0, ls="--", label="for the peak")
+    load.stairs([row.rate for row in rows], ends, color=theme.ink, gid="rate", baseline=None)
+    for panel, name, top in ((fleet, "GPUs", peak), (load, "requests/s", max(row.rate for row in rows))):
+        panel.set(ylabel=name, xlim=(0.0, made.span_h), ylim=(0.0, top * 1.08))
+        panel.yaxis.set_major_locator(MaxNLocator(4, integer=panel is fleet))
+    load.set_xlabel("hour")
+    fleet.tick_params(labelbottom=False)
+    legend(fleet)
+    return Picture("hours", frame.title, made.answer, figure, theme)
+
+
+def hit_rate(found: TraceAnswer, theme: Theme) -> Picture:
+    """Share of the prompt tokens that a cache finds, over its tokens; where each memory ends; TTFT and USD there.
+
+    Raises InputError for a trace without block ids.
+    """
+    if found.hit_rate is None:
+        raise InputError(f"{found.trace} has no block ids (hash_ids): nothing to draw")
+    count = 3 if found.memories else 1
+    place = "" if found.deployment is None else f", {found.deployment['model']} on {found.deployment['gpu']}"
+    subject = f"{found.trace}, {found.replicas} replica{'s' if found.replicas > 1 else ''}{place}"
+    frame = Frame("What a prefix cache finds", subject, f"rooflinekit {found.version}", theme)
+    figure, panels = frame.panels(3.6 + 1.9 * count, 3.4, count, width_ratios=[2, 1, 1][:count])
+    first = panels[0]
+    sizes, shares = zip(*found.curve, strict=True)
+    first.plot(sizes, [100 * share for share in shares], color=theme.ink, gid="hit rate")
+    first.set(xscale="log", ylim=(0, max(100 * found.hit_rate * 1.15, 1.0)), xlabel="cache of one replica [tokens]",
+              ylabel="prompt tokens found [%]")  # fmt: skip
+    decades(first.xaxis, scale_text)
+    for number, each in enumerate(found.memories):
+        color = theme.series[number % len(theme.series)]
+        first.plot(each.tokens, 100 * each.hit_rate, marker="o", ms=6, color=color, ls="", gid=each.memory)
+        end = each.tokens, 100 * each.hit_rate
+        first.annotate(each.memory, end, (-6, 6), textcoords="offset points", ha="right", fontsize=7, color=color)
+    for panel, key, title in zip(panels[1:], ("ttft_ms", "usd_per_million"), ("mean TTFT [ms]", "USD a million tokens"),
+                                 strict=False):  # fmt: skip
+        values = [getattr(each, key) for each in found.memories]
+        panel.bar(range(len(values)), [value or 0.0 for value in values], color=theme.series[: len(values)], gid=key)
+        for at, value in enumerate(values):
+            text = three(value) if value is not None else "piles up" if key == "ttft_ms" else "no price"
+            panel.annotate(text, (at, value or 0.0), (0, 3), textcoords="offset points", ha="center", fontsize=7)
+        label_ticks(panel.xaxis, [f"+ {each.memory}" if at else "alone" for at, each in enumerate(found.memories)])
+        panel.set_ylabel(title)
+        panel.margins(y=0.15)
+    parts = [f"{each.memory} {format_count(each.tokens)} tokens, {each.hit_rate:.1%}" for each in found.memories]
+    words = f"Of {found.trace} a cache without end finds {found.hit_rate:.1%} of the prompt tokens. {'; '.join(parts)}"
+    return Picture("hit-rate", frame.title, f"{words.rstrip('. ')}.", figure, theme)
