@@ -243,10 +243,11 @@ class FamilyFit:
             return self._own(kernel, system, warm, corrected)
         size = AXES[self.beyond.axis](kernel)
         if isinstance(size, (int, float)):
-            fit = self.beyond.fit if size >= self.beyond.start else self
-            return fit._own(kernel, system, warm, corrected)
+            if size < self.beyond.start:
+                return self._own(kernel, system, warm, corrected)
+            return self.beyond.fit.time(kernel, system, warm, corrected)
         near = self._own(kernel, system, warm, corrected)
-        far = self.beyond.fit._own(kernel, system, warm, corrected)
+        far = self.beyond.fit.time(kernel, system, warm, corrected)
         chosen = {part.name: where(size >= self.beyond.start, getattr(far, part.name), getattr(near, part.name))
                   for part in fields(Duration)}  # fmt: skip
         return Duration(**chosen)
