@@ -113,6 +113,7 @@ def work(group: Group, boosted: bool, cache: Path | None = None) -> Work:
     line = errors(group, rows, system, fitted, boosted)
     done = Work(fitted.fit, line, coverage_lines(group, rows, fitted), sampled(group, rows, fitted))
     if kept:
+        kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_bytes(pickle.dumps(done))
     return done
 
