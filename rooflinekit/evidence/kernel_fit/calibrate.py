@@ -200,8 +200,12 @@ FOLDS = 4
 _FEW, _KERNEL = 20, 100
 """Rows below which a correction would follow noise, and rows that a kernel of its own needs."""
 
-_SWITCH: dict[Family, tuple[str, tuple[float, ...]]] = {"attention_decode": ("group", (2.0, 40.0))}
-"""Where an engine may change its kernel: TensorRT-LLM does for one query head a KV head, and for more than 32."""
+_SWITCH: dict[Family, tuple[str, tuple[float, ...]]] = {
+    "attention_decode": ("group", (2.0, 40.0)),
+    "moe": ("matrices", (3.0,)),
+}
+"""Where an engine may change its kernel: TensorRT-LLM does for one query head a KV head, and for more than 32; SGLang
+does for experts that are not gated."""
 
 _APART = 0.85
 """Share of the misfit that fits on either side of a switch may leave, so that they are two kernels."""

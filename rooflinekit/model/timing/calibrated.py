@@ -62,6 +62,7 @@ AXES: Mapping[str, Callable[[Kernel], Numeric]] = {
     "width": _of(ExpertsShape, lambda shape: shape.width),
     "local": _of(ExpertsShape, lambda shape: shape.local),
     "ranks": _of(ExpertsShape, lambda shape: shape.ranks),
+    "matrices": _of(ExpertsShape, lambda shape: shape.matrices),
     "tokens": _of(ExpertsShape, lambda shape: shape.tokens),
     "bytes": _of(CollectiveShape, lambda shape: shape.payload),
     "gpus": lambda kernel: float(kernel.gpus),
@@ -69,7 +70,7 @@ AXES: Mapping[str, Callable[[Kernel], Numeric]] = {
 }
 """Shapes that a correction may depend on, from the kernel."""
 
-_FIXED = frozenset({"n", "k", "head_dim", "group", "heads", "hidden", "width", "local", "ranks", "gpus"})
+_FIXED = frozenset({"n", "k", "head_dim", "group", "heads", "hidden", "width", "local", "ranks", "matrices", "gpus"})
 """Shapes that the model and its deployment fix, whatever the step: a correction at these is worked out once."""
 
 

@@ -431,16 +431,19 @@ class GemmTime:
     cache_share: float = parameter("ch", "share of the L2 that a benchmark loop keeps", "share", 0.01, 1.5, 0.12)
     cache_speed: float = parameter("cx", "L2 rate over memory rate", "factor", 1.0, 10.0, 1.0)
     sharpness: int = choice("overlap of compute and memory", 4)
+    stacked: int = choice("instructions that a tile, or a cluster, of more than 128 rows stacks", 1, symbol="i")
 
     def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
         """Time of one launch [s]."""
         gpu, shape = system.accelerator, kernel.shaped(GemmShape)
         m, n, k, peak, bandwidth = shape.m, shape.n, shape.k, gpu.peak(kernel.dtype), gpu.memory_bandwidth
-        padded = named(shape.padded_rows(gpu.tile_rows), "m_r", "rows as whole instructions compute them")
+        rows = shape.padded_rows(gpu.tile_rows, self.stacked)
+        padded = named(rows, "m_r", "rows as whole instructions and tiles compute them")
         compute = gemm_compute(kernel.flops, m, k, padded, self.tile, self.compute, peak)
         if self.tail:
-            idle = mean_idle_tiles if isinstance(shape, SteplessGemmShape) else idle_tiles
-            compute = compute + tail_time(idle(m, n, gpu.cores), k, self.tile, self.tail, self.compute, peak)
+            stepless = isinstance(shape, SteplessGemmShape)
+            idle = mean_idle_tiles(m, n, gpu.cores) if stepless else idle_tiles(padded, n, gpu.cores)
+            compute = compute + tail_time(idle, k, self.tile, self.tail, self.compute, peak)
         moved = streamed(kernel.bytes, self.cache_share * gpu.l2_bytes, self.cache_speed) if warm else kernel.bytes
         besides: Numeric = 0.0
         if not kernel.dtype.is_wide:

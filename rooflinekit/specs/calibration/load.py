@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.timing.calibrated import AXES, Axis, Beyond, Calibration, FamilyFit, Regimes, Surface
-from rooflinekit.model.timing.forms import FORMS, DecodeTime, PlainTime, PrefillTime, SparseTime, TimeForm, parameters
+from rooflinekit.model.timing.forms import (
+    FORMS,
+    DecodeTime,
+    GemmTime,
+    PlainTime,
+    PrefillTime,
+    SparseTime,
+    TimeForm,
+    parameters,
+)
 from rooflinekit.model.types.errors import SpecError, UnknownNameError, nearest
 from rooflinekit.model.types.kernel import FAMILIES, Family
 from rooflinekit.specs.calibration.served import KEY, read_served
@@ -24,7 +33,7 @@ FORM = "physical-1"
 
 _PERCENT = re.compile(r"[-\d\s]+")
 _ABSENT: dict[type[TimeForm], dict[str, Any]] = {
-    PlainTime: {"row": [0, 0]}, DecodeTime: {"rows": 64}, PrefillTime: {"packed": 0},
+    PlainTime: {"row": [0, 0]}, GemmTime: {"stacked": 1}, DecodeTime: {"rows": 64}, PrefillTime: {"packed": 0},
 }  # fmt: skip
 """Terms that files of before they were known lack."""
 
