@@ -26,7 +26,7 @@ from rooflinekit.decision.planning.cost import Tariff, cold_start_s
 from rooflinekit.decision.planning.fleet import Replica, loaded_feels
 from rooflinekit.decision.planning.profile import Profile
 from rooflinekit.model.types.answer import Plain, plain_fields
-from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError
+from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.units import GB
 
 PERIOD_S, TOLERANCE = 15.0, 0.1
@@ -104,11 +104,9 @@ class Autoscaling(Plain):
 def read_cold_start(replica: Replica, tariff: Tariff, given: Mapping[str, Any]) -> ColdStart:
     """Provision, weights over a path, and start of the engine, as given or assumed.
 
-    Raises UnknownNameError for a path that nobody knows, WorkloadError for a host cache behind an unknown link.
+    Raises WorkloadError for a host cache behind an unknown link.
     """
     path = given.get("weights_from", "nvme")
-    if path not in PATHS:
-        raise UnknownNameError("path", path, PATHS)
     if path != "nvme" and given.get("load_gbps") is not None:
         raise InputError("load_gbps and weights_from say the same thing; give one")
     rate = PATHS[path] * GB if path == "object-store" else tariff.load_bytes_s
