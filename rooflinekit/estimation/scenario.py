@@ -348,7 +348,7 @@ class StaticCase(Lengths, Prefix, Seeing, total=False):
 class Asked(Static, Prefix, Objectives, total=False):
     """The question of a plan the other way round."""
     slo: Annotated[str | Sequence[str] | None, Option("Objectives, such as 'p95 ttft<1s, p95 tpot<40ms'; without a percentile the mean. May be repeated: all have to hold.", kind="text", many=True, usual="p95 ttft<1s, p95 tpot<50ms", group="Load")]
-    max: Annotated[str | None, Option("Ask instead for the largest batch, context, rate or users.", complete=("batch", "context", "rate", "users"))]
+    max: Annotated[str | None, Option("Ask instead for the largest batch, context, rate or users.", complete=("batch", "context", "rate", "users"), metavar="QUANTITY")]
     budget: Annotated[float | None, Option("With --max rate: USD a month that the whole fleet may cost; of a --profile its hours are scaled.", unit="USD/month", above=True)]
     find: Annotated[str | None, Option("Ask instead for the least: gpus, bandwidth or price.", complete=("gpus", "bandwidth", "price"))]
     subject_to: Annotated[str | None, Option("Objectives of --max and --find: 'tpot<30ms,ttft<500ms'.")]
@@ -472,7 +472,7 @@ class Measuring(TypedDict, total=False):
     suite: Annotated[str, Option("quick, full, ceilings, kernels, model or engine.", "quick", complete=("quick", "full", "ceilings", "kernels", "model", "engine"))]
     device: Annotated[str | None, Option("cuda:0, cpu ...", usual="the first GPU, else the CPU")]
     model: Annotated[str | None, Option("Model whose layers are measured.", usual="by device", complete=MODELS)]
-    budget: Annotated[float | None, Option("Minutes to take at most.", unit="min", kind="loose", usual="by suite")]
+    budget: Annotated[float | None, Option("Minutes to take at most.", unit="min", above=True, usual="by suite")]
     gpu: Annotated[str | None, Option("Accelerator to predict the model's steps for.", usual="by the device's name", complete=GPUS)]
     check: Annotated[bool, Option("Check the kernels' results, measure nothing.", False)]
     engine: Annotated[str | None, Option("Measure a server under load in place of kernels: llama.cpp.", complete=("llama.cpp",), group="Server")]

@@ -39,7 +39,7 @@ from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, Watch
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool, kv_capacity_tokens
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.outcome import Books, Outcome, energy_of, summarise
-from rooflinekit.simulation.policies import Limits, policy_named
+from rooflinekit.simulation.policies import POLICIES, Limits
 from rooflinekit.simulation.replica import HostTier, Replica
 from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_trace
 from rooflinekit.simulation.steps import Clock, StepTable, build_table
@@ -256,7 +256,7 @@ def _limits(predictor: Predictor, chosen: Setup) -> Limits:
     budget = chosen.token_budget or plan.deployment.settings.token_budget
     sequences = chosen.max_num_seqs or plan.deployment.settings.max_num_seqs
     return Limits(
-        policy=policy_named(chosen.policy or _usual(plan)),
+        policy=POLICIES[chosen.policy or _usual(plan)],
         token_budget=budget or int(plan.token_budget),
         max_num_seqs=(sequences or int(predictor.memory.rows)) * plan.deployment.dp,
         max_model_len=chosen.max_model_len or plan.deployment.settings.max_model_len or plan.model.max_context,

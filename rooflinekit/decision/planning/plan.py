@@ -103,14 +103,12 @@ class Fleet(Plain):
     hit_rate: float | None = None
     tiers: tuple[str, ...] = ()
 
+    derived = ("gpus",)
+
     @property
     def gpus(self) -> int:
         """Accelerators."""
         return self.replicas * self.gpus_per_replica
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return plain_fields(self, "gpus")
 
     @property
     def caching(self) -> str:
@@ -266,6 +264,8 @@ class PlanAnswer(Tabled):
     warnings: tuple[str, ...]
     over_time: OverTime | None = None
 
+    derived = ("best",)
+
     @property
     def best(self) -> Candidate:
         """The cheapest with measured kernels with which the simulation agrees."""
@@ -273,7 +273,7 @@ class PlanAnswer(Tabled):
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain data for JSON."""
-        data = plain_fields(self, "best")
+        data = plain_fields(self)
         del data["question"]
         return data
 
