@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,6 @@ from rooflinekit.validate.attribution import attribute, profile_step
 from rooflinekit.validate.device import Device, version_of
 from rooflinekit.validate.points import GRID, Point
 from rooflinekit.validate.timing import summary
-
-__all__ = [
-    "PROFILED",
-    "EngineBench",
-    "Served",
-    "config_folder",
-    "engine_points",
-    "key_of_step",
-    "open_engine",
-    "present",
-]
 
 _REPEATS, _LEAD, _NEW = 5, 16, 32
 """Times that a point is measured; tokens of a sequence before decode steps are timed, and that these are averaged over.
@@ -109,11 +99,15 @@ def open_engine(engine: str, model: str, folder: Path) -> EngineBench:
     return EngineBench(engine, version, model, load_model(model).value.depth, served)
 
 
+@dataclass(frozen=True)
 class EngineBench:
-    """An engine that is ready to be timed."""
+    """An engine that is ready to be timed, on a model of `depth` layers."""
 
-    def __init__(self, engine: str, version: str, model: str, depth: int, served: Served) -> None:
-        self.engine, self.version, self.model, self.depth, self._served = engine, version, model, depth, served
+    engine: str
+    version: str
+    model: str
+    depth: int
+    served: Served
 
     def label(self, point: Point) -> dict[str, Any]:
         """What is measured at one point."""
@@ -134,7 +128,7 @@ class EngineBench:
         return {**row, "whole_us": row["latency_us"], **(self._spent(point, device) if profiled else {}), **board}
 
     def _samples(self, point: Point) -> Iterator[float]:
-        self._served(self._prompts(point), 2)  # compiles and captures what is still missing
+        self.served(self._prompts(point), 2)  # compiles and captures what is still missing
         for _ in range(_REPEATS):
             if point.phase == "prefill":
                 yield self._seconds(point, 1)
@@ -145,7 +139,7 @@ class EngineBench:
     def _seconds(self, point: Point, count: int) -> float:
         prompts = self._prompts(point)
         start = time.perf_counter()
-        self._served(prompts, count)
+        self.served(prompts, count)
         return time.perf_counter() - start
 
     def _prompts(self, point: Point) -> list[list[int]]:
@@ -173,7 +167,7 @@ class EngineBench:
 
     def _profiled(self, point: Point, count: int, device: Device) -> dict[tuple[str, str], float]:
         """Time by class, in gaps and by name, while a batch gets answers of so many tokens [us]."""
-        events = profile_step(partial(self._served, self._prompts(point), count), device.torch)
+        events = profile_step(partial(self.served, self._prompts(point), count), device.torch)
         spent = attribute(events)
         found: dict[tuple[str, str], float] = {("gap", "launch"): spent.launch, ("gap", "host"): spent.host}
         found |= {("class", name): us for name, us in spent.busy.items()}
@@ -192,15 +186,11 @@ def config_folder(model: str, folder: Path) -> Path:
     if given.exists():
         return given if given.is_dir() else given.parent
     spec = load_model(model).value
-    match spec.layers[0].mixer, spec.layers[0].ffn, spec.layers[0].norm, len(spec.layer_counts):
-        case Attention(qkv_bias=False, q_norm=0 | None, window=None) as mixer, DenseFFN(
-            gated=True
-        ) as ffn, "rmsnorm", 1:
-            pass
-        case _:
-            raise ArchitectureError(
-                f"{model}: an engine needs its config.json; give the folder that holds it as --model"
-            )
+    mixer, ffn = spec.layers[0].mixer, spec.layers[0].ffn
+    if not isinstance(mixer, Attention) or not isinstance(ffn, DenseFFN) or len(spec.layer_counts) > 1 or (
+        mixer.qkv_bias or mixer.q_norm or mixer.window or not ffn.gated or spec.layers[0].norm != "rmsnorm"
+    ):  # fmt: skip
+        raise ArchitectureError(f"{model}: an engine needs its config.json; give the folder that holds it as --model")
     config = {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": spec.hidden,
         "num_hidden_layers": spec.depth, "num_attention_heads": mixer.heads, "num_key_value_heads": mixer.kv_heads,

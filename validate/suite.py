@@ -8,22 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.validate.case import Case, why_not
-from rooflinekit.validate.ceilings import bandwidth, ceilings, rate
-from rooflinekit.validate.collective import collective_rows
+from rooflinekit.validate.ceilings import bandwidth, ceilings, collective_rows, rate
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.engine_run import PROFILED, engine_points, key_of_step, open_engine, present
 from rooflinekit.validate.model_run import open_bench
 from rooflinekit.validate.plan import EXTENTS, Rates, kernel_cases
 from rooflinekit.validate.points import remaining
+from rooflinekit.validate.record import Rows
 from rooflinekit.validate.timing import LONG, UncapturableError, summary, sustained, time_work
-
-__all__ = ["BUDGETS", "MODELS", "DeviceFaultError", "Rows", "Run", "run_cases", "run_suite"]
 
 BUDGETS = {"quick": 5.0, "full": 25.0, "ceilings": 5.0, "kernels": 20.0, "model": 10.0, "engine": 15.0}
 """Minutes of each suite."""
@@ -39,19 +37,6 @@ _SECONDS = {"quick": 0.08, "full": 0.25}
 """Time that the repeats of one kernel take."""
 
 Take = Callable[[], Mapping[str, Any]]
-
-
-class Rows(Protocol):
-    """Where measured rows go: to the file, or to the process that writes it."""
-
-    done: set[str]  #: keys of rows that need not be measured again
-    best: dict[str, float]  #: of each kind of ceiling so far, in the format that models run in
-
-    def begin(self, row: Mapping[str, Any]) -> None:
-        """Say what is measured next, so that what ends the process has a name."""
-
-    def row(self, fields: Mapping[str, Any]) -> None:
-        """Keep a measured row."""
 
 
 class DeviceFaultError(RuntimeError):
@@ -143,9 +128,8 @@ def _run_model(run: Run) -> bool:
         bench = open_bench(run.model, run.device)
     except (ArchitectureError, torch.OutOfMemoryError) as error:
         row = {"op": "model", "backend": "torch", "model": run.model, "key": f"model {run.model}"}
-        status = "missing" if isinstance(error, ArchitectureError) else "oom"
         if row["key"] not in run.recorder.done:
-            run.recorder.row({**row, "status": status, "detail": str(error)})
+            run.recorder.row({**row, **why_not(error)})
         return True
     return _each(run, [
         (f"{run.model} {point.phase} {point.batch}x{point.context} {mode}", bench.label(point, mode),

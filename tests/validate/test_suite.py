@@ -13,7 +13,7 @@ from rooflinekit.evidence.kernel_fit.groups import read_measurements  # noqa: E4
 from rooflinekit.specs import load_accelerator  # noqa: E402
 from rooflinekit.validate import ceilings, points, suite, timing  # noqa: E402
 from rooflinekit.validate.case import Case, Work  # noqa: E402
-from rooflinekit.validate.collective import collective_rows  # noqa: E402
+from rooflinekit.validate.ceilings import collective_rows  # noqa: E402
 from rooflinekit.validate.device import open_device  # noqa: E402
 from rooflinekit.validate.plan import Extent, kernel_cases  # noqa: E402
 from rooflinekit.validate.record import FILE, Recorder, header  # noqa: E402
