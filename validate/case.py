@@ -79,7 +79,7 @@ def _compiled(call: Call) -> Call:
 
 _MISSING = (ImportError, AttributeError, NotImplementedError, ArchitectureError)
 _ABSENT = ("not available", "no available kernel", "not implemented", "could not run", "not compiled", "unsupported",
-           "only supported on", "no kernel image")  # fmt: skip
+           "only supported on", "no kernel image", "not installed")  # fmt: skip
 """How libraries say that a kernel does not exist here."""
 
 

@@ -1,6 +1,6 @@
 """What the device reaches at best: memory bandwidth over sizes, matrix rate by format, the cost of a launch.
 
-Collectives run over 2, 4 ... of the visible GPUs (NCCL), eager and inside a graph; over two CPU processes with gloo.
+Collectives run over 2, 4 ... and all of the visible GPUs (NCCL), eager and in a graph; over two CPU processes (gloo).
 """
 
 from __future__ import annotations
@@ -113,10 +113,9 @@ def collective_rows(device: Device, quick: bool) -> Iterator[dict[str, Any]]:
     if not device.is_cuda:
         yield from _together(device, 2, KINDS[:1], [2**exponent for exponent in range(10, 23, 6)])
         return
-    gpus = 2
-    while gpus <= torch.cuda.device_count():
-        yield from _together(device, gpus, KINDS, [2**exponent for exponent in range(10, 29, 3 if quick else 2)])
-        gpus *= 2
+    whole, sizes = torch.cuda.device_count(), [2**exponent for exponent in range(10, 29, 3 if quick else 2)]
+    for gpus in sorted({whole, *(2**exponent for exponent in range(1, whole.bit_length()))} - {1}):
+        yield from _together(device, gpus, KINDS, sizes)
 
 
 def _together(device: Device, gpus: int, kinds: tuple[str, ...], sizes: list[int]) -> Iterator[dict[str, Any]]:

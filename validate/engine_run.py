@@ -31,7 +31,7 @@ _REPEATS, _LEAD, _NEW = 5, 16, 32
 Prompts of a large batch take several steps, in which the first sequences already decode. Both a short and a long answer
 hold these steps and those of the end, where sequences finish one by one; their difference is full steps alone.
 """
-PROFILED = 3
+_PROFILED = 3
 """Points of which one step is profiled: the first ones, of both phases."""
 _SHARE, _LONGEST = 0.85, 8192
 """Of the GPU's memory, for the engine; tokens that a sequence may have: longer ones need long prompts to be filled."""
@@ -72,11 +72,6 @@ def _sglang(folder: str) -> Served:
 _KINDS: dict[str, Callable[[str], Served]] = {"vllm": _vllm, "sglang": _sglang}
 
 
-def present() -> dict[str, str]:
-    """Version of each engine that is installed here."""
-    return {engine: version for engine in _KINDS if (version := version_of(engine))}
-
-
 def engine_points() -> tuple[Point, ...]:
     """The grid of B and T, without the longest contexts."""
     return tuple(point for point in GRID["cuda"] if point.context + _LEAD + _NEW <= _LONGEST)
@@ -87,16 +82,15 @@ def key_of_step(engine: str, model: str, point: Point) -> str:
     return f"serving {engine} {model} {point.phase} {point.batch} {point.context}"
 
 
-def open_engine(engine: str, model: str, folder: Path) -> EngineBench:
+def open_engine(engine: str, model: str, device: Device, folder: Path) -> EngineBench:
     """Start an engine on the model's config.json.
 
     Raises InputError where the engine is not installed.
     """
-    version = present().get(engine)
-    if version is None:
+    if not (version := version_of(engine)):
         raise InputError(f"{engine} is not installed beside this PyTorch")
     served = _KINDS[engine](str(config_folder(model, folder)))
-    return EngineBench(engine, version, model, load_model(model).value.depth, served)
+    return EngineBench(engine, version, model, load_model(model).value.depth, served, device)
 
 
 @dataclass(frozen=True)
@@ -108,6 +102,7 @@ class EngineBench:
     model: str
     depth: int
     served: Served
+    device: Device
 
     def label(self, point: Point) -> dict[str, Any]:
         """What is measured at one point."""
@@ -118,14 +113,14 @@ class EngineBench:
             "key": key_of_step(self.engine, self.model, point),
         }  # fmt: skip
 
-    def measure(self, point: Point, device: Device, profiled: bool) -> dict[str, Any]:
+    def measure(self, point: Point) -> dict[str, Any]:
         """TTFT of a batch of prompts, or the mean time of a decode step: what 32 tokens more take [us]."""
-        with device.watched() as board:
+        with self.device.watched() as board:
             samples = tuple(self._samples(point))
         if point.phase == "decode":
             board.pop("power_w", None)  # of prompts and steps together
-        row = summary(samples)
-        return {**row, "whole_us": row["latency_us"], **(self._spent(point, device) if profiled else {}), **board}
+        row, profiled = summary(samples), point in engine_points()[:_PROFILED]
+        return {**row, "whole_us": row["latency_us"], **(self._spent(point) if profiled else {}), **board}
 
     def _samples(self, point: Point) -> Iterator[float]:
         self.served(self._prompts(point), 2)  # compiles and captures what is still missing
@@ -148,14 +143,14 @@ class EngineBench:
         length = max(point.context - _LEAD - _NEW // 2, 1) if decode else point.context
         return torch.randint(10, 1000, (point.batch, length)).tolist()
 
-    def _spent(self, point: Point, device: Device) -> dict[str, Any]:
+    def _spent(self, point: Point) -> dict[str, Any]:
         """Time [us] by class of work and by name of the twenty longest kernels: of a prompt, or of a step.
 
         A step is what lies between two answers.
         """
-        found = self._profiled(point, 1 if point.phase == "prefill" else _LEAD + _NEW, device)
+        found = self._profiled(point, 1 if point.phase == "prefill" else _LEAD + _NEW)
         if point.phase == "decode":
-            short = self._profiled(point, _LEAD, device)
+            short = self._profiled(point, _LEAD)
             found = {name: max(us - short.get(name, 0.0), 0.0) / _NEW for name, us in found.items()}
         busy, gap, names = ({name: us for (kind, name), us in found.items() if kind == each}
                             for each in ("class", "gap", "name"))  # fmt: skip
@@ -165,9 +160,9 @@ class EngineBench:
             "kernel_names": {name[:120]: round(us, 1) for name, us in longest},
         }  # fmt: skip
 
-    def _profiled(self, point: Point, count: int, device: Device) -> dict[tuple[str, str], float]:
+    def _profiled(self, point: Point, count: int) -> dict[tuple[str, str], float]:
         """Time by class, in gaps and by name, while a batch gets answers of so many tokens [us]."""
-        events = profile_step(partial(self.served, self._prompts(point), count), device.torch)
+        events = profile_step(partial(self.served, self._prompts(point), count), self.device.torch)
         spent = attribute(events)
         found: dict[tuple[str, str], float] = {("gap", "launch"): spent.launch, ("gap", "host"): spent.host}
         found |= {("class", name): us for name, us in spent.busy.items()}
