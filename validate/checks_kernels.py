@@ -28,8 +28,6 @@ from rooflinekit.validate.quantised import step_noise
 from rooflinekit.validate.reference import dense_attention, mixture_loop, rotated
 from rooflinekit.validate.tolerance import CheckResult, Trial, compare, follows, not_run, peak, rounding
 
-__all__ = ["KERNEL_CHECKS"]
-
 _HEADS = Heads(8, 2, 64)
 _NAMES = {dtype: name for name, dtype in TORCH.items()}
 _LATENT_SCALE = math.sqrt(576 / 192)  # MLA's logits are scaled by the width of a head that is spelt out

@@ -22,7 +22,6 @@ from rooflinekit.validate import (
     feedforward,
     matrix_kernels,
     quantised,
-    speculative,
 )
 from rooflinekit.validate.attention import FULL, Pattern
 from rooflinekit.validate.checks import CHECKS, CheckResult, run_checks
@@ -175,7 +174,7 @@ MUTATIONS = [
     ("norm without the residual", elementwise, "rms_norm",
      lambda x, residual, weight: (x, torch.nn.functional.rms_norm(x, weight.shape, weight)), "between"),
     ("keys that are not turned", elementwise, "rope", lambda q, k, where: (ROTATE(q, where), k), "between"),
-    ("gate and up swapped", elementwise, "swiglu", lambda x: feedforward.activate(x.roll(32, -1)), "between"),
+    ("gate and up swapped", elementwise, "activate", lambda x: feedforward.activate(x.roll(32, -1)), "between"),
     ("top-k of one token more", elementwise, "top_k", lambda x, k=50: TOP_K(x, k + 1), "samplers"),
     ("top-p without the token that crosses", elementwise, "top_p", lambda x: MIN_P(x, 0.2), "samplers"),
     ("min-p of half", elementwise, "min_p", lambda x: MIN_P(x, 0.025), "samplers"),
@@ -187,9 +186,9 @@ MUTATIONS = [
     ("weights that are never rounded", quantised, "round_trip", lambda x, to: x, "weights"),
     ("KV cache in fewer bits", quantised.FORMATS, Dtype.INT8, (31.0, None), "cache"),
     ("cache that is never rounded", quantised, "round_trip", lambda x, to: x, "cache"),
-    ("every draft accepted", speculative, "accepted",
+    ("every draft accepted", checks_model, "accepted",
      lambda draft, q, p, g: torch.ones_like(draft, dtype=torch.bool), "sampled"),
-    ("rejection resampled from the target", speculative, "residual", lambda q, p: p, "sampled"),
+    ("rejection resampled from the target", checks_model, "residual", lambda q, p: p, "sampled"),
 ]  # fmt: skip
 
 

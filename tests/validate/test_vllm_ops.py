@@ -1,6 +1,7 @@
 """The calls of vLLM's operators against the signatures of the wheel of 0.24.0, with plain formulations behind them."""
 
 import math
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,7 @@ from vllm_signatures import CACHE, FWD, OWN  # noqa: E402
 from rooflinekit.evidence.kernel_fit.groups import kernel_tables, read_measurements  # noqa: E402
 from rooflinekit.validate import checks_kernels, vllm_ops  # noqa: E402
 from rooflinekit.validate.attention_kernels import Heads  # noqa: E402
-from rooflinekit.validate.case import Case  # noqa: E402
+from rooflinekit.validate.case import Case, Work, normal  # noqa: E402
 from rooflinekit.validate.device import Device, open_device  # noqa: E402
 from rooflinekit.validate.matrix_kernels import balanced  # noqa: E402
 from rooflinekit.validate.record import FILE, Recorder, header  # noqa: E402
@@ -115,9 +116,12 @@ def test_an_fp8_product_is_within_the_rounding_of_its_activations():
 
 @pytest.mark.parametrize("kind", ["norm", "activation"])
 def test_what_lies_between_the_matrices(kind):
-    build = {"norm": vllm_ops.norm, "activation": vllm_ops.swiglu}[kind]
-    want = {"norm": checks_kernels._normed, "activation": checks_kernels._gated}[kind]
-    checked("elementwise", {"dtype": "fp32", "kind": kind}, lambda: build(5, 64, "fp32", CPU), want)
+    call, sizes, want = {
+        "norm": (vllm_ops.norm, ((5, 64), (5, 64), (64,)), checks_kernels._normed),
+        "activation": (vllm_ops.swiglu, ((5, 128),), checks_kernels._gated),
+    }[kind]
+    drawn = partial(normal, dtype="fp32", device=CPU.torch)
+    checked("elementwise", {"dtype": "fp32", "kind": kind}, lambda: Work(call, tuple(drawn(*n) for n in sizes)), want)
 
 
 def test_without_vllm_its_kernels_are_missing_and_not_failed(monkeypatch):
