@@ -567,7 +567,7 @@ EARLY = """
 import builtins, sys
 found = builtins.__import__
 def interrupted(name, *rest, **more):
-    if name.startswith("rooflinekit.cli.command"):
+    if name.startswith("rooflinekit.cli.run"):
         raise KeyboardInterrupt
     return found(name, *rest, **more)
 from rooflinekit.cli import main

@@ -392,7 +392,7 @@ class TestPages:
 
 def test_other_commands_do_not_load_the_service():
     code = (
-        "import sys; from rooflinekit.cli.command import main\n"
+        "import sys; from rooflinekit.cli.run import main\n"
         "try: main(['gpus'])\nexcept SystemExit: pass\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('starlette', 'uvicorn', 'mcp', 'anyio')])"
     )

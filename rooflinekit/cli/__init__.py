@@ -15,7 +15,7 @@ def main() -> None:
 
         before = signal.signal(signal.SIGTERM, _stop)
         try:
-            from rooflinekit.cli.command import main as run
+            from rooflinekit.cli.run import main as run
 
             run()
         finally:

@@ -1,9 +1,7 @@
-"""A command: a function, its arguments, and the options it takes; a plain line is answered at once, others by typer."""
+"""A command: a function, its arguments, and the rows of the table of options that it takes."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -11,7 +9,6 @@ from inspect import getdoc
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from rooflinekit.cli.failures import guarded
 from rooflinekit.cli.output import Output
 from rooflinekit.estimation.options import Option, options_of
 from rooflinekit.model.types.errors import InputError, RooflinekitError
@@ -152,22 +149,3 @@ def grouped(options: Mapping[str, Option], order: Sequence[str]) -> Iterator[tup
         rows = {key: option for key, option in options.items() if option.group == name}
         if rows:
             yield name, rows
-
-
-def main(words: Sequence[str] | None = None) -> None:
-    """Answer a command line, and end the process with its exit code."""
-    words = sys.argv[1:] if words is None else list(words)
-    name = " ".join(words[: 2 if words[:1] == ["accuracy"] else 1])
-    if name in COMMANDS and "_ROOFLINEKIT_COMPLETE" not in os.environ:
-        rest = words[name.count(" ") + 1 :]
-        done, code = guarded(lambda: _answered(find(name), rest))
-        if done is not None or code:
-            sys.exit(code)
-    from rooflinekit.cli.app import app  # half as long again to start: it explains options, slips and completions
-
-    app(words)
-
-
-def _answered(command: Command, words: Sequence[str]) -> int | None:
-    texts = command.words(words)
-    return None if texts is None else command.call(texts)

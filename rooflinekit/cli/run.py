@@ -1,0 +1,29 @@
+"""How a line is answered: at once where it is plain, by way of typer where it needs explaining."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from rooflinekit.cli.command import COMMANDS, Command, find
+from rooflinekit.cli.failures import guarded
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Answer a command line, and end the process with its exit code."""
+    words = sys.argv[1:] if words is None else list(words)
+    name = " ".join(words[: 2 if words[:1] == ["accuracy"] else 1])
+    if name in COMMANDS and "_ROOFLINEKIT_COMPLETE" not in os.environ:
+        rest = words[name.count(" ") + 1 :]
+        done, code = guarded(lambda: _answered(find(name), rest))
+        if done is not None or code:
+            sys.exit(code)
+    from rooflinekit.cli.app import app  # half as long again to start: it explains options, slips and completions
+
+    app(words)
+
+
+def _answered(command: Command, words: Sequence[str]) -> int | None:
+    texts = command.words(words)
+    return None if texts is None else command.call(texts)
