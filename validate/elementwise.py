@@ -95,17 +95,19 @@ def append_cases(N: int, K: int, d: int, kv: str, dtype: str, device: Device) ->
     """Keys and values of N tokens written into their slots of a cache in the format `kv`, narrowed where it is FP8."""
     place = device.torch
 
-    def build() -> Work:
-        call = partial(fused(append, device), scale=torch.full((), 0.05, device=place))
-
+    def build(call: Call) -> Work:
         def cold() -> tuple[Tensor, ...]:  # slots anywhere in a pool of four times as many
             return (*(normal(4 * N, K, d, dtype=kv, device=place) for _ in "kv"), shuffled(4 * N, place)[:N])
 
-        return Work(call, (normal(2, N, K, d, dtype=dtype, device=place),), cold)
+        hot = normal(2, N, K, d, dtype=dtype, device=place)
+        return Work(partial(call, scale=torch.full((), 0.05, device=place)), (hot,), cold)
 
     shape = {"dtype": dtype, "kv_dtype": kv, "tokens": N, "elements": 2 * K * d}
     size = N * 2.0 * K * d * (parse_dtype(dtype).bytes + 4.0 * parse_dtype(kv).bytes)
-    yield Case("kv_append", _name(device), shape, size, build)
+    case = Case("kv_append", _name(device), shape, size, lambda: build(fused(append, device)))
+    if device.is_cuda:
+        yield case.by_vllm("", "_C", lambda: build(vllm_ops.append))
+    yield case
 
 
 def append(new: Tensor, keys: Tensor, values: Tensor, slots: Tensor, *, scale: Tensor) -> None:

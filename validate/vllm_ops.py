@@ -135,6 +135,14 @@ def swiglu(x: Tensor) -> Tensor:
     return out
 
 
+def append(new: Tensor, keys: Tensor, values: Tensor, slots: Tensor, *, scale: Tensor) -> None:
+    """Keys and values, new [2, N, K, d], written into pools [slots, K, d], as pages of one token."""
+    kind, raw = ("fp8", torch.uint8) if keys.dtype == torch.float8_e4m3fn else ("auto", keys.dtype)
+    ops("_C")
+    pools = (pool.view(raw).unsqueeze(1) for pool in (keys, values))
+    torch.ops._C_cache_ops.reshape_and_cache_flash(*new, *pools, slots, kind, scale, scale)
+
+
 def experts(tokens: tuple[Tensor, Tensor], sizes: tuple[int, int, int], k: int, dtype: str, device: Device) -> Work:
     """Fused experts (Triton, so vLLM itself is imported): tokens x [N, D] and a router [D, E]; (E, D, F)."""
     from vllm.model_executor.layers.fused_moe import fused_experts  # noqa: PLC0415
