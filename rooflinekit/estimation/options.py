@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast, get_args
 
 from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.errors import InputError, WorkloadError, nearest
+from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError, nearest
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -204,12 +204,21 @@ class Option:
                 return count
             case "number":
                 return self._number(name, value)
+            case "text" if self.complete and not isinstance(self.complete, str):
+                return self._choice(name, value)
             case "flag" if value not in (True, False):
                 raise WorkloadError(f"{name} must be True or False, not {value!r}")
             case "flag":
                 return bool(value)
             case _:
                 return value
+
+    def _choice(self, name: str, value: Any) -> str:
+        """One of the words that a shell completes; capitals and underscores do not matter."""
+        known = {_plain(each): each for each in self.complete}
+        if _plain(str(value)) not in known:
+            raise UnknownNameError((self.metavar or name).lower(), str(value), self.complete)
+        return known[_plain(str(value))]
 
     def _number(self, name: str, value: Any) -> float:
         least, hint = 0.0 if self.least is None else self.least, ""
@@ -237,6 +246,10 @@ class Option:
             said["exclusiveMinimum" if self.above else "minimum"] = least
             said |= {"maximum": self.most} if self.most < _MOST else {}
         return said
+
+
+def _plain(word: str) -> str:
+    return word.strip().lower().replace("_", "-")
 
 
 @cache
@@ -291,7 +304,7 @@ def number_of(name: str, value: Any) -> float:
         number = quantity(value, "share") if isinstance(value, str) else value
     except ValueError:
         number = value
-    return float(Option("", kind="number").check(name, number))
+    return float(Option("", kind="number", most=1.0).check(name, number))
 
 
 def model_of(table: Any, leave: Iterable[str] = (), **more: Any) -> type[BaseModel]:

@@ -103,14 +103,12 @@ class Fleet(Plain):
     hit_rate: float | None = None
     tiers: tuple[str, ...] = ()
 
+    derived = ("gpus",)
+
     @property
     def gpus(self) -> int:
         """Accelerators."""
         return self.replicas * self.gpus_per_replica
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return plain_fields(self, "gpus")
 
     @property
     def caching(self) -> str:
@@ -266,6 +264,8 @@ class PlanAnswer(Tabled):
     warnings: tuple[str, ...]
     over_time: OverTime | None = None
 
+    derived = ("best",)
+
     @property
     def best(self) -> Candidate:
         """The cheapest with measured kernels with which the simulation agrees."""
@@ -273,7 +273,7 @@ class PlanAnswer(Tabled):
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain data for JSON."""
-        data = plain_fields(self, "best")
+        data = plain_fields(self)
         del data["question"]
         return data
 
@@ -583,9 +583,6 @@ def _reserve(gpus: tuple[str, ...], given: dict[str, Any]) -> Reserve:
         if accelerator not in {load_accelerator(gpu).value.name for gpu in gpus}:
             raise InputError(f"a limit is given for {accelerator}, which is not among the gpus: {', '.join(gpus)}")
         limits.append((accelerator, whole_number(most, f"limit of {name}", 0)))
-    headroom = given.get("headroom", 0.0)
-    if isinstance(headroom, (bool, str)):
-        raise WorkloadError(f"headroom is a share from 0 to below 1, not {headroom!r}")
     fail = {"redundancy": given.get("redundancy", 0), "hosts": 0}
     if (spare := given.get("spare")) is not None:
         told = _SPARE.fullmatch(str(spare).strip().lower())
@@ -594,7 +591,7 @@ def _reserve(gpus: tuple[str, ...], given: dict[str, Any]) -> Reserve:
         if fail["redundancy"]:
             raise InputError("spare and redundancy both say what may fail; give one")
         fail["redundancy" if told["what"] == "gpu" else "hosts"] = int(told["count"])  # a replica falls with each GPU
-    return Reserve(float(headroom), **fail, limits=tuple(limits), watts=watts)
+    return Reserve(given.get("headroom", 0.0), **fail, limits=tuple(limits), watts=watts)
 
 
 @keywords(Plan)

@@ -30,7 +30,7 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.energy import static_power
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.errors import InputError, RooflinekitError, UnknownNameError
+from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Attention, LatentAttention
 from rooflinekit.model.types.speculation import Speculation
@@ -263,8 +263,6 @@ class Levers(DeploymentAnswer):
 def checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords that were given. Raises InputError for one nobody knows, or two that exclude each other."""
     given = read(LeverOptions, scenario)
-    if given.get("by", "cost") not in MEASURES:
-        raise UnknownNameError("metric to rank by", str(given["by"]), MEASURES)
     for key in ("batch", "context"):
         if "concurrency" in given and given.get(key) not in (None, WORKLOAD_KEYS[key]):
             raise InputError(f"{key} describes a static batch and excludes concurrency; leave it out")
