@@ -14,10 +14,17 @@ import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, largest_rate, open_loop
-from rooflinekit.model.traffic.mixing import InFlight, lone_prompt, mixed_step, prefill_share, rotation, slots
+from rooflinekit.model.traffic.mixing import (
+    InFlight,
+    lone_prompt,
+    mixed_step,
+    prefill_share,
+    rotation,
+    side_by_side,
+    slots,
+)
 from rooflinekit.model.traffic.percentiles import spread
 from rooflinekit.model.traffic.root import root
-from rooflinekit.model.traffic.side_by_side import side_by_side
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, WorkloadError
 

@@ -114,7 +114,7 @@ def test_no_time_is_said_and_is_no_error(tiny, tmp_path, name):
     (["--suite", "quik", "--out", "x"], "unknown suite 'quik'; nearest: quick"),
     (["--device", "cuda:7", "--out", "x"], "no device 'cuda:7' here"),
     ([], "validate needs --out DIR"),
-    (["--out", "x", "--budget", "0"], "--budget must be above 0 minutes"),
+    (["--out", "x", "--budget", "0"], "budget must be above 0, not 0"),
     (["--out", "x", "--model", "gpt22"], "unknown model 'gpt22'"),
     (["--out", "x", "--force", "--resume"], "give one of them"),
 ])  # fmt: skip
