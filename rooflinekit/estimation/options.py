@@ -298,6 +298,23 @@ def read(table: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def positive(value: object, name: str, zero: bool = False) -> float:
+    """Read a number that a user gave; above 0, or at least 0.
+
+    >>> positive(2, "price")
+    2.0
+
+    Raises WorkloadError for text, a negative number, infinity or nan.
+    """
+    least = "at least 0" if zero else "above 0"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise WorkloadError(f"{name} must be a number {least}, not {value!r}")
+    number = float(value)
+    if not 0.0 <= number <= _MOST or (number == 0.0 and not zero):
+        raise WorkloadError(f"{name} must be a number {least}, not {value!r}")
+    return number
+
+
 def number_of(name: str, value: Any) -> float:
     """A share that may be text. Raises WorkloadError for anything else."""
     try:

@@ -10,7 +10,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from rooflinekit.estimation.lengths import Length
-from rooflinekit.estimation.spelling import at_least, read_phrase
+from rooflinekit.estimation.options import positive
+from rooflinekit.estimation.spelling import read_phrase
+from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -154,7 +156,7 @@ def parse_process(text: str) -> Process:
     name, given = read_phrase(text, "arrival process", _PROCESSES)
     for key, value in given.items():
         if value != _PROCESSES[name][key]:
-            at_least(value, int(key in _COUNTED), key, whole=key in _COUNTED)
+            (whole_number if key in _COUNTED else positive)(value, key)
     match name:
         case "closed":
             users = int(given["users"])

@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from os import PathLike
 from typing import Any, Unpack
 
-from rooflinekit.decision.economics.price import positive
 from rooflinekit.decision.economics.tco import read_owning
 from rooflinekit.decision.planning.confirm import Ranked, agreed, ranked, warnings
 from rooflinekit.decision.planning.cost import FleetCost, Point, added, cold_start_s, cost_of, points, read_tariff
@@ -36,7 +35,7 @@ from rooflinekit.decision.planning.search import (
     search,
     silent,
 )
-from rooflinekit.estimation.options import keywords, part_of, read
+from rooflinekit.estimation.options import keywords, part_of, positive, read
 from rooflinekit.estimation.scenario import IMAGE_SIZE, SPECULATION_KEYS, Plan
 from rooflinekit.model.types.answer import Plain, Tabled, plain_fields
 from rooflinekit.model.types.batch import whole_number

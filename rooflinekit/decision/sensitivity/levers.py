@@ -11,7 +11,6 @@ from rooflinekit.decision.economics.cost import refuse_misfit
 from rooflinekit.decision.economics.price import (
     PRICE_KEYS,
     HourlyPrice,
-    positive,
     priced_names,
     quotes_of,
     read_price,
@@ -21,7 +20,7 @@ from rooflinekit.decision.sensitivity.balance import Balance, balance, in_words
 from rooflinekit.decision.sensitivity.elasticity import Elasticity, elasticities
 from rooflinekit.decision.sensitivity.question import METRICS, Question, Setting, latent_variant
 from rooflinekit.estimation.estimator import image_inputs, read_deployment, read_workload, resolve, shown
-from rooflinekit.estimation.options import keywords, part_of, quantity, read
+from rooflinekit.estimation.options import keywords, part_of, positive, quantity, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Levers as LeverOptions
