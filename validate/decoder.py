@@ -207,30 +207,21 @@ class Decoder(nn.Module):
 
 def refuse_unsupported(model: Model) -> None:
     """Raise ArchitectureError, by name, for attention that is costed but not built here."""
-    if what := _not_built(model):
-        raise ArchitectureError(f"{model.name}: {what} predicted but not run")
-
-
-def _not_built(model: Model) -> str:
     mixers = {layer.mixer for layer in model.layers if layer.mixer is not None}
-    if model.encoder is not None:
-        return "an encoder is"
-    if not model.position_rows and all(isinstance(mixer, Attention) and not mixer.rotary for mixer in mixers):
-        return "ALiBi is"  # else no token knew where it stands
-    if any(layer.carried > 1 or layer.token_width for layer in model.layers):
-        return "several residual vectors are"
-    for mixer in mixers:
-        match mixer:
-            case Attention(shared=True) | Attention(head_gated=True):
-                return "shared keys and gates of heads are"
-            case Attention(sinks=True):
-                return "attention sinks are"
-            case Attention(indexer=indexer) | LatentAttention(indexer=indexer):
-                if indexer is not None:
-                    return "sparse attention with an indexer is"
-            case _:
-                return f"{mixer.kind} layers are"
-    return ""
+    plain = [mixer for mixer in mixers if isinstance(mixer, Attention)]
+    refused = {
+        "an encoder is": model.encoder is not None,
+        # else no token knew where it stands
+        "ALiBi is": not model.position_rows and len(plain) == len(mixers) and not any(mixer.rotary for mixer in plain),
+        "several residual vectors are": any(layer.carried > 1 or layer.token_width for layer in model.layers),
+        "shared keys and gates of heads are": any(mixer.shared or mixer.head_gated for mixer in plain),
+        "attention sinks are": any(mixer.sinks for mixer in plain),
+        "sparse attention with an indexer is": any(getattr(mixer, "indexer", None) is not None for mixer in mixers),
+        **{f"{mixer.kind} layers are": type(mixer) not in _MODULES for mixer in mixers},
+    }
+    for what, found in refused.items():
+        if found:
+            raise ArchitectureError(f"{model.name}: {what} predicted but not run")
 
 
 def build(
