@@ -226,9 +226,13 @@ def test_a_narrow_cache_that_is_read_slowly_is_said(engine, kv, slow):
 
 def fits_of(calibration):
     for fit in calibration.families.values():
-        yield fit
-        if fit.beyond is not None:
-            yield fit.beyond.fit
+        yield from kernels_of(fit)
+
+
+def kernels_of(fit):
+    yield fit
+    if fit.beyond is not None:
+        yield from kernels_of(fit.beyond.fit)
 
 
 SIZED = {  # a kernel of each family whose size on the axis of its interval is this

@@ -20,10 +20,11 @@ from rooflinekit.evidence.kernel_fit.correction import fit_surface
 from rooflinekit.evidence.kernel_fit.groups import kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import Measured, measured_rows, power_law_load
 from rooflinekit.model.timing.calibrated import AXES, FamilyFit, Regimes
-from rooflinekit.model.timing.forms import GemmTime, parameters
+from rooflinekit.model.timing.forms import DecodeTime, GemmTime, PrefillTime, parameters
+from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.kernel import GemmShape
+from rooflinekit.model.types.kernel import GemmShape, Kernel
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration import calibration_names, choose_calibration, load_calibration
 from rooflinekit.specs.calibration.choose import stand_in
@@ -70,6 +71,69 @@ def test_what_the_data_cannot_show_is_frozen_and_said():
     fit = fit_form(measured_rows(rows[rows["m"] == 1].reset_index(drop=True), "gemm"), H100)
     assert "quantise" in fit.frozen
     assert fit.form.quantise == GemmTime().quantise
+
+
+def attention(forms, phase="decode", noise=0.02, seed=0) -> pd.DataFrame:
+    """Rows whose times are those of a known form: one for each number of query heads a KV head from which it holds."""
+    heads = [(32, 32), (16, 16), (32, 8), (64, 8), (40, 8), (16, 2), (64, 1), (48, 1), (96, 2), (128, 1)]
+    sizes = [(b, s, h, k, d) for b in (1, 8, 64, 256) for s in (1, 64, 1024, 8192) for h, k in heads for d in (64, 128)]
+    rows = pd.DataFrame(sizes, columns=["batch", "seq_len", "heads", "kv_heads", "head_dim"])
+    rows = rows.assign(dtype="bfloat16", kv_dtype="bfloat16", latency_us=1.0)
+    measured = measured_rows(rows, f"attention_{phase}")
+    group, exact = measured.each(AXES["group"]), np.zeros(len(rows))
+    for start, form in sorted(forms.items()):
+        exact = np.where(group >= start, form_time(form, measured, H100), exact)
+    return rows.assign(latency_us=1e6 * exact * np.exp(np.random.default_rng(seed).normal(0.0, noise, len(rows))))
+
+
+@pytest.mark.parametrize("packed", [0, 1, 2])
+def test_how_a_kernel_lays_heads_into_tiles_is_found(packed):
+    truth = PrefillTime(packed=packed, tile=5e-6)
+    fit = fit_form(measured_rows(attention({0: truth}, "prefill"), "attention_prefill"), H100)
+    assert fit.form.packed == packed
+
+
+@pytest.mark.parametrize("rows", [16, 64])
+def test_how_many_heads_share_a_tile_is_found(rows):
+    truth = DecodeTime(rows=rows, tile=10e-6)
+    fit = fit_form(measured_rows(attention({0: truth}), "attention_decode"), H100)
+    assert fit.form.rows == rows
+
+
+def test_rows_of_a_tile_are_found_and_one_more_row_takes_another_tile():
+    rows = pd.concat([table(), table().assign(m=lambda each: each["m"] + 1)], ignore_index=True)
+    for stacked in (1, 4):
+        times = form_time(truth := replace(TRUTH, stacked=stacked), measured_rows(rows, "gemm"), H100)
+        fit = fit_form(measured_rows(rows.assign(latency_us=1e6 * times), "gemm"), H100)
+        assert fit.form.stacked == stacked
+        sizes = np.array([256.0, 257.0, 512.0])
+        shape = GemmShape(sizes, 8192.0, 8192.0)
+        one = Kernel("w", "gemm", 1, Dtype.BF16, 2.0 * sizes * 8192.0**2, 2.0 * 8192.0**2, shape=shape)
+        below, above, whole = truth.time(one, H100).compute
+        assert above / below == pytest.approx(1.25 if stacked == 1 else 2.0)
+        assert (above == whole) == (stacked == 4)
+
+
+def test_kernels_that_an_engine_changes_to_are_fitted_apart_and_kept(tmp_path):
+    """Three kernels by query heads a KV head, as TensorRT-LLM has; one that serves all heads stays one."""
+    slow = DecodeTime(launch=40e-6, compute=0.003, tile=50e-6, rows=16)
+    truth = {0: DecodeTime(compute=0.01, tile=1e-6), 2: DecodeTime(launch=20e-6), 40: slow}
+    rows = measured_rows(pd.concat([attention(truth, seed=seed) for seed in (0, 1)]), "attention_decode")
+    fit = calibrate_family(rows, H100, "synthetic", folds=2).fit
+    assert (fit.beyond.axis, fit.beyond.start, fit.beyond.fit.beyond.start) == ("group", 2.0, 40.0)
+    assert fit.beyond.fit.beyond.fit.form.launch == pytest.approx(slow.launch, rel=0.1)
+    assert off(fit, rows) < 0.03
+    one = measured_rows(pd.concat([attention({0: slow}, seed=seed) for seed in (0, 1)]), "attention_decode")
+    assert calibrate_family(one, H100, "synthetic", folds=2).fit.beyond is None
+    heading, known = Heading("h100-sxm", "vllm", "test", "synthetic", "2026-11-23", {}), "attention_decode/bf16/bf16"
+    path = tmp_path / "nested.yaml"
+    donor = load_calibration("h100-sxm--vllm")
+    families = {key: each for key, each in donor.families.items() if "/" not in key}
+    path.write_text(render(heading, {**families, known: fit}))
+    kept = read_calibration(path).families[known]
+    assert predict(kept, rows, H100) == pytest.approx(predict(fit, rows, H100), rel=2e-3)
+    elsewhere = kept.elsewhere(corrected=False)
+    assert predict(elsewhere, rows, H100) == pytest.approx(predict(kept, rows, H100, corrected=False), rel=1e-12)
 
 
 def test_a_prior_keeps_twelve_rows_sane():
