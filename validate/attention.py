@@ -13,8 +13,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
-__all__ = ["FULL", "Cache", "Pattern", "Room", "Streams", "attend", "positions", "rotate", "visible"]
-
 
 @dataclass(frozen=True)
 class Pattern:

@@ -7,7 +7,7 @@ columns and 64 rotary ones; a head of its prefill 192 for queries and keys, 128 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,17 +15,14 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.validate import vllm_ops
 from rooflinekit.validate.attention import attend
 from rooflinekit.validate.case import Call, Case, Work, normal
 from rooflinekit.validate.device import Device, version_of
-
-__all__ = [
-    "Heads", "absorbed", "decode_cases", "latent_decode_cases", "latent_prefill_cases", "packed", "prefill_cases",
-    "sdpa", "up_projected", "varlen_cases",
-]  # fmt: skip
+from rooflinekit.validate.vllm_ops import RANK, ROPE
 
 _FA3 = ("FlashAttention 3, pages", "_vllm_fa3_C")
 _TENSOR_CORES = 4
@@ -57,47 +54,36 @@ def prefill_cases(heads: Heads, B: int, S: int, dtype: str, device: Device) -> I
     H, K, d = heads
     draw = partial(normal, dtype=dtype, device=device.torch)
 
-    def build(**how: Any) -> Work:  # the projection has just written all three
-        return Work(partial(sdpa, **how), tuple(draw(B, n, S, d) for n in (H, K, K)))
+    def build(backend: Any = None) -> Work:  # the projection has just written all three
+        return Work(partial(sdpa, backend=backend), tuple(draw(B, n, S, d) for n in (H, K, K)))
 
     case = _case(("attention_prefill", "torch sdpa"), heads, (B, S), dtype, B * S * d * 2.0 * (H + K), build)
     if not device.is_cuda:
         yield case
         return
-    from torch.nn.attention import SDPBackend  # noqa: PLC0415
-
     yield case.by_vllm(*_FA3, partial(vllm_ops.attention, heads, B, S, S, dtype, device))
     for name, backend in (("flash", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION)):
-        yield replace(case, backend=f"torch sdpa {name}", build=partial(build, backend=backend))
+        yield replace(case, backend=f"torch sdpa {name}", build=partial(build, backend))
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, backend: Any = None) -> Tensor:
     """Causal attention [B, H, S, d] by one backend, or by the one that PyTorch chooses."""
-    with _only(backend):
+    with nullcontext() if backend is None else sdpa_kernel(backend):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
-
-
-def _only(backend: Any) -> AbstractContextManager[Any]:
-    if backend is None:
-        return nullcontext()
-    from torch.nn.attention import sdpa_kernel  # noqa: PLC0415
-
-    return sdpa_kernel(backend)
 
 
 def varlen_cases(heads: Heads, lengths: tuple[int, ...], dtype: str, device: Device) -> Iterator[Case]:
     """Prompts of different lengths packed without padding; equal ones are rows of the prefill table as well."""
     H, K, d = heads
-    N, most, equal = sum(lengths), max(lengths), len(set(lengths)) == 1
+    N, most, equal, on_gpu = sum(lengths), max(lengths), len(set(lengths)) == 1, device.is_cuda
 
     def build() -> Work:
         starts = torch.tensor([0, *lengths], device=device.torch).cumsum(0).to(torch.int32)
-        own: Call = partial(_flash_packed, starts=starts, most=most)
-        hot = tuple(normal(N, n, d, dtype=dtype, device=device.torch) for n in (H, K, K))
-        return Work(own if device.is_cuda else partial(packed, lengths=lengths), hot)
+        call: Call = partial(_flash_packed, starts=starts, most=most) if on_gpu else partial(packed, lengths=lengths)
+        return Work(call, tuple(normal(N, n, d, dtype=dtype, device=device.torch) for n in (H, K, K)))
 
     op = "attention_prefill" if equal else "attention_varlen"
-    name = "torch flash varlen" if device.is_cuda else "torch sdpa, one sequence after the other"
+    name = "torch flash varlen" if on_gpu else "torch sdpa, one sequence after the other"
     case = _case((op, name), heads, (len(lengths), most), dtype, N * d * 2.0 * (H + K), build)
     yield case if equal else replace(case, shape={**case.shape, "lengths": list(lengths)})
 
@@ -150,18 +136,18 @@ def _flashinfer(heads: Heads, B: int, T: int, draw: Call, device: Device) -> Wor
     return Work(lambda q, k, v, table: wrapper.run(q, (k, v)), (q,), cold)  # the plan has read the table
 
 
-_RANK, _ROPE, _NOPE, _VALUE = 512, 64, 128, 128
-_SCALE = (_NOPE + _ROPE) ** -0.5
+_NOPE, _VALUE = 128, 128
+_SCALE = (_NOPE + ROPE) ** -0.5
 
 
 def latent_prefill_cases(H: int, B: int, S: int, dtype: str, device: Device) -> Iterator[Case]:
     """Keys and values are spelt out, as the up-projection has just written them."""
-    widths = (_NOPE + _ROPE, _NOPE + _ROPE, _VALUE)
+    widths = (_NOPE + ROPE, _NOPE + ROPE, _VALUE)
+    size = B * S * H * (sum(widths) + float(_VALUE))
 
     def build() -> Work:
         return Work(up_projected, tuple(normal(B, H, S, each, dtype=dtype, device=device.torch) for each in widths))
 
-    size = B * S * H * (2.0 * (_NOPE + _ROPE) + 2.0 * _VALUE)
     yield _case(("mla_prefill", "torch sdpa, values padded"), Heads(H, 0, 0), (B, S), dtype, size, build)
 
 
@@ -173,13 +159,9 @@ def up_projected(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def latent_decode_cases(H: int, B: int, T: int, dtype: str, device: Device) -> Iterator[Case]:
     """One new token a sequence against the latents themselves."""
-    draw = partial(normal, dtype=dtype, device=device.torch)
-
-    def build() -> Work:
-        return Work(absorbed, (draw(B, H, _RANK + _ROPE),), lambda: (draw(B, T, _RANK + _ROPE),))
-
-    size = B * (T + 2.0 * H) * (_RANK + _ROPE)
-    case = _case(("mla_decode", "torch batched matmul"), Heads(H, 0, 0), (B, T), dtype, size, build)
+    draw, width = partial(normal, dtype=dtype, device=device.torch), RANK + ROPE
+    case = _case(("mla_decode", "torch batched matmul"), Heads(H, 0, 0), (B, T), dtype, B * (T + 2.0 * H) * width,
+                 lambda: Work(absorbed, (draw(B, H, width),), lambda: (draw(B, T, width),)))  # fmt: skip
     if device.is_cuda:
         yield case.by_vllm(*_FA3, partial(vllm_ops.latent_decode, H, B, T, dtype, device))
     yield case
@@ -194,4 +176,4 @@ def absorbed(q: Tensor, latent: Tensor) -> Tensor:
         logits = torch.bmm(q, latent.mT, out_dtype=torch.float32)
     else:
         logits = q.float() @ latent.mT.float()
-    return torch.softmax(logits * _SCALE, dim=-1).to(q.dtype) @ latent[..., :_RANK]
+    return torch.softmax(logits * _SCALE, dim=-1).to(q.dtype) @ latent[..., :RANK]

@@ -22,11 +22,6 @@ from rooflinekit.estimation.results import shares_by_cause
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.types.kernel import Family, Kernel
 
-__all__ = [
-    "CAUSES", "CLASSES", "Event", "Line", "Spent", "attribute", "causes", "class_of", "classes",
-    "profile_step", "read_trace",
-]  # fmt: skip
-
 CLASSES = ("matrix", "attention", "elementwise", "network")
 """What an event's name tells about it; the families of the prediction are coarsened to the same."""
 CAUSES = ("compute", "memory", "network", "launch", "host")

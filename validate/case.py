@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.validate.device import Device, version_of
-
-__all__ = ["TORCH", "VLLM", "Call", "Case", "Work", "drawn_by", "fused", "normal", "shuffled", "why_not"]
 
 Call: TypeAlias = Callable[..., Any]
 TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
@@ -78,9 +77,9 @@ def _compiled(call: Call) -> Call:
     return torch.compile(call, dynamic=True)
 
 
-_MISSING = (ImportError, AttributeError, NotImplementedError)
+_MISSING = (ImportError, AttributeError, NotImplementedError, ArchitectureError)
 _ABSENT = ("not available", "no available kernel", "not implemented", "could not run", "not compiled", "unsupported",
-           "only supported on", "no kernel image")  # fmt: skip
+           "only supported on", "no kernel image", "not installed")  # fmt: skip
 """How libraries say that a kernel does not exist here."""
 
 

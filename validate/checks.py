@@ -10,13 +10,10 @@ import torch
 from rooflinekit.validate.checks_kernels import KERNEL_CHECKS
 from rooflinekit.validate.checks_model import MODEL_CHECKS
 from rooflinekit.validate.quantised import QUANTISED_CHECKS
-from rooflinekit.validate.speculative import SPECULATIVE_CHECKS
 from rooflinekit.validate.tolerance import CheckResult, Trial, not_run
 
-__all__ = ["CHECKS", "CheckResult", "run_checks"]
-
 Check = Callable[[Trial], Iterator[CheckResult]]
-CHECKS: tuple[Check, ...] = (*KERNEL_CHECKS, *MODEL_CHECKS, *QUANTISED_CHECKS, *SPECULATIVE_CHECKS)
+CHECKS: tuple[Check, ...] = (*KERNEL_CHECKS, *MODEL_CHECKS, *QUANTISED_CHECKS)
 
 
 def run_checks(

@@ -22,13 +22,11 @@ from rooflinekit.validate.attention_kernels import (
 )
 from rooflinekit.validate.case import TORCH, Case, drawn_by
 from rooflinekit.validate.device import Device
-from rooflinekit.validate.elementwise import norm_cases, rope_cases, swiglu_cases
+from rooflinekit.validate.elementwise import append_cases, norm_cases, rope_cases, swiglu_cases
 from rooflinekit.validate.matrix_kernels import expert_cases, gemm_cases
 from rooflinekit.validate.quantised import step_noise
 from rooflinekit.validate.reference import dense_attention, mixture_loop, rotated
 from rooflinekit.validate.tolerance import CheckResult, Trial, compare, follows, not_run, peak, rounding
-
-__all__ = ["KERNEL_CHECKS"]
 
 _HEADS = Heads(8, 2, 64)
 _NAMES = {dtype: name for name, dtype in TORCH.items()}
@@ -98,12 +96,13 @@ def _mixture(case: Case, x: Tensor, router: Tensor, inner: Tensor, outer: Tensor
 
 
 def between(trial: Trial) -> Iterator[CheckResult]:
-    """Norm with residual, rotary positions, SwiGLU."""
+    """Norm with residual, rotary positions, SwiGLU, and what is written into a cache."""
     here = _here(trial)
     yield from _checked(trial, norm_cases(5, 64, "rmsnorm", *here), _normed)
     yield from _checked(trial, norm_cases(6, 64, "layernorm", *here), partial(_normed, centred=True))
     yield from _checked(trial, rope_cases(7, 4, 2, 16, *here), _turned)
     yield from _checked(trial, swiglu_cases(5, 32, *here), _gated)
+    yield from _checked(trial, append_cases(5, 2, 64, here[0], *here), _appended)
 
 
 def _normed(case: Case, x: Tensor, residual: Tensor, weight: Tensor, centred: bool = False) -> Tensor:
@@ -125,6 +124,14 @@ def _gated(case: Case, x: Tensor) -> Tensor:
     return gate / (1 + (-gate).exp()) * up
 
 
+def _appended(case: Case, new: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
+    """The pool of values, with those of token n in slot n of the slots."""
+    want = values.double()
+    for slot, value in zip(slots.tolist(), new[1].double(), strict=True):
+        want[slot] = value
+    return want
+
+
 def _checked(trial: Trial, cases: Iterable[Case], reference: Callable[..., Tensor]) -> Iterator[CheckResult]:
     """Run each case once on inputs drawn for this trial; a kernel that is not here is missing, not wrong."""
     for number, case in enumerate(cases):
@@ -135,8 +142,10 @@ def _checked(trial: Trial, cases: Iterable[Case], reference: Callable[..., Tenso
             with drawn_by(trial.generator(number)):
                 work = case.build()
                 cold = work.cold()
-            hot = [x.clone() for x in work.hot]  # some kernels write in place
+            hot, before = ([x.clone() for x in each] for each in (work.hot, cold))  # some kernels write in place
             got = work.run(*work.hot, *cold)
+            if got is None:  # values were written into the second of them
+                got, cold = cold[1], tuple(before)
             want = reference(case, *hot, *cold)
             limit = _tolerance(case, hot[0], peak(want))
             result, lost = compare(name, got[-1] if isinstance(got, tuple) else got, want, limit, shown), False

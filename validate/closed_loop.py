@@ -20,20 +20,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPException
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
 
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.version import __version__
 
-__all__ = ["FILE", "Load", "measure", "processor", "serving"]
-
 FILE = "served.jsonl"
 _READY = 600.0  # seconds until a server must have loaded its model
 _LONGEST = 600.0  # seconds that one answer may take
+_OPEN = build_opener(ProxyHandler({})).open  # a proxy would be measured as well
 _WORDS = 3 + 256  # ids below are marks and bytes in the vocabularies of SentencePiece
 
 
@@ -97,14 +96,11 @@ def _wait(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
 
 
 def _get(address: str, path: str) -> dict[str, Any]:
-    link = HTTPConnection(urlsplit(address).netloc, timeout=_LONGEST)
     try:
-        link.request("GET", urlsplit(address).path + path)
-        found = json.loads(link.getresponse().read())
+        with _OPEN(address + path, timeout=_LONGEST) as answer:
+            found = json.loads(answer.read())
     except (OSError, HTTPException, ValueError) as error:
         raise InputError(f"{address} does not answer as llama.cpp's server: {error}") from None
-    finally:
-        link.close()
     return found if isinstance(found, dict) else {}
 
 
@@ -193,22 +189,17 @@ def _ask(address: str, prompt: list[int], count: int) -> tuple[float, float, flo
     """When a request was sent, its first token came, and its last."""
     asked = {"prompt": prompt, "n_predict": count, "temperature": 0, "ignore_eos": True, "cache_prompt": False,
              "stream": True}  # fmt: skip
-    body = json.dumps(asked)
-    link, first = HTTPConnection(urlsplit(address).netloc, timeout=_LONGEST), 0.0
-    sent = time.perf_counter()
-    try:
-        link.request("POST", f"{urlsplit(address).path}/completion", body, {"Content-Type": "application/json"})
-        with link.getresponse() as answer:
-            while line := answer.readline():
-                if not line.startswith(b"data: "):
-                    continue
-                now = time.perf_counter()
-                first = first or now
-                if b'"stop":true' in line or b'"error"' in line:
-                    end = json.loads(line[6:])
-                    if (got := end.get("tokens_predicted")) != count:
-                        raise InputError(f"answered {got} of {count} tokens: {json.dumps(end)[:200]}")
-                    return sent, first, now
-    finally:
-        link.close()
-    raise InputError(f"ended without an answer ({answer.status} {answer.reason})")
+    posted = Request(f"{address}/completion", json.dumps(asked).encode(), {"Content-Type": "application/json"})
+    first, sent = 0.0, time.perf_counter()
+    with _OPEN(posted, timeout=_LONGEST) as answer:
+        for line in answer:
+            if not line.startswith(b"data: "):
+                continue
+            now = time.perf_counter()
+            first = first or now
+            if b'"stop":true' in line or b'"error"' in line:
+                end = json.loads(line[6:])
+                if (got := end.get("tokens_predicted")) != count:
+                    raise InputError(f"answered {got} of {count} tokens: {json.dumps(end)[:200]}")
+                return sent, first, now
+    raise InputError("ended without an answer")

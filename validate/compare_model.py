@@ -14,8 +14,6 @@ from rooflinekit.report.document import aligned
 from rooflinekit.validate.attribution import Line, Spent, causes, classes
 from rooflinekit.validate.points import Point, spread_layers
 
-__all__ = ["Compared", "as_launched", "breakdown_table", "compare_model", "comparison_table", "explain", "model_report"]
-
 _ENGINE = "gpt-fast"  # PyTorch's own kernels without a server around them, as the decoder runs
 
 

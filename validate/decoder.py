@@ -21,9 +21,6 @@ from rooflinekit.validate.attention import FULL, Cache, Pattern, Room, Streams, 
 from rooflinekit.validate.feedforward import DenseBlock, ExpertBlock
 from rooflinekit.validate.timing import capture
 
-__all__ = ["Block", "Core", "Decoder", "GraphedStep", "LatentMixer", "SelfAttention", "build",
-           "refuse_unsupported"]  # fmt: skip
-
 
 def _normalise(kind: Norm, size: int) -> nn.Module:
     """RMSNorm or LayerNorm over the last `size` elements, or nothing."""
@@ -210,26 +207,21 @@ class Decoder(nn.Module):
 
 def refuse_unsupported(model: Model) -> None:
     """Raise ArchitectureError, by name, for attention that is costed but not built here."""
-    if model.encoder is not None:
-        raise ArchitectureError(f"{model.name}: an encoder is predicted but not run")
     mixers = {layer.mixer for layer in model.layers if layer.mixer is not None}
-    if not model.position_rows and all(isinstance(mixer, Attention) and not mixer.rotary for mixer in mixers):
-        raise ArchitectureError(f"{model.name}: ALiBi is predicted but not run")  # else no token knew where it stands
-    if any(layer.carried > 1 or layer.token_width for layer in model.layers):
-        raise ArchitectureError(f"{model.name}: several residual vectors are predicted but not run")
-    for mixer in mixers:
-        match mixer:
-            case Attention(shared=True) | Attention(head_gated=True):
-                raise ArchitectureError(f"{model.name}: shared keys and gates of heads are predicted but not run")
-            case Attention(sinks=True):
-                raise ArchitectureError(f"{model.name}: attention sinks are predicted but not run")
-            case Attention(indexer=indexer) | LatentAttention(indexer=indexer) if indexer is not None:
-                raise ArchitectureError(f"{model.name}: sparse attention with an indexer is predicted but not run")
-            case Attention() | LatentAttention():
-                continue
-        raise ArchitectureError(
-            f"{model.name}: {mixer.kind} layers are predicted but not run; softmax attention and MLA are"
-        )
+    plain = [mixer for mixer in mixers if isinstance(mixer, Attention)]
+    refused = {
+        "an encoder is": model.encoder is not None,
+        # else no token knew where it stands
+        "ALiBi is": not model.position_rows and len(plain) == len(mixers) and not any(mixer.rotary for mixer in plain),
+        "several residual vectors are": any(layer.carried > 1 or layer.token_width for layer in model.layers),
+        "shared keys and gates of heads are": any(mixer.shared or mixer.head_gated for mixer in plain),
+        "attention sinks are": any(mixer.sinks for mixer in plain),
+        "sparse attention with an indexer is": any(getattr(mixer, "indexer", None) is not None for mixer in mixers),
+        **{f"{mixer.kind} layers are": type(mixer) not in _MODULES for mixer in mixers},
+    }
+    for what, found in refused.items():
+        if found:
+            raise ArchitectureError(f"{model.name}: {what} predicted but not run")
 
 
 def build(

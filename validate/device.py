@@ -1,25 +1,46 @@
-"""The device at hand: what it says about itself, never what a datasheet says about it."""
+"""The device at hand: what it says about itself, never what a datasheet says about it.
+
+A GPU's board says power, clocks and temperature while kernels run, through NVML, which comes with the driver
+(docs.nvidia.com/deploy/nvml-api).
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.validate.board import Board, open_board
 from rooflinekit.validate.closed_loop import processor
 
-__all__ = ["Device", "open_device", "version_of"]
-
+_REASONS = {0x4: "power", 0x8: "hardware", 0x20: "temperature", 0x40: "temperature", 0x80: "power brake"}
+"""Bits of the reasons why a clock is below what was asked for; idleness and a chosen clock are none of them."""
+_EVERY = 0.05
+"""Seconds between readings. The board's power is an average over up to a second, so short kernels read too low."""
+_COLUMNS = (
+    ("power_w", 1e-3, "nvmlDeviceGetPowerUsage", ()),
+    ("power_limit_w", 1e-3, "nvmlDeviceGetEnforcedPowerLimit", ()),
+    ("sm_mhz", 1.0, "nvmlDeviceGetClockInfo", (1,)),
+    ("memory_mhz", 1.0, "nvmlDeviceGetClockInfo", (2,)),
+    ("temperature_c", 1.0, "nvmlDeviceGetTemperature", (0,)),
+    ("reasons", 1.0, "nvmlDeviceGetCurrentClocksThrottleReasons", ()),
+    ("joules", 1e-3, "nvmlDeviceGetTotalEnergyConsumption", ()),
+)
+"""Column, its unit over NVML's, the function that reads it, and that function's arguments; energy counts from the
+driver's start, from Volta on."""
 _TOOLS = ("torch", "triton", "flashinfer-python")
 _SMI = ("driver_version", "clocks.max.sm", "clocks.max.mem", "clocks.sm", "power.limit", "temperature.gpu")
 
@@ -34,7 +55,7 @@ class Device:
     memory_bytes: int
     cache_bytes: int
     facts: dict[str, Any]  #: everything else, for the head of the measurement file
-    board: Board | None = None  #: of a GPU, where NVML is there
+    board: Callable[[], dict[str, float]] | None = None  #: what a GPU's says now, where NVML is there
 
     @property
     def is_cuda(self) -> bool:
@@ -56,17 +77,69 @@ class Device:
 
     @contextmanager
     def watched(self) -> Iterator[dict[str, Any]]:
-        """Columns of power, clocks and temperature over the block; none without a board to ask."""
+        """Fill the yielded columns with means of the board's readings when the block ends; none without a board.
+
+        Power is the board's energy over the time where the block takes a second, because readings lag behind.
+        """
+        columns: dict[str, Any] = {}
         if self.board is None:
-            yield {}
-            return
-        with self.board.watched() as columns:
             yield columns
+            return
+        over, readings, start = threading.Event(), [self.board()], time.perf_counter()
+
+        def read(now: Callable[[], dict[str, float]]) -> None:
+            while not over.wait(_EVERY):
+                readings.append(now())
+
+        thread = threading.Thread(target=read, args=(self.board,), daemon=True)
+        thread.start()
+        try:
+            yield columns
+        finally:
+            over.set()
+            thread.join()
+            last, seconds = self.board(), time.perf_counter() - start
+            columns |= _summed(readings)
+            if "joules" in last and seconds >= 1.0:
+                columns["power_w"] = round((last["joules"] - readings[0]["joules"]) / seconds, 1)
 
     def synchronize(self) -> None:
         """Wait until everything launched has run."""
         if self.is_cuda:
             torch.cuda.synchronize(self.torch)
+
+
+def _summed(readings: list[dict[str, float]]) -> dict[str, Any]:
+    """Means of readings, how many there were, and every reason for which a clock was held back."""
+    names = {name: None for each in readings for name in each if name not in ("reasons", "joules")}
+    columns: dict[str, Any] = {name: round(fmean(each[name] for each in readings if name in each), 1) for name in names}
+    why = {word for bit, word in _REASONS.items() for each in readings if bit & int(each.get("reasons", 0.0))}
+    return {**columns, "readings": len(readings), **({"throttled": sorted(why)} if why else {})}
+
+
+def open_board(identity: str) -> Callable[[], dict[str, float]] | None:
+    """What reads the board of the GPU with this UUID; None where there is no NVML, or it does not know the GPU."""
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    handle, uuid = ctypes.c_void_p(), f"GPU-{identity}" if identity[:4] not in ("GPU-", "MIG-") else identity
+    if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)):
+        return None
+    return partial(readings, library, handle)
+
+
+def readings(library: Any, handle: Any) -> dict[str, float]:
+    """Power and its limit [W], clocks [MHz], temperature [°C], bits of what throttles, energy so far [J].
+
+    What the driver does not have is left out.
+    """
+    found = {}
+    for column, unit, name, arguments in _COLUMNS:
+        value = ctypes.c_ulonglong(0)  # functions of 32 bits write the lower half
+        if not getattr(library, name)(handle, *arguments, ctypes.byref(value)):
+            found[column] = unit * value.value
+    return found
 
 
 def open_device(name: str | None) -> Device:
@@ -99,18 +172,17 @@ def _cuda(device: torch.device) -> Device:
     torch.cuda.set_device(device)
     _make_compiler_strict()
     properties = torch.cuda.get_device_properties(device)
+    uuid = str(getattr(properties, "uuid", ""))
     facts = {
         "kind": "cuda",
         "compute_capability": f"{properties.major}.{properties.minor}",
         "cuda": torch.version.cuda or "",
         "visible": torch.cuda.device_count(),
-        **_smi(str(getattr(properties, "uuid", "")) or str(device.index)),
+        **_smi(uuid or str(device.index)),
         **_software(),
     }
-    cache = int(getattr(properties, "L2_cache_size", 0))
-    board = open_board(str(getattr(properties, "uuid", "")))
-    memory = int(properties.total_memory)
-    return Device(device, properties.name, properties.multi_processor_count, memory, cache, facts, board)
+    cache, memory = int(getattr(properties, "L2_cache_size", 0)), int(properties.total_memory)
+    return Device(device, properties.name, properties.multi_processor_count, memory, cache, facts, open_board(uuid))
 
 
 def _make_compiler_strict() -> None:

@@ -16,35 +16,35 @@ from torch import Tensor
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.validate import vllm_ops
 from rooflinekit.validate.attention import positions, rotate
-from rooflinekit.validate.case import Case, Work, fused, normal, shuffled
+from rooflinekit.validate.case import Call, Case, Work, fused, normal, shuffled
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.feedforward import activate
 from rooflinekit.validate.matrix_kernels import quantise
-
-__all__ = [
-    "METHODS", "append", "append_cases", "embedding_cases", "layer_norm", "norm_cases", "rms_norm", "rope",
-    "rope_cases", "sampling_cases", "swiglu", "swiglu_cases",
-]  # fmt: skip
 
 
 def _name(device: Device) -> str:
     return "torch, compiled" if device.is_cuda else "torch, eager"
 
 
-def _case(kind: str, sizes: tuple[int, int, int], dtype: str, device: Device, build: Callable[[], Work]) -> Case:
+def _cases(
+    kind: str, sizes: tuple[int, int, int], dtype: str, device: Device, draw: Callable[[], tuple[Tensor, ...]],
+    ours: Call, theirs: Call | None = None,
+) -> Iterator[Case]:  # fmt: skip
+    """PyTorch's kernel on the inputs that are drawn, and before it vLLM's on a GPU; sizes are tokens and elements."""
     tokens, read, written = sizes  # elements a token
     shape = {"dtype": dtype, "kind": kind, "tokens": tokens, "read": read, "written": written}
-    return Case("elementwise", _name(device), shape, tokens * (read + written) * parse_dtype(dtype).bytes, build)
+    size = tokens * (read + written) * parse_dtype(dtype).bytes
+    case = Case("elementwise", _name(device), shape, size, lambda: Work(fused(ours, device), draw()))
+    if theirs is not None and device.is_cuda:
+        yield case.by_vllm("", "_C", lambda: Work(theirs, draw()))
+    yield case
 
 
 def norm_cases(N: int, D: int, kind: str, dtype: str, device: Device) -> Iterator[Case]:
     """A norm with the residual added first: "rmsnorm" or "layernorm"."""
-    call, draw = rms_norm if kind == "rmsnorm" else layer_norm, partial(normal, dtype=dtype, device=device.torch)
-    case = _case("norm", (N, 2 * D, 2 * D), dtype, device,
-                 lambda: Work(fused(call, device), (draw(N, D), draw(N, D), draw(D))))  # fmt: skip
-    if kind == "rmsnorm" and device.is_cuda:
-        yield case.by_vllm("", "_C", partial(vllm_ops.norm, N, D, dtype, device))
-    yield case
+    draw = partial(normal, dtype=dtype, device=device.torch)
+    calls = (rms_norm, vllm_ops.norm) if kind == "rmsnorm" else (layer_norm,)
+    yield from _cases("norm", (N, 2 * D, 2 * D), dtype, device, lambda: (draw(N, D), draw(N, D), draw(D)), *calls)
 
 
 def rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,11 +62,11 @@ def layer_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Ten
 def rope_cases(N: int, H: int, K: int, d: int, dtype: str, device: Device) -> Iterator[Case]:
     """Queries and keys of one sequence turned by their positions."""
 
-    def build() -> Work:
+    def draw() -> tuple[Tensor, ...]:
         q, k = (normal(1, heads, N, d, dtype=dtype, device=device.torch) for heads in (H, K))
-        return Work(fused(rope, device), (q, k, positions(0, N, device.torch)))
+        return q, k, positions(0, N, device.torch)
 
-    yield _case("rope", (N, (H + K) * d, (H + K) * d), dtype, device, build)
+    yield from _cases("rope", (N, (H + K) * d, (H + K) * d), dtype, device, draw, rope)
 
 
 def rope(q: Tensor, k: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,16 +76,8 @@ def rope(q: Tensor, k: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
 
 def swiglu_cases(N: int, width: int, dtype: str, device: Device) -> Iterator[Case]:
     """SwiGLU of the two halves of [N, 2F]."""
-    case = _case("activation", (N, 2 * width, width), dtype, device, lambda: Work(
-        fused(swiglu, device), (normal(N, 2 * width, dtype=dtype, device=device.torch),)))  # fmt: skip
-    if device.is_cuda:
-        yield case.by_vllm("", "_C", partial(vllm_ops.swiglu, N, width, dtype, device))
-    yield case
-
-
-def swiglu(x: Tensor) -> Tensor:
-    """Halves [gate, up] of x [N, 2F] -> [N, F]."""
-    return activate(x)
+    yield from _cases("activation", (N, 2 * width, width), dtype, device, lambda: (
+        normal(N, 2 * width, dtype=dtype, device=device.torch),), activate, vllm_ops.swiglu)  # fmt: skip
 
 
 def embedding_cases(N: int, D: int, V: int, dtype: str, device: Device) -> Iterator[Case]:
@@ -103,17 +95,19 @@ def append_cases(N: int, K: int, d: int, kv: str, dtype: str, device: Device) ->
     """Keys and values of N tokens written into their slots of a cache in the format `kv`, narrowed where it is FP8."""
     place = device.torch
 
-    def build() -> Work:
-        call = partial(fused(append, device), scale=torch.full((), 0.05, device=place))
-
+    def build(call: Call) -> Work:
         def cold() -> tuple[Tensor, ...]:  # slots anywhere in a pool of four times as many
             return (*(normal(4 * N, K, d, dtype=kv, device=place) for _ in "kv"), shuffled(4 * N, place)[:N])
 
-        return Work(call, (normal(2, N, K, d, dtype=dtype, device=place),), cold)
+        hot = normal(2, N, K, d, dtype=dtype, device=place)
+        return Work(partial(call, scale=torch.full((), 0.05, device=place)), (hot,), cold)
 
     shape = {"dtype": dtype, "kv_dtype": kv, "tokens": N, "elements": 2 * K * d}
     size = N * 2.0 * K * d * (parse_dtype(dtype).bytes + 4.0 * parse_dtype(kv).bytes)
-    yield Case("kv_append", _name(device), shape, size, build)
+    case = Case("kv_append", _name(device), shape, size, lambda: build(fused(append, device)))
+    if device.is_cuda:
+        yield case.by_vllm("", "_C", lambda: build(vllm_ops.append))
+    yield case
 
 
 def append(new: Tensor, keys: Tensor, values: Tensor, slots: Tensor, *, scale: Tensor) -> None:
@@ -166,4 +160,4 @@ def min_p(logits: Tensor, least: float = 0.05) -> Tensor:
     return draw(p.masked_fill(p < least * p.amax(dim=-1, keepdim=True), 0.0))
 
 
-METHODS: dict[str, Callable[[Tensor], Tensor]] = {"greedy": greedy, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+METHODS: dict[str, Call] = {"greedy": greedy, "top_k": top_k, "top_p": top_p, "min_p": min_p}

@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,24 +25,13 @@ from rooflinekit.validate.device import Device, version_of
 from rooflinekit.validate.points import GRID, Point
 from rooflinekit.validate.timing import summary
 
-__all__ = [
-    "PROFILED",
-    "EngineBench",
-    "Served",
-    "config_folder",
-    "engine_points",
-    "key_of_step",
-    "open_engine",
-    "present",
-]
-
 _REPEATS, _LEAD, _NEW = 5, 16, 32
 """Times that a point is measured; tokens of a sequence before decode steps are timed, and that these are averaged over.
 
 Prompts of a large batch take several steps, in which the first sequences already decode. Both a short and a long answer
 hold these steps and those of the end, where sequences finish one by one; their difference is full steps alone.
 """
-PROFILED = 3
+_PROFILED = 3
 """Points of which one step is profiled: the first ones, of both phases."""
 _SHARE, _LONGEST = 0.85, 8192
 """Of the GPU's memory, for the engine; tokens that a sequence may have: longer ones need long prompts to be filled."""
@@ -82,11 +72,6 @@ def _sglang(folder: str) -> Served:
 _KINDS: dict[str, Callable[[str], Served]] = {"vllm": _vllm, "sglang": _sglang}
 
 
-def present() -> dict[str, str]:
-    """Version of each engine that is installed here."""
-    return {engine: version for engine in _KINDS if (version := version_of(engine))}
-
-
 def engine_points() -> tuple[Point, ...]:
     """The grid of B and T, without the longest contexts."""
     return tuple(point for point in GRID["cuda"] if point.context + _LEAD + _NEW <= _LONGEST)
@@ -97,23 +82,27 @@ def key_of_step(engine: str, model: str, point: Point) -> str:
     return f"serving {engine} {model} {point.phase} {point.batch} {point.context}"
 
 
-def open_engine(engine: str, model: str, folder: Path) -> EngineBench:
+def open_engine(engine: str, model: str, device: Device, folder: Path) -> EngineBench:
     """Start an engine on the model's config.json.
 
     Raises InputError where the engine is not installed.
     """
-    version = present().get(engine)
-    if version is None:
+    if not (version := version_of(engine)):
         raise InputError(f"{engine} is not installed beside this PyTorch")
     served = _KINDS[engine](str(config_folder(model, folder)))
-    return EngineBench(engine, version, model, load_model(model).value.depth, served)
+    return EngineBench(engine, version, model, load_model(model).value.depth, served, device)
 
 
+@dataclass(frozen=True)
 class EngineBench:
-    """An engine that is ready to be timed."""
+    """An engine that is ready to be timed, on a model of `depth` layers."""
 
-    def __init__(self, engine: str, version: str, model: str, depth: int, served: Served) -> None:
-        self.engine, self.version, self.model, self.depth, self._served = engine, version, model, depth, served
+    engine: str
+    version: str
+    model: str
+    depth: int
+    served: Served
+    device: Device
 
     def label(self, point: Point) -> dict[str, Any]:
         """What is measured at one point."""
@@ -124,17 +113,17 @@ class EngineBench:
             "key": key_of_step(self.engine, self.model, point),
         }  # fmt: skip
 
-    def measure(self, point: Point, device: Device, profiled: bool) -> dict[str, Any]:
+    def measure(self, point: Point) -> dict[str, Any]:
         """TTFT of a batch of prompts, or the mean time of a decode step: what 32 tokens more take [us]."""
-        with device.watched() as board:
+        with self.device.watched() as board:
             samples = tuple(self._samples(point))
         if point.phase == "decode":
             board.pop("power_w", None)  # of prompts and steps together
-        row = summary(samples)
-        return {**row, "whole_us": row["latency_us"], **(self._spent(point, device) if profiled else {}), **board}
+        row, profiled = summary(samples), point in engine_points()[:_PROFILED]
+        return {**row, "whole_us": row["latency_us"], **(self._spent(point) if profiled else {}), **board}
 
     def _samples(self, point: Point) -> Iterator[float]:
-        self._served(self._prompts(point), 2)  # compiles and captures what is still missing
+        self.served(self._prompts(point), 2)  # compiles and captures what is still missing
         for _ in range(_REPEATS):
             if point.phase == "prefill":
                 yield self._seconds(point, 1)
@@ -145,7 +134,7 @@ class EngineBench:
     def _seconds(self, point: Point, count: int) -> float:
         prompts = self._prompts(point)
         start = time.perf_counter()
-        self._served(prompts, count)
+        self.served(prompts, count)
         return time.perf_counter() - start
 
     def _prompts(self, point: Point) -> list[list[int]]:
@@ -154,14 +143,14 @@ class EngineBench:
         length = max(point.context - _LEAD - _NEW // 2, 1) if decode else point.context
         return torch.randint(10, 1000, (point.batch, length)).tolist()
 
-    def _spent(self, point: Point, device: Device) -> dict[str, Any]:
+    def _spent(self, point: Point) -> dict[str, Any]:
         """Time [us] by class of work and by name of the twenty longest kernels: of a prompt, or of a step.
 
         A step is what lies between two answers.
         """
-        found = self._profiled(point, 1 if point.phase == "prefill" else _LEAD + _NEW, device)
+        found = self._profiled(point, 1 if point.phase == "prefill" else _LEAD + _NEW)
         if point.phase == "decode":
-            short = self._profiled(point, _LEAD, device)
+            short = self._profiled(point, _LEAD)
             found = {name: max(us - short.get(name, 0.0), 0.0) / _NEW for name, us in found.items()}
         busy, gap, names = ({name: us for (kind, name), us in found.items() if kind == each}
                             for each in ("class", "gap", "name"))  # fmt: skip
@@ -171,9 +160,9 @@ class EngineBench:
             "kernel_names": {name[:120]: round(us, 1) for name, us in longest},
         }  # fmt: skip
 
-    def _profiled(self, point: Point, count: int, device: Device) -> dict[tuple[str, str], float]:
+    def _profiled(self, point: Point, count: int) -> dict[tuple[str, str], float]:
         """Time by class, in gaps and by name, while a batch gets answers of so many tokens [us]."""
-        events = profile_step(partial(self._served, self._prompts(point), count), device.torch)
+        events = profile_step(partial(self.served, self._prompts(point), count), self.device.torch)
         spent = attribute(events)
         found: dict[tuple[str, str], float] = {("gap", "launch"): spent.launch, ("gap", "host"): spent.host}
         found |= {("class", name): us for name, us in spent.busy.items()}
@@ -192,15 +181,11 @@ def config_folder(model: str, folder: Path) -> Path:
     if given.exists():
         return given if given.is_dir() else given.parent
     spec = load_model(model).value
-    match spec.layers[0].mixer, spec.layers[0].ffn, spec.layers[0].norm, len(spec.layer_counts):
-        case Attention(qkv_bias=False, q_norm=0 | None, window=None) as mixer, DenseFFN(
-            gated=True
-        ) as ffn, "rmsnorm", 1:
-            pass
-        case _:
-            raise ArchitectureError(
-                f"{model}: an engine needs its config.json; give the folder that holds it as --model"
-            )
+    mixer, ffn = spec.layers[0].mixer, spec.layers[0].ffn
+    if not isinstance(mixer, Attention) or not isinstance(ffn, DenseFFN) or len(spec.layer_counts) > 1 or (
+        mixer.qkv_bias or mixer.q_norm or mixer.window or not ffn.gated or spec.layers[0].norm != "rmsnorm"
+    ):  # fmt: skip
+        raise ArchitectureError(f"{model}: an engine needs its config.json; give the folder that holds it as --model")
     config = {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": spec.hidden,
         "num_hidden_layers": spec.depth, "num_attention_heads": mixer.heads, "num_key_value_heads": mixer.kv_heads,

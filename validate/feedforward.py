@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
 
-__all__ = ["DenseBlock", "ExpertBlock", "ExpertWeights", "activate", "grouped_matmul", "route", "run_experts"]
-
 
 def activate(x: Tensor, gated: bool = True) -> Tensor:
     """SwiGLU of the halves [gate, up] of x, or GELU of x."""

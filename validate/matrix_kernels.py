@@ -20,8 +20,6 @@ from rooflinekit.validate.case import Call, Case, Work, fused, normal
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.feedforward import route, run_experts
 
-__all__ = ["balanced", "expert_cases", "fp8_linear", "gemm_cases", "mixture", "quantise"]
-
 _FP8_MOST = 448.0
 """Largest number of float8_e4m3fn (OCP 8-bit floating point specification, table 1)."""
 

@@ -28,8 +28,6 @@ from rooflinekit.validate.device import Device
 from rooflinekit.validate.points import Point, chosen, key_of, spread_layers
 from rooflinekit.validate.timing import summary
 
-__all__ = ["Bench", "compiled", "open_bench", "thinned"]
-
 _WEIGHTS = 0.6  # share of the free memory that weights may take; the rest is for cache and activations
 _SECONDS, _WARM, _LEAST, _MOST = 1.0, 2, 3, 50  # of one point; steps to warm up, fewest and most that are timed
 

@@ -26,8 +26,6 @@ from rooflinekit.validate.attention_kernels import Heads
 from rooflinekit.validate.case import Case
 from rooflinekit.validate.device import Device
 
-__all__ = ["EXTENTS", "Extent", "Rates", "kernel_cases", "plan_shapes", "stratified"]
-
 _HALF_DECADE = math.log(10.0) / 2.0
 
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from rooflinekit.model.types.model import Model
 
-__all__ = ["GRID", "MODES", "Point", "chosen", "key_of", "remaining", "spread_layers"]
-
 
 class Point(NamedTuple):
     """B sequences: prompts of T tokens, or one more token each at T keys."""

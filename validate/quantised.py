@@ -21,8 +21,6 @@ from rooflinekit.validate.checks_model import built, tiny
 from rooflinekit.validate.decoder import Decoder
 from rooflinekit.validate.tolerance import CheckResult, Trial
 
-__all__ = ["FORMATS", "QUANTISED_CHECKS", "half_steps", "round_trip", "step_noise"]
-
 FORMATS = {Dtype.FP8: (448.0, None), Dtype.INT8: (127.0, None), Dtype.INT4: (7.0, 128)}
 """Largest number of each, and the elements of a row that share a scale (None: all of them)."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Self
@@ -13,8 +13,6 @@ from typing import IO, Any, Self
 from rooflinekit.evidence.kernel_fit.groups import SCHEMA, read_measurements
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.validate.device import Device, version_of
-
-__all__ = ["ENGINE", "FILE", "Recorder", "header", "note_best"]
 
 FILE = "measurements.jsonl"
 ENGINE = "gpt-fast"
@@ -37,13 +35,24 @@ def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def note_best(best: dict[str, float], row: Mapping[str, Any], dtype: str) -> None:
-    """Raise the best value of a ceiling's kind to that of a row, if it measured one in this format."""
-    if row["op"] == "ceiling" and row.get("status", "ok") == "ok" and row.get("dtype", dtype) == dtype:
-        best[row["kind"]] = max(best.get(row["kind"], 0.0), float(row["value"]))
+class Rows:
+    """Where measured rows go: to the file, or to the process that writes it."""
+
+    def __init__(self, dtype: str, done: Iterable[str] = (), best: Mapping[str, float] | None = None) -> None:
+        self.dtype, self.done = dtype, set(done)  #: keys of rows that need not be measured again
+        self.best = dict(best or {})  #: of each kind of ceiling so far, in the format that models run in
+
+    def begin(self, row: Mapping[str, Any]) -> None:
+        """Say what is measured next, so that what ends the process has a name."""
+
+    def row(self, fields: Mapping[str, Any]) -> None:
+        """Keep a measured row; of a ceiling in the models' format, its value where it is the best of its kind."""
+        measured = fields["op"] == "ceiling" and fields.get("status", "ok") == "ok"
+        if measured and fields.get("dtype", self.dtype) == self.dtype:
+            self.best[fields["kind"]] = max(self.best.get(fields["kind"], 0.0), float(fields["value"]))
 
 
-class Recorder:
+class Recorder(Rows):
     """Writes rows to DIR/measurements.jsonl while it holds DIR's lock.
 
     A run that goes on leaves rows as they are; with `retry_failed` those that failed are measured once more. Raises
@@ -55,9 +64,8 @@ class Recorder:
         self, folder: Path, head: Mapping[str, Any], *, resume: bool = False, force: bool = False,
         retry_failed: bool = False,
     ) -> None:  # fmt: skip
-        self.path, self._lock, self._dtype = folder / FILE, folder / f".{FILE}.lock", head["dtype"]
-        self.done: set[str] = set()  #: keys of rows that need not be measured again
-        self.best: dict[str, float] = {}  #: of each kind of ceiling in the file, in the format that models run in
+        super().__init__(head["dtype"])
+        self.path, self._lock = folder / FILE, folder / f".{FILE}.lock"
         self.counts = dict.fromkeys(("ok", "oom", "missing", "failed"), 0)
         self._locked = _take(self._lock)
         try:
@@ -92,10 +100,7 @@ class Recorder:
         self.counts[str(row["status"])] += 1
         if "key" in row:
             self.done.add(str(row["key"]))
-        note_best(self.best, row, self._dtype)
-
-    def begin(self, row: Mapping[str, Any]) -> None:
-        """Nothing: in one process the row that is missing is the one that ended it."""
+        super().row(row)
 
     def row(self, fields: Mapping[str, Any]) -> None:
         """Write one row, and have it on its way to the disk before this returns."""

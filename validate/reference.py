@@ -10,8 +10,6 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["dense_attention", "mixture_loop", "rotated"]
-
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, window: int | None = None, chunk: int | None = None) -> Tensor:
     """Causal attention of the last S of T tokens, by definition: q [B, H, S, d], k [B, K, T, d], v [B, K, T, e]."""

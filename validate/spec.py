@@ -8,8 +8,6 @@ from typing import Any, TypeAlias
 from rooflinekit.evidence.kernel_fit.groups import Measurements
 from rooflinekit.model.types.dtype import parse_dtype
 
-__all__ = ["SPEC_FILE", "cpu_spec", "has_ceilings"]
-
 SPEC_FILE = "this-cpu.yaml"
 Row: TypeAlias = Mapping[str, Any]
 _STREAM = 4
@@ -56,20 +54,18 @@ def _cited() -> list[str]:
 
 def _peaks(ceilings: Sequence[Row], gemms: Sequence[Row]) -> dict[str, float]:
     """The best rate of each format in the ceilings or in any row, as a neighbour may slow the first [FLOP/s]."""
+    rates = [(row["dtype"], float(row["value"])) for row in ceilings if row["kind"] == "gemm"]
+    rates += [(row["dtype"], 2e6 * row["m"] * row["n"] * row["k"] / row["latency_us"]) for row in gemms]
     best: dict[str, float] = {}
-    for row in ceilings:
-        if row["kind"] == "gemm":
-            best[str(row["dtype"])] = max(best.get(str(row["dtype"]), 0.0), float(row["value"]))
-    for row in gemms:
-        rate = 2e6 * row["m"] * row["n"] * row["k"] / row["latency_us"]
-        best[str(row["dtype"])] = max(best.get(str(row["dtype"]), 0.0), rate)
+    for dtype, rate in rates:
+        best[dtype] = max(best.get(dtype, 0.0), rate)
     return best
 
 
 def _weight_bandwidth(gemms: Sequence[Row]) -> float:
     """The best rate at which a product with one row streamed its weights, all of which came from memory [B/s]."""
-    rates = (1e6 * row["n"] * row["k"] * parse_dtype(row["dtype"]).bytes / row["latency_us"] for row in gemms)
-    return max((rate for row, rate in zip(gemms, rates, strict=True) if row["m"] == 1), default=0.0)
+    return max((1e6 * row["n"] * row["k"] * parse_dtype(row["dtype"]).bytes / row["latency_us"]
+                for row in gemms if row["m"] == 1), default=0.0)  # fmt: skip
 
 
 def _memory_bandwidth(rows: Sequence[Row], cache: int) -> float:

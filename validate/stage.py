@@ -74,13 +74,10 @@ def resolved(package: str, python: str) -> list[str]:
         target = ("--ignore-installed", "--target", folder)
         _pip("install", "--dry-run", *target, "--report", str(report), package, python=python)
         found = [each["metadata"] for each in json.loads(report.read_text(encoding="utf-8"))["install"]]
-    named = {
-        re.sub(r"[-_.]+", "-", each["name"]).lower(): each["version"] for each in found
-    }  # as registries fold names
+    folded = re.compile(r"[-_.]+")  # as registries fold names
+    named = sorted((folded.sub("-", each["name"]).lower(), each["version"]) for each in found)
     own = package.partition("==")[0]
-    return [
-        f"{name}=={version}" for name, version in sorted(named.items()) if name != own and not _any(name, NOT_STAGED)
-    ]
+    return [f"{name}=={version}" for name, version in named if name != own and not _any(name, NOT_STAGED)]
 
 
 def members(paths: Iterable[Path], patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:

@@ -8,22 +8,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.validate.case import Case, why_not
-from rooflinekit.validate.ceilings import bandwidth, ceilings, rate
-from rooflinekit.validate.collective import collective_rows
+from rooflinekit.validate.ceilings import bandwidth, ceilings, collective_rows, rate
 from rooflinekit.validate.device import Device
-from rooflinekit.validate.engine_run import PROFILED, engine_points, key_of_step, open_engine, present
+from rooflinekit.validate.engine_run import engine_points, key_of_step, open_engine
 from rooflinekit.validate.model_run import open_bench
 from rooflinekit.validate.plan import EXTENTS, Rates, kernel_cases
 from rooflinekit.validate.points import remaining
+from rooflinekit.validate.record import Rows
 from rooflinekit.validate.timing import LONG, UncapturableError, summary, sustained, time_work
-
-__all__ = ["BUDGETS", "MODELS", "DeviceFaultError", "Rows", "Run", "run_cases", "run_suite"]
 
 BUDGETS = {"quick": 5.0, "full": 25.0, "ceilings": 5.0, "kernels": 20.0, "model": 10.0, "engine": 15.0}
 """Minutes of each suite."""
@@ -39,19 +36,6 @@ _SECONDS = {"quick": 0.08, "full": 0.25}
 """Time that the repeats of one kernel take."""
 
 Take = Callable[[], Mapping[str, Any]]
-
-
-class Rows(Protocol):
-    """Where measured rows go: to the file, or to the process that writes it."""
-
-    done: set[str]  #: keys of rows that need not be measured again
-    best: dict[str, float]  #: of each kind of ceiling so far, in the format that models run in
-
-    def begin(self, row: Mapping[str, Any]) -> None:
-        """Say what is measured next, so that what ends the process has a name."""
-
-    def row(self, fields: Mapping[str, Any]) -> None:
-        """Keep a measured row."""
 
 
 class DeviceFaultError(RuntimeError):
@@ -137,20 +121,8 @@ def _run_model(run: Run) -> bool:
     """Steps of the model that are not in the file yet; whether the time sufficed."""
     most = _QUICK_POINTS if run.suite == "quick" else None
     wanted = remaining(run.model, run.device.torch.type, run.recorder.done, most)
-    if not wanted or run.over:
-        return not wanted
-    try:
-        bench = open_bench(run.model, run.device)
-    except (ArchitectureError, torch.OutOfMemoryError) as error:
-        row = {"op": "model", "backend": "torch", "model": run.model, "key": f"model {run.model}"}
-        status = "missing" if isinstance(error, ArchitectureError) else "oom"
-        if row["key"] not in run.recorder.done:
-            run.recorder.row({**row, "status": status, "detail": str(error)})
-        return True
-    return _each(run, [
-        (f"{run.model} {point.phase} {point.batch}x{point.context} {mode}", bench.label(point, mode),
-         partial(bench.measure, point, mode)) for point, mode in wanted
-    ])  # fmt: skip
+    row = {"op": "model", "backend": "torch", "model": run.model, "key": f"model {run.model}"}
+    return _run_steps(run, row, wanted, lambda: open_bench(run.model, run.device))
 
 
 def _run_engine(run: Run, engine: str) -> bool:
@@ -158,27 +130,30 @@ def _run_engine(run: Run, engine: str) -> bool:
 
     Each engine has a process of its own: the next one starts when no point of the first is left.
     """
+    done = run.recorder.done
     row = {"op": "serving_step", "backend": engine, "engine": engine, "model": run.model, "key": f"engine {engine}"}
-    points = engine_points()
-    wanted = [point for point in points if key_of_step(engine, run.model, point) not in run.recorder.done]
-    if row["key"] in run.recorder.done or not wanted:
-        return True
-    if engine not in present():
-        run.recorder.row({**row, "status": "missing", "detail": f"{engine} is not installed beside this PyTorch"})
+    wanted = [(point,) for point in engine_points() if key_of_step(engine, run.model, point) not in done]
+    with tempfile.TemporaryDirectory() as folder:
+        return _run_steps(run, row, wanted, lambda: open_engine(engine, run.model, run.device, Path(folder)))
+
+
+def _run_steps(run: Run, row: Mapping[str, Any], wanted: Sequence[tuple[Any, ...]], opened: Callable[[], Any]) -> bool:
+    """The wanted steps of what is opened, or the row with the reason why it cannot be."""
+    if not wanted or row["key"] in run.recorder.done:
         return True
     if run.over:
         return False
     run.recorder.begin(row)
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            bench = open_engine(engine, run.model, Path(folder))
-        except Exception as error:
-            run.recorder.row({**row, **why_not(error)})
-            return True
-        return _each(run, [
-            (f"{engine} {point.phase} {point.batch}x{point.context}", bench.label(point),
-             partial(bench.measure, point, run.device, point in points[:PROFILED])) for point in wanted
-        ])  # fmt: skip
+    try:
+        bench = opened()
+    except Exception as error:
+        run.recorder.row({**row, **why_not(error)})
+        return True
+    labels = [bench.label(*step) for step in wanted]
+    return _each(run, [
+        (f"{run.model} {each['phase']} {each['batch']}x{each['context']} {each['mode']}", each,
+         partial(bench.measure, *step)) for step, each in zip(wanted, labels, strict=True)
+    ])  # fmt: skip
 
 
 def _run_kernels(run: Run) -> bool:

@@ -19,8 +19,6 @@ from rooflinekit.model.types.errors import InputError
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.record import Recorder
 
-__all__ = ["ENGINE_LIMIT", "LIMIT", "Supervisor"]
-
 LIMIT = 300.0
 """Seconds after which a kernel or a step that has not ended is given up: compiling and timing the slowest takes two
 minutes."""

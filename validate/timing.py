@@ -19,8 +19,6 @@ import torch
 from rooflinekit.validate.case import Work
 from rooflinekit.validate.device import Device
 
-__all__ = ["LONG", "SUSTAINED", "Timing", "UncapturableError", "capture", "summary", "sustained", "time_work", "unsure"]
-
 _PASS, _MOST_CALLS = 1e-3, 32
 """Least duration of one timed pass [s], which hides the clock's own cost; calls that a pass has at most."""
 _REPEATS = (8, 200)

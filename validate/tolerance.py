@@ -10,8 +10,6 @@ from torch import Tensor
 
 from rooflinekit.validate.case import why_not
 
-__all__ = ["CheckResult", "Trial", "compare", "critical_chi_square", "follows", "not_run", "peak", "rounding"]
-
 _LARGEST = 4.0  # the largest of some 10^4 normal numbers, in standard deviations
 _RARE = 3.719  # normal quantile of 1 - 1e-4
 

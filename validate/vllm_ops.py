@@ -18,11 +18,10 @@ from rooflinekit.validate.case import Work, normal, shuffled
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.feedforward import route
 
-__all__ = ["PAGE", "attention", "experts", "fp8_gemm", "latent_decode", "norm", "page_table", "swiglu"]
-
 PAGE, _LATENT_PAGE = 16, 64
 """Tokens of a page: vLLM's default, and that of its latent cache."""
-_RANK, _ROPE, _LATENT_SCALE = 512, 64, 192**-0.5
+RANK, ROPE, _LATENT_SCALE = 512, 64, 192**-0.5
+"""Columns of MLA's latent and of its rotary part."""
 _EPS = 1e-6
 _FILES = {"_C": "_C_stable_libtorch.abi3.so", "_vllm_fa3_C": "vllm_flash_attn/_vllm_fa3_C.abi3.so"}
 
@@ -99,13 +98,13 @@ def latent_decode(H: int, B: int, T: int, dtype: str, device: Device) -> Work:
 
     def cold() -> tuple[Tensor, ...]:
         table = page_table(B, T, _LATENT_PAGE, place)
-        return draw(table.numel(), _LATENT_PAGE, 1, _RANK + _ROPE), table
+        return draw(table.numel(), _LATENT_PAGE, 1, RANK + ROPE), table
 
     def run(q: Tensor, pool: Tensor, table: Tensor) -> Tensor:
-        latent, rotary = pool.split([_RANK, _ROPE], dim=-1)
-        return forward(q[..., _RANK:], rotary, latent, table, q[..., :_RANK])
+        latent, rotary = pool.split([RANK, ROPE], dim=-1)
+        return forward(q[..., RANK:], rotary, latent, table, q[..., :RANK])
 
-    return Work(run, (draw(B, H, _RANK + _ROPE),), cold)
+    return Work(run, (draw(B, H, RANK + ROPE),), cold)
 
 
 def fp8_gemm(m: int, n: int, k: int, device: Device) -> Work:
@@ -123,27 +122,25 @@ def fp8_gemm(m: int, n: int, k: int, device: Device) -> Work:
     return Work(run, (normal(m, k, dtype="bf16", device=place),), lambda: (normal(n, k, dtype="fp8", device=place),))
 
 
-def norm(N: int, D: int, dtype: str, device: Device) -> Work:
-    """The residual added and the sum normalised, both in place."""
-    own, draw = ops("_C"), partial(normal, dtype=dtype, device=device.torch)
-
-    def run(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
-        own.fused_add_rms_norm(x, residual, weight, _EPS)
-        return x
-
-    return Work(run, (draw(N, D), draw(N, D), draw(D)))
+def norm(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
+    """The residual added to x [N, D] and the sum normalised, both in place."""
+    ops("_C").fused_add_rms_norm(x, residual, weight, _EPS)
+    return x
 
 
-def swiglu(N: int, width: int, dtype: str, device: Device) -> Work:
+def swiglu(x: Tensor) -> Tensor:
     """Halves [gate, up] of [N, 2F] -> [N, F]."""
-    own = ops("_C")
+    out = torch.empty(len(x), x.shape[1] // 2, dtype=x.dtype, device=x.device)
+    ops("_C").silu_and_mul(out, x)
+    return out
 
-    def run(x: Tensor) -> Tensor:
-        out = torch.empty(N, width, dtype=x.dtype, device=x.device)
-        own.silu_and_mul(out, x)
-        return out
 
-    return Work(run, (normal(N, 2 * width, dtype=dtype, device=device.torch),))
+def append(new: Tensor, keys: Tensor, values: Tensor, slots: Tensor, *, scale: Tensor) -> None:
+    """Keys and values, new [2, N, K, d], written into pools [slots, K, d], as pages of one token."""
+    kind, raw = ("fp8", torch.uint8) if keys.dtype == torch.float8_e4m3fn else ("auto", keys.dtype)
+    ops("_C")
+    pools = (pool.view(raw).unsqueeze(1) for pool in (keys, values))
+    torch.ops._C_cache_ops.reshape_and_cache_flash(*new, *pools, slots, kind, scale, scale)
 
 
 def experts(tokens: tuple[Tensor, Tensor], sizes: tuple[int, int, int], k: int, dtype: str, device: Device) -> Work:

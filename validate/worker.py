@@ -19,19 +19,17 @@ from typing import IO, Any
 
 from rooflinekit.validate.checks import CHECKS, run_checks
 from rooflinekit.validate.device import Device, open_device
-from rooflinekit.validate.record import note_best
+from rooflinekit.validate.record import Rows
 from rooflinekit.validate.suite import DeviceFaultError, Run, run_suite
 from rooflinekit.validate.timing import UncapturableError
 
-__all__ = ["main"]
 
-
-class Outbox:
+class Outbox(Rows):
     """Rows on their way to the process that writes them."""
 
     def __init__(self, out: IO[str], job: Mapping[str, Any], dtype: str) -> None:
-        self._out, self._dtype = out, dtype
-        self.done, self.best = set(job["done"]), dict(job["best"])
+        super().__init__(dtype, job["done"], job["best"])
+        self._out = out
 
     def begin(self, row: Mapping[str, Any]) -> None:
         """Say what is measured next."""
@@ -39,13 +37,12 @@ class Outbox:
 
     def row(self, fields: Mapping[str, Any]) -> None:
         """Send a measured row."""
-        note_best(self.best, fields, self._dtype)
+        super().row(fields)
         self.send(row=fields)
 
     def send(self, **line: Any) -> None:
         """Write one line."""
-        self._out.write(json.dumps(line) + "\n")
-        self._out.flush()
+        print(json.dumps(line), file=self._out, flush=True)
 
 
 def main() -> int:

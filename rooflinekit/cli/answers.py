@@ -314,8 +314,6 @@ def show(name: str | None, *, to: Output, template: str | None = None) -> None:
 
     to.check()
     if template is not None:
-        if template not in ("gpu", "accelerator"):
-            raise InputError(f"no template for {template!r}; nearest: gpu")
         if name is not None or to.format != "table":
             raise InputError("--template prints a YAML file to fill in: leave NAME and --format out")
         return to.emit(accelerator_template())

@@ -10,7 +10,7 @@ from rooflinekit.cli.failures import INTERRUPTED
 from rooflinekit.cli.output import Output, counting
 from rooflinekit.estimation.options import part_of
 from rooflinekit.estimation.scenario import Accelerators, Asked, Plan, Written
-from rooflinekit.model.types.errors import InputError, UnknownNameError
+from rooflinekit.model.types.errors import InputError
 
 if TYPE_CHECKING:
     from rooflinekit.decision.planning.classes import ClassPlan
@@ -80,10 +80,8 @@ def _answered(
         case None | "gpus":
             with counting("plan") as progress:
                 return (fewest_gpus if least else run)(model, gpus, slo, progress=progress, **asked)
-        case "price":
-            return break_even_prices(model, gpus, slo, **asked)
         case _:
-            raise UnknownNameError("--find", least, ("gpus", "bandwidth", "price"))
+            return break_even_prices(model, gpus, slo, **asked)
 
 
 def _one_deployment(

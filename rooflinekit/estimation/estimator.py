@@ -32,7 +32,7 @@ from rooflinekit.model.timing.forms import parameters
 from rooflinekit.model.traffic.energy import served_energy, static_energy
 from rooflinekit.model.traffic.question import LoadQuestion, LoadResult, answer_load, read_load
 from rooflinekit.model.types.batch import Batch
-from rooflinekit.model.types.deployment import ALL_REDUCE, ENGINES, Deployment
+from rooflinekit.model.types.deployment import ENGINES, Deployment
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.engine import Engine, EngineSettings
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, UnknownNameError
@@ -159,22 +159,17 @@ def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
     given = read(Seeing, scenario)
     chosen = part_of(given, (*DEGREES, "skew", "sequence_parallel", "redundant_experts", "power_cap", "clock"))
     chosen |= part_of(given, ("offload_layers", "host_bandwidth"))
-    if (place := given.get("offload_experts")) not in (None, "cpu"):
-        raise InputError(f"offload_experts={place!r} is not known; use cpu, or leave it out")
     chosen |= part_of(given, ("lora_rank", "lora_adapters"))
     chosen |= {key: parse_dtype(each) for key, each in part_of(given, (*options_of(Formats), "dispatch")).items()}
     engine, version = split_version(str(given.get("engine", "vllm")))
     if engine not in ENGINES:
         raise UnknownNameError("engine", engine, ENGINES)
-    algorithm = str(given.get("all_reduce", "auto")).lower().replace("-", "_")
-    if algorithm not in ALL_REDUCE:
-        raise UnknownNameError("all_reduce", algorithm, ALL_REDUCE)
     return Deployment(
         **chosen,
         engine=engine,
-        offload_experts=place is not None,
+        offload_experts="offload_experts" in given,
         engine_version=version or given.get("engine_version"),
-        all_reduce=algorithm,
+        all_reduce=given.get("all_reduce", "auto"),
         system=str(given["system"]) if "system" in given else None,
         kv_policy=parse_kv_policy(given.get("kv_policy", FULL)),
         images=Images.read(given.get("images", 0), given.get("image_size", IMAGE_SIZE)),

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from rooflinekit.estimation.spelling import at_least, read_phrase
+from rooflinekit.estimation.options import positive
+from rooflinekit.estimation.spelling import read_phrase
+from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError
 
 if TYPE_CHECKING:
@@ -256,8 +258,8 @@ def parse_length(text: str) -> Length:
     if word.partition(":")[0].strip().lower() in _NAMES.keys() - {"lognormal"}:
         raise WorkloadError(f"{text!r} is not a length; write it like '1024' or 'uniform:100-200'")
     _, given = read_phrase(word, "length", _NAMES)
-    mean, spread = given["mean"], at_least(given["cv"], 0, "cv")
-    most = int(at_least(given["max"], 1, "max", whole=True))
+    mean, spread = given["mean"], positive(given["cv"], "cv")
+    most = whole_number(given["max"], "max")
     if not 1 <= mean <= most <= MOST_TOKENS:
         raise WorkloadError(f"{text!r}: needs 1 <= mean <= max <= {MOST_TOKENS:,} tokens")
     return LogNormal(mean, spread, most)
@@ -303,7 +305,7 @@ def read_lengths(path: Path) -> Empirical:
 
 
 def _tokens(value: float, name: str) -> int:
-    at_least(value, 1, name, whole=True)
-    if value > MOST_TOKENS:
+    count = whole_number(value, name)
+    if count > MOST_TOKENS:
         raise WorkloadError(f"{name} must be at most {MOST_TOKENS:,} tokens, not {value:g}")
-    return int(value)
+    return count

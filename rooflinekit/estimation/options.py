@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast, get_args
 
 from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.errors import InputError, WorkloadError, nearest
+from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError, nearest
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -204,12 +204,21 @@ class Option:
                 return count
             case "number":
                 return self._number(name, value)
+            case "text" if self.complete and not isinstance(self.complete, str):
+                return self._choice(name, value)
             case "flag" if value not in (True, False):
                 raise WorkloadError(f"{name} must be True or False, not {value!r}")
             case "flag":
                 return bool(value)
             case _:
                 return value
+
+    def _choice(self, name: str, value: Any) -> str:
+        """One of the words that a shell completes; capitals and underscores do not matter."""
+        known = {_plain(each): each for each in self.complete}
+        if _plain(str(value)) not in known:
+            raise UnknownNameError((self.metavar or name).lower(), str(value), self.complete)
+        return known[_plain(str(value))]
 
     def _number(self, name: str, value: Any) -> float:
         least, hint = 0.0 if self.least is None else self.least, ""
@@ -237,6 +246,10 @@ class Option:
             said["exclusiveMinimum" if self.above else "minimum"] = least
             said |= {"maximum": self.most} if self.most < _MOST else {}
         return said
+
+
+def _plain(word: str) -> str:
+    return word.strip().lower().replace("_", "-")
 
 
 @cache
@@ -285,13 +298,30 @@ def read(table: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def positive(value: object, name: str, zero: bool = False) -> float:
+    """Read a number that a user gave; above 0, or at least 0.
+
+    >>> positive(2, "price")
+    2.0
+
+    Raises WorkloadError for text, a negative number, infinity or nan.
+    """
+    least = "at least 0" if zero else "above 0"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise WorkloadError(f"{name} must be a number {least}, not {value!r}")
+    number = float(value)
+    if not 0.0 <= number <= _MOST or (number == 0.0 and not zero):
+        raise WorkloadError(f"{name} must be a number {least}, not {value!r}")
+    return number
+
+
 def number_of(name: str, value: Any) -> float:
     """A share that may be text. Raises WorkloadError for anything else."""
     try:
         number = quantity(value, "share") if isinstance(value, str) else value
     except ValueError:
         number = value
-    return float(Option("", kind="number").check(name, number))
+    return float(Option("", kind="number", most=1.0).check(name, number))
 
 
 def model_of(table: Any, leave: Iterable[str] = (), **more: Any) -> type[BaseModel]:

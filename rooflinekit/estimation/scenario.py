@@ -160,7 +160,7 @@ class Arrivals(TypedDict, total=False):
     speed: Annotated[float, Option("Replay the trace this many times as fast.", 1.0)]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
     warmup: Annotated[int, Option("Requests before those that count.", 0, least=0)]
-    duration: Annotated[float, Option("End after this much simulated time, in s.", unit="s", most=math.inf, usual="no end")]
+    duration: Annotated[float, Option("End after this much simulated time, in s.", unit="s", above=True, most=math.inf, usual="no end")]
     samples: Annotated[int, Option("Outputs of each prompt.", 1)]
     shared_prefix: Annotated[int, Option("Leading prompt tokens that requests have in common.", 0, least=0, unit="tokens")]
     prefix_groups: Annotated[int, Option("Different shared prefixes.", 1)]
@@ -215,7 +215,7 @@ class Retention(Layout, Tiers, Price, total=False):
 
 class Pricing(Price, total=False):
     """What an accelerator hour costs."""
-    pue: Annotated[float | None, Option("Power of the building over power of the machines.", usual="1")]
+    pue: Annotated[float | None, Option("Power of the building over power of the machines.", least=1.0, most=10.0, usual="1")]
     carbon: Annotated[str | float | None, Option("Grams of CO2 a kWh, or a grid: world, france, germany, ireland ...", unit="g/kWh", kind="text")]
 
 class Purchase(Pricing, total=False):
@@ -226,7 +226,7 @@ class Purchase(Pricing, total=False):
 
 class Levers(Static, Prefix, Lengths, Users, Seeing, Speculation, Purchase, total=False):
     """What would help most."""
-    by: Annotated[str, Option("Ranks the moves: cost, tpot, ttft, throughput or energy.", "cost", complete=("cost", "tpot", "ttft", "throughput", "energy"), group="Question")]
+    by: Annotated[str, Option("Ranks the moves: cost, tpot, ttft, throughput or energy.", "cost", complete=("cost", "tpot", "ttft", "throughput", "energy"), metavar="METRIC", group="Question")]
     gpus: Annotated[str | Sequence[str] | Mapping[str, float | None] | None, Option("Others to try, with USD an hour if you know it: h200-sxm=3.8,l40s.", usual="all with a price", complete=GPUS, kind="text", group="Question")]
     models: Annotated[str | Sequence[str] | None, Option("Other models to compare: a,b.", complete=MODELS, group="Question")]
     prefix: Annotated[float | None, Option("Share of each prompt that a prefix cache would hold.", unit="share", most=1.0, group="Question")]
@@ -246,21 +246,21 @@ class Dialogues(TypedDict, total=False):
 
 class Cost(Prefix, Lengths, Users, Layout, Purchase, Dialogues, total=False):
     """What tokens cost."""
-    utilisation: Annotated[float, Option("Share of the paid time that the replica works.", 1.0, unit="share", group="Pricing")]
+    utilisation: Annotated[float, Option("Share of the paid time that the replica works.", 1.0, unit="share", above=True, most=1.0, group="Pricing")]
 
 Names = str | Sequence[str] | None
 Counts = int | Sequence[int] | None
 
 class Traffic(Lengths, Users, Tiers, total=False):
     """What a fleet has to carry."""
-    rate: Annotated[float | None, Option("Requests a second in the mean of the day.", unit="1/s", kind="loose")]
+    rate: Annotated[float | None, Option("Requests a second in the mean of the day.", unit="1/s", above=True, most=1e7)]
     trace: Annotated[Path | None, Option("A trace of requests: rate, lengths and bursts come from it.")]
     sessions: Annotated[str | None, Option("Turns of conversations or agents at --rate: chat, coding-agent or swe-bench, as in simulate.", metavar="KIND")]
     router: Annotated[str, Option("Of prefix caches: prefix-affinity (a conversation stays with its replica) or random.", "prefix-affinity", complete=("prefix-affinity", "random"))]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
     classes: Annotated[Path | None, Option("Classes of requests, each with its rate, lengths, objectives, priority and model: a YAML, or a CSV with a column name.")]
-    peak: Annotated[float | None, Option("The busiest hour over the mean: the fleet is made for it, and paid all day.", usual="1", kind="loose")]
-    burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals: 1 is Poisson.", usual="1", kind="loose", also=("cv",))]
+    peak: Annotated[float | None, Option("The busiest hour over the mean: the fleet is made for it, and paid all day.", least=1.0, most=1000.0, usual="1")]
+    burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals: 1 is Poisson.", usual="1", most=1000.0, also=("cv",))]
 
 class RequestClass(TypedDict, total=False):
     """One class of requests in a file of classes."""
@@ -294,7 +294,7 @@ class Search(TypedDict, total=False):
     max_gpus: Annotated[int | None, Option("Accelerators of one replica at most.", usual="8, with experts 16")]
     token_budget: Annotated[Counts, Option("Token budgets of a step to choose from.", kind="counts", usual="the engine's, 2048, 4096, 8192, 16384", also=("token_budgets",))]
     max_num_seqs: Annotated[Counts, Option("Limits of running sequences to choose from.", kind="counts", usual="the engine's, 128, 256, 512")]
-    memory_fraction: Annotated[float | None, Option("Share of memory that the engine may use.", unit="share", kind="loose", usual="the engine's")]
+    memory_fraction: Annotated[float | None, Option("Share of memory that the engine may use.", unit="share", above=True, most=1.0, usual="the engine's")]
     draft: Annotated[str | None, Option("Draft that is tried beside none: eagle3, mtp, a model; none tries no draft.", usual="mtp where the checkpoint has it", complete=MODELS)]
     draft_tokens: Annotated[Counts, Option("Tokens drafted in a row to choose from.", kind="counts", usual="1,3")]
     acceptance: Annotated[float | str | Sequence[float] | None, Option("Share of drafted tokens that are accepted, or one a position.", kind="text", usual="as measured, for mtp and eagle3")]
@@ -306,16 +306,16 @@ class Search(TypedDict, total=False):
     measured_only: Annotated[bool, Option("Leave out what no measured kernels stand behind.", False)]
     confirm: Annotated[int, Option("Candidates that are simulated at least, beside the best of each accelerator; 0 leaves it at the formula.", 3, least=0)]
     seed: Annotated[int, Option("Seed of the simulations.", 0, least=0)]
-    by: Annotated[str, Option("What is to be least: cost, gpus or energy (joules a token).", "cost", complete=("cost", "gpus", "energy"))]
+    by: Annotated[str, Option("What is to be least: cost, gpus or energy (joules a token).", "cost", complete=("cost", "gpus", "energy"), metavar="AIM")]
 
 class Reserves(Pricing, total=False):
     """Money, and what is kept free."""
     limit: Annotated[str | Mapping[str, float] | None, Option("How many of an accelerator there are, as h100-sxm=16, or power=120kW at the meter; may be repeated.", kind="pairs", many=True, also=("limits",))]
-    headroom: Annotated[float, Option("Share of a replica's capacity that is kept free at the peak.", 0.0, unit="share", kind="loose")]
+    headroom: Annotated[float, Option("Share of a replica's capacity that is kept free at the peak.", 0.0, unit="share", most=0.999)]
     redundancy: Annotated[int, Option("Replicas that may fail at the peak: N+k.", 0, least=0)]
     spare: Annotated[str | int | None, Option("What may fail at the peak in place of replicas: 1host or 2gpus. The fleet has as many more replicas.", usual="nothing", kind="text", metavar="COUNT")]
     confidence: Annotated[float, Option("Probability with which every objective has to hold.", 0.9, unit="share", least=0.5, most=0.999)]
-    load_gbps: Annotated[float | None, Option("Rate at which weights come to a new replica, in GB/s.", unit="GB/s", kind="loose", usual="5")]
+    load_gbps: Annotated[float | None, Option("Rate at which weights come to a new replica, in GB/s.", unit="GB/s", above=True, most=1e6, usual="5")]
 
 class OverTime(TypedDict, total=False):
     """How the load goes over time."""
@@ -337,7 +337,7 @@ class Plan(Traffic, ImageInput, Search, Reserves, OverTime, total=False):
 
 class LoadCase(Lengths, Seeing, total=False):
     """A deployment whose largest load is asked for."""
-    burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals: 1 is Poisson.", usual="1", kind="loose", also=("cv",))]
+    burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals: 1 is Poisson.", usual="1", most=1000.0, also=("cv",))]
 
 class StaticCase(Lengths, Prefix, Seeing, total=False):
     """A deployment whose largest batch or context is asked for."""
@@ -348,7 +348,7 @@ class StaticCase(Lengths, Prefix, Seeing, total=False):
 class Asked(Static, Prefix, Objectives, total=False):
     """The question of a plan the other way round."""
     slo: Annotated[str | Sequence[str] | None, Option("Objectives, such as 'p95 ttft<1s, p95 tpot<40ms'; without a percentile the mean. May be repeated: all have to hold.", kind="text", many=True, usual="p95 ttft<1s, p95 tpot<50ms", group="Load")]
-    max: Annotated[str | None, Option("Ask instead for the largest batch, context, rate or users.", complete=("batch", "context", "rate", "users"))]
+    max: Annotated[str | None, Option("Ask instead for the largest batch, context, rate or users.", complete=("batch", "context", "rate", "users"), metavar="QUANTITY")]
     budget: Annotated[float | None, Option("With --max rate: USD a month that the whole fleet may cost; of a --profile its hours are scaled.", unit="USD/month", above=True)]
     find: Annotated[str | None, Option("Ask instead for the least: gpus, bandwidth or price.", complete=("gpus", "bandwidth", "price"))]
     subject_to: Annotated[str | None, Option("Objectives of --max and --find: 'tpot<30ms,ttft<500ms'.")]
@@ -364,9 +364,9 @@ class Served(TypedDict, total=False):
     replicas: Annotated[int, Option("Copies of the deployment that shared the load.", 1)]
     isl: Annotated[int | None, Option("Mean prompt length in tokens.", unit="tokens")]
     osl: Annotated[int | None, Option("Mean output length in tokens.", unit="tokens")]
-    osl_cv: Annotated[float | None, Option("Deviation of output lengths over their mean.", kind="loose")]
+    osl_cv: Annotated[float | None, Option("Deviation of output lengths over their mean.", most=10.0)]
     concurrency: Annotated[int | None, Option("Requests that the client kept in flight.", also=("users",))]
-    rate: Annotated[float | None, Option("Requests a second that the client offered.", unit="1/s", kind="loose")]
+    rate: Annotated[float | None, Option("Requests a second that the client offered.", unit="1/s", above=True)]
     weights: Annotated[str | None, Option("Weight format.", usual="the checkpoint's", complete=FORMATS, group="Formats")]
     activations: Annotated[str | None, Option("Activation format.", usual="the checkpoint's", complete=FORMATS, group="Formats")]
     kv: Annotated[str | None, Option("KV cache format.", usual="as activations", complete=FORMATS, group="Formats")]
@@ -472,7 +472,7 @@ class Measuring(TypedDict, total=False):
     suite: Annotated[str, Option("quick, full, ceilings, kernels, model or engine.", "quick", complete=("quick", "full", "ceilings", "kernels", "model", "engine"))]
     device: Annotated[str | None, Option("cuda:0, cpu ...", usual="the first GPU, else the CPU")]
     model: Annotated[str | None, Option("Model whose layers are measured.", usual="by device", complete=MODELS)]
-    budget: Annotated[float | None, Option("Minutes to take at most.", unit="min", kind="loose", usual="by suite")]
+    budget: Annotated[float | None, Option("Minutes to take at most.", unit="min", above=True, usual="by suite")]
     gpu: Annotated[str | None, Option("Accelerator to predict the model's steps for.", usual="by the device's name", complete=GPUS)]
     check: Annotated[bool, Option("Check the kernels' results, measure nothing.", False)]
     engine: Annotated[str | None, Option("Measure a server under load in place of kernels: llama.cpp.", complete=("llama.cpp",), group="Server")]
@@ -504,7 +504,7 @@ class Scored(Written, total=False):
 
 class Shown(Written, total=False):
     """One entry, or a file to fill in."""
-    template: Annotated[str | None, Option("Print a file to fill in: gpu.", complete=("gpu",))]
+    template: Annotated[str | None, Option("Print a file to fill in: gpu.", complete=("gpu", "accelerator"))]
 
 # --- names of groups, and of the keys that belong together -------------------------------------------------------------
 

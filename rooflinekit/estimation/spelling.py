@@ -46,16 +46,3 @@ def _number(what: str, word: str) -> float:
     if not math.isfinite(value):
         raise WorkloadError(f"{what} must be a number, not {word!r}")
     return value
-
-
-def at_least(value: float, least: float, name: str, whole: bool = False) -> float:
-    """The value, if it is finite and at least `least` (above 0 where `least` is 0).
-
-    Raises WorkloadError.
-    """
-    good = math.isfinite(value) and (value >= least if least else value > 0) and (not whole or value == int(value))
-    if not good:
-        number = "a whole number of" if whole else "a number of"
-        bound = f"{number} at least {least:g}" if least else "a number above 0"
-        raise WorkloadError(f"{name} must be {bound}, not {value:g}")
-    return value

@@ -11,17 +11,14 @@ from typing import Any
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import options_of, part_of, read
 from rooflinekit.estimation.scenario import Served
-from rooflinekit.estimation.spelling import at_least
 from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, no_room, open_loop
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.question import LoadQuestion
-from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.specs import load_model
 
-_MOST_VARIED = 10.0
 _FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "osl_cv", "max_num_seqs")
 _SPLIT = ("pp", "ep", "dp", "weights", "activations", "kv")
 _OPTIONS = {"model": "--model", "gpu": "--gpu", "tp": "--tp", "isl": "--isl", "osl": "--osl"}
@@ -93,10 +90,11 @@ class Given:
     def of(cls, **said: Any) -> Given:
         """The same as keywords of one level; raises WorkloadError and InputError for what makes no sense."""
         known = read(Served, said)
+        if "rate" in known and "concurrency" in known:
+            raise InputError("--concurrency is a closed loop and --rate an open one; give one of them")
         split = part_of(known, _SPLIT)
         known = {name: option.default for name, option in options_of(Served).items()} | known
-        return cls(checked_facts(**part_of(known, _FACTS)), split, known["calibration"],
-                   known["replicas"])  # fmt: skip
+        return cls(Facts(**part_of(known, _FACTS)), split, known["calibration"], known["replicas"])
 
     def with_logs(self, entries: Sequence[Measurement | StartUp]) -> Given:
         """The same, with what start-up logs among the entries say where the user says nothing, and logs agree."""
@@ -121,24 +119,6 @@ class Posed:
     facts: Facts
     resolved: Resolved
     load: LoadQuestion
-
-
-def checked_facts(**said: Any) -> Facts:
-    """Facts that a user typed.
-
-    Raises WorkloadError for a count below 1 or a rate that is not above 0, InputError for both kinds of load.
-    """
-    for name in ("tp", "isl", "osl", "concurrency", "max_num_seqs"):
-        if said.get(name) is not None:
-            whole_number(said[name], name)
-    if said.get("rate") is not None:
-        at_least(said["rate"], 0, "rate")
-        if said.get("concurrency") is not None:
-            raise InputError("--concurrency is a closed loop and --rate an open one; give one of them")
-    variation = said.get("osl_cv")
-    if variation is not None and not 0.0 <= variation <= _MOST_VARIED:
-        raise InputError(f"--osl-cv must be from 0 (equal answers) to {_MOST_VARIED:g}, not {variation:g}")
-    return Facts(**said)
 
 
 def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:

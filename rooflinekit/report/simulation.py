@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rooflinekit.model.traffic.question import open_arrivals
 from rooflinekit.model.types.units import format_time
 from rooflinekit.report.document import Document, Section, Table, Words, footer, machine, origin, three, tokens_in
 from rooflinekit.simulation.outcome import Outcome, ReplicaUse, Spread
@@ -71,7 +72,7 @@ def _load(asked: dict[str, Any]) -> str:
     elif asked["arrivals"] is not None:
         comes = str(asked["arrivals"])
     else:
-        comes = f"{asked['rate']:g} requests/s, " + ("Poisson" if asked["cv"] == 1.0 else f"gamma, cv {asked['cv']:g}")
+        comes = open_arrivals(asked["rate"], asked["cv"])
     return f"{comes}, {tokens_in(asked)}, {asked['osl']} out; "
 
 

@@ -10,7 +10,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from rooflinekit.estimation.lengths import Length
-from rooflinekit.estimation.spelling import at_least, read_phrase
+from rooflinekit.estimation.options import positive
+from rooflinekit.estimation.spelling import read_phrase
+from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -107,49 +109,23 @@ class ClosedLoop:
 class Gamma:
     """Independent gaps, gamma-distributed with mean 1/`rate` and coefficient of variation `cv`.
 
-    `cv` 1 is Poisson, above it bursts, below it regular. Benchmark clients call the shape 1/cv² "burstiness".
+    `cv` 1 is Poisson, above it bursts, below it regular, 0 a request every 1/`rate` seconds. Benchmark clients call the
+    shape 1/cv² "burstiness".
     """
 
     rate: float
-    cv: float
+    cv: float = 1.0
 
     def gaps(self, rng: Generator, first: int, count: int) -> list[float]:
         """Seconds before each arrival."""
-        drawn: list[float] = rng.gamma(self.cv**-2, self.cv**2 / self.rate, count).tolist()
-        return drawn
-
-
-@dataclass(frozen=True)
-class Poisson:
-    """Independent arrivals at `rate` requests a second: exponential gaps."""
-
-    rate: float
-
-    @property
-    def cv(self) -> float:
-        """Coefficient of variation of the gaps."""
-        return 1.0
-
-    def gaps(self, rng: Generator, first: int, count: int) -> list[float]:
-        """Seconds before each arrival."""
-        drawn: list[float] = rng.exponential(1.0 / self.rate, count).tolist()
-        return drawn
-
-
-@dataclass(frozen=True)
-class Constant:
-    """One request every 1/`rate` seconds."""
-
-    rate: float
-
-    @property
-    def cv(self) -> float:
-        """Coefficient of variation of the gaps."""
-        return 0.0
-
-    def gaps(self, rng: Generator, first: int, count: int) -> list[float]:
-        """Seconds before each arrival."""
-        return [1.0 / self.rate] * count
+        if self.cv == 0.0:
+            return [1.0 / self.rate] * count
+        if self.cv == 1.0:
+            drawn = rng.exponential(1.0 / self.rate, count)
+        else:
+            drawn = rng.gamma(self.cv**-2, self.cv**2 / self.rate, count)
+        gaps: list[float] = drawn.tolist()
+        return gaps
 
 
 @dataclass(frozen=True)
@@ -164,7 +140,7 @@ class Burst:
         return [self.period_s if index and index % self.size == 0 else 0.0 for index in range(first, first + count)]
 
 
-Process = ClosedLoop | Gamma | Poisson | Constant | Burst
+Process = ClosedLoop | Gamma | Burst
 
 
 def parse_process(text: str) -> Process:
@@ -180,18 +156,16 @@ def parse_process(text: str) -> Process:
     name, given = read_phrase(text, "arrival process", _PROCESSES)
     for key, value in given.items():
         if value != _PROCESSES[name][key]:
-            at_least(value, int(key in _COUNTED), key, whole=key in _COUNTED)
+            (whole_number if key in _COUNTED else positive)(value, key)
     match name:
         case "closed":
             users = int(given["users"])
             prompts = 10 * users if math.isinf(given["prompts"]) else int(given["prompts"])
             return ClosedLoop(users, prompts, int(given["warmup"]))
-        case "poisson":
-            return Poisson(given["rate"])
         case "gamma":
             return Gamma(given["rate"], given["cv"])
-        case "constant":
-            return Constant(given["rate"])
+        case "poisson" | "constant":
+            return Gamma(given["rate"], float(name == "poisson"))
     return Burst(int(given["size"]), given["period"])
 
 
@@ -226,7 +200,7 @@ def generate(process: Process, requests: Requests, count: int, seed: int = 0) ->
     as they were. A closed loop has no clock: its arrivals are all at 0.
 
     >>> from rooflinekit.estimation.lengths import Fixed
-    >>> [arrival.time for arrival in generate(Constant(4.0), Requests(Fixed(8), Fixed(2)), 3)]
+    >>> [arrival.time for arrival in generate(Gamma(4.0, 0.0), Requests(Fixed(8), Fixed(2)), 3)]
     [0.25, 0.5, 0.75]
     """
     import numpy as np  # noqa: PLC0415 - parsing a process needs none

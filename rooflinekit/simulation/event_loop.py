@@ -18,7 +18,7 @@ from itertools import count, cycle
 from random import Random
 from typing import Any
 
-from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
+from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.arrivals import Arrival, Job, Source
 from rooflinekit.simulation.ledger import Ledger
 from rooflinekit.simulation.replica import FULL, Replica
@@ -98,16 +98,6 @@ that are not much busier than the least loaded. shared: one queue in front of al
 when it has a place."""
 
 
-def router_named(name: str, replicas: Sequence[Replica]) -> Route:
-    """Look a router up.
-
-    Raises UnknownNameError.
-    """
-    if name not in ROUTERS:
-        raise UnknownNameError("router", name, ROUTERS)
-    return ROUTERS[name](replicas)
-
-
 Watch = Callable[[int, Replica, float], None]
 """Sees every step, or run of decode steps, as it ends: number of the replica, the replica before it books, the time."""
 
@@ -136,8 +126,8 @@ class Fleet:
         self.replicas, self.prefills, self.link = replicas, prefills or [], link or Link()
         self.front_end = front_end
         self.all = [*self.prefills, *replicas]
-        self.route: Route = router_named(router, self.prefills or replicas)
-        self.hand_over: Route = router_named("least-loaded", replicas)
+        self.route: Route = ROUTERS[router](self.prefills or replicas)
+        self.hand_over: Route = ROUTERS["least-loaded"](replicas)
         for replica in self.prefills:
             replica.staging = self.link.staging
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
+from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.arrivals import Job
 
 
@@ -36,16 +36,6 @@ POLICIES = {
 (FasterTransformer). prefill-priority: whole prompts in steps of their own, before any decoding (vLLM 0). continuous:
 whole prompts beside the decoding sequences (Orca, OSDI 2022). chunked: decoding first, prompts in what is left of the
 token budget (Sarathi-Serve, arXiv:2403.02310; vLLM 1)."""
-
-
-def policy_named(name: str) -> Policy:
-    """Look a policy up.
-
-    Raises UnknownNameError.
-    """
-    if name not in POLICIES:
-        raise UnknownNameError("policy", name, POLICIES)
-    return POLICIES[name]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rooflinekit.model.types.errors import UnknownNameError, WorkloadError
+from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.traces import Trace
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Whole = NDArray[np.int64]
-
-ROUTERS = ("prefix-affinity", "random")
-"""Who gets a request: a replica that has served its conversation before, or any."""
 
 _COMMON, _FORK = 0.01, 3  # share of the requests, and number, of ways on from which a block is everybody's
 
@@ -82,7 +79,9 @@ def reuse_of(trace: Trace, replicas: int = 1, router: str = "prefix-affinity", s
     >>> reuse.most, reuse.share(8), reuse.share(12)
     (0.4, 0.2, 0.4)
 
-    Raises WorkloadError for a trace without block ids, UnknownNameError for a router that is none.
+    router: prefix-affinity (a replica that has served its conversation before), or random.
+
+    Raises WorkloadError for a trace without block ids.
     """
     import numpy as np  # noqa: PLC0415
 
@@ -161,8 +160,6 @@ def _routed(trace: Trace, nodes: Whole, request: Whole, how: tuple[int, str, int
     import numpy as np  # noqa: PLC0415
 
     replicas, router, seed = how
-    if router not in ROUTERS:
-        raise UnknownNameError("router of a prefix cache", router, ROUTERS)
     draw = np.random.default_rng(seed)
     places: Whole = draw.integers(0, replicas, len(trace))
     return places if router == "random" else places[np.asarray(conversations(trace, nodes, request))]

@@ -15,7 +15,9 @@ from random import Random
 from typing import Any
 
 from rooflinekit.estimation.lengths import Length
-from rooflinekit.estimation.spelling import at_least, read_phrase
+from rooflinekit.estimation.options import positive
+from rooflinekit.estimation.spelling import read_phrase
+from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.arrivals import Arrival, Job
 from rooflinekit.simulation.traces import Trace
@@ -118,12 +120,12 @@ def parse_sessions(text: str) -> SessionLaw:
     known = dict.fromkeys(session_laws(), told)
     name, given = read_phrase(text, "kind of sessions", known)
     law = session_laws()[name]
-    scaled = {key: getattr(law, key).scaled(at_least(given[key], 0, key)) for key in _KEYS if given[key]}
+    scaled = {key: getattr(law, key).scaled(positive(given[key], key)) for key in _KEYS if given[key]}
     if given["turns"] and given["turns"] < 1:
         raise WorkloadError(f"{text!r}: turns must be at least 1, not {given['turns']:g}")
     system = law.system if given["system"] < 0 else int(given["system"])
-    most = int(at_least(given["most"], 1, "most", whole=True)) if given["most"] else law.most
-    patience = at_least(given["patience"], 0, "patience") if given["patience"] else math.inf
+    most = whole_number(given["most"], "most") if given["most"] else law.most
+    patience = positive(given["patience"], "patience") if given["patience"] else math.inf
     return replace(law, **scaled, system=system, most=most, patience=patience)
 
 

@@ -19,7 +19,7 @@ from rooflinekit.estimation.scenario import Simulation as SimulationOptions
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.mixing import front_end
-from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError
+from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.units import GB, GIB
 from rooflinekit.simulation.arrivals import (
     Arrival,
@@ -27,7 +27,6 @@ from rooflinekit.simulation.arrivals import (
     ClosedLoop,
     Gamma,
     Job,
-    Poisson,
     Process,
     Requests,
     Source,
@@ -40,7 +39,7 @@ from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, Watch
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool, kv_capacity_tokens
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.outcome import Books, Outcome, energy_of, summarise
-from rooflinekit.simulation.policies import Limits, policy_named
+from rooflinekit.simulation.policies import POLICIES, Limits
 from rooflinekit.simulation.replica import HostTier, Replica
 from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_trace
 from rooflinekit.simulation.steps import Clock, StepTable, build_table
@@ -204,8 +203,6 @@ def _served(  # noqa: PLR0913, PLR0917 - as `serve`
 
 def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, ledger: Ledger) -> Fleet:
     """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas."""
-    if min(setup.replicas, setup.block_size or 1, setup.staging) < 1 or setup.prefill_replicas < 0:
-        raise WorkloadError("replicas, block_size and staging must be at least 1, prefill_replicas at least 0")
     drafted = setup.draft_tokens
     clock = _clock(predictor, load, setup, drafted + 1)
     prompts = clock if first is predictor and not drafted else _clock(first, load, setup, 1)
@@ -258,13 +255,8 @@ def _limits(predictor: Predictor, chosen: Setup) -> Limits:
     plan = predictor.plan
     budget = chosen.token_budget or plan.deployment.settings.token_budget
     sequences = chosen.max_num_seqs or plan.deployment.settings.max_num_seqs
-    if not 0.0 <= chosen.acceptance <= 1.0 or chosen.draft_tokens < 0 or chosen.draft_ms < 0.0:
-        raise WorkloadError(
-            f"acceptance must lie in 0..1 and drafts must not be negative, not {chosen.acceptance}, "
-            f"{chosen.draft_tokens} and {chosen.draft_ms}"
-        )
     return Limits(
-        policy=policy_named(chosen.policy or _usual(plan)),
+        policy=POLICIES[chosen.policy or _usual(plan)],
         token_budget=budget or int(plan.token_budget),
         max_num_seqs=(sequences or int(predictor.memory.rows)) * plan.deployment.dp,
         max_model_len=chosen.max_model_len or plan.deployment.settings.max_model_len or plan.model.max_context,
@@ -461,8 +453,6 @@ def make_load(
     if len(given) != 1:
         what = f"not {' and '.join(given)}" if given else "none is given"
         raise InputError(f"requests come by one of --rate, --concurrency, --arrivals and --trace; {what}")
-    if not question.duration > 0 or question.warmup < 0 or min(question.samples, question.prefix_groups) < 1:
-        raise WorkloadError("duration must be above 0, warmup at least 0, samples and prefix_groups at least 1")
     objective = _objective(question)
     users, warmup = question.concurrency, question.warmup
     notes: tuple[str, ...] = ()
@@ -524,10 +514,7 @@ def _process(question: Question) -> Process:
         return parse_process(question.arrivals)
     if question.concurrency is not None:
         return ClosedLoop(question.concurrency, question.requests or _PER_USER * question.concurrency, question.warmup)
-    rate = float(question.rate or 0.0)
-    if not 0 < rate < math.inf or not 0 < question.cv < math.inf:
-        raise WorkloadError(f"rate and cv must be above 0, not {rate} and {question.cv}")
-    return Poisson(rate) if question.cv == 1 else Gamma(rate, question.cv)
+    return Gamma(float(question.rate or 0.0), question.cv)
 
 
 def _dressed(arrivals: Iterator[Arrival], question: Question) -> Iterator[Arrival]:
@@ -641,11 +628,7 @@ def _idle(given: Mapping[str, Any]) -> Iterator[str]:
 
 def _ordered(given: dict[str, Any]) -> dict[str, Any]:
     """The order of the queue, and one acceptance of all drafted tokens."""
-    order, chosen = given.get("order", "fcfs"), {}
-    if order not in ("fcfs", "priority"):
-        raise UnknownNameError("order", order, ("fcfs", "priority"))
-    if "order" in given:
-        chosen["by_class"] = order == "priority"
+    chosen: dict[str, Any] = {"by_class": given["order"] == "priority"} if "order" in given else {}
     if "acceptance" in given:
         chosen["acceptance"] = number_of("acceptance", given["acceptance"])
     return chosen

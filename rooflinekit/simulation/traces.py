@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from rooflinekit.estimation.lengths import MOST_TOKENS, Empirical
-from rooflinekit.estimation.spelling import at_least
+from rooflinekit.estimation.options import positive
 from rooflinekit.model.types.errors import MissingExtraError, SpecError
 from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.specs.delimited import check_columns, delimiter_of
@@ -320,7 +320,7 @@ class Trace:
 
         Raises WorkloadError for a speed that is not above 0.
         """
-        at_least(speed, 0, "speed")
+        positive(speed, "speed")
         for index in range(len(self) if count is None else min(count, len(self))):
             yield Arrival(
                 self.time[index] / speed,

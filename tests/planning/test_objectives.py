@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from rooflinekit.decision.planning.demand import read_demand
 from rooflinekit.decision.planning.objective import METRICS, parse_objectives
 from rooflinekit.decision.planning.search import Space, splits
+from rooflinekit.estimation.options import read
+from rooflinekit.estimation.scenario import Traffic
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator, load_model
@@ -79,20 +81,30 @@ def test_requests_drawn_at_random_come_ever_more_like_poisson(cv: float, replica
     [
         ({}, "how much traffic"),
         ({"rate": 1, "users": 1}, "exclude each other"),
-        ({"rate": 0}, "above 0"),
-        ({"rate": "5"}, "above 0"),
-        ({"rate": math.nan}, "above 0"),
-        ({"rate": 1e9}, "at most 10,000,000"),
         ({"users": 2.5}, "users"),
-        ({"rate": 1, "peak": 0.5}, "at least 1"),
         ({"rate": 1, "isl": "uniform:9-1"}, "backwards"),
         ({"rate": 1, "isl": None}, "a length"),
-        ({"rate": 1, "cv": -1}, "cv"),
     ],
 )
 def test_traffic_that_makes_no_sense(asked: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         read_demand(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"rate": 0}, "rate must be above 0"),
+        ({"rate": "5"}, "rate must be a number above 0"),
+        ({"rate": math.nan}, "rate must be a number above 0"),
+        ({"rate": 1e9}, "at most 10,000,000"),
+        ({"rate": 1, "peak": 0.5}, "peak must be from 1 to 1,000"),
+        ({"rate": 1, "cv": -1}, "burstiness must be from 0"),
+    ],
+)
+def test_traffic_beyond_its_bounds(asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        read(Traffic, asked)
 
 
 def test_a_trace_brings_its_rate_lengths_and_bursts(tmp_path: Path) -> None:

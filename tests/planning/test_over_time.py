@@ -29,7 +29,7 @@ from rooflinekit.decision.planning.search import search
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.estimation.lengths import Fixed
 from rooflinekit.model.types.errors import InfeasibleError, InputError
-from rooflinekit.simulation.arrivals import Arrival, Poisson, Requests, generate
+from rooflinekit.simulation.arrivals import Arrival, Gamma, Requests, generate
 from rooflinekit.simulation.ledger import RequestObjective
 from rooflinekit.simulation.simulate import Load, Setup, serve
 from rooflinekit.specs import load_accelerator
@@ -384,7 +384,7 @@ def _day_of_one_replica(answer: PlanAnswer, seconds: float, seed: int) -> list[A
     arrivals: list[Arrival] = []
     for number, row in enumerate(answer.over_time.intervals):
         start, rate = number * seconds, row.rate / row.replicas
-        for arrival in generate(Poisson(rate), Requests(Fixed(1000), Fixed(150)), 1 << 30, 100 * seed + number):
+        for arrival in generate(Gamma(rate), Requests(Fixed(1000), Fixed(150)), 1 << 30, 100 * seed + number):
             if arrival.time >= seconds:
                 break
             arrivals.append(arrival._replace(time=start + arrival.time))

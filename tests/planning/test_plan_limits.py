@@ -20,7 +20,7 @@ REFUSED = [
     (["--max", "batch", "--tpot", "30", "--redundancy", "2"], "--redundancy has no part"),
     (["--find", "gpus", "--rate", "2", "--batch", "3"], "--batch has no part in --find gpus"),
     (["--rate", "2", "--ttft", "500", "--slo", "ttft<1s"], "say the same thing"),
-    (["--rate", "2", "--ttft", "nan"], "is not an objective"),
+    (["--rate", "2", "--ttft", "nan"], "ttft must be a number above 0, not nan"),
 ]
 
 

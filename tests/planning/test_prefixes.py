@@ -12,6 +12,8 @@ from rooflinekit.cli.app import app
 from rooflinekit.decision.planning.demand import read_demand
 from rooflinekit.decision.planning.fleet import lay_out, remembering
 from rooflinekit.decision.planning.plan import plan
+from rooflinekit.estimation.options import read
+from rooflinekit.estimation.scenario import Traffic
 from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
 from rooflinekit.simulation.tiers import read_tiers
@@ -107,4 +109,4 @@ def test_what_contradicts_sessions_is_refused(given, said):
     with pytest.raises(InputError, match=said):
         read_demand({key: value for key, value in (ASKED | given).items() if value is not None})
     with pytest.raises(UnknownNameError, match="prefix-affinity"):
-        read_demand(ASKED | {"router": "affinity"})
+        read(Traffic, {"rate": 1.0, "router": "affinity"})

@@ -168,7 +168,7 @@ class TestImpossible:
 @pytest.mark.parametrize(
     ("scenario", "message"),
     [
-        ({"by": "speed"}, "metric to rank by 'speed'"),
+        ({"by": "speed"}, "unknown metric 'speed'"),
         ({"batch": 2, "concurrency": 4}, "excludes concurrency"),
         ({"prefix": 1.5}, "from 0 to 1"),
         ({"gpus": "h1000"}, "unknown accelerator"),

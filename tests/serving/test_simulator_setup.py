@@ -16,7 +16,7 @@ from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.simulation.arrivals import Arrival, Job
 from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
-from rooflinekit.simulation.policies import POLICIES, policy_named
+from rooflinekit.simulation.policies import POLICIES
 from rooflinekit.simulation.simulate import Load, Question, Setup, make_load, serve, simulate
 from rooflinekit.specs.engines import load_engine
 
@@ -105,7 +105,9 @@ def test_every_policy_serves():
         outcome = simulate("llama-3-8b", rate=4.0, requests=50, policy=policy, calibration="none")
         assert outcome.requests.finished == 50
     with pytest.raises(rk.UnknownNameError, match="chunked"):
-        policy_named("chunkd")
+        simulate("llama-3-8b", rate=4.0, policy="chunkd")
+    with pytest.raises(rk.InputError, match="round-robin"):
+        simulate("llama-3-8b", rate=4.0, router="round-robbin")
 
 
 @pytest.mark.parametrize("batch", [

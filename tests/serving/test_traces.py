@@ -344,7 +344,7 @@ def test_conversations_stay_together_and_a_shared_prompt_is_nobodys():
     """Three conversations of the file: A five times, B twice, C; block 0 is everybody's."""
     assert conversations(load_trace(CONVERSATIONS)) == [0, 1, 0, 1, 0, 5, 0]
     with pytest.raises(UnknownNameError, match="prefix-affinity"):
-        reuse_of(load_trace(CONVERSATIONS), 2, "afinity")
+        rk.trace(CONVERSATIONS, router="afinity")
 
 
 def test_a_trace_without_ids_has_no_hit_rate(tmp_path):

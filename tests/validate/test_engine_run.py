@@ -37,10 +37,10 @@ def its_clock(monkeypatch):
 
 
 def test_a_decode_step_is_what_more_tokens_take_beyond_the_first():
-    here, engine = open_device("cpu"), Engine()
-    bench = EngineBench("vllm", "0.24.0", "llama-3-8b", 32, engine)
-    prefill = bench.measure(Point("prefill", 2, 64), here, profiled=False)
-    decode = bench.measure(Point("decode", 4, 128), here, profiled=False)
+    engine = Engine()
+    bench = EngineBench("vllm", "0.24.0", "llama-3-8b", 32, engine, open_device("cpu"))
+    prefill = bench.measure(Point("prefill", 2, 64))
+    decode = bench.measure(Point("decode", 4, 128))
     assert prefill["whole_us"] == pytest.approx(1e6 * PREFILL)
     assert decode["whole_us"] == pytest.approx(1e6 * STEP)
     assert (2, 64, 1) in engine.asked
@@ -60,8 +60,8 @@ class Batched(Engine):
 
 def test_prompts_that_take_several_steps_do_not_enter_the_time_of_a_decode_step():
     """Eight sequences decode in 0.8 ms together; at the ends of an answer there are fewer."""
-    bench = EngineBench("vllm", "0.24.0", "llama-3-8b", 32, Batched())
-    row = bench.measure(Point("decode", 8, 128), open_device("cpu"), profiled=False)
+    bench = EngineBench("vllm", "0.24.0", "llama-3-8b", 32, Batched(), open_device("cpu"))
+    row = bench.measure(Point("decode", 8, 128))
     assert row["whole_us"] == pytest.approx(800.0)
 
 
@@ -73,15 +73,17 @@ def test_a_profiled_decode_step_is_the_difference_of_two_answers(monkeypatch):
         count = step.args[1]
         return [prompt, *(Event("decode_attn", 100.0 + 7.0 * n, 107.0 + 7.0 * n, "kernel") for n in range(count - 1))]
 
+    point = Point("decode", 1, 128)
     monkeypatch.setattr(engine_run, "profile_step", profiled)
-    bench = EngineBench("vllm", "0.24.0", "llama-3-8b", 32, Engine())
-    row = bench.measure(Point("decode", 1, 128), open_device("cpu"), profiled=True)
+    monkeypatch.setattr(engine_run, "engine_points", lambda: (point,))
+    bench = EngineBench("vllm", "0.24.0", "llama-3-8b", 32, Engine(), open_device("cpu"))
+    row = bench.measure(point)
     assert row["busy_us"] == pytest.approx({"matrix": 0.0, "attention": 7.0})
     assert row["kernel_names"] == {"decode_attn": 7.0, "prompt_gemm": 0.0}
 
 
 def test_prompts_of_a_batch_share_nothing():
-    bench = EngineBench("vllm", "0.24.0", "llama-3-8b", 32, Engine())
+    bench = EngineBench("vllm", "0.24.0", "llama-3-8b", 32, Engine(), open_device("cpu"))
     first, second = bench._prompts(Point("prefill", 2, 200))
     assert first != second
     assert min(first) >= 10
@@ -89,8 +91,7 @@ def test_prompts_of_a_batch_share_nothing():
 
 def test_the_rows_of_an_engine_are_compared_with_that_engine(tmp_path, monkeypatch):
     """Written as a run writes them, read as `calibrate` reads them; an engine that is not there is one row."""
-    monkeypatch.setattr(engine_run, "present", lambda: {"vllm": "0.24.0"})
-    monkeypatch.setattr(suite, "present", lambda: {"vllm": "0.24.0"})
+    monkeypatch.setattr(engine_run, "version_of", lambda name: "0.24.0" if name == "vllm" else "")
     monkeypatch.setattr(suite, "engine_points", lambda: (Point("decode", 1, 128),))
     monkeypatch.setitem(engine_run._KINDS, "vllm", Engine)
     here = open_device("cpu")
@@ -119,4 +120,4 @@ def test_an_engine_starts_with_the_models_own_shape(tmp_path):
 
 def test_an_engine_that_is_not_installed_is_named(tmp_path):
     with pytest.raises(InputError, match="sglang is not installed"):
-        open_engine("sglang", "llama-3-8b", tmp_path)
+        open_engine("sglang", "llama-3-8b", open_device("cpu"), tmp_path)

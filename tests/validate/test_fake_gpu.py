@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E4
 from vllm_signatures import CACHE, FWD, OWN  # noqa: E402
 
 from rooflinekit.evidence.kernel_fit.groups import read_measurements  # noqa: E402
-from rooflinekit.validate import (  # noqa: E402  # noqa: E402
+from rooflinekit.validate import (  # noqa: E402
     attention_kernels,
     ceilings,
     elementwise,
@@ -105,7 +105,7 @@ def gpu(monkeypatch, operators):
     """A GPU whose kernels take a microsecond and compute nothing."""
     for module in (elementwise, matrix_kernels):
         monkeypatch.setattr(module, "fused", lambda call, device: call)
-    monkeypatch.setattr(attention_kernels, "_only", lambda backend: nullcontext())  # choosing one asks the driver
+    monkeypatch.setattr(attention_kernels, "sdpa_kernel", lambda backend: nullcontext())  # choosing one asks the driver
     monkeypatch.setattr(torch, "compile", lambda call, **options: call)
     for name, module in (
         ("flashinfer", SimpleNamespace(BatchDecodeWithPagedKVCacheWrapper=Wrapper)),

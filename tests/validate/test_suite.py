@@ -13,8 +13,8 @@ from rooflinekit.evidence.kernel_fit.groups import read_measurements  # noqa: E4
 from rooflinekit.specs import load_accelerator  # noqa: E402
 from rooflinekit.validate import ceilings, points, suite, timing  # noqa: E402
 from rooflinekit.validate.case import Case, Work  # noqa: E402
-from rooflinekit.validate.collective import collective_rows  # noqa: E402
-from rooflinekit.validate.device import open_device  # noqa: E402
+from rooflinekit.validate.ceilings import collective_rows  # noqa: E402
+from rooflinekit.validate.device import Device, open_device  # noqa: E402
 from rooflinekit.validate.plan import Extent, kernel_cases  # noqa: E402
 from rooflinekit.validate.record import FILE, Recorder, header  # noqa: E402
 from rooflinekit.validate.spec import cpu_spec  # noqa: E402
@@ -114,7 +114,7 @@ def test_no_time_is_said_and_is_no_error(tiny, tmp_path, name):
     (["--suite", "quik", "--out", "x"], "unknown suite 'quik'; nearest: quick"),
     (["--device", "cuda:7", "--out", "x"], "no device 'cuda:7' here"),
     ([], "validate needs --out DIR"),
-    (["--out", "x", "--budget", "0"], "--budget must be above 0 minutes"),
+    (["--out", "x", "--budget", "0"], "budget must be above 0, not 0"),
     (["--out", "x", "--model", "gpt22"], "unknown model 'gpt22'"),
     (["--out", "x", "--force", "--resume"], "give one of them"),
 ])  # fmt: skip
@@ -163,6 +163,14 @@ def test_a_case_larger_than_the_memory_is_not_tried(tmp_path):
     *sentinels, row = read_measurements(tmp_path / FILE).rows
     assert row["status"] == "oom"
     assert [(each["op"], each["kind"]) for each in sentinels] == [("sentinel", "gemm"), ("sentinel", "copy")]
+
+
+@pytest.mark.parametrize(("visible", "counts"), [(1, []), (2, [2]), (3, [2, 3]), (6, [2, 4, 6]), (8, [2, 4, 8])])
+def test_collectives_run_over_powers_of_two_and_all_visible_gpus(monkeypatch, visible, counts):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    monkeypatch.setattr(ceilings, "_together", lambda device, gpus, kinds, sizes: [gpus])
+    gpu = Device(torch.device("cuda:0"), "test", 1, 2**34, 2**20, {})
+    assert list(ceilings.collective_rows(gpu, quick=True)) == counts
 
 
 def test_two_processes_reduce_on_the_cpu():

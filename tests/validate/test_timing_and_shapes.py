@@ -2,6 +2,8 @@
 
 import math
 import time
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make test` installs it")
 
-from rooflinekit.validate import board, timing  # noqa: E402
+from rooflinekit.validate import device, timing  # noqa: E402
 from rooflinekit.validate.attention_kernels import Heads  # noqa: E402
 from rooflinekit.validate.case import Work, normal  # noqa: E402
 from rooflinekit.validate.device import Device, open_device  # noqa: E402
@@ -70,8 +72,8 @@ class Library:
 
 def test_a_board_at_its_power_limit_is_marked(monkeypatch):
     nvml = Library()
-    monkeypatch.setattr(board.time, "perf_counter", lambda: nvml.seconds)
-    with board.Board(nvml, None).watched() as columns:
+    monkeypatch.setattr(device.time, "perf_counter", lambda: nvml.seconds)
+    with replace(CPU, board=partial(device.readings, nvml, None)).watched() as columns:
         nvml.seconds = 2.0
     assert columns["power_w"] == 700.0  # by its energy, not by readings that lag behind
     assert columns["power_limit_w"] == 700.0
@@ -82,7 +84,7 @@ def test_a_board_at_its_power_limit_is_marked(monkeypatch):
 
 
 def test_without_a_board_rows_have_no_such_columns():
-    assert board.open_board("GPU-none") is None
+    assert device.open_board("GPU-none") is None
     with CPU.watched() as columns:
         assert columns == {}
 

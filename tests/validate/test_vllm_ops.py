@@ -1,6 +1,7 @@
 """The calls of vLLM's operators against the signatures of the wheel of 0.24.0, with plain formulations behind them."""
 
 import math
+from functools import partial
 
 import pytest
 
@@ -9,9 +10,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make tes
 from vllm_signatures import CACHE, FWD, OWN  # noqa: E402
 
 from rooflinekit.evidence.kernel_fit.groups import kernel_tables, read_measurements  # noqa: E402
-from rooflinekit.validate import checks_kernels, vllm_ops  # noqa: E402
+from rooflinekit.validate import checks_kernels, elementwise, vllm_ops  # noqa: E402
 from rooflinekit.validate.attention_kernels import Heads  # noqa: E402
-from rooflinekit.validate.case import Case  # noqa: E402
+from rooflinekit.validate.case import Case, Work, normal  # noqa: E402
 from rooflinekit.validate.device import Device, open_device  # noqa: E402
 from rooflinekit.validate.matrix_kernels import balanced  # noqa: E402
 from rooflinekit.validate.record import FILE, Recorder, header  # noqa: E402
@@ -60,8 +61,9 @@ def silu(result, x):
 
 
 def write(key, value, keys, values, slots, kind, k_scale, v_scale):  # noqa: PLR0917
-    for new, pool in ((key, keys), (value, values)):
-        pool.view(-1, *pool.shape[2:])[slots] = new
+    for new, pool, scale in ((key, keys, k_scale), (value, values, v_scale)):
+        stored = (new / scale).to(torch.float8_e4m3fn).view(torch.uint8) if kind == "fp8" else new
+        pool.view(-1, *pool.shape[2:])[slots] = stored
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -115,9 +117,24 @@ def test_an_fp8_product_is_within_the_rounding_of_its_activations():
 
 @pytest.mark.parametrize("kind", ["norm", "activation"])
 def test_what_lies_between_the_matrices(kind):
-    build = {"norm": vllm_ops.norm, "activation": vllm_ops.swiglu}[kind]
-    want = {"norm": checks_kernels._normed, "activation": checks_kernels._gated}[kind]
-    checked("elementwise", {"dtype": "fp32", "kind": kind}, lambda: build(5, 64, "fp32", CPU), want)
+    call, sizes, want = {
+        "norm": (vllm_ops.norm, ((5, 64), (5, 64), (64,)), checks_kernels._normed),
+        "activation": (vllm_ops.swiglu, ((5, 128),), checks_kernels._gated),
+    }[kind]
+    drawn = partial(normal, dtype="fp32", device=CPU.torch)
+    checked("elementwise", {"dtype": "fp32", "kind": kind}, lambda: Work(call, tuple(drawn(*n) for n in sizes)), want)
+
+
+@pytest.mark.parametrize("kv", ["fp32", "fp8"])
+def test_a_cache_holds_the_same_bytes_whoever_writes_it(kv):
+    (case,) = elementwise.append_cases(5, 2, 64, kv, "fp32", CPU)
+    work = case.build()
+    pools = [work.cold()] * 2
+    pools = [(*(pool.clone() for pool in both[:2]), both[2]) for both in pools]
+    for call, (keys, values, slots) in zip((elementwise.append, vllm_ops.append), pools, strict=True):
+        call(*work.hot, keys, values, slots, scale=torch.tensor(0.05))
+    for ours, theirs in zip(*(both[:2] for both in pools), strict=True):
+        assert torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
 
 
 def test_without_vllm_its_kernels_are_missing_and_not_failed(monkeypatch):

@@ -17,7 +17,6 @@ from rooflinekit.decision.economics.caching import (
 from rooflinekit.decision.economics.dialogue import Dialogue, dialogue_time
 from rooflinekit.decision.economics.price import (
     POWER_NOTE,
-    positive,
     read_carbon,
     read_price,
 )
@@ -205,19 +204,13 @@ class CostQuestion:
         answer, shared = max(round(osl.mean), 1), said["shared_prompt"]
         asked = cls(
             isl, osl, said["cached"], said["concurrency"],
-            positive(said["utilisation"], "utilisation"),
-            positive(1.0 if said["pue"] is None else said["pue"], "pue"),
+            said["utilisation"],
+            1.0 if said["pue"] is None else said["pue"],
             read_carbon(said["carbon"]),
             Dialogue(said["turns"], said["system_prompt"], said["question"], answer, shared),
             Dialogue(said["calls"], said["agent_prompt"], said["tool_result"], said["tool_call"], shared),
             said["long_context"], "long_context" in given, said["reserve"],
         )  # fmt: skip
-        if asked.utilisation > 1.0:
-            raise WorkloadError(f"utilisation is a share of the time, above 0 and at most 1, not {asked.utilisation:g}")
-        if asked.pue < 1.0:
-            raise WorkloadError(
-                f"pue is power of the building over power of the machines, at least 1, not {asked.pue:g}"
-            )
         both = asked.prompt + asked.output
         if asked.reserve is not None and asked.reserve < both:
             raise WorkloadError(f"reserve={asked.reserve} holds no mean request of {both:.0f} tokens")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.estimation.options import quantity
+from rooflinekit.estimation.options import positive, quantity
 from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.numeric import Numeric
@@ -157,23 +156,6 @@ class Purchase:
         """
         energy = float(electricity(watts, self.power_price, self.pue)) * MONTH_HOURS
         return energy + rated / 1e3 * self.rack + self.staff / 12.0
-
-
-def positive(value: object, name: str, zero: bool = False) -> float:
-    """Read a number that a user gave; above 0, or at least 0.
-
-    >>> positive(2, "price")
-    2.0
-
-    Raises WorkloadError for text, a negative number, infinity or nan.
-    """
-    least = "at least 0" if zero else "above 0"
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise WorkloadError(f"{name} must be a number {least}, not {value!r}")
-    number = float(value)
-    if not 0.0 <= number <= _MOST or (number == 0.0 and not zero):
-        raise WorkloadError(f"{name} must be a number {least}, not {value!r}")
-    return number
 
 
 def quoted_price(accelerator: Accelerator) -> HourlyPrice | None:

@@ -25,9 +25,10 @@ from rooflinekit.decision.planning.capacity import Capacity
 from rooflinekit.decision.planning.cost import Tariff, cold_start_s
 from rooflinekit.decision.planning.fleet import Replica, loaded_feels
 from rooflinekit.decision.planning.profile import Profile
-from rooflinekit.model.types.answer import Plain, plain_fields
-from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError
+from rooflinekit.model.types.answer import Plain
+from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.units import GB
+from rooflinekit.simulation.simulate import pcie_bandwidth
 
 PERIOD_S, TOLERANCE = 15.0, 0.1
 """As the Horizontal Pod Autoscaler of Kubernetes has them by default: between looks, and the share by which what is
@@ -58,14 +59,12 @@ class ColdStart(Plain):
     engine_s: float
     path: str
 
+    derived = ("seconds",)
+
     @property
     def seconds(self) -> float:
         """All of it."""
         return self.provision_s + self.load_s + self.engine_s
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return plain_fields(self, "seconds")
 
 
 @dataclass(frozen=True)
@@ -104,19 +103,14 @@ class Autoscaling(Plain):
 def read_cold_start(replica: Replica, tariff: Tariff, given: Mapping[str, Any]) -> ColdStart:
     """Provision, weights over a path, and start of the engine, as given or assumed.
 
-    Raises UnknownNameError for a path that nobody knows, WorkloadError for a host cache behind an unknown link.
+    Raises WorkloadError for a host cache behind an unknown link.
     """
     path = given.get("weights_from", "nvme")
-    if path not in PATHS:
-        raise UnknownNameError("path", path, PATHS)
     if path != "nvme" and given.get("load_gbps") is not None:
         raise InputError("load_gbps and weights_from say the same thing; give one")
     rate = PATHS[path] * GB if path == "object-store" else tariff.load_bytes_s
     if path == "host-cache":
-        accelerator = replica.resolved.plan.system.accelerator
-        rate = float(accelerator.pcie_bandwidth) * replica.gpus
-        if not rate:
-            raise WorkloadError(f"weights_from host-cache needs the PCIe bandwidth of {accelerator.name}")
+        rate = pcie_bandwidth(replica.predictor, "weights_from host-cache")
     seconds = cold_start_s(replica, tariff) * tariff.load_bytes_s / rate
     return ColdStart(given.get("provision", PROVISION_S), seconds, given.get("engine_start", ENGINE_S), path)
 

@@ -31,7 +31,7 @@ from rooflinekit.decision.planning.search import Found, PlanQuestion, Progress, 
 from rooflinekit.decision.planning.valleys import Hour, Valleys, steady_and_jobs
 from rooflinekit.estimation.options import keywords, read
 from rooflinekit.estimation.scenario import Plan
-from rooflinekit.model.types.answer import Plain, Tabled, plain_fields
+from rooflinekit.model.types.answer import Plain, Tabled
 from rooflinekit.model.types.errors import InfeasibleError, InputError
 from rooflinekit.specs import load_model
 from rooflinekit.specs.calibration.evidence import evidence
@@ -129,14 +129,12 @@ class ClassPlan(Tabled):
     interrupted: bool
     warnings: tuple[str, ...]
 
+    derived = ("unmet",)
+
     @property
     def unmet(self) -> tuple[str, ...]:
         """Classes that no deployment serves within their objectives."""
         return tuple(each.name for each in self.classes if each.fleet is None)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Nested plain data for JSON."""
-        return plain_fields(self, "unmet")
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat row for each objective of each class, and one for a class without."""

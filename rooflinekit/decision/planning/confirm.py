@@ -28,7 +28,7 @@ from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.model.types.speculation import break_even_acceptance
 from rooflinekit.model.types.units import format_time
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.simulation.arrivals import Arrival, Job, Poisson, Requests, generate
+from rooflinekit.simulation.arrivals import Arrival, Gamma, Job, Requests, generate
 from rooflinekit.simulation.ledger import Sketch
 from rooflinekit.simulation.sessions import SessionSource
 from rooflinekit.simulation.simulate import Load, Setup, serve
@@ -211,7 +211,7 @@ def _alike(part: Part, demand: Demand, seed: int, longer: float) -> Run:
             comes = SessionSource(law, demand.osl, law.most or 0, rate=load, requests=requests, seed=seed)
         return _run(part, demand, comes, Setup(seed=seed), counted / rate + warm, warm)
     osl = demand.osl if cv(demand.osl) > 0.0 or demand.osl.mean < 2.0 else LogNormal(demand.osl.mean, _DRIFT)
-    arrivals = generate(Poisson(1.0), Requests(demand.isl, osl), 1 << 40, seed)
+    arrivals = generate(Gamma(1.0), Requests(demand.isl, osl), 1 << 40, seed)
     return _run(part, demand, arrivals, Setup(seed=seed), counted / rate + warm, warm, users=int(load))
 
 

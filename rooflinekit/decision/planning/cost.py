@@ -17,7 +17,6 @@ from rooflinekit.model.power import Energy
 from rooflinekit.model.traffic.energy import load_power, served_energy
 from rooflinekit.model.traffic.mixing import InFlight
 from rooflinekit.model.types.answer import Plain
-from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
 from rooflinekit.specs import load_accelerator
@@ -78,15 +77,9 @@ def added(prices: Iterable[float | None]) -> float | None:
 def read_tariff(gpus: tuple[str, ...], given: object, pue: float, load_gb_s: float | None, by: str) -> Tariff:
     """Prices of these accelerators: those given, else the dated quotes in their files.
 
-    Raises InputError and WorkloadError for names and numbers without sense.
+    Raises InputError and WorkloadError for prices without sense.
     """
-    if by not in ("cost", "gpus", "energy"):
-        raise InputError(f"by must be cost, gpus or energy, not {by!r}")
     quotes = quotes_of((load_accelerator(gpu).value for gpu in gpus), given)
-    if not 1.0 <= pue <= 10.0:
-        raise WorkloadError(f"pue is power of the building over power of the machines, from 1 to 10, not {pue!r}")
-    if load_gb_s is not None and not 0.0 < load_gb_s <= 1e6:
-        raise WorkloadError(f"load_gbps must be a number of GB/s above 0, not {load_gb_s!r}")
     told = () if load_gb_s else (f"weights load at {LOAD_GB_S:g} GB/s ({LOAD_ASSUMPTION})",)
     notes = (*quotes.notes, POWER_NOTE, *told)
     return Tariff(quotes.hourly, pue, (load_gb_s or LOAD_GB_S) * GB, notes, by == "gpus", terms=quotes.terms)

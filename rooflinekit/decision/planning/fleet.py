@@ -32,7 +32,7 @@ from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, Times, Traff
 from rooflinekit.model.traffic.mixing import InFlight, Shared, front_end, lone_prompt, slots
 from rooflinekit.model.traffic.percentiles import Spread, spread
 from rooflinekit.model.traffic.question import LoadAnswer, answer_load
-from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
+from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.speculation import Speculation
@@ -445,10 +445,6 @@ class Reserve:
     hosts: int = 0
     limits: tuple[tuple[str, int], ...] = ()
     watts: float = math.inf
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.headroom < 1.0:
-            raise WorkloadError(f"headroom is a share of a replica's capacity, from 0 to below 1, not {self.headroom}")
 
     def limit(self, gpu: str) -> float:
         """Accelerators of this name that there are."""

@@ -39,7 +39,7 @@ from rooflinekit.model.traffic.closed_form import Times, Traffic
 from rooflinekit.model.traffic.percentiles import spread
 from rooflinekit.model.traffic.question import LoadAnswer
 from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError
-from rooflinekit.simulation.arrivals import Arrival, Constant, Gamma, Poisson, Requests, generate
+from rooflinekit.simulation.arrivals import Arrival, Gamma, Requests, generate
 from rooflinekit.specs.delimited import text_rows
 from rooflinekit.specs.files import read_yaml
 
@@ -235,12 +235,11 @@ class Mix(Demand):
     @override
     def arrivals(self, rate: float, seed: int) -> Iterator[Arrival]:
         """Requests of all classes in their shares, each `kind` that of its class."""
-        variation = self.arrival_cv
-        process = Constant(rate) if variation == 0 else Poisson(rate) if variation == 1 else Gamma(rate, variation)
+        sorts = Requests(Fixed(1), Fixed(1), tuple(self.shares))
         drawn = [_lengths(each, (seed, _STREAMS + place)) for place, each in enumerate(self.classes)]
         blocks = [tuple(range(place << 24, (place << 24) + int(each.cached * each.isl.quantile(1.0)) // HASH_TOKENS))
                   for place, each in enumerate(self.classes)]  # fmt: skip
-        for arrival in generate(process, Requests(Fixed(1), Fixed(1), tuple(self.shares)), 1 << 40, seed):
+        for arrival in generate(Gamma(rate, self.arrival_cv), sorts, 1 << 40, seed):
             kind = arrival.priority
             each, (isl, osl) = self.classes[kind], next(drawn[kind])
             known = blocks[kind][: int(each.cached * isl) // HASH_TOKENS]

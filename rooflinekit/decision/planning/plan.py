@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from os import PathLike
 from typing import Any, Unpack
 
-from rooflinekit.decision.economics.price import positive
 from rooflinekit.decision.economics.tco import read_owning
 from rooflinekit.decision.planning.confirm import Ranked, agreed, ranked, warnings
 from rooflinekit.decision.planning.cost import FleetCost, Point, added, cold_start_s, cost_of, points, read_tariff
@@ -36,7 +35,7 @@ from rooflinekit.decision.planning.search import (
     search,
     silent,
 )
-from rooflinekit.estimation.options import keywords, part_of, read
+from rooflinekit.estimation.options import keywords, part_of, positive, read
 from rooflinekit.estimation.scenario import IMAGE_SIZE, SPECULATION_KEYS, Plan
 from rooflinekit.model.types.answer import Plain, Tabled, plain_fields
 from rooflinekit.model.types.batch import whole_number
@@ -103,14 +102,12 @@ class Fleet(Plain):
     hit_rate: float | None = None
     tiers: tuple[str, ...] = ()
 
+    derived = ("gpus",)
+
     @property
     def gpus(self) -> int:
         """Accelerators."""
         return self.replicas * self.gpus_per_replica
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return plain_fields(self, "gpus")
 
     @property
     def caching(self) -> str:
@@ -266,6 +263,8 @@ class PlanAnswer(Tabled):
     warnings: tuple[str, ...]
     over_time: OverTime | None = None
 
+    derived = ("best",)
+
     @property
     def best(self) -> Candidate:
         """The cheapest with measured kernels with which the simulation agrees."""
@@ -273,7 +272,7 @@ class PlanAnswer(Tabled):
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain data for JSON."""
-        data = plain_fields(self, "best")
+        data = plain_fields(self)
         del data["question"]
         return data
 
@@ -583,9 +582,6 @@ def _reserve(gpus: tuple[str, ...], given: dict[str, Any]) -> Reserve:
         if accelerator not in {load_accelerator(gpu).value.name for gpu in gpus}:
             raise InputError(f"a limit is given for {accelerator}, which is not among the gpus: {', '.join(gpus)}")
         limits.append((accelerator, whole_number(most, f"limit of {name}", 0)))
-    headroom = given.get("headroom", 0.0)
-    if isinstance(headroom, (bool, str)):
-        raise WorkloadError(f"headroom is a share from 0 to below 1, not {headroom!r}")
     fail = {"redundancy": given.get("redundancy", 0), "hosts": 0}
     if (spare := given.get("spare")) is not None:
         told = _SPARE.fullmatch(str(spare).strip().lower())
@@ -594,7 +590,7 @@ def _reserve(gpus: tuple[str, ...], given: dict[str, Any]) -> Reserve:
         if fail["redundancy"]:
             raise InputError("spare and redundancy both say what may fail; give one")
         fail["redundancy" if told["what"] == "gpu" else "hosts"] = int(told["count"])  # a replica falls with each GPU
-    return Reserve(float(headroom), **fail, limits=tuple(limits), watts=watts)
+    return Reserve(given.get("headroom", 0.0), **fail, limits=tuple(limits), watts=watts)
 
 
 @keywords(Plan)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rooflinekit.decision.sensitivity.elasticity import Elasticity
 from rooflinekit.decision.sensitivity.scaled import RESOURCES
 from rooflinekit.estimation.results import shares_by_cause
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.types.answer import plain_fields
 from rooflinekit.model.types.workload import Workload
 
 _MOST = 1e9  # sequences or tokens beyond which no crossing is looked for
@@ -44,9 +42,7 @@ class Balance:
     crossing_context: float | None
     causes: dict[str, float]
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return plain_fields(self, "lever", "weight_share", "kv_share")
+    derived = ("lever", "weight_share", "kv_share")
 
     @property
     def total_bytes(self) -> float:

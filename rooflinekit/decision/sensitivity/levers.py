@@ -11,7 +11,6 @@ from rooflinekit.decision.economics.cost import refuse_misfit
 from rooflinekit.decision.economics.price import (
     PRICE_KEYS,
     HourlyPrice,
-    positive,
     priced_names,
     quotes_of,
     read_price,
@@ -21,7 +20,7 @@ from rooflinekit.decision.sensitivity.balance import Balance, balance, in_words
 from rooflinekit.decision.sensitivity.elasticity import Elasticity, elasticities
 from rooflinekit.decision.sensitivity.question import METRICS, Question, Setting, latent_variant
 from rooflinekit.estimation.estimator import image_inputs, read_deployment, read_workload, resolve, shown
-from rooflinekit.estimation.options import keywords, part_of, quantity, read
+from rooflinekit.estimation.options import keywords, part_of, positive, quantity, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Levers as LeverOptions
@@ -30,7 +29,7 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.energy import static_power
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.errors import InputError, RooflinekitError, UnknownNameError
+from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Attention, LatentAttention
 from rooflinekit.model.types.speculation import Speculation
@@ -263,8 +262,6 @@ class Levers(DeploymentAnswer):
 def checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords that were given. Raises InputError for one nobody knows, or two that exclude each other."""
     given = read(LeverOptions, scenario)
-    if given.get("by", "cost") not in MEASURES:
-        raise UnknownNameError("metric to rank by", str(given["by"]), MEASURES)
     for key in ("batch", "context"):
         if "concurrency" in given and given.get(key) not in (None, WORKLOAD_KEYS[key]):
             raise InputError(f"{key} describes a static batch and excludes concurrency; leave it out")

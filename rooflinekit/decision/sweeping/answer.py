@@ -12,10 +12,10 @@ from uuid import uuid4
 import numpy as np
 import pandas as pd
 
-from rooflinekit.decision.economics.price import positive, priced_names, quoted_price, usd_per_million
+from rooflinekit.decision.economics.price import priced_names, quoted_price, usd_per_million
 from rooflinekit.estimation.frames.cells import Resolutions
 from rooflinekit.estimation.frames.evaluate import answer_table
-from rooflinekit.estimation.options import options_of, part_of
+from rooflinekit.estimation.options import options_of, part_of, positive
 from rooflinekit.estimation.scenario import Simulation
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.numeric import Array

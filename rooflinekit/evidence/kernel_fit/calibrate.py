@@ -32,6 +32,8 @@ _SCALE = 0.08
 """Log error beyond which a row counts linearly instead of squared: the usual misfit of the forms."""
 _UNPINNED = 0.5
 """A parameter is frozen when its standard error exceeds this share of its allowed range, or of its value."""
+_WORSE = 1.01
+"""How many times the misfit may become when a parameter is frozen."""
 _EVALUATIONS = 40
 
 
@@ -68,7 +70,8 @@ def fit_form(
     """Minimise Σ ρ(log(measured / form)) within the bounds of the parameters, ρ growing linearly for outliers.
 
     Discrete parameters are tried one by one (only those of `start`, or of a prior that is not distant, if given).
-    Parameters that the data cannot pin are frozen at the prior (or at their usual value) and the rest is fitted again.
+    Parameters that the data cannot pin are frozen at the prior (or at their usual value), the least certain first, and
+    the rest is fitted again; one without which the rows fit worse stays free.
     `weigh` weighs a row by √time, for end-to-end use.
 
     Raises MissingExtraError without scipy.
@@ -84,10 +87,15 @@ def fit_form(
         fits = [problem.solve(replace(usual, **_chosen(best.form) | {name: value}), free) for value in others]  # type: ignore[type-var]
         best = min([best, *fits], key=lambda fit: fit.cost)
     frozen: list[str] = []
-    while unpinned := [name for name in free if name not in frozen and not _pinned(best, name)]:
-        frozen += unpinned
-        held = replace(best.form, **{name: getattr(usual, name) for name in unpinned})  # type: ignore[type-var]
-        best = problem.solve(held, [name for name in free if name not in frozen])
+    tested = set()
+    while unpinned := [name for name in free if name not in tested and not _pinned(best, name)]:
+        name = max(unpinned, key=lambda name: _uncertainty(best, name))
+        tested.add(name)
+        form = replace(best.form, **{name: getattr(usual, name)})  # type: ignore[type-var]
+        held = problem.solve(form, [other for other in free if other not in (*frozen, name)])
+        if held.cost <= _WORSE * best.cost:
+            best = held
+            frozen.append(name)
     return replace(best, frozen=tuple(frozen))
 
 
@@ -96,13 +104,20 @@ def _chosen(form: TimeForm) -> dict[str, Any]:
     return {name: getattr(form, name) for name, bound in parameters(form).items() if bound.choices}
 
 
+def _uncertainty(fit: FormFit, name: str) -> float:
+    """Its standard error over its value, or over its usual one, or over its range."""
+    bound = parameters(fit.form)[name]
+    value: float = getattr(fit.form, name)
+    least = min(bound.high - bound.low, max(value / bound.scale, bound.usual))
+    return fit.spread[name] / (least * bound.scale)
+
+
 def _pinned(fit: FormFit, name: str) -> bool:
-    bound, spread = parameters(fit.form)[name], fit.spread[name]
+    bound = parameters(fit.form)[name]
     value: float = getattr(fit.form, name)
     if value <= (bound.low + 1e-6 * (bound.high - bound.low)) * bound.scale:
         return True  # at its floor: the term is absent
-    least = min(bound.high - bound.low, max(value / bound.scale, bound.usual))
-    return spread < _UNPINNED * least * bound.scale
+    return _uncertainty(fit, name) < _UNPINNED
 
 
 @dataclass(frozen=True)
@@ -182,14 +197,18 @@ REGIMES: dict[Family, tuple[str, tuple[float, ...]]] = {
 """The shape that tells small from large, and where: launch bound, in between, bound by memory or compute."""
 
 FOLDS = 4
-_FEW, _KERNEL = 20, 200
+_FEW, _KERNEL = 20, 100
 """Rows below which a correction would follow noise, and rows that a kernel of its own needs."""
 
-_SWITCH = {"attention_decode": ("group", 40.0)}
-"""Where an engine may change its kernel: decode with more than 32 query heads a KV head (TensorRT-LLM does)."""
+_SWITCH: dict[Family, tuple[str, tuple[float, ...]]] = {
+    "attention_decode": ("group", (2.0, 40.0)),
+    "moe": ("matrices", (3.0,)),
+}
+"""Where an engine may change its kernel: TensorRT-LLM does for one query head a KV head, and for more than 32; SGLang
+does for experts that are not gated."""
 
-_APART = 0.4
-"""Median |log error| beyond the switch, under the fit from below it, that makes it another kernel."""
+_APART = 0.85
+"""Share of the misfit that fits on either side of a switch may leave, so that they are two kernels."""
 
 _UNKNOWN = Regimes("", (), (1.0,))
 _ENOUGH = 8
@@ -262,14 +281,14 @@ def calibrate_family(
 
     The interval and the stated error come from the left-out rows.
     """
-    whole = _fit(rows, system, prior, None)
+    whole = _fit(rows, system, prior, None, _edges(rows, None))
     fold = _folds(rows.group, folds)
     alone, corrected = np.zeros(len(rows.time)), np.zeros(len(rows.time))
     for number in range(folds):
         held = fold == number
         if not held.any() or held.all():
             continue
-        part = _fit(rows.subset(~held), system, prior, whole)
+        part = _fit(rows.subset(~held), system, prior, whole, _edges(rows, whole))
         unseen = rows.subset(held)
         alone[held] = predict(part, unseen, system, corrected=False)
         corrected[held] = predict(part, unseen, system)
@@ -287,18 +306,36 @@ def _folds(group: NDArray[np.intp], folds: int, seed: int = 0) -> NDArray[np.int
     return (np.random.default_rng(seed).permutation(len(numbers)) % folds)[position]
 
 
-def _fit(rows: Measured, system: System, prior: Prior | None, start: FamilyFit | None) -> FamilyFit:
-    """Fit the form and its correction, apart for a kernel that the engine changes to."""
-    first = start.form if start else None
-    if rows.family in _SWITCH:
-        axis, edge = _SWITCH[rows.family]
-        far = rows.each(AXES[axis]) >= edge
-        if min(far.sum(), (~far).sum()) >= _KERNEL:
-            near, beyond = _fit_one(rows.subset(~far), system, prior, first), rows.subset(far)
-            if abs(float(np.median(np.log(beyond.time / form_time(near.form, beyond, system))))) >= _APART:
-                other = _fit_one(beyond, system, None, start.beyond.fit.form if start and start.beyond else None)
-                return replace(near, beyond=Beyond(axis, edge, other))
-    return _fit_one(rows, system, prior, first)
+def _fit(
+    rows: Measured, system: System, prior: Prior | None, start: FamilyFit | None, edges: Sequence[float]
+) -> FamilyFit:
+    """Fit the form and its correction, apart on either side of an edge where they are other kernels, as in `start`."""
+    if not edges:
+        return _fit_one(rows, system, prior, start.form if start else None)
+    (edge, *rest), axis = edges, _SWITCH[rows.family][0]
+    far = rows.each(AXES[axis]) >= edge
+    if min(far.sum(), (~far).sum()) < (1 if start else _KERNEL):
+        return _fit(rows, system, prior, start, rest)
+    near = _fit_one(rows.subset(~far), system, prior, start.form if start else None)
+    other = _fit(rows.subset(far), system, None, start.beyond.fit if start and start.beyond else None, rest)
+    apart = replace(near, beyond=Beyond(axis, edge, other))
+    if start:
+        return apart
+    together = _fit(rows, system, prior, None, rest)
+    return apart if _loss(apart, rows, system) < _APART * _loss(together, rows, system) else together
+
+
+def _edges(rows: Measured, start: FamilyFit | None) -> Sequence[float]:
+    """Where to look for another kernel: where `start` has one, if given."""
+    if start is None:
+        return _SWITCH.get(rows.family, ("", ()))[1]
+    return (start.beyond.start, *_edges(rows, start.beyond.fit)) if start.beyond else ()
+
+
+def _loss(fit: FamilyFit, rows: Measured, system: System) -> float:
+    """Σ ρ(log(measured / form)), as forms are fitted, without the corrections."""
+    logs = np.log(rows.time / predict(fit, rows, system, corrected=False)) / _SCALE
+    return float(np.sum(rows.counts * (np.sqrt(1.0 + logs**2) - 1.0)))
 
 
 def _fit_one(rows: Measured, system: System, prior: Prior | None, start: TimeForm | None) -> FamilyFit:

@@ -255,7 +255,8 @@ def _moe(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
         "experts", "moe", 1, dtype, expert_flops(routed, each), expert_weight_bytes(touched, each, dtype.bytes),
         activation_bytes=expert_activation_bytes(routed, hidden, width, matrices, _WIDE),
         shape=ExpertsShape(
-            tokens, np.maximum(tokens * top_k, routed), routed, touched, experts / ranks, ranks, hidden, width
+            tokens, np.maximum(tokens * top_k, routed), routed, touched, experts / ranks, ranks, hidden, width,
+            matrices,
         ),
         variant=variant,
     )  # fmt: skip

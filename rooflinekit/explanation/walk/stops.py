@@ -66,7 +66,7 @@ class Row(NamedTuple):
 
 _WORDS = read_yaml(Path(__file__).with_suffix(".yaml"))
 _ROWS = {name: Row(**row) for name, row in _WORDS["stops"].items()}
-_STATES: Mapping[str, str] = _WORDS["states"]
+_STATES: Mapping[str, list[str]] = _WORDS["states"]
 
 
 def stops(on: Scene, block: Any, op: Operation) -> Stops:
@@ -154,9 +154,8 @@ def _counted(on: Scene, block: Any, op: Collective, wide: Any) -> tuple[Collecti
 
 def _embedding(on: Scene, block: None, op: Embedding) -> Stops:
     """A row of the table for each token; learned positions are a table too."""
-    name, does = ("embedding", "a row of the table for each token") if op.module == "embedding" else (
-        "positions", "a row for each position, added")  # fmt: skip
-    yield on.stop(name, does, [on.out("x", op.width)], op, "only these rows are read")
+    row = _ROWS["embedding" if op.module == "embedding" else "positions"]
+    yield on.stop(row.name, row.does, [on.out(row.out, op.width)], op, row.note)
 
 
 def _sampling(on: Scene, block: None, op: Sampling) -> Stops:
@@ -199,22 +198,22 @@ def _heads(on: Scene, block: Any) -> list[Tensor]:
 
 
 def _append(on: Scene, block: Any, op: KVAppend) -> Stops:
-    name, does, note, dtype = "append to the cache", "keys and values behind the others", "", on.plan.precision.kv
-    cache: list[tuple[str, tuple[Any, ...]]]
+    row, note, dtype = _ROWS["kv_append"], "", on.plan.precision.kv
+    cache: list[tuple[Any, ...]]
     if op.name == "index_append":
-        name, does, note = "append index key", "behind the others", "with its scales where it is in fp8"
-        cache, dtype = [("index cache", (op.elements,))], on.plan.precision.index
+        row, cache, dtype = _ROWS[op.name], [(op.elements,)], on.plan.precision.index
     elif isinstance(block, LatentAttention):
-        cache, does = [("cache", (block.latent_dim,))], "latent and rotary key behind the others"
+        row, cache = _ROWS["latent_append"], [(block.latent_dim,)]
         note = "one latent for all heads, on every rank: tp does not divide it" if on.plan.deployment.tp > 1 else ""
     elif isinstance(block, CompressedAttention):
-        cache, does = [("cache", (block.head_dim,))], "one key for all heads, its own value, behind the others"
-        note = "only the window keeps it; groups of tokens are kept as one compressed key"
+        row, cache = _ROWS["compressed_append"], [(block.head_dim,)]
     else:
         shared = on.shard.kv_heads(block.kv_heads)
-        cache = [("K cache", (shared, block.head_dim)), ("V cache", (shared, block.v_head_dim))]
+        cache = [(shared, block.head_dim), (shared, block.v_head_dim)]
         note = "an engine may drop keys that have left the window" if block.window or block.chunk else ""
-    yield on.stop(name, does, [on.tensor(out, *on.cached, *axes, dtype=dtype) for out, axes in cache], op, note)
+    named = zip(row.out.split(", "), cache, strict=True)
+    made = [on.tensor(out, *on.cached, *axes, dtype=dtype) for out, axes in named]
+    yield on.stop(row.name, row.does, made, op, note or row.note)
 
 
 def _core(on: Scene, block: Any, op: Any) -> Stops:
@@ -263,15 +262,14 @@ def _groups(block: Attention) -> str:
 def _exchanged(on: Scene, block: Any, op: ContextExchange) -> Stops:
     """What ranks that share a context send each other for one attention."""
     every, keys = on.sequences.tokens, on.sequences.keys_read(op.window, op.chunk)
-    made = {
-        "context_gather": ("all-gather of keys and values over cp ranks", "K, V", (keys, op.cached)),
-        "context_queries": ("all-gather of queries over cp ranks", "Q", (every, op.queries)),
-        "context_results": ("all-to-all of partial results and their softmax weights", "partial", (every, op.results)),
-        "context_merge": ("partial results added by their softmax weights", "heads", (*on.tokens, op.results)),
-    }
+    axes = {
+        "context_gather": (keys, op.cached), "context_queries": (every, op.queries),
+        "context_results": (every, op.results), "context_merge": (*on.tokens, op.results),
+    }  # fmt: skip
     for kernel in on.launches(op):
-        does, out, axes = made[kernel.name]
-        stop = on.stop(kernel.name.replace("_", " "), does, [on.tensor(out, *axes)], op, work=on.work(kernel))
+        row = _ROWS[kernel.name]
+        out = on.tensor(row.out, *axes[kernel.name])
+        stop = on.stop(row.name, row.does, [out], op, work=on.work(kernel))
         on.later.append(replace(stop, kernel=kernel.name))
     yield on.later.pop(0)
 
@@ -288,15 +286,9 @@ def _up_projected(on: Scene, block: LatentAttention, op: LatentUpProjection) -> 
 
 def _absorbed(on: Scene, block: LatentAttention, op: BatchedLinear) -> Stops:
     """Decode: the halves of the up-projection move to the query and to the result; cached latents stay as they are."""
-    keys = op.name == "q_absorb"
-    weight = on.tensor("W", op.batch, op.k if keys else op.n, block.kv_rank, dtype=op.weight)
-    name, out, does, note = (
-        "absorb into Q", "Q latent", "Q nope·W_UK, a matrix a head",
-        "the keys' half of the up-projection, applied to the query instead of to every key",
-    ) if keys else (
-        "absorb from V", "heads", "heads·W_UV, a matrix a head", "the values' half of the up-projection",
-    )  # fmt: skip
-    yield on.stop(name, does, [on.out(out, op.batch, op.n)], op, note, weights=[weight])
+    row, inner = _ROWS[op.name], op.k if op.name == "q_absorb" else op.n
+    weight = on.tensor("W", op.batch, inner, block.kv_rank, dtype=op.weight)
+    yield on.stop(row.name, row.does, [on.out(row.out, op.batch, op.n)], op, row.note, weights=[weight])
 
 
 def _indexed(on: Scene, block: Any, op: IndexScores) -> Stops:
@@ -367,15 +359,12 @@ def _convolution(on: Scene, block: Any, op: ShortConvolution) -> Stops:
 
 def _recurrence(on: Scene, block: Any, op: StateUpdate) -> Stops:
     """S <- decay(S) + v·kᵀ, o = S·q; the state is read and written once a step, however many tokens."""
-    heads = {"delta_rule": "value_heads", "selective_scan": "inner"}.get(op.name, "heads")
-    widths = {"delta_rule": ("key_dim", "value_dim"), "lightning": ("head_dim", "head_dim"),
-              "selective_scan": ("state",), "ssd": ("head_dim", "state"),
-              "wkv7": ("head_dim", "head_dim")}[op.name]  # fmt: skip
-    held, *axes = getattr(block, heads) // on.shard.tp, *(getattr(block, name) for name in widths)
+    row, (heads, *axes) = _ROWS[op.name], (getattr(block, name) for name in _STATES[op.name])
+    held = heads // on.shard.tp
     wide = {"delta_rule": axes[-1:], "selective_scan": []}.get(op.name, axes[:1])
     made = [on.tensor("state", on.sequences.sequences, held, *axes, dtype=STATE_DTYPE), on.out("x", held, *wide)]
     note = "a state of fixed size takes the place of the cache"
-    yield on.stop(op.name.replace("_", " "), _STATES[op.name], made, op, note)
+    yield on.stop(row.name, row.does, made, op, note)
 
 
 def _views(on: Scene, block: Any, name: str) -> Stops:

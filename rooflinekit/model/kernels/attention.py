@@ -14,7 +14,7 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import AttentionShape, Family, GemmShape, Kernel, RowsShape, SparseShape
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
-from rooflinekit.model.types.numeric import Numeric, minimum
+from rooflinekit.model.types.numeric import Numeric, is_zero, minimum
 
 
 def kv_cache_bytes_per_token(kv_heads: int, qk_dim: int, v_dim: int, dtype: Dtype) -> float:
@@ -158,8 +158,7 @@ def encoder_kernel(
     >>> encoder_kernel("attention", 1, Dtype.BF16, 2.0, 64.0, 16, 80, 2.0).flops == 4 * 2 * 64**2 * 16 * 80
     True
     """
-    fresh = isinstance(past, (int, float)) and not past
-    seen = length * length if fresh else length * (length + 2.0 * past)
+    seen = length * length if is_zero(past) else length * (length + 2.0 * past)
     pairs = named(seen, "q", "pairs of patches of each sequence")
     return Kernel(
         name, "attention_prefill", count, dtype, attention_flops(batch * pairs, heads, depth, depth),

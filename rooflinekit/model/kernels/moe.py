@@ -105,7 +105,9 @@ class Experts(Operation):
                 flops=expert_flops(routed, each),
                 weight_bytes=expert_weight_bytes(touched, each, self.element, self.bias),
                 activation_bytes=expert_activation_bytes(routed, self.hidden, self.width, self.matrices, wide),
-                shape=ExpertsShape(tokens, slots, routed, touched, self.local, routing.ranks, self.hidden, self.width),
+                shape=ExpertsShape(
+                    tokens, slots, routed, touched, self.local, routing.ranks, self.hidden, self.width, self.matrices
+                ),
                 variant="power_law_1.2" if routing.skew > _SKEWED else "balanced",
                 dequantised=self.weight.weight_only,
             )

@@ -16,7 +16,7 @@ from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
-from rooflinekit.model.types.numeric import Numeric, ceil_div
+from rooflinekit.model.types.numeric import Numeric, ceil_div, is_zero
 
 
 @formula("a", "activations read and written", "B")
@@ -74,7 +74,7 @@ class Step:
     @property
     def samples(self) -> bool:
         """Whether any row of logits is needed: chunks of a prompt but the last need none."""
-        return not isinstance(self.rows, (int, float)) or self.rows > 0
+        return not is_zero(self.rows)
 
     def own(self, phase: Sequences) -> Numeric:
         """Tokens of a phase that this accelerator computes: its share of each prompt, or its share of the sequences."""
@@ -123,10 +123,23 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated(Operation):
-    """An operation with the weights of an earlier one: it reads them again, and they take no more memory."""
+class Wrapped(Operation):
+    """Another operation, which runs at other times, on other tokens or in another place."""
 
     held: Operation
+
+    resident: ClassVar[bool] = True
+    """Whether its weights take memory of the accelerator."""
+
+    @property
+    def grows(self) -> bool:  # type: ignore[override]
+        """As the operation itself."""
+        return self.held.grows
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """Those of the operation, where they are resident."""
+        return self.held.weights if self.resident else ()
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """Those of the operation."""
@@ -134,15 +147,15 @@ class Repeated(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Idle(Operation):
+class Repeated(Wrapped):
+    """An operation with the weights of an earlier one: it reads them again, and they take no more memory."""
+
+    resident = False
+
+
+@dataclass(frozen=True, slots=True)
+class Idle(Wrapped):
     """The weights of an operation that a prompt without an image passes by."""
-
-    held: Operation
-
-    @property
-    def weights(self) -> tuple[Weights, ...]:
-        """Those of the operation."""
-        return self.held.weights
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """None."""
@@ -150,17 +163,42 @@ class Idle(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class OnHost(Operation):
+class OnHost(Wrapped):
     """An operation whose weights and cache lie in the host's memory: it takes none of the accelerator's."""
 
-    held: Operation
-
-    @property
-    def grows(self) -> bool:  # type: ignore[override]
-        """As the operation itself."""
-        return self.held.grows
+    resident = False
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """The same work, which the host does or feeds."""
         held = self.held.kernels(step, count)
         return [replace(kernel, name=f"host_{kernel.name}", on_host=True) for kernel in held]
+
+
+@dataclass(frozen=True, slots=True)
+class OfPrompts(Wrapped):
+    """An operation over the tokens of prompts alone: an encoder reads the prompt (T5) once."""
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """Those of the operation, where a step has prompts."""
+        prompts = step.batch.prefilling
+        return [] if prompts is None else self.held.kernels(replace(step, batch=Batch(prompts)), count)
+
+
+@dataclass(frozen=True, slots=True)
+class OfAnswers(Wrapped):
+    """An operation over the tokens that are given out: the first of each prompt that ends, and those that decode.
+
+    Of a prompt that an encoder reads the decoder sees no token but the one from which it starts.
+    """
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """Those of the operation, with a first token that attends to the whole of its prompt."""
+        prompts, decoding = step.batch.prefilling, step.batch.decoding
+        if prompts is not None and is_zero(prompts.sampled_rows):
+            prompts = None
+        if prompts is None and decoding is None:
+            return []
+        if prompts is not None:
+            seen = prompts.past + prompts.new
+            prompts = Sequences(prompts.count * prompts.sampled, 1.0, seen - 1.0, ragged=prompts.ragged)
+        return self.held.kernels(replace(step, batch=Batch(prompts, decoding, step.batch.filled)), count)

@@ -26,10 +26,9 @@ from rooflinekit.model.kernels.elementwise import Elementwise, Embedding, Parame
 from rooflinekit.model.kernels.gemm import BatchedLinear, Linear
 from rooflinekit.model.kernels.lora import with_adapters
 from rooflinekit.model.kernels.moe import Experts
-from rooflinekit.model.kernels.operation import Idle, OnHost, Operation, Repeated
+from rooflinekit.model.kernels.operation import Idle, OfAnswers, OfPrompts, OnHost, Operation, Repeated
 from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.model.kernels.routing import Routing
-from rooflinekit.model.layers.encoder import OfAnswers, OfPrompts
 from rooflinekit.model.layers.precision import Precision
 from rooflinekit.model.layers.shard import EVERYWHERE, Shard
 from rooflinekit.model.layers.vision import BidirectionalAttention, OfImages, vision_operations

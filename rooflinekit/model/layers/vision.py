@@ -10,11 +10,12 @@ from rooflinekit.model.graph.symbol import named
 from rooflinekit.model.kernels.attention import encoder_kernel
 from rooflinekit.model.kernels.elementwise import Elementwise
 from rooflinekit.model.kernels.gemm import Linear
-from rooflinekit.model.kernels.operation import Operation, Step, Weights
+from rooflinekit.model.kernels.operation import Operation, Step, Weights, Wrapped
 from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.numeric import is_zero
 from rooflinekit.model.types.vision import Images, Vision, Whole
 
 
@@ -36,13 +37,12 @@ class BidirectionalAttention(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class OfImages(Operation):
+class OfImages(Wrapped):
     """An operation over the patches of the images of every prompt that ends in a step: its own sequences, not tokens.
 
     Its weights are among those of the tower (`Model.tower`), or, of an encoder of sound, `counted` with the others.
     """
 
-    inner: Operation
     sequences: float  #: of each prompt
     length: int
     counted: bool = False
@@ -50,17 +50,17 @@ class OfImages(Operation):
     @property
     def weights(self) -> tuple[Weights, ...]:
         """Those of the operation, where nobody else counts them."""
-        return self.inner.weights if self.counted else ()
+        return self.held.weights if self.counted else ()
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """Those of the operation, where a prompt ends."""
         prompts = step.batch.prefilling
         ended = 0.0 if prompts is None else prompts.sampled_rows
-        if isinstance(ended, (int, float)) and not ended:
+        if is_zero(ended):
             return []
         sequences = named(ended * self.sequences, "pictures", "sequences of patches: images of the prompts that end")
         seen = Batch(prefilling=Sequences(sequences, float(self.length)))
-        return self.inner.kernels(Step(seen, step.stream, step.kv), count)
+        return self.held.kernels(Step(seen, step.stream, step.kv), count)
 
 
 def vision_operations(vision: Vision, images: Images, shard: Shard) -> list[tuple[list[Operation], int]]:

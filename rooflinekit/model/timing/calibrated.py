@@ -62,6 +62,7 @@ AXES: Mapping[str, Callable[[Kernel], Numeric]] = {
     "width": _of(ExpertsShape, lambda shape: shape.width),
     "local": _of(ExpertsShape, lambda shape: shape.local),
     "ranks": _of(ExpertsShape, lambda shape: shape.ranks),
+    "matrices": _of(ExpertsShape, lambda shape: shape.matrices),
     "tokens": _of(ExpertsShape, lambda shape: shape.tokens),
     "bytes": _of(CollectiveShape, lambda shape: shape.payload),
     "gpus": lambda kernel: float(kernel.gpus),
@@ -69,7 +70,7 @@ AXES: Mapping[str, Callable[[Kernel], Numeric]] = {
 }
 """Shapes that a correction may depend on, from the kernel."""
 
-_FIXED = frozenset({"n", "k", "head_dim", "group", "heads", "hidden", "width", "local", "ranks", "gpus"})
+_FIXED = frozenset({"n", "k", "head_dim", "group", "heads", "hidden", "width", "local", "ranks", "matrices", "gpus"})
 """Shapes that the model and its deployment fix, whatever the step: a correction at these is worked out once."""
 
 
@@ -243,10 +244,11 @@ class FamilyFit:
             return self._own(kernel, system, warm, corrected)
         size = AXES[self.beyond.axis](kernel)
         if isinstance(size, (int, float)):
-            fit = self.beyond.fit if size >= self.beyond.start else self
-            return fit._own(kernel, system, warm, corrected)
+            if size < self.beyond.start:
+                return self._own(kernel, system, warm, corrected)
+            return self.beyond.fit.time(kernel, system, warm, corrected)
         near = self._own(kernel, system, warm, corrected)
-        far = self.beyond.fit._own(kernel, system, warm, corrected)
+        far = self.beyond.fit.time(kernel, system, warm, corrected)
         chosen = {part.name: where(size >= self.beyond.start, getattr(far, part.name), getattr(near, part.name))
                   for part in fields(Duration)}  # fmt: skip
         return Duration(**chosen)

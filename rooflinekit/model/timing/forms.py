@@ -88,11 +88,11 @@ class TimeForm(Protocol):
         ...
 
 
+_SINGLE = 2  # `packed` of a prefill attention whose heads share tiles where there is one new token
 TILE = 128
 """Rows and columns of the usual tile: of a matrix product (CUTLASS default 128 x 128), and of a prefill attention
 (FlashAttention-2 and -3)."""
 
-_QUERIES = 64  # queries of one KV head that a decode tile takes at once
 _ROWS = 16  # least rows of a tensor-core tile (mma m16)
 _PART = 256.0  # keys of a part of a split context
 _LATENT_COLUMNS = 320  # of QK^T and PV of one up-projected head: 192 + 128 (DeepSeek-V3)
@@ -239,13 +239,13 @@ def tile_time(tiles: Numeric, each: Numeric, cores: int) -> Numeric:
 
 
 @formula("n_tiles", "tiles of queries of one sequence and KV head")
-def decode_tiles(batch: Numeric, kv_heads: Numeric, queries: Numeric) -> Numeric:
-    """B·K·⌈(H/K)·S/64⌉: the queries of one KV head share a tile.
+def decode_tiles(batch: Numeric, kv_heads: Numeric, queries: Numeric, rows: int) -> Numeric:
+    """B·K·⌈(H/K)·S/q⌉: the queries of one KV head share tiles of q rows.
 
-    >>> decode_tiles(64.0, 8, 4.0), decode_tiles(64.0, 1, 128.0)  # Llama-3-8B; latent attention, 128 heads
+    >>> decode_tiles(64.0, 8, 4.0, 64), decode_tiles(64.0, 1, 128.0, 64)  # Llama-3-8B; latent attention, 128 heads
     (512.0, 128.0)
     """
-    return batch * kv_heads * ceil_div(queries, _QUERIES)
+    return batch * kv_heads * ceil_div(queries, rows)
 
 
 @formula("fill", "rows computed over rows asked for")
@@ -259,13 +259,22 @@ def row_fill(queries: Numeric, least: float) -> Numeric:
 
 
 @formula("n_tiles", "tile rows of all heads")
-def prefill_tiles(batch: Numeric, heads: Numeric, new: Numeric) -> Numeric:
-    """B·H·⌈S/128⌉.
+def prefill_tiles(batch: Numeric, heads: Numeric, kv_heads: Numeric, new: Numeric, packed: int) -> Numeric:
+    """B·H·⌈S/128⌉: each query head has tiles of its own; or B·K·⌈(H/K)·S/128⌉: those of one KV head share them.
 
-    >>> prefill_tiles(2.0, 32, 1000.0)
-    512.0
+    packed: 0 for apart, 1 for shared (FlashInfer, arXiv:2501.01005; FlashAttention-3's pack_gqa), 2 for shared where a
+    sequence has one new token (FlashAttention-2 takes the heads as queries then).
+
+    >>> [prefill_tiles(2.0, 32, 8, 1000.0, packed) for packed in (0, 1, 2)]
+    [512.0, 512.0, 512.0]
+    >>> [prefill_tiles(2.0, 32, 8, 1.0, packed) for packed in (0, 1, 2)]
+    [64.0, 16.0, 16.0]
     """
-    return batch * heads * ceil_div(new, TILE)
+    apart = batch * heads * ceil_div(new, TILE)
+    if not packed:
+        return apart
+    shared = batch * kv_heads * ceil_div(heads / kv_heads * new, TILE)
+    return where(new > 1.0, apart, shared) if packed == _SINGLE else shared
 
 
 @formula("last", "keys that the last query sees")
@@ -422,16 +431,19 @@ class GemmTime:
     cache_share: float = parameter("ch", "share of the L2 that a benchmark loop keeps", "share", 0.01, 1.5, 0.12)
     cache_speed: float = parameter("cx", "L2 rate over memory rate", "factor", 1.0, 10.0, 1.0)
     sharpness: int = choice("overlap of compute and memory", 4)
+    stacked: int = choice("instructions that a tile, or a cluster, of more than 128 rows stacks", 1, symbol="i")
 
     def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
         """Time of one launch [s]."""
         gpu, shape = system.accelerator, kernel.shaped(GemmShape)
         m, n, k, peak, bandwidth = shape.m, shape.n, shape.k, gpu.peak(kernel.dtype), gpu.memory_bandwidth
-        padded = named(shape.padded_rows(gpu.tile_rows), "m_r", "rows as whole instructions compute them")
+        rows = shape.padded_rows(gpu.tile_rows, self.stacked)
+        padded = named(rows, "m_r", "rows as whole instructions and tiles compute them")
         compute = gemm_compute(kernel.flops, m, k, padded, self.tile, self.compute, peak)
         if self.tail:
-            idle = mean_idle_tiles if isinstance(shape, SteplessGemmShape) else idle_tiles
-            compute = compute + tail_time(idle(m, n, gpu.cores), k, self.tile, self.tail, self.compute, peak)
+            stepless = isinstance(shape, SteplessGemmShape)
+            idle = mean_idle_tiles(m, n, gpu.cores) if stepless else idle_tiles(padded, n, gpu.cores)
+            compute = compute + tail_time(idle, k, self.tile, self.tail, self.compute, peak)
         moved = streamed(kernel.bytes, self.cache_share * gpu.l2_bytes, self.cache_speed) if warm else kernel.bytes
         besides: Numeric = 0.0
         if not kernel.dtype.is_wide:
@@ -442,27 +454,23 @@ class GemmTime:
         return Duration(launch, compute, memory, 0.0, total)
 
 
-@dataclass(frozen=True)
-class DecodeTime:
-    """Decode attention of grouped-query heads: `attention_launch`, `compute_time` and `tile_time`, `memory_time`.
+class _Decode:
+    """Decode attention; what latent and grouped-query heads share."""
 
-    One query, or a few, of each sequence against its cache. FlashDecoding (Dao et al. 2023) splits the context over the
-    cores, which is why only rates remain.
-    """
-
-    launch: float = parameter("t0", "floor of one launch", "us", 0.0, 300.0, 10.0)
-    split: float = parameter("kl", "combining the parts of a split context, per doubling", "us", 0.0, 20.0, 0.9)
-    memory: float = parameter("em", "realised share of the bandwidth", "share", 0.1, EFFICIENCY, 0.92)
-    tile: float = parameter("tc", "cost of one sequence's KV head on one core", "us", 0.0, 60.0, 3.0)
-    compute: float = parameter("ec", "realised share of the peak", "share", 0.005, EFFICIENCY, 0.4)
-    cache_share: float = parameter("ch", "share of the L2 that a benchmark loop keeps", "share", 0.1, 2.0, 0.8)
-    cache_speed: float = parameter("cx", "L2 rate over memory rate", "factor", 1.0, 10.0, 3.0)
-    sharpness: int = choice("overlap of tiles and memory", 2)
+    launch: float
+    split: float
+    memory: float
+    tile: float
+    compute: float
+    cache_share: float
+    cache_speed: float
+    sharpness: int
+    rows: int
 
     def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
         """Time of one launch [s]."""
         gpu, shape, cached = system.accelerator, kernel.shaped(AttentionShape), kernel.kv_read_bytes
-        tiles = decode_tiles(shape.batch, shape.kv_heads, shape.queries)
+        tiles = decode_tiles(shape.batch, shape.kv_heads, shape.queries, self.rows)
         flops, besides = self.whole(kernel, shape, gpu)
         compute = compute_time(flops, self.compute, gpu.peak(kernel.dtype)) + tile_time(tiles, self.tile, gpu.cores)
         if warm:
@@ -477,7 +485,26 @@ class DecodeTime:
 
 
 @dataclass(frozen=True)
-class LatentDecodeTime(DecodeTime):
+class DecodeTime(_Decode):
+    """Decode attention of grouped-query heads: `attention_launch`, `compute_time` and `tile_time`, `memory_time`.
+
+    One query, or a few, of each sequence against its cache. FlashDecoding (Dao et al. 2023) splits the context over the
+    cores, which is why only rates remain. Kernels that do not use tensor cores reach a small share of the peak.
+    """
+
+    launch: float = parameter("t0", "floor of one launch", "us", 0.0, 300.0, 10.0)
+    split: float = parameter("kl", "combining the parts of a split context, per doubling", "us", 0.0, 20.0, 0.9)
+    memory: float = parameter("em", "realised share of the bandwidth", "share", 0.1, EFFICIENCY, 0.92)
+    tile: float = parameter("tc", "cost of one tile of queries on one core", "us", 0.0, 60.0, 3.0)
+    compute: float = parameter("ec", "realised share of the peak", "share", 0.001, EFFICIENCY, 0.4)
+    cache_share: float = parameter("ch", "share of the L2 that a benchmark loop keeps", "share", 0.1, 2.0, 0.8)
+    cache_speed: float = parameter("cx", "L2 rate over memory rate", "factor", 1.0, 10.0, 3.0)
+    sharpness: int = choice("overlap of tiles and memory", 2)
+    rows: int = choice("query heads that a tile holds", 64, (16, 64), "q")
+
+
+@dataclass(frozen=True)
+class LatentDecodeTime(_Decode):
     """The same for absorbed latent attention; `row_fill`, and `pass_time` over the cache besides.
 
     All heads share one latent, read once (DeepSeek-V2, arXiv:2405.04434, 2.1); fewer than 16 heads fill a tile of 16.
@@ -486,10 +513,15 @@ class LatentDecodeTime(DecodeTime):
 
     launch: float = parameter("t0", "floor of one launch", "us", 0.0, 60.0, 11.5)
     split: float = parameter("kl", "combining the parts of a split context, per doubling", "us", 0.0, 20.0, 1.5)
+    memory: float = parameter("em", "realised share of the bandwidth", "share", 0.1, EFFICIENCY, 0.92)
     tile: float = parameter("tc", "cost of one sequence's tile of heads on one core", "us", 0.0, 100.0, 5.0)
     compute: float = parameter("ec", "realised share of the peak", "share", 0.02, EFFICIENCY, 0.7)
     cache_share: float = parameter("ch", "share of the L2 that a benchmark loop keeps", "share", 0.1, 2.0, 0.7)
+    cache_speed: float = parameter("cx", "L2 rate over memory rate", "factor", 1.0, 10.0, 3.0)
+    sharpness: int = choice("overlap of tiles and memory", 2)
     passes: float = parameter("cv", "further passes over the cache", "factor", 0.0, 50.0, 0.0)
+
+    rows = 64
 
     def whole(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> tuple[Numeric, Numeric]:
         """Tiles of 16 rows at the least; further passes."""
@@ -511,6 +543,7 @@ class _Prefill:
     memory: float
     tile: float
     sharpness: int
+    packed = 0
 
     def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
         """Time of one launch [s]."""
@@ -521,7 +554,7 @@ class _Prefill:
         compute = prefill_compute(kernel.flops, pad, self.longest, longest, rate)
         memory = memory_time(streams, self.memory, gpu.memory_bandwidth)
         besides = pass_time(kernel.kv_read_bytes, passes, gpu.memory_bandwidth)
-        tiles = prefill_tiles(shape.batch, shape.heads, shape.new)
+        tiles = prefill_tiles(shape.batch, shape.heads, shape.kv_heads, shape.new, self.packed)
         launch = attention_launch(self.launch, self.length, shape.keys, TILE) + tile_time(tiles, self.tile, gpu.cores)
         return _combined(launch, compute, memory, self.sharpness, besides)
 
@@ -543,6 +576,9 @@ class PrefillTime(_Prefill):
     cache: float = parameter("ew", "times the cache crosses the memory besides", "factor", 0.0, 20.0, 1.0)
     tile: float = parameter("tt", "cost of one tile row on one core", "us", 0.0, 20.0, 1.0)
     sharpness: int = choice("overlap of compute and memory", 1)
+    packed: int = choice(
+        "0: a query head has its own tiles; 1: heads share them; 2: for one new token", 0, (0, 1, 2), "g"
+    )
 
     def heads(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> Heads:
         """Queries, results and the cache are streamed."""

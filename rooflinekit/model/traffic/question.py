@@ -33,13 +33,21 @@ class LoadQuestion:
             each, many = self.traffic.requests, "user" if self.users == 1.0 else "users"
             sends = "" if math.isinf(float(each)) else f", {each:g} request{'' if each == 1.0 else 's'} each"
             return f"closed loop of {self.users:.0f} {many}{sends}"
-        cv = self.traffic.arrival_cv
-        process = "Poisson" if cv == 1.0 else "evenly spaced" if cv == 0.0 else f"gamma, cv {cv:g}"
-        return f"{self.rate:g} requests/s, {process}"
+        return open_arrivals(self.rate, self.traffic.arrival_cv)
 
     def held(self, sequences: Numeric) -> tuple[Numeric, Numeric, Numeric]:
         """Sequences that run, their mean tokens and those of a prompt, as memory holds them."""
         return sequences, self.traffic.isl + self.traffic.osl / 2.0, self.traffic.isl
+
+
+def open_arrivals(rate: Numeric, cv: Numeric) -> str:
+    """Requests of an open loop in words, by the variation of the gaps between them.
+
+    >>> open_arrivals(4.0, 1.0), open_arrivals(4.0, 0.0)
+    ('4 requests/s, Poisson', '4 requests/s, evenly spaced')
+    """
+    process = "Poisson" if cv == 1.0 else "evenly spaced" if cv == 0.0 else f"gamma, cv {cv:g}"
+    return f"{rate:g} requests/s, {process}"
 
 
 def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rooflinekit.model.types.frozen import dataclass
 
@@ -29,15 +29,19 @@ def plain(value: Any) -> Any:
     return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def plain_fields(value: Any, *properties: str) -> dict[str, Any]:
-    """The fields of a dataclass, and these properties, as such values."""
-    return {name: plain(getattr(value, name)) for name in (*(each.name for each in fields(value)), *properties)}
+def plain_fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass, and the properties that it names, as such values."""
+    names = (*(each.name for each in fields(value)), *getattr(value, "derived", ()))
+    return {name: plain(getattr(value, name)) for name in names}
 
 
 class Plain:
     """A dataclass that programs read: an answer, or a part of one."""
 
     __slots__ = ()
+
+    derived: ClassVar[tuple[str, ...]] = ()
+    """Properties that stand in the JSON beside the fields."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values, ready for JSON."""

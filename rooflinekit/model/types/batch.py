@@ -14,7 +14,7 @@ from typing import Any
 from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.numeric import Numeric, floor_div, largest, maximum, minimum, total
+from rooflinekit.model.types.numeric import Numeric, floor_div, is_zero, largest, maximum, minimum, total
 
 MOST = 10**18
 """No count that a user may ask for is larger: the work of such a step still fits in a float."""
@@ -141,7 +141,7 @@ class Sequences:
 
     @property
     def _fresh(self) -> bool:
-        return isinstance(self.past, (int, float)) and not self.past
+        return is_zero(self.past)
 
     @property
     def _averaged(self) -> bool:

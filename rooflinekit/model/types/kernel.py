@@ -54,13 +54,19 @@ class GemmShape:
         """
         return where(self.m <= MATRIX_ROWS, self.m, MATRIX_ROWS * ceil_div(self.m, MATRIX_ROWS))
 
-    def padded_rows(self, least: Numeric) -> Numeric:
-        """Rows that are computed where an instruction takes `least`: whole instructions.
+    def padded_rows(self, least: int, stacked: int = 1) -> Numeric:
+        """Rows that are computed where an instruction takes `least`: whole instructions, and beyond two whole tiles.
 
-        >>> GemmShape(65.0, 1.0, 1.0).padded_rows(64)
-        128.0
+        A tile of more rows, or the tiles of a cluster, are `stacked` instructions.
+
+        >>> GemmShape(65.0, 1.0, 1.0).padded_rows(64), GemmShape(257.0, 1.0, 1.0).padded_rows(64, 4)
+        (128.0, 512.0)
         """
-        return ceil_div(self.m, least) * least
+        whole = ceil_div(self.m, least) * least
+        if stacked == 1:
+            return whole
+        tile = stacked * least
+        return where(self.m > 2.0 * least, ceil_div(self.m, tile) * tile, whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,7 @@ class SteplessGemmShape(GemmShape):
         """Rows, whole tiles or not."""
         return self.m
 
-    def padded_rows(self, least: Numeric) -> Numeric:
+    def padded_rows(self, least: int, stacked: int = 1) -> Numeric:
         """At least one instruction."""
         return maximum(self.m, least)
 
@@ -94,7 +100,7 @@ class VectorGemmShape(SteplessGemmShape):
     (1.0, 64.0)
     """
 
-    def padded_rows(self, least: Numeric) -> Numeric:
+    def padded_rows(self, least: int, stacked: int = 1) -> Numeric:
         """At least one instruction, beyond the rows that are vectors."""
         return where(self.m <= VECTOR_ROWS, self.m, maximum(self.m, least))
 
@@ -169,6 +175,7 @@ class ExpertsShape:
     ranks: Numeric = quantity("g", "ranks over which whole experts are spread")
     hidden: Numeric = quantity("D", "width of a token")
     width: Numeric = quantity("F_e", "inner width of an expert here")
+    matrices: Numeric = quantity("mats", "matrices of an expert: 3 gated, 2 plain", default=3.0)
 
 
 @dataclass(frozen=True, slots=True)

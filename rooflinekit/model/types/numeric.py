@@ -78,6 +78,11 @@ def ceil_div(value: Numeric, divisor: Numeric) -> Numeric:
     return ceil(value / divisor)
 
 
+def is_zero(value: Numeric) -> bool:
+    """Whether it is the number 0; of arrays and symbols nobody knows."""
+    return isinstance(value, (int, float)) and not value
+
+
 def floor_div(value: Numeric, divisor: Numeric) -> Numeric:
     """Divide and round down."""
     return value // divisor

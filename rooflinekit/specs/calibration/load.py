@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.timing.calibrated import AXES, Axis, Beyond, Calibration, FamilyFit, Regimes, Surface
-from rooflinekit.model.timing.forms import FORMS, PlainTime, SparseTime, TimeForm, parameters
+from rooflinekit.model.timing.forms import (
+    FORMS,
+    DecodeTime,
+    GemmTime,
+    PlainTime,
+    PrefillTime,
+    SparseTime,
+    TimeForm,
+    parameters,
+)
 from rooflinekit.model.types.errors import SpecError, UnknownNameError, nearest
 from rooflinekit.model.types.kernel import FAMILIES, Family
 from rooflinekit.specs.calibration.served import KEY, read_served
@@ -23,7 +32,9 @@ FORM = "physical-1"
 """Name of the set of time forms that a file's parameters belong to."""
 
 _PERCENT = re.compile(r"[-\d\s]+")
-_ABSENT: dict[type[TimeForm], dict[str, Any]] = {PlainTime: {"row": [0, 0]}}
+_ABSENT: dict[type[TimeForm], dict[str, Any]] = {
+    PlainTime: {"row": [0, 0]}, GemmTime: {"stacked": 1}, DecodeTime: {"rows": 64}, PrefillTime: {"packed": 0},
+}  # fmt: skip
 """Terms that files of before they were known lack."""
 
 _LATER: Family = "sparse_attention"
@@ -77,6 +88,7 @@ class _Kernel(Layout):
     parameters: Mapping[str, Any]
     frozen: tuple[str, ...]
     correction: _Correction | None = None
+    beyond: _Kernel | None = None
 
 
 class _Fit(Layout):
@@ -192,15 +204,20 @@ def _family(listed: Section, key: str) -> FamilyFit:
         form, spread, fit.frozen, _surface(section, fit.correction),
         Regimes(interval.axis, interval.edges, interval.width), int(fit.rows), fit.error, str(fit.source),
     )  # fmt: skip
-    if fit.beyond is None:
-        return whole
-    other, beyond = section.section("beyond"), fit.beyond
+    return _with_others(whole, section, fit.beyond, kind)
+
+
+def _with_others(near: FamilyFit, section: Section, beyond: _Kernel | None, kind: type[TimeForm]) -> FamilyFit:
+    """A fit with those of the kernels that run beyond a shape, and beyond a larger one."""
+    if beyond is None:
+        return near
+    other = section.section("beyond")
     if beyond.axis not in AXES:
         other.refuse("axis", f"unknown shape; nearest: {', '.join(nearest(beyond.axis, AXES))}")
     form, spread = _form(other.section("parameters"), kind)
     surface = _surface(other, beyond.correction)
-    far = replace(whole, form=form, spread=spread, frozen=beyond.frozen, surface=surface)
-    return replace(whole, beyond=Beyond(beyond.axis, beyond.start, far))
+    far = replace(near, form=form, spread=spread, frozen=beyond.frozen, surface=surface)
+    return replace(near, beyond=Beyond(beyond.axis, beyond.start, _with_others(far, other, beyond.beyond, kind)))
 
 
 def _borrowed(section: Section, key: str) -> FamilyFit:

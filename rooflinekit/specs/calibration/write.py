@@ -59,24 +59,27 @@ def render(heading: Heading, families: Mapping[str, FamilyFit], borrowed: Lent =
 
 def entry(key: str, fit: FamilyFit) -> list[str]:
     """The lines of one family."""
-    return [f"  {key}:", *_fit(fit, "    "), *_evidence(fit, "    ")]
+    return [f"  {key}:", *_fit(fit, "    "), *_evidence(fit, "    "), *_beyond(fit, "    ")]
 
 
 def _evidence(fit: FamilyFit, indent: str) -> list[str]:
     regimes = fit.regimes
     edges = ", ".join(f"{edge:.0f}" for edge in regimes.edges)
     width = ", ".join(f"{each:.3f}" for each in regimes.width)
-    lines = [
+    return [
         f'{indent}interval: {{axis: "{regimes.axis}", edges: [{edges}], width: [{width}]}}',
         f"{indent}rows: {fit.rows}",
         f"{indent}error: {fit.error:.4f}",
         f'{indent}source: "{fit.source}"',
     ]
+
+
+def _beyond(fit: FamilyFit, indent: str) -> list[str]:
     if fit.beyond is None:
-        return lines
-    beyond = fit.beyond
-    place = [f"{indent}beyond:", f"{indent}  axis: {beyond.axis}", f"{indent}  start: {beyond.start:g}"]
-    return [*lines, *place, *_fit(beyond.fit, indent + "  ")]
+        return []
+    other, inner = fit.beyond, indent + "  "
+    place = [f"{indent}beyond:", f"{inner}axis: {other.axis}", f"{inner}start: {other.start:g}"]
+    return [*place, *_fit(other.fit, inner), *_beyond(other.fit, inner)]
 
 
 def _fit(fit: FamilyFit, indent: str) -> list[str]:
