@@ -229,9 +229,11 @@ class FamilyFit:
     def elsewhere(self, corrected: bool) -> FamilyFit:
         """The same fit on another accelerator: without steps that nobody measured there.
 
-        Corrections say which kernels an engine picks, which holds within an architecture and not beyond.
+        Corrections hold within an architecture and not beyond. Where an engine changes its kernel it does so on all of
+        its accelerators.
         """
-        return replace(self, stepless=True) if corrected else replace(self, stepless=True, surface=None, beyond=None)
+        other = self.beyond and replace(self.beyond, fit=self.beyond.fit.elsewhere(corrected))
+        return replace(self, stepless=True, surface=self.surface if corrected else None, beyond=other)
 
     def wider(self, factor: float) -> FamilyFit:
         """The same fit with intervals wider by a factor, and a source that says so."""
