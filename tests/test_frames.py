@@ -50,7 +50,9 @@ def test_every_row_is_what_estimate_says():
         assert (got["level"], got["evidence"]) == (expected["level"], expected["evidence"])
         assert got["fits"] == expected["fits"]
         assert got["gpus"] == expected["gpus"]
-        assert got["tpot_low_ms"] <= got["tpot_ms"] <= got["tpot_high_ms"]
+        assert got["level"] == "bound" or got["tpot_low_ms"] <= got["tpot_ms"] <= got["tpot_high_ms"]
+        for end in ("ttft_low_ms", "ttft_high_ms", "tpot_low_ms", "tpot_high_ms"):
+            assert pd.isna(got[end]) == (expected[end] is None), end
 
 
 def test_rows_keep_index_columns_and_order():

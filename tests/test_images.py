@@ -157,6 +157,15 @@ def test_a_token_waits_for_attention_to_an_encoder(model: str, asked: dict[str, 
     assert row["tpot_ms"].tolist() == pytest.approx([answer.tpot_ms], rel=1e-12)
 
 
+@pytest.mark.parametrize("kv", [None, "fp8"])
+@pytest.mark.parametrize(("model", "asked"), [("llama-3.2-11b-vision", {"images": 1}), ("whisper-large-v3", {})])
+def test_memory_holds_the_keys_of_an_encoder_as_steps_read_them(model: str, asked: dict[str, Any], kv: str) -> None:
+    found = rk.estimate(model, isl=64, osl=1, context=64, batch=3, kv=kv, engine="ideal", **asked)
+    kernels = [kernel for kernel in found.decode.kernels if kernel.name == "cross_attention"]
+    own = found.memory.kv_bytes_per_token * (64 + 1)
+    assert found.memory.kv_bytes == pytest.approx(sum(k.kv_read_bytes for k in kernels) + 3 * own, rel=1e-3)
+
+
 def test_images_take_time_and_cache_and_no_weights() -> None:
     bare, text = rk.estimate("qwen2.5-vl-7b", isl=1469), rk.estimate("qwen2.5-vl-7b", isl=100)
     seen = rk.estimate("qwen2.5-vl-7b", isl=100, images=1)

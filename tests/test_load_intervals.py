@@ -71,9 +71,18 @@ def test_a_rate_that_slower_steps_cannot_sustain_has_no_upper_end():
     assert row["tpot_high_ms"] == pytest.approx(near.interval["tpot_ms"][1])
 
 
+@pytest.mark.parametrize(("model", "gpu"), [("llama-3-8b", "h100-sxm"), ("qwen3-30b-a3b", "mi300x")])
+def test_ends_of_tpot_do_not_jump_where_the_queue_becomes_endless(model, gpu):
+    knee = rk.estimate(model, gpu, rate=1.0).load.knee_rate
+    below, above = (rk.estimate(model, gpu, rate=share * knee) for share in (1.0 - 1e-6, 1.0 + 1e-6))
+    assert (below.load.stable, above.load.stable) == (True, False)
+    assert above.interval["tpot_ms"] == pytest.approx(below.interval["tpot_ms"], rel=0.01)
+
+
 @pytest.mark.parametrize(("model", "rate", "more"), [
     ("llama-3-8b", 12.0, {}),
     ("llama-3-8b", 2.0, {"tp": [2], "engine": ["sglang"]}),
+    ("llama-3-8b", 20.0, {"confidence": 0.5}),  # TPOT ends at that of a full engine
 ])  # fmt: skip
 def test_a_plan_and_an_estimate_give_one_interval(model, rate, more):
     slo = "p95 ttft<20s, p95 tpot<1s"

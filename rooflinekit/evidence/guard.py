@@ -320,6 +320,9 @@ def _served(rows: Sequence[Reading], given: Given, notes: Counter[str]) -> list[
         gap, more = attribute(run, expected, traffic), max(float(traffic.osl) - 1.0, 1.0)
         for row in own:
             predicted, high = getattr(expected, row.metric) / 1e3, expected.high_ms[row.metric] / 1e3
+            if high == math.inf:
+                notes["no upper limit, for slower steps could not keep up with the rate"] += 1
+                continue
             check = Check(
                 row.name, row.value, predicted, False, row.value / predicted - 1.0, high / predicted - 1.0, None
             )

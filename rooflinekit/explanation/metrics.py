@@ -18,7 +18,7 @@ from rooflinekit.model.operating_point import OperatingPoint, Predictor
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.roofline import StepTime, peak_time, stream_time
 from rooflinekit.model.step import Plan
-from rooflinekit.model.traffic.closed_form import FORM, SHARING, Loaded, closed_loop, open_loop
+from rooflinekit.model.traffic.closed_form import FORM, SHARING, Loaded, OpenLoop, closed_loop
 from rooflinekit.model.traffic.energy import LoadPower, load_power, served_energy, static_energy
 from rooflinekit.model.traffic.mixing import InFlight, prefill_share
 from rooflinekit.model.traffic.percentiles import QUANTILES, spread
@@ -163,8 +163,8 @@ class Traced:
         if told.rate is None:
             closed_loop(self.case.predictor, told.users or 0.0, told.traffic, find=recorded)
             return closed_loop(self.predictor, asked.users or 0.0, asked.traffic, find=again)
-        open_loop(self.case.predictor, told.rate, told.traffic, find=recorded)
-        return open_loop(self.predictor, asked.rate or 0.0, asked.traffic, find=again)
+        OpenLoop.of(self.case.predictor, told.traffic, find=recorded).at(told.rate)
+        return OpenLoop.of(self.predictor, asked.traffic, find=again).at(asked.rate or 0.0)
 
     @property
     def rate(self) -> Any:

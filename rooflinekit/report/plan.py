@@ -96,7 +96,7 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
         yield "power", f"{cost.watts / 1e3:,.1f} kW, {cost.joules_per_output_token:.3g} J an output token"
     if best.interval:
         named = ((key.removesuffix("_ms").rpartition("_"), ends) for key, ends in best.interval.items())
-        spans = [f"{start or 'mean'} {metric.upper()} {ms(low)} to {ms(high)}"
+        spans = [f"{start or 'mean'} {metric.upper()} {ms(low)} to {ms(high, 'no limit')}"
                  for (start, _, metric), (low, high) in named]  # fmt: skip
         yield "interval", f"90 %: {', '.join(spans)}"
     if best.simulated_error:

@@ -701,7 +701,10 @@ def candidate_of(question: PlanQuestion, entry: Ranked) -> Candidate:
     interval = {}
     for each, factor in (means | asked).items():
         if each.metric in felt.spans and felt.stable:
-            ends = [each.value(feels(felt.factor(each.metric, end))) * factor for end in (-SIGMAS, SIGMAS)]
+            at = [feels(felt.factor(each.metric, end)) for end in (-SIGMAS, SIGMAS)]
+            if each.metric == "tpot":  # of a full engine, however long its queue
+                at = [replace(end, stable=bool(end.means)) for end in at]
+            ends = [each.value(end) * factor for end in at]
             ends[0] = max(ends[0], felt.bounds().get(each.metric, 0.0))
             of = f"{each.of}_" if each.of else ""
             interval[of + f"{each.statistic}_{each.metric}_ms".removeprefix("mean_")] = [*map(_ms, ends)]

@@ -30,6 +30,9 @@ NUMBERS = (
     "power_w_per_gpu", "energy_per_output_token_j",
     *MEMORY, "max_batch", "max_context", "gpus",
 )  # fmt: skip
+ENDS = tuple(f"{time}_{end}_ms" for time in _TIMES for end in ("low", "high"))
+"""Ends of intervals, which the datasheet's bound has not."""
+
 TIMED = NUMBERS[: NUMBERS.index("capacity_bytes")]
 """Times and rates, which a row that does not fit lacks."""
 

@@ -12,6 +12,7 @@ import pandas as pd
 from rooflinekit.estimation.estimator import Resolved, refuse_static
 from rooflinekit.estimation.frames.cells import Resolutions, groups, read_workloads
 from rooflinekit.estimation.frames.columns import (
+    ENDS,
     LOAD_NUMBERS,
     NUMBERS,
     TIMED,
@@ -251,6 +252,7 @@ class _Table:
             ends["stable"] = _truth(results["stable"] == 1.0, results["stable"])
         numbers = pd.DataFrame(self.numbers.T, index=index, columns=list(self.names), copy=False)
         numbers = numbers.drop(columns="stable", errors="ignore")
+        numbers.loc[ends["level"] == "bound", list(ENDS)] = np.nan
         return pd.concat([self.scenarios, numbers, pd.DataFrame(ends, index=index, copy=False)], axis=1)
 
 

@@ -117,8 +117,12 @@ class CacheLaw:
         return where(budget >= self.state_bytes, whole, 0.0)
 
 
-def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, policy: KVPolicy = FULL) -> LayerCache:
+def layer_cache(
+    mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, policy: KVPolicy = FULL, kv: Dtype = Dtype.BF16
+) -> LayerCache:
     """What one layer keeps on one of `tp` accelerators; `index` is the format of a sparse attention's index keys.
+
+    `kv`: the format of an encoder's keys and values, which do not grow.
 
     >>> layer_cache(Attention(32, 8, 128, 128), tp=2).elements
     1024
@@ -135,7 +139,7 @@ def layer_cache(mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, poli
             keys = 0.0 if chosen is None else index_key_bytes(chosen.head_dim, Dtype.BF16 if chosen.wide else index)
             return LayerCache(elements, policy.stored(mixer.window), 0.0, keys, policy.summaries(mixer.window))
         case CrossAttention(kv_heads=own, head_dim=dim, length=length):
-            return LayerCache(0, None, length * max(1, own // tp) * 2 * dim * Dtype.BF16.bytes)
+            return LayerCache(0, None, length * max(1, own // tp) * 2 * dim * kv.bytes)
         case CompressedAttention(ratio=ratio, indexer=chosen):
             keys = 0.0 if chosen is None else index_key_bytes(chosen.head_dim, index) / ratio
             kept = mixer.window * mixer.head_dim * Dtype.BF16.bytes  # the window's keys, whatever the context
@@ -195,7 +199,7 @@ def cache_law(  # noqa: PLR0913, PLR0917 - what is cached, its formats, its spli
     slopes: defaultdict[float, float] = defaultdict(float)
     state = 0.0
     for layer, count in Counter(layers).items():
-        cache = layer_cache(layer.mixer, tp, index, policy)
+        cache = layer_cache(layer.mixer, tp, index, policy, kv)
         if cache.elements:
             layers_here = fact(count, "L", "layers of this kind")
             slopes[float(cache.cap or math.inf)] += layers_here * cache.token_bytes(kv)
@@ -257,7 +261,8 @@ def cache_layout(plan: Plan, layers: Iterable[Layer]) -> Layout:
     block = deployment.settings.block_size or int((latent and rule.latent_block) or rule.block)
     law = cache_law(kept, precision.kv, deployment.tp, block, precision.index, deployment.kv_policy)
     whole = law.bytes_per_token
-    caches = [layer_cache(layer.mixer, deployment.tp, precision.index, deployment.kv_policy) for layer in kept]
+    kept_as = deployment.tp, precision.index, deployment.kv_policy, precision.kv
+    caches = [layer_cache(layer.mixer, *kept_as) for layer in kept]
     alike = Counter(_Kind(c.token_bytes(precision.kv), float(c.cap or math.inf), c.state_bytes) for c in caches)
     if rule.budget != "none":
         crossing = any(isinstance(layer.mixer, CrossAttention) for layer in kept)  # blocks of their own, as small

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import field, replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from rooflinekit.model.graph.symbol import about, fact, named
@@ -135,9 +136,10 @@ class MemoryModel:
 
     def max_batch(self, context: Numeric, new: Numeric) -> Numeric:
         """Most sequences that fit: one more than this does not, and this many do, as `evaluate` says."""
-        most: Numeric = _ENDLESS
+        room = list[Numeric]()
         held = self._held(context)
         for stage in self.stages:
+            parts = list[Numeric]()
             each = named(stage.layout.law.bytes(held), *_EACH)
             allowed, spared = self._allowance(stage), 1.0 - self.charge
             for base, token, row in self._peaks():
@@ -146,9 +148,10 @@ class MemoryModel:
                     there = self.capacity_bytes * (1.0 + _ROUNDING) - stage.weight_bytes - self.outside.total
                     left = there - self.rule.slack - spared * base - allowed
                     fits = minimum(fits, self._most(left, 0.0, (spared * token, spared * row if row else 0.0), new))
-                most = minimum(most, named(fits, "fits", "sequences, of the pool and one part of the peak"))
-            most = where(self._starts(stage, self._activations(0.0, new)), most, 0.0)
-        whole = maximum(floor_div(named(most, "room", "sequences that fit in one replica"), 1.0), 0.0)
+                parts.append(named(fits, "fits", "sequences, of the pool and one part of the peak"))
+            room.append(where(self._starts(stage, self._activations(0.0, new)), reduce(minimum, parts), 0.0))
+        most = named(reduce(minimum, room), "room", "sequences that fit in one replica")
+        whole = maximum(floor_div(most, 1.0), 0.0)
         for rounding in (1.0, 0.0):  # up where one more fits, then down where these do not
             more = whole + rounding
             whole = where(self._holds(more, held, new), more, maximum(more - 1.0, 0.0))

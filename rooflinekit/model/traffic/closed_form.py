@@ -245,7 +245,12 @@ class OpenLoop:
 
     @cached_property
     def _full(self) -> Loaded:
-        return self.flow.closed(self.most, self.room, self.room)
+        """A full engine behind an endless queue, as the ends of its times have it."""
+        predictor = self.flow.predictor
+        plan = predictor.plan
+        engine = replace(plan.engine, loaded=plan.engine.loaded.endless)
+        flow = replace(self.flow, predictor=replace(predictor, plan=replace(plan, engine=engine)))
+        return flow.closed(self.most, self.room, self.room)
 
     @cached_property
     def _fastest(self) -> OpenLoop:

@@ -140,6 +140,11 @@ class LoadEnds:
     tpot: Pair = (1.0, 1.0)  #: the same
     full: Pair = (1.0, 1.0)  #: of both where every request waits for a place, from the throughput of offline queues
 
+    @property
+    def endless(self) -> LoadEnds:
+        """Where the queue for a place has no end: a request waits for all of its time."""
+        return LoadEnds(self.full, self.full, self.full)
+
     def moved(self, time: Time, placed: Pair, waiting: Numeric) -> Time:
         """The time with its ends moved; in between where requests wait for a place a share of their time.
 
