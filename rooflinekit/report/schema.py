@@ -191,7 +191,7 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
 }  # fmt: skip
 #: What a candidate of a plan has besides, by its kind; an aggregated one has the keys of its only fleet.
 _KINDS: Mapping[str, Mapping[str, Any]] = {
-    "aggregated": get_type_hints(Fleet) | {**_SPECIAL[Fleet]},
+    "aggregated": {each.name: get_type_hints(Fleet)[each.name] for each in fields(Fleet)} | {**_SPECIAL[Fleet]},
     "disaggregated": {"prefill": Fleet, "decode": Fleet},
     "mixed": {"fleet": list[Fleet]},
 }
