@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 from kernel_errors import coverage_lines, covered, errors, medians, sampled
 
-from rooflinekit.evidence.kernel_fit.calibrate import Prior, calibrate_family, fit_form, predict
+from rooflinekit.evidence.kernel_fit.calibrate import Prior, calibrate_family, kernel_of, moved, predict
 from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, Measured, number_formats
 from rooflinekit.model.timing.calibrated import BORROWED, Calibration, FamilyFit, Regimes
@@ -131,7 +131,7 @@ def prior(group: Group) -> Prior | None:
     for name, _ in elsewhere(group.gpu, serving_engine(group.engine)):
         families = load_calibration(name).families
         if (near := families.get(key) or families.get(group.family)) is not None and near.rows:
-            return Prior(near.form, distant=True)
+            return Prior(kernel_of(near, group.rows(surroundings(group))).form, distant=True)
     return None
 
 
@@ -185,11 +185,7 @@ def few_points(fit: FamilyFit, rows: Measured, system: System, count: int = 20) 
     order = np.argsort(rows.time)
     chosen = np.zeros(len(order), bool)
     chosen[order[np.linspace(0, len(order) - 1, count).astype(int)]] = True
-    some = rows.subset(chosen)
-    surface = fit.surface.ratio if fit.surface else (lambda kernel: 1.0)
-    adjusted = replace(some, time=some.time / some.each(surface))
-    form = fit_form(adjusted, system, Prior(fit.form)).form
-    return predict(replace(fit, form=form), rows, system)
+    return predict(moved(fit, rows.subset(chosen), system, Prior.spread), rows, system)
 
 
 def own_fits(gpu: str, engine: str, fits: Fits) -> dict[str, FamilyFit]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from rooflinekit.evidence.kernel_fit.calibrate import Prior, calibrate_family
+from rooflinekit.evidence.kernel_fit.calibrate import Prior, calibrate_family, kernel_of
 from rooflinekit.evidence.kernel_fit.groups import kernel_groups, read_kernel_tables
 from rooflinekit.model.types.hardware import System
 from rooflinekit.report.document import aligned
@@ -62,8 +62,8 @@ def halves(path: Path, gpu: str) -> Iterator[Half]:
                 continue
             donor, _ = choose_calibration(accelerator, group.engine)
             near = donor.families.get(group.key) or donor.families[group.family]
-            prior = Prior(near.form, distant=reach_of(donor, accelerator, group.engine) == "generic")
-            rows = group.rows()
+            rows, distant = group.rows(), reach_of(donor, accelerator, group.engine) == "generic"
+            prior = Prior(kernel_of(near, rows).form, distant=distant)
             fitted = calibrate_family(rows, System.of(accelerator), group.source, prior, folds=2)
             yield Half(operation, group.key, rows.time, fitted.corrected)
 

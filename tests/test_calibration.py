@@ -290,7 +290,8 @@ def test_ends_of_intervals_never_fall_with_batch_context_or_length(axis, model, 
         for end in ("low_ms", "high_ms"):
             ratio = (answers[f"{figure}_{end}"] / answers[f"{figure}_{end}"].shift()).to_numpy()[neighbours]
             still = answers[f"{figure}_ms"].diff().to_numpy()[neighbours] == 0.0
-            # Where the time stands still, so do its ends; elsewhere corrections of the time fall by as much.
+            # Where the time stands still, so do its ends; elsewhere corrections of the time fall by as much
+            # (those of MLA prefill by 0.04 % from 1,024 to 1,025 tokens).
             assert np.all(ratio >= np.where(still, 1.0 - 1e-12, 1.0 - 5e-4)), (figure, end)
 
 

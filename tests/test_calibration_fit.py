@@ -14,12 +14,13 @@ from rooflinekit.evidence.kernel_fit.calibrate import (
     carry,
     fit_form,
     form_time,
+    kernel_of,
     predict,
 )
 from rooflinekit.evidence.kernel_fit.correction import fit_surface
 from rooflinekit.evidence.kernel_fit.groups import kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import Measured, measured_rows, power_law_load
-from rooflinekit.model.timing.calibrated import AXES, FamilyFit, Regimes
+from rooflinekit.model.timing.calibrated import AXES, Beyond, FamilyFit, Regimes
 from rooflinekit.model.timing.forms import DecodeTime, GemmTime, PrefillTime, parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError
@@ -134,6 +135,20 @@ def test_kernels_that_an_engine_changes_to_are_fitted_apart_and_kept(tmp_path):
     assert predict(kept, rows, H100) == pytest.approx(predict(fit, rows, H100), rel=2e-3)
     elsewhere = kept.elsewhere(corrected=False)
     assert predict(elsewhere, rows, H100) == pytest.approx(predict(kept, rows, H100, corrected=False), rel=1e-12)
+
+
+def test_rows_of_one_kernel_are_fitted_towards_that_kernel():
+    """Of a donor with two kernels, rows of the far one leave the near one as it is, and few of them suffice."""
+    near, far = DecodeTime(launch=10e-6), DecodeTime(launch=40e-6, compute=0.003, tile=50e-6, rows=16)
+    known = FamilyFit(near, {}, (), None, Regimes("", (), (1.3,)), 500, 0.05, "donor")
+    donor = replace(known, beyond=Beyond("group", 40.0, replace(known, form=far)))
+    many = measured_rows(attention({0: replace(far, launch=44e-6)}), "attention_decode")
+    rows = many.subset(many.each(AXES["group"]) >= 40.0)
+    assert kernel_of(donor, rows).form == far
+    assert kernel_of(donor, many).form == near  # six of ten shapes have fewer heads
+    moved = carry(donor, rows, H100, "own", Reach(0.3)).fit
+    assert moved.form == near
+    assert moved.beyond.fit.form.launch == pytest.approx(44e-6, rel=0.05)
 
 
 def test_a_prior_keeps_twelve_rows_sane():

@@ -38,7 +38,7 @@ def test_charts_below_a_load_are_of_a_batch_that_fits() -> None:
 
 
 def test_no_interval_is_told_wider_than_it_is_used() -> None:
-    """Borrowed widths multiply; what is predicted from them goes up to a factor of 10."""
+    """Intervals six times as wide as shipped are told up to the factor of 10 that is predicted from."""
     plan = Deployed.of("deepseek-v3", "h200-sxm", {"tp": 8}).asked.plan
     assert plan.calibration is not None
     families = {key: fit.wider(6.0) for key, fit in plan.calibration.families.items()}

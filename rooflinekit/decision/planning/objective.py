@@ -80,8 +80,8 @@ class Felt:
 
     spans: ends of the 90 % interval of each metric's mean over what is expected; without a calibration there is none.
     classes: the same of each class of requests, where there are several. bounds: of means, at the datasheet's rates.
-    beyond: by metric, the powers of a factor on all steps by which the metric errs beyond them, where they are shorter
-    and where they are longer; waits err more than steps.
+    beyond: by metric, exponents p for shorter and for longer steps: where all steps take F times as long, the metric
+    takes F^(1+p) times as long. Waits err more than steps.
     """
 
     means: Mapping[str, float]
@@ -153,7 +153,9 @@ def slowest(felts: Sequence[Felt]) -> Felt:
         return {key: min(each.get(key, 0.0) for each in found) for key in METRICS}
 
     stable = all(felt.stable for felt in felts)
-    return Felt(means, times, stable, spans, classes, bounds, felts[0].beyond)
+    powers = {key: [felt.beyond.get(key, (0.0, 0.0)) for felt in felts] for key in METRICS}
+    beyond = {key: (max(low for low, _ in each), max(high for _, high in each)) for key, each in powers.items()}
+    return Felt(means, times, stable, spans, classes, bounds, beyond)
 
 
 Feels = Callable[[float], Felt]

@@ -705,7 +705,8 @@ def candidate_of(question: PlanQuestion, entry: Ranked) -> Candidate:
             if each.metric == "tpot":  # of a full engine, however long its queue
                 at = [replace(end, stable=bool(end.means)) for end in at]
             ends = [each.value(end) * factor for end in at]
-            ends[0] = max(ends[0], felt.bounds().get(each.metric, 0.0))
+            if each.share is None and not each.of:  # bounds are those of means over all requests
+                ends[0] = max(ends[0], felt.bounds().get(each.metric, 0.0))
             of = f"{each.of}_" if each.of else ""
             interval[of + f"{each.statistic}_{each.metric}_ms".removeprefix("mean_")] = [*map(_ms, ends)]
     return Candidate(

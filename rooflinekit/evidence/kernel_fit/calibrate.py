@@ -204,12 +204,13 @@ _SWITCH: dict[Family, tuple[str, tuple[float, ...]]] = {
     "attention_decode": ("group", (2.0, 40.0)),
     "moe": ("matrices", (3.0,)),
 }
-"""Where an engine may change its kernel: TensorRT-LLM does for one query head a KV head, and for more than 32; SGLang
-does for experts that are not gated."""
+"""Where an engine may change its kernel: TensorRT-LLM does from 2 and from 40 query heads a KV head, SGLang for experts
+of three matrices."""
 
 _APART = 0.85
 """Share of the misfit that fits on either side of a switch may leave, so that they are two kernels."""
 
+_HALF = 0.5
 _UNKNOWN = Regimes("", (), (1.0,))
 _ENOUGH = 8
 """Rows below which a family keeps its donor's fit: fewer than a form has parameters."""
@@ -315,7 +316,8 @@ def _fit(
     (edge, *rest), axis = edges, _SWITCH[rows.family][0]
     far = rows.each(AXES[axis]) >= edge
     if min(far.sum(), (~far).sum()) < (1 if start else _KERNEL):
-        return _fit(rows, system, prior, start, rest)
+        only = start.beyond.fit if start and start.beyond and far.all() else start
+        return _fit(rows, system, prior, only, rest)
     near = _fit_one(rows.subset(~far), system, prior, start.form if start else None)
     other = _fit(rows.subset(far), system, None, start.beyond.fit if start and start.beyond else None, rest)
     apart = replace(near, beyond=Beyond(axis, edge, other))
@@ -330,6 +332,13 @@ def _edges(rows: Measured, start: FamilyFit | None) -> Sequence[float]:
     if start is None:
         return _SWITCH.get(rows.family, ("", ()))[1]
     return (start.beyond.start, *_edges(rows, start.beyond.fit)) if start.beyond else ()
+
+
+def kernel_of(fit: FamilyFit, rows: Measured) -> FamilyFit:
+    """Of the kernels that an engine changes between, the fit of the one that most of the rows run through."""
+    while fit.beyond is not None and np.mean(rows.each(AXES[fit.beyond.axis]) >= fit.beyond.start) > _HALF:
+        fit = fit.beyond.fit
+    return fit
 
 
 def _loss(fit: FamilyFit, rows: Measured, system: System) -> float:
@@ -387,8 +396,9 @@ def carry(donor: FamilyFit, rows: Measured, system: System, source: str, reach: 
     Raises MissingExtraError without scipy.
     """
     tried = [_carried_and_held_out(donor, rows, system, reach.spread)]
-    if reach.distant or donor.surface is None or len(rows.time) >= _PER_PARAMETER * len(parameters(donor.form)):
-        own = calibrate_family(rows, system, source, Prior(donor.form, distant=reach.distant))
+    near = kernel_of(donor, rows)
+    if reach.distant or near.surface is None or len(rows.time) >= _PER_PARAMETER * len(parameters(near.form)):
+        own = calibrate_family(rows, system, source, Prior(near.form, distant=reach.distant))
         tried.append((own.fit, own.corrected))
     fit, held_out = min(tried, key=lambda each: _misfit(rows, each[1]))
     known, error = _misfit(rows, predict(donor, rows, system)), _misfit(rows, held_out)
@@ -407,18 +417,18 @@ def _carried_and_held_out(donor: FamilyFit, rows: Measured, system: System, spre
     for number in range(_PIECES):
         held = fold == number
         if held.any() and not held.all():
-            part = _moved(donor, rows.subset(~held), system, spread)
+            part = moved(donor, rows.subset(~held), system, spread)
             held_out[held] = predict(part, rows.subset(held), system)
-    return _moved(donor, rows, system, spread), held_out
+    return moved(donor, rows, system, spread), held_out
 
 
-def _moved(donor: FamilyFit, rows: Measured, system: System, spread: float) -> FamilyFit:
+def moved(donor: FamilyFit, rows: Measured, system: System, spread: float) -> FamilyFit:
     """The donor with its continuous parameters fitted to the rows; a kernel beyond a switch by its own rows."""
     if donor.beyond is not None:
         far = rows.each(AXES[donor.beyond.axis]) >= donor.beyond.start
         near, other = replace(donor, beyond=None), donor.beyond.fit
         near, other = (
-            _moved(fit, rows.subset(side), system, spread) if side.any() else fit
+            moved(fit, rows.subset(side), system, spread) if side.any() else fit
             for fit, side in ((near, ~far), (other, far))
         )
         return replace(near, beyond=replace(donor.beyond, fit=other))

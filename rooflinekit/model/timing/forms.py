@@ -32,7 +32,7 @@ EFFICIENCY = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """One parameter of a form: meaning, unit ("us", "share", "factor", "elements", "sharpness"), range, usual value."""
+    """One parameter of a form: meaning, unit ("us", "share", "factor", "elements", "choice"), range, usual value."""
 
     symbol: str
     meaning: str
@@ -54,8 +54,8 @@ def parameter(symbol: str, meaning: str, unit: str, low: float, high: float, usu
 
 
 def choice(meaning: str, usual: int, choices: tuple[int, ...] = (1, 2, 4), symbol: str = "p") -> Any:
-    """Declare a number that is one of a few: the p of (x^p + y^p)^(1/p), say."""
-    return _declared(Bounds(symbol, meaning, "sharpness", min(choices), max(choices), usual, choices))
+    """Declare a number that is one of a few: the p of (x^p + y^p)^(1/p), or the rows of a tile."""
+    return _declared(Bounds(symbol, meaning, "choice", min(choices), max(choices), usual, choices))
 
 
 def _declared(bounds: Bounds) -> Any:

@@ -55,9 +55,9 @@ class GemmShape:
         return where(self.m <= MATRIX_ROWS, self.m, MATRIX_ROWS * ceil_div(self.m, MATRIX_ROWS))
 
     def padded_rows(self, least: int, stacked: int = 1) -> Numeric:
-        """Rows that are computed where an instruction takes `least`: whole instructions, and beyond two whole tiles.
+        """Rows that are computed where an instruction takes `least`: whole instructions.
 
-        A tile of more rows, or the tiles of a cluster, are `stacked` instructions.
+        More than two of them come in whole tiles, or clusters of tiles, of `stacked` instructions.
 
         >>> GemmShape(65.0, 1.0, 1.0).padded_rows(64), GemmShape(257.0, 1.0, 1.0).padded_rows(64, 4)
         (128.0, 512.0)
@@ -74,7 +74,7 @@ class SteplessGemmShape(GemmShape):
     """The same where nobody measured at which rows an engine's next tile begins: between whole tiles time is even.
 
     >>> shape = SteplessGemmShape(65.0, 1.0, 1.0)
-    >>> shape.tiled_rows, shape.padded_rows(64.0), SteplessGemmShape(1.0, 1.0, 1.0).padded_rows(64.0)
+    >>> shape.tiled_rows, shape.padded_rows(64), SteplessGemmShape(1.0, 1.0, 1.0).padded_rows(64)
     (65.0, 65.0, 64.0)
     """
 
@@ -96,7 +96,7 @@ VECTOR_ROWS = 8
 class VectorGemmShape(SteplessGemmShape):
     """The same where few rows are multiplied one by one, as vectors.
 
-    >>> VectorGemmShape(1.0, 1.0, 1.0).padded_rows(64.0), VectorGemmShape(9.0, 1.0, 1.0).padded_rows(64.0)
+    >>> VectorGemmShape(1.0, 1.0, 1.0).padded_rows(64), VectorGemmShape(9.0, 1.0, 1.0).padded_rows(64)
     (1.0, 64.0)
     """
 
