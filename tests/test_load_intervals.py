@@ -94,6 +94,14 @@ def test_a_plan_and_an_estimate_give_one_interval(model, rate, more):
         assert found.interval[time] == pytest.approx(planned.best.interval[time], rel=2e-3)
 
 
+def test_the_interval_of_a_percentile_holds_it_where_the_mean_is_far_above():
+    """Lengths of which few are very long: half of the first tokens come before the bound of their mean."""
+    lengths = {"isl": "lognormal:mean=12000,cv=6,max=120000", "osl": 200}
+    best = rk.plan("llama-3.1-8b", "h100-sxm", "p50 ttft<5s, p95 tpot<100ms", rate=0.2, confirm=0, **lengths).best
+    low, high = best.interval["p50_ttft_ms"]
+    assert low < best.predicted["ttft_ms"]["p50"] < high < best.predicted["ttft_ms"]["mean"]
+
+
 def test_an_offline_queue_has_the_factors_of_full_engines():
     bare, moved = (predictor_with(ends) for ends in (LoadEnds(), LoadEnds((1.5, 3.0), (1.25, 2.0), (1.0, 5.0))))
     first, second = (closed_loop(predictor, 1e6, TRAFFIC) for predictor in (bare, moved))
