@@ -208,6 +208,15 @@ def test_without_a_command_the_help_is_shown():
     assert result.stderr.strip() != "rooflinekit:"
 
 
+def test_a_sweep_takes_lists_of_words_and_names_the_wrong_one():
+    result = run("sweep", "llama3-8b", "--gpu", "h100-sxm", "--tp", "2", "--all-reduce", "auto,ring", "--format", "csv")
+    assert result.exit_code == 0, result.output
+    assert [row["all_reduce"] for row in csv.DictReader(result.stdout.splitlines())] == ["auto", "ring"]
+    result = run("sweep", "llama3-8b", "--gpu", "h100-sxm", "--tp", "2", "--all-reduce", "auto,rings")
+    assert result.exit_code == 4
+    assert "1 of 2 rows could not be answered: unknown all_reduce 'rings'; nearest: ring" in result.stderr
+
+
 # --- bad input ------------------------------------------------------------------------------------------------------
 
 
@@ -264,6 +273,11 @@ def test_a_number_beyond_any_float_is_bad_input():
     (["estimate"], "model"),
     (["estimate", "llama3-8b", "extra"], "extra"),
     (["estimate", "llama3-8b", "--batch"], "--batch"),
+    (["plan", "llama3-8b", "--by", "foo"], "unknown quantity 'foo'; nearest: cost, gpus, energy"),
+    (["plan", "llama3-8b", "--find", "foo"], "unknown quantity 'foo'; nearest: gpus, bandwidth, price"),
+    (["validate", "--engine", "vllm"], "unknown engine to measure 'vllm'; nearest: llama.cpp, or leave it out"),
+    (["estimate", "llama3-8b", "--offload-experts", "gpu"], "offload-experts 'gpu'; nearest: cpu, or leave it out"),
+    (["compare", "x.json", "--osl-cv", "99"], "osl-cv must be from 0 to 10"),
     (["show"], "show needs the NAME"),
     (["show", "--template", "cpu"], "unknown template 'cpu'; nearest: gpu"),
     (["show", "h100-smx"], "unknown model or accelerator 'h100-smx'; nearest: h100-sxm"),

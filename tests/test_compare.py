@@ -257,7 +257,7 @@ def test_users_that_drift_apart_wait_less_and_equal_ones_are_said(file):
     assert not any("--osl-cv" in note for note in mixing.notes)
     assert not any("--osl-cv" in note for note in varied.notes)
     result = CliRunner().invoke(app, ["compare", str(path), "--gpu", "h100-sxm", "--tp", "1", "--osl-cv", "-1"])
-    assert (result.exit_code, "osl_cv must be from 0" in result.stderr) == (2, True)
+    assert (result.exit_code, "osl-cv must be from 0" in result.stderr) == (2, True)
 
 
 def test_the_start_up_log_of_old_and_new_versions(file):

@@ -12,8 +12,10 @@ from test_compare import VLLM
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
+from rooflinekit.estimation.options import options_of
+from rooflinekit.estimation.scenario import Guarding
 from rooflinekit.evidence.guard import ASSUMED, RUN_TO_RUN, guard
-from rooflinekit.evidence.readings import Reading, read_readings
+from rooflinekit.evidence.readings import UNITS, Reading, read_readings
 from rooflinekit.model.types.errors import InputError, SpecError
 
 SHAPES = [16, 64, 256, 1024, 2048, 4096]
@@ -84,6 +86,11 @@ class TestReading:
         (row,) = read_readings(written("gemm.csv", table([(16, 14e-6)])))
         assert row.value == pytest.approx(14e-6)
         assert row.spread is None
+
+    def test_the_command_takes_every_unit_that_is_read(self):
+        option = options_of(Guarding)["unit"]
+        assert set(option.complete) == set(UNITS)
+        assert [option.check("unit", unit) for unit in UNITS] == [*UNITS]
 
     def test_a_triton_report_has_axes_and_providers_with_a_unit(self, written):
         report = written("softmax.csv", "N,Triton,Torch\n256.0,480.5,300.25\n512.0,,301.0\n")

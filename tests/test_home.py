@@ -93,7 +93,7 @@ def test_what_the_host_cannot_keep_is_refused(asked, said):
 
 
 def test_experts_are_kept_by_the_host_or_by_nobody():
-    with pytest.raises(InputError, match="unknown offload_experts 'disk'; nearest: cpu"):
+    with pytest.raises(InputError, match="unknown offload_experts 'disk'; nearest: cpu, or leave it out"):
         rk.estimate("qwen3-30b-a3b", **AT_HOME, offload_experts="disk")
 
 

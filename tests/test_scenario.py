@@ -23,8 +23,9 @@ from rooflinekit.cli.app import app
 from rooflinekit.cli.command import COMMANDS, Command, examples_of, find
 from rooflinekit.estimation import scenario
 from rooflinekit.estimation.frames import INPUT_COLUMNS
-from rooflinekit.estimation.options import Option, model_of, options_of, quantity
+from rooflinekit.estimation.options import Option, model_of, number_of, options_of, quantity
 from rooflinekit.estimation.scenario import GROUPS, Scenario, Simulation
+from rooflinekit.model.types.errors import WorkloadError
 
 DEPLOYED = (
     "estimate",
@@ -211,6 +212,11 @@ def test_functions_show_their_keywords(function, table):
 
 def test_tables_have_the_columns_of_the_scenario():
     assert set(INPUT_COLUMNS) == {"model", "gpu", *options_of(Scenario)}
+
+
+def test_a_bound_without_a_help_ends_with_the_value():
+    with pytest.raises(WorkloadError, match=r"^acceptance must be from 0 to 1, not 1\.5$"):
+        number_of("acceptance", 1.5)
 
 
 def test_every_default_passes_its_own_check():

@@ -8,17 +8,21 @@ import random
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from socket import socket
 from threading import Thread
+from types import SimpleNamespace
+from typing import Any
 from urllib.request import urlopen
 
+import prometheus_client
 import pytest
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
+from rooflinekit.cli.watch import _exporter
 from rooflinekit.evidence.benchmark_runs import Given, pose, resolve_facts
 from rooflinekit.evidence.exposition import (
     Interval,
@@ -32,7 +36,7 @@ from rooflinekit.evidence.exposition import (
 from rooflinekit.evidence.measured import read_intervals, read_measurements
 from rooflinekit.evidence.measurement import Facts, Measurement, Spread
 from rooflinekit.evidence.startup import read_startup
-from rooflinekit.evidence.watching import LEARNT, Change, Watched, Watcher, headroom, set_beside, watch
+from rooflinekit.evidence.watching import LEARNT, Change, Figure, Watched, Watcher, headroom, set_beside, watch
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, Traffic, open_loop
 from rooflinekit.model.types.errors import InputError, SpecError
@@ -510,3 +514,18 @@ def test_a_server_that_does_not_answer_is_named() -> None:
     refused = CliRunner().invoke(app, ["watch", "http://127.0.0.1:9/metrics", "--gpu", "h100", "--tp", "1"])
     assert refused.exit_code == 2
     assert "http://127.0.0.1:9/metrics does not answer" in refused.stderr
+
+
+def test_metrics_keep_nothing_of_an_earlier_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = prometheus_client.CollectorRegistry()
+    monkeypatch.setattr(prometheus_client, "Gauge", partial(prometheus_client.Gauge, registry=registry))
+    monkeypatch.setattr(prometheus_client, "start_http_server", lambda *_, **__: None)
+    show: Callable[[Any], None] = _exporter(0)
+    room = SimpleNamespace(share=0.5)
+    for figure, left in ((Figure(10.0, 9.0, 8.0, 7.0, 12.0), room), (Figure(None, 9.0, 8.0, 7.0, None), None)):
+        show(SimpleNamespace(now=SimpleNamespace(ttft=figure, tpot=figure), drifts=[], headroom=left))
+    read = partial(registry.get_sample_value, "rooflinekit_seconds")
+    assert read({"metric": "ttft", "kind": "high"}) == math.inf
+    assert read({"metric": "ttft", "kind": "low"}) == pytest.approx(0.007)
+    assert math.isnan(read({"metric": "ttft", "kind": "measured"}) or 0.0)
+    assert math.isnan(registry.get_sample_value("rooflinekit_headroom_ratio") or 0.0)

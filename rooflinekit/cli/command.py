@@ -83,7 +83,7 @@ class Command:
             return text
         try:
             if not option.many:
-                return option.check(name, option.parse(text))
+                return option.check(name.replace("_", "-"), option.parse(text))
             values = [option.parse(each) for each in text]
         except RooflinekitError:
             raise

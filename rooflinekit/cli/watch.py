@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -150,11 +151,10 @@ def _exporter(port: int) -> Callable[[Watched], None]:
         now, found = answer.now, {each.metric: each.change for each in answer.drifts}
         for metric, figure in (("ttft", now.ttft), ("tpot", now.tpot)):
             for kind, value in asdict(figure).items():
-                if value is not None:
-                    times.labels(metric, kind).set(value / 1e3)
+                absent = math.inf if kind == "high" else math.nan
+                times.labels(metric, kind).set(absent if value is None else value / 1e3)
         for metric in SMALLEST:
             drift.labels(metric).set(found.get(metric, 0.0))
-        if answer.headroom is not None:
-            share.set(answer.headroom.share)
+        share.set(math.nan if answer.headroom is None else answer.headroom.share)
 
     return show

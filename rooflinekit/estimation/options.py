@@ -82,17 +82,18 @@ class Option:
 
     default: None where it depends on other things, and `usual` says on which. least, most: bounds; `above`: the lower
     one itself is too small. also: old names, which still work. complete: what a shell offers, names or their kind.
-    many: the option may be repeated. hidden: a keyword of Python alone. Its kind follows from its type.
+    many: the option may be repeated. hidden: a keyword of Python alone.
+    called: what messages say for a wrong word; otherwise its metavar or name. Its kind follows from its type.
     """
 
     def __init__(  # noqa: PLR0913 - a row of a table has columns
         self, help: str, default: Any = None, *, unit: str = "", least: float | None = None, most: float = _MOST,
         above: bool = False, also: tuple[str, ...] = (), complete: str | tuple[str, ...] = (), usual: str = "",
-        kind: str = "", many: bool = False, hidden: bool = False, group: str = "", metavar: str = "",
+        kind: str = "", many: bool = False, hidden: bool = False, group: str = "", metavar: str = "", called: str = "",
     ) -> None:  # fmt: skip
         self.help, self.default, self.unit, self.least, self.most, self.above = help, default, unit, least, most, above
         self.also, self.complete, self.usual, self.kind, self.many = also, complete, usual, kind, many
-        self.hidden, self.group, self.metavar = hidden, group, metavar
+        self.hidden, self.group, self.metavar, self.called = hidden, group, metavar, called
         self.type: Any = None
 
     def parse(self, text: str) -> Any:
@@ -131,7 +132,7 @@ class Option:
     def axis(self) -> Option:
         """The same with a list of values."""
         usual = self.usual if self.default is None or self.default is False else str(self.default)
-        made = Option(self.help, usual=usual, also=self.also, complete=self.complete, kind="text", metavar="LIST")
+        made = Option(self.help, usual=usual, also=self.also, complete=self.complete, kind="list", metavar="LIST")
         made.group, made.hidden, made.type = self.group, self.hidden, self.type
         return made
 
@@ -217,7 +218,9 @@ class Option:
         """One of the words that a shell completes; capitals and underscores do not matter."""
         known = {_plain(each): each for each in self.complete}
         if _plain(str(value)) not in known:
-            raise UnknownNameError((self.metavar or name).lower(), str(value), self.complete)
+            more = ", or leave it out" if len(self.complete) == 1 else ""
+            called = self.called or (self.metavar or name).lower()
+            raise UnknownNameError(called, str(value), self.complete, more)
         return known[_plain(str(value))]
 
     def _number(self, name: str, value: Any) -> float:
@@ -226,7 +229,7 @@ class Option:
         if self.most < _MOST:
             most = f"{self.most:,.12g}"
             words = f"{words} and at most {most}" if self.above else f"from {least:g} to {most}"
-            hint = f" ({self.help.rstrip('.')})"
+            hint = f" ({self.help.rstrip('.')})" if self.help else ""
         if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(float(value)):
             raise WorkloadError(f"{name} must be {words if words[0] == 'f' else f'a number {words}'}, not {value!r}")
         number = float(value)

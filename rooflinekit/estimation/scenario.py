@@ -306,7 +306,7 @@ class Search(TypedDict, total=False):
     measured_only: Annotated[bool, Option("Leave out what no measured kernels stand behind.", False)]
     confirm: Annotated[int, Option("Candidates that are simulated at least, beside the best of each accelerator; 0 leaves it at the formula.", 3, least=0)]
     seed: Annotated[int, Option("Seed of the simulations.", 0, least=0)]
-    by: Annotated[str, Option("What is to be least: cost, gpus or energy (joules a token).", "cost", complete=("cost", "gpus", "energy"), metavar="AIM")]
+    by: Annotated[str, Option("What is to be least: cost, gpus or energy (joules a token).", "cost", complete=("cost", "gpus", "energy"), metavar="QUANTITY")]
 
 class Reserves(Pricing, total=False):
     """Money, and what is kept free."""
@@ -350,7 +350,7 @@ class Asked(Static, Prefix, Objectives, total=False):
     slo: Annotated[str | Sequence[str] | None, Option("Objectives, such as 'p95 ttft<1s, p95 tpot<40ms'; without a percentile the mean. May be repeated: all have to hold.", kind="text", many=True, usual="p95 ttft<1s, p95 tpot<50ms", group="Load")]
     max: Annotated[str | None, Option("Ask instead for the largest batch, context, rate or users.", complete=("batch", "context", "rate", "users"), metavar="QUANTITY")]
     budget: Annotated[float | None, Option("With --max rate: USD a month that the whole fleet may cost; of a --profile its hours are scaled.", unit="USD/month", above=True)]
-    find: Annotated[str | None, Option("Ask instead for the least: gpus, bandwidth or price.", complete=("gpus", "bandwidth", "price"))]
+    find: Annotated[str | None, Option("Ask instead for the least: gpus, bandwidth or price.", complete=("gpus", "bandwidth", "price"), metavar="QUANTITY")]
     subject_to: Annotated[str | None, Option("Objectives of --max and --find: 'tpot<30ms,ttft<500ms'.")]
 
 class Served(TypedDict, total=False):
@@ -379,7 +379,7 @@ class Guarding(Served, total=False):
     baseline: Annotated[Sequence[str] | None, Option("Earlier run of the same suite; may be repeated.", kind="text", many=True, usual="the prediction", metavar="FILE")]
     noise: Annotated[float | None, Option("Deviation of one reading, where neither repeats nor the file say it.", unit="share", above=True, most=1.0, usual="3 %")]
     chance: Annotated[float, Option("Probability that a run without a change alarms at all.", 0.02, unit="share", above=True, most=0.5)]
-    unit: Annotated[str | None, Option("Unit of the values of a CSV whose header names none.", complete=("s", "ms", "us", "ns", "TFLOPS", "GFLOPS", "GB/s", "TB/s", "tok/s"))]
+    unit: Annotated[str | None, Option("Unit of the values of a CSV whose header names none.", complete=("s", "ms", "us", "µs", "ns", "TFLOPS", "TFLOP/s", "GFLOPS", "GFLOP/s", "GB/s", "TB/s", "tok/s", "1/s"))]
 
 class Workbook(Lengths, total=False):
     """What a workbook offers, and what its cells start with."""
@@ -475,7 +475,7 @@ class Measuring(TypedDict, total=False):
     budget: Annotated[float | None, Option("Minutes to take at most.", unit="min", above=True, usual="by suite")]
     gpu: Annotated[str | None, Option("Accelerator to predict the model's steps for.", usual="by the device's name", complete=GPUS)]
     check: Annotated[bool, Option("Check the kernels' results, measure nothing.", False)]
-    engine: Annotated[str | None, Option("Measure a server under load in place of kernels: llama.cpp.", complete=("llama.cpp",), group="Server")]
+    engine: Annotated[str | None, Option("Measure a server under load in place of kernels: llama.cpp.", complete=("llama.cpp",), called="engine to measure", group="Server")]
     server: Annotated[str | None, Option("Its address, or the program to start.", usual="llama-server", group="Server")]
     concurrency: Annotated[Counts, Option("Users of each run, who send one request after another.", [1, 2, 4, 8], kind="counts", also=("users",), group="Server")]
     isl: Annotated[int, Option("Tokens of a prompt.", 128, unit="tokens", group="Server")]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
 _CHUNK = 4096  # requests drawn at a time: fast, and memory stays flat
+_EVEN = 1e-6  # variation of gaps below which they are even: 1/cv² has to stay finite
 _STREAMS = 4  # gaps, prompts, outputs, priorities: changing one leaves the others as they are
 _PROCESSES: Mapping[str, Mapping[str, float | None]] = {
     "closed": {"users": None, "prompts": math.inf, "warmup": 0.0},
@@ -109,8 +110,8 @@ class ClosedLoop:
 class Gamma:
     """Independent gaps, gamma-distributed with mean 1/`rate` and coefficient of variation `cv`.
 
-    `cv` 1 is Poisson, above it bursts, below it regular, 0 a request every 1/`rate` seconds. Benchmark clients call the
-    shape 1/cv² "burstiness".
+    `cv` 1 is Poisson, above it bursts, below it regular, below 1e-6 a request every 1/`rate` seconds. Benchmark clients
+    call the shape 1/cv² "burstiness".
     """
 
     rate: float
@@ -118,7 +119,7 @@ class Gamma:
 
     def gaps(self, rng: Generator, first: int, count: int) -> list[float]:
         """Seconds before each arrival."""
-        if self.cv == 0.0:
+        if self.cv < _EVEN:
             return [1.0 / self.rate] * count
         if self.cv == 1.0:
             drawn = rng.exponential(1.0 / self.rate, count)

@@ -40,7 +40,7 @@ UNITLESS = {
     "hidden": 1.0, "grouped": 20.0, "prompt": 20.0, "memory": 10.0, "compute": 10.0, "interval": 100.0, "overlap": 4.0,
     "dequantised": 5.0, "expert_launches": 20.0, "block_launches": 20.0, "latent_launches": 20.0,
 }  # fmt: skip
-"""Shares and factors of step costs, with the most that makes sense; the other costs are times."""
+"""Quantities of step costs without a unit, and their largest values; the other costs are times."""
 
 
 class _Fact(Layout):

@@ -498,7 +498,7 @@ def test_nothing_feasible_says_how_near_the_best_comes() -> None:
         ({"rate": 5, "engines": ["vlm"]}, "vllm"),
         ({"rate": 5, "isl": 9000}, "maximum context is 8,192"),
         ({"rate": 5, "confirm": -1}, "confirm"),
-        ({"rate": 5, "by": "colour"}, "unknown aim 'colour'; nearest: cost, gpus, energy"),
+        ({"rate": 5, "by": "colour"}, "unknown quantity 'colour'; nearest: cost, gpus, energy"),
     ],
 )
 def test_bad_questions_are_refused(asked: dict[str, Any], says: str) -> None:

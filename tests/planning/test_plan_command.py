@@ -91,7 +91,7 @@ def test_json_csv_and_markdown_say_the_same(tmp_path: Path) -> None:
         (["--rate", "5", "--batch", "4"], 2, "--batch needs --max or --find"),
         (["--rate", "5", "--subject-to", "tpot<9ms"], 2, "--subject-to needs --max or --find"),
         (["--max", "cake"], 2, "unknown quantity"),
-        (["--find", "cake", "--rate", "5"], 2, "unknown find 'cake'; nearest: gpus, bandwidth, price"),
+        (["--find", "cake", "--rate", "5"], 2, "unknown quantity 'cake'; nearest: gpus, bandwidth, price"),
         (["--max", "batch", "--find", "gpus"], 2, "exclude each other"),
         (["--max", "batch", "--tp", "1,2"], 2, "one deployment"),
         (["--max", "batch", "--gpu", "h100,l40s"], 2, "one deployment"),

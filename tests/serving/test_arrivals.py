@@ -51,6 +51,7 @@ def test_arrivals_come_in_order_as_many_as_asked_and_repeat_with_their_seed(proc
 
 @pytest.mark.parametrize(("process", "cv"), [
     (Gamma(4.0), 1.0), (Gamma(4.0, 3.0), 3.0), (Gamma(4.0, 0.25), 0.25), (Gamma(4.0, 0.0), 0.0),
+    (Gamma(4.0, 1e-200), 1e-200),
 ])  # fmt: skip
 def test_gaps_have_the_rate_and_the_burstiness_asked_for(process, cv):
     found = gaps(process, 20_000)

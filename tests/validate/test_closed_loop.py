@@ -91,7 +91,7 @@ def test_a_shorter_answer_and_another_server_are_errors(address, monkeypatch):
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (["--engine", "vllm"], "unknown engine 'vllm'; nearest: llama.cpp"),
+    (["--engine", "vllm"], "unknown engine to measure 'vllm'; nearest: llama.cpp"),
     (["--engine", "llama.cpp"], "needs --model FILE.gguf and --out DIR"),
     (["--engine", "llama.cpp", "--resume"], "are of kernels"),
     (["--rounds", "3"], "--rounds is of a server under load; add --engine llama.cpp"),

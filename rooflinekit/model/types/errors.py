@@ -38,11 +38,11 @@ class InputError(RooflinekitError, ValueError):
 class UnknownNameError(InputError):
     """No model, accelerator, engine or calibration has this name."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], more: str = "") -> None:
         everything = list(known)
         self.kind, self.name = kind, name
         self.suggestions = nearest(name, everything) or (everything if len(everything) <= _FEW else [])
-        hint = f"; nearest: {', '.join(self.suggestions)}" if self.suggestions else ""
+        hint = f"; nearest: {', '.join(self.suggestions)}{more}" if self.suggestions else ""
         super().__init__(f"unknown {kind} {name!r}{hint}")
 
 
