@@ -75,7 +75,7 @@ class SteplessGemmShape(GemmShape):
 
     >>> shape = SteplessGemmShape(65.0, 1.0, 1.0)
     >>> shape.tiled_rows, shape.padded_rows(64), SteplessGemmShape(1.0, 1.0, 1.0).padded_rows(64)
-    (65.0, 65.0, 64.0)
+    (65.0, 65.0, 64)
     """
 
     @property
@@ -97,7 +97,7 @@ class VectorGemmShape(SteplessGemmShape):
     """The same where few rows are multiplied one by one, as vectors.
 
     >>> VectorGemmShape(1.0, 1.0, 1.0).padded_rows(64), VectorGemmShape(9.0, 1.0, 1.0).padded_rows(64)
-    (1.0, 64.0)
+    (1.0, 64)
     """
 
     def padded_rows(self, least: int, stacked: int = 1) -> Numeric:
