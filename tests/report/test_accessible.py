@@ -110,6 +110,7 @@ def test_a_key_plays_every_control_of_the_playground(browser: Browser, address: 
     before = browser.value("state.batch")
     browser.press("ArrowRight")
     assert browser.value("state.batch") > before
+    browser.settle()  # or the kernel that has the focus is drawn anew before the key comes
     browser.value("document.querySelector('[data-kernel=attention]').focus()")
     browser.press("Enter")
     assert "at 3.35\u00a0TB/s" in browser.value("byId('picked').textContent")
