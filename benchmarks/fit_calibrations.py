@@ -266,6 +266,7 @@ def write(folder: Path, date: str, found: list[Group], fits: Fits) -> None:
                 {
                     f"{'' if group.engine == engine else group.engine + ' '}{version}"
                     for group in own
+                    if group.engine != "nccl"
                     for version in group.table["engine_version"].unique()
                 }
             )

@@ -210,7 +210,6 @@ of three matrices."""
 _APART = 0.85
 """Share of the misfit that fits on either side of a switch may leave, so that they are two kernels."""
 
-_HALF = 0.5
 _UNKNOWN = Regimes("", (), (1.0,))
 _ENOUGH = 8
 """Rows below which a family keeps its donor's fit: fewer than a form has parameters."""
@@ -336,7 +335,7 @@ def _edges(rows: Measured, start: FamilyFit | None) -> Sequence[float]:
 
 def kernel_of(fit: FamilyFit, rows: Measured) -> FamilyFit:
     """Of the kernels that an engine changes between, the fit of the one that most of the rows run through."""
-    while fit.beyond is not None and np.mean(rows.each(AXES[fit.beyond.axis]) >= fit.beyond.start) > _HALF:
+    while fit.beyond is not None and np.median(rows.each(AXES[fit.beyond.axis])) >= fit.beyond.start:
         fit = fit.beyond.fit
     return fit
 

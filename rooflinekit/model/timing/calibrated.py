@@ -229,8 +229,8 @@ class FamilyFit:
     def elsewhere(self, corrected: bool) -> FamilyFit:
         """The same fit on another accelerator: without steps that nobody measured there.
 
-        Corrections hold within an architecture and not beyond. Where an engine changes its kernel it does so on all of
-        its accelerators.
+        Corrections hold within an architecture and not beyond. That an engine changes its kernel at the same shapes
+        elsewhere is an assumption: without it the fit of one kernel would stand in for all of them.
         """
         other = self.beyond and replace(self.beyond, fit=self.beyond.fit.elsewhere(corrected))
         return replace(self, stepless=True, surface=self.surface if corrected else None, beyond=other)

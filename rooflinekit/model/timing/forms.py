@@ -521,7 +521,7 @@ class LatentDecodeTime(_Decode):
     sharpness: int = choice("overlap of tiles and memory", 2)
     passes: float = parameter("cv", "further passes over the cache", "factor", 0.0, 50.0, 0.0)
 
-    rows = 64
+    rows = 64  # query heads that a tile holds: assumed, not fitted
 
     def whole(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> tuple[Numeric, Numeric]:
         """Tiles of 16 rows at the least; further passes."""
