@@ -63,3 +63,12 @@ def test_each_deployment_of_a_page_has_the_notes_of_estimate(tmp_path: Path) -> 
         several.update(notes)
     assert any("stand in" in note or "stands in" in note for note in several)
     assert len(several) > len(rk.estimate("llama-3.1-8b", batch=16).warnings)
+
+
+def test_notes_of_another_deployment_say_whose_they_are() -> None:
+    """A page shows them beside its own, below no heading: DeepSeek-V3 on H200 has none, on B200 one."""
+    own, other = (Deployed.of("deepseek-v3", gpu, {"tp": 8, "batch": 64}) for gpu in ("h200-sxm", "b200-sxm"))
+    assert own.answer.warnings == ()
+    assert len(other.answer.warnings) == 1
+    assert "<li>the measured fp8_block gemm kernels" in lead(other)
+    assert "<li>b200-sxm: the measured fp8_block gemm kernels" in lead(other, told_of="b200-sxm: ")

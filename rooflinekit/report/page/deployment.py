@@ -82,16 +82,19 @@ class Deployed:
         return self.asked.key | counts | {"speed": 1}
 
 
-def lead(deployed: Deployed, pool: str = "", before: str = "") -> str:
-    """Heading, answer, facts and notes; `pool`: how a replica that computes no prompts comes to its batch."""
+def lead(deployed: Deployed, pool: str = "", before: str = "", told_of: str = "") -> str:
+    """Heading, answer, facts and notes; `pool`: how a replica that computes no prompts comes to its batch.
+
+    told_of: whose the notes are, where they stand beside those of another deployment.
+    """
     answer, work = deployed.answer, deployed.work
     told = [note for note in answer.warnings if not note.startswith("does not fit")]  # the line in red says it
     told += [*filled_notes(answer, int(work.batch), int(work.longest_context))]
-    notes = [f"<li>{escape(note)}</li>" for note in told]
+    notes = [f"<li>{escape(told_of + note)}</li>" for note in told]
     if not answer.memory.fits:
         advice = misfit(deployed.case.predictor, deployed.case.work).partition(" (--allow-oom")[0]
         bad = f"This deployment does not fit in memory; its times are what they would be. {advice}."
-        notes.insert(0, f'<li class="bad">{escape(bad)}</li>')
+        notes.insert(0, f'<li class="bad">{escape(told_of + bad)}</li>')
     said = decode_sentence(answer) if pool else answer_sentence(answer)
     body = paragraphs([said], "answer") + paragraphs([pool] if pool else []) + paragraphs(facts(answer))
     return heading(before + title(answer)) + body + (f'<ul class="notes">{"".join(notes)}</ul>' if notes else "")

@@ -117,7 +117,7 @@ def _deployment_page(
     named, told, simulated = title(deployed.answer), f'<div id="lead">{lead(deployed)}</div>', ""
     if other is not None:
         named = f"{named}, against {title(other.answer)}"
-        told += lead(other, before="Against ")
+        told += lead(other, before="Against ", told_of=f"{title(other.answer)}: ")
     if simulation is not None:
         simulated, data["simulation"] = (
             f'<div class="wrap">{simulation_card(simulation, deployed.named)}</div>',
