@@ -129,11 +129,10 @@ def prior(group: Group) -> Prior | None:
     if len(group.table) >= FEW:
         return None
     key = group.key.removesuffix(EAGER)
-    for name, reach in elsewhere(group.gpu, serving_engine(group.engine)):
+    for name, _ in elsewhere(group.gpu, serving_engine(group.engine)):
         families = load_calibration(name).families
         if (near := families.get(key) or families.get(group.family)) is not None and near.rows:
-            share = dense_share(name.partition("--")[0], system_of(group).accelerator, reach)
-            return Prior(kernel_of(near.sustaining(share), group.rows(surroundings(group))).form, distant=True)
+            return Prior(kernel_of(near, group.rows(surroundings(group))).form, distant=True)
     return None
 
 

@@ -190,7 +190,7 @@ def resolve(
             raise InputError(f"{kind} must be a name or a path, not {name!r}")
     loaded_model, loaded_gpu = load_model(model), load_accelerator(gpu)
     chosen, stands_in = _calibration(loaded_gpu.value, deployment.engine, calibration)
-    engine = load_engine(deployment.engine, deployment.engine_version)
+    engine = load_engine(deployment.engine, deployment.engine_version, loaded_gpu.value.name)
     system = None if deployment.system is None else load_system(deployment.system, loaded_gpu.value)
     predictor, notes = _lay_out(
         loaded_model.value, loaded_gpu.value, _same(deployment), chosen, engine, system.value if system else None

@@ -94,7 +94,7 @@ class Formats(TypedDict, total=False):
 
 class Engine(TypedDict, total=False):
     """The engine and what it is told."""
-    engine: Annotated[str, Option("vllm, sglang, trtllm, llama.cpp, gpt-fast, or ideal (the bound, without engine costs); a version of it: vllm@0.8.5.", "vllm", complete=ENGINES)]
+    engine: Annotated[str, Option("vllm, sglang, trtllm, llama.cpp, gpt-fast, optimum-habana, or ideal (the bound, without engine costs); a version of it: vllm@0.8.5.", "vllm", complete=ENGINES)]
     engine_version: Annotated[str | None, Option("Version of the engine, as engine=vllm@0.8.5 says it.", hidden=True)]
     memory_fraction: Annotated[float | None, Option("Share of memory that the engine may use (gpu_memory_utilization, mem_fraction_static).", unit="share", above=True, most=1.0, usual="the engine's")]
     token_budget: Annotated[int | None, Option("Tokens of one prefill step at most (max_num_batched_tokens, chunked_prefill_size).", unit="tokens", usual="the engine's")]

@@ -240,7 +240,7 @@ class FamilyFit:
         other = self.beyond and replace(self.beyond, fit=self.beyond.fit.sustaining(share))
         if "compute" not in parameters(self.form):
             return self
-        own: float = self.form.compute
+        own: float = self.form.compute  # type: ignore[attr-defined]
         form = replace(self.form, compute=min(own * share, max(own, 1.0)))  # type: ignore[type-var]
         return replace(self, form=form, beyond=other)
 

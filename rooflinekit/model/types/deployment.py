@@ -8,7 +8,7 @@ from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.vision import Images
 
-ENGINES = ("vllm", "sglang", "trtllm", "llama.cpp", "gpt-fast", "ideal")
+ENGINES = ("vllm", "sglang", "trtllm", "llama.cpp", "gpt-fast", "optimum-habana", "ideal")
 ALL_REDUCE = ("auto", "one_shot", "two_shot", "ring", "in_switch")
 """Algorithms of an all-reduce; "auto" takes what the engine was measured with."""
 
