@@ -228,12 +228,17 @@ def fit_beside(paths: list[Path], pooled: np.ndarray) -> dict[str, dict[str, Any
             own = models == model
             factor, others = _best({key: each.where(~own) for key, each in tried.items()}, pooled)
             unseen[own] = tried[factor].where(own).predict(others)
+        far = np.abs(np.log(unseen / rows.time))
+        held = sum(
+            (far[models == model] <= np.quantile(far[models != model], 0.9)).sum() for model in np.unique(models)
+        )
         spread = spreads(rows, {"": pooled, name: costs})[name]
         error = rows.table.assign(error=np.abs(unseen / rows.time - 1.0)).groupby("model")["error"].median()
         values = {cost: [float(v), float(s)] for cost, v, s in zip(COSTS, costs, spread, strict=True)}
         report[name] = {
             "rows": len(rows.time), "interval": _factor(rows, unseen, np.ones(len(unseen), bool)), **values,
             "compute": [slower, 0.0], "model left out": {str(model): float(each) for model, each in error.items()},
+            "inside": float(held / len(far)),
         }  # fmt: skip
         print(name, report[name])
     return report
@@ -374,7 +379,8 @@ def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
         lines.append("      prompt: {value: 2.3, spread: 0.7, source: [mechanisms]}\n")
         lines += [f"      {part}_launches: {{value: {count}, source: [launches]}}\n" for part, count in _COUNTS.items()]
         lines.append("      dequantised: {value: 2.2, spread: 0.7, source: [widened]}\n")
-    lines.append(f"      interval: {{value: {costs['interval']:.3g}, source: [fit]}}\n")
+    said = f', note: "{100 * costs["inside"]:.0f} {INSIDE}"' if "inside" in costs else ""
+    lines.append(f"      interval: {{value: {costs['interval']:.3g}, source: [fit]{said}}}\n")
     for cost in COSTS:
         best, doubt = costs[cost]
         if cost == "hidden" and name.partition(" ")[0] in _NO_OVERLAP:
@@ -394,6 +400,7 @@ def _text(cost: str, value: float) -> str:
     return text if cost in _PLAIN else f"{text} us"
 
 
+INSIDE = "% of static batches lay inside with their model left out"
 _LEAST = 1e-2  # below: a bound of the fit, reached but for rounding
 
 

@@ -67,6 +67,7 @@ AXES: Mapping[str, Callable[[Kernel], Numeric]] = {
     "bytes": _of(CollectiveShape, lambda shape: shape.payload),
     "gpus": lambda kernel: float(kernel.gpus),
     "traffic": lambda kernel: kernel.bytes,
+    "network": lambda kernel: kernel.network_bytes,
 }
 """Shapes that a correction may depend on, from the kernel."""
 

@@ -14,6 +14,7 @@ from rooflinekit.model.timing.calibrated import AXES, Axis, Beyond, Calibration,
 from rooflinekit.model.timing.forms import (
     FORMS,
     DecodeTime,
+    ExchangeTime,
     GemmTime,
     PlainTime,
     PrefillTime,
@@ -39,10 +40,13 @@ _ABSENT: dict[type[TimeForm], dict[str, Any]] = {
 }  # fmt: skip
 """Terms that files of before they were known lack."""
 
-_LATER: Family = "sparse_attention"
-_UNFITTED = FamilyFit(SparseTime(), {}, tuple(parameters(SparseTime)), None, Regimes("", (), (3.0,)), 0, 0.0,
-                      "assumption: usual parameters of measured layers, within a factor of 3")  # fmt: skip
-"""A family that most files say nothing of."""
+_LATER: dict[Family, TimeForm] = {"sparse_attention": SparseTime(), "exchange": ExchangeTime()}
+"""Families that most files say nothing of, with usual parameters."""
+
+
+def _unfitted(form: TimeForm) -> FamilyFit:
+    return FamilyFit(form, {}, tuple(parameters(form)), None, Regimes("", (), (3.0,)), 0, 0.0,
+                     "assumption: usual parameters of measured ones, within a factor of 3")  # fmt: skip
 
 
 class _File(Layout):
@@ -184,7 +188,7 @@ def read_calibration(path: Path) -> Calibration:
         if key not in families:
             root.refuse(f"defaults.{family}", f"no fit {key!r}; nearest: {', '.join(nearest(key, families))}")
         families[family] = families[key]
-    families.setdefault(_LATER, _UNFITTED)
+    families = {family: _unfitted(form) for family, form in _LATER.items()} | families
     if missing := set(FAMILIES) - families.keys():
         root.refuse("defaults", f"missing {', '.join(sorted(missing))}")
     return Calibration(
