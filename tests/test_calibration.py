@@ -125,7 +125,7 @@ def test_a_wrong_shape_is_refused_and_not_a_crash(tmp_path, path, value):
         read_calibration(written(tmp_path, *path, value=value))
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "sparse_attention"])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("sparse_attention", "exchange")])
 def test_a_family_that_is_missing_is_named(tmp_path, name):
     with pytest.raises(SpecError, match=f"missing {name}"):
         read_calibration(written(tmp_path, "families", name, drop=True))
@@ -274,6 +274,7 @@ SIZED = {  # a kernel of each family whose size on the axis of its interval is t
         "e", "moe", 1, Dtype.BF16, shape=ExpertsShape(size, size, size, 8.0, 8.0, 1.0, 4096.0, 1024.0)
     ),
     "bytes": lambda size: Kernel("c", "collective", 1, Dtype.BF16, shape=CollectiveShape(size)),
+    "network": lambda size: Kernel("x", "exchange", 1, Dtype.BF16, network_bytes=size),
     "traffic": lambda size: Kernel("p", "elementwise", 1, Dtype.BF16, activation_bytes=size),
 }
 
