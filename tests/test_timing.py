@@ -186,7 +186,7 @@ def test_an_exchange_over_hosts_sends_over_network_cards_what_leaves_them():
     assert low.nic_bytes == pytest.approx(4096 * 7392 * 4)
     assert normal.nic_bytes == pytest.approx(4096 * 7392 * (1 - math.comb(128, 8) / math.comb(256, 8)))
     for kernel in (low, normal):
-        assert form.time(kernel, H100).total == pytest.approx(kernel.nic_bytes / 50e9, rel=2e-2)
+        assert form.time(kernel, H100).total == pytest.approx(kernel.nic_bytes / 50e9, rel=5e-2)  # links at once
 
 
 def test_few_cores_bind_before_links_do():
