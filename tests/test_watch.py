@@ -136,6 +136,36 @@ def test_llama_cpp_says_tokens_and_their_seconds() -> None:
     assert posed.run.ttft.mean == pytest.approx(6600.0)
 
 
+def test_triton_counts_in_its_own_units_and_every_step_of_an_ensemble() -> None:
+    """60 requests of 2.1 s and 200 tokens whose first came after 100 ms: (2100 - 100) / 199 ms a token."""
+    said = """# TYPE nv_inference_request_success counter
+nv_inference_request_success{{model="ensemble",version="1"}} {0}
+nv_inference_request_success{{model="tensorrt_llm",version="1"}} {0}
+# TYPE nv_inference_request_duration_us counter
+nv_inference_request_duration_us{{model="tensorrt_llm",version="1"}} {1}
+# TYPE nv_inference_first_response_histogram_ms histogram
+nv_inference_first_response_histogram_ms_count{{model="tensorrt_llm",version="1"}} {0}
+nv_inference_first_response_histogram_ms_sum{{model="tensorrt_llm",version="1"}} {2}
+nv_inference_first_response_histogram_ms_bucket{{model="tensorrt_llm",version="1",le="+Inf"}} {0}
+nv_trt_llm_request_metrics{{model="tensorrt_llm",request_type="waiting",version="1"}} 1
+nv_trt_llm_request_metrics{{model="tensorrt_llm",request_type="scheduled",version="1"}} 3
+nv_trt_llm_kv_cache_block_metrics{{kv_cache_block_type="fraction",model="tensorrt_llm",version="1"}} 0.25
+nv_trt_llm_kv_cache_block_metrics{{kv_cache_block_type="tokens_per",model="tensorrt_llm",version="1"}} 64
+nv_trt_llm_kv_cache_block_metrics{{kv_cache_block_type="max",model="tensorrt_llm",version="1"}} 6239
+nv_llm_input_token_len_count{{model="tensorrt_llm",response_metric_type="total_input_tokens",version="1"}} {0}
+nv_llm_input_token_len_sum{{model="tensorrt_llm",response_metric_type="total_input_tokens",version="1"}} {3}
+nv_llm_output_token_len_count{{model="tensorrt_llm",response_metric_type="total_output_tokens",version="1"}} {0}
+nv_llm_output_token_len_sum{{model="tensorrt_llm",response_metric_type="total_output_tokens",version="1"}} {4}"""
+    rows = ((0, 0, 0, 0, 0), (60, 126_000_000, 6_000, 60_000, 12_000))
+    found = interval(*(read_scrape(said.format(*row), 60.0 * turn, "url") for turn, row in enumerate(rows)), "url")
+    assert found is not None
+    facts = Facts(engine="trtllm", isl=1000.0, osl=200.0, rate=1.0)
+    assert (found.run.facts, found.running, found.waiting, found.kv_use) == (facts, 3.0, 1.0, 0.25)
+    assert (found.kv_tokens, found.run.output_tok_s) == (64 * 6239, 200.0)
+    times = found.run.ttft.mean, found.run.e2e.mean, found.run.tpot.mean
+    assert times == pytest.approx((100.0, 2100.0, 2000.0 / 199))
+
+
 STARTS = {  # lines as public logs have them, shortened; what they say; the cache of one accelerator
     "vllm": (
         """INFO [utils.py:263] non-default args: {'model': 'm', 'max_num_seqs': 64}
@@ -484,6 +514,7 @@ def test_a_peak_that_grows_from_day_to_day_meets_the_knee(count: float) -> None:
     """1 request a second more each day: the peak is 28 when it has grown by 28 less its last height."""
     left = headroom(days(count, 0.1))
     assert left is not None and left.peak is not None and left.hours_left is not None
+    assert left.peak == pytest.approx(15.0 + math.floor(count - 0.27) + 0.25, abs=0.3)  # at six in the morning
     assert left.hours_left == pytest.approx(24.0 * (28.0 - left.peak), rel=0.1)
 
 
