@@ -97,6 +97,10 @@ class Traffic:
     batch_wait: Numeric = 0.0
     cached: Numeric = 0.0
 
+    def of(self, users: Numeric, in_step: bool = False) -> InFlight:
+        """So many of these requests in flight."""
+        return InFlight(users, self.isl, self.osl, self.cached, in_step, self.osl_cv)
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -153,7 +157,7 @@ def closed_loop(
     `known`: times that are tabulated, else worked out; `find` searches the roots. Where the memory model has no room
     for one sequence, all are taken to run: what was measured did.
     """
-    room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
+    room = slots(predictor, traffic.isl, traffic.osl, traffic.most, traffic.osl_cv)
     room = where(room >= 1.0, room, maximum(users, 1.0))
     flow = _Flow.of(predictor, traffic, known, find, in_step=follows(predictor.plan))
     most = flow.full(minimum(users, room))
@@ -192,7 +196,7 @@ class OpenLoop:
     @classmethod
     def of(cls, predictor: Predictor, traffic: Traffic, known: Times | None = None, find: Find = root) -> OpenLoop:
         """As `open_loop`, without a rate."""
-        room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
+        room = slots(predictor, traffic.isl, traffic.osl, traffic.most, traffic.osl_cv)
         if fails(room >= 1.0):
             raise no_room(predictor, traffic)
         flow = _Flow.of(predictor, traffic, known, find)
@@ -292,7 +296,7 @@ class _Flow:
         def worked_out(sharing: Numeric) -> Shared:
             if isinstance(sharing, float) and sharing in met:
                 return met[sharing]
-            found = shared_times(predictor, InFlight(sharing, traffic.isl, traffic.osl, traffic.cached, in_step))
+            found = shared_times(predictor, traffic.of(sharing, in_step))
             if isinstance(sharing, float):
                 met[sharing] = found
             return found
@@ -409,7 +413,7 @@ class _Flow:
         together = 1.0 / traffic.requests
         whole: Numeric = 0.0
         if finite := not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
-            whole = 2.0 * burst_first(self.predictor, InFlight(crowd, traffic.isl, traffic.osl, traffic.cached))
+            whole = 2.0 * burst_first(self.predictor, traffic.of(crowd))
             if not times.mixes:
                 together = _together(traffic, whole, self._after * stay.tpot.expected)
         together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
@@ -529,8 +533,7 @@ class _Flow:
         return where(self._after > 0.0, prompts / maximum(self._after, 1.0), 0.0)
 
     def _turning(self, sharing: Numeric, ratio: Numeric) -> Rotation:
-        traffic = self.traffic
-        return rotation(self.predictor, InFlight(sharing, traffic.isl, traffic.osl, traffic.cached), ratio)
+        return rotation(self.predictor, self.traffic.of(sharing), ratio)
 
     def _late(self, turning: Rotation, times: Shared, rate: Numeric, closed: bool) -> tuple[Numeric, Numeric]:
         """The step under way when a prompt comes, and what is left of it.
