@@ -353,8 +353,24 @@ class _Flow:
         stay = self._crowded(most, room)
         if not self._mixes:  # prompts come while others are computed
             stay = self._waiting(self.stay(most, room, False), math.inf, stay.time)
-        rate = room / stay.time
+        rate = room / (stay.time + self._again(stay, room))
         return named(rate, "knee", "largest rate that can be sustained: a full engine", "1/s", FORM)
+
+    def _again(self, stay: _Stay, room: Numeric) -> Numeric:
+        """By how much a stay is longer where the memory is full, since prompts are computed again [s].
+
+        Each step asks for a token for each of n sequences. Where no answer ends in it, exp(−n/N) of the steps, none is
+        free: the newest sequences give back theirs, S each, and compute them again later. There are n/N requests a
+        step, so that each computes N/S·exp(−n/N) prompts besides its own.
+        """
+        predictor, traffic = self.predictor, self.traffic
+        rows = predictor.memory.rows * predictor.memory.replicas
+        if predictor.plan.engine.memory.reserves:
+            return 0.0
+        held = room / predictor.plan.deployment.dp
+        prompts = where(room < rows, traffic.osl / traffic.isl * exp(-held / traffic.osl), 0.0)
+        prompts = named(prompts, "again", "prompts that a request computes again, preempted for want of memory")
+        return room * prompts * stay.times.share.expected
 
     def always(self, most: Numeric, users: Numeric, room: Numeric) -> Any:
         """Whether as many users as there are places are in the engine at any time, or all of them."""
@@ -424,7 +440,7 @@ class _Flow:
             stay.time + burst + held, "held", "a request's time in the engine, all waits for steps included", "s"
         )
         cycle = named(times.request + time, "cycle", "from one request of a user to the next, without a slot", "s")
-        slot = maximum(users / room * time - cycle, 0.0)
+        slot = maximum(users / room * (time + self._again(stay, room)) - cycle, 0.0)
         rate: Numeric = users / (cycle + slot)
         if finite:
             side_by_side = self.predictor.plan.deployment.dp  # replicas compute the first burst so, later turns not
