@@ -353,24 +353,8 @@ class _Flow:
         stay = self._crowded(most, room)
         if not self._mixes:  # prompts come while others are computed
             stay = self._waiting(self.stay(most, room, False), math.inf, stay.time)
-        rate = room / (stay.time + self._again(stay, room))
+        rate = room / self._repeating(stay, room, room).time
         return named(rate, "knee", "largest rate that can be sustained: a full engine", "1/s", FORM)
-
-    def _again(self, stay: _Stay, room: Numeric) -> Numeric:
-        """By how much a stay is longer where the memory is full, since prompts are computed again [s].
-
-        Each step asks for a token for each of n sequences. Where no answer ends in it, exp(−n/N) of the steps, none is
-        free: the newest sequences give back theirs, S each, and compute them again later. There are n/N requests a
-        step, so that each computes N/S·exp(−n/N) prompts besides its own.
-        """
-        predictor, traffic = self.predictor, self.traffic
-        rows = predictor.memory.rows * predictor.memory.replicas
-        if predictor.plan.engine.memory.reserves:
-            return 0.0
-        held = room / predictor.plan.deployment.dp
-        prompts = where(room < rows, traffic.osl / traffic.isl * exp(-held / traffic.osl), 0.0)
-        prompts = named(prompts, "again", "prompts that a request computes again, preempted for want of memory")
-        return room * prompts * stay.times.share.expected
 
     def always(self, most: Numeric, users: Numeric, room: Numeric) -> Any:
         """Whether as many users as there are places are in the engine at any time, or all of them."""
@@ -385,7 +369,7 @@ class _Flow:
         stay = self._crowded(most, minimum(users, room))
         if not (self._mixes or self.in_step):  # prompts come back while others are computed
             stay = self._waiting(self.stay(most, users, False), math.inf, stay.time)
-        return self._closed(stay, most, users, room)
+        return self._closed(self._repeating(stay, users, room), most, users, room)
 
     def away(self, sharing: Numeric, most: Numeric, users: Numeric, room: Numeric) -> Loaded:
         """A closed loop whose users are in the front end some of the time: their prompts come at any time.
@@ -414,6 +398,28 @@ class _Flow:
         wait = maximum(least - stay.time, 0.0)
         return replace(stay, ahead=stay.ahead + wait, time=named(stay.time + wait, *_STAY))
 
+    def _repeats(self, users: Numeric, room: Numeric) -> Numeric:
+        """Prompts that a request computes again, preempted since the memory is full.
+
+        Each step asks for a token for each of n sequences. Where no answer ends in it, exp(−n/N) of the steps, none is
+        free: the newest sequences give back their prompts' S each, and compute them again later. n/N requests end in a
+        step, so that each repeats N/S·exp(−n/N) prompts.
+        """
+        predictor, traffic = self.predictor, self.traffic
+        if predictor.plan.engine.memory.reserves:
+            return 0.0
+        limit = minimum(predictor.memory.rows * predictor.memory.replicas, traffic.most)
+        full = (users >= room) & (room < limit)
+        ending = room / predictor.plan.deployment.dp / traffic.osl
+        repeats = where(full, traffic.osl / traffic.isl * exp(-ending), 0.0)
+        return named(repeats, "repeats", "prompts that a request computes again, preempted", source=FORM)
+
+    def _repeating(self, stay: _Stay, users: Numeric, room: Numeric) -> _Stay:
+        """The stay with the prompts that are computed again meanwhile, which delay tokens as others do."""
+        prompts = self._repeats(users, room) * room
+        tpot = stay.tpot.plus(stay.times.share, prompts / maximum(self._after, 1.0)).named(*_TPOT)
+        return replace(stay, tpot=tpot, time=stay.time + self._after * (tpot.expected - stay.tpot.expected))
+
     def _waiting(self, stay: _Stay, ahead: Numeric, longest: Numeric) -> _Stay:
         """The stay with another wait behind prompts; waits make it no longer than `longest`."""
         own = stay.time - stay.ahead - stay.late
@@ -440,11 +446,12 @@ class _Flow:
             stay.time + burst + held, "held", "a request's time in the engine, all waits for steps included", "s"
         )
         cycle = named(times.request + time, "cycle", "from one request of a user to the next, without a slot", "s")
-        slot = maximum(users / room * (time + self._again(stay, room)) - cycle, 0.0)
+        slot = maximum(users / room * time - cycle, 0.0)
         rate: Numeric = users / (cycle + slot)
         if finite:
             side_by_side = self.predictor.plan.deployment.dp  # replicas compute the first burst so, later turns not
             prompt = minimum(times.share.expected, whole * side_by_side / crowd)
+            prompt = prompt * (1.0 + self._repeats(users, room))
             turns = where(traffic.requests < math.inf, users * traffic.requests / crowd, _ENDLESS)
             turns = named(turns, "turns", "turns of all places")
             run = self._run(stay.turning, sharing, turns, crowd, prompt)
