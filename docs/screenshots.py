@@ -79,7 +79,7 @@ def main() -> None:
             "terminal",
             (Path(scratch) / "terminal.html").as_uri(),
             "dark",
-            (760, 560),
+            (760, 425),
             "document.readyState === 'complete'",
         )
         for name, theme, size in FRONT:
