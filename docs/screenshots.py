@@ -54,7 +54,8 @@ def terminal() -> str:
     text = re.sub(r"\x1b\[(\d\d)m", lambda hit: f'<span style="color:{INKS.get(hit[1], "inherit")}">', text)
     text = text.replace("\x1b[0m", "</span>")
     style = "margin:0;padding:16px;background:#14171a;color:#e8eaed;font:15px/1.35 'DejaVu Sans Mono',monospace"
-    return f'<!doctype html><meta charset="utf-8"><body style="margin:0"><pre style="{style}">{text}</pre>'
+    body = '<!doctype html><meta charset="utf-8"><body style="margin:0;background:#14171a">'
+    return f'{body}<pre style="{style}">{text}</pre>'
 
 
 def main() -> None:
@@ -79,7 +80,7 @@ def main() -> None:
             "terminal",
             (Path(scratch) / "terminal.html").as_uri(),
             "dark",
-            (760, 425),
+            (760, 418),
             "document.readyState === 'complete'",
         )
         for name, theme, size in FRONT:
