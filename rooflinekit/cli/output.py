@@ -181,6 +181,18 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 @contextmanager
+def working(verb: str) -> Iterator[None]:
+    """Show on a terminal what is done, while it lasts."""
+    if not sys.stderr.isatty() or find_spec("rich") is None:
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{verb} …"):
+        yield
+
+
+@contextmanager
 def counting(verb: str, total: int | None = None) -> Iterator[Callable[..., None]]:
     """Yield a function to call with the name of each piece of work as it starts.
 

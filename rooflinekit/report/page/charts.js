@@ -156,7 +156,7 @@ const energyTerms = ({ parts }) => ({ terms: ENERGY_PARTS, parts, title: "one ou
 const barsOf = ({ terms, parts }) => terms.map(([title, tint], place) => ({ title, tint, start: sum(parts.slice(0, place)), size: parts[place] })).filter(({ size }) => size >= 0.005 * sum(parts));
 function waterfallBars(told) {  // each begins where the one above it ends; then the whole, and its interval
   const { parts, title, span } = told, whole = sum(parts), [low, high] = span ? [span.low, span.high].map((end) => whole * end / span.time) : [whole, whole];
-  const interval = { title: "90 % interval", tint: "soft", start: low, size: high - low, words: between(low, high) };
+  const interval = { title: "90 % interval", tint: "soft", start: low, size: high - low, words: small() ? between(low, high).replace(" to ", " to\n") : between(low, high) };
   return [...barsOf(told), { title, tint: "ink", start: 0, size: whole }, ...(high > low ? [interval] : [])];
 }
 function waterfallOption(told) {
