@@ -1,11 +1,14 @@
 """Fit what each engine adds to its kernels (StepCosts) to published end-to-end times, and score it on unseen rows.
 
-    python benchmarks/fit_engines.py TABLE... [--write rooflinekit/specs/profiles] [--out reports/data/engines.json]
+    python benchmarks/fit_engines.py TABLE... [--beside TABLE...] [--write rooflinekit/specs/profiles] [--out FILE.json]
 
 TABLE is a serving table (docs/accuracy.md). Kernel times are fixed; predicted times are linear in the costs, so a fit
 is a bounded, robust least squares on relative errors. An engine's costs are drawn towards the fit of all engines
 together, which is also what an engine without rows gets. Rows of a group (source, model, accelerator, metric) weigh
 1/√n each. Errors are of rows that the fit has not seen: once every model left out in turn, once every source.
+
+Tables --beside are of accelerators whose 16-bit products nobody has measured apart. Their rows move no other engine's
+costs, and have one more cost, a factor on the time of arithmetic, which is the best of a grid.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ _PRIOR_ERROR = 0.2
 _WEAK_PRIOR = 0.05  # for standard errors: what the rows themselves say, not what the prior lets them say
 _ROBUST = 0.03  # errors below count squared, above by their size
 # Programmatic dependent launch came to these engines' kernels later: nothing of a launch is hidden before.
-_NO_OVERLAP = ("vllm@0.1", "trtllm@0.5", "sglang@0.1")
+_NO_OVERLAP = ("vllm@0.1", "trtllm@0.5", "sglang@0.1", "optimum-habana@")
+_SLOWER = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0)  # times of arithmetic that are tried
 _GROUP = ["source_key", "model", "gpu", "metric"]
 
 
@@ -70,23 +74,31 @@ class Rows:
 
 def read(paths: list[Path]) -> Rows:
     """Every row that a fit can use: static and saturated rows, and TPOT under a closed loop."""
+    return _joined([_probe(group) for group in _groups(paths)])
+
+
+def _groups(paths: list[Path]) -> list[ServedGroup]:
     unanswered: Counter[str] = Counter()
-    found = []
+    found: list[ServedGroup] = []
     for path in paths:
         table = read_serving_table(path)
         looped = (table["load"] == "concurrency") & (table["metric"] == "tpot_ms")
         usable = table[table["load"].isin(["static", "saturated"]) | looped]
-        found += [_probe(group) for group in served_groups(usable, None, unanswered)]
+        found += served_groups(usable, None, unanswered)
     print(f"not answered: {dict(unanswered)}" if unanswered else "all rows answered")
+    return found
+
+
+def _joined(found: list[Rows]) -> Rows:
     columns = [np.concatenate([getattr(rows, key) for rows in found]) for key in ("time", "bare", "slopes")]
     return Rows(pd.concat([rows.table for rows in found]), *columns)
 
 
-def _probe(group: ServedGroup) -> Rows:
+def _probe(group: ServedGroup, slower: float = 1.0) -> Rows:
     plan = group.resolved.plan
     own = plan.engine.costs
     # with a front end: without one, users of a closed loop come back in the step in which they left
-    base = replace(own, **dict.fromkeys(COSTS, 0.0), spread={})
+    base = replace(own, **dict.fromkeys(COSTS, 0.0), compute=slower, spread={})
     table = group.table.assign(profile=engine_range(group))
     rate = table["metric"].str.contains("tok_s").to_numpy()
 
@@ -101,16 +113,24 @@ def _probe(group: ServedGroup) -> Rows:
         (times(replace(base, **{cost: getattr(base, cost) + step})) - bare) / step
         for cost, (step, _, _) in COSTS.items()
     ]
-    if table["profile"].iloc[0] in _NO_OVERLAP:
+    if table["profile"].iloc[0].partition(" ")[0] in _NO_OVERLAP:
         slopes[list(COSTS).index("hidden")][:] = 0.0
     measured = table["value"].to_numpy(dtype=float)
     return Rows(table, np.where(rate, 1.0 / measured, measured), bare, np.stack(slopes, axis=1))
 
 
 def engine_range(group: ServedGroup) -> str:
-    """Engine and the version from which its step costs hold: whose costs the group's are."""
-    deployment = group.resolved.plan.deployment
-    return f"{deployment.engine}@{step_range(deployment.engine, deployment.engine_version)}"
+    """Engine, the version from which its step costs hold, and their accelerator: whose costs the group's are."""
+    plan = group.resolved.plan
+    engine, gpu = plan.deployment.engine, plan.system.accelerator.name
+    since = step_range(engine, plan.deployment.engine_version)
+    alone = any((since, gpu) == (first, only) for first, _, _, only in RANGES.get(engine, ()))
+    return label(engine, since, gpu if alone else "")
+
+
+def label(engine: str, since: str, gpu: str) -> str:
+    """The name of a range of versions, and of its accelerator."""
+    return f"{engine}@{since} {gpu}".strip()
 
 
 def solve(rows: Rows, prior: np.ndarray, pull: float = _PRIOR_ERROR) -> np.ndarray:
@@ -145,7 +165,7 @@ def predict(rows: Rows, fits: dict[str, np.ndarray]) -> np.ndarray:
 def costs_of(fits: dict[str, np.ndarray], name: str) -> np.ndarray:
     """The costs of an engine range; those of all engines where the fit has not seen it."""
     costs = fits.get(name, fits[""]).copy()
-    if name in _NO_OVERLAP:
+    if name.partition(" ")[0] in _NO_OVERLAP:
         costs[list(COSTS).index("hidden")] = 0.0
     return costs
 
@@ -193,8 +213,49 @@ def spreads(rows: Rows, fits: dict[str, np.ndarray], draws: int = 20) -> dict[st
     return out
 
 
+def fit_beside(paths: list[Path], pooled: np.ndarray) -> dict[str, dict[str, Any]]:
+    """Costs of ranges by their own rows, with a factor on the time of arithmetic, and errors with models left out."""
+    found: dict[str, list[ServedGroup]] = {}
+    for group in _groups(paths):
+        found.setdefault(engine_range(group), []).append(group)
+    report: dict[str, dict[str, Any]] = {}
+    for name in sorted(found.keys() & {label(e, since, gpu) for e in RANGES for since, _, _, gpu in RANGES[e]}):
+        tried = {slower: _joined([_probe(group, slower) for group in found[name]]) for slower in _SLOWER}
+        slower, costs = _best(tried, pooled)
+        rows, models = tried[slower], tried[slower].table["model"].to_numpy()
+        unseen = np.empty(len(rows.time))
+        for model in np.unique(models):
+            own = models == model
+            factor, others = _best({key: each.where(~own) for key, each in tried.items()}, pooled)
+            unseen[own] = tried[factor].where(own).predict(others)
+        far = np.abs(np.log(unseen / rows.time))
+        held = sum(
+            (far[models == model] <= np.quantile(far[models != model], 0.9)).sum() for model in np.unique(models)
+        )
+        spread = spreads(rows, {"": pooled, name: costs})[name]
+        error = rows.table.assign(error=np.abs(unseen / rows.time - 1.0)).groupby("model")["error"].median()
+        values = {cost: [float(v), float(s)] for cost, v, s in zip(COSTS, costs, spread, strict=True)}
+        report[name] = {
+            "rows": len(rows.time), "interval": _factor(rows, unseen, np.ones(len(unseen), bool)), **values,
+            "compute": [slower, 0.0], "model left out": {str(model): float(each) for model, each in error.items()},
+            "inside": float(held / len(far)),
+        }  # fmt: skip
+        print(name, report[name])
+    return report
+
+
+def _best(tried: dict[float, Rows], prior: np.ndarray) -> tuple[float, np.ndarray]:
+    """The factor whose costs leave least, and they."""
+    fitted = {slower: solve(rows, prior, _WEAK_PRIOR) for slower, rows in tried.items()}
+    left = {slower: float(np.mean(np.abs(tried[slower].predict(costs) / tried[slower].time - 1.0)))
+            for slower, costs in fitted.items()}  # fmt: skip
+    slower = min(left, key=lambda each: left[each])
+    return slower, fitted[slower]
+
+
 def main() -> None:
     parser = table_parser(__doc__)
+    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="tables of other accelerators")
     parser.add_argument("--out", type=Path, help="write costs and errors to this JSON file")
     parser.add_argument("--write", type=Path, help="write the costs into the step files of this folder")
     arguments = parser.parse_args()
@@ -210,23 +271,22 @@ def main() -> None:
         report["costs"][name or "all"] = {"rows": int(mine.sum()), "interval": factor} | values
         print(f"{name or 'all':16} {mine.sum():5} rows, 90 % within x{factor:.2f}: "
               + ", ".join(f"{k} {_show(k, v)} ± {_show(k, s)}" for k, (v, s) in values.items()))  # fmt: skip
+    report["costs"] |= fit_beside(arguments.beside, fits[""])
     if arguments.write:
         write(arguments.write, report)
-    for label, predicted in {
+    for left, predicted in {
         "no costs": rows.bare, "fitted": predict(rows, fits), "model left out": model_out,
         "source left out": held_out(rows, "source_key"),
     }.items():  # fmt: skip
         groups = by_group(rows, predicted)
-        report["errors"][label] = groups.to_dict("records")
+        report["errors"][left] = groups.to_dict("records")
         worst = groups["error"].max()
-        line = (
-            f"{label:16} static A: median over {len(groups)} groups {groups['error'].median():.1%}, worst {worst:.1%}"
-        )
+        line = f"{left:16} static A: median over {len(groups)} groups {groups['error'].median():.1%}, worst {worst:.1%}"
         loop = by_group(rows, predicted, "B", "concurrency", "tpot_ms")
         if len(loop):
             line += f"; closed-loop TPOT: {loop['error'].median():.1%}, worst {loop['error'].max():.1%}"
         print(line)
-        if label != "no costs":
+        if left != "no costs":
             print(groups.sort_values("error").tail(8).to_string(index=False))
     if arguments.out:
         arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
@@ -239,18 +299,21 @@ def _factor(rows: Rows, predicted: np.ndarray, mine: np.ndarray) -> float:
     return float(np.exp(np.quantile(np.abs(np.log(predicted[chosen] / rows.time[chosen])), 0.9)))
 
 
+# Since, its month, what it is, and the one accelerator that its costs hold for.
 RANGES = {
-    "vllm": [("0.1", "2023-06", "V0"), ("0.8", "2025-03", "V1")],
-    "trtllm": [("0.5", "2023-10", "C++ and Python runtimes"), ("0.19", "2025-05", "PyTorch backend")],
-    "sglang": [("0.1", "2024-01", "one loop"), ("0.4", "2024-12", "overlapped scheduler")],
-    "gpt-fast": [("", "2023-11", "")],
-}
+    "vllm": [("0.1", "2023-06", "V0", ""), ("0.1", "2023-06", "V0 under ROCm, seen with 0.6.1", "mi300x"),
+             ("0.1", "2023-06", "V0 under ROCm, seen in 2024", "mi250x"), ("0.8", "2025-03", "V1", "")],
+    "trtllm": [("0.5", "2023-10", "C++ and Python runtimes", ""), ("0.19", "2025-05", "PyTorch backend", "")],
+    "sglang": [("0.1", "2024-01", "one loop", ""), ("0.4", "2024-12", "overlapped scheduler", "")],
+    "gpt-fast": [("", "2023-11", "", "")],
+    "optimum-habana": [("", "2023-05", "seen with 1.16 on Gaudi 2", "")],
+}  # fmt: skip
 # Host time to launch what the model counts as one kernel, by hand: two rows cannot be fitted with the rest.
 _LAUNCH = {
     "python": ("26 us", "2 us", "issue1008"),
     "c++": ("5 us", None, "assumed"),
 }
-_LAUNCHED_BY = {"trtllm@0.5": "c++", "gpt-fast@": "c++"}
+_LAUNCHED_BY = {"trtllm@0.5": "c++", "gpt-fast@": "c++", "optimum-habana@": "c++"}
 _PROMPTS = ("vllm@0.8", "sglang@0.4", "trtllm@0.19")  # whose prompt steps take 60 us a launch
 # Kernels of what the model counts as one: experts (align, sort, two products, activation, sum), a product scaled by
 # blocks (its inputs are quantised first), the attention of a prompt with latent keys (six copies and a norm before it).
@@ -298,12 +361,13 @@ _SOURCES = """sources:
 def write(folder: Path, report: dict[str, Any]) -> None:
     """One file an engine, oldest range first."""
     for engine, ranges in RANGES.items():
-        found = [report["costs"].get(f"{engine}@{since}", report["costs"]["all"]) for since, _, _ in ranges]
+        found = [report["costs"].get(label(engine, since, gpu), report["costs"]["all"]) for since, _, _, gpu in ranges]
         text = "# Written by benchmarks/fit_engines.py: what a step takes besides its kernels, by version.\n"
         text += _SOURCES.format(rows=sum(costs["rows"] for costs in found)) + "steps:\n"
-        for (since, released, what), costs in zip(ranges, found, strict=True):
-            text += f'  - since: "{since}"{f"  # {what}" if what else ""}\n    released: "{released}"\n    costs:\n'
-            text += "".join(_yaml_costs(f"{engine}@{since}", costs))
+        for (since, released, what, gpu), costs in zip(ranges, found, strict=True):
+            text += f'  - since: "{since}"{f"  # {what}" if what else ""}\n'
+            text += (f"    accelerator: {gpu}\n" if gpu else "") + f'    released: "{released}"\n    costs:\n'
+            text += "".join(_yaml_costs(label(engine, since, gpu), costs))
         (folder / f"{engine}.yaml").write_text(text, encoding="utf-8")
 
 
@@ -315,12 +379,15 @@ def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
         lines.append("      prompt: {value: 2.3, spread: 0.7, source: [mechanisms]}\n")
         lines += [f"      {part}_launches: {{value: {count}, source: [launches]}}\n" for part, count in _COUNTS.items()]
         lines.append("      dequantised: {value: 2.2, spread: 0.7, source: [widened]}\n")
-    lines.append(f"      interval: {{value: {costs['interval']:.3g}, source: [fit]}}\n")
+    said = f', note: "{100 * costs["inside"]:.0f} {INSIDE}"' if "inside" in costs else ""
+    lines.append(f"      interval: {{value: {costs['interval']:.3g}, source: [fit]{said}}}\n")
     for cost in COSTS:
         best, doubt = costs[cost]
-        if cost == "hidden" and name in _NO_OVERLAP:
+        if cost == "hidden" and name.partition(" ")[0] in _NO_OVERLAP:
             continue
         lines.append(f"      {cost}: {{value: {_text(cost, best)}, spread: {_text(cost, doubt)}, source: [fit]}}\n")
+    if costs.get("compute", [1.0])[0] != 1.0:
+        lines.append(f"      compute: {{value: {costs['compute'][0]:g}, source: [fit]}}\n")
     lines.append("      request: {value: 3 ms, spread: 2 ms, source: [front_end]}\n")
     lines.append("      token: {value: 3 us, spread: 2 us, source: [tokeniser]}\n")
     return [*lines, "      overlap: {value: 1, source: [overlap]}\n"] if name in _PROMPTS else lines
@@ -333,6 +400,7 @@ def _text(cost: str, value: float) -> str:
     return text if cost in _PLAIN else f"{text} us"
 
 
+INSIDE = "% of static batches lay inside with their model left out"
 _LEAST = 1e-2  # below: a bound of the fit, reached but for rounding
 
 

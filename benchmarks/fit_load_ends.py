@@ -166,6 +166,12 @@ def words(rows: pd.DataFrame) -> dict[str, str]:
     return found
 
 
+def said(costs: str, ends: dict[str, tuple[tuple[float, float], ...]], rows: pd.DataFrame) -> str:
+    """The lines of a range of costs with its factors; costs that were fitted to their own rows say how those lay."""
+    own = re.search(rf'note: "(.* {re.escape(fit_engines.INSIDE)})"', costs)
+    return costs + block(ends, words(rows) | ({"static": own[1]} if own else {}))
+
+
 _SOURCE = """  ends:
     title: "benchmarks/fit_load_ends.py on published loads ({rows} rows of all engines)"
     url: "reports/accuracy-serving.md"
@@ -182,7 +188,7 @@ def write(folder: Path, rows: pd.DataFrame) -> None:
         text = re.sub(r"(?m)^    (?:loaded|tested):\n(?:      .*\n)+", "", path.read_text(encoding="utf-8"))
         text = re.sub(r"(?m)^  ends:\n(?:    .*\n)+", "", text)
         text = text.replace("\nsteps:\n", "\n" + _SOURCE.format(rows=count) + "steps:\n")
-        text = re.sub(r"(?m)(^    costs:\n(?:      .*\n)+)", rf"\g<1>{block(ends, words(rows))}", text)
+        text = re.sub(r"(?m)^    costs:\n(?:      .*\n)+", lambda costs, ends=ends: said(costs[0], ends, rows), text)
         path.write_text(text, encoding="utf-8")
 
 

@@ -28,7 +28,7 @@ from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.choose import REACH, donors, serving_engine
-from rooflinekit.specs.calibration.load import calibration_names, carried, load_calibration
+from rooflinekit.specs.calibration.load import calibration_names, carried, dense_share, load_calibration
 
 LEVEL = 0.9
 _LEVELS = np.arange(0.85, 0.985, 0.01)
@@ -67,7 +67,8 @@ def scores(paths: list[Path]) -> pd.DataFrame:
                     some = replace(group, table=group.table.iloc[chosen].reset_index(drop=True))
                     rows = some.on(system.accelerator).rows()
                     for accelerator, reach, calibration in transfers(group):
-                        fit = carried(calibration.fit(rows.kernels[0]), reach)
+                        share = dense_share(calibration.accelerator, system.accelerator, reach)
+                        fit = carried(calibration.fit(rows.kernels[0]), reach, share)
                         if fit.source.startswith(BORROWED):
                             continue  # that calibration did not measure such kernels either
                         error = np.abs(np.log(rows.time / predict(fit, rows, system)))

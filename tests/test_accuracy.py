@@ -41,6 +41,10 @@ SHAPES = {
             "expert_intermediate": [768, 2048], "top_k": [8], "experts": [128], "tp": [1], "ep": [1, 8]},
     "comm": {"collective": ["custom_all_reduce"], "mode": ["graph"], "gpus": [2, 4, 8],
              "bytes": [256, 65536, 2**20, 2**28]},
+    "deepep": {"product": ["normal_dispatch"], "nodes": [1], "gpus": [8], "sms": [0, 20], "hidden": [2048, 7168],
+               "tokens_per_gpu": [1, 64, 4096], "top_k": [8], "experts": [128, 256]},
+    "alltoall_nvlink": {"product": ["NVLinkOneSided_dispatch"], "gpus": [8], "tokens_per_gpu": [1, 64, 4096],
+                        "hidden": [2048, 7168], "top_k": [8], "experts": [128, 256]},
     "elementwise": {"kind": ["norm"], "tokens": [1, 64, 4096], "read": [2048, 8192], "written": [2048, 8192]},
     "kv_append": {"kv_dtype": ["bfloat16"], "tokens": [1, 64, 4096], "elements": [256, 2048]},
     "embedding": {"tokens": [1, 64, 4096], "width": [1024, 8192]},
@@ -321,7 +325,7 @@ def test_an_engine_nobody_knows_is_not_scored_as_another(tmp_path):
     file = tmp_path / "gemm.csv"
     pd.DataFrame([GEMM_ROW | {"engine": "lmdeploy"}]).to_csv(file, index=False)
     assert kernel_accuracy([file]).unanswered == {
-        "unknown engine 'lmdeploy'; nearest: vllm, sglang, trtllm, llama.cpp, gpt-fast": 1
+        "unknown engine 'lmdeploy'; nearest: vllm, sglang, trtllm, llama.cpp, gpt-fast, optimum-habana": 1
     }
 
 

@@ -15,7 +15,7 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError
 from rooflinekit.model.types.kernel import FAMILIES, AttentionShape, CollectiveShape, ExpertsShape, GemmShape, Kernel
 from rooflinekit.specs import load_accelerator, spec_dir
-from rooflinekit.specs.calibration import calibration_names, choose_calibration, load_calibration
+from rooflinekit.specs.calibration import calibration_names, choose_calibration, load_calibration, stand_in
 from rooflinekit.specs.calibration.choose import serving_engine, widening
 from rooflinekit.specs.calibration.load import read_calibration
 
@@ -125,7 +125,7 @@ def test_a_wrong_shape_is_refused_and_not_a_crash(tmp_path, path, value):
         read_calibration(written(tmp_path, *path, value=value))
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "sparse_attention"])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("sparse_attention", "exchange")])
 def test_a_family_that_is_missing_is_named(tmp_path, name):
     with pytest.raises(SpecError, match=f"missing {name}"):
         read_calibration(written(tmp_path, "families", name, drop=True))
@@ -185,6 +185,33 @@ def test_the_nearest_stand_in_has_the_narrowest_interval():
     gemm = [choose_calibration(load_accelerator(gpu).value, "vllm")[0].widening["gemm"]
             for gpu in ("gh200-96gb", "l4", "gaudi3")]  # fmt: skip
     assert gemm[0] < min(gemm[1:])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine", "share"),
+    [
+        ("h100-pcie", "vllm", ((350 / 756) / (700 / 989)) ** (1 / 3)),  # half the watts, three quarters of the peak
+        ("a100-pcie-80gb", "vllm", (300 / 400) ** (1 / 3)),
+        ("t4", "vllm", 1.0),  # another architecture: a FLOP takes another energy
+        ("gaudi3", "vllm", 1.0),
+    ],
+)
+def test_a_stand_in_reaches_what_the_power_limit_sustains(gpu, engine, share):
+    """P = C·V²·f: of two chips of one process, the clock of dense work goes with (limit / peak)^(1/3)."""
+    chosen, _ = choose_calibration(load_accelerator(gpu).value, engine)
+    home = load_calibration(chosen.name)
+    for key in ("gemm/bf16", "attention_prefill/bf16/bf16"):
+        assert chosen.families[key].form.compute == pytest.approx(share * home.families[key].form.compute, rel=2e-3)
+
+
+def test_no_stand_in_reaches_more_than_the_whole_peak():
+    """H20 has 3.8 times the watts for a FLOP of H100: 1.56 x 0.86 of the peak would be more than all of it."""
+    h20 = load_accelerator("h20").value
+    chosen, _ = stand_in(load_calibration("h100-sxm--vllm"), h20, "vllm")
+    assert chosen.families["gemm/bf16"].form.compute == 1.0
+    assert (
+        chosen.families["gemm/bf16"].form.memory == load_calibration("h100-sxm--vllm").families["gemm/bf16"].form.memory
+    )
 
 
 def test_a_file_of_the_users_does_not_inherit_a_name(tmp_path):
@@ -247,6 +274,7 @@ SIZED = {  # a kernel of each family whose size on the axis of its interval is t
         "e", "moe", 1, Dtype.BF16, shape=ExpertsShape(size, size, size, 8.0, 8.0, 1.0, 4096.0, 1024.0)
     ),
     "bytes": lambda size: Kernel("c", "collective", 1, Dtype.BF16, shape=CollectiveShape(size)),
+    "network": lambda size: Kernel("x", "exchange", 1, Dtype.BF16, network_bytes=size),
     "traffic": lambda size: Kernel("p", "elementwise", 1, Dtype.BF16, activation_bytes=size),
 }
 

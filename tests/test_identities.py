@@ -8,17 +8,18 @@ import pandas as pd
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.model.kernels.collective import group_share
 from rooflinekit.model.kernels.gemm import Linear
 from rooflinekit.model.kernels.operation import Step
 from rooflinekit.model.kernels.routing import Routing
-from rooflinekit.model.layers.build import group_share, mixer_operations
+from rooflinekit.model.layers.build import mixer_operations
 from rooflinekit.model.layers.precision import Precision
 from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.memory.cache import layer_cache
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.model import CompressedAttention, Indexer, MixtureOfExperts, WeightFormats
+from rooflinekit.model.types.model import CompressedAttention, Indexer, WeightFormats
 from rooflinekit.specs import load_accelerator, spec_dir
 
 # Published totals: the checkpoints' own counts (safetensors metadata, or the papers). GPT-2 ties its head.
@@ -333,15 +334,14 @@ def test_no_accelerator_has_four_bit_floats_without_fp8():
 
 def test_a_token_goes_once_to_each_rank_that_holds_any_of_its_experts(plan_of):
     # 8 groups of 32 of 256 experts, 8 chosen: a group gets none with C(224, 8)/C(256, 8) = 0.338, so 4.63 of 7 others
-    block = MixtureOfExperts(experts=256, top_k=8, width=2048)
-    assert 7 * group_share(block, 8) == pytest.approx(7 * (1 - math.prod((224 - i) / (256 - i) for i in range(8))))
-    assert 7 * group_share(block, 8) == pytest.approx(4.63, abs=0.005)
-    assert group_share(block, 256) == pytest.approx(8 / 256)  # one expert a rank: each choice is a rank
-    assert group_share(block, 1) == 1.0
+    assert 7 * group_share(256, 8, 8) == pytest.approx(7 * (1 - math.prod((224 - i) / (256 - i) for i in range(8))))
+    assert 7 * group_share(256, 8, 8) == pytest.approx(4.63, abs=0.005)
+    assert group_share(256, 8, 256) == pytest.approx(8 / 256)  # one expert a rank: each choice is a rank
+    assert group_share(256, 8, 1) == 1.0
     # DeepSeek-V3, each of 8 replicas with 10 tokens of 7168 in bf16
     sent = kernels(plan_of("deepseek-v3", "h200-sxm", dp=8, ep=8), Batch.decode(10.0, 100.0))
     for name in ("expert_dispatch", "expert_combine"):
-        assert sent[name].network_bytes == pytest.approx(10 * 7 * group_share(block, 8) * 7168 * 2)
+        assert sent[name].network_bytes == pytest.approx(10 * 7 * group_share(256, 8, 8) * 7168 * 2)
 
 
 def test_all_ranks_that_share_an_expert_get_its_tokens(plan_of):

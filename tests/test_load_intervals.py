@@ -147,8 +147,8 @@ def test_above_the_knee_a_faster_engine_may_still_carry_the_rate():
 
 def test_every_engine_has_tested_factors_and_answers_say_how_they_did():
     for engine in engine_names():
-        for since in step_ranges(engine):
-            profile = load_engine(engine, since or None)
+        for since, gpu in step_ranges(engine):
+            profile = load_engine(engine, since or None, gpu)
             if engine == "llama.cpp":  # no rows of a server of several users
                 assert not profile.tested
                 continue

@@ -15,6 +15,7 @@ from rooflinekit.model.timing.forms import (
     FORMS,
     CollectiveTime,
     DecodeTime,
+    ExchangeTime,
     ExpertsTime,
     GemmTime,
     PlainTime,
@@ -157,6 +158,45 @@ def test_collective_by_hand():
     )
 
 
+def exchange(variant: str, tokens: float, gpus: int = 8, nodes: int = 1, sms: float = 0.0) -> Kernel:
+    """DeepSeek-V3's tokens: 7,168 elements, 8 of 256 experts."""
+    sizes = {"gpus": gpus, "nodes": nodes, "sms": sms, "tokens_per_gpu": tokens}
+    return one("deepep", Dtype.BF16, variant, hidden=7168, top_k=8, experts=256, **sizes)
+
+
+def test_an_exchange_by_hand():
+    """1,024 tokens of 7,392 B: 8 copies of which 7/8 leave, 53 MB at 0.5 of 450 GB/s = 235 µs beside 8 µs of cores."""
+    kernel = exchange("low_latency_dispatch", 1024)
+    assert kernel.network_bytes == pytest.approx(1024 * 7392 * 7)
+    form = ExchangeTime(15e-6, 1e-8, 2e-6, 0.0, 0.5, 0.8, 20e9, 1e-6, 0.0)
+    assert form.time(kernel, H100).total == pytest.approx((15 + 2.56 + 2 * 3 + 235.5) * 1e-6, rel=2e-3)
+
+
+def test_a_copy_for_each_rank_is_less_than_one_for_each_expert():
+    """8 of 256 experts lie on 5.3 of 8 ranks (hypergeometric): 4.63 copies leave instead of 7, back in 16 bit."""
+    each, once = (exchange(mode, 1.0).network_bytes for mode in ("low_latency_combine", "normal_combine"))
+    assert each == pytest.approx(7 * 7168 * 2)
+    assert once == pytest.approx(4.63 * 7168 * 2, rel=1e-3)
+
+
+def test_an_exchange_over_hosts_sends_over_network_cards_what_leaves_them():
+    """Two hosts: half of the eight copies leave; of one copy for each host, almost one. 50 GB/s then bind."""
+    form = ExchangeTime(0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 20e9, 0.0, 0.0)
+    low, normal = (exchange(f"{mode}_dispatch", 4096, 16, 2) for mode in ("low_latency", "normal"))
+    assert low.nic_bytes == pytest.approx(4096 * 7392 * 4)
+    assert normal.nic_bytes == pytest.approx(4096 * 7392 * (1 - math.comb(128, 8) / math.comb(256, 8)))
+    for kernel in (low, normal):
+        assert form.time(kernel, H100).total == pytest.approx(kernel.nic_bytes / 50e9, rel=5e-2)  # links at once
+
+
+def test_few_cores_bind_before_links_do():
+    """Measured on H200: 34.7 ms with 4 cores, 18.1 with 8, 7.4 with 24, for 65,536 tokens."""
+    fit = load_calibration("h200-sxm--sglang").families["exchange/bf16/normal_dispatch"]
+    system = System.of(load_accelerator("h200-sxm").value)
+    for sms, measured in ((4, 34.655e-3), (8, 18.055e-3), (24, 7.377e-3)):
+        assert fit.time(exchange("normal_dispatch", 65536, sms=sms), system).total == pytest.approx(measured, rel=0.1)
+
+
 def test_plain_roofline_by_hand():
     kernel = Kernel("n", "elementwise", 1, Dtype.BF16, 1e6, activation_bytes=3.35e6)
     assert PlainTime().time(kernel, H100).total == pytest.approx(2.5e-6 + 1e-6 / 0.8)
@@ -251,6 +291,19 @@ def test_latent_attention_never_gets_cheaper_when_it_grows(name, batch, length, 
 def test_experts_never_get_cheaper_with_more_tokens(name, tokens, ep):
     small, large = times(name, [experts(tokens, ep=ep), experts(2 * tokens, ep=ep)])
     assert large >= small * (1 - 5e-3)
+
+
+@few
+@given(
+    name=st.sampled_from([f"{gpu}--sglang" for gpu in ("h100-sxm", "h200-sxm", "b200-sxm", "gb200")]),
+    tokens=sizes,
+    mode=st.sampled_from(["normal", "low_latency"]),
+    way=st.sampled_from(["dispatch", "combine"]),
+)
+def test_an_exchange_never_gets_cheaper_with_more_tokens(name, tokens, mode, way):
+    sms = 20.0 if mode == "normal" else 0.0
+    less, more = times(name, [exchange(f"{mode}_{way}", count, sms=sms) for count in (tokens, tokens + 1.0)])
+    assert less <= more
 
 
 @few

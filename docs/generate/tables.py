@@ -28,7 +28,8 @@ _MODELS = ["model", "parameters", "active", "layers", "mixers", "weights", "KV b
 _GPUS = ["accelerator", "bf16 TFLOP/s", "fp16", "fp8", "GB", "GB/s", "link GB/s", "joined", "USD/h", "confidence"]
 _COSTS = {
     "step": "µs", "ranks": "µs", "sequence": "µs", "sequence_ranks": "µs", "layer": "µs", "collective": "µs",
-    "hidden": "share", "grouped": "factor", "dequantised": "factor", "launch": "µs", "prompt": "factor",
+    "hidden": "share", "grouped": "factor", "compute": "factor", "dequantised": "factor", "launch": "µs",
+    "prompt": "factor",
     "expert_launches": "kernels", "block_launches": "kernels", "latent_launches": "kernels", "request": "ms",
     "token": "µs", "overlap": "steps",
 }  # fmt: skip
@@ -123,8 +124,8 @@ def _accelerators() -> str:
 
 
 def _engines() -> str:
-    costs = {f"{name} {since}".strip(): load_engine(name, since or None).costs
-             for name in engine_names() for since in step_ranges(name)}  # fmt: skip
+    costs = {" ".join(filter(None, (name, since, gpu))): load_engine(name, since or None, gpu).costs
+             for name in engine_names() for since, gpu in step_ranges(name)}  # fmt: skip
     rows = [
         [f"{key} ({unit})", *(_cost(getattr(each, key), each.spread.get(key, 0.0), unit) for each in costs.values())]
         for key, unit in _COSTS.items()

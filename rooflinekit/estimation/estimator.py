@@ -170,6 +170,7 @@ def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
         offload_experts="offload_experts" in given,
         engine_version=version or given.get("engine_version"),
         all_reduce=given.get("all_reduce", "auto"),
+        all_to_all=given.get("all_to_all", "auto"),
         system=str(given["system"]) if "system" in given else None,
         kv_policy=parse_kv_policy(given.get("kv_policy", FULL)),
         images=Images.read(given.get("images", 0), given.get("image_size", IMAGE_SIZE)),
@@ -190,7 +191,7 @@ def resolve(
             raise InputError(f"{kind} must be a name or a path, not {name!r}")
     loaded_model, loaded_gpu = load_model(model), load_accelerator(gpu)
     chosen, stands_in = _calibration(loaded_gpu.value, deployment.engine, calibration)
-    engine = load_engine(deployment.engine, deployment.engine_version)
+    engine = load_engine(deployment.engine, deployment.engine_version, loaded_gpu.value.name)
     system = None if deployment.system is None else load_system(deployment.system, loaded_gpu.value)
     predictor, notes = _lay_out(
         loaded_model.value, loaded_gpu.value, _same(deployment), chosen, engine, system.value if system else None
@@ -365,7 +366,7 @@ def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
         **image_inputs(plan),
         "context": float(work.decode_context) if work.context is None else int(float(work.context)),
         **dict.fromkeys(("concurrency", "rate")),
-        **asked(*DEGREES, "gpus", "system", "sequence_parallel", "all_reduce"),
+        **asked(*DEGREES, "gpus", "system", "sequence_parallel", "all_reduce", "all_to_all"),
         "dispatch": None if deployment.dispatch is None else deployment.dispatch.value,
         **asked("redundant_experts", "skew", "power_cap", "clock", "lora_rank", "lora_adapters"),
         "weights": precision.weights_of(plan.model.matrices[-1]).value,

@@ -80,6 +80,7 @@ class Parallelism(Degrees, total=False):
     microbatches: Annotated[int, Option("Parts of a batch that follow each other through the stages of pp.", 1)]
     sequence_parallel: Annotated[bool, Option("Between blocks each of the tp ranks keeps its share of the tokens.", False)]
     all_reduce: Annotated[str, Option("one_shot, two_shot, ring, in_switch, or auto: what the engine was measured with.", "auto", complete=("auto", "one_shot", "two_shot", "ring", "in_switch"))]
+    all_to_all: Annotated[str, Option("What brings tokens to their experts: deepep (its own kernels), or auto (a collective).", "auto", complete=("auto", "deepep"))]
     dispatch: Annotated[str | None, Option("Format in which tokens travel to their experts.", usual="the stream's", complete=FORMATS)]
     redundant_experts: Annotated[int, Option("Copies of popular experts, over all ranks of a layer.", 0, least=0)]
     skew: Annotated[float, Option("Routing: the n-th most popular expert has weight n^-skew; 0 is uniform.", 0.0, most=4.0)]
@@ -94,7 +95,7 @@ class Formats(TypedDict, total=False):
 
 class Engine(TypedDict, total=False):
     """The engine and what it is told."""
-    engine: Annotated[str, Option("vllm, sglang, trtllm, llama.cpp, gpt-fast, or ideal (the bound, without engine costs); a version of it: vllm@0.8.5.", "vllm", complete=ENGINES)]
+    engine: Annotated[str, Option("vllm, sglang, trtllm, llama.cpp, gpt-fast, optimum-habana, or ideal (the bound, without engine costs); a version of it: vllm@0.8.5.", "vllm", complete=ENGINES)]
     engine_version: Annotated[str | None, Option("Version of the engine, as engine=vllm@0.8.5 says it.", hidden=True)]
     memory_fraction: Annotated[float | None, Option("Share of memory that the engine may use (gpu_memory_utilization, mem_fraction_static).", unit="share", above=True, most=1.0, usual="the engine's")]
     token_budget: Annotated[int | None, Option("Tokens of one prefill step at most (max_num_batched_tokens, chunked_prefill_size).", unit="tokens", usual="the engine's")]

@@ -28,7 +28,7 @@ from rooflinekit.explanation.walk.result import Phase, Section, Stop, Walk, Work
 from rooflinekit.model.graph.tree import Node
 from rooflinekit.model.roofline import TIME_PARTS
 from rooflinekit.model.traffic.question import LoadResult
-from rooflinekit.model.types.deployment import ALL_REDUCE, ENGINES, Deployment
+from rooflinekit.model.types.deployment import ALL_REDUCE, ALL_TO_ALL, ENGINES, Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import EngineSettings
 from rooflinekit.model.types.kernel import FAMILIES
@@ -79,7 +79,8 @@ def _asked() -> Any:
     settings = {f.name: _Count | None for f in fields(EngineSettings)}
     share = Annotated[float, Field(gt=0, le=1)] | None
     special = {
-        "system": str | None, "sequence_parallel": bool, "all_reduce": _one_of(ALL_REDUCE), "dispatch": _Dtype | None,
+        "system": str | None, "sequence_parallel": bool, "all_reduce": _one_of(ALL_REDUCE),
+        "all_to_all": _one_of(ALL_TO_ALL), "dispatch": _Dtype | None,
         "redundant_experts": _Natural, "skew": _Size, "power_cap": _Positive | None, "clock": _Positive | None,
         "engine_version": str | None, "offload_layers": _Natural, "offload_experts": bool,
         "host_bandwidth": _Positive | None,

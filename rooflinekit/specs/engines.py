@@ -20,7 +20,8 @@ from rooflinekit.specs.section import EMPTY, Cites, Layout, Section, described
 
 _FOLDER = Path(__file__).resolve().with_name("profiles")
 _VERSION = r"(?i)[vb]?\d+(?:\.\d+)*(?:[.+-]?[a-z][\w.+-]*)?"
-_SPELLINGS = {"trtllm": "trt-?llm|tensorrt-?llm", "vllm": "vllm", "gpt-fast": "gpt-?fast", "llama.cpp": r"llama\.cpp"}
+_SPELLINGS = {"trtllm": "trt-?llm|tensorrt-?llm", "vllm": "vllm", "gpt-fast": "gpt-?fast", "llama.cpp": r"llama\.cpp",
+              "optimum-habana": "optimum-habana"}  # fmt: skip
 _UNITS = {
     **dict.fromkeys((
         "large", "context", "non_torch", "graphs", "graphs_per_layer", "layer_base", "sampler_base", "state_base",
@@ -37,7 +38,7 @@ _PARTS = {
 }  # what the two numbers of a pair are
 
 UNITLESS = {
-    "hidden": 1.0, "grouped": 20.0, "prompt": 20.0, "memory": 10.0, "compute": 10.0, "interval": 100.0, "overlap": 4.0,
+    "hidden": 1.0, "grouped": 20.0, "prompt": 20.0, "memory": 10.0, "compute": 30.0, "interval": 100.0, "overlap": 4.0,
     "dequantised": 5.0, "expert_launches": 20.0, "block_launches": 20.0, "latent_launches": 20.0,
 }  # fmt: skip
 """Quantities of step costs without a unit, and their largest values; the other costs are times."""
@@ -103,8 +104,10 @@ def split_version(text: str) -> tuple[str, str | None]:
     return name, version if at else None
 
 
-def load_engine(name: str, version: str | None = None) -> Engine:
+def load_engine(name: str, version: str | None = None, accelerator: str = "") -> Engine:
     """The profile of an engine at a version, the newest it knows by default; `name` may be `vllm@0.8.5`.
+
+    Costs of a step that were measured on an accelerator alone hold for its name.
 
     >>> load_engine("ideal").memory.budget
     'none'
@@ -115,11 +118,12 @@ def load_engine(name: str, version: str | None = None) -> Engine:
     engine, given = split_version(name)
     if engine not in engine_names():
         raise UnknownNameError("engine", engine, engine_names())
-    at = given or version
-    return kept(_engine, _FOLDER / f"{engine}.yaml", _FOLDER / "steps" / f"{engine}.yaml", also=(engine, at))
+    alone = accelerator if (accelerator in [_only(part) for part in _ranges(engine)]) else ""
+    also = (engine, given or version, alone)
+    return kept(_engine, _FOLDER / f"{engine}.yaml", _FOLDER / "steps" / f"{engine}.yaml", also=also)
 
 
-def _engine(path: Path, _: Path, name: str, version: str | None) -> Engine:
+def _engine(path: Path, _: Path, name: str, version: str | None, accelerator: str) -> Engine:
     root = Section.open(path)
     profile = root.read(_Profile)
     for earlier, later in pairwise(profile.versions):
@@ -129,7 +133,7 @@ def _engine(path: Path, _: Path, name: str, version: str | None) -> Engine:
     chosen = profile.versions[number]
     rule, provenance = read_facts(root.entries("versions")[number].section("memory"), MemoryRule, "memory.")
     engine = Engine(name, profile.title, chosen.since, chosen.until, rule, provenance=provenance)
-    steps = _range(name, version)
+    steps = _range(name, version, accelerator)
     if steps is None:
         return engine
     costs, origins = read_step_costs(steps.section("costs"))
@@ -157,13 +161,17 @@ def engine_version_of(name: str, text: str) -> str | None:
     if date is None:
         return None
     month = date[0] if len(date[0]) > 4 else f"{date[0]}-07"
-    began = [part.text("since") for part in _ranges(name) if part.text("released") <= month]
+    began = [part.text("since") for part in _ranges(name) if not _only(part) and part.text("released") <= month]
     return began[-1] if began else None
 
 
-def step_ranges(name: str) -> list[str]:
-    """The versions from which each range of step costs holds, oldest first; empty for an engine without costs."""
-    return [part.text("since") for part in _ranges(name)]
+def step_ranges(name: str) -> list[tuple[str, str]]:
+    """Version from which each range of step costs holds, oldest first, and its accelerator ("" for all others)."""
+    return [(part.text("since"), _only(part)) for part in _ranges(name)]
+
+
+def _only(part: Section) -> str:
+    return part.text("accelerator") if part.has("accelerator") else ""
 
 
 def step_range(name: str, version: str | None = None) -> str:
@@ -183,13 +191,13 @@ def _read_ranges(path: Path) -> list[Section]:
     root.expect(("steps",), ("sources",))
     ranges = root.entries("steps")
     for part in ranges:
-        part.expect((), ("since", "released", "costs", "loaded", "tested"))
+        part.expect((), ("since", "accelerator", "released", "costs", "loaded", "tested"))
     return ranges
 
 
-def _range(name: str, version: str | None) -> Section | None:
+def _range(name: str, version: str | None, accelerator: str = "") -> Section | None:
     """The step costs of a version: of the range it falls in, else of the nearest one; None for an engine without."""
-    ranges = _ranges(name)
+    ranges = [part for part in _ranges(name) if _only(part) in ("", accelerator)]
     later = [part for part in ranges if version is not None and version_key(part.text("since")) > version_key(version)]
     return ranges[max(len(ranges) - len(later) - 1, 0)] if ranges else None
 

@@ -133,7 +133,7 @@ def unknown(cases: Sequence[Case]) -> tuple[Parameter, ...]:
 
 def _known(name: str) -> list[float]:
     """A cost of the engines and ranges of versions that are described."""
-    known = [load_engine(engine, since or None).costs for engine in engine_names() for since in step_ranges(engine)]
+    known = [load_engine(engine, since or None).costs for engine in engine_names() for since, _ in step_ranges(engine)]
     return [getattr(costs, name) for costs in known if name in costs.spread]
 
 

@@ -189,6 +189,7 @@ REGIMES: dict[Family, tuple[str, tuple[float, ...]]] = {
     "mla_prefill": ("queries", (2.0**12, 2.0**16, 2.0**19)),
     "moe": ("tokens", (16.0, 128.0, 1024.0)),
     "collective": ("bytes", (2.0**15, 2.0**23)),
+    "exchange": ("network", (2.0**17, 2.0**23)),
     **dict.fromkeys(
         ("elementwise", "kv_append", "embedding", "sampling", "linear_attention", "sparse_attention"),
         ("traffic", (2.0**17, 2.0**23)),

@@ -67,7 +67,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "product": (), "model_dims": (), "gemm_dtype": (), "phase": ("decode", "prefill"),
 }  # fmt: skip
 
-_FROM_ZERO = ("prefix", "indexer")
+_FROM_ZERO = ("prefix", "indexer", "sms")
 _AT_MOST = (("kv_heads", "heads"), ("top_k", "experts"))
 _PAIR = 2
 _PLAIN = ("balanced", "random", "greedy", "plain")

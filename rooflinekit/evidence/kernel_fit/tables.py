@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +19,7 @@ from rooflinekit.model.kernels.attention import (
     encoder_kernel,
     up_projected_bytes,
 )
-from rooflinekit.model.kernels.collective import sent_bytes
+from rooflinekit.model.kernels.collective import SCALED, copied_bytes, exchange_tiers, sent_bytes
 from rooflinekit.model.kernels.elementwise import elementwise_flops, gathered_bytes
 from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_flops, gemm_weight_bytes
 from rooflinekit.model.kernels.moe import expert_activation_bytes, expert_flops, expert_weight_bytes
@@ -30,6 +30,7 @@ from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.kernel import (
     AttentionShape,
     CollectiveShape,
+    ExchangeShape,
     ExpertsShape,
     Family,
     GemmShape,
@@ -50,6 +51,7 @@ _LATENT, _RANK, _NOPE, _ROPE, _VALUES = 576, 512, 128, 64, 128
 """DeepSeek's latent with rotary part, without it, and the widths of an up-projected head: keys without positions, their
 rotary part, values."""
 _WIDE = 2.0  # bytes of an element in 16 bit
+_COUNTED = 8.0 / 7168.0  # where a token's expert and weight travel and not its elements
 
 _MOST_OF_A_GROUP = 64
 """Rows of one shape group that count in full; more count as this many together, since they repeat each other."""
@@ -199,7 +201,7 @@ def measured_rows(table: pd.DataFrame, operation: str) -> Measured:
 
 def _parts(table: pd.DataFrame, operation: str) -> list[NDArray[np.intp]]:
     """Positions of the rows that make one kernel: all of them, or those with the same number of accelerators."""
-    if operation != "comm":
+    if OPERATIONS[operation].family not in ("collective", "exchange"):
         return [np.arange(len(table))]
     gpus = table["gpus"].to_numpy()
     return [np.flatnonzero(gpus == number) for number in np.unique(gpus)]
@@ -267,6 +269,37 @@ def _comm(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
     sent = sent_bytes("all_reduce" if variant.endswith("all_reduce") else "all_gather", payload, gpus)
     shape = CollectiveShape(payload)
     return Kernel("comm", "collective", 1, dtype, network_bytes=sent, gpus=gpus, shape=shape, variant=variant)
+
+
+def _exchange(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
+    """A copy of a token has D elements: as they travel to the experts, in 16 bit on the way back."""
+    gpus, tokens = int(columns["gpus"][0]), columns["tokens_per_gpu"]
+    nodes = columns.get("nodes", np.ones_like(tokens))
+    sent = np.array([
+        astuple(exchange_tiers(int(e), int(k), gpus, int(n), each=variant.startswith("low_latency")))
+        for e, k, n in zip(columns["experts"], columns["top_k"], nodes, strict=True)
+    ])  # fmt: skip
+    element = sent_element(variant, dtype)
+    payload = copied_bytes(tokens, columns["hidden"], element)
+    inside, outside = (payload * part for part in sent.T)
+    shape = ExchangeShape(tokens, columns["experts"], columns.get("sms", np.zeros_like(tokens)))
+    return Kernel("exchange", "exchange", 1, dtype, network_bytes=inside + outside, nic_bytes=outside, gpus=gpus,
+                  shape=shape, variant=variant)  # fmt: skip
+
+
+def sent_element(variant: str, dtype: Dtype) -> float:
+    """Bytes of an element on its way: of DeepEP FP8 with scales to the experts, 16 bit back; else as named.
+
+    >>> [sent_element(name, Dtype.BF16) for name in ("normal_dispatch", "low_latency_combine")]
+    [1.03125, 2.0]
+    """
+    if variant.endswith("combine"):
+        return _WIDE
+    if variant.endswith("prepare"):
+        return _COUNTED
+    if variant.endswith("low_precision"):
+        return 1.0
+    return SCALED if variant.startswith(("normal", "low_latency")) else dtype.bytes
 
 
 def _elementwise(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
@@ -363,6 +396,8 @@ _KERNELS: dict[str, Callable[[Columns, Dtype, str], Kernel]] = {
     "mla_prefill": partial(_latent, decode=False),
     "moe": _moe,
     "comm": _comm,
+    "deepep": _exchange,
+    "alltoall_nvlink": _exchange,
     "elementwise": _elementwise,
     "kv_append": _kv_append,
     "embedding": _embedding,

@@ -26,7 +26,7 @@ from rooflinekit.model.kernels.attention import (
     LatentCore,
     LatentUpProjection,
 )
-from rooflinekit.model.kernels.collective import Collective, Tiers
+from rooflinekit.model.kernels.collective import Collective, Exchange, Tiers
 from rooflinekit.model.kernels.elementwise import Elementwise, Embedding, Sampling
 from rooflinekit.model.kernels.gemm import BatchedLinear, Linear
 from rooflinekit.model.kernels.moe import Experts
@@ -137,6 +137,12 @@ def _collective(on: Scene, block: Any, op: Collective) -> Stops:
     ranks = f"{written(split.dp * split.cp)} replicas" if op.replicas else "tp ranks"
     does = row.does or f"{op.kind.replace('_', '-')} over {ranks}"
     yield on.stop(row.name, does, [on.tensor(row.out, *rows, width)], op, row.note)
+
+
+def _travelled(on: Scene, block: Any, op: Exchange) -> Stops:
+    """One copy of a token for each expert or rank that it goes to, or for each host and from there on."""
+    row = _row(on, block, op)
+    yield on.stop(row.name, row.does, [on.tensor(row.out, *on.tokens, op.width)], op, row.note)
 
 
 def _counted(on: Scene, block: Any, op: Collective, wide: Any) -> tuple[Collective, Any]:
@@ -408,7 +414,7 @@ def _joined_heads(on: Scene, block: Any) -> Stop:
 
 _KINDS: Mapping[type, Callable[..., Stops]] = {
     AttentionCore: _core, BatchedLinear: _absorbed, ChosenCore: _chosen, Collective: _collective,
-    ContextExchange: _exchanged, ContextShare: _core,
+    ContextExchange: _exchanged, ContextShare: _core, Exchange: _travelled,
     Elementwise: _pass, Embedding: _embedding, Experts: _experts, IndexScores: _indexed,
     KVAppend: _append, LatentCore: _core, LatentUpProjection: _up_projected, Linear: _linear, Sampling: _sampling,
     ShortConvolution: _convolution, StateUpdate: _recurrence,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
+from functools import cache
 from typing import Literal, TypeAlias, cast
 
 from rooflinekit.model.graph.symbol import about, formula, quantity
 from rooflinekit.model.kernels.operation import Operation, Step
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.kernel import CollectiveShape, Kernel
+from rooflinekit.model.types.kernel import CollectiveShape, ExchangeShape, Kernel
 from rooflinekit.model.types.numeric import Numeric
 
 CollectiveKind: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
@@ -91,6 +93,37 @@ def tiers(kind: CollectiveKind, gpus: int, span: int, domain: int, algorithm: st
     return Tiers(twice * (own + (domain - 1.0) / domain * remote), twice * remote / domain)
 
 
+@cache
+def group_share(experts: int, top_k: int, groups: int) -> float:
+    """Share of the tokens that need at least one of the E/g experts of a group: 1 - C(E - E/g, k) / C(E, k).
+
+    Top-k without replacement, uniform routing.
+
+    >>> 7 * group_share(256, 8, 8)  # other ranks that a token goes to
+    4.63
+    """
+    return 1.0 - math.comb(experts - experts // groups, top_k) / math.comb(experts, top_k)
+
+
+def exchange_tiers(experts: int, top_k: int, ranks: int, nodes: int, each: bool) -> Tiers:
+    """Copies of a token that leave a rank for its experts: within its host, and to other hosts.
+
+    DeepEP's low-latency kernels send one copy for `each` expert, straight to its rank. Its normal kernels and
+    TensorRT-LLM's send one to a rank with any of them, and to another host once, from where links carry it on
+    (DeepSeek-V3, arXiv:2412.19437, 3.2.2).
+
+    >>> exchange_tiers(256, 8, 16, 2, each=True)  # 8 copies: 7 of 16 stay inside, 8 of 16 leave
+    Tiers(links=3.5, nic=4.0)
+    >>> exchange_tiers(256, 8, 8, 1, each=False)
+    Tiers(links=4.63, nic=0.0)
+    """
+    local = ranks / nodes
+    if each:
+        return Tiers(top_k * (local - 1.0) / ranks, top_k * (1.0 - 1.0 / nodes))
+    copies = group_share(experts, top_k, ranks) * (ranks - 1)
+    return Tiers(copies * nodes * (local - 1.0) / (ranks - 1.0), group_share(experts, top_k, nodes) * (nodes - 1))
+
+
 @formula("payload", "what is summed, gathered or exchanged", "B")
 def payload_bytes(rows: Numeric, width: Numeric, element: float) -> Numeric:
     """The rows of a collective: m·D·b [B].
@@ -154,3 +187,53 @@ class Collective(Operation):
         payload = payload_bytes(rows, self.width, step.stream.bytes)
         kind, phases = _VARIANTS.get(self.algorithm, self.kind), _PHASES.get(self.algorithm, 1.0)
         return [collective_kernel(self.name, kind, self.gpus, self.sent, payload, step.stream, count, phases)]
+
+
+MOVERS = 20
+"""Cores that DeepEP's normal kernels take (`Buffer.num_sms`), which its users may change: an assumption."""
+
+SCALED = 1.0 + 4.0 / 128.0
+"""Bytes of an element in FP8 with an fp32 scale for each 128 channels, as DeepEP sends it."""
+
+
+@formula("payload", "a copy of each token", "B")
+def copied_bytes(tokens: Numeric, width: Numeric, element: float) -> Numeric:
+    """T·D·b [B].
+
+    >>> copied_bytes(128.0, 7168, SCALED)
+    946176.0
+    """
+    return tokens * width * element
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange(Operation):
+    """Tokens to their experts, or results back, by DeepEP; every rank sends the tokens that are its own.
+
+    Steps without prompts run its low-latency kernels, the others its normal ones. Tokens travel in FP8 unless asked
+    otherwise, results in 16 bit.
+    """
+
+    name: str
+    gpus: int = field(metadata=about("g", "ranks that hold the experts"))
+    nodes: int
+    width: int = field(metadata=about("D", "elements of a token"))
+    experts: int
+    top_k: int
+    element: float = field(metadata=about("b", "bytes of an element on its way", "B"))
+    tp: int = 1  #: ranks that share the tokens of a replica
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """One launch."""
+        decoding = step.batch.prefilling is None
+        tokens = step.tokens / self.tp
+        sent = exchange_tiers(self.experts, self.top_k, self.gpus, self.nodes, each=decoding)
+        payload = copied_bytes(tokens, self.width, self.element)
+        outside = network_bytes(payload, sent.nic) if sent.nic else 0.0
+        kernel = Kernel(
+            self.name, "exchange", count, step.stream, activation_bytes=2.0 * payload,
+            network_bytes=network_bytes(payload, sent.links) + outside, nic_bytes=outside, gpus=self.gpus,
+            shape=ExchangeShape(tokens, float(self.experts), 0.0 if decoding else float(MOVERS)),
+            variant=f"{'low_latency' if decoding else 'normal'}_{self.name.removeprefix('expert_')}",
+        )  # fmt: skip
+        return [kernel]

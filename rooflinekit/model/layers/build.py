@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +20,15 @@ from rooflinekit.model.kernels.attention import (
     LatentUpProjection,
     index_key_bytes,
 )
-from rooflinekit.model.kernels.collective import Collective, CollectiveKind, Tiers, tiers
+from rooflinekit.model.kernels.collective import (
+    SCALED,
+    Collective,
+    CollectiveKind,
+    Exchange,
+    Tiers,
+    group_share,
+    tiers,
+)
 from rooflinekit.model.kernels.elementwise import Elementwise, Embedding, Parameters, Sampling
 from rooflinekit.model.kernels.gemm import BatchedLinear, Linear
 from rooflinekit.model.kernels.lora import with_adapters
@@ -133,18 +140,6 @@ def _experts(block: MixtureOfExperts, hidden: int, shard: Shard) -> Experts:
     )
 
 
-def group_share(block: MixtureOfExperts, ep: int) -> float:
-    """Share of the tokens that need at least one of the E/ep experts of a group: 1 - C(E - E/ep, k) / C(E, k).
-
-    Top-k without replacement, uniform routing.
-
-    >>> 7 * group_share(MixtureOfExperts(experts=256, top_k=8, width=2048), 8)  # other ranks that a token goes to
-    4.63
-    """
-    experts, top_k = block.experts, block.top_k
-    return 1.0 - math.comb(experts - experts // ep, top_k) / math.comb(experts, top_k)
-
-
 def _sent(block: MixtureOfExperts, shard: Shard) -> Tiers:
     """Copies of a token that each of the tp ranks which hold it sends to the ranks of its experts.
 
@@ -156,16 +151,16 @@ def _sent(block: MixtureOfExperts, shard: Shard) -> Tiers:
     """
     deployment, domain, tp = shard.deployment, shard.domain, shard.tp
     ep, split, ranks = deployment.ep, deployment.expert_tp, deployment.stage
-    copies = group_share(block, ep) * ((ep - 1) * split + max(split - tp, 0)) / tp
+    copies = group_share(block.experts, block.top_k, ep) * ((ep - 1) * split + max(split - tp, 0)) / tp
     nodes = -(-ranks // domain)
     if nodes == 1:
         return Tiers(copies)
-    visited = group_share(block, min(ep, nodes)) * (nodes - 1) / tp
+    visited = group_share(block.experts, block.top_k, min(ep, nodes)) * (nodes - 1) / tp
     return Tiers(copies * nodes * (ranks / nodes - 1.0) / (ranks - 1.0), visited)
 
 
-_DISPATCHED = {Dtype.FP8: 1.0 + 4.0 / 128.0, Dtype.FP8_BLOCK: 1.0 + 4.0 / 128.0}
-"""Bytes of an element on its way to the experts: FP8 with an fp32 scale for each 128 channels (DeepEP)."""
+_DISPATCHED = {Dtype.FP8: SCALED, Dtype.FP8_BLOCK: SCALED}
+"""Bytes of an element on its way to the experts."""
 
 
 def _exchanges(block: MixtureOfExperts, hidden: int, shard: Shard) -> tuple[list[Operation], list[Operation]]:
@@ -181,6 +176,10 @@ def _exchanges(block: MixtureOfExperts, hidden: int, shard: Shard) -> tuple[list
     stream, asked = shard.precision.stream, shard.deployment.dispatch
     size = stream.bytes if asked is None else _DISPATCHED.get(asked, asked.bytes)
     sent, ranks = _sent(block, shard), shard.deployment.stage
+    if shard.deployment.all_to_all == "deepep":
+        to = Exchange("expert_dispatch", ranks, -(-ranks // shard.domain), hidden, block.experts, block.top_k,
+                      SCALED if asked is None else size, shard.tp)  # fmt: skip
+        return [to], [replace(to, name="expert_combine", element=stream.bytes)]
     payload = (sent.links + sent.nic) * ranks / (ranks - 1.0)  # with the mean share that stays, as measured ones do
     shares = Tiers(sent.links / payload, sent.nic / payload)
     dispatch = Collective("expert_dispatch", "all_to_all", ranks, hidden * size / stream.bytes * payload, shares)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rooflinekit.model.types.deployment import ALL_REDUCE, Deployment
+from rooflinekit.model.types.deployment import ALL_REDUCE, ALL_TO_ALL, Deployment
 from rooflinekit.model.types.errors import DeploymentError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import (
@@ -91,6 +91,14 @@ def _of_all_reduce(deployment: Deployment, system: System) -> Iterator[str]:
         yield f"all_reduce={asked} does not exist in a {system.title}; use {', '.join(valid)}{hint}"
 
 
+def _of_all_to_all(deployment: Deployment) -> Iterator[str]:
+    asked, group = deployment.all_to_all, deployment.stage
+    if asked not in ALL_TO_ALL:
+        yield f"all_to_all={asked} is not known; use {' or '.join(ALL_TO_ALL)}"
+    elif asked != "auto" and (deployment.ep != group or group == deployment.tp):
+        yield f"all_to_all={asked} needs whole experts on every rank of several replicas; use dp > 1 and ep = {group}"
+
+
 def _of_experts(model: Model, deployment: Deployment) -> Iterator[str]:
     blocks = {layer.ffn for layer in model.layers if isinstance(layer.ffn, MixtureOfExperts)}
     group, copies, ep = deployment.stage, deployment.redundant_experts, deployment.ep
@@ -103,6 +111,7 @@ def _of_experts(model: Model, deployment: Deployment) -> Iterator[str]:
         yield f"redundant_experts={copies}, but with ep=1 every rank holds all experts; use ep > 1"
     if deployment.dispatch and (ep == 1 or group == deployment.tp):
         yield f"dispatch={deployment.dispatch}, but no token travels to its experts; use ep > 1 with dp or cp > 1"
+    yield from _of_all_to_all(deployment)
     for block in blocks:
         held = block.experts + copies
         possible = [n for n in range(1, group + 1) if group % n == 0 and block.width % (group // n) == 0]

@@ -7,11 +7,12 @@ from dataclasses import field
 
 from rooflinekit.model.graph.symbol import about
 from rooflinekit.model.kernels.attention import LatentUpProjection
+from rooflinekit.model.kernels.collective import group_share
 from rooflinekit.model.kernels.elementwise import Embedding
 from rooflinekit.model.kernels.gemm import Linear
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Operation
-from rooflinekit.model.layers.build import group_share, stage_operations
+from rooflinekit.model.layers.build import stage_operations
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
@@ -219,7 +220,8 @@ def _arrived(block: MixtureOfExperts, deployment: Deployment) -> float:
     replicas = deployment.dp * deployment.cp
     if replicas == 1:
         return 1.0
-    return replicas * (group_share(block, deployment.ep) if deployment.ep > 1 else 1.0)
+    ep = deployment.ep
+    return replicas * (group_share(block.experts, block.top_k, ep) if ep > 1 else 1.0)
 
 
 def _routed_elements(block: MixtureOfExperts, hidden: int, deployment: Deployment, budget: float) -> float:

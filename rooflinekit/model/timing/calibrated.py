@@ -10,7 +10,7 @@ from itertools import pairwise, product
 
 from rooflinekit.model.graph.symbol import UNKNOWN, Symbol, named
 from rooflinekit.model.graph.table import Table
-from rooflinekit.model.timing.forms import Duration, TimeForm
+from rooflinekit.model.timing.forms import Duration, TimeForm, parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import ServedCosts
 from rooflinekit.model.types.frozen import dataclass, replace
@@ -68,6 +68,7 @@ AXES: Mapping[str, Callable[[Kernel], Numeric]] = {
     "bytes": _of(CollectiveShape, lambda shape: shape.payload),
     "gpus": lambda kernel: float(kernel.gpus),
     "traffic": lambda kernel: kernel.bytes,
+    "network": lambda kernel: kernel.network_bytes,
 }
 """Shapes that a correction may depend on, from the kernel."""
 
@@ -248,6 +249,15 @@ class FamilyFit:
         """
         other = self.beyond and replace(self.beyond, fit=self.beyond.fit.elsewhere(corrected))
         return replace(self, stepless=True, surface=self.surface if corrected else None, beyond=other)
+
+    def sustaining(self, share: float) -> FamilyFit:
+        """The same fit where arithmetic reaches so many times the share of the peak, up to the whole peak."""
+        other = self.beyond and replace(self.beyond, fit=self.beyond.fit.sustaining(share))
+        if "compute" not in parameters(self.form):
+            return self
+        own: float = self.form.compute  # type: ignore[attr-defined]
+        form = replace(self.form, compute=min(own * share, max(own, 1.0)))  # type: ignore[type-var]
+        return replace(self, form=form, beyond=other)
 
     def wider(self, factor: float) -> FamilyFit:
         """The same fit with intervals wider by a factor, and a source that says so."""

@@ -6,16 +6,18 @@ of the kernel's number format, W the memory bandwidth, SM the cores (docs/method
 
 from __future__ import annotations
 
+import math
 from dataclasses import field, fields
 from typing import Any, Protocol, TypeAlias
 
 from rooflinekit.model.graph.symbol import Quantity, formula, named
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.hardware import Accelerator, System
+from rooflinekit.model.types.hardware import Accelerator, System, sent_time
 from rooflinekit.model.types.kernel import (
     FAMILIES,
     AttentionShape,
     CollectiveShape,
+    ExchangeShape,
     ExpertsShape,
     Family,
     GemmShape,
@@ -26,13 +28,16 @@ from rooflinekit.model.types.kernel import (
 )
 from rooflinekit.model.types.numeric import Numeric, ceil, ceil_div, log2, maximum, minimum, smooth_maximum, sqrt, where
 
+_UNITS = {"us": ("s", 1e-6), "KB": ("B", 1e3), "GB/s": ("B/s", 1e9)}
+"""Units of files, and what they are in SI; the others have none."""
+
 EFFICIENCY = 1.05
 """Largest share of a datasheet rate that a fit may find: clocks above the one that the datasheet assumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """One parameter of a form: meaning, unit ("us", "share", "factor", "elements", "choice"), range, usual value."""
+    """One parameter of a form: meaning, unit (one of `_UNITS`, "share", "elements" …), range, usual value."""
 
     symbol: str
     meaning: str
@@ -45,7 +50,7 @@ class Bounds:
     @property
     def scale(self) -> float:
         """SI value of one unit, as files write it: microseconds become seconds."""
-        return 1e-6 if self.unit == "us" else 1.0
+        return _UNITS.get(self.unit, ("", 1.0))[1]
 
 
 def parameter(symbol: str, meaning: str, unit: str, low: float, high: float, usual: float) -> Any:
@@ -59,7 +64,7 @@ def choice(meaning: str, usual: int, choices: tuple[int, ...] = (1, 2, 4), symbo
 
 
 def _declared(bounds: Bounds) -> Any:
-    unit = "s" if bounds.unit == "us" else ""
+    unit = _UNITS.get(bounds.unit, ("", 1.0))[0]
     metadata = {"bounds": bounds, "quantity": Quantity(bounds.symbol, bounds.meaning, unit)}
     return field(default=bounds.usual if bounds.choices else bounds.usual * bounds.scale, metadata=metadata)
 
@@ -387,6 +392,39 @@ def collective_network(wire: Numeric, share: Numeric, ramp: Numeric, sent: Numer
     6.78
     """
     return wire / share + ramp * sqrt(sent / _MEGABYTE)
+
+
+@formula("launch", "floor of one launch, its experts, and its ranks", "s")
+def exchange_launch(floor: Numeric, expert: Numeric, experts: Numeric, doubled: Numeric, gpus: int) -> Numeric:
+    """t0 + te·E + t2·log2(g) [s]: every expert has a counter, and ranks wait for each other.
+
+    >>> exchange_launch(10e-6, 0.02e-6, 256.0, 2e-6, 8) * 1e6
+    21.12
+    """
+    return floor + expert * experts + doubled * math.log2(gpus)
+
+
+@formula("network", "the slowest of links, network cards, cores and copies", "s")
+def exchange_network(links: Numeric, nic: Numeric, moved: Numeric, copies: Numeric) -> Numeric:
+    """p4(p4(links, NIC), p4(moved, copies)) [s], p4(x, y) = (x^4 + y^4)^(1/4).
+
+    Times of the bytes over links and over network cards, of the cores that move them, and of one core's share of
+    the tokens, where a kernel gives an expert to a core (DeepEP, internode_ll.cu). They run at once.
+
+    >>> exchange_network(100e-6, 0.0, 20e-6, 5e-6) * 1e6
+    100.0
+    """
+    return smooth_maximum(smooth_maximum(links, nic, 4), smooth_maximum(moved, copies, 4), 4)
+
+
+@formula("queue", "tokens of a core, one after another", "s")
+def exchange_queue(tokens: Numeric, experts: Numeric, cores: Numeric, each: Numeric) -> Numeric:
+    """tc·T / (E / ⌈E/SM⌉) [s]: cores that have an expert share the tokens.
+
+    >>> exchange_queue(1024.0, 8.0, 132.0, 2.5e-6) * 1e6  # eight of the cores work
+    320.0
+    """
+    return each * tokens * ceil_div(experts, cores) / experts
 
 
 @formula("launch", "floor of one launch, and each row", "s")
@@ -721,6 +759,35 @@ class CollectiveTime:
 
 
 @dataclass(frozen=True)
+class ExchangeTime:
+    """Tokens to their experts and back: `exchange_launch`, `exchange_network`, and a change of protocols."""
+
+    launch: float = parameter("t0", "floor of one launch", "us", 0.0, 200.0, 15.0)
+    expert: float = parameter("te", "more of it for each expert", "us", 0.0, 1.0, 0.01)
+    doubled: float = parameter("t2", "more of it for twice the ranks", "us", 0.0, 100.0, 2.0)
+    header: float = parameter("hd", "bytes that move with each token besides its copies", "KB", 0.0, 100.0, 5.0)
+    network: float = parameter("en", "realised share of the link bandwidth", "share", 0.02, EFFICIENCY, 0.7)
+    nic: float = parameter("ek", "realised share of the network card", "share", 0.02, EFFICIENCY, 0.8)
+    mover: float = parameter("rx", "rate at which one core moves bytes", "GB/s", 0.5, 500.0, 20.0)
+    copy: float = parameter("tc", "time of one token on its core", "us", 0.0, 50.0, 1.0)
+    ramp: float = parameter("ramp", "protocol change, at 1 MB", "us", 0.0, 100.0, 2.0)
+
+    def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
+        """Time of one launch [s]."""
+        shape, beyond = kernel.shaped(ExchangeShape), kernel.nic_bytes
+        besides = self.header * shape.tokens
+        links = sent_time(kernel.network_bytes - beyond + besides, self.network * system.link_bandwidth)
+        nic = sent_time(beyond, self.nic * maximum(system.nic_bandwidth, 1.0))
+        everyone = shape.movers == 0.0
+        moved = where(everyone, 0.0, (kernel.network_bytes + besides) / (maximum(shape.movers, 1.0) * self.mover))
+        queue = exchange_queue(shape.tokens, shape.experts, system.accelerator.cores, self.copy)
+        network = exchange_network(links, nic, moved, where(everyone, queue, 0.0))
+        network = network + self.ramp * sqrt(kernel.network_bytes / _MEGABYTE)
+        launch = exchange_launch(self.launch, self.expert, shape.experts, self.doubled, kernel.gpus)
+        return Duration(launch, 0.0, 0.0, network, launch + network)
+
+
+@dataclass(frozen=True)
 class PlainTime:
     """A family without a form of its own: the roofline with a floor and two realised shares."""
 
@@ -748,5 +815,6 @@ FORMS: dict[Family, type[TimeForm]] = dict.fromkeys(FAMILIES, PlainTime) | {
     "sparse_attention": SparseTime,
     "moe": ExpertsTime,
     "collective": CollectiveTime,
+    "exchange": ExchangeTime,
 }
 """The time form of every kernel family."""

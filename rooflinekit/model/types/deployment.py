@@ -8,9 +8,11 @@ from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.vision import Images
 
-ENGINES = ("vllm", "sglang", "trtllm", "llama.cpp", "gpt-fast", "ideal")
+ENGINES = ("vllm", "sglang", "trtllm", "llama.cpp", "gpt-fast", "optimum-habana", "ideal")
 ALL_REDUCE = ("auto", "one_shot", "two_shot", "ring", "in_switch")
 """Algorithms of an all-reduce; "auto" takes what the engine was measured with."""
+ALL_TO_ALL = ("auto", "deepep")
+"""What brings tokens to their experts; "auto" is a collective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Deployment:
     microbatches: int = 1  #: parts of a batch that follow each other through the pipeline stages
     system: str | None = None  #: name or path of what the accelerators are built into; None is the usual one
     all_reduce: str = "auto"  #: one of ALL_REDUCE
+    all_to_all: str = "auto"  #: one of ALL_TO_ALL
     dispatch: Dtype | None = None  #: format in which tokens travel to their experts; None is the residual stream's
     redundant_experts: int = 0  #: copies of experts beyond one each, over all ranks of a layer
     skew: float = 0.0  #: routing: the n-th most popular expert has weight n^-skew; 0 is uniform

@@ -15,7 +15,7 @@ from rooflinekit.model.types.time import Time
 
 Budget = Literal["total", "static", "free", "none"]
 """What the memory fraction is a share of: all memory (vLLM), what is free before the weights (SGLang), what is free
-after them (TensorRT-LLM), or nothing: the cache takes what it needs (llama.cpp, gpt-fast, ideal)."""
+after them (TensorRT-LLM), or nothing: the cache takes what it needs (all others)."""
 
 Pair = tuple[float, float]
 """A number for one accelerator and for several; or, for defaults, on small and on large accelerators."""

@@ -258,6 +258,21 @@ def clock_share(cap_w: float, tdp_w: float) -> float:
     return float((cap_w / tdp_w) ** (1.0 / 3.0))
 
 
+def dense_clock(accelerator: Accelerator) -> float:
+    """The core clock that dense work sustains, up to a constant of the process: (limit / peak)^(1/3) [(J/FLOP)^(1/3)].
+
+    Of two chips of one process, the one with more watts for a FLOP runs at a higher clock when its power limit binds:
+    P = C·V²·f with V in proportion to f, and C in proportion to the peak. 1 where the power limit is not known.
+
+    >>> from rooflinekit.specs import load_accelerator
+    >>> h20, h100 = (dense_clock(load_accelerator(name).value) for name in ("h20", "h100-sxm"))
+    >>> round(h20 / h100, 2)  # (400 W / 148 TFLOP/s) / (700 W / 989 TFLOP/s) = 3.82
+    1.56
+    """
+    peaks = [accelerator.peak(dtype) for dtype in (Dtype.BF16, Dtype.FP16) if accelerator.supports(dtype)]
+    return (accelerator.tdp_w / max(peaks)) ** (1.0 / 3.0) if peaks and accelerator.tdp_w else 1.0
+
+
 def capped(accelerator: Accelerator, cap_w: float) -> tuple[Accelerator, str]:
     """The accelerator under a power cap, and a sentence that says what it does: peaks fall, memory and links do not.
 

@@ -25,6 +25,7 @@ Family: TypeAlias = Literal[
     "embedding",
     "sampling",
     "collective",
+    "exchange",
     "host",
 ]
 FAMILIES: tuple[Family, ...] = tuple(family for family in Family.__args__ if family != "host")  # type: ignore[attr-defined]
@@ -187,15 +188,24 @@ class CollectiveShape:
 
 
 @dataclass(frozen=True, slots=True)
+class ExchangeShape:
+    """Tokens of one accelerator on their way to their experts, or results on their way back, by a library for this."""
+
+    tokens: Numeric = quantity("T", "tokens of this accelerator")
+    experts: Numeric = quantity("E", "experts of all ranks")
+    movers: Numeric = quantity("SM_x", "cores that move the data; 0: all", default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class RowsShape:
     """A pass over rows; 0 where none of them costs anything besides its bytes."""
 
     rows: Numeric = quantity("rows", "rows", default=0.0)
 
 
-Shape: TypeAlias = GemmShape | AttentionShape | ExpertsShape | CollectiveShape | RowsShape
+Shape: TypeAlias = GemmShape | AttentionShape | ExpertsShape | CollectiveShape | ExchangeShape | RowsShape
 _GROWING = ("attention_decode", "mla_decode", "sparse_attention")
-S = TypeVar("S", GemmShape, AttentionShape, SparseShape, ExpertsShape, CollectiveShape, RowsShape)
+S = TypeVar("S", GemmShape, AttentionShape, SparseShape, ExpertsShape, CollectiveShape, ExchangeShape, RowsShape)
 ROWLESS = RowsShape()
 
 

@@ -11,7 +11,13 @@ from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator
-from rooflinekit.specs.calibration.load import calibration_names, carried, load_calibration, transfer_rule
+from rooflinekit.specs.calibration.load import (
+    calibration_names,
+    carried,
+    dense_share,
+    load_calibration,
+    transfer_rule,
+)
 from rooflinekit.specs.files import once
 from rooflinekit.specs.hardware import load_accelerator
 from rooflinekit.specs.locate import spec_dir
@@ -71,7 +77,9 @@ def stand_in(
         f"its intervals widened by the measured error of such transfers, which held {rule['tested'][reach]} of the "
         "kernels of accelerators left out"
     )
-    moved = {id(fit): carried(fit, reach) for fit in calibration.families.values()}  # one under two keys stays one
+    share = dense_share(calibration.accelerator, accelerator, reach)
+    each = {id(fit): fit for fit in calibration.families.values()}  # one under two keys stays one
+    moved = {place: carried(fit, reach, share) for place, fit in each.items()}
     families = {key: moved[id(fit)] for key, fit in calibration.families.items()}
     return replace(calibration, families=families, widening=widening(reach), power=None), note
 

@@ -14,6 +14,7 @@ from rooflinekit.model.timing.calibrated import AXES, Axis, Beyond, Calibration,
 from rooflinekit.model.timing.forms import (
     FORMS,
     DecodeTime,
+    ExchangeTime,
     GemmTime,
     PlainTime,
     PrefillTime,
@@ -22,9 +23,11 @@ from rooflinekit.model.timing.forms import (
     parameters,
 )
 from rooflinekit.model.types.errors import SpecError, UnknownNameError, nearest
+from rooflinekit.model.types.hardware import Accelerator, dense_clock
 from rooflinekit.model.types.kernel import FAMILIES, Family
 from rooflinekit.specs.calibration.served import KEY, read_served
 from rooflinekit.specs.files import kept, read_text, read_yaml
+from rooflinekit.specs.hardware import load_accelerator
 from rooflinekit.specs.locate import spec_dir
 from rooflinekit.specs.section import Layout, Section
 
@@ -37,10 +40,13 @@ _ABSENT: dict[type[TimeForm], dict[str, Any]] = {
 }  # fmt: skip
 """Terms that files of before they were known lack."""
 
-_LATER: Family = "sparse_attention"
-_UNFITTED = FamilyFit(SparseTime(), {}, tuple(parameters(SparseTime)), None, Regimes("", (), (3.0,)), 0, 0.0,
-                      "assumption: usual parameters of measured layers, within a factor of 3")  # fmt: skip
-"""A family that most files say nothing of."""
+_LATER: dict[Family, TimeForm] = {"sparse_attention": SparseTime(), "exchange": ExchangeTime()}
+"""Families that most files say nothing of, with usual parameters."""
+
+
+def _unfitted(form: TimeForm) -> FamilyFit:
+    return FamilyFit(form, {}, tuple(parameters(form)), None, Regimes("", (), (3.0,)), 0, 0.0,
+                     "assumption: usual parameters of measured ones, within a factor of 3")  # fmt: skip
 
 
 class _File(Layout):
@@ -114,11 +120,25 @@ def transfer_rule() -> dict[str, Any]:
     return kept(read_yaml, spec_dir("accelerator") / "calibrations" / "transfer.yaml")
 
 
-def carried(fit: FamilyFit, reach: str) -> FamilyFit:
+def dense_share(lender: str, here: Accelerator, reach: str) -> float:
+    """Share of the peak that arithmetic reaches on a chip, over that on the one whose fit serves there.
+
+    Within an architecture, where a FLOP takes about the same energy, the ratio of what their power limits sustain
+    (`dense_clock`); beyond, and where a limit is unknown, 1.
+    """
+    if reach not in ("sibling", "architecture"):
+        return 1.0
+    there = load_accelerator(lender).value
+    return dense_clock(here) / dense_clock(there) if here.tdp_w and there.tdp_w else 1.0
+
+
+def carried(fit: FamilyFit, reach: str, share: float) -> FamilyFit:
     """A fit as it serves across a reach: on another chip, what was not measured there is smoothed.
 
-    Beyond an architecture a form alone is as near as with its correction (docs/method.md, section 4).
+    Beyond an architecture a form alone is as near as with its correction (docs/method.md, section 4). `share` is
+    `dense_share` of the two chips.
     """
+    fit = fit.sustaining(share)
     return fit if reach in ("engine", "sibling") else fit.elsewhere(corrected=reach == "architecture")
 
 
@@ -163,12 +183,12 @@ def read_calibration(path: Path) -> Calibration:
     if file.form != FORM:
         root.refuse("form", f"{file.form!r} is not known; known: {FORM}")
     listed = root.section("families")
-    families = {str(key): _family(listed, key) for key in listed.data}
+    families = {str(key): _family(listed, key, str(file.accelerator)) for key in listed.data}
     for family, key in file.defaults.items():
         if key not in families:
             root.refuse(f"defaults.{family}", f"no fit {key!r}; nearest: {', '.join(nearest(key, families))}")
         families[family] = families[key]
-    families.setdefault(_LATER, _UNFITTED)
+    families = {family: _unfitted(form) for family, form in _LATER.items()} | families
     if missing := set(FAMILIES) - families.keys():
         root.refuse("defaults", f"missing {', '.join(sorted(missing))}")
     return Calibration(
@@ -185,14 +205,14 @@ def read_calibration(path: Path) -> Calibration:
     )
 
 
-def _family(listed: Section, key: str) -> FamilyFit:
+def _family(listed: Section, key: str, accelerator: str) -> FamilyFit:
     kind = next((form for family, form in FORMS.items() if family == str(key).split("/", maxsplit=1)[0]), None)
     if kind is None:
         near = ", ".join(nearest(str(key), FAMILIES))
         raise SpecError(f"{listed.file}: families: unknown family {str(key)!r}; nearest: {near}")
     section = listed.section(key)
     if "borrowed" in section.data:
-        return _borrowed(section, str(key))
+        return _borrowed(section, str(key), accelerator)
     fit = section.read(_Fit)
     interval = fit.interval
     if interval.axis not in ("", *AXES):
@@ -220,7 +240,7 @@ def _with_others(near: FamilyFit, section: Section, beyond: _Kernel | None, kind
     return replace(near, beyond=Beyond(beyond.axis, beyond.start, _with_others(far, other, beyond.beyond, kind)))
 
 
-def _borrowed(section: Section, key: str) -> FamilyFit:
+def _borrowed(section: Section, key: str, accelerator: str) -> FamilyFit:
     """The fit of the same key in a shipped calibration, which has measured it, with wider intervals."""
     entry = section.read(_Borrowed)
     if entry.borrowed not in calibration_names():
@@ -233,7 +253,12 @@ def _borrowed(section: Section, key: str) -> FamilyFit:
     rule = transfer_rule()["widening"]
     if entry.reach not in rule:
         section.refuse("reach", f"{entry.reach!r} is not one of {', '.join(rule)}")
-    return carried(_family(lender, key), entry.reach).wider(float(rule[entry.reach][key.partition("/")[0]]))
+    try:
+        share = dense_share(entry.borrowed.partition("--")[0], load_accelerator(accelerator).value, entry.reach)
+    except UnknownNameError as error:
+        section.refuse("borrowed", f"across an architecture: {error}")
+    fit = carried(_family(lender, key, accelerator), entry.reach, share)
+    return fit.wider(float(rule[entry.reach][key.partition("/")[0]]))
 
 
 def _form(section: Section, kind: type[TimeForm]) -> tuple[TimeForm, dict[str, float]]:
