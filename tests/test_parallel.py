@@ -467,3 +467,22 @@ def test_many_accelerators_on_pcie_reduce_with_nccl():
     assert two[0] != two[1]
     linked = [rk.estimate("llama-3.1-8b", "h100-sxm", tp=4, all_reduce=name).tpot_ms for name in ("auto", "ring")]
     assert linked[0] != linked[1]
+
+
+def test_deepep_needs_replicas_and_whole_experts_on_every_rank():
+    model = load_model("deepseek-v3").value
+    for split in ({"tp": 8, "ep": 8}, {"dp": 8, "ep": 4}, {"dp": 8, "ep": 1}):
+        with pytest.raises(DeploymentError, match="use dp > 1 and ep = 8"):
+            check_deployment(model, Deployment(all_to_all="deepep", **split), System.of(H200))
+    check_deployment(model, Deployment(all_to_all="deepep", dp=8, ep=8), System.of(H200))
+
+
+def test_deepep_sends_a_copy_for_each_expert_in_decode_and_for_each_rank_with_prompts():
+    """8 of 256 experts over 8 ranks: 7 copies leave in decode, 4.63 in prefill; FP8 with scales there, bf16 back."""
+    plan = make_plan(
+        load_model("deepseek-v3").value, Deployment(all_to_all="deepep", dp=8, ep=8), System.of(H200), None
+    )
+    for batch, copies in ((Batch.decode(10.0, 100.0), 7.0), (Batch.prefill(1.0, 10.0), 4.63)):
+        sent = {kernel.name: kernel for kernel in plan.kernels(batch) if kernel.family == "exchange"}
+        assert sent["expert_dispatch"].network_bytes == pytest.approx(10 * copies * 7168 * 1.03125, rel=1e-3)
+        assert sent["expert_combine"].network_bytes == pytest.approx(10 * copies * 7168 * 2.0, rel=1e-3)

@@ -41,12 +41,20 @@ CASES: tuple[tuple[str, str, dict[str, Any], str | None], ...] = (
     ("mixtral-8x7b", "a100-sxm-80gb", {"tp": 2}, "none"),  # the bare bound
     ("llama-3.1-8b", "l40s", {"tp": 4}, None),  # over PCI Express
     ("qwen2.5-vl-7b", "h100-sxm", {"tp": 2, "images": 2, "image_size": "640x480"}, None),  # images
+    ("deepseek-v3", "h200-sxm", {"dp": 8, "ep": 8, "all_to_all": "deepep", "engine": "sglang"}, None),  # exchanges
 )
 GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 KINDS: tuple[dict[str, tuple[Any, ...]], ...] = (
     {"weights": ("fp8", "int4"), "kv": ("fp8", None)},
     {"tp": (1, 2, 4), "pp": (2, 4), "microbatches": (1, 2, 4)},
-    {"tp": (1, 2), "dp": (2, 4), "ep": (2, 4, 8), "skew": (0.0, 1.2), "redundant_experts": (0, 8)},
+    {
+        "tp": (1, 2),
+        "dp": (2, 4),
+        "ep": (2, 4, 8),
+        "skew": (0.0, 1.2),
+        "redundant_experts": (0, 8),
+        "all_to_all": ("auto", "deepep"),
+    },
     {"cp": (2, 4), "tp": (1, 2)},
     {"kv_policy": ("window:1024", "sink:4+508", "topk:2048", "evict:2048")},
     {"draft": ("ngram", "llama-3.2-1b", "eagle3", "medusa", "mtp"), "draft_tokens": (2, 4), "acceptance": (0.6, 0.8)},

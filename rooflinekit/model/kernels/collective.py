@@ -216,24 +216,24 @@ class Exchange(Operation):
 
     name: str
     gpus: int = field(metadata=about("g", "ranks that hold the experts"))
-    nodes: int
     width: int = field(metadata=about("D", "elements of a token"))
-    experts: int
-    top_k: int
+    experts: int = field(metadata=about("E", "experts of all ranks"))
     element: float = field(metadata=about("b", "bytes of an element on its way", "B"))
+    each: Tiers  #: copies of a token that leave in a step without prompts: one for each expert
+    once: Tiers  #: and in one with prompts: one for each rank
     tp: int = 1  #: ranks that share the tokens of a replica
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch."""
         decoding = step.batch.prefilling is None
         tokens = step.tokens / self.tp
-        sent = exchange_tiers(self.experts, self.top_k, self.gpus, self.nodes, each=decoding)
+        sent = self.each if decoding else self.once
         payload = copied_bytes(tokens, self.width, self.element)
         outside = network_bytes(payload, sent.nic) if sent.nic else 0.0
         kernel = Kernel(
             self.name, "exchange", count, step.stream, activation_bytes=2.0 * payload,
             network_bytes=network_bytes(payload, sent.links) + outside, nic_bytes=outside, gpus=self.gpus,
-            shape=ExchangeShape(tokens, float(self.experts), 0.0 if decoding else float(MOVERS)),
+            shape=ExchangeShape(tokens, 1.0 * self.experts, 0.0 if decoding else float(MOVERS)),
             variant=f"{'low_latency' if decoding else 'normal'}_{self.name.removeprefix('expert_')}",
         )  # fmt: skip
         return [kernel]

@@ -26,6 +26,7 @@ from rooflinekit.model.kernels.collective import (
     CollectiveKind,
     Exchange,
     Tiers,
+    exchange_tiers,
     group_share,
     tiers,
 )
@@ -177,8 +178,10 @@ def _exchanges(block: MixtureOfExperts, hidden: int, shard: Shard) -> tuple[list
     size = stream.bytes if asked is None else _DISPATCHED.get(asked, asked.bytes)
     sent, ranks = _sent(block, shard), shard.deployment.stage
     if shard.deployment.all_to_all == "deepep":
-        to = Exchange("expert_dispatch", ranks, -(-ranks // shard.domain), hidden, block.experts, block.top_k,
-                      SCALED if asked is None else size, shard.tp)  # fmt: skip
+        split = block.experts, block.top_k, ranks, -(-ranks // shard.domain)
+        each, once = (exchange_tiers(*split, each=low) for low in (True, False))
+        to = Exchange("expert_dispatch", ranks, hidden, block.experts, SCALED if asked is None else size, each, once,
+                      shard.tp)  # fmt: skip
         return [to], [replace(to, name="expert_combine", element=stream.bytes)]
     payload = (sent.links + sent.nic) * ranks / (ranks - 1.0)  # with the mean share that stays, as measured ones do
     shares = Tiers(sent.links / payload, sent.nic / payload)

@@ -6,7 +6,6 @@ of the kernel's number format, W the memory bandwidth, SM the cores (docs/method
 
 from __future__ import annotations
 
-import math
 from dataclasses import field, fields
 from typing import Any, Protocol, TypeAlias
 
@@ -401,7 +400,7 @@ def exchange_launch(floor: Numeric, expert: Numeric, experts: Numeric, doubled: 
     >>> exchange_launch(10e-6, 0.02e-6, 256.0, 2e-6, 8) * 1e6
     21.12
     """
-    return floor + expert * experts + doubled * math.log2(gpus)
+    return floor + expert * experts + doubled * log2(1.0 * gpus)
 
 
 @formula("network", "the slowest of links, network cards, cores and copies", "s")
