@@ -256,7 +256,7 @@ class FamilyFit:
         if "compute" not in parameters(self.form):
             return self
         own: float = self.form.compute  # type: ignore[attr-defined]
-        form = replace(self.form, compute=min(own * share, max(own, 1.0)))  # type: ignore[type-var]
+        form = replace(self.form, compute=min(own * share, max(own, 1.0)))
         return replace(self, form=form, beyond=other)
 
     def wider(self, factor: float) -> FamilyFit:
