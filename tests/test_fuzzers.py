@@ -37,7 +37,7 @@ WHOLE = ("1", "2", "3", "4", "8", "17", "64", "256", "1000")
 FILES = {"path", "folder"}
 COMMANDS = {  # and what each command needs besides its options
     "estimate": ["MODEL"], "explain": ["MODEL", "tpot"], "shapes": ["MODEL"], "levers": ["MODEL"], "cost": ["MODEL"],
-    "launch": ["MODEL"], "show": ["MODEL"], "models": [], "gpus": [], "sweep": ["--model", "MODEL"],
+    "launch": ["MODEL"], "show": ["MODEL"], "models": [], "gpus": [], "sweep": ["MODEL"],
     "simulate": ["MODEL", "--requests", "40"], "plan": ["MODEL", "--aggregated-only", "--confirm", "0", "--tp", "1,2"],
 }  # fmt: skip
 

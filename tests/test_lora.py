@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import rooflinekit as rk
 from rooflinekit.estimation.estimator import ask
 from rooflinekit.model.kernels.lora import distinct_adapters
 from rooflinekit.model.types.batch import Batch
-from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.errors import DeploymentError, InputError
 from rooflinekit.simulation.steps import build_table
 
 RANK_16 = 32 * 16 * (2 * 8192 + 2 * 5120 + 3 * 18432)  # q and o; k and v; gate, up and down of Llama-3-8B
@@ -77,3 +78,21 @@ def test_the_table_of_steps_knows_adapters() -> None:
 def test_a_rank_that_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="lora_rank"):
         rk.estimate("llama-3-8b", lora_rank=-1)
+
+
+def test_adapters_without_a_rank_are_refused() -> None:
+    with pytest.raises(DeploymentError, match="lora_adapters=3, but lora_rank=0 loads none"):
+        rk.estimate("llama-3-8b", lora_adapters=3)
+
+
+def test_a_plan_counts_adapters() -> None:
+    """64 adapters of rank 64 are 10.7 GB beside 16.1 of weights, and two products more for each launch."""
+    asked = {"rate": 20, "isl": 1024, "osl": 256, "tp": 1, "aggregated_only": True, "confirm": 1}
+    slo = "p95 ttft<2s, p95 tpot<60ms"
+    plain, adapted = (
+        rk.plan("llama-3-8b", "h100-sxm", slo, **asked, **lora).best
+        for lora in ({}, {"lora_rank": 64, "lora_adapters": 64})
+    )
+    assert (plain.evidence, adapted.evidence) == ("measured", "stand-in")
+    assert adapted.gpus >= plain.gpus
+    assert (adapted.latency("p95 TPOT") or 0.0) > 1.2 * (plain.latency("p95 TPOT") or math.inf)

@@ -341,7 +341,7 @@ def test_loads_are_conserved_and_monotone(rows):
     falls = 0  # where kernels jump: one more prompt in a step can make it quicker
     for predictor, (isl, osl, isl_cv, osl_cv, users, less, more) in drawn(rows):
         plan, traffic = predictor.plan, Traffic(isl, osl, isl_cv=isl_cv, osl_cv=osl_cv)
-        room = slots(predictor, isl, osl)
+        room = slots(predictor, isl, osl, osl_cv=osl_cv)
         knee = largest_rate(predictor, traffic, room)
         closed = closed_loop(predictor, users, traffic)
         light, heavy = (open_loop(predictor, share * knee, traffic) for share in (less, more))

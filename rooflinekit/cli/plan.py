@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 _LISTS = ("engine", "weights", "kv", "tp", "pp", "ep", "dp", "token_budget", "max_num_seqs")
 _STATIC = ("batch", "cached")
-_ONE = ("isl", "osl", "images", "image_size", "burstiness", *_STATIC, "activations", "memory_fraction", "calibration")
+_ONE = (
+    "isl", "osl", "images", "image_size", "lora_rank", "lora_adapters", "burstiness", *_STATIC, "activations",
+    "memory_fraction", "calibration",
+)  # fmt: skip
 _OF_FLEETS = (
     "rate", "concurrency", "trace", "peak", "clean", "max_gpus", "system", "price", "limit", "headroom", "redundancy",
     "spare", "load_gbps", "confidence", "measured_only", "profile", "growth", "months",

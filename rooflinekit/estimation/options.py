@@ -234,7 +234,7 @@ class Option:
             raise WorkloadError(f"{name} must be {words if words[0] == 'f' else f'a number {words}'}, not {value!r}")
         number = float(value)
         if math.isinf(number) and not math.isinf(self.most):
-            raise WorkloadError(f"{name} must be a finite number, not {value!r}")
+            raise WorkloadError(f"{name} must be a finite number, not {number}")
         if not least <= number <= self.most or (self.above and number == least):
             raise WorkloadError(f"{name} must be {words}, not {value!r}{hint}")
         return number

@@ -333,7 +333,7 @@ class OverTime(TypedDict, total=False):
     tco: Annotated[Path | None, Option("Rent against buy: a YAML of purchase, years, interest, residual, power_price, pue, rack, staff.")]
     months: Annotated[int, Option("Months that are planned.", most=120, usual="1, with --growth 12")]
 
-class Plan(Traffic, ImageInput, Search, Reserves, OverTime, total=False):
+class Plan(Traffic, ImageInput, Adapters, Search, Reserves, OverTime, total=False):
     """Which deployments carry a traffic."""
 
 class LoadCase(Lengths, Seeing, total=False):

@@ -49,7 +49,7 @@ def predict_load(predictor: Predictor, question: LoadQuestion) -> LoadPrediction
     Raises DoesNotFitError if not one such request fits.
     """
     traffic, users, rate = question.traffic, question.users, question.rate
-    room = float(slots(predictor, traffic.isl, traffic.osl, traffic.most))
+    room = float(slots(predictor, traffic.isl, traffic.osl, traffic.most, traffic.osl_cv))
     if room < 1.0:
         raise no_room(predictor, traffic)
     loaded = closed_loop(predictor, users or 1.0, traffic) if rate is None else open_loop(predictor, rate, traffic)

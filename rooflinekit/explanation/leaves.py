@@ -39,10 +39,6 @@ _PEAK = "rooflinekit.model.memory.footprint.activation_peak; " + RULE
 _PLACE = "layers that have it, over the stages"
 
 
-_CODES = ("sharpness", "packed")
-"""Parameters that choose a formula and stand in none."""
-
-
 @dataclass(frozen=True)
 class Leaves:
     """Puts leaves of one graph in place of numbers."""
@@ -54,7 +50,7 @@ class Leaves:
         changed: dict[str, Any] = {}
         for entry in fields(thing):  # type: ignore[arg-type]
             value, quantity = getattr(thing, entry.name), entry.metadata.get("quantity")
-            if isinstance(value, (int, float)) and quantity and value and entry.name not in _CODES:
+            if isinstance(value, (int, float)) and quantity and value:
                 std = (spread or {}).get(entry.name)
                 changed[entry.name] = self._fact(value, replace(quantity, source=source(entry.name), spread=std))
             elif is_dataclass(value) and any("quantity" in inner.metadata for inner in fields(value)):

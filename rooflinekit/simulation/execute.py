@@ -18,7 +18,8 @@ from rooflinekit.model.types.errors import InputError, MissingExtraError, Roofli
 _AHEAD = 2  # pieces under way for each worker: one is answered, one waits
 _DEATHS = 3  # workers that may die one after the other without an answer in between
 _ADDRESS = re.compile(r"[a-z]+://\S+|\S+:\d+")  # of a scheduler: dask tries anything else for long
-_ANSWERS = 2.0  # s: for a machine to answer at all
+_ANSWERS = 1.5  # s: for a machine to answer at all, and again for its greeting
+_FRAMES = 1000  # that a scheduler's greeting has at most; it speaks first, and begins with their number
 _PATIENCE = "10s"  # for a scheduler to answer
 
 Piece = TypeVar("Piece")
@@ -130,7 +131,9 @@ def _client(address: str) -> Any:
     try:
         if scheme in ("", "tcp", "tls"):  # dask itself goes on asking for longer than people wait
             host, _, port = place.rpartition(":")
-            socket.create_connection((host.strip("[]"), int(port)), _ANSWERS).close()
+            with socket.create_connection((host.strip("[]"), int(port)), _ANSWERS) as line:
+                if scheme != "tls" and not 0 < int.from_bytes(line.recv(8), "little") <= _FRAMES:
+                    raise ValueError("what answers there is none")
         from distributed import Client  # noqa: PLC0415 - optional
 
         return Client(address, timeout=_PATIENCE, set_as_default=False)  # type: ignore[no-untyped-call,unused-ignore]

@@ -53,8 +53,8 @@ def text_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 def read_delimited(name: str, **how: Any) -> Any:
     """What pandas reads of a file, or of standard input for "-": a table, or parts of it with `chunksize`.
 
-    An empty cell behind the last mark of a row is none. Raises InputError for a column that is there twice and for any
-    other cell beyond the header, and what pandas raises.
+    An empty cell behind the last mark of a row or of the header is none. Raises InputError for a column that is there
+    twice and for any other cell beyond the header, and what pandas raises.
     """
     import pandas as pd  # noqa: PLC0415 - takes a while
 
@@ -64,6 +64,9 @@ def read_delimited(name: str, **how: Any) -> Any:
         if name == "-":
             source = io.StringIO(header + file.read())
     check_columns(name, header)
+    names = next(csv.reader([header], delimiter=delimiter_of(header)), [])
+    if names and not names[-1].strip() and all(each.strip() for each in names[:-1]):  # it ends with a mark too
+        how |= {"names": names[:-1], "header": 0}
     with cells_checked(name):
         return pd.read_csv(source, sep=delimiter_of(header), index_col=False, **how)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -94,17 +95,20 @@ def open_workbook(path: Path, **options: Any) -> Iterator[Any]:
         FileCreateError,
     )
 
-    file = Workbook(str(path), options)
+    kept = io.BytesIO()  # a file that a full disk cut short would complain once more when it is collected
+    file = Workbook(kept, options)
     try:
         yield file
     except KeyboardInterrupt:
         file.close()
+        path.write_bytes(kept.getvalue())
         raise
     except BaseException:
         file.fileclosed = True  # else it would be written when it is collected
         raise
     try:
         file.close()
-    except FileCreateError as error:
+    except FileCreateError as error:  # of its own temporary files
         cause = error.args[0]
         raise cause if isinstance(cause, OSError) else OSError(str(cause)) from None
+    path.write_bytes(kept.getvalue())

@@ -35,6 +35,7 @@ from rooflinekit.decision.planning.objective import Objective, parse_objectives
 from rooflinekit.decision.planning.plan import PlanAnswer, read_question
 from rooflinekit.decision.planning.search import PlanQuestion, search
 from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.traffic.closed_form import Traffic
 from rooflinekit.model.traffic.mixing import InFlight, front_end, shared_times, slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError
@@ -434,7 +435,7 @@ def test_points_on_the_front_are_beaten_by_none(quick: PlanAnswer) -> None:
 def test_the_table_of_shared_times_is_the_closed_form_s(quick: PlanAnswer) -> None:
     predictor = resolve(MODEL, "h100-sxm", read_deployment({}), None).predictor
     room = float(slots(predictor, 1000.0, 150.0))
-    curve = tabulate(predictor, 1000.0, 150.0, room)
+    curve = tabulate(predictor, Traffic(1000.0, 150.0), room)
     for running in (1.0, 1.5, 17.25, 64.0, room):
         known, worked = curve(running), shared_times(predictor, InFlight(running, 1000.0, 150.0))
         for kind in ("step", "share", "alone"):

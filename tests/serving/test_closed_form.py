@@ -75,6 +75,27 @@ def test_five_hundred_scenarios():
     assert found == {name: pytest.approx(0.0, abs=limit) for name, limit in LIMITS.items()}
 
 
+def test_long_answers_are_met_for_longer_than_short_ones():
+    """What a step reads is the mean over what is under way, in which answers count by their length."""
+    work = {"isl": 128, "rate": 8.0}
+    played = rk.simulate("llama-3-8b", osl="lognormal:mean=1024,cv=0.6,max=7000", requests=3000, **work).to_dict()
+    formula = rk.estimate("llama-3-8b", osl=1024, osl_cv=0.6, **work)
+    assert formula.tpot_ms == pytest.approx(played["tpot_ms"]["mean"], rel=0.03)
+    assert formula.tpot_ms > 1.06 * rk.estimate("llama-3-8b", osl=1024, **work).tpot_ms
+
+
+def test_a_full_memory_preempts_and_the_knee_pays_for_it():
+    """Answers longer than their prompts: the newest sequences are computed again and again."""
+    work = {"isl": 256, "tp": 4}
+    knee = rk.estimate("llama-3.3-70b", osl=1024, osl_cv=0.3, rate=1e-3, **work).load.knee_rate
+    played = rk.simulate(
+        "llama-3.3-70b", osl="lognormal:mean=1024,cv=0.3,max=7000", rate=1.5 * knee, requests=4000, **work
+    ).to_dict()
+    repeated = played["replicas"][0]["prompt_tokens"] / (4000 * 256) - 1.0
+    assert repeated > 1.0  # more than one prompt a request, of which the formula knows
+    assert knee == pytest.approx(played["request_rate"], rel=0.08)  # beginning and end included
+
+
 def queued(draw: random.Random) -> float:
     """The error of the throughput where all requests are there at once, and each place takes some in turn."""
     model, tp = draw.choice(DEPLOYMENTS)

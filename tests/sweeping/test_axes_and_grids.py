@@ -21,6 +21,7 @@ from rooflinekit.decision.sweeping.sweep import Shard
     ("0.1:0.5:0.1", [0.1, 0.2, 0.3, 0.4, 0.5]), ("0.5:4*2", [0.5, 1.0, 2.0, 4.0]), ("bf16, fp8", ["bf16", "fp8"]),
     ("default,8000", [None, 8000]), ("none", ["none"]), ("full,window:4096", ["full", "window:4096"]),
     ("1e3", [1000.0]),    ("1:1000*10", [1, 10, 100, 1000]), ("-1", [-1]), ("nan", ["nan"]),
+    ("9" * 400, ["9" * 400]),
 ])  # fmt: skip
 def test_a_list_is_what_it_says(text, values):
     got = parse_axis(text, "x")

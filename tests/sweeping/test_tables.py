@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import pandas as pd
 import pytest
@@ -214,7 +216,7 @@ def test_ctrl_c_without_resume_keeps_the_rows(tmp_path):
 
 @pytest.mark.parametrize("text", [
     "model,batch,isl\ngpt2,1,99,\ngpt2,2,99,\n", "model;batch;isl\ngpt2;1;99\ngpt2;2;99\n",
-    "model\tbatch\tisl\ngpt2\t1\t99\ngpt2\t2\t99\n",
+    "model\tbatch\tisl\ngpt2\t1\t99\ngpt2\t2\t99\n", "model,batch,isl,\ngpt2,1,99,\ngpt2,2,99,\n",
 ])  # fmt: skip
 @pytest.mark.parametrize("source", ["in.csv", "-"])
 def test_tables_as_spreadsheets_write_them(folder, text, source):
@@ -225,6 +227,7 @@ def test_tables_as_spreadsheets_write_them(folder, text, source):
     answers = pd.read_csv("out.csv")
     assert answers[["model", "batch", "isl"]].to_numpy().tolist() == [["gpt2", 1, 99], ["gpt2", 2, 99]]
     assert answers["tpot_ms"].notna().all()
+    assert not [name for name in answers if name.startswith("Unnamed")]
 
 
 @pytest.mark.parametrize(("text", "said"), [
@@ -256,5 +259,27 @@ def test_a_scheduler_that_nobody_answers_is_said_without_asking_again(monkeypatc
         free.bind(("127.0.0.1", 0))
         place = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     result = CliRunner().invoke(app, ["sweep", "gpt2", "--batch", "1,2", "--scheduler", place])
+    assert result.exit_code == 2
+    assert f"no dask scheduler answers at {place}" in result.stderr
+
+
+@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n", b""])
+def test_what_answers_and_is_no_scheduler_is_left_alone(greeting, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr(distributed, "Client", lambda *_, **__: pytest.fail("dask would wait"))
+    monkeypatch.setattr("rooflinekit.simulation.execute._ANSWERS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+        def greet():
+            with server.accept()[0] as met:
+                met.sendall(greeting)
+                with suppress(ConnectionError):
+                    met.recv(1)  # until the other end goes
+
+        thread = Thread(target=greet)
+        thread.start()
+        result = CliRunner().invoke(app, ["sweep", "gpt2", "--batch", "1,2", "--scheduler", place])
+        thread.join()
     assert result.exit_code == 2
     assert f"no dask scheduler answers at {place}" in result.stderr

@@ -30,7 +30,6 @@ from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Retention
 from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.traffic.closed_form import OpenLoop, Traffic
-from rooflinekit.model.traffic.mixing import InFlight
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
@@ -205,7 +204,7 @@ class _Deployed:
         hour = quotes_of([plan.system.accelerator], self.price).hourly[plan.system.accelerator.name]
         second = None if hour is None else float(hour.usd_per_gpu_hour) * gpus / _HOUR
         traffic = Traffic(isl.mean, osl.mean, isl_cv=cv(isl), osl_cv=cv(osl))
-        times = token_times(predictor, InFlight(1.0, isl.mean, osl.mean))
+        times = token_times(predictor, traffic.of(1.0))
         saved = max(float(times.input) - float(times.cached), 1e-30)
         share = self.reuse.share(pool)
         seen = [Retained("accelerators", pool, share, share, keep_s=saved * pool)]

@@ -16,7 +16,7 @@ prompt makes output tokens dearer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooflinekit.decision.economics.price import HourlyPrice
 from rooflinekit.model.operating_point import Predictor
@@ -75,7 +75,7 @@ def token_times(predictor: Predictor, load: InFlight) -> TokenTimes:
     >>> round(times.asymmetry, 1)  # the same FLOP, but 64 sequences share the weights and none shares its cache
     9.6
     """
-    step = predictor.tpot(Workload(load.users, load.isl, load.osl))
+    step = predictor.tpot(Workload(load.users, load.isl, load.under_way))
     prompt = prefill_share(predictor, load)
     prefix = _prefix_time(predictor, load)
     fresh = load.isl - load.cached
@@ -92,8 +92,8 @@ def token_times(predictor: Predictor, load: InFlight) -> TokenTimes:
 def _prefix_time(predictor: Predictor, load: InFlight) -> Numeric:
     """What one token of a cached prefix adds to a prompt [s]; of half the prompt where nothing is cached."""
     prefix = where(load.cached == 0.0, load.isl // 2.0, load.cached)
-    whole = prefill_share(predictor, InFlight(load.users, load.isl, load.osl, prefix))
-    alone = prefill_share(predictor, InFlight(load.users, load.isl - prefix, load.osl))
+    whole = prefill_share(predictor, replace(load, cached=prefix))
+    alone = prefill_share(predictor, replace(load, isl=load.isl - prefix, cached=0.0))
     return maximum(whole.expected - alone.expected, 0.0) / maximum(prefix, 1.0)  # a prompt of one token has no half
 
 
@@ -178,7 +178,7 @@ def token_work(predictor: Predictor, times: TokenTimes) -> tuple[TokenWork, Toke
     users, isl, cached = float(load.users), float(load.isl), float(load.cached)
     fresh = isl - cached
     prompt = plan.kernels(Batch.prefill(1.0, isl, cached))
-    work = Workload(users, isl, float(load.osl))
+    work = Workload(users, isl, float(load.under_way))
     step = plan.kernels(predictor.decode_batch(work, work.decode_context))
     passes = float(plan.iteration(Batch.prefill(1.0, isl, cached)).passes)
     local = float(predictor.decode_batch(work, work.decode_context).decoding.sequences)  # type: ignore[union-attr]

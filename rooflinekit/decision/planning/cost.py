@@ -15,7 +15,6 @@ from rooflinekit.decision.planning.fleet import Option, Part, Replica, feel
 from rooflinekit.decision.sweeping.pareto import on_front
 from rooflinekit.model.power import Energy
 from rooflinekit.model.traffic.energy import load_power, served_energy
-from rooflinekit.model.traffic.mixing import InFlight
 from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
@@ -135,7 +134,7 @@ def _pieces(part: Part, demand: Demand, tariff: Tariff) -> tuple[float, float, f
     running = (
         float(part.replica.answer(demand, part.mean_load(demand)).loaded.running) if part.role != "prefill" else 1.0
     )
-    times = token_times(part.replica.predictor, InFlight(running, traffic.isl, traffic.osl, traffic.cached))
+    times = token_times(part.replica.predictor, traffic.of(running))
     if part.role == "decode":
         return 0.0, 0.0, hour / float(traffic.osl)
     seconds = float(times.prompt.expected) if part.role == "prefill" else float(times.request)

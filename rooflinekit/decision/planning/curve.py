@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.mixing import InFlight, Shared, shared_times
+from rooflinekit.model.traffic.closed_form import Traffic
+from rooflinekit.model.traffic.mixing import Shared, shared_times
 from rooflinekit.model.types.numeric import Array, Numeric
 from rooflinekit.model.types.time import ENDS, Time
 
@@ -44,12 +45,12 @@ class SharedCurve:
         return Shared(step, prompt, alone, own, self.request, self.mixes)
 
 
-def tabulate(predictor: Predictor, isl: float, osl: float, most: float, cached: float = 0.0) -> SharedCurve:
-    """Work out the shared times for 1 to `most` sequences of `isl` tokens in, of which `cached`, and `osl` out.
+def tabulate(predictor: Predictor, traffic: Traffic, most: float) -> SharedCurve:
+    """Work out the shared times of 1 to `most` such requests in flight.
 
     >>> from rooflinekit.estimation.estimator import read_deployment, resolve
     >>> bound = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
-    >>> curve = tabulate(bound, 1024.0, 256.0, 64.0)
+    >>> curve = tabulate(bound, Traffic(1024.0, 256.0), 64.0)
     >>> worked_out = shared_times(bound, InFlight(32.0, 1024.0, 256.0))
     >>> abs(curve(32.0).step.expected / worked_out.step.expected - 1.0) < 1e-12
     True
@@ -60,7 +61,7 @@ def tabulate(predictor: Predictor, isl: float, osl: float, most: float, cached: 
     grid.append(float(int(min(most, _DENSE))))
     while grid[-1] < most:
         grid.append(float(min(max(grid[-1] + 1.0, round(grid[-1] * _RATIO)), most)))
-    times = shared_times(predictor, InFlight(np.array(grid), isl, osl, cached))
+    times = shared_times(predictor, traffic.of(np.array(grid)))
     columns: list[Any] = [getattr(getattr(times, kind), part) for kind in _KINDS for part in ENDS]
     table: Array = np.stack([np.broadcast_to(np.asarray(column, float), len(grid)) for column in columns])
     return SharedCurve(grid, [tuple(row) for row in table.T.tolist()], float(times.request), times.mixes)

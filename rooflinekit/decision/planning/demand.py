@@ -129,7 +129,7 @@ class Demand:
 
     def tabulated(self, predictor: Predictor, most: float) -> SharedCurve:
         """Shared times of its requests on a deployment, up to so many sequences."""
-        return tabulate(predictor, self.isl.mean, self.osl.mean, most)
+        return tabulate(predictor, self.traffic, most)
 
     def told_apart(self, felt: Felt, answer: LoadAnswer, times: Times) -> Felt:
         """With what each class of requests feels; here there is one."""

@@ -165,7 +165,7 @@ def remembering(base: Replica, demand: Demand, tiers: tuple[CacheTier, ...], rep
     """The same with a prefix cache and some tiers, as one of so many replicas."""
     assert demand.prefixes is not None  # asked only where something is known of prefixes
     kept = demand.prefixes.kept(base.predictor, tiers, replicas)
-    curve = tabulate(base.predictor, demand.isl.mean, demand.osl.mean, base.reach, kept.cached)
+    curve = tabulate(base.predictor, replace(demand.traffic, isl=demand.isl.mean, cached=kept.cached), base.reach)
     return replace(base, scenario=base.scenario | {"cached": int(kept.cached)}, times=curve, kept=kept)
 
 
@@ -177,7 +177,7 @@ def _tabulated(scenario: dict[str, Any], resolved: Resolved, demand: Demand) -> 
 
 def _room(predictor: Predictor, demand: Demand) -> float:
     traffic, memory = demand.traffic, predictor.memory
-    room = float(slots(predictor, traffic.isl, traffic.osl))
+    room = float(slots(predictor, traffic.isl, traffic.osl, osl_cv=traffic.osl_cv))
     longest = min(demand.longest, float(predictor.plan.model.max_context or math.inf))
     if room < 1.0 or float(memory.max_batch(longest, longest)) < 1.0:
         held = memory.evaluate(1.0, longest, longest)

@@ -156,9 +156,8 @@ class Mix(Demand):
     def _traffic(self) -> Traffic:
         new = [each.isl.mean * (1.0 - each.cached) for each in self.classes]
         squares = [each.isl.second_moment * (1.0 - each.cached) ** 2 for each in self.classes]
-        held = [each.isl.mean + each.osl.mean / 2.0 for each in self.classes]
         prompt, osl = self.mean(new), self.osl.mean
-        isl = max(sum(share * each for share, each in zip(self.decodes, held, strict=True)) - osl / 2.0, 1.0)
+        isl = sum(share * each.isl.mean for share, each in zip(self.decodes, self.classes, strict=True))
         varying = math.sqrt(max(self.mean(squares) / prompt**2 - 1.0, 0.0))
         return Traffic(isl, osl, varying, cv(self.osl), self.arrival_cv, cached=isl - prompt)
 
@@ -184,9 +183,11 @@ class Mix(Demand):
         settings = replace(plan.deployment.settings, max_model_len=None, max_num_seqs=None, memory_fraction=None)
         most = float(1 << math.ceil(math.log2(most)))
         timed = replace(plan.deployment, settings=replace(settings, token_budget=int(plan.token_budget)))
-        key = (plan.system.accelerator.name, timed, most, each.isl.mean, each.osl.mean, cached)
+        key = (plan.system.accelerator.name, timed, most, each.isl.mean, each.osl.mean, cv(each.osl), cached)
         if key not in self._tables:
-            self._tables[key] = tabulate(predictor, each.isl.mean, each.osl.mean, most, cached)
+            self._tables[key] = tabulate(
+                predictor, Traffic(each.isl.mean, each.osl.mean, cached=cached, osl_cv=cv(each.osl)), most
+            )
         return self._tables[key]
 
     @override

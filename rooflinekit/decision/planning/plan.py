@@ -55,6 +55,7 @@ _FORMATS = ("weights", "kv", "activations")
 _SPACE_LISTS = ("engines", "weights", "kv", "tp", "pp", "ep", "dp", "token_budgets", "max_num_seqs")
 _SPACE_SINGLE = (
     "max_gpus", "system", "memory_fraction", "activations", "disaggregated", "mixed", "images", "image_size",
+    "lora_rank", "lora_adapters",
 )  # fmt: skip
 _NAMES = {
     "engine": "engines", "token_budget": "token_budgets", "concurrency": "users", "burstiness": "cv", "price": "prices",

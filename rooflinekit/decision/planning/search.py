@@ -94,6 +94,8 @@ class Space:
     drafts: tuple[dict[str, Any], ...] = ()  #: keywords of each
     images: int = 0
     image_size: str = IMAGE_SIZE
+    lora_rank: int = 0
+    lora_adapters: int = 1
     disaggregated: bool = True
     mixed: bool = True
 
@@ -111,6 +113,8 @@ class Space:
         shared: dict[str, Any] = {"memory_fraction": self.memory_fraction, "activations": self.activations}
         shared |= {"system": self.system}
         shared |= {"images": self.images, "image_size": self.image_size} if self.images else {}
+        adapters = {"lora_rank": self.lora_rank, "lora_adapters": self.lora_adapters}
+        shared |= adapters if self.lora_rank or self.lora_adapters > 1 else {}
         return {key: value for key, value in shared.items() if value is not None}
 
 

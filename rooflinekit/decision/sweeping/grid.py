@@ -66,11 +66,10 @@ def _value(word: str) -> Any:
         return None
     for kind in (int, float):
         try:
-            value = kind(word)
-        except ValueError:
+            if math.isfinite(value := kind(word)):
+                return value
+        except (ValueError, OverflowError):  # no number, or one of four hundred digits
             continue
-        if math.isfinite(value):
-            return value
     return word
 
 

@@ -53,6 +53,8 @@ def _refusals(model: Model, deployment: Deployment, system: System) -> Iterator[
     if pp > model.depth:
         yield f"pp={pp} exceeds {model.name}'s {model.depth} layers; use pp <= {model.depth}"
     yield from _of_kind(model, deployment)
+    if deployment.lora_adapters > 1 and not deployment.lora_rank:
+        yield f"lora_adapters={deployment.lora_adapters}, but lora_rank=0 loads none; give lora_rank, or leave it out"
     if deployment.microbatches > 1 and pp == 1:
         yield f"microbatches={deployment.microbatches} need stages; use pp > 1 or microbatches=1"
     for layer in model.layer_counts if deployment.cp > 1 else ():  # a recurrent state cannot be split, and which keys

@@ -57,14 +57,15 @@ def parameter(symbol: str, meaning: str, unit: str, low: float, high: float, usu
     return _declared(Bounds(symbol, meaning, unit, low, high, usual))
 
 
-def choice(meaning: str, usual: int, choices: tuple[int, ...] = (1, 2, 4), symbol: str = "p") -> Any:
-    """Declare a number that is one of a few: the p of (x^p + y^p)^(1/p), or the rows of a tile."""
+def choice(meaning: str, usual: int, choices: tuple[int, ...] = (1, 2, 4), symbol: str = "") -> Any:
+    """Declare a number that is one of a few: rows of a tile, or, without a symbol, what picks a formula (1, 2 or 4)."""
     return _declared(Bounds(symbol, meaning, "choice", min(choices), max(choices), usual, choices))
 
 
 def _declared(bounds: Bounds) -> Any:
     unit = _UNITS.get(bounds.unit, ("", 1.0))[0]
-    metadata = {"bounds": bounds, "quantity": Quantity(bounds.symbol, bounds.meaning, unit)}
+    named_so = {"quantity": Quantity(bounds.symbol, bounds.meaning, unit)} if bounds.symbol else {}
+    metadata = {"bounds": bounds, **named_so}
     return field(default=bounds.usual if bounds.choices else bounds.usual * bounds.scale, metadata=metadata)
 
 
@@ -613,9 +614,7 @@ class PrefillTime(_Prefill):
     cache: float = parameter("ew", "times the cache crosses the memory besides", "factor", 0.0, 20.0, 1.0)
     tile: float = parameter("tt", "cost of one tile row on one core", "us", 0.0, 20.0, 1.0)
     sharpness: int = choice("overlap of compute and memory", 1)
-    packed: int = choice(
-        "0: a query head has its own tiles; 1: heads share them; 2: for one new token", 0, (0, 1, 2), "g"
-    )
+    packed: int = choice("0: a query head has its own tiles; 1: heads share them; 2: for one new token", 0, (0, 1, 2))
 
     def heads(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> Heads:
         """Queries, results and the cache are streamed."""

@@ -97,6 +97,10 @@ class Traffic:
     batch_wait: Numeric = 0.0
     cached: Numeric = 0.0
 
+    def of(self, users: Numeric, in_step: bool = False) -> InFlight:
+        """So many of these requests in flight."""
+        return InFlight(users, self.isl, self.osl, self.cached, in_step, self.osl_cv)
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -153,7 +157,7 @@ def closed_loop(
     `known`: times that are tabulated, else worked out; `find` searches the roots. Where the memory model has no room
     for one sequence, all are taken to run: what was measured did.
     """
-    room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
+    room = slots(predictor, traffic.isl, traffic.osl, traffic.most, traffic.osl_cv)
     room = where(room >= 1.0, room, maximum(users, 1.0))
     flow = _Flow.of(predictor, traffic, known, find, in_step=follows(predictor.plan))
     most = flow.full(minimum(users, room))
@@ -192,7 +196,7 @@ class OpenLoop:
     @classmethod
     def of(cls, predictor: Predictor, traffic: Traffic, known: Times | None = None, find: Find = root) -> OpenLoop:
         """As `open_loop`, without a rate."""
-        room = slots(predictor, traffic.isl, traffic.osl, traffic.most)
+        room = slots(predictor, traffic.isl, traffic.osl, traffic.most, traffic.osl_cv)
         if fails(room >= 1.0):
             raise no_room(predictor, traffic)
         flow = _Flow.of(predictor, traffic, known, find)
@@ -292,7 +296,7 @@ class _Flow:
         def worked_out(sharing: Numeric) -> Shared:
             if isinstance(sharing, float) and sharing in met:
                 return met[sharing]
-            found = shared_times(predictor, InFlight(sharing, traffic.isl, traffic.osl, traffic.cached, in_step))
+            found = shared_times(predictor, traffic.of(sharing, in_step))
             if isinstance(sharing, float):
                 met[sharing] = found
             return found
@@ -349,7 +353,7 @@ class _Flow:
         stay = self._crowded(most, room)
         if not self._mixes:  # prompts come while others are computed
             stay = self._waiting(self.stay(most, room, False), math.inf, stay.time)
-        rate = room / stay.time
+        rate = room / self._repeating(stay, room, room).time
         return named(rate, "knee", "largest rate that can be sustained: a full engine", "1/s", FORM)
 
     def always(self, most: Numeric, users: Numeric, room: Numeric) -> Any:
@@ -365,7 +369,7 @@ class _Flow:
         stay = self._crowded(most, minimum(users, room))
         if not (self._mixes or self.in_step):  # prompts come back while others are computed
             stay = self._waiting(self.stay(most, users, False), math.inf, stay.time)
-        return self._closed(stay, most, users, room)
+        return self._closed(self._repeating(stay, users, room), most, users, room)
 
     def away(self, sharing: Numeric, most: Numeric, users: Numeric, room: Numeric) -> Loaded:
         """A closed loop whose users are in the front end some of the time: their prompts come at any time.
@@ -394,6 +398,28 @@ class _Flow:
         wait = maximum(least - stay.time, 0.0)
         return replace(stay, ahead=stay.ahead + wait, time=named(stay.time + wait, *_STAY))
 
+    def _repeats(self, users: Numeric, room: Numeric) -> Numeric:
+        """Prompts that a request computes again, preempted since the memory is full.
+
+        Each step asks for a token for each of n sequences. Where no answer ends in it, exp(−n/N) of the steps, none is
+        free: the newest sequences give back their prompts' S each, and compute them again later. n/N requests end in a
+        step, so that each repeats N/S·exp(−n/N) prompts.
+        """
+        predictor, traffic = self.predictor, self.traffic
+        if predictor.plan.engine.memory.reserves:
+            return 0.0
+        limit = minimum(predictor.memory.rows * predictor.memory.replicas, traffic.most)
+        full = (users >= room) & (room < limit)
+        ending = room / predictor.plan.deployment.dp / traffic.osl
+        repeats = where(full, traffic.osl / traffic.isl * exp(-ending), 0.0)
+        return named(repeats, "repeats", "prompts that a request computes again, preempted", source=FORM)
+
+    def _repeating(self, stay: _Stay, users: Numeric, room: Numeric) -> _Stay:
+        """The stay with the prompts that are computed again meanwhile, which delay tokens as others do."""
+        prompts = self._repeats(users, room) * room
+        tpot = stay.tpot.plus(stay.times.share, prompts / maximum(self._after, 1.0)).named(*_TPOT)
+        return replace(stay, tpot=tpot, time=stay.time + self._after * (tpot.expected - stay.tpot.expected))
+
     def _waiting(self, stay: _Stay, ahead: Numeric, longest: Numeric) -> _Stay:
         """The stay with another wait behind prompts; waits make it no longer than `longest`."""
         own = stay.time - stay.ahead - stay.late
@@ -409,7 +435,7 @@ class _Flow:
         together = 1.0 / traffic.requests
         whole: Numeric = 0.0
         if finite := not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
-            whole = 2.0 * burst_first(self.predictor, InFlight(crowd, traffic.isl, traffic.osl, traffic.cached))
+            whole = 2.0 * burst_first(self.predictor, traffic.of(crowd))
             if not times.mixes:
                 together = _together(traffic, whole, self._after * stay.tpot.expected)
         together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
@@ -425,6 +451,7 @@ class _Flow:
         if finite:
             side_by_side = self.predictor.plan.deployment.dp  # replicas compute the first burst so, later turns not
             prompt = minimum(times.share.expected, whole * side_by_side / crowd)
+            prompt = prompt * (1.0 + self._repeats(users, room))
             turns = where(traffic.requests < math.inf, users * traffic.requests / crowd, _ENDLESS)
             turns = named(turns, "turns", "turns of all places")
             run = self._run(stay.turning, sharing, turns, crowd, prompt)
@@ -529,8 +556,7 @@ class _Flow:
         return where(self._after > 0.0, prompts / maximum(self._after, 1.0), 0.0)
 
     def _turning(self, sharing: Numeric, ratio: Numeric) -> Rotation:
-        traffic = self.traffic
-        return rotation(self.predictor, InFlight(sharing, traffic.isl, traffic.osl, traffic.cached), ratio)
+        return rotation(self.predictor, self.traffic.of(sharing), ratio)
 
     def _late(self, turning: Rotation, times: Shared, rate: Numeric, closed: bool) -> tuple[Numeric, Numeric]:
         """The step under way when a prompt comes, and what is left of it.

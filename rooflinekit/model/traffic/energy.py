@@ -102,7 +102,7 @@ def prompt_energy(predictor: Predictor, load: InFlight) -> tuple[Energy, Numeric
 def token_energy(predictor: Predictor, load: InFlight) -> TokenEnergy:
     """Energy of requests in flight: `load.users` of them decode together."""
     prompt, seconds = prompt_energy(predictor, load)
-    work, users = Workload(load.users, load.isl, load.osl), load.users
+    work, users = Workload(load.users, load.isl, load.under_way), load.users
     tpot = predictor.tpot(work).expected
     period = decode_energy(predictor, work, predictor.decode_step(work), tpot)
     gpus = predictor.plan.deployment.gpus
@@ -140,7 +140,7 @@ def served_energy(predictor: Predictor, traffic: Traffic, loaded: Loaded) -> Tok
         return None
     mean = maximum(loaded.running, _RARE)
     users = named(mean / (1.0 - exp(-mean)), "C", "sequences in a step that has some")
-    return token_energy(predictor, InFlight(users, traffic.isl, traffic.osl, traffic.cached))
+    return token_energy(predictor, traffic.of(users))
 
 
 def load_power(tokens: TokenEnergy, osl: Numeric, rate: Numeric | None = None, lone: Numeric = 0.0) -> LoadPower:

@@ -20,7 +20,8 @@ from rooflinekit.model.types.workload import Workload
 class InFlight:
     """Requests in flight: `users` of them, each of `isl` tokens in and `osl` out (means; scalars or arrays).
 
-    cached: of each prompt, already in the cache and not computed again; in_step: each comes when a step has ended.
+    cached: of each prompt, already in the cache and not computed again; in_step: each comes when a step has ended;
+    osl_cv: standard deviation of `osl` over its mean.
     """
 
     users: Numeric
@@ -28,6 +29,26 @@ class InFlight:
     osl: Numeric
     cached: Numeric = 0.0
     in_step: bool = False
+    osl_cv: Numeric = 0.0
+
+    @property
+    def under_way(self) -> Numeric:
+        """Mean length of the answers that are being made [tokens]."""
+        return under_way(self.osl, self.osl_cv)
+
+
+def under_way(osl: Numeric, osl_cv: Numeric) -> Numeric:
+    """Mean length of the answers that are being made at any moment [tokens].
+
+    An answer is met for as long as it takes, so that long ones count in proportion to their length:
+    E[N²]/E[N] = N·(1 + v²), with v the standard deviation over the mean N.
+
+    >>> under_way(256.0, 0.0), under_way(256.0, 0.5)
+    (256.0, 320.0)
+    """
+    if isinstance(osl_cv, float) and osl_cv == 0.0:
+        return osl
+    return named(osl * (1.0 + osl_cv**2), "N_w", "mean length of the answers under way: N·(1 + v²)")
 
 
 def front_end(costs: StepCosts, isl: Numeric) -> Numeric:
@@ -134,13 +155,13 @@ class Shared:
         return Shared(step, share, alone, own, 0.0, self.mixes, self.turning)
 
 
-def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math.inf) -> Numeric:
+def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math.inf, osl_cv: Numeric = 0.0) -> Numeric:
     """Sequences that run at once: as many as the cache holds at their mean length, and as the engine allows.
 
     An engine that reserves room for whole answers holds fewer: as many as fit at their full length. `most`: a limit
-    that the user knows. 0 where not one fits.
+    that the user knows; osl_cv: standard deviation of `osl` over its mean. 0 where not one fits.
     """
-    length = isl + (osl if predictor.plan.engine.memory.reserves else osl / 2.0)
+    length = isl + under_way(osl, osl_cv) / (1.0 if predictor.plan.engine.memory.reserves else 2.0)
     room = named(predictor.memory.max_batch(length, isl), "room", "sequences that the cache admits at once")
     fits = predictor.memory.max_batch(isl + osl, isl) >= 1.0
     rows = predictor.memory.rows * predictor.memory.replicas
@@ -241,7 +262,9 @@ def shared_times(predictor: Predictor, load: InFlight) -> Shared:
     plan = predictor.plan
     arriving = others_arriving(plan, load)
     decoding = 1.0 + arriving * (load.osl - 1.0)
-    step = predictor.tpot(Workload(decoding, load.isl, load.osl)).named("step", "a decode step of all that decode")
+    step = predictor.tpot(Workload(decoding, load.isl, load.under_way)).named(
+        "step", "a decode step of all that decode"
+    )
     alone = plan.time(lone_prompt(load, 1.0 / plan.deployment.dp)).total.named("alone", "the prompt by itself")
     ratio: Numeric = 0.0 if load.in_step else alone.expected / step.expected
     share = prefill_share(predictor, load, ratio).named("s", "what one prompt adds to the steps of the others")
@@ -310,7 +333,7 @@ def _mixed(predictor: Predictor, load: InFlight, own: Numeric, prompts: Numeric,
     filled: Numeric = 1.0
     if replicas > 1:
         filled = minimum((own + beside / replicas * new * pieces) / (own + new * pieces), 1.0)
-    decoding = Sequences(own, 1.0, load.isl + load.osl / 2 - 1.0)
+    decoding = Sequences(own, 1.0, load.isl + load.under_way / 2 - 1.0)
     prompt = Sequences(pieces, new, (load.cached + load.isl - new) / 2, prompts / pieces)
     return Batch(prompt, decoding, filled)
 

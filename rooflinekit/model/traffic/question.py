@@ -37,7 +37,7 @@ class LoadQuestion:
 
     def held(self, sequences: Numeric) -> tuple[Numeric, Numeric, Numeric]:
         """Sequences that run, their mean tokens and those of a prompt, as memory holds them."""
-        return sequences, self.traffic.isl + self.traffic.osl / 2.0, self.traffic.isl
+        return sequences, self.traffic.isl + self.traffic.of(sequences).under_way / 2.0, self.traffic.isl
 
 
 def open_arrivals(rate: Numeric, cv: Numeric) -> str:
@@ -99,7 +99,9 @@ class LoadAnswer:
         found, traffic = predictor.memory.evaluate(*self.question.held(self.sequences)), self.question.traffic
         if not predictor.plan.engine.memory.reserves:
             return found
-        return replace(found, max_batch=predictor.memory.max_batch(traffic.isl + traffic.osl, traffic.isl))
+        return replace(
+            found, max_batch=predictor.memory.max_batch(traffic.isl + traffic.of(1.0).under_way, traffic.isl)
+        )
 
     def values(self, predictor: Predictor) -> dict[str, Numeric | None]:
         """Plain numbers by name: times in ms, rates in requests a second; infinite waits where there is no limit."""
@@ -107,7 +109,7 @@ class LoadAnswer:
         functions = {"ttft": self.times.ttft, "tpot": self.times.tpot, "e2e": self.times.e2e}
         values: dict[str, Numeric | None] = {
             "running": loaded.running,
-            "slots": slots(predictor, traffic.isl, traffic.osl),
+            "slots": slots(predictor, traffic.isl, traffic.osl, osl_cv=traffic.osl_cv),
             "request_rate": loaded.rate,
             "knee_rate": loaded.knee,
             "prompt_share": loaded.busy,
@@ -129,7 +131,7 @@ def answer_load(
     traffic, closed = question.traffic, question.rate is None
     if loop is not None and question.rate is not None:
         return LoadAnswer(loaded := loop.at(question.rate), spread(loaded, traffic, closed), question)
-    if fails(slots(predictor, traffic.isl, traffic.osl) >= 1.0):
+    if fails(slots(predictor, traffic.isl, traffic.osl, osl_cv=traffic.osl_cv) >= 1.0):
         raise no_room(predictor, traffic)
     if question.users is not None:
         loaded = closed_loop(predictor, question.users, traffic, known)

@@ -19,7 +19,7 @@ from rooflinekit.model.roofline import time_parts
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.energy import TokenEnergy, load_power, served_energy, static_energy
-from rooflinekit.model.traffic.mixing import InFlight, Shared, follows, shared_times, slots
+from rooflinekit.model.traffic.mixing import Shared, follows, shared_times, slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
@@ -88,7 +88,7 @@ class Program:
             return [*ends, _memory(point.memory), point.e2e(osl), rates, energy, *rows, parts]
 
         instance = self._added(static, INPUTS)
-        times: dict[tuple[bool, float], tuple[Instance, Shared]] = {}
+        times: dict[tuple[bool, float, float], tuple[Instance, Shared]] = {}
         under = {load_kind(question): self._loaded(predictor, question, times) for question in questions}
         gpu = predictor.plan.system.accelerator
         named = (  # name, family, launches and peak of each kernel
@@ -103,15 +103,16 @@ class Program:
         self,
         predictor: Predictor,
         question: LoadQuestion,
-        known_times: dict[tuple[bool, float], tuple[Instance, Shared]],
+        known_times: dict[tuple[bool, float, float], tuple[Instance, Shared]],
     ) -> Instance:
         """What users feel; the times that requests share are a function of their own, which the loops call."""
-        key = question.users is not None and follows(predictor.plan), float(question.traffic.cached)
+        closed = question.users is not None and follows(predictor.plan)
+        key = closed, float(question.traffic.cached), float(question.traffic.osl_cv)
         if key not in known_times:
             mixing = list[Shared]()
 
             def shared(users: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
-                load = InFlight(users, predictor.plan.prompt(isl), osl, question.traffic.cached, key[0])
+                load = replace(question.traffic, isl=predictor.plan.prompt(isl), osl=osl).of(users, closed)
                 mixing[:] = [shared_times(self._outlined(predictor, speed), load)]
                 return [getattr(getattr(mixing[0], name), end) for name in _SHARED for end in ENDS]
 
@@ -130,7 +131,7 @@ class Program:
             asked = {"rate": load} if question.users is None else {"users": load}
             answer = answer_load(outlined, replace(question, traffic=traffic, **asked), known)
             found = answer.loaded
-            felt = [*(getattr(found, name) for name in LOADED), slots(predictor, isl, osl)]
+            felt = [*(getattr(found, name) for name in LOADED), slots(predictor, isl, osl, osl_cv=traffic.osl_cv)]
             made = minimum(found.rate, found.knee) * osl
             served = served_energy(outlined, traffic, found)
             energy = 0.0 if served is None else _energy(served, Workload(1.0, isl, osl, traffic.cached), made)

@@ -77,7 +77,7 @@ class Calculation:
     _users: dict[str, Column] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        lengths = {name: self.inputs[name] for name in ("isl", "osl", "cached")}
+        lengths = {name: self.inputs[name] for name in ("isl", "osl", "cached", "osl_cv")}
         self._shared = self._column("Times", "any number", lengths)
         traffic = {name: self.inputs[name] for name in _TRAFFIC} | {"most": self.inputs.most}
         self._any = self._column("Load", "any rate", traffic)

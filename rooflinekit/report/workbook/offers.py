@@ -89,7 +89,7 @@ class Tracing:
                 found |= {f"kernel.{step}.{name}.{key}": value for key, value in _work(kernel).items()}
         found |= dict(flat({"ttft": point.ttft, "tpot": point.tpot, "memory": point.memory}))
         found |= {f"memory.{name}": getattr(point.memory, name) for name in ("overhead_bytes", "total_bytes", "fits")}
-        shared = shared_times(predictor, InFlight(self._input("users"), **given))
+        shared = shared_times(predictor, InFlight(self._input("users"), **given, osl_cv=self._input("osl_cv")))
         found |= {f"shared.{name}": value for name, value in flat(shared)}
         return found | self._load(predictor, shared)
 
@@ -109,7 +109,7 @@ class Tracing:
             turning = Rotation(*(self._called(f"shared.turning.{name}", users) for name in names))
             return replace(shared, **times, turning=turning)
 
-        room: Any = slots(predictor, traffic.isl, traffic.osl, traffic.most)
+        room: Any = slots(predictor, traffic.isl, traffic.osl, traffic.most, traffic.osl_cv)
         if not isinstance(room, Symbol) and room < 1.0:
             return {"slots": room}
         loaded = OpenLoop.of(predictor, traffic, known).at(self._input("rate"))

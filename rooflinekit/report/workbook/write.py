@@ -85,7 +85,7 @@ def write_workbook(path: Path, choices: Choices, planned: Planned) -> Built:
         InputError: a name is unknown, or nothing of what is offered can be run.
     """
     offers = make_offers(choices, planned)
-    with whole(path) as partial, open_workbook(partial) as file:
+    with whole(path) as partial, open_workbook(partial, in_memory=True) as file:
         file.set_properties({"title": "Capacity of an LLM deployment", "author": f"rooflinekit {__version__}"})
         _fill(Book.of(file), offers, choices, planned)
     refused = tuple((entry.key, entry.reason) for entry in offers.entries if entry.traced is None)
