@@ -1,6 +1,7 @@
 """How soon `rooflinekit watch` finds planted slow-downs in a measured run, and how often it alarms for nothing.
 
     python benchmarks/watch_errors.py RUN... [--turns 10] [--usual 600] [--weeks 50]
+    python benchmarks/watch_errors.py --swing 5
 
 A RUN is a folder with `config.json` (model, gpu, engine_kwargs, kv_cache) and `requests.csv` (one request a row:
 lengths, and when it came, had its first and its last token). Minutes of traffic are drawn from its requests, as many
@@ -8,7 +9,8 @@ as came in a minute, and written as a log and as a recording of vLLM's metrics; 
 What a request took beyond the pace of those beside it is one long gap, as after a preemption. A slow-down lengthens all
 other gaps: in proportion (kernels), by the same time (host), or by the cache that they read (KV); its size is the share
 that it adds to their mean. False alarms are counted over weeks of deviations drawn from those of minutes without a
-change.
+change. `--swing` counts them over weeks in which the rate goes from 4 to 16 requests a second and back each day, at a
+server (Llama-3-8B, H100, vLLM) whose costs are not those of the prediction.
 """
 
 from __future__ import annotations
@@ -17,15 +19,17 @@ import argparse
 import json
 import time
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from rooflinekit.evidence.benchmark_runs import Given
+from rooflinekit.evidence.benchmark_runs import Given, resolve_facts
 from rooflinekit.evidence.exposition import Interval, read_recording, read_request_log, scrape_text
 from rooflinekit.evidence.measurement import Facts, StartUp
 from rooflinekit.evidence.watching import LEARNT, SMALLEST, Change, Watcher
+from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
 
 SOON = 5  # minutes within which a slow-down must be found
 JUDGED = ("tpot", "stalls")  # a drawn request brings the TTFT of another load
@@ -103,16 +107,46 @@ def as_recording(minutes: list[pd.DataFrame]) -> list[Interval]:
     return read_recording("run", text)
 
 
-def _alarms(strains: list[float | None], name: str, weeks: int, rng: np.random.Generator) -> int:
+def _alarms(strains: list[tuple[float, float]], name: str, weeks: int, rng: np.random.Generator) -> int:
     """Changes that are found in weeks of minutes without one."""
-    alarms, known = 0, [each for each in strains if each is not None]
+    alarms = 0
     for _ in range(weeks):
         change, was = Change(SMALLEST[name]), False
-        for place, value in enumerate(rng.choice(known, 7 * 24 * 60)):
-            change.see(float(value), place)
+        for place, (value, at) in enumerate(rng.choice(strains, 7 * 24 * 60)):
+            change.see(float(value), place, float(at))
             alarms += change.since is not None and not was
             was = change.since is not None
     return alarms
+
+
+def swing(weeks: int) -> None:
+    """False alarms a week where the prediction is off by another share at each load of the day."""
+    rng, traffic, rates = np.random.default_rng(0), Traffic(1000.0, 200.0), np.arange(2.0, 24.0)
+    predictor = resolve_facts(Facts("llama-3-8b", "h100-sxm", tp=1), Given()).predictor
+    plan, costs = predictor.plan, predictor.plan.costs
+    off = {"a step takes 1 ms more": {"step": costs.step + 1e-3},
+           "a sequence of a step takes 20 us more": {"sequence": costs.sequence + 2e-5},
+           "arithmetic takes 20 % more": {"compute": 1.2 * costs.compute}}  # fmt: skip
+    for name, changed in off.items():
+        server = predictor.on(replace(plan, engine=replace(plan.engine, costs=replace(costs, **changed))))
+        rows = []
+        for rate in rates:
+            served = open_loop(server, rate, traffic)
+            expected = float(closed_loop(predictor, served.running, traffic).tpot.expected)
+            rows.append((np.log(float(served.tpot.expected) / expected), np.log(expected)))
+        strains, loads = np.array(rows).T
+        for noise in (0.01, 0.02):
+            alarms = 0
+            for _ in range(weeks):
+                change, was = Change(SMALLEST["tpot"]), False
+                for place in range(7 * 24 * 60):
+                    rate = rng.poisson(60.0 * (10.0 + 6.0 * np.sin(2.0 * np.pi * place / (24 * 60)))) / 60.0
+                    strain, at = (float(np.interp(rate, rates, column)) for column in (strains, loads))
+                    change.see(strain + rng.normal(0.0, noise), place, at)
+                    alarms += change.since is not None and not was
+                    was = change.since is not None
+            ends = np.interp((4.0, 16.0), rates, strains)
+            print(f"{name}: {ends[0]:+.1%} to {ends[1]:+.1%}, noise {noise:.0%}: {alarms} in {weeks} weeks", flush=True)
 
 
 def report(folder: Path, asked: argparse.Namespace) -> None:
@@ -130,9 +164,12 @@ def report(folder: Path, asked: argparse.Namespace) -> None:
         for each in intervals[LEARNT:]:
             rest.see(each)
         faster = 60.0 * len(intervals) / (time.process_time() - begun)
-        strains = np.array([each.strain["tpot"] for each in rest.seen])
+        strains = np.array([each.strain["tpot"][0] for each in rest.seen])
         spread = float(np.std(np.diff(strains)) / np.sqrt(2.0))
-        alarms = {name: _alarms([each.strain[name] for each in rest.seen], name, asked.weeks, rng) for name in JUDGED}
+        alarms = {
+            name: _alarms([each.strain[name] for each in rest.seen if name in each.strain], name, asked.weeks, rng)
+            for name in JUDGED
+        }
         print(f"{folder.name}, {read.__name__[3:]}: {faster:,.0f} x real time; a minute varies by {spread:.1%}; "
               f"false alarms in {asked.weeks} weeks: {alarms}")  # fmt: skip
         for cause in ("kernels", "host", "KV"):
@@ -152,11 +189,14 @@ def report(folder: Path, asked: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("runs", nargs="*", type=Path)
+    parser.add_argument("--swing", type=int, default=0)
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--usual", type=int, default=600)
     parser.add_argument("--weeks", type=int, default=50)
     asked = parser.parse_args()
+    if asked.swing:
+        swing(asked.swing)
     for folder in asked.runs:
         report(folder, asked)
 

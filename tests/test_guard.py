@@ -147,6 +147,15 @@ class TestBaseline:
         repeated = guard([written("gemm.csv", again)], [written("old/gemm.csv", again)])
         assert "0.50% (median of 6 rows)" in repeated.noise
 
+    def test_a_row_whose_repeats_agree_by_chance_has_part_of_the_noise_of_the_others(self, written):
+        """s² = (4u² + d·0)/(4 + d) with u of the other rows and d = 4 degrees of freedom, at z(0.06 / 6) or more."""
+        factors = {m: (1.0, 1.0, 1.0) if m == 16 else (0.99, 1.0, 1.01) for m in SHAPES}
+        rows = table((m, time_of(m) * factor) for m in SHAPES for factor in factors[m])
+        found = guard([written("gemm.csv", rows)], [written("old/gemm.csv", rows)], chance=0.06)
+        limits = {int(row.name.split(" m=")[1].split()[0]): math.log1p(row.limit) for row in found.checks}
+        assert limits[16] == pytest.approx(limits[64] / math.sqrt(2.0), rel=1e-3)
+        assert limits[16] > 2.326 * 0.01 / math.sqrt(2.0) * math.sqrt(2.0 / 3.0)
+
     def test_a_spread_within_one_run_is_not_that_between_runs(self, written):
         still = written("a.json", pytest_benchmark(spread=1e-5))
         assert guard([still], [still]).noise.startswith(f"a reading varies by {RUN_TO_RUN:.2%}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -32,7 +32,10 @@ def exporters() -> Mapping[str, Mapping[str, Sequence[str]]]:
     return read_yaml(Path(__file__).with_name("exporters.yaml"))
 
 
-_NAME = re.compile(r"^(vllm|sglang|trtllm|llamacpp)[:_](.+)$")
+_NAME = re.compile(r"^(?:(vllm|sglang|trtllm|llamacpp)[:_]|nv_(?:trt_)?)(.+)$")
+_NAMES = {"llamacpp": "llama.cpp", "triton": "trtllm"}  # of engines, where their metrics have another
+_KINDS = ("request_type", "kv_cache_block_type")  # labels of Triton that tell quantities of one name apart
+_UNITS = {"_ms_sum": 1e-3, "_us": 1e-6, "_us_total": 1e-6}  # seconds in the unit of a name
 _GAUGES = ("running", "waiting", "kv_use")
 _STALL = 10.0  # mean gaps between tokens: one that is longer is no step, but a request that stood still
 
@@ -89,17 +92,22 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
     values: dict[str, list[float]] = {}
     engine, model, blocks = "", None, 0.0
     try:
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                if not (hit := _NAME.match(sample.name)):
-                    continue
-                engine, model = hit[1], model or sample.labels.get("model_name")
-                if hit[2] == "cache_config_info":
-                    blocks += _room(sample.labels)
-                edge = f".le.{sample.labels['le']}" if "le" in sample.labels else ""
-                values.setdefault(hit[2] + edge, []).append(float(sample.value))
+        samples = [(hit, sample) for family in text_string_to_metric_families(text) for sample in family.samples
+                   if (hit := _NAME.match(sample.name))]  # fmt: skip
     except ValueError as error:
         raise SpecError(f"{source}: is no Prometheus text exposition ({error})") from None
+    llms = {sample.labels.get("model") for hit, sample in samples if hit[2].startswith("llm_")}
+    for hit, sample in samples:
+        labels, name = sample.labels, hit[2]
+        if name.startswith("inference_") and labels.get("model") not in llms:
+            continue  # another step of Triton's ensemble, which counts the same requests
+        engine, model = hit[1] or engine or "triton", model or labels.get("model_name")
+        if name == "cache_config_info":
+            blocks += _room(labels)
+        name += "".join(f".{value}" for key, value in labels.items() if key in _KINDS)
+        name += f".le.{labels['le']}" if "le" in labels else ""
+        unit = next((size for end, size in _UNITS.items() if name.endswith(end)), 1.0)
+        values.setdefault(name, []).append(float(sample.value) * unit)
     if not engine:
         raise SpecError(f"{source}: has no metric of {', '.join(exporters())}; start the server with its metrics on")
     found: dict[str, float] = {}
@@ -111,7 +119,8 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
         buckets = next((f"{name}_bucket.le." for name in names if f"{name}_bucket.le.+Inf" in values), "none")
         sums = {name.removeprefix(buckets): sum(each) for name, each in values.items() if name.startswith(buckets)}
         found |= {f"{quantity}.le.{edge}": count for edge, count in sums.items()}
-    return Scrape(time, engine, model, found, int(blocks) or None)
+    size, count = (values.get(f"llm_kv_cache_block_metrics.{kind}", [0.0]) for kind in ("tokens_per", "max"))
+    return Scrape(time, engine, model, found, int(blocks or size[0] * sum(count)) or None)
 
 
 def _room(labels: Mapping[str, str]) -> float:
@@ -150,14 +159,14 @@ def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
     if seconds <= 0.0 or (not begun and not grown.get("output_tokens")):
         return None
     ended = grown.get("e2e.count") or begun
-    gap = mean("gap") or ratio("gap_seconds", "output_tokens")
+    gap = mean("gap") or ratio("gap_seconds", "output_tokens") or _beyond_first(mean)
     milliseconds = {
         name: each and 1e3 * each for name, each in (("ttft", mean("ttft")), ("e2e", mean("e2e")), ("gap", gap))
     }
     gauges = {name: (before.values[name] + after.values[name]) / 2 if name in before.values else after.values[name]
               for name in _GAUGES if name in after.values}  # fmt: skip
     facts = Facts(
-        model=after.model, engine=after.engine.replace("llamacpp", "llama.cpp"),
+        model=after.model, engine=_NAMES.get(after.engine, after.engine),
         isl=mean("isl") or (begun and grown.get("prompt_tokens", 0.0) / begun) or None,
         osl=mean("osl") or (ended and grown.get("output_tokens", 0.0) / ended) or None,
         rate=begun / seconds or None, hits=ratio("hits", "asked"),
@@ -173,6 +182,12 @@ def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
         before.time, after.time, run, **gauges, preemptions=preemptions, kv_tokens=after.kv_tokens,
         moving_ms=moving and 1e3 * moving,
     )  # fmt: skip
+
+
+def _beyond_first(mean: Callable[[str], float | None]) -> float | None:
+    """TPOT where only whole requests, their first tokens and their lengths are counted [s]."""
+    e2e, ttft, osl = (mean(name) for name in ("e2e", "ttft", "osl"))
+    return (e2e - ttft) / (osl - 1.0) if e2e and ttft and osl and osl > 1.0 else None
 
 
 def _moving(grown: Mapping[str, float]) -> float | None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
 from rooflinekit.estimation.results import about
@@ -31,12 +31,16 @@ LEARNT = 60
 DISTINCT = 12
 """Intervals from which the engine's costs are updated at most."""
 _STEADY = 0.8  # of the knee: above it a minute's rate does not say how long requests wait
-_A_DAY = 24 * 60  # intervals of a minute
-_A_WEEK = 7 * _A_DAY  # between two false alarms
+_DAY, _WEEK = 24, 7 * 24  # hours
+_A_DAY = 60 * _DAY  # intervals of a minute
+_A_WEEK = 60 * _WEEK  # between two false alarms
 _CERTAIN = 1.645  # standard errors within which an estimate is 19 times out of 20, on the side that matters
 _ALONE = 0.34  # of the limit: what one interval may add to a sum
 _LEAST_SPREAD = 0.003  # of the logarithm of a mean time: less is chance
 _MAD = 1.4826  # standard deviations in a median absolute deviation of a normal variable
+_FAR, _LEFT = 2.5, 0.978  # standard deviations to which values are drawn in; the variance that this leaves a normal one
+_STEEP = 0.2  # share by which the gap of a prediction changes from a load to one whose times are e times as long
+_ROUNDS = 3  # of least squares over winsorised values
 _TREND = 4.0  # standard errors beyond which a slope is one
 _TOLD_APART = 10.0  # by how many variances the squares that another cause leaves are larger: odds of e⁵ to 1
 
@@ -67,8 +71,9 @@ class Beside:
 
     in_flight: requests under way. The gap of TPOT is batch_ms (more are under way than this rate explains) + stall_ms
     (tokens that wait for requests that stood still; None where nothing tells them apart) + step_ms (a step of that many
-    takes longer); that of TTFT is queue_ms + prompt_ms; None where nothing says who waits. knee: the rate that the
-    deployment could sustain. step: predicted TPOT of as many requests as were under way, of which
+    takes longer); that of TTFT is queue_ms + prompt_ms; None where nothing says who waits. waiting_expected,
+    kv_expected: what this rate explains of requests that wait (None above the knee) and of the cache. knee: the rate
+    that the deployment could sustain. step: predicted TPOT of as many requests as were under way, of which
     host_ms and kv_ms are the engine's own time and reads of the cache.
     """
 
@@ -80,7 +85,9 @@ class Beside:
     hits: float | None
     in_flight: float
     waiting: float | None
+    waiting_expected: float | None
     kv_use: float | None
+    kv_expected: float
     preemptions: float | None
     ttft: Figure
     tpot: Figure
@@ -97,17 +104,20 @@ class Beside:
     kv_ms: float
 
     @property
-    def strain(self) -> dict[str, float | None]:
-        """Logarithms of ratios: a step of that many requests and the first token over what is predicted, and of stalls.
+    def strain(self) -> dict[str, tuple[float, float]]:
+        """Logarithms of measured over predicted time, each with that of the predicted one.
 
-        Requests that stood still are few, and their share of TPOT says nothing of steps. Near the knee no first token.
+        Of a step of that many requests, of stalls beside it, and of the first token, but not near the knee. Requests
+        that stood still are few, and their share of TPOT says nothing of steps.
         """
-        stalls, known = self.stall_ms, self.step.measured
-        found = {name: math.log(figure.measured / figure.expected)
-                 if figure.measured and 0.0 < figure.expected < math.inf else None
-                 for name, figure in (("tpot", self.step), ("ttft", self.ttft))}  # fmt: skip
-        found["stalls"] = math.log1p(stalls / known) if known and stalls is not None else None
-        return found if self.rate <= _STEADY * self.knee else found | {"ttft": None}
+        found = {name: (math.log(figure.measured / figure.expected), math.log(figure.expected))
+                 for name, figure in (("tpot", self.step), ("ttft", self.ttft))
+                 if figure.measured and 0.0 < figure.expected < math.inf}  # fmt: skip
+        if self.stall_ms is not None and self.step.measured:
+            found["stalls"] = math.log1p(self.stall_ms / self.step.measured), math.log(self.step.expected)
+        if self.rate > _STEADY * self.knee:
+            found.pop("ttft", None)
+        return found
 
 
 @dataclass(frozen=True)
@@ -123,12 +133,17 @@ class Drift:
 
 @dataclass(frozen=True)
 class Headroom:
-    """What is left below the knee: its share, and the hours until a rate that grows as now reaches it."""
+    """What is left below the knee: its share, and the hours until a rate that grows as now reaches it.
+
+    peak: the mean rate of the highest hour of the last day or week, where two were seen; hours_left are then those
+    until it reaches the knee.
+    """
 
     rate: float
     knee: float
     share: float
     hours_left: float | None = None
+    peak: float | None = None
 
 
 @dataclass(frozen=True)
@@ -184,13 +199,12 @@ class Watcher:
         self._posed = posed
         self.seen.append(beside)
         self._intervals.append(interval)
-        for name, strain in beside.strain.items():
-            if strain is not None:
-                self._changes[name].see(strain, len(self.seen) - 1)
-                if self._changes[name].since is None:
-                    self._found.pop(name, None)
-                else:
-                    self._found.setdefault(name, beside.end)
+        for name, (strain, at) in beside.strain.items():
+            self._changes[name].see(strain, len(self.seen) - 1, at)
+            if self._changes[name].since is None:
+                self._found.pop(name, None)
+            else:
+                self._found.setdefault(name, beside.end)
         return beside
 
     def answer(self) -> Watched:
@@ -291,13 +305,18 @@ def set_beside(interval: Interval, posed: Posed, replicas: int) -> Beside:
     ttft, tpot = Figure.of(run.ttft.mean, at_rate.ttft), Figure.of(run.tpot.mean, at_rate.tpot)
     mean, moving = run.tpot.mean, interval.moving_ms
     step = Figure.of(moving or mean, at_users.tpot)
+    waiting, arriving = float(at_rate.queue) * rate * replicas, rate * replicas
     queue = None
-    if interval.waiting is not None and math.isfinite(float(at_rate.queue)):
-        queue = 1e3 * (interval.waiting / (rate * replicas) - float(at_rate.queue))
+    if interval.waiting is not None and math.isfinite(waiting):
+        queue = 1e3 * (interval.waiting - waiting) / arriving
+    length = isl + osl / 2.0
+    room = min(float(predictor.memory.max_batch(length, isl)), float(traffic.most) * (isl + osl) / length)
+    used = min(float(at_rate.running) / room, 1.0) if math.isfinite(waiting) else 1.0  # above the knee it fills
     host, kv = _told_apart(predictor, float(at_users.running), isl, osl)
     return Beside(
-        interval.start, interval.end, rate * replicas, isl, osl, posed.facts.hits, in_flight,
-        interval.waiting, interval.kv_use, interval.preemptions, ttft, tpot, step,
+        interval.start, interval.end, arriving, isl, osl, posed.facts.hits, in_flight,
+        interval.waiting, waiting if math.isfinite(waiting) else None,
+        interval.kv_use, used, interval.preemptions, ttft, tpot, step,
         output_tok_s=run.output_tok_s,
         output_expected_tok_s=min(float(at_rate.rate), float(at_rate.knee)) * osl * replicas,
         batch_ms=step.expected - tpot.expected if tpot.measured else None,
@@ -319,14 +338,18 @@ def _told_apart(predictor: Predictor, running: float, isl: float, osl: float) ->
 
 
 class Change:
-    """Finds a lasting change of a mean by two cumulative sums (Page 1954), after learning what is usual.
+    """Finds a lasting change of a mean by two cumulative sums (Page 1954), after learning what is usual at each load.
 
     S ← max(S + min((x − usual)/σ − k, h/3), 0) upwards and likewise downwards, k = half the smallest change; S above h
     is a change since S was last 0. The minimum makes three intervals the least, because minutes of real requests have
     outliers. h is where normal noise would pass twice a week without it: the mean run of one sum is
     (exp(2kb) − 2kb − 1)/(2k²) with b = h + 1.166 (Siegmund 1985, 2.5). With it, measured minutes pass less than once a
-    week (benchmarks/watch_errors.py). What is usual is learnt over `most` values as long as nothing changes; its own
-    errors widen σ and lessen k.
+    week (benchmarks/watch_errors.py).
+
+    A prediction is not off by the same share at all loads. So the usual is a line over the logarithm of the predicted
+    time, by least squares over winsorised values, whose slope is 0 ± `_STEEP` before anything is known. It is learnt
+    over `most` values as long as nothing changes. Errors of its level widen σ and lessen k; what the slope may be off
+    at a load, and beyond the loads that were seen, counts as no change.
 
     >>> change = Change(0.05)
     >>> for place in range(70):
@@ -337,46 +360,69 @@ class Change:
 
     def __init__(self, smallest: float, learnt: int = LEARNT, most: int = _A_DAY, between: float = _A_WEEK) -> None:
         self.smallest, self.learnt, self.most, self.between = smallest, learnt, most, between
-        self.usual, self.size = 0.0, 0.0
+        self.size = 0.0
         self.since: int | None = None
-        self._kept: list[float] = []
+        self._kept: list[tuple[float, float]] = []
+        self._level = self._slope = self._middle = self._slope_error = 0.0
         self._sums, self._starts = [0.0, 0.0], [0, 0]
         self._lately: list[float] = []
         self._spread = self._k = self._h = 0.0
 
-    def see(self, value: float, place: int) -> None:
-        """The next value; `place` is what `since` counts."""
+    def see(self, value: float, place: int, at: float = 0.0) -> None:
+        """The next value; `place` is what `since` counts, `at` the logarithm of the predicted time."""
         if len(self._kept) >= self.learnt:
-            self._judge(value, place)
+            self._judge(value, place, at)
         quiet = max(self._sums) < self._h / 2.0 or len(self._kept) < self.learnt
         if quiet and len(self._kept) < self.most and self.since is None:
-            self._kept.append(value)
+            self._kept.append((at, value))
             if len(self._kept) % self.learnt == 0:
                 self._learn()
 
-    def _judge(self, value: float, place: int) -> None:
-        away = (value - self.usual) / self._spread
+    def usual(self, at: float) -> float:
+        """The usual value where the logarithm of the predicted time is `at`."""
+        return self._level + self._slope * (at - self._middle)
+
+    def _judge(self, value: float, place: int, at: float) -> None:
+        away = (value - self.usual(at)) / self._spread
+        beyond = max(self._loads[0] - at, at - self._loads[1], 0.0)
+        unknown = _CERTAIN * (self._slope_error * abs(at - self._middle) + _STEEP * beyond) / self._spread
         for side, sign in enumerate((1.0, -1.0)):
             if self._sums[side] == 0.0:
                 self._starts[side] = place
-            grown = max(self._sums[side] + min(sign * away - self._k, _ALONE * self._h), 0.0)
+            grown = max(self._sums[side] + min(sign * away - unknown - self._k, _ALONE * self._h), 0.0)
             self._sums[side] = min(grown, 2.0 * self._h)  # so that a change that ends is seen to end
         side = max((0, 1), key=self._sums.__getitem__)
-        self._lately = [*self._lately[-_A_DAY:], value]
+        self._lately = [*self._lately[-_A_DAY:], away * self._spread]
         if self._sums[side] <= self._h:
             self.since = None
             return
         if self.since is None:
             self.since = self._starts[side]
-        self.size = fmean(self._lately[-(place - self.since + 1) :]) - self.usual
+        self.size = fmean(self._lately[-(place - self.since + 1) :])
 
     def _learn(self) -> None:
-        self.usual = median(self._kept)
-        steps = [abs(after - before) for before, after in pairwise(self._kept)]  # a slow swing is no noise
+        loads, values = zip(*self._kept, strict=True)
+        self._loads, self._middle = (min(loads), max(loads)), fmean(loads)
+        self._level = median(values)
+        for _ in range(_ROUNDS):
+            rests = [value - self.usual(at) for at, value in self._kept]
+            steps = [(after - before) / math.sqrt(2.0) for before, after in pairwise(rests)]  # a slow swing is no noise
+            rough = max(_MAD * median(map(abs, steps)), _LEAST_SPREAD)
+            spread = max(math.sqrt(fmean(_within(each, rough) ** 2 for each in steps) / _LEFT), _LEAST_SPREAD)
+            far = math.fsum((at - self._middle) ** 2 for at in loads) + (spread / _STEEP) ** 2
+            near = [_within(rest, spread) for rest in rests]
+            self._level += fmean(near)
+            pull = math.fsum((at - self._middle) * each for at, each in zip(loads, near, strict=True))
+            self._slope += (pull - self._slope * (spread / _STEEP) ** 2) / far
         error = _CERTAIN / math.sqrt(len(self._kept))
-        self._spread = max(_MAD * median(steps) / math.sqrt(2.0) * (1.0 + 1.5 * error), _LEAST_SPREAD)
-        self._k = max(self.smallest / self._spread / 2.0 - 1.25 * error, 0.1)  # errors of the two medians
+        self._slope_error = spread / math.sqrt(far)
+        self._spread = spread * (1.0 + error)
+        self._k = max(self.smallest / self._spread / 2.0 - 1.25 * error, 0.1)
         self._h = max(limit(self._k, self.between / 2.0), self._k)
+
+
+def _within(value: float, spread: float) -> float:
+    return max(min(value, _FAR * spread), -_FAR * spread)
 
 
 def limit(k: float, run: float) -> float:
@@ -401,17 +447,22 @@ def _preempted(before: Sequence[Beside], after: Sequence[Beside]) -> str:
     return f"preemptions: {rates[1]:.3g} an interval, {rates[0]:.3g} before" if more else ""
 
 
-def _stalls_of(before: Sequence[Beside], after: Sequence[Beside], usual: float) -> str:
+def _stalls_of(before: Sequence[Beside], after: Sequence[Beside], usual: Callable[[float], float]) -> str:
     """Why requests stand still longer."""
     return _preempted(before, after) or "requests stand still; the server counts no more preemptions"
 
 
-def cause_of(before: Sequence[Beside], after: Sequence[Beside], usual: float) -> str:
-    """What a longer step is made of: the one cause that leaves the least squares, if the loads tell them apart."""
+def cause_of(before: Sequence[Beside], after: Sequence[Beside], usual: Callable[[float], float]) -> str:
+    """What a longer step is made of: the one cause that leaves the least squares, if the loads tell them apart.
+
+    usual: what the logarithm of measured over predicted was before, by that of the predicted time.
+    """
     if after[0].stall_ms is None and (said := _preempted(before, after)):
         return said
-    factor = math.exp(usual)
-    longer = [(each.step.measured or 0.0) - factor * each.step.expected for each in after]
+    factors = [math.exp(usual(math.log(each.step.expected))) for each in after]
+    longer = [
+        (each.step.measured or 0.0) - factor * each.step.expected for each, factor in zip(after, factors, strict=True)
+    ]
     shapes: dict[str, Callable[[Beside], float]] = {
         "kernels": lambda at: at.step.expected - at.host_ms,
         "host": lambda at: 1.0,
@@ -419,7 +470,7 @@ def cause_of(before: Sequence[Beside], after: Sequence[Beside], usual: float) ->
     }
     found: dict[str, tuple[float, float]] = {}
     for name, shape in shapes.items():
-        sizes = [factor * shape(each) if name != "host" else 1.0 for each in after]
+        sizes = [factor * shape(each) if name != "host" else 1.0 for each, factor in zip(after, factors, strict=True)]
         square = math.fsum(size * size for size in sizes)
         if square > 0.0:
             share = math.fsum(size * more for size, more in zip(sizes, longer, strict=True)) / square
@@ -434,21 +485,41 @@ def cause_of(before: Sequence[Beside], after: Sequence[Beside], usual: float) ->
 
 
 def headroom(seen: Sequence[Beside]) -> Headroom | None:
-    """The rate against the knee, and when a growth that is more than chance would reach it (least squares)."""
+    """The rate against the knee, and when a growth that is more than chance would reach it.
+
+    Of up to one day the rate is a straight line over time (least squares). Of two days and more each hour is compared
+    with the same hour of the day before, of two weeks and more with that of the week before, since traffic swings with
+    both; between one day and two nothing tells growth from the swing.
+    """
     if not seen:
         return None
     now = seen[-1]
     left = Headroom(now.rate, now.knee, 1.0 - now.rate / now.knee)
     if len(seen) <= LEARNT:
         return left
-    times, rates = [each.end / 3600.0 for each in seen], [each.rate for each in seen]
-    middle, mean = fmean(times), fmean(rates)
-    width = math.fsum((time - middle) ** 2 for time in times)
-    slope = math.fsum((time - middle) * rate for time, rate in zip(times, rates, strict=True)) / width
-    rest = math.fsum((rate - mean - slope * (time - middle)) ** 2 for time, rate in zip(times, rates, strict=True)) / (
-        len(seen) - 2
-    )
-    if slope <= _TREND * math.sqrt(rest / width):
+    span = (now.end - seen[0].end) / 3600.0
+    if span <= _DAY:
+        level, slope, error = _line([each.end / 3600.0 for each in seen], [each.rate for each in seen])
+        return replace(left, hours_left=max(now.knee - level, 0.0) / slope) if slope > _TREND * error else left
+    if span < 2.0 * _DAY:
         return left
-    level = mean + slope * (times[-1] - middle)
-    return replace(left, hours_left=max(now.knee - level, 0.0) / slope)
+    gathered: dict[int, list[float]] = {}
+    for each in seen:
+        gathered.setdefault(math.floor(each.end / 3600.0), []).append(each.rate)
+    hours = {hour: fmean(rates) for hour, rates in gathered.items()}
+    period = _WEEK if span >= 2.0 * _WEEK else _DAY
+    grown = [rate - hours[hour - period] for hour, rate in hours.items() if hour - period in hours]
+    peak = max(rate for hour, rate in hours.items() if hour > max(hours) - period)
+    slope, error = fmean(grown) / period, stdev(grown) / period / math.sqrt(len(grown))
+    growing = slope > _TREND * error
+    return replace(left, peak=peak, hours_left=max(now.knee - peak, 0.0) / slope if growing else None)
+
+
+def _line(times: Sequence[float], values: Sequence[float]) -> tuple[float, float, float]:
+    """The least-squares line: its value at the last time, its slope, and the slope's standard error."""
+    middle, mean = fmean(times), fmean(values)
+    width = math.fsum((time - middle) ** 2 for time in times)
+    slope = math.fsum((time - middle) * value for time, value in zip(times, values, strict=True)) / width
+    rests = (value - mean - slope * (time - middle) for time, value in zip(times, values, strict=True))
+    error = math.sqrt(math.fsum(rest * rest for rest in rests) / (len(times) - 2) / width)
+    return mean + slope * (times[-1] - middle), slope, error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -21,6 +22,8 @@ from rooflinekit.report.document import (
 
 _SAID = {"rate": "the request rate", "isl": "the prompts' length", "osl": "the answers' length", "hits": "prefix hits"}
 _DRIFTS = {"tpot": "TPOT is", "ttft": "TTFT is", "stalls": "requests that stand still hold TPOT"}
+_GROWS = "grows"  # above the knee
+_LITTLE = 0.01  # of a cache, or of a request that waits: less makes no ratio
 _MOVED = 0.05  # of the predicted TPOT: less is not worth a sentence
 
 
@@ -34,8 +37,12 @@ def document(found: Watched) -> Document:
     rows = [
         ["TTFT", *_times(now.ttft)],
         ["TPOT", *_times(now.tpot)],
-        ["output", *_rates(now.output_tok_s, now.output_expected_tok_s)],
+        ["output", *_beside(now.output_tok_s, now.output_expected_tok_s, "{:,.0f} tok/s")],
     ]
+    if now.kv_use is not None:
+        rows.append(["cache in use", *_beside(now.kv_use, now.kv_expected, "{:.0%}")])
+    if now.waiting is not None:
+        rows.append(["requests waiting", *_beside(now.waiting, now.waiting_expected, "{:.1f}")])
     return [
         Section(title, [Words(f"{span}: {now.rate:.3g} requests/s, {sizes}{hits}")]),
         Section("", [Table(["", "measured", "predicted", "90 % interval", "ratio"], rows, left=(0,))]),
@@ -46,18 +53,20 @@ def document(found: Watched) -> Document:
 
 
 def _times(figure: Figure) -> list[str]:
+    measured = ms(figure.measured, "not said")
+    if figure.expected == math.inf:
+        return [measured, _GROWS, "", ""]
     span = f"{ms(figure.low)} – {ms(figure.high, 'no limit')}"
-    ratio = _ratio(figure.measured, figure.expected)
-    return [ms(figure.measured, "not said"), ms(figure.expected), span, ratio]
+    return [measured, ms(figure.expected), span, _ratio(figure.measured, figure.expected)]
 
 
-def _rates(measured: float | None, expected: float) -> list[str]:
-    told = "not said" if measured is None else f"{measured:,.0f} tok/s"
-    return [told, f"{expected:,.0f} tok/s", "", _ratio(measured, expected)]
+def _beside(measured: float | None, expected: float | None, form: str) -> list[str]:
+    told = ["not said" if measured is None else form.format(measured)]
+    return [*told, _GROWS if expected is None else form.format(expected), "", _ratio(measured, expected)]
 
 
-def _ratio(measured: float | None, expected: float) -> str:
-    return "" if measured is None else f"x {measured / expected:.2f}"
+def _ratio(measured: float | None, expected: float | None) -> str:
+    return f"x {measured / expected:.2f}" if measured is not None and expected and expected >= _LITTLE else ""
 
 
 def _gaps(now: Beside) -> Iterator[str]:
@@ -73,13 +82,8 @@ def _gaps(now: Beside) -> Iterator[str]:
 
 
 def _state(now: Beside) -> Iterator[str]:
-    parts = [
-        "" if now.waiting is None else f"{now.waiting:.1f} requests wait",
-        "" if now.kv_use is None else f"{now.kv_use:.0%} of the cache is in use",
-        "" if not now.preemptions else f"{now.preemptions:.0f} preemptions",
-    ]
-    if any(parts):
-        yield "; ".join(part for part in parts if part)
+    if now.preemptions:
+        yield f"{now.preemptions:.0f} preemptions"
 
 
 def _drifts(found: Watched) -> Iterator[str]:
@@ -104,8 +108,18 @@ def _left(found: Watched) -> Iterator[str]:
         if left.share < 0:
             words = f"no headroom: {left.rate:.3g} requests/s come, and {left.knee:.3g} can be sustained"
         elif left.hours_left is not None:
-            words += f"; as the rate grows now, none is left in {left.hours_left:.1f} hours"
+            grows = "now" if left.peak is None else f"from day to day, {left.peak:.3g} in the highest hour"
+            words += f"; as the rate grows {grows}, none is left in {_spell(left.hours_left)}"
         yield words
+
+
+def _spell(hours: float) -> str:
+    """A time to come.
+
+    >>> _spell(3.25), _spell(100.0)
+    ('3.2 hours', '4 days')
+    """
+    return f"{hours:.1f} hours" if hours < 48.0 else f"{hours / 24.0:.0f} days"
 
 
 def _clock(time: float) -> str:
