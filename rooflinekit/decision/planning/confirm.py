@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 from random import Random
 
+from rooflinekit.decision.planning.cost import fleet_watts
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part
 from rooflinekit.decision.planning.mix import HASH_TOKENS, Mix
@@ -398,6 +399,9 @@ def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[
         notes.append(f"no price is known for {', '.join(unknown)}; give --price {unknown[0]}=USD to compare by cost")
     notes += question.tariff.assumptions
     best, played = order[0].option, order[0].played
+    if (carbon := question.tariff.carbon) is not None:
+        watts = fleet_watts(best.parts, question.demand, question.tariff.pue) or 0.0
+        notes.append(f"CO2: {watts * carbon[0] / 1e6:.3g} kg an hour at {carbon[0]:g} g/kWh ({carbon[1]})")
     kept = best.parts[0].replica.kept
     if not question.demand.closed and kept is None:
         notes.append(RANDOM_REPLICAS)

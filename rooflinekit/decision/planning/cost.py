@@ -40,6 +40,7 @@ class Tariff:
     by_gpus: bool = False  #: rank by accelerators first
     saves: Demand | None = None  #: the traffic at which the fleet that draws least is first
     terms: Mapping[str, tuple[HourlyPrice, ...]] = field(default_factory=dict)  #: commitments and spot prices
+    carbon: tuple[float, str] | None = None  #: grams of CO2 a kWh, and who says so
 
     def price(self, gpu: str) -> float | None:
         """One accelerator hour [USD]."""
