@@ -66,6 +66,12 @@ def test_a_prefill_pool_of_attention_replicas_computes_a_prompt_on_each():
     assert heavy > light
 
 
+@pytest.mark.parametrize("command", ["sweep", "levers"])
+def test_carbon_is_no_option_where_nothing_is_said_of_it(command: str) -> None:
+    ended = RUN.invoke(app, [command, "gpt2", "--carbon", "300"])
+    assert (ended.exit_code, "no such option: --carbon" in ended.stderr) == (2, True)
+
+
 def test_carbon_is_that_of_the_fleets_power() -> None:
     answer = json.loads(RUN.invoke(app, ["plan", "llama-3-8b", "--rate", "5", "--carbon", "300", *QUICK]).stdout)
     kg = answer["best"]["watts"] / 1e3 * 300 / 1e3
