@@ -13,6 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Each worker takes half of the files and steals at the end, so that most fixtures are made by one of them.
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
+SPHINX := $(BIN)/python -m sphinx -b html -c docs -d build/doctrees -j 2 -n -q -W --keep-going . build/site
+
 .DEFAULT_GOAL := help
 .PHONY: help run test test-slow test-all test-long check lint types bench gpu gpu-report calibration report-kernels report-serving predictions catalogue reports docs notebooks figures screenshots site playground clean
 
@@ -102,12 +104,13 @@ notebooks: $(VENV)/docs.stamp  ## run docs/notebooks again and keep their output
 figures: $(VENV)/docs.stamp  ## draw docs/figures again
 	$(BIN)/python docs/figures.py
 
-screenshots: $(VENV)/core.stamp  ## take the pictures of reports/ again (needs Chromium)
+screenshots: $(VENV)/docs.stamp  ## take docs/images/*.png again (needs Chromium)
+	$(SPHINX)
 	$(BIN)/python docs/screenshots.py
 
 site: $(VENV)/docs.stamp playground  ## the documentation as a site in build/site; a warning is an error
 	$(BIN)/python docs/figures.py --check
-	$(BIN)/python -m sphinx -b html -c docs -d build/doctrees -j 2 -n -q -W --keep-going . build/site
+	$(SPHINX)
 	@echo "build/site/index.html"
 
 playground: $(VENV)/core.stamp  ## the playground of the site: all models, or MODELS="llama-3-8b deepseek-v3"

@@ -1,4 +1,4 @@
-"""The pictures of pages in the docs: `make screenshots` takes docs/images/*.png of reports/ and of the playground."""
+"""The pictures in docs/images: `make screenshots` takes those of reports/, the playground, the docs and a terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ PLAYED = (
     ("playground-dark", "dark", (1440, 900)),
     ("playground-phone", "light", (390, 844)),
 )
-
+FRONT = (
+    ("docs-light", "light", (1440, 900)),
+    ("docs-dark", "dark", (1440, 900)),
+    ("docs-phone", "light", (390, 844)),
+)
 
 ASKED = ("rooflinekit", "estimate", "llama3-8b", "--batch", "32")
 INKS = {"34": "#62c5fe", "33": "#c167bb", "90": "#9fb0a6"}  # of the terminal's colours: memory, arithmetic, the rest
@@ -50,7 +54,8 @@ def terminal() -> str:
     text = re.sub(r"\x1b\[(\d\d)m", lambda hit: f'<span style="color:{INKS.get(hit[1], "inherit")}">', text)
     text = text.replace("\x1b[0m", "</span>")
     style = "margin:0;padding:16px;background:#14171a;color:#e8eaed;font:15px/1.35 'DejaVu Sans Mono',monospace"
-    return f'<!doctype html><meta charset="utf-8"><body style="margin:0"><pre style="{style}">{text}</pre>'
+    body = '<!doctype html><meta charset="utf-8"><body style="margin:0;background:#14171a">'
+    return f'{body}<pre style="{style}">{text}</pre>'
 
 
 def main() -> None:
@@ -75,9 +80,12 @@ def main() -> None:
             "terminal",
             (Path(scratch) / "terminal.html").as_uri(),
             "dark",
-            (760, 560),
+            (760, 418),
             "document.readyState === 'complete'",
         )
+        for name, theme, size in FRONT:
+            front = (ROOT / "build" / "site" / "docs" / "index.html").as_uri()
+            shot(name, front, theme, size, "document.readyState === 'complete'")
         folder = Path(scratch) / "playground"
         write_playground(folder, [FIRST], names("accelerator"))
         with served(folder) as address:

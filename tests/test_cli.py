@@ -17,8 +17,11 @@ import pytest
 from patience import PATIENCE
 from typer.testing import CliRunner
 
+import rooflinekit as rk
 from rooflinekit.cli import output
 from rooflinekit.cli.app import app
+from rooflinekit.report.document import plain_text
+from rooflinekit.report.estimate import document
 
 WIDE = [
     ["llama3-8b", "--batch", "32"],
@@ -126,14 +129,14 @@ def test_markdown_has_tables():
     assert lines[:3] == ["## llama-3-8b on h100-sxm, vllm", "", lines[2]]
     assert lines[2].startswith("batch 1, 1024 tokens in")
     tables = [line.count("|") for line in lines if line.startswith("| ")]
-    assert set(tables) == {5, 8}, "four columns of times, seven of what they add up from"
+    assert set(tables) == {5}, "four columns of times, four of what a decode step adds up from"
 
 
 def test_markdown_says_what_the_terminal_says():
     """Under load too: percentiles, the knee, memory."""
     said = run("estimate", "llama3-8b", "--rate", "5", "--format", "md").stdout
     shown = run("estimate", "llama3-8b", "--rate", "5").stdout
-    for words in ("P99", "(knee ", "room for batch", "time goes to", "rooflinekit 0"):
+    for words in ("P99", "(knee)", "room for batch", "a decode step takes", "rooflinekit 0"):
         assert words in said
         assert words in shown
 
@@ -141,11 +144,40 @@ def test_markdown_says_what_the_terminal_says():
 def test_an_estimate_is_one_screen_and_kernels_stand_below_it():
     short = run("estimate", "llama3-8b", "--batch", "32").stdout
     long = run("estimate", "llama3-8b", "--batch", "32", "--kernels").stdout
-    assert len(short.splitlines()) <= 24
+    assert len(short.splitlines()) <= 18
     assert max(map(len, short.splitlines())) <= 80
     assert "gate_up_proj" not in short
     assert "gate_up_proj" in long
     assert short.partition("memory ")[0] == long.partition("memory ")[0]
+    assert run("estimate", "llama3-8b", "-v", "--batch", "32").stdout == long
+
+
+def test_small_kernels_stand_in_one_line_with_their_sum():
+    said = run("estimate", "deepseek-v3", "--gpu", "h200", "--tp", "8", "--batch", "64", "--kernels").stdout
+    data = json.loads(
+        run("estimate", "deepseek-v3", "--gpu", "h200", "--tp", "8", "--batch", "64", "--format", "json").stdout
+    )
+    step = data["decode"]
+    small = [each for each in step["kernels"] if each["time_us"] < 10.0 * step["time_ms"]]
+    (line,) = re.findall(r"^(\d+) others .* (\S+)ms +\S+ +(\d+)%$", said.partition("decode (")[2], re.MULTILINE)
+    time_us = sum(each["time_us"] for each in small)
+    assert (int(line[0]), line[1]) == (len(small), f"{time_us / 1e3:#.3g}")
+    assert line[2] == f"{time_us / 10 / step['time_ms']:.0f}"
+    shown = {*re.findall(r"^([a-z]\w+) +\d+ ", said.partition("decode (")[2], re.MULTILINE)}
+    assert shown == {each["name"] for each in step["kernels"]} - {each["name"] for each in small}
+
+
+def test_a_wide_terminal_gets_wider_bars_and_a_pipe_those_of_80_columns(monkeypatch):
+    piped = run("estimate", "llama3-8b").stdout
+    assert max(map(len, piped.splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run("estimate", "llama3-8b").stdout == piped
+    monkeypatch.setattr("sys.stdout", type("Terminal", (io.StringIO,), {"isatty": lambda _: True})())
+    assert output._columns(80) == 100
+    wide = plain_text(document(rk.estimate("llama-3-8b")), 100).splitlines()
+    (line,) = (line for line in wide if line.startswith("weights "))
+    assert 96 <= len(line) <= 100
+    assert max(map(len, wide)) <= 100
 
 
 def test_colours_are_for_terminals_that_want_them(monkeypatch):

@@ -104,6 +104,15 @@ def test_a_graph_over_arrays_gives_the_numbers_of_the_formulas(deployment: tuple
         assert max(apart(found[name][row], value) for name, value in expected.items()) < 1e-12, at
 
 
+def test_pieces_of_any_length_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = static(predictor(*DEPLOYMENTS[0]))
+    columns = dict(zip(graph.inputs, (np.arange(1.0, 8.0), np.full(7, 1024.0), np.arange(2.0, 9.0)), strict=True))
+    whole = Vectorised(graph)(**columns)
+    monkeypatch.setattr("rooflinekit.model.graph.arrays._PIECE", 3)  # the third piece begins within the second
+    pieces = Vectorised(graph)(**columns)
+    assert all((pieces[name] == whole[name]).all() for name in graph.outputs)
+
+
 @pytest.mark.parametrize("deployment", DEPLOYMENTS[::3], ids=lambda d: f"{d[0]} {d[2]}")
 def test_loads_below_and_above_the_knee_are_one_graph(deployment: tuple[str, str, dict[str, Any]]) -> None:
     deployed = predictor(*deployment)

@@ -166,7 +166,7 @@ class TestCommands:
         assert title is not None, f"docs/cli.md has no section on {command}"
         for parameter in COMMANDS[command].params:
             for option in parameter.opts:
-                shown = f"`{option}`" in SECTIONS[title] if option.startswith("--") else option.upper() in title
+                shown = f"`{option}`" in SECTIONS[title] if option.startswith("-") else option.upper() in title
                 assert shown, f"docs/cli.md: {command}: {option}"
         assert COMMANDS[command].help
 

@@ -620,7 +620,11 @@ def test_metrics_keep_nothing_of_an_earlier_interval(monkeypatch: pytest.MonkeyP
     show: Callable[[Any], None] = _exporter(0)
     room = SimpleNamespace(share=0.5)
     for figure, left in ((Figure(10.0, 9.0, 8.0, 7.0, 12.0), room), (Figure(None, 9.0, 8.0, 7.0, None), None)):
-        show(SimpleNamespace(now=SimpleNamespace(ttft=figure, tpot=figure), drifts=[], headroom=left))
+        now = SimpleNamespace(ttft=figure, tpot=figure, kv_use=0.3, kv_expected=0.2, waiting=figure.measured,
+                              waiting_expected=1.5)  # fmt: skip
+        show(SimpleNamespace(now=now, drifts=[], headroom=left))
+    assert registry.get_sample_value("rooflinekit_cache_ratio", {"kind": "expected"}) == 0.2
+    assert math.isnan(registry.get_sample_value("rooflinekit_waiting_requests", {"kind": "measured"}) or 0.0)
     read = partial(registry.get_sample_value, "rooflinekit_seconds")
     assert read({"metric": "ttft", "kind": "high"}) == math.inf
     assert read({"metric": "ttft", "kind": "low"}) == pytest.approx(0.007)

@@ -15,11 +15,15 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from functools import cache, partial
+from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.estimation.estimator import resolve
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.report.markup import filled, packed, script_json
 from rooflinekit.report.page.deployment import Deployed, accountant, slider_data
 from rooflinekit.report.page.offers import make_offers
@@ -83,7 +87,6 @@ def kept_file(model: str, gpus: Sequence[str], store: Path) -> Path:
         scratch = path.with_suffix(f".{os.getpid()}")
         scratch.write_bytes(model_file(model, gpus))
         scratch.replace(path)
-        gc.collect()
     return path
 
 
@@ -91,8 +94,12 @@ def write_playground(folder: Path, models: Sequence[str], gpus: Sequence[str], s
     """Write page, scripts and one file a model into a folder; files of earlier runs that it replaces are removed."""
     (folder / "models").mkdir(parents=True, exist_ok=True)
     files, start = {}, time.perf_counter()
-    with ProcessPoolExecutor() as pool:
-        made = pool.map(partial(kept_file, gpus=gpus, store=store), models)
+    for gpu in gpus:  # specs and calibrations are read once, before the processes part
+        with suppress(DtypeError):
+            resolve(FIRST, gpu, Deployment(), None)
+    # A process ends with its model: that frees millions of nodes at once, where a collection would visit each.
+    with Pool(initializer=gc.disable, maxtasksperchild=1) as pool:
+        made = pool.imap(partial(kept_file, gpus=gpus, store=store), models)
         for place, (model, path) in enumerate(zip(models, made, strict=True), 1):
             content = path.read_bytes()
             files[model] = f"models/{model}.{hashlib.sha256(content).hexdigest()[:8]}.gz"

@@ -76,7 +76,8 @@ def _rows(options: dict[str, Option]) -> Iterator[str]:
         if len(options) > len(rows):
             yield f"| **{group}** | | |"
         for name, row in rows.items():
-            yield f"| `{_flag(name)}` | {_default(row)} | {_meaning(row)} |"
+            short = f", `-{row.short}`" if row.short else ""
+            yield f"| `{_flag(name)}`{short} | {_default(row)} | {_meaning(row)} |"
 
 
 def _flag(name: str) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import MAYBE_MODEL, MODEL, Argument, command
 from rooflinekit.cli.failures import INTERRUPTED
-from rooflinekit.cli.output import Output, counting, emit, to_csv, to_json
+from rooflinekit.cli.output import Output, counting, emit, to_csv, to_json, working
 from rooflinekit.estimation.options import options_of
 from rooflinekit.estimation.scenario import (
     Accelerator,
@@ -52,20 +52,24 @@ def _function(place: str) -> Any:
 
 def _asking(
     place: str, said: str, *tables: Any, arguments: Mapping[str, Argument] | None = None, pictures: str = "",
-    shown: Any = Written,
+    shown: Any = Written, slow: str = "", leave: Sequence[str] = (),
 ) -> Callable[..., None]:  # fmt: skip
-    """A command that asks one function and shows its answer; rows of `shown` are about how it is shown."""
+    """A command that asks one function and shows its answer; rows of `shown` are about how it is shown.
+
+    slow: what it does, shown on a terminal while it lasts.
+    """
     seen = options_of(shown)
 
     def ask(*words: str, to: Output, **scenario: Any) -> None:
         how = {name: seen[name].check(name, scenario.pop(name)) for name in (*scenario,) if name in seen}
         to.check(pictures)
-        answer = _function(place)(*words, **scenario)
+        with working(slow) if slow else nullcontext():
+            answer = _function(place)(*words, **scenario)
         to.draw(answer)
         to.show(answer, **how)
 
     ask.__doc__ = said
-    return command(*tables, *((Pictures,) if pictures else ()), shown, arguments=arguments)(ask)
+    return command(*tables, *((Pictures,) if pictures else ()), shown, arguments=arguments, leave=leave)(ask)
 
 
 estimate = _asking(
@@ -76,7 +80,7 @@ estimate = _asking(
 explain = _asking(
     "explanation.front:explain",
     "Derive one number of an estimate: formulas, numbers and sources, down to the kernels.",
-    Accelerator, Scenario, shown=Tree,
+    Accelerator, Scenario, shown=Tree, slow="deriving",
     arguments={"model": MODEL, "metric": Argument("tpot, ttft, memory, decode.attention, decode.flops, ridge ...")},
 )  # fmt: skip
 trace = _asking(
@@ -88,7 +92,7 @@ trace = _asking(
 levers = _asking(
     "decision.sensitivity.levers:levers",
     "Say what would help a deployment most: elasticities, weights or cache, and moves ranked by gain.",
-    Accelerator, Levers, pictures="Levers",
+    Accelerator, Levers, pictures="Levers", leave=("carbon",), slow="trying moves",
 )  # fmt: skip
 cost = _asking(
     "decision.economics.cost:cost",

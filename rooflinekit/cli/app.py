@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rooflinekit.cli.command import COMMANDS, Argument, Command, examples_of, find, grouped
+from rooflinekit.cli.command import COMMANDS, Argument, Command, assumptions_of, examples_of, find, grouped
 from rooflinekit.cli.failures import guarded
 from rooflinekit.estimation.options import Option
 from rooflinekit.estimation.scenario import GROUPS, complete
@@ -87,9 +87,14 @@ class OptionCommand(TyperCommand):
                 word = "" if row.kind == "flag" else f" {row.metavar or row.word}"
                 usual = row.usual if row.default is None or row.default is False else str(row.default)
                 told = f"{row.help} [{usual}]" if usual else row.help
-                lines += _columns(f"--{name.replace('_', '-')}{word}", told)
+                short = f", -{row.short}" if row.short else ""
+                lines += _columns(f"--{name.replace('_', '-')}{short}{word}", told)
         examples = [f"  {example}" for example in examples_of(ctx.command_path.partition(" ")[2])]
-        formatter.write("\n".join([*lines, *(["", "Examples:", *examples] if examples else ())]) + "\n")
+        assumed = [line for text in assumptions_of(ctx.command_path.partition(" ")[2])
+                   for line in wrap(text, _width(), initial_indent="  ", subsequent_indent="    ")]  # fmt: skip
+        for title, body in (("Assumed unless options say otherwise", assumed), ("Examples", examples)):
+            lines += ["", f"{title}:", *body] if body else []
+        formatter.write("\n".join(lines) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words, old names of options as their present ones."""
@@ -173,9 +178,8 @@ def _argument(name: str, row: Argument) -> Parameter:
 
 
 def _option(name: str, row: Option) -> Parameter:
-    shown = typer.Option(
-        f"--{name.replace('_', '-')}", help=row.help, show_default=False, autocompletion=_completion(row.complete)
-    )
+    names = [f"--{name.replace('_', '-')}", *([f"-{row.short}"] if row.short else ())]
+    shown = typer.Option(*names, help=row.help, show_default=False, autocompletion=_completion(row.complete))
     kind: Any = bool if row.kind == "flag" else list[str] | None if row.many else str | None
     return Parameter(
         name, Parameter.KEYWORD_ONLY, default=False if row.kind == "flag" else None, annotation=Annotated[kind, shown]

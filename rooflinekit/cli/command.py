@@ -142,6 +142,15 @@ def examples_of(words: str) -> list[str]:
     return lines
 
 
+def assumptions_of(words: str) -> Sequence[str]:
+    """Notes that would stand below every answer of a command."""
+    if words != "plan":
+        return ()
+    from rooflinekit.report.plan import ASSUMPTIONS
+
+    return ASSUMPTIONS
+
+
 def grouped(options: Mapping[str, Option], order: Sequence[str]) -> Iterator[tuple[str, dict[str, Option]]]:
     """Options by the headings of the help, in the order of the table."""
     names = list(dict.fromkeys((*order, *(option.group for option in options.values()), "Output")))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rooflinekit.model.types.errors import InputError
@@ -23,6 +24,7 @@ Row = Mapping[str, Any]
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # all but tab and new line
 
 _LIMITS = {"memory": "\x1b[34m", "compute": "\x1b[33m", "network": "\x1b[32m", "overhead": "\x1b[90m"}
+_NARROWEST, _WIDEST = 60, 110  # columns of an answer in a terminal
 _PLAIN = "\x1b[0m"
 
 
@@ -62,7 +64,7 @@ class Output(NamedTuple):
         self, data: Callable[[], Any], rows: Callable[[], Sequence[Row]], document: Callable[[], Document]
     ) -> None:
         """Print the one of three views that the format is of, or write it."""
-        from rooflinekit.report.document import markdown_text, plain_text
+        from rooflinekit.report.document import WIDTH, markdown_text, plain_text
 
         match self.format:
             case "json":
@@ -72,12 +74,19 @@ class Output(NamedTuple):
             case "md":
                 self.emit(visible(markdown_text(document())))
             case _:
-                text = visible(plain_text(document()))
+                text = visible(plain_text(document(), WIDTH if self.out else _columns(WIDTH)))
                 self.emit(_coloured(text) if self.out is None and _in_colour() else text)
 
     def emit(self, text: str) -> None:
         """Print a text, or write it."""
         emit(text, self.out, self.force)
+
+
+def _columns(usual: int) -> int:
+    """Columns of the terminal that is the standard output, no more than people read; elsewhere the usual ones."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return usual
+    return max(min(get_terminal_size().columns, _WIDEST), _NARROWEST)
 
 
 def _in_colour() -> bool:
@@ -169,6 +178,18 @@ def to_csv(rows: Sequence[Row]) -> str:
     writer.writeheader()
     writer.writerows(finite(rows))
     return text.getvalue()
+
+
+@contextmanager
+def working(verb: str) -> Iterator[None]:
+    """Show on a terminal what is done, while it lasts."""
+    if not sys.stderr.isatty() or find_spec("rich") is None:
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{verb} …"):
+        yield
 
 
 @contextmanager

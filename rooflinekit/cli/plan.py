@@ -25,6 +25,7 @@ _ONE = (
 )  # fmt: skip
 _OF_FLEETS = (
     "rate", "concurrency", "trace", "peak", "clean", "max_gpus", "system", "price", "limit", "headroom", "redundancy",
+    "pue", "carbon", "router", "cache_tier", "sessions",
     "spare", "load_gbps", "confidence", "measured_only", "profile", "growth", "months",
     "autoscale", "cold_start", "provision", "weights_from", "engine_start", "min_replicas", "max_replicas", "cooldown",
     "tco", "classes", "draft", "draft_tokens", "acceptance",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import MAYBE_MODEL, command
-from rooflinekit.cli.output import Output, emit
+from rooflinekit.cli.output import Output, emit, working
 from rooflinekit.estimation.options import options_of
 from rooflinekit.estimation.scenario import Accelerator, Page, Pictures, Scenario, Simulation, Written
 from rooflinekit.model.types.errors import InputError
@@ -40,10 +40,12 @@ def report(
         for key in (key for key, value in said.items() if value is not None):  # a plan or a sweep brings its own
             name = "MODEL" if key == "model" else "--" + key.replace("_", "-")
             raise InputError(f"{name} belongs to a report on a model; leave it out beside --plan or --sweep")
-        made = write_report(out, plan=plan, sweep=sweep, force=to.force, **told)
+        with working(f"writing {out.name}"):
+            made = write_report(out, plan=plan, sweep=sweep, force=to.force, **told)
     else:
-        outcome = _simulated(model, simulate, scenario)
-        made = write_report(out, model, against=against, simulation=outcome, force=to.force, **told, **scenario)
+        with working(f"writing {out.name}"):
+            outcome = _simulated(model, simulate, scenario)
+            made = write_report(out, model, against=against, simulation=outcome, force=to.force, **told, **scenario)
         if to.plots is not None:
             drawn = predict(model, allow_oom=True, **scenario)
             to.draw(drawn if outcome is None else [drawn, outcome])

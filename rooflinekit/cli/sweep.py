@@ -28,7 +28,9 @@ _ORDER = tuple(dict.fromkeys((*_FIRST, *_AXES)))
 _SOURCE = Argument("Models, or a file of scenarios: .csv, .parquet, .xlsx, or - for CSV.", complete="model")
 
 
-@command(_AXES, Pricing, Sweeping, Pictures, Written, arguments={"model": _SOURCE}, leave=("pue", "allow_oom"))
+@command(
+    _AXES, Pricing, Sweeping, Pictures, Written, arguments={"model": _SOURCE}, leave=("pue", "carbon", "allow_oom")
+)
 def sweep(
     model: str, *, to: Output, set: Sequence[str] = (), sheet: str | None = None, simulate: bool = False,
     price: Any = None, pareto: str | None = None, workers: int = 1, scheduler: str | None = None, shard: str = "1/1",

@@ -142,6 +142,8 @@ def _exporter(port: int) -> Callable[[Watched], None]:
     times = Gauge("rooflinekit_seconds", "Mean times of the last interval", ["metric", "kind"])
     drift = Gauge("rooflinekit_drift_ratio", "Lasting change against the usual, 0 for none", ["metric"])
     share = Gauge("rooflinekit_headroom_ratio", "Share of the knee that is left")
+    cache = Gauge("rooflinekit_cache_ratio", "Share of the cache in use", ["kind"])
+    waiting = Gauge("rooflinekit_waiting_requests", "Requests that wait", ["kind"])
     try:
         start_http_server(port, addr="127.0.0.1")
     except OSError as error:
@@ -153,6 +155,10 @@ def _exporter(port: int) -> Callable[[Watched], None]:
             for kind, value in asdict(figure).items():
                 absent = math.inf if kind == "high" else math.nan
                 times.labels(metric, kind).set(absent if value is None else value / 1e3)
+        for gauge, measured, expected in ((cache, now.kv_use, now.kv_expected),
+                                          (waiting, now.waiting, now.waiting_expected)):  # fmt: skip
+            for kind, value in (("measured", measured), ("expected", expected)):
+                gauge.labels(kind).set(math.nan if value is None else value)
         for metric in SMALLEST:
             drift.labels(metric).set(found.get(metric, 0.0))
         share.set(math.nan if answer.headroom is None else answer.headroom.share)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.cli.command import command
-from rooflinekit.cli.output import Output, emit
+from rooflinekit.cli.output import Output, emit, working
 from rooflinekit.decision.economics.price import price_among, priced_names
 from rooflinekit.estimation.scenario import Prefix, Requests, Seeing, Speculation, Workbook, Written
 from rooflinekit.model.types.errors import InputError
@@ -44,7 +44,8 @@ def workbook(*, to: Output, **said: Any) -> None:
         starts["prices"] = priced_names(starts.pop("price"))
         if not names & starts["prices"].keys():
             price_among(price, [load_accelerator(gpu).value for gpu in choices.gpus])
-    built = write_workbook(out, choices, Planned(**starts))
+    with working(f"writing {out.name}"):
+        built = write_workbook(out, choices, Planned(**starts))
     lines = [f"{out}: {built.offered} deployments to choose from, {built.bytes / 1e6:.1f} MB"]
     if built.refused:
         lines.append(f"{len(built.refused)} combinations cannot be run (sheet Notes has all):")

@@ -82,7 +82,7 @@ class Option:
 
     default: None where it depends on other things, and `usual` says on which. least, most: bounds; `above`: the lower
     one itself is too small. also: old names, which still work. complete: what a shell offers, names or their kind.
-    many: the option may be repeated. hidden: a keyword of Python alone.
+    many: the option may be repeated. hidden: a keyword of Python alone. short: a letter that stands for its name.
     called: what messages say for a wrong word; otherwise its metavar or name. Its kind follows from its type.
     """
 
@@ -90,10 +90,12 @@ class Option:
         self, help: str, default: Any = None, *, unit: str = "", least: float | None = None, most: float = _MOST,
         above: bool = False, also: tuple[str, ...] = (), complete: str | tuple[str, ...] = (), usual: str = "",
         kind: str = "", many: bool = False, hidden: bool = False, group: str = "", metavar: str = "", called: str = "",
+        short: str = "",
     ) -> None:  # fmt: skip
         self.help, self.default, self.unit, self.least, self.most, self.above = help, default, unit, least, most, above
         self.also, self.complete, self.usual, self.kind, self.many = also, complete, usual, kind, many
         self.hidden, self.group, self.metavar, self.called = hidden, group, metavar, called
+        self.short = short
         self.type: Any = None
 
     def parse(self, text: str) -> Any:

@@ -429,7 +429,7 @@ class Judged(Written, total=False):
 
 class Detailed(Written, total=False):
     """What is shown of an estimate."""
-    kernels: Annotated[bool, Option("Show every kernel of prefill and decode below the answer.", False)]
+    kernels: Annotated[bool, Option("Show the kernels of prefill and decode, memory, energy and how intervals were tested.", False, short="v")]
 
 class Tree(Written, total=False):
     """What is shown of a derivation."""

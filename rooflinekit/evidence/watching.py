@@ -364,6 +364,7 @@ class Change:
         self.since: int | None = None
         self._kept: list[tuple[float, float]] = []
         self._level = self._slope = self._middle = self._slope_error = 0.0
+        self._loads = (0.0, 0.0)  # the least and the greatest that were learnt
         self._sums, self._starts = [0.0, 0.0], [0, 0]
         self._lately: list[float] = []
         self._spread = self._k = self._h = 0.0

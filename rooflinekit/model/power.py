@@ -10,6 +10,7 @@ that limit, holds the slowdown already.
 from __future__ import annotations
 
 from dataclasses import fields
+from operator import add, attrgetter
 
 from rooflinekit.model.graph.symbol import Symbol, formula, named
 from rooflinekit.model.types.dtype import Dtype
@@ -81,18 +82,18 @@ class Energy:
     @property
     def total(self) -> Numeric:
         """All of it [J]."""
-        return sum((getattr(self, part) for part in PARTS), 0.0)
+        return sum(_parts(self), 0.0)
 
     def __add__(self, other: Energy) -> Energy:
-        return Energy(*(getattr(self, part) + getattr(other, part) for part in PARTS))
+        return Energy(*map(add, _parts(self), _parts(other)))
 
     def times(self, factor: Numeric) -> Energy:
         """So many times as much."""
-        return Energy(*(getattr(self, part) * factor for part in PARTS))
+        return Energy(*[part * factor for part in _parts(self)])
 
     def labelled(self, symbol: str, what: str) -> Energy:
         """The same; while it is traced, each part is a line of explanations; without a symbol under its own name."""
-        if not any(isinstance(getattr(self, part), Symbol) for part in PARTS):
+        if Symbol not in map(type, _parts(self)):
             return self
         return Energy(*(named(getattr(self, part), symbol or part, f"{_SPENT[part]}{what}", "J") for part in PARTS))
 
@@ -103,6 +104,7 @@ _SPENT = {
     "idle": "the board while no kernel runs",
 }  # fmt: skip
 PARTS = tuple(entry.name for entry in fields(Energy))
+_parts = attrgetter(*PARTS)
 
 
 def kernel_energy(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, warm: bool = False) -> Energy:
@@ -120,8 +122,8 @@ def kernel_energy(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, wa
     if warm:
         squared = (kernel.bytes / accelerator.l2_bytes) ** 2.0
         near = far = law.memory + (law.cache - law.memory) / (1.0 + squared * squared)
-    known = (law.flop[unit] for unit in (kernel.dtype.unit, Dtype.BF16, Dtype.FP16, *law.flop) if unit in law.flop)
-    each = law.attention if kernel.family in _ATTENTION else next(known)
+    units = kernel.dtype.unit, Dtype.BF16, Dtype.FP16, *law.flop
+    each = law.attention if kernel.family in _ATTENTION else next(law.flop[unit] for unit in units if unit in law.flop)
     asked = Energy(
         weights=n * traffic_energy(kernel.weight_bytes, far),
         cache=n * traffic_energy(kernel.cache_bytes, far),

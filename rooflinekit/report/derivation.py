@@ -22,12 +22,14 @@ from rooflinekit.report.document import (
     Words,
     asked,
     footer,
+    formats,
     machine,
     ms,
     origin,
 )
 
 _LINES = 70  # nodes that are shown where no depth is asked for
+_SMALL = 5e-4  # of a number: pieces of a rule of thumb below it do not change its three digits
 _EXACT = 1e7  # counts below this are written out
 _UNIT = re.compile(r"(\d) ((?:[kMGTPEmµn]?(?:B|FLOP|s)\b|1/s|token))")
 _LONG = re.compile(r"\d+\.\d{6,}")  # digits that nobody reads
@@ -62,8 +64,7 @@ def document(found: Derivation, depth: int | None = None) -> Document:
     more = [_hint(found, depth)] if depth < _height(found.root) else []
     more += [_OVERLAP] if any("= " in line and "pn(" in line for line in tree.drawn) else []
     e, i = found.answer, found.answer.inputs
-    formats = ", ".join(f"{part} {i[part]}" for part in ("weights", "activations", "kv"))
-    facts = [f"{asked(e)}; {formats}"]
+    facts = [f"{asked(e)}; {formats(i)}"]
     if found.interval:
         low, high = (ms(end, "no limit") for end in found.interval)
         facts.append(f"90 % interval {low} – {high}; datasheet bound {format_time((found.bound or 0.0) / 1e3)}")
@@ -91,25 +92,27 @@ def rows(found: Derivation) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _branches(node: Node, depth: int, sources: _Sources, first: str, rest: str) -> Iterator[str]:
+def _branches(
+    node: Node, depth: int, sources: _Sources, width: int, ahead: tuple[str, str] = ("", "")
+) -> Iterator[str]:
     """A node's lines behind their prefixes: what it is, its formula in symbols and in numbers, its children."""
+    first, rest = ahead
     again = sources.met(node)
     open_ = bool(node.children) and depth > 0 and not again
     if open_:
         sources.show(node)
     bar = "│ " if open_ else "  "
     cut = "" if open_ or not node.children else " (above)" if again else " …"
-    yield from _fit(_title(node, sources) + cut, first, rest + bar)
+    yield from _fit(_title(node, sources) + cut, width, first, rest + bar)
     if not open_:
         return
     texts = {child.symbol: quantity(child.value, child.unit) for child in node.children}
     for line in dict.fromkeys((_pretty(node.formula), _pretty(substituted(node.formula, texts)))):
-        yield from _fit(f"= {line}", rest + bar, rest + bar + "  ")
+        yield from _fit(f"= {line}", width, rest + bar, rest + bar + "  ")
     for child in node.children:
         last = child is node.children[-1]
-        yield from _branches(
-            child, depth - 1, sources, rest + ("└ " if last else "├ "), rest + ("  " if last else "│ ")
-        )
+        branch = (rest + ("└ " if last else "├ "), rest + ("  " if last else "│ "))
+        yield from _branches(child, depth - 1, sources, width, branch)
 
 
 def _title(node: Node, sources: _Sources) -> str:
@@ -141,11 +144,11 @@ def _pretty(formula: str) -> str:
     return short.replace("**", "^").replace("*", "·")
 
 
-def _fit(text: str, first: str, rest: str) -> list[str]:
+def _fit(text: str, width: int, first: str, rest: str) -> list[str]:
     """Wrapped, a number and its unit always on one line."""
     kept = _UNIT.sub("\\1\u00a0\\2", text)
     lines = textwrap.wrap(
-        kept, max(WIDTH, len(rest) + 24), initial_indent=first, subsequent_indent=rest, break_long_words=False
+        kept, max(width, len(rest) + 24), initial_indent=first, subsequent_indent=rest, break_long_words=False
     )
     return [line.replace("\u00a0", " ") for line in lines]
 
@@ -155,11 +158,11 @@ class _Tree(Items):
 
     def __init__(self, root: Node, depth: int) -> None:
         super().__init__(*_items(root, depth, 0))
-        self.sources = _Sources()
-        self.drawn = list(_branches(root, depth, self.sources, "", ""))
+        self.root, self.depth, self.sources = root, depth, _Sources()
+        self.drawn = list(_branches(root, depth, self.sources, WIDTH))
 
-    def text(self) -> list[str]:
-        return self.drawn
+    def text(self, width: int = WIDTH) -> list[str]:
+        return self.drawn if width == WIDTH else list(_branches(self.root, self.depth, _Sources(), width))
 
 
 class _Sources(Fixed):
@@ -185,8 +188,8 @@ class _Sources(Fixed):
     def number(self, text: str) -> int:
         return self._numbers.setdefault(text, len(self._numbers) + 1)
 
-    def text(self) -> list[str]:
-        wrap = textwrap.TextWrapper(WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    def text(self, width: int = WIDTH) -> list[str]:
+        wrap = textwrap.TextWrapper(width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
         return [line for text, number in self._numbers.items() for line in wrap.wrap(f"[{number}] {text}")]
 
 
@@ -215,7 +218,11 @@ def _rule(rule: Rule) -> Section:
     texts = {child.symbol: quantity(child.value, child.unit) for child in rule.node.children}
     start = _pretty(rule.node.formula) or rule.node.title
     numbers = f" = {_pretty(substituted(rule.node.formula, texts))}" if rule.node.formula else ""
-    pieces = [[what, ("+" if amount > 0 else "−") + quantity(abs(amount), unit)] for what, amount in rule.pieces]
+    pieces = [
+        [what, ("+" if amount > 0 else "−") + quantity(abs(amount), unit)]
+        for what, amount in rule.pieces
+        if abs(amount) > _SMALL * abs(rule.exact)
+    ]
     cells = [[start + numbers, quantity(rule.value, unit)], *pieces, ["exact", quantity(rule.exact, unit)]]
     return Section("", [Words(f"rule of thumb: {rule.text}"), Table((), cells, room=WIDTH - 14)])
 

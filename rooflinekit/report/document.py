@@ -22,18 +22,18 @@ WIDTH = 80
 
 
 def aligned(
-    header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,), gap: int = 2
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,), gap: int = 2, room: int = WIDTH
 ) -> list[str]:
     """Columns as wide as their widest cell; the columns in `left` flush left, the others right.
 
-    A table wider than a terminal closes its gaps to one space.
+    A table wider than `room` closes its gaps to one space.
 
     >>> aligned(["name", "n"], [["a", "1"], ["bb", "20"]])
     ['name   n', 'a      1', 'bb    20']
     """
     table = [list(header), *map(list, rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    if sum(widths) + gap * (len(widths) - 1) > WIDTH:
+    if sum(widths) + gap * (len(widths) - 1) > room:
         gap = 1
     return [
         (" " * gap)
@@ -57,7 +57,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: Collect
     return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
 
 
-def wrapped(text: str, indent: str = "  ", start: str = "", whole: bool = False) -> list[str]:
+def wrapped(text: str, indent: str = "  ", start: str = "", whole: bool = False, width: int = WIDTH) -> list[str]:
     """Words as lines of a terminal's width, all but the first indented; a percent sign stays with its number.
 
     `whole` breaks no word, such as an address or a path.
@@ -66,7 +66,7 @@ def wrapped(text: str, indent: str = "  ", start: str = "", whole: bool = False)
     ['note: one']
     """
     kept = text.replace(" %", "\u00a0%")
-    lines = textwrap.wrap(kept, WIDTH, initial_indent=start, subsequent_indent=indent, break_long_words=not whole,
+    lines = textwrap.wrap(kept, width, initial_indent=start, subsequent_indent=indent, break_long_words=not whole,
                           break_on_hyphens=not whole)  # fmt: skip
     return [line.replace("\u00a0", " ") for line in lines]
 
@@ -80,8 +80,8 @@ _MARKED = re.compile(r"(`[^`]+`|\*\*[^*]+\*\*)")
 class Block(Protocol):
     """A part of an answer that prints itself."""
 
-    def text(self) -> list[str]:
-        """Lines of a terminal."""
+    def text(self, width: int = WIDTH) -> list[str]:
+        """Lines of a terminal of so many columns."""
 
     def markdown(self) -> list[str]:
         """Lines of Markdown."""
@@ -106,8 +106,8 @@ class Words:
     def __init__(self, *lines: str, indent: str = "  ") -> None:
         self.lines, self.indent = lines, indent
 
-    def text(self) -> list[str]:
-        return [part for line in self.lines for part in wrapped(line, self.indent)]
+    def text(self, width: int = WIDTH) -> list[str]:
+        return [part for line in self.lines for part in wrapped(line, self.indent, width=width)]
 
     def markdown(self) -> list[str]:
         return [*self.lines]
@@ -126,8 +126,8 @@ class Items(Words):
         super().__init__(*lines, indent=indent)
         self.most = most
 
-    def text(self) -> list[str]:
-        return Words(*self.lines[: self.most], indent=self.indent).text()
+    def text(self, width: int = WIDTH) -> list[str]:
+        return Words(*self.lines[: self.most], indent=self.indent).text(width)
 
     def markdown(self) -> list[str]:
         return [f"{' ' * depth}- {' '.join(line.split())}" for depth, line in self._levels()]
@@ -157,9 +157,9 @@ class Facts(Items):
         super().__init__(*joined)
         self.facts = facts
 
-    def text(self) -> list[str]:
+    def text(self, width: int = WIDTH) -> list[str]:
         facts = ((line, " " * _LABEL, f"{label:<{_LABEL}}") for label, line in self.facts)
-        return [part for fact in facts for part in wrapped(*fact, whole=True)]
+        return [part for fact in facts for part in wrapped(*fact, whole=True, width=width)]
 
 
 @dataclass(frozen=True)
@@ -179,14 +179,14 @@ class Table:
     def _head(self) -> Sequence[str]:
         return self.header or [""] * max(map(len, self.rows), default=0)
 
-    def text(self) -> list[str]:
+    def text(self, width: int = WIDTH) -> list[str]:
         table = [row for first, *more in self.rows for row in _broken(first, more, self.room)]
         head, lines = self._head(), [""]
         for dropped in range(len(self.drop) + 1 if table else 0):
             kept = [column for column in range(len(head)) if column not in self.drop[:dropped]]
             cells = [[row[column] for column in kept] for row in (head, *table)]
-            lines = aligned(cells[0], cells[1:], [kept.index(n) for n in self.left if n in kept], self.gap)
-            if max(map(len, lines)) <= WIDTH:
+            lines = aligned(cells[0], cells[1:], [kept.index(n) for n in self.left if n in kept], self.gap, width)
+            if max(map(len, lines)) <= width:
                 break
         return lines if self.header and table else lines[1:]
 
@@ -218,7 +218,7 @@ class Fixed:
     def __init__(self, lines: Sequence[str] = (), language: str = "") -> None:
         self.lines, self.language = lines, language
 
-    def text(self) -> list[str]:
+    def text(self, width: int = WIDTH) -> list[str]:
         return [*self.lines]
 
     def markdown(self) -> list[str]:
@@ -228,9 +228,12 @@ class Fixed:
         return f"<pre>{escape(chr(10).join(self.lines))}</pre>" if self.lines else ""
 
 
-def plain_text(document: Document) -> str:
-    """For a terminal: sections apart, their blocks below each other."""
-    sections = ([*wrapped(title), *(line for block in blocks for line in block.text())] for title, blocks in document)
+def plain_text(document: Document, width: int = WIDTH) -> str:
+    """For a terminal of so many columns: sections apart, their blocks below each other."""
+    sections = (
+        [*wrapped(title, width=width), *(line for block in blocks for line in block.text(width))]
+        for title, blocks in document
+    )
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
 
@@ -295,6 +298,20 @@ def asked(answer: Estimate) -> str:
     i = answer.inputs
     arrivals = answer.load.arrivals if answer.load else f"batch {i['batch']}"
     return f"{arrivals}, {tokens_in(i)}, {i['osl']} out"
+
+
+def formats(inputs: Mapping[str, Any], names: Sequence[str] = ("weights", "activations", "kv")) -> str:
+    """The formats of matrices and cache, once where they are the same.
+
+    >>> formats({"weights": "fp8", "activations": "fp8", "kv": "bf16", "kv_policy": "window:4096"})
+    'weights fp8, activations fp8, KV bf16 window:4096'
+    >>> formats({"weights": "bf16", "activations": "bf16", "kv": "bf16"})
+    'all bf16'
+    """
+    kept = "" if inputs.get("kv_policy", "full") == "full" else f" {inputs['kv_policy']}"
+    if len({inputs[name] for name in names}) == 1 and not kept:
+        return f"all {inputs[names[0]]}"
+    return ", ".join(f"{'KV' if name == 'kv' else name} {inputs[name]}" for name in names) + kept
 
 
 def machine(gpu: str, gpus: int, inputs: dict[str, Any]) -> str:

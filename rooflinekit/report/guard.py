@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 from rooflinekit.evidence.guard import Check, Guarded
 from rooflinekit.model.types.units import format_time
-from rooflinekit.report.document import Document, Items, Section, footer, three
+from rooflinekit.report.document import WIDTH, Document, Items, Section, footer, three
 
 _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _SAID = {"baseline": "in the baseline", "prediction": "predicted"}
@@ -17,7 +17,7 @@ _SAID = {"baseline": "in the baseline", "prediction": "predicted"}
 class _Lines(Items):
     """Items of which each is one line, however long: what reads them counts lines."""
 
-    def text(self) -> list[str]:
+    def text(self, width: int = WIDTH) -> list[str]:
         return [*self.lines]
 
 

@@ -6,7 +6,19 @@ from collections.abc import Sequence
 
 from rooflinekit.decision.sensitivity.levers import NO_CHANGE, Levers, MoveResult
 from rooflinekit.model.types.units import format_bytes
-from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine, ms, origin, tokens_in
+from rooflinekit.report.document import (
+    Document,
+    Items,
+    Section,
+    Table,
+    Words,
+    footer,
+    formats,
+    machine,
+    ms,
+    origin,
+    tokens_in,
+)
 
 _NAMES = {
     "bandwidth": "memory bandwidth",
@@ -18,6 +30,7 @@ _NAMES = {
     "context": "context",
 }
 _SMALL = 5e-3
+_ROUNDED = "measure quality"  # what the caveat of every format of fewer bits says
 _RATIOS = ("ttft", "tpot", "throughput", "cost")
 _OF = ["of", "TTFT", "TPOT", "tok/s", "cost"]
 _MOVE = ["move", "TTFT", "TPOT", "tok/s/GPU", "cost", "J/token", "GPUs", "USD/Mtok", "evidence"]
@@ -37,7 +50,7 @@ def document(found: Levers) -> Document:
     refused = (f"not possible: {move.move}: {move.reason}" for move in found.moves if not move.possible)
     return [
         Section(f"levers of {found.model} on {machine(found.gpu, now.gpus, i)}, {found.engine}", [Words(
-            f"{load}, {tokens_in(i)}, {i['osl']} out; weights {i['weights']}, kv {i['kv']}"
+            f"{load}, {tokens_in(i)}, {i['osl']} out; {formats(i, ('weights', 'kv'))}"
         )]),
         Section("", [Words(
             f"now: TTFT {ms(now.ttft_ms)}, TPOT {ms(now.tpot_ms)}, "
@@ -48,7 +61,8 @@ def document(found: Levers) -> Document:
         Section("elasticity: percent by which each changes for one percent more", [Table(_OF, _slopes(found))]),
         Section(f"moves, best for {found.by} first: each over what it is now",
                 [Table(_MOVE, [_row(move) for move in strong])]),
-        Section("on weaker evidence than now, apart" if weak else "", [Table(_MOVE, [_row(move) for move in weak])]),
+        Section("on weaker evidence than now (--format json has the notes of each)" if weak else "",
+                [Table(_MOVE, [_row(move) for move in weak])]),
         Section("", [Items(*refused, *same, *_notes(found, possible))]),
         footer(origin(found.calibration, found.evidence), found.warnings, found.version),
     ]  # fmt: skip
@@ -60,6 +74,7 @@ def _slopes(found: Levers) -> list[list[str]]:
         [names[entry.parameter], *("0" if abs(slope) < _SMALL else f"{slope:+.2f}"
                                    for slope in (getattr(entry, name) for name in _RATIOS))]
         for entry in found.elasticities
+        if any(abs(getattr(entry, name)) >= _SMALL for name in _RATIOS)
     ]  # fmt: skip
 
 
@@ -73,18 +88,25 @@ def _row(move: MoveResult) -> list[str]:
     return [move.move, *told, str(now.gpus), usd, move.evidence or "-"]
 
 
-def _grouped(kind: str, said: Sequence[tuple[MoveResult, str]]) -> list[str]:
-    """Moves about which the same is said, in one line."""
+def _grouped(said: Sequence[tuple[MoveResult, str]], kind: str = "") -> list[str]:
+    """Moves about which the same is said, in one line; what begins with the name of its move does not repeat it."""
     groups: dict[str, list[str]] = {}
     for move, text in said:
         groups.setdefault(text, []).append(move.move)
-    return [f"{kind}: {', '.join(names)}: {text}" for text, names in groups.items()]
+    return [
+        f"{kind}{text}" if text.startswith(names[0]) else f"{kind}{', '.join(names)}: {text}"
+        for text, names in groups.items()
+    ]
 
 
 def _notes(found: Levers, possible: Sequence[MoveResult]) -> list[str]:
     """What each kind of move risks and keeps, once; and what a token keeps where it is not the same as now."""
-    lines = _grouped("quality", [(move, move.caveat) for move in possible if not move.caveat.startswith("none")])
-    lines += _grouped("note", [(move, warning) for move in possible for warning in move.warnings])
+    rounded = [move.move for move in possible if _ROUNDED in move.caveat]
+    lines = [f"{_ROUNDED} on your task: {', '.join(rounded)}"] if rounded else []
+    risky = [move for move in possible if _ROUNDED not in move.caveat and not move.caveat.startswith("none")]
+    lines += _grouped([(move, move.caveat) for move in risky])
+    known = [move for move in possible if not found.weaker(move)]
+    lines += _grouped([(move, warning) for move in known for warning in move.warnings], "note: ")
     now = found.answer.kv_bytes_per_token
     kept = [(m.move, m.answer.kv_bytes_per_token) for m in possible if m.answer is not None]
     others = [f"{name} {format_bytes(size)}" for name, size in kept if size != now]

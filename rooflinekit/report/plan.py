@@ -6,15 +6,18 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rooflinekit.decision.economics.price import HourlyPrice
+from rooflinekit.decision.economics.price import POWER_NOTE, HourlyPrice
 from rooflinekit.decision.planning.classes import ClassFleet, ClassPlan
-from rooflinekit.decision.planning.cost import Point
+from rooflinekit.decision.planning.confirm import OWN_FORMATS, RANDOM_REPLICAS
+from rooflinekit.decision.planning.cost import LOAD_NOTE, Point
 from rooflinekit.decision.planning.inverse import BreakEven, Solution
 from rooflinekit.decision.planning.over_time import OverTime
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
 from rooflinekit.report.document import Document, Facts, Items, Section, Table, Words, amount, ms, notes, three
 
-_SHOWN, _EXPLAINED, _POINTS = 8, 5, 7
+_SHOWN, _EXPLAINED, _POINTS = 8, 5, 5
+ASSUMPTIONS = (POWER_NOTE, LOAD_NOTE, RANDOM_REPLICAS, OWN_FORMATS)
+"""Notes that stand below every plan unless options say otherwise: the help has them, and JSON."""
 _METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2EL": "e2el_ms"}
 
 
@@ -23,14 +26,13 @@ def document(answer: PlanAnswer) -> Document:
     rest = len(answer.candidates) - _SHOWN
     told = [f"and {rest} more (--format json or csv)"] if rest > 0 else []
     told.append(
-        "* the simulation agrees, and its times are shown; the others are figures of the formula. At risk: the "
-        f"objective that is least likely to hold, and how likely it is ({answer.confidence * 100:g} % asked); load: of "
-        "what the objectives allow"
+        "* the simulation agrees. P, D: prefill, decode replicas. At risk: the objective least likely to hold "
+        f"({answer.confidence * 100:g} % asked). Load: share of what the objectives allow."
     )
     lost = [f"{number}  {other.lost}" for number, other in enumerate(answer.candidates[1:], 2)]
     return [
         Section(f"{answer.model}: {answer.question}", [Words(", ".join(answer.slo))]),
-        Section("", [Words(answer.answer)]),
+        Section("", [Words(answer.answer, indent="")]),
         Section("", [_candidates(answer), Words(*told)]),
         Section("", [_latencies(answer.best)]),
         Section("", [Facts(*_facts(answer.best))]),
@@ -140,8 +142,9 @@ def _notes(answer: PlanAnswer) -> Iterator[str]:
     for gpu, price in answer.prices.items():
         if price is not None:
             yield f"{gpu}: {HourlyPrice(**price)}"
-    yield from answer.warnings
-    yield f"{answer.tried} settings were tried; {len(answer.refused)} deployments refused (--format json names them)"
+    yield from (warning for warning in answer.warnings if warning not in ASSUMPTIONS)
+    refused = f"; {len(answer.refused)} deployments refused (--format json names them)" if answer.refused else ""
+    yield f"{answer.tried} settings were tried{refused}; `rooflinekit plan --help` lists what every plan assumes"
 
 
 _CLASS_HOURS = 24  # rows of a table of hours at most

@@ -17,7 +17,7 @@ _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "end to end": "e2e",
 
 def document(outcome: Outcome) -> Document:
     """The whole answer."""
-    o, i, counts = outcome, outcome.inputs, outcome.requests
+    o, i = outcome, outcome.inputs
     fleet = f"{i['replicas']:,} x " if i["replicas"] > 1 else ""
     if i["prefill_replicas"]:
         fleet = f"{i['prefill_replicas']:,} prefill and {i['replicas']:,} decode replicas of "
@@ -26,13 +26,15 @@ def document(outcome: Outcome) -> Document:
     asked = Words(
         f"{_load(i)}{i['policy']}, {i['token_budget']} tokens a step, at most {i['max_num_seqs']} sequences, "
         f"{i['kv_tokens']:,} tokens of cache",
-        f"{counts.arrived:,} requests in {format_time(o.duration_s)}: {counts.finished:,} finished, "
-        f"{counts.rejected:,} rejected, {counts.cut:,} cut; {counts.preemptions:,} preemptions; "
-        f"statistics over {counts.measured:,}",
+        _counted(o),
     )
     latencies = [_latency(name, getattr(o, f"{key}_ms")) for name, key in _LATENCIES.items()]
     rates = [
-        ["output", f"{three(o.output_tok_s)} tok/s", f"{three(o.output_tok_s_per_gpu)} tok/s a GPU"],
+        [
+            "output",
+            f"{three(o.output_tok_s)} tok/s",
+            "" if o.output_tok_s_per_gpu == o.output_tok_s else f"{three(o.output_tok_s_per_gpu)} tok/s a GPU",
+        ],
         ["requests", f"{three(o.request_rate)} /s", ""],
     ]
     if o.power_w_per_gpu is not None:
@@ -55,6 +57,16 @@ def document(outcome: Outcome) -> Document:
         Section("", [Table([*_USE, *(f"from {name}" for name in o.replicas[0].tiers)], use, left=(0, 1))]),
         footer(f"{origin(o.calibration, o.evidence)}{stopped}", o.warnings, o.version),
     ]
+
+
+def _counted(outcome: Outcome) -> str:
+    """What became of the requests; what happened to none is left out."""
+    counts = outcome.requests
+    parts = [f"{counts.arrived:,} requests in {format_time(outcome.duration_s)}: {counts.finished:,} finished"]
+    parts += [f"{number:,} {name}" for name in ("rejected", "cut") if (number := getattr(counts, name))]
+    parts += [f"{counts.preemptions:,} preemptions"] if counts.preemptions else []
+    parts += [f"statistics over {counts.measured:,}"] if counts.measured != counts.arrived else []
+    return ", ".join(parts)
 
 
 def _load(asked: dict[str, Any]) -> str:

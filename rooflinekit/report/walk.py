@@ -156,7 +156,7 @@ class Steps:
         rows = [row for stop in section.stops for row in _rows(stop)]
         self.table = Table(_COLUMNS, rows, left=(0, 1, 2, 3, 6))
 
-    def text(self) -> list[str]:
+    def text(self, width: int = WIDTH) -> list[str]:
         section, told = self.section, self.told
         lines = [*wrapped(section_title(section)), *_letter_lines(told.new_letters(section)), ""]
         lines.append(f"{'step':<{_NAME}}{'tensor':<{_TENSOR}}{'FLOP':>{_NUMBER + 1}}{'bytes':>{_NUMBER + 1}}")

@@ -56,8 +56,6 @@ class Lockstep:
 
     def longest_run(self, most: int) -> int:
         """Steps until the next sequence ends or the blocks run out, at most `most`; at least one fits."""
-        if most == 1:
-            return 1
         ends = self._ends
         while ends[0][0] != ends[0][2].due:  # it left before its end
             heappop(ends)
@@ -75,13 +73,13 @@ class Lockstep:
         """Make the steps; returns the requests that end with the last of them (they have left)."""
         if blocks := self.need(steps):
             self.pool.take(blocks)
-        self.steps += steps
+        self.steps = now = self.steps + steps
         made = steps * self.width
         self.tokens += made
         self.keys += made
         ended: list[Job] = []
         ends = self._ends
-        while ends and ends[0][0] <= self.steps:
+        while ends and ends[0][0] <= now:
             due, _, job = heappop(ends)
             if due == job.due:
                 self.leave(job)

@@ -198,29 +198,34 @@ class Simulation:
         heap, idle = self._heap, self._idle
         for arrival, measured in self.source.start():
             self._expect(arrival, measured)
-        while heap and not self.interrupted:
-            if heap[0][0] > self.horizon:
+        alone: Replica | None = None  # whose step ends before anything else happens
+        while (heap or alone) and not self.interrupted:
+            now = alone.until if alone else heap[0][0]
+            if now > self.horizon:
                 self.now = self.horizon
                 return
-            self.now = now = heap[0][0]
+            self.now = now
+            if alone:
+                self._step_ends(alone)
             while heap and heap[0][0] == now and not self.interrupted:
                 _, _, act, what = heappop(heap)
                 act(what)
+            alone = None
             for replica in idle:
                 if replica.until < 0.0 and replica.begin(now):
-                    self._push(replica.until, self._step_ends, replica)
+                    if len(idle) == 1 and (not heap or replica.until < heap[0][0]):
+                        alone = replica
+                    else:
+                        self._push(replica.until, self._step_ends, replica)
             idle.clear()
 
     def _halt(self) -> None:
         """Book the decode steps that are over by now, of runs that are under way."""
         for replica in self.fleet.all:
             if replica.halt(self.now):
-                self._book(replica, replica.until)
-
-    def _book(self, replica: Replica, now: float) -> list[Job]:
-        if self.watch:
-            self.watch(self._index[replica], replica, now)
-        return replica.end(now)
+                if self.watch:
+                    self.watch(self._index[replica], replica, replica.until)
+                replica.end(replica.until)
 
     def _push(self, time: float, act: Callable[[Any], None], what: object) -> None:
         heappush(self._heap, (time, next(self._order), act, what))
@@ -265,7 +270,9 @@ class Simulation:
     def _step_ends(self, replica: Replica) -> None:
         if replica.until != self.now:  # the run was cut, and this was its former end
             return
-        for job in self._book(replica, self.now):
+        if self.watch:
+            self.watch(self._index[replica], replica, self.now)
+        for job in replica.end(self.now):
             self._leave(job, "finished")
         replica.until = -1.0
         self._idle[replica] = None

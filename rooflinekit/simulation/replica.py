@@ -43,6 +43,13 @@ class Work:
 class Replica:
     """Steps of one engine. Between `begin` and `end` lies a step, or a run of decode steps in which nothing happens."""
 
+    __slots__ = (
+        "_firsts", "_fresh", "_ghost_keys", "_ghosts", "_landed", "_reserved", "_slope", "_stall", "_starts", "_time",
+        "_width", "admitted", "began", "clock", "decodes", "decoding", "exports", "fetches", "host", "last_pass",
+        "ledger", "limits", "loading", "loads", "partial", "places", "pool", "queue", "shares", "staged", "staging",
+        "steps", "until", "work",
+    )  # fmt: skip
+
     def __init__(
         self, limits: Limits, clock: Clock, decoding: Lockstep, ledger: Ledger, host: HostTier | None = None
     ) -> None:
@@ -133,12 +140,13 @@ class Replica:
             return False
         padded = decodes + self._ghosts if decodes else 0
         keys = decoding.keys + self._ghost_keys
+        steps = 1
         if chunks:
-            time, slope, steps = self.clock.step(padded, keys, chunks, self._firsts), 0.0, 1
+            time, slope = self.clock.step(padded, keys, chunks, self._firsts), 0.0
         else:
             time, slope, most = self.clock.run(padded, keys)
-            single = self._stall or short or self._made_up()
-            steps = decoding.longest_run(1 if single else min(most, limits.longest_run))
+            if most > 1 and limits.longest_run > 1 and not (self._stall or short or self._made_up()):
+                steps = decoding.longest_run(min(most, limits.longest_run))
         if self._stall:
             time, self._stall = time + self._stall, 0.0
         self.began, self._time, self._slope, self.steps = now, time, slope, steps
@@ -148,18 +156,20 @@ class Replica:
     def end(self, now: float) -> list[Job]:
         """Book the step or run under way; returns the requests that end with it."""
         ended: list[Job] = []
-        steps, decodes, took, work = self.steps, self.decodes, now - self.began, self.work
-        self._starts.extend(self.began + self._span(step) for step in range(max(steps - self.limits.overlap, 0), steps))
+        steps, decodes, took, work, pool = self.steps, self.decodes, now - self.began, self.work, self.pool
+        if overlap := self.limits.overlap:
+            self._starts.extend(self.began + self._span(step) for step in range(max(steps - overlap, 0), steps))
         work.steps += steps
         work.busy += took
         work.sequences += took * (decodes + len(self.shares))
-        work.blocks += took * (self.pool.total - self.pool.free)
+        work.blocks += took * (pool.total - pool.free)
         if decodes:
             work.decode_steps += steps
             self._gaps()
-            free = self.pool.free
+            free = pool.free
             ended = self.decoding.advance(steps)
-            self._reserved -= (free - self.pool.free) * self.limits.reserves
+            if self.limits.reserves:
+                self._reserved -= free - pool.free
             self._ghost_keys += self._ghosts * steps
             self.last_pass = now
             for job in ended:

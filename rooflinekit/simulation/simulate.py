@@ -613,7 +613,8 @@ _WITH = {"clean": "trace", "speed": "trace", "prefix_groups": "shared_prefix", "
          "draft_ms": "draft_tokens", "cache_tier": "prefix_cache", "link_gb_s": "prefill_replicas",
          "link_ms": "prefill_replicas", "staging": "prefill_replicas", "workers": "cells",
          "scheduler": "cells"}  # fmt: skip
-_WITHOUT = {"isl": "trace", "osl": "trace", "isl_cv": "trace", "osl_cv": "trace", "burstiness": "concurrency"}
+_WITHOUT = {"isl": ("trace", "sessions"), "osl": ("trace",), "isl_cv": ("trace", "sessions"), "osl_cv": ("trace",),
+            "burstiness": ("concurrency", "trace", "sessions"), "shared_prefix": ("sessions",)}  # fmt: skip
 
 
 def _idle(given: Mapping[str, Any]) -> Iterator[str]:
@@ -622,8 +623,8 @@ def _idle(given: Mapping[str, Any]) -> Iterator[str]:
     for name in (name for name, value in given.items() if value != known[name].default):
         if name in _WITH and not given.get(_WITH[name]):
             yield f"{name} has no part here: it goes with {_WITH[name]}, which was not given"
-        if name in _WITHOUT and given.get(_WITHOUT[name]):
-            yield f"{name} has no part here: {_WITHOUT[name]} decides it"
+        for other in (each for each in _WITHOUT.get(name, ()) if given.get(each)):
+            yield f"{name} has no part here: {other} decides it"
 
 
 def _ordered(given: dict[str, Any]) -> dict[str, Any]:

@@ -243,8 +243,10 @@ def _told(values: Counter[object] | None) -> str:
 def cached_config(identifier: str) -> Path | None:
     """The config.json of `org/name` or `org/name@revision` in the local Hugging Face cache, or None."""
     identifier, _, revision = identifier.partition("@")
+    if not re.fullmatch(_ID, identifier):
+        return None
     entry = _hub_cache() / f"models--{identifier.replace('/', '--')}"
-    if not re.fullmatch(_ID, identifier) or not entry.is_dir():
+    if not entry.is_dir():
         return None
     commit, known = revision, []
     with suppress(OSError, ValueError):

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
+from rooflinekit.report.plan import ASSUMPTIONS
 
 QUICK = [
     "--isl",
@@ -55,6 +56,14 @@ def test_the_terminal_shows_the_answer_within_80_columns() -> None:
     assert "more may fail" in out
     assert "why the others lost" in out
     assert "a GPU-hour (" in out  # the source of the price
+
+
+def test_what_every_plan_assumes_stands_in_the_help_and_in_json_alone() -> None:
+    helped, shown = (" ".join(run(*words)[1].split()) for words in (["plan", "--help"], ASK))
+    kept = json.loads(run(*ASK, "--format", "json")[1])["warnings"]
+    assert {*ASSUMPTIONS} <= {*kept}
+    assert all(note in helped and note not in shown for note in ASSUMPTIONS)
+    assert "no price is known" not in helped
 
 
 def test_json_csv_and_markdown_say_the_same(tmp_path: Path) -> None:

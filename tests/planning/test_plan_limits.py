@@ -20,6 +20,10 @@ REFUSED = [
     (["--max", "batch", "--tpot", "30", "--redundancy", "2"], "--redundancy has no part"),
     (["--find", "gpus", "--rate", "2", "--batch", "3"], "--batch has no part in --find gpus"),
     (["--rate", "2", "--ttft", "500", "--slo", "ttft<1s"], "say the same thing"),
+    (["--rate", "2", "--router", "random"], "router is about prefixes that come again"),
+    (["--rate", "2", "--cache-tier", "host=9GB"], "cache_tier is about prefixes that come again"),
+    (["--max", "rate", "--tpot", "30", "--carbon", "300"], "--carbon has no part"),
+    (["--rate", "2", "--carbon", "atlantis"], "unknown grid 'atlantis'"),
     (["--rate", "2", "--ttft", "nan"], "ttft must be a number above 0, not nan"),
 ]
 
@@ -60,3 +64,15 @@ def test_a_prefill_pool_of_attention_replicas_computes_a_prompt_on_each():
     light, heavy = (four.feel(demand, share * four.knee(demand)).means["ttft"] for share in (0.01, 0.9))
     assert one.feel(demand, 0.01 * one.knee(demand)).means["ttft"] == pytest.approx(light, rel=0.02)
     assert heavy > light
+
+
+@pytest.mark.parametrize("command", ["sweep", "levers"])
+def test_carbon_is_no_option_where_nothing_is_said_of_it(command: str) -> None:
+    ended = RUN.invoke(app, [command, "gpt2", "--carbon", "300"])
+    assert (ended.exit_code, "no such option: --carbon" in ended.stderr) == (2, True)
+
+
+def test_carbon_is_that_of_the_fleets_power() -> None:
+    answer = json.loads(RUN.invoke(app, ["plan", "llama-3-8b", "--rate", "5", "--carbon", "300", *QUICK]).stdout)
+    kg = answer["best"]["watts"] / 1e3 * 300 / 1e3
+    assert f"CO2: {kg:.3g} kg an hour at 300 g/kWh (given)" in answer["warnings"]

@@ -123,6 +123,25 @@ def test_pictures_have_words_and_tables(browser: Browser, pages: dict[str, Path]
     assert unnamed == []
 
 
+def test_a_waterfall_names_every_bar_and_ends_with_the_interval(browser: Browser, pages: dict[str, Path]) -> None:
+    """A bar that ends where the axis does has its number too, however its parts round."""
+    browser.size(1280, 900)
+    browser.open(pages["deployment"])
+    for batch in (1, 5, 16, 32, 50, 64):
+        browser.value(f"change({{ batch: {batch} }})")
+        browser.settle()
+        bars = browser.value(
+            "waterfallBars(stepTerms(answer(state), 'decode')).map((bar) => bar.words ?? asTime(bar.size))"
+        )
+        words = browser.value("[...document.querySelectorAll('#waterfall text')].map((each) => each.textContent)")
+        assert all(any(word.startswith(bar) for word in words) for bar in bars), (batch, bars, words)
+        low, high = browser.value("[answer(state).tpot.low, answer(state).tpot.high]")
+        start, end = browser.value(
+            "(({ start, size }) => [start, start + size])(waterfallBars(stepTerms(answer(state), 'decode')).pop())"
+        )
+        assert [start, end] == pytest.approx([low, high], rel=1e-3)  # a step is at the mean context, TPOT in thirds
+
+
 def test_words_in_charts_are_opaque(browser: Browser, pages: dict[str, Path]) -> None:
     """Contrast is that of the colours: a label takes the opacity of its point if nobody says otherwise."""
     browser.size(1280, 20_000)

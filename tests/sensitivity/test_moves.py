@@ -197,6 +197,8 @@ class TestCommand:
         result = CliRunner().invoke(app, ["levers", "llama-3-8b", "--batch", "64", "--prefix", "0.5"])
         assert result.exit_code == 0
         assert max(map(len, result.stdout.splitlines())) <= 80
+        assert result.stdout.count("measure quality") == 1
+        assert "network bandwidth" not in result.stdout  # of one GPU: it changes nothing
 
     def test_json_is_strict_and_csv_is_a_row_a_move(self) -> None:
         data = json.loads(run("--format", "json").stdout)

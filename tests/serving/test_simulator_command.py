@@ -246,6 +246,8 @@ def test_answers_of_one_length_are_said_to_keep_users_in_step(osl: str, users: s
     ("--rate 5 --link-gb-s 50", "link_gb_s has no part here: it goes with prefill_replicas"),
     ("--rate 5 --acceptance 0.5", "acceptance has no part here: it goes with draft_tokens"),
     ("--concurrency 2 --cv 3", "burstiness has no part here: concurrency decides it"),
+    ("--rate 2 --sessions chat:turns=2 --cv 3", "burstiness has no part here: sessions decides it"),
+    ("--rate 2 --sessions chat:turns=2 --shared-prefix 9", "shared_prefix has no part here: sessions decides it"),
 ])  # fmt: skip
 def test_options_without_effect_are_noted(words, said):
     result = run("gpt2", "--requests", "3", "--isl", "20", "--osl", "uniform:2-4", *words.split())

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 from random import Random
 
+from rooflinekit.decision.planning.cost import fleet_watts
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part
 from rooflinekit.decision.planning.mix import HASH_TOKENS, Mix
@@ -382,6 +383,10 @@ def agreed(question: PlanQuestion, option: Option, most: Option) -> Option:
     return option if option.gpus < most.gpus else most
 
 
+RANDOM_REPLICAS = "requests reach replicas at random; a balancer that evens them out does better"
+OWN_FORMATS = "weights and cache are in the checkpoint's formats; others, such as fp8, are tried if asked for"
+
+
 def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[str]:
     """What a planner should hear beside the numbers."""
     notes = list(found.notes)
@@ -394,9 +399,12 @@ def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[
         notes.append(f"no price is known for {', '.join(unknown)}; give --price {unknown[0]}=USD to compare by cost")
     notes += question.tariff.assumptions
     best, played = order[0].option, order[0].played
+    if (carbon := question.tariff.carbon) is not None:
+        watts = fleet_watts(best.parts, question.demand, question.tariff.pue) or 0.0
+        notes.append(f"CO2: {watts * carbon[0] / 1e6:.3g} kg an hour at {carbon[0]:g} g/kWh ({carbon[1]})")
     kept = best.parts[0].replica.kept
     if not question.demand.closed and kept is None:
-        notes.append("requests reach replicas at random; a balancer that evens them out does better")
+        notes.append(RANDOM_REPLICAS)
     if kept is not None and kept.tiers and not kept.usd_hour:
         notes.append("cache tiers have no price; say one as host=1TB,50GB/s,0.002$/GBh")
     elif kept is not None and kept.usd_hour and question.course is not None:
@@ -413,6 +421,6 @@ def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[
     told = {(key, each[key]): None for each in scenarios for key in ("weights", "kv", "activations") if key in each}
     notes += [f"{key} {value} as asked: what that does to the quality of answers is not weighed" for key, value in told]
     if question.space.weights == question.space.kv == (None,):
-        notes.append("weights and cache are in the checkpoint's formats; others, such as fp8, are tried if asked for")
+        notes.append(OWN_FORMATS)
     notes += [note for part in best.parts for note in part.replica.resolved.warnings]
     return notes

@@ -22,6 +22,7 @@ from rooflinekit.specs import load_accelerator
 
 LOAD_GB_S = 5.0
 LOAD_ASSUMPTION = "assumption: one local NVMe drive for each replica"
+LOAD_NOTE = f"weights load at {LOAD_GB_S:g} GB/s ({LOAD_ASSUMPTION})"
 _HOUR = 3600.0
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class Tariff:
     by_gpus: bool = False  #: rank by accelerators first
     saves: Demand | None = None  #: the traffic at which the fleet that draws least is first
     terms: Mapping[str, tuple[HourlyPrice, ...]] = field(default_factory=dict)  #: commitments and spot prices
+    carbon: tuple[float, str] | None = None  #: grams of CO2 a kWh, and who says so
 
     def price(self, gpu: str) -> float | None:
         """One accelerator hour [USD]."""
@@ -79,7 +81,7 @@ def read_tariff(gpus: tuple[str, ...], given: object, pue: float, load_gb_s: flo
     Raises InputError and WorkloadError for prices without sense.
     """
     quotes = quotes_of((load_accelerator(gpu).value for gpu in gpus), given)
-    told = () if load_gb_s else (f"weights load at {LOAD_GB_S:g} GB/s ({LOAD_ASSUMPTION})",)
+    told = () if load_gb_s else (LOAD_NOTE,)
     notes = (*quotes.notes, POWER_NOTE, *told)
     return Tariff(quotes.hourly, pue, (load_gb_s or LOAD_GB_S) * GB, notes, by == "gpus", terms=quotes.terms)
 

@@ -251,7 +251,13 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
     if trace is not None:
         demand = _traced(trace, given, peak, slo)
         ids = bool(trace.block_tokens and len(trace.blocks))
-        return replace(demand, prefixes=Prefixes(trace, router, tiers)) if ids else demand
+        if ids:
+            return replace(demand, prefixes=Prefixes(trace, router, tiers))
+    if "router" in given or tiers:
+        what = "router" if "router" in given else "cache_tier"
+        raise InputError(f"{what} is about prefixes that come again; give sessions, or a trace with block ids")
+    if trace is not None:
+        return demand
     return Demand(
         rate,
         None if users is None else float(whole_number(users, "users")),

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from os import PathLike
 from typing import Any, Unpack
 
+from rooflinekit.decision.economics.price import read_carbon
 from rooflinekit.decision.economics.tco import read_owning
 from rooflinekit.decision.planning.confirm import Ranked, agreed, ranked, warnings
 from rooflinekit.decision.planning.cost import FleetCost, Point, added, cold_start_s, cost_of, points, read_tariff
@@ -479,7 +480,11 @@ def read_question(
         slo=objectives,
         space=_space(loaded, names, given),
         reserve=_reserve(names, given),
-        tariff=replace(read_tariff(names, *money), saves=demand if given.get("by") == "energy" else None),
+        tariff=replace(
+            read_tariff(names, *money),
+            saves=demand if given.get("by") == "energy" else None,
+            carbon=read_carbon(given.get("carbon")),
+        ),
         calibration=given.get("calibration"),
         confidence=given.get("confidence", 0.9),
         measured_only=given.get("measured_only", False),

@@ -26,7 +26,7 @@ from rooflinekit.estimation.notes import Remark, limit_remarks, load_remarks, me
 from rooflinekit.estimation.options import options_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import LOAD_KEYS, WORKLOAD_KEYS, Load
-from rooflinekit.model.graph import trace
+from rooflinekit.model.graph import Pool, trace
 from rooflinekit.model.graph.arrays import Vectorised
 from rooflinekit.model.traffic.closed_form import Traffic, largest_rate, no_room
 from rooflinekit.model.traffic.energy import load_power, served_energy, static_power
@@ -272,7 +272,7 @@ def _points(resolved: Resolved, given: dict[str, Array], out: Array) -> None:
     rows = out.shape[1]
     if rows >= _MANY:
         names = [name for name, column in given.items() if name != "cached" or column.any()]
-        point = Vectorised(trace(lambda **inputs: _values(resolved, inputs), names))
+        point = Vectorised(trace(lambda **inputs: _values(resolved, inputs), names, pool=Pool(names=False)))
         point(out=out, **{name: given[name] for name in names})
         return
     for start in range(0, rows, _CHUNK):

@@ -29,8 +29,7 @@ class Texts:
 
     def __init__(self, rows: int) -> None:
         self._codes = np.zeros(rows, np.int64)
-        self._texts = [""]
-        self._known = {"": 0}
+        self._known = {"": 0}  # codes by text, in their order
 
     def put(self, rows: Rows | int, text: str) -> None:
         """Say the same in some rows, in place of what they said."""
@@ -47,7 +46,7 @@ class Texts:
             holds = np.broadcast_to(remark.holds, len(rows))
             code = self._codes[rows[0]] if len(rows) and not remark.facts else -1
             if remark.holds is True and (self._codes[rows] == code).all():
-                self.put(rows, "; ".join(filter(None, (self._texts[code], remark.say()))))
+                self.put(rows, "; ".join(filter(None, (list(self._known)[code], remark.say()))))
             elif holds.any():
                 self._add(rows[holds], remark, [np.broadcast_to(fact, len(rows))[holds] for fact in remark.facts])
 
@@ -61,7 +60,8 @@ class Texts:
         key = pd.factorize(key)[0]
         first = np.zeros(int(key.max()) + 1, np.intp)
         first[key[::-1]] = np.arange(len(key))[::-1]
-        before = [self._texts[code] for code in self._codes[rows[first]].tolist()]
+        texts = list(self._known)
+        before = [texts[code] for code in self._codes[rows[first]].tolist()]
         told = zip(*(fact[first].tolist() for fact in facts), strict=True) if facts else [()] * len(first)
         added = [remark.say(*values) for values in told]
         codes = [self._code(f"{old}; {new}" if old else new) for old, new in zip(before, added, strict=True)]
@@ -69,10 +69,7 @@ class Texts:
 
     def column(self) -> Any:
         """All rows, as an array that pandas takes."""
-        return pd.Series(self._texts).array.take(self._codes)
+        return pd.Series(list(self._known)).array.take(self._codes)
 
     def _code(self, text: str) -> int:
-        code = self._known.setdefault(text, len(self._texts))
-        if code == len(self._texts):
-            self._texts.append(text)
-        return code
+        return self._known.setdefault(text, len(self._known))

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_PIECE = 8_192
-"""Rows of one piece: a temporary takes 64 KiB, and those that live at a time stay in a core's caches."""
+_PIECE = 16_384
+"""Rows of one piece: a temporary takes 128 KiB, and those that live at a time stay in a core's caches."""
 
-_FEW = 2
-_CHEAP = ("+", "-", "*", "neg", "max", "min", "named")
-"""So few of such operators take less time than looking up their result."""
+_FEW = 8
+_COSTS = dict.fromkeys(("var", "fact", "number", "named"), 0) | dict.fromkeys(("+", "-", "*", "neg", "max", "min"), 1)
+_COSTS |= {"/": 2, "sqrt": 3}
+"""Times of operators over that of a sum, the rest being dear: up to so many take less than looking up their result."""
 
 _FUNCTIONS = {
     "+": "add", "-": "subtract", "*": "multiply", "/": "divide", "//": "floor_divide", "max": "maximum",
@@ -45,7 +46,11 @@ class Vectorised:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         inputs = depends(graph.nodes, lambda node: True)
-        shared = {name: _looked_up(graph, inputs, name) for name in graph.inputs}
+        costs: dict[Symbol, int] = {}
+        for node in graph.nodes:
+            below = sum(costs[operand] for operand in node.operands)
+            costs[node] = min(_COSTS.get(node.op, 1 + _FEW) + below, 1 + _FEW)
+        shared = {name: _looked_up(graph, inputs, name, costs) for name in graph.inputs}
         self._stages = {name: _Pass(nodes) for name, nodes in shared.items()}
         self._places = {node: (name, row) for name, nodes in shared.items() for row, node in enumerate(nodes)}
         self._rest = _Pass(list(graph.outputs.values()), self._places)
@@ -77,7 +82,10 @@ class Vectorised:
 
 
 class _Pass:
-    """The nodes behind some outputs, worked out one after the other, down to variables and those in `places`."""
+    """The nodes behind some outputs, worked out one after the other, down to variables and those in `places`.
+
+    A result is written where one stood that nobody needs any more, which the processor's cache still holds.
+    """
 
     def __init__(self, outputs: Sequence[Any], places: Collection[Symbol] = ()) -> None:
         import numpy as np  # noqa: PLC0415
@@ -86,24 +94,53 @@ class _Pass:
         nodes = reachable(outputs, places)
         last = {operand: node for node in nodes if node not in places for operand in node.operands}
         last |= {output: output for output in outputs if isinstance(output, Symbol)}
-        self._steps: list[tuple[Symbol, Callable[..., Any] | None, Sequence[Any], list[Symbol]]] = []
+        shown = {node.arguments[0] for node in nodes if node.op in _NUMBERS}  # stay where they are under a name
+        spots: dict[tuple[Any, Symbol], Symbol] = {}  # where a place lies on an axis: the same for all tables
+        rooms: dict[Symbol, int] = {}
+        free: list[int] = []
+        self._rooms = 0
+        self._wide: dict[float, Symbol] = {}
+        self._steps: list[tuple[Symbol, Callable[..., Any] | None, Sequence[Any], list[Symbol], int | None]] = []
         for node in nodes:
             function, arguments, gone = None, node.arguments, list[Symbol]()
             if node not in places and node.op != "var":
                 gone = [operand for operand in dict.fromkeys(node.operands) if last[operand] is node]
                 function = _function(node, np)
                 arguments = node.arguments[: 1 if function is np.square or node.op in _NUMBERS else None]
-            self._steps.append((node, function, arguments, gone))
+                if function in (np.maximum, np.minimum):  # a number takes NumPy four times as long as an array of it
+                    arguments = tuple(self._as_array(node, each) if type(each) is float else each for each in arguments)
+                elif function is _interpolated:
+                    table, *at = arguments
+                    for on in zip(table.axes, at, strict=True):
+                        if on not in spots:
+                            spots[on] = Symbol(node.pool, "located", on, -1, None)
+                            self._steps.append((spots[on], located, on, [], None))
+                    arguments = (table, *(spots[on] for on in zip(table.axes, at, strict=True)))
+            free += [rooms.pop(operand) for operand in gone if operand in rooms]
+            if function is not None and node.op in _WRITTEN and node not in shown:
+                rooms[node] = free.pop() if free else self._rooms
+                self._rooms = max(self._rooms, rooms[node] + 1)
+            self._steps.append((node, function, arguments, gone, rooms.get(node)))
+
+    def _as_array(self, node: Symbol, number: float) -> Symbol:
+        return self._wide.setdefault(number, Symbol(node.pool, "wide", (), -1, None))
 
     def run(self, given: Callable[[Symbol, slice], Any], out: NDArray[np.float64]) -> None:
         """Fill `out`, one row an output; an array is let go behind the last node that needs it."""
-        for start in range(0, out.shape[1], _PIECE):
-            piece, values = slice(start, start + _PIECE), dict[Symbol, Any]()
-            for node, function, arguments, gone in self._steps:
+        import numpy as np  # noqa: PLC0415
+
+        rows = out.shape[1]
+        length = min(rows, _PIECE)
+        room, wide = np.empty((self._rooms, length)), {node: np.full(length, each) for each, node in self._wide.items()}
+        for start in range(0, rows, _PIECE):
+            first = min(start, rows - length)  # all pieces are of one length: the last begins earlier
+            piece, values = slice(first, first + length), dict[Symbol, Any](wide)
+            for node, function, arguments, gone, place in self._steps:
                 if function is None:
                     values[node] = given(node, piece)
                 else:
-                    values[node] = function(*[values[a] if type(a) is Symbol else a for a in arguments])
+                    found = [values[a] if type(a) is Symbol else a for a in arguments]
+                    values[node] = function(*found) if place is None else function(*found, out=room[place])
                 for operand in gone:
                     del values[operand]
             for row, output in enumerate(self.outputs):
@@ -111,6 +148,7 @@ class _Pass:
 
 
 _NUMBERS = ("fact", "number", "named")
+_WRITTEN = ("+", "-", "*", "/", "max", "min", "sqrt", "log2", "log", "exp", "neg", "**")
 
 
 def _function(node: Symbol, np: Any) -> Callable[..., Any]:
@@ -127,24 +165,20 @@ def _function(node: Symbol, np: Any) -> Callable[..., Any]:
     return getattr(np, _FUNCTIONS[node.op])  # type: ignore[no-any-return]
 
 
-def _interpolated(table: Any, *places: Any) -> Any:
-    spots = [located(nodes, place) for nodes, place in zip(table.axes, places, strict=True)]
+def _interpolated(table: Any, *spots: Any) -> Any:
     return interpolated(table.array, spots)
 
 
-def _looked_up(graph: Graph, inputs: Mapping[Symbol, frozenset[str]], name: str) -> list[Symbol]:
+def _looked_up(
+    graph: Graph, inputs: Mapping[Symbol, frozenset[str]], name: str, costs: Mapping[Symbol, int]
+) -> list[Symbol]:
     """Nodes of one input alone that others need, and that take longer to work out than to look up."""
     only = frozenset({name})
     wanted = {output for output in graph.outputs.values() if isinstance(output, Symbol)}
     for node in graph.nodes:
         if inputs[node] != only:
             wanted.update(operand for operand in node.operands if inputs[operand] == only)
-    return [node for node in graph.nodes if node in wanted and inputs[node] == only and _dear(node)]
-
-
-def _dear(node: Symbol) -> bool:
-    parts = [part for part in reachable([node]) if part.op not in ("var", "fact", "number", "named")]
-    return len(parts) > _FEW or any(part.op not in _CHEAP for part in parts)
+    return [node for node in graph.nodes if node in wanted and inputs[node] == only and costs[node] > _FEW]
 
 
 def _different(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:

@@ -7,14 +7,14 @@ tells instances apart is data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from rooflinekit.model.graph.code import Function, Slot
 from rooflinekit.model.graph.symbol import Pool, Symbol
 from rooflinekit.model.graph.table import Table
-from rooflinekit.model.graph.trace import Graph, ordered
+from rooflinekit.model.graph.trace import Graph
 
 RUNTIME = """const lattice = (axes, values) => (...places) => {
   let base = 0, corners = [0];
@@ -109,14 +109,10 @@ class Library:
         >>> first.template is second.template, first.constants, second.constants
         (True, (2.0, 3.0), (2.0, 5.0))
         """
-        nodes = ordered(graph.outputs.values())
-        if trim:
-            used = {node.arguments[0] for node in nodes if node.op == "var"}
-            graph = Graph(tuple(name for name in graph.inputs if name in used), graph.outputs)
-        structure, constants, slots = self._lifted(graph, nodes)
+        structure, constants, slots = self._lifted(graph, trim)
         template = self._templates.get(structure)
         if template is None:
-            template = self._templates[structure] = _Template(graph, slots)
+            template = self._templates[structure] = _Template(Graph(structure[0], graph.outputs), slots)
         return template.instances.setdefault(constants, Instance(template, constants))
 
     def printed(self) -> Printed:
@@ -143,12 +139,14 @@ class Library:
         tables = [[[layout.axes[axis] for axis in table.axes], table.values] for table in layout.tables]
         return Printed(source, {"axes": list(layout.axes), "tables": tables, "numbers": numbers}, places)
 
-    def _lifted(
-        self, graph: Graph, nodes: Iterable[Symbol]
-    ) -> tuple[tuple[Any, ...], tuple[Constant, ...], list[Slot]]:
-        """What is the same for all graphs that differ in their constants alone; the constants, and where they stand."""
+    def _lifted(self, graph: Graph, trim: bool) -> tuple[tuple[Any, ...], tuple[Constant, ...], list[Slot]]:
+        """What is the same for all graphs that differ in their constants alone; the constants, and where they stand.
+
+        Nodes come in an order that does not depend on which of them other graphs made first.
+        """
         places: dict[Symbol, int] = {}
         loops: dict[int, int] = {}
+        used: set[str] = set()
         constants: list[Constant] = []
         slots: list[Slot] = []
 
@@ -166,8 +164,17 @@ class Library:
             return kind
 
         structure: list[Any] = [graph.inputs]
-        for node in nodes:
+        left = [output for output in graph.outputs.values() if type(output) is Symbol][::-1]
+        while left:
+            node = left[-1]
             op, arguments = node.op, node.arguments
+            below = node.operands if op == "loop" else arguments
+            before = [] if node in places else [a for a in below if type(a) is Symbol and a not in places]
+            if before:
+                left += before[::-1]
+                continue
+            if left.pop() in places:
+                continue
             if op == "named":
                 places[node] = places[arguments[0]]
                 continue
@@ -176,8 +183,12 @@ class Library:
             else:
                 given = enumerate(arguments[:1] if op in ("var", "fact") else arguments)
                 entry = (op, *[places[a] if type(a) is Symbol else lifted(a, node, n) for n, a in given])
+                if op == "var":
+                    used.add(arguments[0])
             places[node] = len(structure)
             structure.append(entry)
+        if trim:
+            structure[0] = tuple(name for name in graph.inputs if name in used)
         structure.append(tuple(lifted(output, None, place) for place, output in enumerate(graph.outputs.values())))
         return tuple(structure), tuple(constants), slots
 

@@ -247,7 +247,14 @@ class Symbol:
 
 
 def _binary(op: str) -> Callable[[Symbol, Any], Any]:
-    return lambda self, other: self.pool.apply(op, self, other)
+    neutral = _NEUTRAL.get(op)
+
+    def applied(self: Symbol, other: Any) -> Any:
+        if self.value is UNKNOWN and (type(other) is Symbol or (type(other) is float and other != neutral)):
+            return self.pool.node(op, self, other)  # most of all
+        return self.pool.apply(op, self, other)
+
+    return applied
 
 
 def _reflected(op: str) -> Callable[[Symbol, Any], Any]:

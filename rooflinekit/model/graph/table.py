@@ -31,6 +31,10 @@ class Table:
         >>> Table(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)).at(0.5, 1.0)
         6.0
         """
+        if len(places) == 1:
+            index, share = locate(self.axes[0], places[0])
+            near = self.values[index]
+            return near + share * (self.values[index + 1] - near) if share else near
         base, corners, shares = 0, [0], []
         for nodes, place in zip(self.axes, places, strict=True):
             index, share = locate(nodes, place)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field, fields, replace
-from functools import cache, cached_property
+from dataclasses import field, fields
+from functools import cached_property
 from itertools import pairwise, product
 
 from rooflinekit.model.graph.symbol import UNKNOWN, Symbol, named
 from rooflinekit.model.graph.table import Table
 from rooflinekit.model.timing.forms import Duration, TimeForm, parameters
+from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import ServedCosts
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, replace
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import (
     ASSUMED,
@@ -97,13 +98,21 @@ class Surface:
         >>> surface.ratio(Kernel("a", "gemm", 1, Dtype.BF16, shape=shape))  # (e^0.2 + e^0.1) / 2
         1.163
         """
-        places = [log2(AXES[axis.name](kernel)) for axis in self.axes]
-        fixed = tuple(
-            place if axis.name in _FIXED and isinstance(place, (int, float)) else None
-            for axis, place in zip(self.axes, places, strict=True)
-        )
-        table = self.table if fixed.count(None) == len(fixed) else self.table.sliced(fixed)
-        return lattice(table, [place for place, known in zip(places, fixed, strict=True) if known is None])
+        known: list[float | None] = []
+        places: list[Numeric] = []
+        for size, fixed in self._sizes:
+            place = log2(size(kernel))
+            if fixed and isinstance(place, float):
+                known.append(place)
+            else:
+                known.append(None)
+                places.append(place)
+        return lattice(self.table if len(places) == len(known) else self.table.sliced(tuple(known)), places)
+
+    @cached_property
+    def _sizes(self) -> list[tuple[Callable[[Kernel], Numeric], bool]]:
+        """Of each axis: the shape, and whether the step leaves it as it is."""
+        return [(AXES[axis.name], axis.name in _FIXED) for axis in self.axes]
 
     @cached_property
     def table(self) -> Table:
@@ -168,13 +177,18 @@ class Regimes:
             factor = min(self.width[0] ** power * wider, WIDEST)
             return factor, factor
         size = kernel.shaped(GemmShape).m if self.axis == "m" else AXES[self.axis](kernel)
-        upper, lower = _ends(self, power, wider)
+        upper, lower = self._tables.get((power, wider)) or self._tables.setdefault(
+            (power, wider), _ends(self, power, wider)
+        )
         place = [log2(maximum(size, 1.0))]
         above = lattice(upper, place)
         return above, above if lower is upper else lattice(lower, place)
 
+    @cached_property
+    def _tables(self) -> dict[tuple[float, float], tuple[Table, Table]]:
+        return {}
 
-@cache
+
 def _ends(regimes: Regimes, power: float, wider: float) -> tuple[Table, Table]:
     """The factors of upper and of lower ends at the middles of the regimes."""
     ends = [math.log2(edge) for edge in regimes.edges]
@@ -242,7 +256,7 @@ class FamilyFit:
         if "compute" not in parameters(self.form):
             return self
         own: float = self.form.compute  # type: ignore[attr-defined]
-        form = replace(self.form, compute=min(own * share, max(own, 1.0)))  # type: ignore[type-var]
+        form = replace(self.form, compute=min(own * share, max(own, 1.0)))
         return replace(self, form=form, beyond=other)
 
     def wider(self, factor: float) -> FamilyFit:
@@ -316,12 +330,24 @@ class Calibration:
 
     def measured(self, kernel: Kernel) -> bool:
         """Whether the kernel has a fit of its own, and not that of another number format."""
-        own = self._own(kernel) is not None and kernel.variant not in (LORA, ASSUMED)
-        return own and f"{kernel.family}/{kernel.dtype.value}" not in self.untuned
+        return self._chosen(kernel)[1]
 
     def fit(self, kernel: Kernel) -> FamilyFit:
         """The fit for this kernel: its own, or the nearest of its family."""
-        return self._own(kernel) or self._other(kernel)
+        return self._chosen(kernel)[0]
+
+    def _chosen(self, kernel: Kernel) -> tuple[FamilyFit, bool]:
+        """The fit, and whether it is the kernel's own."""
+        kind = kernel.family, kernel.dtype, kernel.variant
+        if kind not in self._choices:
+            own, label = self._own(kernel), f"{kernel.family}/{kernel.dtype.value}"
+            measured = own is not None and kernel.variant not in (LORA, ASSUMED) and label not in self.untuned
+            self._choices[kind] = own or self._other(kernel), measured
+        return self._choices[kind]
+
+    @cached_property
+    def _choices(self) -> dict[tuple[str, Dtype, str], tuple[FamilyFit, bool]]:
+        return {}
 
     def nearest_label(self, family: str, dtype: str, label: str) -> str:
         """The longest beginning of a variant, by words, that has a fit; the variant itself where none has."""

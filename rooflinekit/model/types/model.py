@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import field, replace
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from rooflinekit.model.graph.symbol import Quantity, quantity
@@ -404,7 +405,7 @@ class Model:
             raise DeploymentError(f"images={images.count}, but {self.name} {why}; leave images out")
         return self.vision
 
-    @property
+    @cached_property
     def matrices(self) -> tuple[str, ...]:
         """The kinds of weight matrices that the layers have, as `WeightFormats` names them; the heaviest kind last."""
         layers = self.layer_counts
@@ -431,7 +432,7 @@ class Model:
         }
         return replace(self, layers=tuple(seen.get(layer, layer) for layer in self.layers))
 
-    @property
+    @cached_property
     def layer_counts(self) -> Counter[Layer]:
         """Distinct layers with their counts, in order of first appearance."""
         return Counter(self.layers)

@@ -191,12 +191,11 @@ def lattice(table: Table, places: Sequence[Numeric]) -> Numeric:
     >>> lattice(Table(((0.0, 1.0), (0.0, 2.0)), (0.0, 2.0, 10.0, 12.0)), [0.5, 1.0])
     6.0
     """
-    fixed = tuple(place if isinstance(place, (int, float)) else None for place in places)
     varying: list[Any] = [place for place in places if not isinstance(place, (int, float))]
     if not varying:
-        return table.at(*cast("tuple[float, ...]", fixed))
+        return table.at(*cast("Sequence[float]", places))
     if len(varying) < len(places):
-        table = table.sliced(fixed)
+        table = table.sliced(tuple(place if isinstance(place, (int, float)) else None for place in places))
     if isinstance(varying[0], Symbol):
         return cast("Numeric", varying[0].pool.lattice(table.axes, table.values, varying))
     return interpolated(table.array, [located(nodes, place) for nodes, place in zip(table.axes, varying, strict=True)])

@@ -150,24 +150,29 @@ function arithmeticOf(part, view) {  // how the time of a kernel comes about, in
 
 // ---- what the time adds up from
 const TIME_PARTS = [["weights", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["network", "network"], ["kernels above bound", "overhead"], ["engine", "engine"]];
-const stepTerms = (view, step) => ({ terms: TIME_PARTS, parts: view.parts[step], title: `${step} step`, format: asTime, scale: 1e3, unit: "ms of one step" });
+const stepTerms = (view, step) => ({ terms: TIME_PARTS, parts: view.parts[step], title: `${step} step`, format: asTime, scale: 1e3, unit: "ms of one step", span: step === "decode" ? view.tpot : view.ttft });
 const ENERGY_PARTS = [["weights read", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["links", "network"], ["board itself", "overhead"], ["waiting", "engine"]];
 const energyTerms = ({ parts }) => ({ terms: ENERGY_PARTS, parts, title: "one output token", format: asEnergy, scale: 1, unit: "J of one output token, its share of the prompt included" });
 const barsOf = ({ terms, parts }) => terms.map(([title, tint], place) => ({ title, tint, start: sum(parts.slice(0, place)), size: parts[place] })).filter(({ size }) => size >= 0.005 * sum(parts));
-function waterfallOption(told) {  // each bar begins where the one above it ends
-  const { parts, title, format, scale, unit } = told, whole = sum(parts), bound = whole - sum(parts.slice(-2));
-  const bars = [...barsOf(told), { title, tint: "ink", start: 0, size: whole }].reverse();
+function waterfallBars(told) {  // each begins where the one above it ends; then the whole, and its interval
+  const { parts, title, span } = told, whole = sum(parts), [low, high] = span ? [span.low, span.high].map((end) => whole * end / span.time) : [whole, whole];
+  const interval = { title: "90 % interval", tint: "soft", start: low, size: high - low, words: small() ? between(low, high).replace(" to ", " to\n") : between(low, high) };
+  return [...barsOf(told), { title, tint: "ink", start: 0, size: whole }, ...(high > low ? [interval] : [])];
+}
+function waterfallOption(told) {
+  const { parts, format, scale, unit } = told, whole = sum(parts), bound = whole - sum(parts.slice(-2));
+  const bars = waterfallBars(told).reverse(), most = Math.max(whole, bars[0].start + bars[0].size) * (1 + 1e-9);  // rounding must not put the last name outside
   const option = base();
   option.grid = { left: small() ? 118 : 150, right: small() ? 100 : 120, top: 24, bottom: 46 };
-  option.tooltip.formatter = ({ data }) => `${data.bar.title}\n${format(data.bar.size)} (${asShare(data.bar.size / whole)})`;
+  option.tooltip.formatter = ({ data }) => `${data.bar.title}\n${data.bar.words ?? `${format(data.bar.size)} (${asShare(data.bar.size / whole)})`}`;
   const line = told.terms === TIME_PARTS && { symbol: "none", silent: true, lineStyle: { color: colour("bad"), type: "dashed", width: 1.4 }, label: { formatter: `bound ${asTime(bound)}`, position: "end", ...text(12.5), color: colour("bad") }, data: [{ xAxis: bound * scale }] };
   return {
-    ...option, xAxis: along(unit, { axis: { max: whole * scale }, label: { formatter: three, showMaxLabel: false } }),
-    yAxis: { ...along("", { axis: { type: "category", data: bars.map((bar) => bar.title) }, label: { color: colour("ink"), width: small() ? 106 : 138, overflow: "break", interval: 0 } }), splitLine: { show: false } },
+    ...option, xAxis: along(unit, { axis: { max: most * scale }, label: { formatter: three, showMaxLabel: false } }),
+    yAxis: { ...along("", { axis: { type: "category", data: bars.map((bar) => bar.title) }, label: { color: colour("ink"), width: small() ? 106 : 138, overflow: "break", lineHeight: 15, interval: 0 } }), splitLine: { show: false } },
     series: [
       { type: "bar", stack: "time", silent: true, itemStyle: { color: "transparent" }, data: bars.map((bar) => bar.start * scale) },
-      { type: "bar", stack: "time", barWidth: "62%", markLine: line || undefined, data: bars.map((bar) => ({ value: bar.size * scale, bar, itemStyle: { color: colour(bar.tint) } })) },
-      { type: "bar", stack: "time", silent: true, z: 6, data: bars.map((bar) => ({ value: 0, bar })), label: { show: true, position: "right", ...text(), backgroundColor: colour("card"), padding: [0, 2], formatter: ({ data }) => `${format(data.bar.size)}${data.bar.size < whole ? `  ${asShare(data.bar.size / whole)}` : ""}` } },
+      { type: "bar", stack: "time", barWidth: "62%", markLine: line || undefined, data: bars.map((bar) => ({ value: bar.size * scale, bar, itemStyle: { color: colour(bar.tint), opacity: bar.words ? 0.5 : 1 } })) },
+      { type: "bar", stack: "time", silent: true, z: 6, data: bars.map((bar) => ({ value: 0, bar })), label: { show: true, position: "right", ...text(), backgroundColor: colour("card"), padding: [0, 2], formatter: ({ data }) => data.bar.words ?? `${format(data.bar.size)}${data.bar.size < whole ? `  ${asShare(data.bar.size / whole)}` : ""}` } },
     ],
   };
 }

@@ -4,7 +4,7 @@
 function tile(value, title, detail, bad = false) {
   return make("div", "", { class: `tile${bad ? " bad" : ""}` }, make("span", title), make("b", value), make("span", detail));
 }
-const range = (span) => (span.low === span.high ? `bound ${asTime(span.bound)}` : `${asTime(span.low)} to ${asTime(span.high)}; bound ${asTime(span.bound)}`);
+const range = (span) => (span.low === span.high ? `bound ${asTime(span.bound)}` : `${between(span.low, span.high)}; bound ${asTime(span.bound)}`);
 function tiles(view) {
   const { memory } = view;
   const fit = memory.fits ? tile(`${asShare(memory.total / memory.capacity)} full`, "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${GROUPED.format(memory.room)}`)
@@ -189,10 +189,11 @@ function remediesOf(at) {  // one change each that makes it fit
   ];
 }
 const wouldFit = (at) => { const found = remediesOf(at); return found.length ? say("remedies", { remedies: found.join(", or ") }) : "no choice of this page would fit"; };
-function within({ time, low, high }) {
+function between(low, high) {
   const [from, to] = [low, high].map(asTime), [number, unit] = from.split("\u00a0");
-  return low === high ? asTime(time) : `${asTime(time)} (${to.endsWith(`\u00a0${unit}`) ? number : from} to ${to})`;
+  return `${to.endsWith(`\u00a0${unit}`) ? number : from} to ${to}`;
 }
+const within = ({ time, low, high }) => (low === high ? asTime(time) : `${asTime(time)} (${between(low, high)})`);
 function answerOf(view) {
   const times = felt(view), speed = say("speed", { tpot: within(times.tpot), user: three(times.rateUser), gpu: three(DATA.pool ? view.at.batch * times.rateUser / view.gpus : times.rateEach) });
   if (DATA.pool) return speed;
@@ -272,7 +273,7 @@ function drawAll(view, reference, name) {
   key("time-key", present((cause) => view[step].some((part) => causeOf(part) === cause)));
   C.roofline.show(`Roofline of ${titleOf(state)}: every kernel by intensity and achieved rate.`, () => rooflineOption(view, gpu, reference), () => kernelRows(view));
   byId("why").textContent = `Why a ${step} step takes ${asTime(sum(view[step].map((part) => part.time)))}`;
-  C.waterfall.bars = barsOf(stepTerms(view, step)).length + 1;
+  C.waterfall.bars = waterfallBars(stepTerms(view, step)).length;
   C.waterfall.show(`What the time of a ${step} step adds up from.`, () => waterfallOption(stepTerms(view, step)),
     () => [["step", "part", "time [ms]"], ...STEPS.flatMap((name) => view.parts[name].map((time, place) => [name, TIME_PARTS[place][0], time * 1e3]))]);
   C.time.show(`Time of each kernel of ${step}; the longest: ${slowest}.`, () => timeline(view, step), () => kernelRows(view).filter((row, place) => !place || row[0] === step));
