@@ -52,7 +52,7 @@ def _function(place: str) -> Any:
 
 def _asking(
     place: str, said: str, *tables: Any, arguments: Mapping[str, Argument] | None = None, pictures: str = "",
-    shown: Any = Written, slow: str = "", leave: Sequence[str] = (),
+    shown: Any = Written, slow: str = "",
 ) -> Callable[..., None]:  # fmt: skip
     """A command that asks one function and shows its answer; rows of `shown` are about how it is shown.
 
@@ -69,7 +69,7 @@ def _asking(
         to.show(answer, **how)
 
     ask.__doc__ = said
-    return command(*tables, *((Pictures,) if pictures else ()), shown, arguments=arguments, leave=leave)(ask)
+    return command(*tables, *((Pictures,) if pictures else ()), shown, arguments=arguments)(ask)
 
 
 estimate = _asking(
@@ -92,7 +92,7 @@ trace = _asking(
 levers = _asking(
     "decision.sensitivity.levers:levers",
     "Say what would help a deployment most: elasticities, weights or cache, and moves ranked by gain.",
-    Accelerator, Levers, pictures="Levers", leave=("carbon",), slow="trying moves",
+    Accelerator, Levers, pictures="Levers", slow="trying moves",
 )  # fmt: skip
 cost = _asking(
     "decision.economics.cost:cost",

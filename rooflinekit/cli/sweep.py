@@ -28,25 +28,24 @@ _ORDER = tuple(dict.fromkeys((*_FIRST, *_AXES)))
 _SOURCE = Argument("Models, or a file of scenarios: .csv, .parquet, .xlsx, or - for CSV.", complete="model")
 
 
-@command(
-    _AXES, Pricing, Sweeping, Pictures, Written, arguments={"model": _SOURCE}, leave=("pue", "carbon", "allow_oom")
-)
+@command(_AXES, Pricing, Sweeping, Pictures, Written, arguments={"model": _SOURCE}, leave=("pue", "allow_oom"))
 def sweep(
     model: str, *, to: Output, set: Sequence[str] = (), sheet: str | None = None, simulate: bool = False,
-    price: Any = None, pareto: str | None = None, workers: int = 1, scheduler: str | None = None, shard: str = "1/1",
-    resume: bool = False, **axes: str,
+    price: Any = None, carbon: Any = None, pareto: str | None = None, workers: int = 1, scheduler: str | None = None,
+    shard: str = "1/1", resume: bool = False, **axes: str,
 ) -> int:  # fmt: skip
     """Answer every combination of some values, or every row of a table, and keep the best.
 
     A LIST is 1,2,8; 1:4 is 1, 2, 3, 4; 0:100:25 has steps of 25; 4:64*2 doubles from 4 to 64.
     """
+    from rooflinekit.decision.economics.price import read_carbon
     from rooflinekit.decision.sweeping.answer import Job, check_price
     from rooflinekit.decision.sweeping.pareto import Tally, parse_goals
     from rooflinekit.decision.sweeping.sweep import Means, Shard, front_of, run
     from rooflinekit.model.types.batch import whole_number
 
     to.check("DataFrame")
-    job = Job(simulate, check_price(price))
+    job = Job(simulate, check_price(price), read_carbon(carbon))
     source, asked = _source(model, {key: axes[key] for key in _ORDER if key in axes}, set, sheet, job)
     goals = () if pareto is None else parse_goals(pareto)
     kept = _kept(to.out, [asked, str(job), shard]) if resume else None

@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.planning.demand import read_demand
 from rooflinekit.decision.planning.fleet import PrefillPool, lay_out
@@ -66,10 +67,16 @@ def test_a_prefill_pool_of_attention_replicas_computes_a_prompt_on_each():
     assert heavy > light
 
 
-@pytest.mark.parametrize("command", ["sweep", "levers"])
-def test_carbon_is_no_option_where_nothing_is_said_of_it(command: str) -> None:
-    ended = RUN.invoke(app, [command, "gpt2", "--carbon", "300"])
-    assert (ended.exit_code, "no such option: --carbon" in ended.stderr) == (2, True)
+def test_carbon_is_that_of_the_tokens_energy() -> None:
+    """0.36 J a token are 0.1 kWh a million; at 300 g/kWh, J/12 kg."""
+    table = rk.sweep("gpt2", batch=[1, 8], carbon=300)
+    joules = table["energy_per_output_token_j"]
+    assert table["co2_kg_per_million_output_tokens"].tolist() == pytest.approx((joules / 12.0).tolist())
+    (told,) = (note for note in rk.levers("gpt2", batch=8, carbon="france").warnings if note.startswith("CO2"))
+    assert "kg a million output tokens at" in told
+    for command in ("sweep", "levers"):
+        ended = RUN.invoke(app, [command, "gpt2", "--carbon", "atlantis"])
+        assert (ended.exit_code, "unknown grid 'atlantis'" in ended.stderr) == (2, True)
 
 
 def test_carbon_is_that_of_the_fleets_power() -> None:

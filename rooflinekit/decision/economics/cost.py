@@ -17,6 +17,7 @@ from rooflinekit.decision.economics.caching import (
 from rooflinekit.decision.economics.dialogue import Dialogue, dialogue_time
 from rooflinekit.decision.economics.price import (
     POWER_NOTE,
+    co2_per_million,
     read_carbon,
     read_price,
 )
@@ -285,11 +286,11 @@ def energy_of(served: Served, notes: list[str]) -> dict[str, float | None]:
     request = cached * each[0] + fresh * each[1] + osl * each[2]
     watts = request * asked.utilisation / float(times.request)
     whole = request / osl
-    grams = None if asked.carbon is None else asked.carbon[0] * whole / _KWH * MILLION / 1e3
+    kg = None if asked.carbon is None else float(co2_per_million(whole, asked.carbon[0]))
     notes.append(f"{POWER_NOTE}; PUE {asked.pue:g}")
     if asked.carbon is not None:
         notes.append(f"CO2: {asked.carbon[0]:g} g/kWh ({asked.carbon[1]})")
-    return dict(zip(_ENERGY, (watts, *each, whole / _KWH * MILLION, grams, MILLION / whole), strict=True))
+    return dict(zip(_ENERGY, (watts, *each, whole / _KWH * MILLION, kg, MILLION / whole), strict=True))
 
 
 _ENERGY = (

@@ -369,6 +369,15 @@ def price_among(price: object, accelerators: Iterable[Accelerator]) -> Any:
     return found.pop()
 
 
+def co2_per_million(joules: Numeric, grams: float) -> Numeric:
+    """Kg of CO2 for a million tokens of so many joules each, at so many grams a kWh.
+
+    >>> co2_per_million(0.36, 380.0)  # 0.36 J is a tenth of a kWh a million
+    0.038
+    """
+    return joules * (grams / 3.6e6 * 1e3)
+
+
 def read_carbon(given: object) -> tuple[float, str] | None:
     """Grams of CO2 a kWh and where they come from: a number, or the name of a grid of `grids.yaml`.
 

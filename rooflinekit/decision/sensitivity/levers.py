@@ -11,8 +11,10 @@ from rooflinekit.decision.economics.cost import refuse_misfit
 from rooflinekit.decision.economics.price import (
     PRICE_KEYS,
     HourlyPrice,
+    co2_per_million,
     priced_names,
     quotes_of,
+    read_carbon,
     read_price,
     usd_per_million,
 )
@@ -428,6 +430,10 @@ def levers(
         refuse_misfit(model, gpu, asked, f"{predictor.plan.model.name}: {misfit}")
     plan, by = predictor.plan, given.get("by", "cost")
     hour, hours, notes = _priced(predictor, given, question.work)
+    power, carbon = static_power(predictor, question.work), read_carbon(given.get("carbon"))
+    if power is not None and carbon is not None:
+        kg = co2_per_million(float(power.joules_per_output_token), carbon[0])
+        notes.append(f"CO2: {kg:.3g} kg a million output tokens at {carbon[0]:g} g/kWh ({carbon[1]})")
     setting = replace(setting, usd_per_gpu_hour=None if hour is None else float(hour.usd_per_gpu_hour))
     answer, made, images = operate(setting, predictor), about(plan), image_inputs(plan)
     changes = moves(setting, plan, given.get("prefix"), draft, hours, models)

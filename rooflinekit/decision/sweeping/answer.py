@@ -12,7 +12,7 @@ from uuid import uuid4
 import numpy as np
 import pandas as pd
 
-from rooflinekit.decision.economics.price import priced_names, quoted_price, usd_per_million
+from rooflinekit.decision.economics.price import co2_per_million, priced_names, quoted_price, usd_per_million
 from rooflinekit.estimation.frames.cells import Resolutions
 from rooflinekit.estimation.frames.evaluate import answer_table
 from rooflinekit.estimation.options import options_of, part_of, positive
@@ -23,6 +23,7 @@ from rooflinekit.simulation.simulate import simulate
 from rooflinekit.specs import load_accelerator
 from rooflinekit.version import __version__
 
+CO2_COLUMN = "co2_kg_per_million_output_tokens"
 COST_COLUMNS = ("usd_per_hour", "usd_per_million_output_tokens", "price_source")
 
 _SPREADS = ("ttft", "tpot", "itl", "e2e", "queue")
@@ -157,6 +158,7 @@ class Job:
 
     simulate: bool = False
     price: float | Mapping[str, float] | None = None
+    carbon: tuple[float, str] | None = None  #: grams of CO2 a kWh, and who says so
     run: str = field(default_factory=lambda: uuid4().hex, repr=False, compare=False)  #: what is laid out once for all
 
     def piece_rows(self, columns: tuple[str, ...]) -> int:
@@ -173,7 +175,7 @@ def answer(job: Job, piece: Piece) -> pd.DataFrame:
     """
     scenarios = piece.rows()
     for column in scenarios.columns:
-        if column in COST_COLUMNS:
+        if column in (*COST_COLUMNS, CO2_COLUMN):
             raise InputError(f"column {column!r} would be overwritten by a result; rename it")
     faults = scenarios.pop(FAULT) if FAULT in scenarios else None
     if faults is None or (faults == "").all():
@@ -189,7 +191,10 @@ def answer(job: Job, piece: Piece) -> pd.DataFrame:
 
 def _answered(job: Job, scenarios: pd.DataFrame) -> pd.DataFrame:
     answers = simulate_frame(scenarios) if job.simulate else answer_table(scenarios, _resolutions(job.run))
-    return with_costs(answers, job.price)
+    answers = with_costs(answers, job.price)
+    if job.carbon is not None and "energy_per_output_token_j" in answers:
+        answers[CO2_COLUMN] = co2_per_million(answers["energy_per_output_token_j"].to_numpy(float), job.carbon[0])
+    return answers
 
 
 @lru_cache(maxsize=1)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
+from rooflinekit.decision.economics.price import read_carbon
 from rooflinekit.decision.sweeping.answer import Job, Piece, answer, check_price
 from rooflinekit.decision.sweeping.grid import Grid
 from rooflinekit.decision.sweeping.output import Kept
@@ -111,7 +112,7 @@ def sweep(model: Any, *, simulate: bool = False, pareto: str | None = None, **sc
         simulate: run the request-level simulator on each row, in place of the closed forms.
         pareto: keep only what nothing else beats in these columns, such as "tok_s_user:tok_s_gpu".
         **scenario: keywords of `estimate` (or of `simulate`), each a value or a list; `price` [USD per GPU-hour];
-            `workers` (processes), `scheduler` (address of a dask cluster).
+            `carbon` (g of CO2 a kWh, or a grid); `workers` (processes), `scheduler` (address of a dask cluster).
 
     Returns:
         A row for each combination, the last keyword fastest: the inputs, the columns of `estimate_frame` (or of the
@@ -125,7 +126,7 @@ def sweep(model: Any, *, simulate: bool = False, pareto: str | None = None, **sc
     (8, np.int64(4))
     """
     goals = () if pareto is None else parse_goals(pareto)
-    job = Job(simulate, check_price(scenario.pop("price", None)))
+    job = Job(simulate, check_price(scenario.pop("price", None)), read_carbon(scenario.pop("carbon", None)))
     means = Means(whole_number(scenario.pop("workers", 1), "workers"), scenario.pop("scheduler", None))
     check_inputs(scenario, simulate)
     answers = run(Grid.of({"model": model} | scenario), job, means)
