@@ -25,6 +25,7 @@ import pandas as pd
 import rooflinekit as rk
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from tests.report.browser import CHROMIUM, Browser
 
 _SLIDERS = "for (const batch of [1, 7, 40, 300, 2000]) { change({ batch }); await frame(); note(); }"
