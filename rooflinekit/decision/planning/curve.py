@@ -49,6 +49,7 @@ def tabulate(predictor: Predictor, traffic: Traffic, most: float) -> SharedCurve
     """Work out the shared times of 1 to `most` such requests in flight.
 
     >>> from rooflinekit.estimation.estimator import read_deployment, resolve
+    >>> from rooflinekit.model.traffic.mixing import InFlight
     >>> bound = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
     >>> curve = tabulate(bound, Traffic(1024.0, 256.0), 64.0)
     >>> worked_out = shared_times(bound, InFlight(32.0, 1024.0, 256.0))
