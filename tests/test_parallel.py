@@ -472,7 +472,7 @@ def test_many_accelerators_on_pcie_reduce_with_nccl():
 def test_deepep_needs_replicas_and_whole_experts_on_every_rank():
     model = load_model("deepseek-v3").value
     for split in ({"tp": 8, "ep": 8}, {"dp": 8, "ep": 4}, {"dp": 8, "ep": 1}):
-        with pytest.raises(DeploymentError, match="use dp > 1 and ep = 8"):
+        with pytest.raises(DeploymentError, match="use dp or cp > 1 and ep = tp·cp·dp"):
             check_deployment(model, Deployment(all_to_all="deepep", **split), System.of(H200))
     check_deployment(model, Deployment(all_to_all="deepep", dp=8, ep=8), System.of(H200))
 

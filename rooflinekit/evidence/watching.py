@@ -41,6 +41,7 @@ _MAD = 1.4826  # standard deviations in a median absolute deviation of a normal 
 _FAR, _LEFT = 2.5, 0.978  # standard deviations to which values are drawn in; the variance that this leaves a normal one
 _STEEP = 0.2  # share by which the gap of a prediction changes from a load to one whose times are e times as long
 _ROUNDS = 3  # of least squares over winsorised values
+_HOURS = 6  # pairs of hours a day apart, below which no growth is told
 _TREND = 4.0  # standard errors beyond which a slope is one
 _TOLD_APART = 10.0  # by how many variances the squares that another cause leaves are larger: odds of e⁵ to 1
 
@@ -510,6 +511,8 @@ def headroom(seen: Sequence[Beside]) -> Headroom | None:
     hours = {hour: fmean(rates) for hour, rates in gathered.items()}
     period = _WEEK if span >= 2.0 * _WEEK else _DAY
     grown = [rate - hours[hour - period] for hour, rate in hours.items() if hour - period in hours]
+    if len(grown) < _HOURS:
+        return left
     peak = max(rate for hour, rate in hours.items() if hour > max(hours) - period)
     slope, error = fmean(grown) / period, stdev(grown) / period / math.sqrt(len(grown))
     growing = slope > _TREND * error

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
 from rooflinekit.estimation.results import EnergyResult, Estimate, KernelResult, SpeculationResult, StepResult
 from rooflinekit.model.traffic.question import LoadResult
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.units import format_bytes, format_count, format_time
 from rooflinekit.report.document import (
@@ -25,6 +28,7 @@ from rooflinekit.report.document import (
     origin,
     three,
 )
+from rooflinekit.specs import load_accelerator
 
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
 _MOST, _LARGEST = 1e3, 1e9  # above these, a share is a factor and a number has an exponent
@@ -242,8 +246,17 @@ def _next(estimate: Estimate) -> str:
         return _SMALL_KERNELS
     largest = max(_MOVES, key=parts.__getitem__)
     option = {"weights": "weights", "kv_cache": "kv"}.get(largest, "")
-    wide = option and inputs[option] in _WIDE
+    wide = option and inputs[option] in _WIDE and _takes_fp8(estimate, option)
     return _MOVES[largest].format(format=f"try `--{option} fp8`, or " if wide else "narrower formats, or ")
+
+
+def _takes_fp8(estimate: Estimate, option: str) -> bool:
+    """Whether the deployment runs with FP8 there: weights need its arithmetic, and llama.cpp has formats of its own."""
+    if estimate.engine == "llama.cpp" or option == "kv":
+        return estimate.engine != "llama.cpp"
+    with suppress(RooflinekitError):
+        return load_accelerator(estimate.gpu).value.supports(Dtype.FP8)
+    return False
 
 
 def _drafted(drafted: SpeculationResult) -> str:

@@ -82,4 +82,4 @@ def test_carbon_is_that_of_the_tokens_energy() -> None:
 def test_carbon_is_that_of_the_fleets_power() -> None:
     answer = json.loads(RUN.invoke(app, ["plan", "llama-3-8b", "--rate", "5", "--carbon", "300", *QUICK]).stdout)
     kg = answer["best"]["watts"] / 1e3 * 300 / 1e3
-    assert f"CO2: {kg:.3g} kg an hour at 300 g/kWh (given)" in answer["warnings"]
+    assert f"CO2: {kg:.3g} kg an hour, at 300 g/kWh (given)" in answer["warnings"]

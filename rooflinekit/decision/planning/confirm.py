@@ -400,8 +400,9 @@ def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[
     notes += question.tariff.assumptions
     best, played = order[0].option, order[0].played
     if (carbon := question.tariff.carbon) is not None:
-        watts = fleet_watts(best.parts, question.demand, question.tariff.pue) or 0.0
-        notes.append(f"CO2: {watts * carbon[0] / 1e6:.3g} kg an hour at {carbon[0]:g} g/kWh ({carbon[1]})")
+        watts = fleet_watts(best.parts, question.demand, question.tariff.pue)
+        kg = "not known, as the power is not" if watts is None else f"{watts * carbon[0] / 1e6:.3g} kg an hour"
+        notes.append(f"CO2: {kg}, at {carbon[0]:g} g/kWh ({carbon[1]})")
     kept = best.parts[0].replica.kept
     if not question.demand.closed and kept is None:
         notes.append(RANDOM_REPLICAS)

@@ -432,7 +432,7 @@ def levers(
     hour, hours, notes = _priced(predictor, given, question.work)
     power, carbon = static_power(predictor, question.work), read_carbon(given.get("carbon"))
     if power is not None and carbon is not None:
-        kg = co2_per_million(float(power.joules_per_output_token), carbon[0])
+        kg = co2_per_million(float(power.joules_per_output_token) * float(given.get("pue", 1.0)), carbon[0])
         notes.append(f"CO2: {kg:.3g} kg a million output tokens at {carbon[0]:g} g/kWh ({carbon[1]})")
     setting = replace(setting, usd_per_gpu_hour=None if hour is None else float(hour.usd_per_gpu_hour))
     answer, made, images = operate(setting, predictor), about(plan), image_inputs(plan)

@@ -192,6 +192,8 @@ def answer(job: Job, piece: Piece) -> pd.DataFrame:
 def _answered(job: Job, scenarios: pd.DataFrame) -> pd.DataFrame:
     answers = simulate_frame(scenarios) if job.simulate else answer_table(scenarios, _resolutions(job.run))
     answers = with_costs(answers, job.price)
+    if job.carbon is not None and job.simulate:
+        raise InputError("carbon: simulated rows have no energy; leave one of carbon and simulate out")
     if job.carbon is not None and "energy_per_output_token_j" in answers:
         answers[CO2_COLUMN] = co2_per_million(answers["energy_per_output_token_j"].to_numpy(float), job.carbon[0])
     return answers

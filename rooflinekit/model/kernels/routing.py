@@ -213,7 +213,7 @@ def _packed(shares: Sequence[float], ranks: int) -> list[list[float]]:
     """From the heaviest, each to the emptiest rank that has room."""
     held: list[list[float]] = [[] for _ in range(ranks)]
     for share in sorted(shares, reverse=True):
-        min((rank for rank in held if len(rank) < len(shares) // ranks), key=sum).append(share)
+        min((rank for rank in held if len(rank) < -(-len(shares) // ranks)), key=sum).append(share)
     return held
 
 

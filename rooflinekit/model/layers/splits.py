@@ -98,7 +98,7 @@ def _of_all_to_all(deployment: Deployment) -> Iterator[str]:
     if asked not in ALL_TO_ALL:
         yield f"all_to_all={asked} is not known; use {' or '.join(ALL_TO_ALL)}"
     elif asked != "auto" and (deployment.ep != group or group == deployment.tp):
-        yield f"all_to_all={asked} needs whole experts on every rank of several replicas; use dp > 1 and ep = {group}"
+        yield f"all_to_all={asked} needs replicas, and whole experts on every rank; use dp or cp > 1 and ep = tp·cp·dp"
 
 
 def _of_experts(model: Model, deployment: Deployment) -> Iterator[str]:

@@ -403,7 +403,8 @@ class _Flow:
 
         Each step asks for a token for each of n sequences. Where no answer ends in it, exp(−n/N) of the steps, none is
         free: the newest sequences give back their prompts' S each, and compute them again later. n/N requests end in a
-        step, so that each repeats N/S·exp(−n/N) prompts.
+        step, so that each repeats N/S·exp(−n/N) prompts. One that gives back has a quarter of an answer at least: an
+        assumption, without which short prompts would be repeated dozens of times (four times in the simulator).
         """
         predictor, traffic = self.predictor, self.traffic
         if predictor.plan.engine.memory.reserves:
@@ -411,7 +412,8 @@ class _Flow:
         limit = minimum(predictor.memory.rows * predictor.memory.replicas, traffic.most)
         full = (users >= room) & (room < limit)
         ending = room / predictor.plan.deployment.dp / traffic.osl
-        repeats = where(full, traffic.osl / traffic.isl * exp(-ending), 0.0)
+        given = maximum(traffic.isl, traffic.osl / 4.0)
+        repeats = where(full, traffic.osl / given * exp(-ending), 0.0)
         return named(repeats, "repeats", "prompts that a request computes again, preempted", source=FORM)
 
     def _repeating(self, stay: _Stay, users: Numeric, room: Numeric) -> _Stay:
