@@ -239,6 +239,12 @@ def test_untuned_kernels_do_not_serve(engine):
     assert any("without tuned settings; those of fp8_block stand in" in warning for warning in narrow.warnings)
 
 
+@pytest.mark.parametrize(("gpu", "measured"), [("h200-sxm", True), ("mi300x", False)])
+def test_an_exchange_that_nobody_measured_is_called_an_assumption(gpu, measured):
+    found = rk.estimate("deepseek-v3", gpu, tp=1, dp=16, ep=16, batch=1024, all_to_all="deepep", allow_oom=True)
+    assert measured != any("expert exchanges take usual times" in warning for warning in found.warnings)
+
+
 @pytest.mark.parametrize(
     ("engine", "kv", "slow"), [("sglang", "fp8", True), ("sglang", "bf16", False), ("trtllm", "fp8", False)]
 )

@@ -47,6 +47,8 @@ def format_notes(plan: Plan) -> list[str]:
         notes.append("LoRA's launches take the time of plain products, an assumption that nobody measured here")
     if names := dict.fromkeys(kernel.name for kernel in kernels if kernel.variant == ASSUMED):
         notes.append(f"{', '.join(names)}: one pass each, an assumption that nobody measured here; intervals widened")
+    if any(kernel.family == "exchange" and not plan.calibration.fit(kernel).rows for kernel in kernels):
+        notes.append("expert exchanges take usual times of measured ones, an assumption within a factor of 3")
     strangers = [k for k in kernels if k.variant not in (LORA, ASSUMED) and not plan.calibration.measured(k)]
     keys = dict.fromkeys((k.family, k.dtype.value) for k in strangers if f"{k.family}/{k.dtype.value}" in untuned)
     notes += [
