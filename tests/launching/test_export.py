@@ -193,6 +193,10 @@ class TestFit:
         with pytest.raises(rk.InputError, match=message):
             rk.launch("llama-3-8b", **scenario)
 
+    def test_an_exchange_whose_flag_is_not_known_is_refused(self) -> None:
+        with pytest.raises(rk.InputError, match="all_to_all=deepep cannot be exported"):
+            rk.launch("deepseek-v3", "h200-sxm", dp=8, ep=8, all_to_all="deepep")
+
 
 class TestFlags:
     def test_the_checkpoints_format_needs_no_flag(self) -> None:
