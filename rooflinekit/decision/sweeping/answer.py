@@ -161,6 +161,10 @@ class Job:
     carbon: tuple[float, str] | None = None  #: grams of CO2 a kWh, and who says so
     run: str = field(default_factory=lambda: uuid4().hex, repr=False, compare=False)  #: what is laid out once for all
 
+    def __post_init__(self) -> None:
+        if self.simulate and self.carbon is not None:
+            raise InputError("carbon: simulated rows have no energy; leave one of carbon and simulate out")
+
     def piece_rows(self, columns: tuple[str, ...]) -> int:
         """Rows of a piece; the same however the sweep is run."""
         if self.simulate:
@@ -192,8 +196,6 @@ def answer(job: Job, piece: Piece) -> pd.DataFrame:
 def _answered(job: Job, scenarios: pd.DataFrame) -> pd.DataFrame:
     answers = simulate_frame(scenarios) if job.simulate else answer_table(scenarios, _resolutions(job.run))
     answers = with_costs(answers, job.price)
-    if job.carbon is not None and job.simulate:
-        raise InputError("carbon: simulated rows have no energy; leave one of carbon and simulate out")
     if job.carbon is not None and "energy_per_output_token_j" in answers:
         answers[CO2_COLUMN] = co2_per_million(answers["energy_per_output_token_j"].to_numpy(float), job.carbon[0])
     return answers
