@@ -16,7 +16,7 @@ _SHOWN = {
     "evidence": "evidence", "fits": "fits", "stable": "stable", "ttft_ms": "TTFT ms", "ttft_p99_ms": "TTFT p99",
     "tpot_ms": "TPOT ms", "tpot_p99_ms": "TPOT p99", "output_tok_s_per_user": "tok/s/user",
     "output_tok_s_per_gpu": "tok/s/GPU", "knee_rate": "knee req/s", "request_rate": "req/s", "goodput": "goodput",
-    "usd_per_million_output_tokens": "USD/M out", "gpus": "GPUs",
+    "usd_per_million_output_tokens": "USD/M out", "co2_kg_per_million_output_tokens": "kg CO2/M", "gpus": "GPUs",
 }  # fmt: skip
 
 

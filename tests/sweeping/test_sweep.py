@@ -171,3 +171,11 @@ class TestSimulated:
     def test_other_keywords_are_those_of_simulate(self):
         with pytest.raises(rk.InputError, match="unknown option 'replica'; nearest: replicas"):
             rk.sweep("llama-3-8b", rate=1, replica=2, simulate=True)
+
+
+def test_carbon_is_a_column_and_not_of_simulations():
+    table = rk.sweep("llama-3-8b", batch=[1, 2], carbon=360.0)
+    expected = table["energy_per_output_token_j"] / 10.0  # 360 g/kWh: 1e-4 g a joule, 0.1 kg a million of them
+    assert table["co2_kg_per_million_output_tokens"].tolist() == pytest.approx(expected.tolist())
+    with pytest.raises(rk.InputError, match="simulated rows have no energy"):
+        rk.sweep("llama-3-8b", batch=[1], simulate=True, carbon=360.0)
