@@ -106,6 +106,7 @@ class Accelerator:
     cores: int = field(metadata=about("SM", "cores"))  #: SMs, CUs, tensor cores
     link_bandwidth: Numeric  #: to all peers of the scale-up domain together, one direction [B/s]
     domain_size: int  #: accelerators that the scale-up links join
+    reserved_bytes: Numeric = quantity("kept", "what the driver keeps from programs", "B", default=0.0)
     nic_bandwidth: Numeric = 0.0  #: scale-out network, one direction [B/s]; 0 if none is known
     pcie_bandwidth: Numeric = 0.0  #: to the host, one direction [B/s]
     clock_hz: float = 0.0  #: maximum core clock [Hz]
@@ -133,6 +134,11 @@ class Accelerator:
         except KeyError:
             known = ", ".join(kind.value for kind in self.peaks)
             raise DtypeError(f"{self.name} has no {dtype.value} arithmetic; it has: {known}") from None
+
+    @property
+    def visible_bytes(self) -> Numeric:
+        """Memory that programs see: the capacity less what the driver keeps [B]."""
+        return self.memory_bytes - self.reserved_bytes
 
     def supports(self, dtype: Dtype) -> bool:
         """Whether it computes in `dtype` natively."""
