@@ -106,7 +106,6 @@ class Accelerator:
     cores: int = field(metadata=about("SM", "cores"))  #: SMs, CUs, tensor cores
     link_bandwidth: Numeric  #: to all peers of the scale-up domain together, one direction [B/s]
     domain_size: int  #: accelerators that the scale-up links join
-    reserved_bytes: Numeric = quantity("kept", "what the driver keeps from programs", "B", default=0.0)
     nic_bandwidth: Numeric = 0.0  #: scale-out network, one direction [B/s]; 0 if none is known
     pcie_bandwidth: Numeric = 0.0  #: to the host, one direction [B/s]
     clock_hz: float = 0.0  #: maximum core clock [Hz]
@@ -117,6 +116,7 @@ class Accelerator:
     compute_capability: str = ""
     price: Price | None = None
     tile_rows: int = quantity("r", "rows that a matrix instruction takes: 64 on tensor cores, 1 on a CPU", default=64)
+    reserved_bytes: Numeric = quantity("kept", "what the driver keeps from programs", "B", default=0.0)
     is_cpu: bool = False  #: runs its kernels itself, in place of being told to
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
