@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli import output
 from rooflinekit.cli.app import app
+from rooflinekit.cli.command import COMMANDS, PANELS
 from rooflinekit.report.document import plain_text
 from rooflinekit.report.estimate import document
 
@@ -659,3 +660,10 @@ def test_a_very_long_value_does_not_fill_the_screen():
     line = refused(run("estimate", "x" * 100_000))
     assert len(line) < 300
     assert line.startswith("rooflinekit: unknown model 'xxx")
+
+
+def test_the_help_groups_every_command() -> None:
+    lines = CliRunner().invoke(app, ["--help"]).output.splitlines()
+    heads = [line.split()[1] for line in lines if line.startswith("╭")]
+    assert heads == ["Options", "Predict", "Decide", "Look", "Measure", "Show"]
+    assert {words.split()[0] for words in COMMANDS} == {name for names in PANELS.values() for name in names}

@@ -413,3 +413,19 @@ def test_the_roofline_shows_shares_of_the_roof_and_trails_of_the_batch(
     browser.value("document.querySelector('[data-lens=rate]').click()")
     browser.settle()
     assert browser.value("location.hash") == "#b=24"
+
+
+def test_an_objective_shades_who_is_too_slow(browser: Browser, pages: dict[str, Path]) -> None:
+    """From the least speed on the axis to the objective; none without one, or with one that is no number."""
+    shade = "C.pareto.chart.getOption().series[0].data.map(([x]) => x)"
+    browser.size(1280, 20_000)
+    browser.open(pages["deployment"], "#t=cost&s=nonsense")
+    browser.wait("Boolean(C.pareto.chart)")
+    assert browser.value(shade) == []
+    box = "document.getElementById('least')"
+    browser.value(f"{box}.value = '80'; {box}.dispatchEvent(new Event('change'))")
+    browser.settle()
+    browser.wait(f"({shade}).length")
+    start, end = browser.value(shade)
+    assert start == browser.value("C.pareto.chart.getOption().xAxis[0].min") < end == 80
+    assert browser.value("location.hash") == "#t=cost&s=80"

@@ -199,7 +199,7 @@ function waterfallOption(told) {
     series: [
       { type: "bar", stack: "time", silent: true, itemStyle: { color: "transparent" }, data: bars.map((bar) => bar.start * scale) },
       { type: "bar", stack: "time", barWidth: "62%", markLine: line || undefined, data: bars.map((bar) => ({ value: bar.size * scale, bar, itemStyle: { color: colour(bar.tint), opacity: bar.words ? 0.5 : 1 } })) },
-      { type: "bar", stack: "time", silent: true, z: 6, data: bars.map((bar) => ({ value: 0, bar })), label: { show: true, position: "right", ...text(), backgroundColor: colour("card"), padding: [0, 2], formatter: ({ data }) => data.bar.words ?? `${format(data.bar.size)}${data.bar.size < whole ? `  ${asShare(data.bar.size / whole)}` : ""}` } },
+      { type: "bar", stack: "time", silent: true, z: 6, data: bars.map((bar) => ({ value: 0, bar })), label: { show: true, position: "right", ...text(), backgroundColor: colour("card"), padding: [5, 2], formatter: ({ data }) => data.bar.words ?? `${format(data.bar.size)}${data.bar.size < whole ? `  ${asShare(data.bar.size / whole)}` : ""}` } },
     ],
   };
 }
@@ -326,9 +326,10 @@ function curvesOption(points, names, more) {  // a line for each accelerator and
     return {
       type: "line", name: data[0].group, data: [...data].sort((a, b) => a.value[0] - b.value[0]), symbol: "circle", symbolSize: named ? 6 : 4, z: named ? 3 : 1,
       lineStyle: { width: named ? 2 : 1, color: tint, opacity }, itemStyle: { color: tint, opacity },
-      endLabel: { show: named, formatter: `×${data[0].gpus}`, ...text(11.5), color: colour("ink"), ...outlined() },
+      endLabel: { show: named, formatter: `×${data[0].gpus}`, ...text(11.5), color: colour("ink"), ...outlined() }, labelLayout: { hideOverlap: true },
     };
   });
   const here = { type: "scatter", silent: true, data: [more.here], symbolSize: 18, itemStyle: { color: "transparent", borderColor: colour("ink"), borderWidth: 2 }, z: 6 };
-  return { ...option, xAxis: more.x, yAxis: more.y, series: [...series, here] };
+  const slow = { type: "line", silent: true, symbol: "none", data: more.x.min < more.least ? [more.x.min, Math.min(more.least, more.x.max)].map((x) => [x, more.y.max]) : [], lineStyle: { width: 0 }, areaStyle: { color: colour("soft"), opacity: 0.22, origin: "start" }, z: 0 };
+  return { ...option, xAxis: more.x, yAxis: more.y, series: [slow, ...series, here] };
 }
