@@ -136,6 +136,19 @@ def test_llama_cpp_says_tokens_and_their_seconds() -> None:
     assert posed.run.ttft.mean == pytest.approx(6600.0)
 
 
+def test_a_log_that_says_who_waited_and_what_was_cached_divides_the_gap_of_ttft() -> None:
+    """20 requests of 3,000 tokens in a minute waited 0.3 s each, so that 0.1 stand in the queue; 600 were cached."""
+    waits = {**FLAT, "gen_ai.latency.time_in_queue": 0.3, "gen_ai.usage.cache_read.input_tokens": 600}
+    longer = {"gen_ai.usage.output_tokens": 50, "gen_ai.server.request.duration": 1.0}
+    (found,) = read_request_log("log", [{**waits, **longer, "start_time": 60.0 + turn} for turn in range(20)])
+    assert (found.waiting, found.run.facts.hits) == (pytest.approx(0.1), pytest.approx(0.2))
+    assert (found.running or 0.0) + (found.waiting or 0.0) == pytest.approx(20 * 1.0 / 60)
+    now = watch([found], **SAID).now
+    assert now.queue_ms == pytest.approx(300.0, abs=5.0) and now.hits == pytest.approx(0.2)
+    assert now.prompt_ms is not None and now.ttft.measured is not None
+    assert now.queue_ms + now.prompt_ms == pytest.approx(now.ttft.measured - now.ttft.expected)
+
+
 def test_triton_counts_in_its_own_units_and_every_step_of_an_ensemble() -> None:
     """60 requests of 2.1 s and 200 tokens whose first came after 100 ms: (2100 - 100) / 199 ms a token."""
     said = """# TYPE nv_inference_request_success counter
