@@ -106,7 +106,7 @@ class TestTokens:
         hour = hourly_price(load_accelerator("h100-sxm").value)
         full, half = token_prices(times(), hour), token_prices(times(), hour, utilisation=0.5)
         assert half.output_usd_per_million == pytest.approx(2 * full.output_usd_per_million)
-        assert half.asymmetry == pytest.approx(full.asymmetry)
+        assert half.input_usd_per_million == pytest.approx(2 * full.input_usd_per_million)
 
 
 class TestCarbon:
