@@ -221,87 +221,31 @@ _MANY = 1e9  # stands for a limit that there is not
 _LOGISTIC = math.pi / math.sqrt(3.0)  # standard deviation of the logistic distribution of scale 1
 
 
-def places(  # noqa: PLR0913, PLR0917 - what a traffic has
-    predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math.inf, osl_cv: Numeric = 0.0,
-    isl_cv: Numeric = 0.0,
-) -> Places:  # fmt: skip
-    """Room for sequences of these lengths; `most`: a limit that the user knows.
-
-    A running sequence has its prompt and any share of its answer, which is met for as long as it takes. Of answers of
-    mean N and relative deviation v (lognormal) E[N³]/(3·E[N]) − (E[N²]/(2·E[N]))² is the variance of that share.
-    """
-    memory, reserves = predictor.memory, predictor.plan.engine.memory.reserves
-    length = held(predictor.plan, isl, osl, osl_cv)
-    room = named(memory.max_batch(length, isl), "room", "sequences that the cache admits at once")
-    fits = memory.max_batch(isl + osl, isl) >= 1.0
-    rows = memory.rows * memory.replicas
-    limit = rows if isinstance(most, float) and most == math.inf else minimum(rows, most)
-    if reserves:
-        return Places(maximum(room, 1.0), limit, fits, 0.0, 0.0, reserves)
-    longer = 1.0 + osl_cv * osl_cv
-    variance = osl * osl * (longer**3 / 3.0 - longer * longer / 4.0) + (isl * isl_cv) ** 2
-    return Places(maximum(room, 1.0), limit, fits, sqrt(variance) / length, osl / length, reserves)
-
-
-def slots(self) -> Numeric:
-        """Sequences that run at once, 0 where not one fits."""
-        found = where(self.fits, minimum(self.cache, self.limit), 0.0)
-        return named(found, "slots", "sequences that the cache and the engine's limit allow at once")
-
-    def taken(self, users: Numeric, in_step: Numeric = 0.0) -> tuple[Numeric, Numeric]:
-        """Sequences that run at once in the mean, of `users` that would, and the share of the time with a full cache.
-
-        Lengths of n independent sequences add up to n of the mean, with a deviation of √n times that of one; what is
-        beyond the cache waits. The sum is taken as logistic. `in_step`: share of the time in which all began together,
-        so that all grow together, from the prompt alone to the whole answer.
-        """
-        asked = minimum(minimum(users, self.limit), _MANY)
-        if self.reserves:
-            return minimum(asked, self.cache), 0.0
-        wide = sqrt(asked) * self.spread / _LOGISTIC
-        beyond = minimum(maximum((asked - self.cache) / wide, -_STEEP), _STEEP)
-        far = exp(-absolute(beyond))
-        full = where(beyond > 0.0, 1.0, far) / (1.0 + far)
-        running = minimum(asked, self.cache) - wide * log(1.0 + far)
-        if not (isinstance(in_step, float) and in_step == 0.0):
-            grown = asked * self.grown
-            wave = minimum(maximum((asked - self.cache) / grown + 0.5, 0.0), 1.0)
-            full = full + in_step * (wave - full)
-            swollen = where(wave < 1.0, asked - grown * wave * wave / 2.0, self.cache)
-            running = running + in_step * (swollen - running)
-        full = named(full, "crowded", "share of the time in which the cache is full")
-        return named(maximum(running, minimum(asked, 1.0)), "crowd", "sequences that run at once in the mean"), full
-
-
-_MANY = 1e9  # stands for a limit that there is not
-_LOGISTIC = math.pi / math.sqrt(3.0)  # standard deviation of the logistic distribution of scale 1
-
-
-def places(  # noqa: PLR0913, PLR0917 - what a traffic has
-    predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math.inf, osl_cv: Numeric = 0.0,
-    isl_cv: Numeric = 0.0,
-) -> Places:  # fmt: skip
-    """Room for sequences of these lengths; `most`: a limit that the user knows.
-
-    A running sequence has its prompt and any share of its answer, which is met for as long as it takes. Of answers of
-    mean N and relative deviation v (lognormal) E[N³]/(3·E[N]) − (E[N²]/(2·E[N]))² is the variance of that share.
-    """
-    memory, reserves = predictor.memory, predictor.plan.engine.memory.reserves
-    length = held(predictor.plan, isl, osl, osl_cv)
-    room = named(memory.max_batch(length, isl), "room", "sequences that the cache admits at once")
-    fits = memory.max_batch(isl + osl, isl) >= 1.0
-    rows = memory.rows * memory.replicas
-    limit = rows if isinstance(most, float) and most == math.inf else minimum(rows, most)
-    if reserves:
-        return Places(maximum(room, 1.0), limit, fits, 0.0, 0.0, reserves)
-    longer = 1.0 + osl_cv * osl_cv
-    variance = osl * osl * (longer**3 / 3.0 - longer * longer / 4.0) + (isl * isl_cv) ** 2
-    return Places(maximum(room, 1.0), limit, fits, sqrt(variance) / length, osl / length, reserves)
-
-
 def held(plan: Plan, isl: Numeric, osl: Numeric, osl_cv: Numeric = 0.0) -> Numeric:
     """What the cache holds for a sequence at any moment [tokens]: half of its answer, or all where that is reserved."""
     return isl + under_way(osl, osl_cv) / (1.0 if plan.engine.memory.reserves else 2.0)
+
+
+def places(  # noqa: PLR0913, PLR0917 - what a traffic has
+    predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math.inf, osl_cv: Numeric = 0.0,
+    isl_cv: Numeric = 0.0,
+) -> Places:  # fmt: skip
+    """Room for sequences of these lengths; `most`: a limit that the user knows.
+
+    A running sequence has its prompt and any share of its answer, which is met for as long as it takes. Of answers of
+    mean N and relative deviation v (lognormal) E[N³]/(3·E[N]) − (E[N²]/(2·E[N]))² is the variance of that share.
+    """
+    memory, reserves = predictor.memory, predictor.plan.engine.memory.reserves
+    length = held(predictor.plan, isl, osl, osl_cv)
+    room = named(memory.max_batch(length, isl), "room", "sequences that the cache admits at once")
+    fits = memory.max_batch(isl + osl, isl) >= 1.0
+    rows = memory.rows * memory.replicas
+    limit = rows if isinstance(most, float) and most == math.inf else minimum(rows, most)
+    if reserves:
+        return Places(maximum(room, 1.0), limit, fits, 0.0, 0.0, reserves)
+    longer = 1.0 + osl_cv * osl_cv
+    variance = osl * osl * (longer**3 / 3.0 - longer * longer / 4.0) + (isl * isl_cv) ** 2
+    return Places(maximum(room, 1.0), limit, fits, sqrt(variance) / length, osl / length, reserves)
 
 
 def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math.inf, osl_cv: Numeric = 0.0) -> Numeric:
