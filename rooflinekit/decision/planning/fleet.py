@@ -351,7 +351,7 @@ class PrefillPool:
         loaded = Loaded(
             ttft=replace(alone, expected=ttft), tpot=NOTHING, e2e=ttft, running=rate * (ttft - request), sharing=1.0,
             rate=rate, knee=self.knee(demand), queue=wait, ahead=wait, late=0.0, first=alone, busy=busy, stable=1.0,
-            together=0.0, shared=Shared(NOTHING, alone, alone, alone, request, mixes=False),
+            together=0.0, shared=Shared(NOTHING, alone, alone, alone, NOTHING, request, mixes=False),
         )  # fmt: skip
         means = {"ttft": ttft, "tpot": 0.0, "e2el": ttft}
         return Felt(means, spread(loaded, traffic, closed=False), spans=spans)
@@ -376,7 +376,7 @@ class DecodePool:
     def _open(self) -> Callable[[Traffic], OpenLoop]:
         def times(running: Numeric) -> Shared:
             shared = self.replica.times(running)
-            return Shared(shared.step, NOTHING, NOTHING, NOTHING, 0.0, shared.mixes)
+            return Shared(shared.step, NOTHING, NOTHING, NOTHING, NOTHING, 0.0, shared.mixes)
 
         return cache(lambda traffic: OpenLoop.of(self.replica.predictor, traffic, times))
 
