@@ -110,6 +110,10 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
         values.setdefault(name, []).append(float(sample.value) * unit)
     if not engine:
         raise SpecError(f"{source}: has no metric of {', '.join(exporters())}; start the server with its metrics on")
+    if engine == "triton" and not llms:
+        models = ", ".join(sorted({sample.labels["model"] for _, sample in samples if "model" in sample.labels}))
+        raise SpecError(f"{source}: is Triton with {models or 'no model'}, and no nv_trt_llm_ or nv_llm_ metric "
+                        "says that TensorRT-LLM runs there; give the address of the engine's own metrics")  # fmt: skip
     found: dict[str, float] = {}
     for quantity, names in exporters()[engine].items():
         for key, end in ((quantity, ""), (f"{quantity}.sum", "_sum"), (f"{quantity}.count", "_count")):

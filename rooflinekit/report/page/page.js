@@ -100,6 +100,19 @@ function showTab() {
   byId("panel-step").setAttribute("aria-labelledby", `tab-${step}`);
 }
 
+// ---- what the height of a dot says in the roofline
+function lenses() {
+  byId("lens").append(...Object.entries(LENSES).map(([name, title]) => {
+    const button = make("button", title, { type: "button", "data-lens": name });
+    button.addEventListener("click", () => { lens = name; change({}); });
+    return button;
+  }));
+}
+function showLens() {
+  for (const button of byId("lens").children) button.setAttribute("aria-pressed", String(button.dataset.lens === lens));
+  byId("lens-said").textContent = `${LENS_SAID[lens]} Thin lines: the largest kernels of ${step} at batches from ${BATCHES[0]} to ${GROUPED.format(BATCHES[BATCHES.length - 1])}.`;
+}
+
 // ---- a kernel that was chosen: in the timeline, or in the roofline
 let picked = null;
 function pick(name) {
@@ -271,7 +284,8 @@ function drawAll(view, reference, name) {
   const slowest = [...view[step]].sort((a, b) => b.time - a.time).slice(0, 3).map((part) => `${part.name} ${asTime(part.time)}`).join(", ");
   const present = (found) => CAUSES.filter(found).map((cause) => [CAUSE_TITLES[cause], cause]);
   key("time-key", present((cause) => view[step].some((part) => causeOf(part) === cause)));
-  C.roofline.show(`Roofline of ${titleOf(state)}: every kernel by intensity and achieved rate.`, () => rooflineOption(view, gpu, reference), () => kernelRows(view));
+  showLens();
+  C.roofline.show(`Roofline of ${titleOf(state)}: every kernel by intensity and ${lens === "share" ? "the share of the roof that it reaches" : "achieved rate"}.`, () => rooflineOption(view, gpu, reference), () => kernelRows(view));
   byId("why").textContent = `Why a ${step} step takes ${asTime(sum(view[step].map((part) => part.time)))}`;
   C.waterfall.bars = waterfallBars(stepTerms(view, step)).length;
   C.waterfall.show(`What the time of a ${step} step adds up from.`, () => waterfallOption(stepTerms(view, step)),
@@ -369,6 +383,7 @@ function begin() {
   controls();
   shares();
   tabs();
+  lenses();
   const tints = (names, titles) => names.map((name) => [titles[name] ?? name, name]);
   key("bytes-key", tints(["weights", "cache", "activations"], { cache: "KV cache" }));
   key("shares-key", ENERGY_PARTS);

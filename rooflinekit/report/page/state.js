@@ -7,8 +7,8 @@ const CHOICES = ["model", "gpu", "tp", "weights", "kv"], LIMITS = {
 };
 const LOADS = DATA.pool ? [] : Object.keys(DATA.process ?? {}), TRAFFIC = DATA.asked && "batch" in DATA.asked && LOADS.length ? ["batch", ...LOADS] : [];
 const NUMBERS = Object.fromEntries(Object.entries(LIMITS).filter(([name]) => DATA.asked && (name in DATA.asked || TRAFFIC.includes(name)))), WHOLE = (name) => name !== "speed" && name !== "rate";
-const SHORT = { model: "m", gpu: "g", tp: "tp", weights: "w", kv: "kv", batch: "b", rate: "r", users: "u", isl: "i", osl: "o", cached: "c", context: "x", speed: "bw", pinned: "vs", tab: "t" };
-let state = { ...DATA.asked }, pinned = null, tab = "decode", step = "decode", painted = 0;
+const SHORT = { model: "m", gpu: "g", tp: "tp", weights: "w", kv: "kv", batch: "b", rate: "r", users: "u", isl: "i", osl: "o", cached: "c", context: "x", speed: "bw", pinned: "vs", tab: "t", lens: "y" };
+let state = { ...DATA.asked }, pinned = null, tab = "decode", step = "decode", lens = "rate", painted = 0;
 const TABS = ["decode", "prefill", "load", "memory", "cost", "energy"];
 
 // ---- answers
@@ -45,6 +45,7 @@ function read(address = location.hash) {
   const given = new URLSearchParams(address.slice(1)), vs = given.get(SHORT.pinned), other = vs === null ? null : stateIn(new URLSearchParams(vs));
   pinned = other && answer(other) ? other : null;
   tab = TABS.includes(given.get(SHORT.tab)) ? given.get(SHORT.tab) : "decode";
+  lens = Object.hasOwn(LENSES, given.get(SHORT.lens)) ? given.get(SHORT.lens) : "rate";
   return stateIn(given);
 }
 function stateIn(given) {  // what is not there, or makes no sense, is as it was asked for
@@ -76,6 +77,7 @@ function write() {
   const told = written(state);
   if (pinned) told.set(SHORT.pinned, written(pinned));
   if (tab !== "decode") told.set(SHORT.tab, tab);
+  if (lens !== "rate") told.set(SHORT.lens, lens);
   history.replaceState(null, "", `#${told}`);
 }
 
