@@ -561,10 +561,11 @@ class Option:
 
         return feels
 
-    def grown(self, more: int = 1) -> Option:
-        """With more working replicas: of the part that the objectives load most."""
+    def grown(self, more: int = 1, short: Part | None = None) -> Option:
+        """With more working replicas of a part; without one of that which the objectives load most."""
         fullest = max(self.parts, key=lambda part: part.share / (part.working * max(part.ability.load, 1e-30)))
-        grown = [replace(part, working=part.working + more) if part is fullest else part for part in self.parts]
+        grown = [replace(part, working=part.working + more) if part is (short or fullest) else part
+                 for part in self.parts]  # fmt: skip
         return replace(self, parts=shared_out(grown) if self.kind == "mixed" else tuple(grown))
 
     def sized(self, demand: Demand, slo: Sequence[Objective], reserve: Reserve, deviations: float) -> Option:
