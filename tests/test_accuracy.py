@@ -19,11 +19,14 @@ from rooflinekit.evidence.kernel_fit.calibrate import build_calibration, predict
 from rooflinekit.evidence.kernel_fit.groups import fit_key, kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, measured_rows
 from rooflinekit.model.roofline import time_kernel
+from rooflinekit.model.step import make_plan
 from rooflinekit.model.timing.forms import parameters
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.hardware import System
-from rooflinekit.specs import load_accelerator, spec_dir
+from rooflinekit.specs import load_accelerator, load_model, spec_dir
 from rooflinekit.specs.calibration import calibration_names, load_calibration
 from rooflinekit.specs.calibration.load import read_calibration
 
@@ -346,6 +349,24 @@ def test_layouts_and_ways_of_timing_of_one_format_are_scored_as_one(tmp_path):
     (group,) = kernel_accuracy([tmp_path / "gemm.csv"]).groups
     assert group.n == group.answered == 3 * len(rows)
     assert set(group.key) == {"op", "gpu", "engine", "dtype"}
+
+
+def test_a_chunk_of_a_prompt_is_the_kernel_that_a_plan_has_of_it(tmp_path):
+    row = {"dtype": "bf16", "kv_dtype": "bf16", "batch": 2, "seq_len": 1000, "heads": 32, "kv_heads": 8,
+           "head_dim": 128, "latency_us": 100.0, "gpu": "h100-sxm", "engine": "vllm"}  # fmt: skip
+    path = tmp_path / "attention_prefill.csv"
+    pd.DataFrame([row | {"prefix": 2000}, row]).to_csv(path, index=False)  # an empty cell: nothing was cached
+    ((operation, table),) = read_kernel_tables(path)
+    (kernel,) = measured_rows(table, operation).kernels
+    plan = make_plan(load_model("llama-3-8b").value, Deployment(), H100, None)
+    for place, cached in enumerate((2000.0, 0.0)):
+        batch = Batch.prefill(2.0, 1000.0 + cached, cached=cached)
+        (own,) = (each for each in plan.kernels(batch) if each.family == "attention_prefill")
+        for name in ("flops", "kv_read_bytes", "activation_bytes"):
+            assert getattr(kernel, name)[place] == getattr(own, name), name
+    pd.DataFrame([row | {"prefix": -1}]).to_csv(path, index=False)
+    with pytest.raises(SpecError, match="prefix = -1 is not a whole number of at least 0"):
+        list(read_kernel_tables(path))
 
 
 def test_weights_named_with_their_activations_are_read_as_stored_and_computed(tmp_path):

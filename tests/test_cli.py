@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli import output
 from rooflinekit.cli.app import app
+from rooflinekit.cli.command import COMMANDS, PANELS
 from rooflinekit.report.document import plain_text
 from rooflinekit.report.estimate import document
 
@@ -659,3 +660,20 @@ def test_a_very_long_value_does_not_fill_the_screen():
     line = refused(run("estimate", "x" * 100_000))
     assert len(line) < 300
     assert line.startswith("rooflinekit: unknown model 'xxx")
+
+
+def test_the_help_groups_every_command() -> None:
+    lines = CliRunner().invoke(app, ["--help"]).output.splitlines()
+    heads = [line.split()[1] for line in lines if line.startswith("╭")]
+    assert heads == ["Options", "Predict", "Decide", "Look", "Measure", "Show"]
+    assert {words.split()[0] for words in COMMANDS} == {name for names in PANELS.values() for name in names}
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["estimate", "llama3-8b", "--tensor-parallel-size", "2"], "--tensor-parallel-size; here it is --tp"),
+    (["estimate", "llama3-8b", "--dtype=fp8"], "--dtype; here it is --weights, --activations and --kv"),
+    (["estimate", "gpt-4"], "unknown model 'gpt-4'; `rooflinekit models` lists what is known"),
+])  # fmt: skip
+def test_what_other_tools_call_it_is_translated(words: list[str], said: str) -> None:
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 2 and said in told.output and len(told.output.splitlines()) == 1

@@ -464,6 +464,14 @@ class TestCommand:
             used = {word.split("]")[0] for word in words if word[:1] == "["}
             assert {mark for mark in used if mark[1:].isdigit()} <= listed
 
+    def test_a_number_that_many_formulas_share_is_looked_at_once(self) -> None:
+        """Sixty squares one in the other have 2^60 paths: the answer is there at once, not in years."""
+        node = Node("x", "a number", 1.0, "")
+        for _ in range(60):
+            node = Node("x", "its square", 1.0, "", "x*x", (node, node))
+        found = Derivation("tpot", 1e3, "ms", 1e3, node, None, rk.estimate("llama-3-8b"))
+        assert "shows it, up to 60" in plain_text(document(found))
+
     def test_depth_opens_the_tree(self) -> None:
         sizes = [len(run("llama3-8b", "decode.attention", "--depth", str(depth)).stdout) for depth in (1, 2, 4)]
         assert sizes == sorted(set(sizes))

@@ -136,6 +136,19 @@ def test_llama_cpp_says_tokens_and_their_seconds() -> None:
     assert posed.run.ttft.mean == pytest.approx(6600.0)
 
 
+def test_a_log_that_says_who_waited_and_what_was_cached_divides_the_gap_of_ttft() -> None:
+    """20 requests of 3,000 tokens in a minute waited 0.3 s each, so that 0.1 stand in the queue; 600 were cached."""
+    waits = {**FLAT, "gen_ai.latency.time_in_queue": 0.3, "gen_ai.usage.cache_read.input_tokens": 600}
+    longer = {"gen_ai.usage.output_tokens": 50, "gen_ai.server.request.duration": 1.0}
+    (found,) = read_request_log("log", [{**waits, **longer, "start_time": 60.0 + turn} for turn in range(20)])
+    assert (found.waiting, found.run.facts.hits) == (pytest.approx(0.1), pytest.approx(0.2))
+    assert (found.running or 0.0) + (found.waiting or 0.0) == pytest.approx(20 * 1.0 / 60)
+    now = watch([found], **SAID).now
+    assert now.queue_ms == pytest.approx(300.0, abs=5.0) and now.hits == pytest.approx(0.2)
+    assert now.prompt_ms is not None and now.ttft.measured is not None
+    assert now.queue_ms + now.prompt_ms == pytest.approx(now.ttft.measured - now.ttft.expected)
+
+
 def test_triton_counts_in_its_own_units_and_every_step_of_an_ensemble() -> None:
     """60 requests of 2.1 s and 200 tokens whose first came after 100 ms: (2100 - 100) / 199 ms a token."""
     said = """# TYPE nv_inference_request_success counter
@@ -164,6 +177,17 @@ nv_llm_output_token_len_sum{{model="tensorrt_llm",response_metric_type="total_ou
     assert (found.kv_tokens, found.run.output_tok_s) == (64 * 6239, 200.0)
     times = found.run.ttft.mean, found.run.e2e.mean, found.run.tpot.mean
     assert times == pytest.approx((100.0, 2100.0, 2000.0 / 199))
+
+
+def test_triton_without_an_engine_of_language_models_is_refused() -> None:
+    said = 'nv_inference_request_success{model="resnet50",version="1"} 7\nnv_gpu_utilization{gpu_uuid="a"} 0.5'
+    for lines in (said, said.partition("\n")[0]):
+        with pytest.raises(SpecError, match="url: is Triton with resnet50, and no nv_trt_llm_ or nv_llm_ metric says"):
+            read_scrape(lines, 0.0, "url")
+    served = read_scrape(
+        f'{said}\nnv_trt_llm_request_metrics{{model="tensorrt_llm",request_type="waiting"}} 1', 0.0, "url"
+    )
+    assert served.engine == "triton" and served.values == {"waiting": 1.0}
 
 
 STARTS = {  # lines as public logs have them, shortened; what they say; the cache of one accelerator
@@ -492,32 +516,76 @@ def test_a_growing_rate_meets_the_knee_when_its_line_does() -> None:
                      for turn in range(6) for each in seen])  # fmt: skip
     assert left is not None and left.hours_left is not None
     assert left.hours_left == pytest.approx(left.knee - left.rate, rel=0.05)  # one request a second more each hour
+    assert left.hours_between is not None and left.hours_between[0] <= left.hours_left <= left.hours_between[1]
+
+
+def promised(growth: float, alike: float, draws: int = 300) -> tuple[float, float]:
+    """Shares of six hours of minutes that promise an end of the headroom, and whose interval has the true one.
+
+    Each minute is off by chance, and by a swing that a fifth of an hour (`alike` minutes) forgets.
+    """
+    noise, told, within, true = random.Random(4), 0, 0, 18.0 / growth if growth else math.inf
+    for _ in range(draws):
+        swing, seen = 0.0, []
+        for minute in range(360):
+            keeps = math.exp(-1.0 / alike) if alike else 0.0
+            swing = keeps * swing + math.sqrt(1.0 - keeps**2) * noise.gauss(0.0, 1.0)
+            rate = 10.0 + swing + growth * (minute - 359) / 60.0
+            seen.append(SimpleNamespace(end=60.0 * minute, knee=28.0, rate=rate))
+        left = headroom(seen)  # type: ignore[arg-type]
+        if left is not None and left.hours_between is not None:
+            told += 1
+            within += left.hours_between[0] <= true <= left.hours_between[1]
+    return told / draws, within / max(told, 1)
+
+
+@pytest.mark.parametrize("alike", [0.0, 12.0])
+def test_minutes_that_err_alike_promise_no_more_than_they_know(alike: float) -> None:
+    """A chance of 0.5 % of a growth that is none; an interval that holds the true time nine times out of ten."""
+    assert promised(0.0, alike)[0] < 0.03
+    told, within = promised(2.0, alike)
+    assert told > 0.95 and within == pytest.approx(0.9, abs=0.06)
 
 
 def days(count: float, growth: float) -> list[Any]:
-    """Minutes of a rate that swings between 5 and 15 each day and grows by a share of 10 a day; the knee is at 28."""
+    """Minutes of a rate that swings between 5 and 15 each day and grows by a share of 10 a day; the knee is at 40."""
     noise = random.Random(1)
     return [
-        SimpleNamespace(end=60.0 * minute, knee=28.0, rate=noise.gauss(0.0, 0.4) + 10.0 * (
+        SimpleNamespace(end=60.0 * minute, knee=40.0, rate=noise.gauss(0.0, 0.4) + 10.0 * (
             1.0 + growth * minute / 1440 + 0.5 * math.sin(2.0 * math.pi * minute / 1440)))
         for minute in range(int(1440 * count))
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [1.3, 1.7, 2.4, 3.0, 5.3])
+@pytest.mark.parametrize("count", [1.3, 1.7, 2.4, 3.0, 6.6])
 def test_a_swing_of_each_day_is_no_growth(count: float) -> None:
     left = headroom(days(count, 0.0))
     assert left is not None and left.hours_left is None
     assert left.peak == (None if count < 2.0 else pytest.approx(15.0, abs=0.3))
 
 
-@pytest.mark.parametrize("count", [3.0, 5.3])
+def test_a_busier_week_end_or_a_busier_day_is_no_growth() -> None:
+    """The hours of a day rise and fall together: days, not hours, say whether traffic grows."""
+    noise = random.Random(5)
+    for count in (7, 9, 15):
+        promised = 0
+        for _ in range(60):
+            busy = [noise.gauss(0.0, 1.0) + (2.0 if day % 7 < 5 else 0.0) for day in range(count)]
+            left = headroom([
+                SimpleNamespace(end=3600.0 * hour, knee=28.0, rate=10.0 + busy[hour // 24] + noise.gauss(0.0, 0.1))
+                for hour in range(24 * count)
+            ])  # fmt: skip
+            promised += left is not None and left.hours_left is not None
+        assert promised <= 3
+
+
+@pytest.mark.parametrize("count", [6.3, 9.0, 15.0])
 def test_a_peak_that_grows_from_day_to_day_meets_the_knee(count: float) -> None:
-    """1 request a second more each day: the peak is 28 when it has grown by 28 less its last height."""
+    """1 request a second more each day: the peak is 40 when it has grown by 40 less its last height."""
     left = headroom(days(count, 0.1))
     assert left is not None and left.peak is not None and left.hours_left is not None
     assert left.peak == pytest.approx(15.0 + math.floor(count - 0.27) + 0.25, abs=0.3)  # at six in the morning
-    assert left.hours_left == pytest.approx(24.0 * (28.0 - left.peak), rel=0.1)
+    assert left.hours_left == pytest.approx(24.0 * (40.0 - left.peak), rel=0.1)
 
 
 def test_the_cache_and_the_queue_are_predicted_too() -> None:
@@ -529,6 +597,14 @@ def test_the_cache_and_the_queue_are_predicted_too() -> None:
     )
     assert seen.kv_expected == pytest.approx(float(loaded.running) * 1100.0 / 64_000, rel=0.02)
     assert seen.waiting_expected == pytest.approx(8.0 * float(loaded.queue))
+
+
+def test_a_cache_that_reserves_whole_answers_holds_fewer_requests() -> None:
+    """TensorRT-LLM keeps room for all 200 tokens of an answer, vLLM half of them in the mean: 1200 against 1100."""
+    minute = replace(served(USUAL, 8.0, 0.0, random.Random(0)), kv_tokens=64_000, kv_use=0.3)
+    posed = pose(minute.run, Given.of(**SAID | {"engine": "trtllm"}), 64_000)
+    running = float(open_loop(posed.resolved.predictor, 8.0, posed.load.traffic).running)
+    assert set_beside(minute, posed, 1).kv_expected == pytest.approx(running * 1200.0 / 64_000, rel=0.02)
 
 
 def test_nothing_that_is_missing_is_guessed() -> None:

@@ -66,6 +66,22 @@ def prefill_cases(heads: Heads, B: int, S: int, dtype: str, device: Device) -> I
         yield replace(case, backend=f"torch sdpa {name}", build=partial(build, backend))
 
 
+def chunk_cases(heads: Heads, B: int, S: int, T: int, dtype: str, device: Device) -> Iterator[Case]:
+    """A chunk of a prompt: S new tokens of B sequences, the others of T keys are in the cache already."""
+    H, K, d = heads
+    draw = partial(normal, dtype=dtype, device=device.torch)
+    size = B * d * 2.0 * (S * H + T * K)
+
+    def build() -> Work:
+        return Work(attend, (draw(B, H, S, d),), lambda: tuple(draw(B, K, T, d) for _ in "kv"))
+
+    case = _case(("attention_prefill", "torch sdpa, masked"), heads, (B, S), dtype, size, build)
+    case = replace(case, shape={**case.shape, "prefix": T - S})
+    if device.is_cuda:  # PyTorch's flash kernels take no causal chunk, and a mask is nothing that servers run
+        case = case.by_vllm(*_FA3, partial(vllm_ops.attention, heads, B, S, T, dtype, device))
+    yield case
+
+
 def sdpa(q: Tensor, k: Tensor, v: Tensor, backend: Any = None) -> Tensor:
     """Causal attention [B, H, S, d] by one backend, or by the one that PyTorch chooses."""
     with nullcontext() if backend is None else sdpa_kernel(backend):

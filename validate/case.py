@@ -113,6 +113,14 @@ def normal(*size: int, dtype: str, device: torch.device) -> Tensor:
     return torch.randn(size, dtype=wide, device=place, generator=drawn).to(device, TORCH[dtype])
 
 
+def nibbles(k: int, n: int, device: torch.device) -> Tensor:
+    """Random numbers of four bits [k, n], eight rows in one: int32 [k/8, n], the first in the lowest bits."""
+    drawn = _DRAWN.get()
+    place = device if drawn is None else torch.device("cpu")
+    low, high = torch.iinfo(torch.int32).min, torch.iinfo(torch.int32).max
+    return torch.randint(low, high, (k // 8, n), dtype=torch.int32, device=place, generator=drawn).to(device)
+
+
 def shuffled(count: int, device: torch.device) -> Tensor:
     """The numbers below `count` in random order."""
     drawn = _DRAWN.get()

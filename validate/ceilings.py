@@ -108,10 +108,10 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
 def collective_rows(device: Device, quick: bool) -> Iterator[dict[str, Any]]:
     """Rows over counts, kinds, modes and sizes; nothing for a single GPU.
 
-    On the CPU an all-reduce of two processes, as a ceiling; on GPUs kernels of the table `comm`.
+    On the CPU those of two processes, as ceilings; on GPUs kernels of the table `comm`.
     """
     if not device.is_cuda:
-        yield from _together(device, 2, KINDS[:1], [2**exponent for exponent in range(10, 23, 6)])
+        yield from _together(device, 2, KINDS, [2**exponent for exponent in range(10, 23, 6)])
         return
     whole, sizes = torch.cuda.device_count(), [2**exponent for exponent in range(10, 29, 3 if quick else 2)]
     for gpus in sorted({whole, *(2**exponent for exponent in range(1, whole.bit_length()))} - {1}):

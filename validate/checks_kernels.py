@@ -10,23 +10,25 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rooflinekit.model.types.dtype import Dtype, parse_dtype
-from rooflinekit.validate import elementwise
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.validate import elementwise, vllm_ops
 from rooflinekit.validate.attention_kernels import (
     Heads,
+    chunk_cases,
     decode_cases,
     latent_decode_cases,
     latent_prefill_cases,
     prefill_cases,
     varlen_cases,
 )
-from rooflinekit.validate.case import TORCH, Case, drawn_by
+from rooflinekit.validate.case import TORCH, VLLM, Case, drawn_by
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.elementwise import append_cases, norm_cases, rope_cases, swiglu_cases
 from rooflinekit.validate.matrix_kernels import expert_cases, gemm_cases
 from rooflinekit.validate.quantised import step_noise
 from rooflinekit.validate.reference import dense_attention, mixture_loop, rotated
 from rooflinekit.validate.tolerance import CheckResult, Trial, compare, follows, not_run, peak, rounding
+from rooflinekit.validate.vllm_ops import TILE
 
 _HEADS = Heads(8, 2, 64)
 _NAMES = {dtype: name for name, dtype in TORCH.items()}
@@ -42,6 +44,7 @@ def attention(trial: Trial) -> Iterator[CheckResult]:
     """Every timed attention kernel, in the format that models run in."""
     here = _here(trial)
     yield from _checked(trial, prefill_cases(_HEADS, 2, 24, *here), _attended)
+    yield from _checked(trial, chunk_cases(_HEADS, 2, 9, 24, *here), _attended)
     yield from _checked(trial, varlen_cases(_HEADS, (5, 9, 17), *here), _each_alone)
     yield from _checked(trial, decode_cases(_HEADS, 2, 40, *here), _attended)
     yield from _checked(trial, latent_prefill_cases(2, 1, 24, *here), _attended)
@@ -59,7 +62,8 @@ def _attended(case: Case, q: Tensor, *rest: Tensor) -> Tensor:
 
 def _gathered(pool: Tensor, table: Tensor, case: Case) -> Tensor:
     """What the pages of each sequence hold [B, T, ...]."""
-    return torch.stack([pool[row.long()].flatten(0, 1) for row in table])[:, : case.shape["seq_len"]]
+    T = case.shape["seq_len"] + case.shape.get("prefix", 0)
+    return torch.stack([pool[row.long()].flatten(0, 1) for row in table])[:, :T]
 
 
 def _each_alone(case: Case, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -81,11 +85,23 @@ def matrices(trial: Trial) -> Iterator[CheckResult]:
     for dtype in ("bf16", "fp8") if device.is_cuda else dict.fromkeys((own, "bf16")):
         for m in (3, 40):
             yield from _checked(trial, gemm_cases(m, 64, 128, dtype, device), _product)
+    for dtype in ("fp8_block", "int4_a16") if device.is_cuda else ():
+        for m in (3, 40):
+            yield from _checked(trial, gemm_cases(m, 256, 384, dtype, device), _product)
     yield from _checked(trial, expert_cases(13, 64, 32, 8, 2, own, device), _mixture)
 
 
 def _product(case: Case, x: Tensor, *rest: Tensor) -> Tensor:
-    """The product x W^T; in fp8 the scale of x is between the two."""
+    """The product x W^T; in fp8 the scale of x is between the two. Scales of tiles, and of groups of INT4, follow W."""
+    if case.shape["dtype"] == "int4_a16":
+        _, scales, plain = rest
+        bits = torch.arange(0, 32, 4, device=plain.device)[:, None]
+        weight = ((plain[:, None] >> bits & 15).flatten(0, 1) - 8).double()  # [k, n]
+        return x.double() @ (weight * scales.double().repeat_interleave(TILE, dim=0))
+    if case.shape["dtype"] == "fp8_block":
+        weight, scales = rest
+        tiles = scales.double().repeat_interleave(TILE, dim=0).repeat_interleave(TILE, dim=1)
+        return x.double() @ (weight.double() * tiles).T
     return x.double() @ rest[-1].double().T
 
 
@@ -114,9 +130,11 @@ def _normed(case: Case, x: Tensor, residual: Tensor, weight: Tensor, centred: bo
 
 
 def _turned(case: Case, q: Tensor, k: Tensor, where: Tensor) -> Tensor:
-    """The keys, which come last."""
-    rows = [[rotated(row, int(at)) for row, at in zip(head, where, strict=True)] for head in k[0]]
-    return torch.stack([torch.stack(each) for each in rows])[None]
+    """The keys, which come last: [1, K, N, d], or vLLM's [N, K, d]."""
+    heads = k[0] if k.dim() == 4 else k.transpose(0, 1)
+    rows = [[rotated(row, int(at)) for row, at in zip(head, where, strict=True)] for head in heads]
+    turned = torch.stack([torch.stack(each) for each in rows])
+    return turned[None] if k.dim() == 4 else turned.transpose(0, 1)
 
 
 def _gated(case: Case, x: Tensor) -> Tensor:
@@ -159,13 +177,17 @@ def _checked(trial: Trial, cases: Iterable[Case], reference: Callable[..., Tenso
 def _tolerance(case: Case, first: Tensor, largest: float) -> float:
     """Rounding along the widths and keys at hand; GEMMs of narrow formats also round their activations."""
     shape = case.shape
-    wide = TORCH[shape["dtype"]] if parse_dtype(shape["dtype"]).is_wide else torch.bfloat16
+    wide = TORCH[shape["dtype"]] if shape["dtype"] in ("fp32", "bf16") else torch.bfloat16
     if case.op == "elementwise":
         return 2 * rounding(wide, 64)
-    lengths = [int(shape[key]) for key in ("head_dim", "seq_len", "k", "hidden", "expert_intermediate") if key in shape]
+    lengths = [
+        int(shape[key])
+        for key in ("head_dim", "seq_len", "prefix", "k", "hidden", "expert_intermediate")
+        if key in shape
+    ]
     limit = rounding(wide, *lengths, *([576] if case.op.startswith("mla") else []), peak=largest)
     limit *= 4 if case.op == "moe" else 1  # few rows, which hardly average
-    return limit + (4.0 * step_noise(first.float(), Dtype.FP8) if shape["dtype"] == "fp8" else 0.0)
+    return limit + (4.0 * step_noise(first.float(), Dtype.FP8) if shape["dtype"].startswith("fp8") else 0.0)
 
 
 def samplers(trial: Trial) -> Iterator[CheckResult]:
@@ -175,12 +197,19 @@ def samplers(trial: Trial) -> Iterator[CheckResult]:
     before = p.cumsum(dim=0) - p
     rows = logits.expand(20_000, -1).contiguous()
     torch.manual_seed(trial.number())
+    theirs = {"top_k": partial(vllm_ops.sampler, k=5), "top_p": partial(vllm_ops.sampler, p=0.9)}
     for name, call, kept in (
         ("top_k", lambda x: elementwise.top_k(x, 5), torch.arange(12, device=p.device) < 5),
         ("top_p", elementwise.top_p, before < 0.9),  # the fewest likeliest tokens that hold the share together
         ("min_p", elementwise.min_p, p >= 0.05 * p[0]),
     ):
         yield follows(f"sampling {name}", call(rows), p * kept)
+        if trial.device.type == "cuda" and name in theirs:
+            try:
+                result = follows(f"sampling {name}, vLLM's", theirs[name](rows).run(rows), p * kept)
+            except Exception as error:
+                result = not_run(f"sampling {name}, vLLM's", error)
+            yield replace(result, kernel=f"sampling, {VLLM}, its sampler")
 
 
 KERNEL_CHECKS = (attention, matrices, between, samplers)

@@ -28,7 +28,7 @@ def _name(device: Device) -> str:
 
 def _cases(
     kind: str, sizes: tuple[int, int, int], dtype: str, device: Device, draw: Callable[[], tuple[Tensor, ...]],
-    ours: Call, theirs: Call | None = None,
+    ours: Call, theirs: Callable[[], Work] | None = None,
 ) -> Iterator[Case]:  # fmt: skip
     """PyTorch's kernel on the inputs that are drawn, and before it vLLM's on a GPU; sizes are tokens and elements."""
     tokens, read, written = sizes  # elements a token
@@ -36,15 +36,21 @@ def _cases(
     size = tokens * (read + written) * parse_dtype(dtype).bytes
     case = Case("elementwise", _name(device), shape, size, lambda: Work(fused(ours, device), draw()))
     if theirs is not None and device.is_cuda:
-        yield case.by_vllm("", "_C", lambda: Work(theirs, draw()))
+        yield case.by_vllm("", "_C", theirs)
     yield case
 
 
 def norm_cases(N: int, D: int, kind: str, dtype: str, device: Device) -> Iterator[Case]:
     """A norm with the residual added first: "rmsnorm" or "layernorm"."""
-    draw = partial(normal, dtype=dtype, device=device.torch)
-    calls = (rms_norm, vllm_ops.norm) if kind == "rmsnorm" else (layer_norm,)
-    yield from _cases("norm", (N, 2 * D, 2 * D), dtype, device, lambda: (draw(N, D), draw(N, D), draw(D)), *calls)
+    size, drawn = (N, 2 * D, 2 * D), partial(normal, dtype=dtype, device=device.torch)
+
+    def draw() -> tuple[Tensor, ...]:
+        return drawn(N, D), drawn(N, D), drawn(D)
+
+    if kind == "rmsnorm":
+        yield from _cases("norm", size, dtype, device, draw, rms_norm, lambda: Work(vllm_ops.norm, draw()))
+    else:
+        yield from _cases("norm", size, dtype, device, draw, layer_norm)
 
 
 def rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,7 +72,8 @@ def rope_cases(N: int, H: int, K: int, d: int, dtype: str, device: Device) -> It
         q, k = (normal(1, heads, N, d, dtype=dtype, device=device.torch) for heads in (H, K))
         return q, k, positions(0, N, device.torch)
 
-    yield from _cases("rope", (N, (H + K) * d, (H + K) * d), dtype, device, draw, rope)
+    size, theirs = (N, (H + K) * d, (H + K) * d), partial(vllm_ops.rope, N, (H, K, d), dtype, device)
+    yield from _cases("rope", size, dtype, device, draw, rope, theirs)
 
 
 def rope(q: Tensor, k: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,8 +83,12 @@ def rope(q: Tensor, k: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
 
 def swiglu_cases(N: int, width: int, dtype: str, device: Device) -> Iterator[Case]:
     """SwiGLU of the two halves of [N, 2F]."""
-    yield from _cases("activation", (N, 2 * width, width), dtype, device, lambda: (
-        normal(N, 2 * width, dtype=dtype, device=device.torch),), activate, vllm_ops.swiglu)  # fmt: skip
+
+    def draw() -> tuple[Tensor, ...]:
+        return (normal(N, 2 * width, dtype=dtype, device=device.torch),)
+
+    size = (N, 2 * width, width)
+    yield from _cases("activation", size, dtype, device, draw, activate, lambda: Work(vllm_ops.swiglu, draw()))
 
 
 def embedding_cases(N: int, D: int, V: int, dtype: str, device: Device) -> Iterator[Case]:
@@ -121,11 +132,19 @@ def append(new: Tensor, keys: Tensor, values: Tensor, slots: Tensor, *, scale: T
 
 
 def sampling_cases(B: int, V: int, dtype: str, device: Device) -> Iterator[Case]:
-    """B rows of V logits by every method."""
+    """B rows of V logits by every method, and by vLLM's sampler those that it has."""
+    draw = partial(normal, B, V, dtype=dtype, device=device.torch)
+    theirs: dict[str, Callable[[], Work]] = {
+        "greedy": lambda: Work(lambda x: x.float().argmax(dim=-1), (draw(),)),  # which vLLM takes in fp32
+        "top_k": lambda: vllm_ops.sampler(draw(), k=_MOST), "top_p": lambda: vllm_ops.sampler(draw(), p=_SHARE),
+    }  # fmt: skip
     for kind, method in METHODS.items():
         shape = {"dtype": dtype, "kind": kind, "rows": B, "vocab": V}
-        yield Case("sampling", "torch, eager", shape, B * V * parse_dtype(dtype).bytes,
-                   lambda method=method: Work(method, (normal(B, V, dtype=dtype, device=device.torch),)))  # fmt: skip
+        case = Case("sampling", "torch, eager", shape, B * V * parse_dtype(dtype).bytes,
+                    lambda method=method: Work(method, (draw(),)))  # fmt: skip
+        if device.is_cuda and kind in theirs:
+            yield case.by_vllm("its sampler", "vllm", theirs[kind])
+        yield case
 
 
 def greedy(logits: Tensor) -> Tensor:
@@ -141,13 +160,16 @@ def draw(p: Tensor) -> Tensor:
     return (p / torch.empty_like(p).exponential_(1.0).clamp_min(1e-20)).argmax(dim=-1)
 
 
-def top_k(logits: Tensor, k: int = 50) -> Tensor:
+_MOST, _SHARE = 50, 0.9
+
+
+def top_k(logits: Tensor, k: int = _MOST) -> Tensor:
     """Draw from the k likeliest tokens."""
     best, token = logits.float().topk(min(k, logits.shape[-1]), dim=-1)  # [B, k]
     return token.gather(-1, draw(best.softmax(dim=-1))[:, None])[:, 0]
 
 
-def top_p(logits: Tensor, share: float = 0.9) -> Tensor:
+def top_p(logits: Tensor, share: float = _SHARE) -> Tensor:
     """Draw from the fewest tokens that hold `share` of the probability (nucleus, arXiv:1904.09751)."""
     p, token = logits.float().softmax(dim=-1).sort(dim=-1, descending=True)
     before = p.cumsum(dim=-1) - p

@@ -21,10 +21,6 @@ _NEEDED = """import json, numpy, torch, yaml
 print(json.dumps([torch.__version__, torch.version.cuda, torch.cuda.is_available()]))"""
 _IMPORT = 600.0
 """Seconds that importing PyTorch may take: minutes on a busy host, or from a disk behind a network."""
-_AFTER = """next, on any machine, with the file that was written:
-  rooflinekit calibrate {out}/measurements.jsonl --gpu GPU --engine gpt-fast --out {out}/calibration.yaml
-  rooflinekit accuracy kernels {out}/measurements.jsonl --calibration {out}/calibration.yaml
-  python benchmarks/report_validation.py {out}/measurements.jsonl --gpu GPU --calibration {out}/calibration.yaml"""
 
 
 class Found(NamedTuple):
@@ -86,7 +82,7 @@ def install() -> Found | None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Measure, and say what to do with the file; exit code 4 where some kernels failed, 2 where nothing can run."""
+    """Measure; exit code 4 where some kernels failed, 2 where nothing can run."""
     parser = argparse.ArgumentParser(prog="validate/gpu.py", description=__doc__.splitlines()[0])
     parser.add_argument("--budget", default="40", help="minutes to take at most (40)")
     parser.add_argument("--out", default="measured", help="folder for the measurement file (measured)")
@@ -113,10 +109,7 @@ def main(words: list[str] | None = None) -> int:
     command += ["--model", said.model] if said.model and not said.check else []
     paths = [str(ROOT), *([str(Path(said.parts).resolve())] if said.parts else [])]
     paths += filter(None, [os.environ.get("PYTHONPATH")])
-    code = subprocess.run(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, check=False).returncode
-    if code in (0, 4) and not said.check:
-        print(_AFTER.format(out=said.out))
-    return code
+    return subprocess.run(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ Letters: y[m, n] = x[m, k] W[n, k]^T; N tokens, D width, F inner width, E expert
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
@@ -24,8 +25,20 @@ _FP8_MOST = 448.0
 """Largest number of float8_e4m3fn (OCP 8-bit floating point specification, table 1)."""
 
 
+_STORED: dict[str, tuple[str, Callable[..., Work]]] = {
+    "fp8_block": ("CUTLASS, block scales", vllm_ops.block_gemm),
+    "int4_a16": ("Machete, groups of 128", vllm_ops.int4_gemm),
+}
+"""Formats that PyTorch has no kernel for: the name of vLLM's, and what makes its work."""
+
+
 def gemm_cases(m: int, n: int, k: int, dtype: str, device: Device) -> Iterator[Case]:
     """One product in one format; FP8 quantises the 16-bit activations in the same call."""
+    shape = {"dtype": dtype, "m": m, "n": n, "k": k}
+    if dtype in _STORED:
+        kernel, made = _STORED[dtype][0], partial(_STORED[dtype][1], m, n, k, device)
+        yield Case("gemm", "", shape, 2.0 * (m * k + n * k + m * n), made).by_vllm(kernel, "_C", made)
+        return
     narrow, draw = dtype == "fp8", partial(normal, device=device.torch)
 
     def build() -> Work:
@@ -35,9 +48,9 @@ def gemm_cases(m: int, n: int, k: int, dtype: str, device: Device) -> Iterator[C
         hot = draw(m, k, dtype="bf16"), torch.full((), 0.01, device=device.torch)
         return Work(call, hot, lambda: (draw(n, k, dtype="fp8"),))
 
-    name = "torch _scaled_mm, tensor scales" if narrow else "torch linear"
+    name = "torch _scaled_mm, tensor scales, fast accumulation" if narrow else "torch linear"
     size = parse_dtype(dtype).bytes * (m * k + n * k) + 2.0 * m * n
-    case = Case("gemm", name, {"dtype": dtype, "m": m, "n": n, "k": k}, size, build)
+    case = Case("gemm", name, shape, size, build)
     if narrow and device.is_cuda:
         yield case.by_vllm("CUTLASS, row scales", "_C", partial(vllm_ops.fp8_gemm, m, n, k, device))
     yield replace(case, engine="gpt-fast+vllm") if device.is_cuda and not narrow else case
@@ -50,8 +63,8 @@ def quantise(x: Tensor, scale: Tensor) -> Tensor:
 
 def fp8_linear(x: Tensor, scale: Tensor, weight: Tensor, narrow: Call = quantise) -> Tensor:
     """Rows x [m, k] bf16, weight [n, k] fp8 of scale 1 -> [m, n] bf16; the scale of x is static, as in checkpoints."""
-    one = torch.ones_like(scale)
-    return torch._scaled_mm(narrow(x, scale), weight.t(), scale_a=scale, scale_b=one, out_dtype=torch.bfloat16)
+    said: dict[str, Any] = {"scale_a": scale, "scale_b": torch.ones_like(scale), "out_dtype": torch.bfloat16}
+    return torch._scaled_mm(narrow(x, scale), weight.t(), use_fast_accum=True, **said)  # as servers do
 
 
 _CHOSEN = 6.0

@@ -25,6 +25,7 @@ from rooflinekit.validate import attention_kernels, elementwise, matrix_kernels
 from rooflinekit.validate.attention_kernels import Heads
 from rooflinekit.validate.case import Case
 from rooflinekit.validate.device import Device
+from rooflinekit.validate.vllm_ops import TILE
 
 _HALF_DECADE = math.log(10.0) / 2.0
 
@@ -128,6 +129,7 @@ def plan_shapes(model: str, dtype: str, rates: Rates, extent: Extent) -> dict[st
         "prefill": [(h, 1, S) for h in heads for S in tokens if S > 1]
         + even(product(layouts, batches, contexts), lambda h, B, S: seconds(
             2.0 * B * h.H * h.d * S * S, size * 2.0 * B * S * h.d * (h.H + h.K))),
+        "chunk": [(h, 1, S, S + T) for h in heads for S in tokens[-3:] if S > 1 for T in contexts[-3:]],
         "decode": [(h, B, T) for h in heads for B in batches[:2] for T in contexts]
         + even(product(layouts, batches, contexts), lambda h, B, T: seconds(
             4.0 * B * h.H * h.d * T, size * 2.0 * B * T * h.d * h.K), times=2),
@@ -155,7 +157,8 @@ def _products(extent: Extent) -> Sequence[Shape]:
 
 _CASES: dict[str, Callable[..., Iterable[Case]]] = {
     "gemm": matrix_kernels.gemm_cases, "experts": matrix_kernels.expert_cases,
-    "prefill": attention_kernels.prefill_cases, "decode": attention_kernels.decode_cases,
+    "prefill": attention_kernels.prefill_cases, "chunk": attention_kernels.chunk_cases,
+    "decode": attention_kernels.decode_cases,
     "varlen": attention_kernels.varlen_cases, "latent_prefill": attention_kernels.latent_prefill_cases,
     "latent_decode": attention_kernels.latent_decode_cases, "norm": elementwise.norm_cases,
     "rope": elementwise.rope_cases, "swiglu": elementwise.swiglu_cases, "embedding": elementwise.embedding_cases,
@@ -174,6 +177,8 @@ def kernel_cases(model: str, device: Device, rates: Rates, extent: Extent) -> li
     if device.is_cuda:
         # FP8 products take multiples of 16: a router with 8 experts runs in 16 bit.
         families += [(gemm[0], [(m, n, k, "fp8") for m, n, k in shapes["gemm"] if n % 16 == k % 16 == 0])]
+        tiled = [(m, n, k) for m, n, k in shapes["gemm"] if n % TILE == k % TILE == 0]
+        families += [(gemm[0], [(*shape, dtype) for shape in tiled[::2]]) for dtype in ("fp8_block", "int4_a16")]
         families += [(elementwise.append_cases, [(*shape[:-1], "fp8", dtype) for shape in shapes["append"]])]
     turns = [[case for shape in each for case in call(*shape, device)] for call, each in families]
     for family in turns:

@@ -31,13 +31,12 @@ VERSION = "0.24.0"
 PIECE = 60 * 2**20
 PATTERNS = {
     "ops": (
-        "vllm/_C_stable_libtorch*.so", "vllm/vllm_flash_attn/_vllm_fa3_C*.so", "vllm/_flashmla_C*.so",
-        "vllm-*.dist-info/METADATA",
+        "vllm/_C_stable_libtorch*.so", "vllm/vllm_flash_attn/_vllm_fa3_C*.so", "vllm-*.dist-info/METADATA",
     ),
     "engine": ("*",),
 }  # fmt: skip
 """Members of the wheel: without its __init__.py, vllm is a folder that holds shared objects and imports nothing."""
-LEFT_OUT = ("vllm/vllm_flash_attn/_vllm_fa2_C*.so", "vllm/third_party/deep_gemm/_C.cpython-3[0-9]*", "*/tests/*")
+LEFT_OUT = ("vllm/vllm_flash_attn/_vllm_fa2_C*.so", "*/tests/*")
 """FlashAttention 2 (190 MB) is for GPUs before Hopper."""
 GLIBC = (17, 36)
 """Minor versions of glibc 2 that wheels may be built for: pip takes none between those that it is told."""

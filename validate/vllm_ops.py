@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rooflinekit.validate.case import Work, normal, shuffled
+from rooflinekit.validate.case import TORCH, Work, nibbles, normal, shuffled
 from rooflinekit.validate.device import Device
 from rooflinekit.validate.feedforward import route
 
@@ -24,6 +24,10 @@ RANK, ROPE, _LATENT_SCALE = 512, 64, 192**-0.5
 """Columns of MLA's latent and of its rotary part."""
 _EPS = 1e-6
 _FILES = {"_C": "_C_stable_libtorch.abi3.so", "_vllm_fa3_C": "vllm_flash_attn/_vllm_fa3_C.abi3.so"}
+TILE = 128
+"""Columns with one scale, of activations in block FP8 and of weights in INT4; FP8 weights have one for 128 rows too."""
+_UINT4B8 = 4 << 8 | 8 << 17 | 1 << 50
+"""vLLM's number (scalar_type.py) of a format: four bits of mantissa, a bias of 8, NaN as in IEEE 754."""
 
 
 @cache
@@ -120,6 +124,62 @@ def fp8_gemm(m: int, n: int, k: int, device: Device) -> Work:
         return out
 
     return Work(run, (normal(m, k, dtype="bf16", device=place),), lambda: (normal(n, k, dtype="fp8", device=place),))
+
+
+def block_gemm(m: int, n: int, k: int, device: Device) -> Work:
+    """Activations quantised in groups of 128 columns, then CUTLASS: weight [n, k] fp8, scales [n/128, k/128]."""
+    own, place = ops("_C"), device.torch
+    draw = partial(normal, device=place)
+
+    def run(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+        narrow = torch.empty(m, k, dtype=torch.float8_e4m3fn, device=place)
+        groups = torch.empty(k // TILE, m, device=place).t()  # column by column, as the product reads them
+        own.per_token_group_fp8_quant(x, narrow, groups, TILE, 1e-10, -448.0, 448.0, False, True, False)
+        out = torch.empty(m, n, dtype=x.dtype, device=place)
+        own.cutlass_scaled_mm(out, narrow, weight.t(), groups, scales.t(), None)
+        return out
+
+    return Work(run, (draw(m, k, dtype="bf16"),), lambda: (
+        draw(n, k, dtype="fp8"), draw(n // TILE, k // TILE, dtype="fp32").abs()))  # fmt: skip
+
+
+def int4_gemm(m: int, n: int, k: int, device: Device) -> Work:
+    """Machete: x [m, k] bf16, weights of four bits in its own order, scales [k/128, n]; the plain weights come last."""
+    own, place = ops("_C"), device.torch
+
+    def cold() -> tuple[Tensor, ...]:
+        plain, scales = nibbles(k, n, place), normal(k // TILE, n, dtype="bf16", device=place)
+        ordered = own.machete_prepack_B(plain.t().contiguous().t(), torch.bfloat16, _UINT4B8, torch.bfloat16)
+        return ordered, scales, plain
+
+    def run(x: Tensor, weight: Tensor, scales: Tensor, plain: Tensor) -> Tensor:
+        return own.machete_mm(x, weight, _UINT4B8, None, scales, None, TILE, None, None, None)
+
+    return Work(run, (normal(m, k, dtype="bf16", device=place),), cold)
+
+
+def rope(N: int, heads: tuple[int, int, int], dtype: str, device: Device) -> Work:
+    """Queries [N, H, d] and keys [N, K, d] turned in place, with cosines and sines from a table."""
+    (H, K, d), place, own = heads, device.torch, ops("_C")
+    where = torch.arange(N, device=place)
+    angles = where[:, None] * 10_000.0 ** (-torch.arange(0, d, 2, device=place) / d)
+    table = torch.cat([angles.cos(), angles.sin()], dim=-1).to(TORCH[dtype])
+
+    def run(q: Tensor, k: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
+        own.rotary_embedding(where, q.flatten(1), k.flatten(1), d, table, True)
+        return q, k
+
+    return Work(run, (*(normal(N, n, d, dtype=dtype, device=place) for n in (H, K)), where))
+
+
+def sampler(logits: Tensor, k: int | None = None, p: float | None = None) -> Work:
+    """The sampler of vLLM's Python, so vLLM itself is imported; it takes FlashInfer's kernels where they are."""
+    from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler  # noqa: PLC0415
+
+    call, rows = TopKTopPSampler(), (len(logits),)
+    most = None if k is None else torch.full(rows, k, dtype=torch.int32, device=logits.device)
+    share = None if p is None else torch.full(rows, p, device=logits.device)
+    return Work(lambda x: call(x.to(torch.float32, copy=True), {}, most, share)[0], (logits,))
 
 
 def norm(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rooflinekit.cli.command import COMMANDS, Argument, Command, assumptions_of, examples_of, find, grouped
+from rooflinekit.cli.command import COMMANDS, PANELS, Argument, Command, assumptions_of, examples_of, find, grouped
 from rooflinekit.cli.failures import guarded
 from rooflinekit.estimation.options import Option
 from rooflinekit.estimation.scenario import GROUPS, complete
@@ -36,7 +36,9 @@ class Commands(Mapping[str, Any]):
         if name not in self._names:
             raise KeyError(name)
         if name not in self._made:
-            self._made[name] = _made(f"{self.prefix}{name}") if f"{self.prefix}{name}" in COMMANDS else _accuracy()
+            made = _made(f"{self.prefix}{name}") if f"{self.prefix}{name}" in COMMANDS else _accuracy()
+            made.rich_help_panel = next((title for title, names in PANELS.items() if name in names), None)
+            self._made[name] = made
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -126,6 +126,15 @@ COMMANDS = {
 }  # fmt: skip
 """The words of each command, and the module that holds it; it is imported when it is asked for."""
 
+PANELS = {
+    "Predict": ("estimate", "explain", "simulate", "trace", "shapes"),
+    "Decide": ("levers", "cost", "sweep", "plan", "launch"),
+    "Look up": ("models", "gpus", "show"),
+    "Measure and compare": ("validate", "calibrate", "compare", "guard", "watch", "accuracy"),
+    "Show and serve": ("workbook", "report", *_SERVICE),
+}
+"""The headings of `rooflinekit --help`, and the commands below each."""
+
 
 @cache
 def find(words: str) -> Command:

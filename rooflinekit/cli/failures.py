@@ -14,6 +14,14 @@ from rooflinekit.model.types.errors import RooflinekitError, nearest
 INTERRUPTED = 130
 _LONG = re.compile(r"\S{200,}")
 _MOST = 2000  # characters of a message
+_ELSEWHERE = {
+    "--tensor-parallel-size": "--tp", "--tp-size": "--tp", "--pipeline-parallel-size": "--pp", "--pp-size": "--pp",
+    "--data-parallel-size": "--dp", "--dtype": "--weights, --activations and --kv", "--quantization": "--weights",
+    "--kv-cache-dtype": "--kv", "--batch-size": "--batch", "--input-len": "--isl", "--random-input-len": "--isl",
+    "--output-len": "--osl", "--random-output-len": "--osl", "--request-rate": "--rate", "--qps": "--rate",
+    "--max-concurrency": "--concurrency", "--max-num-batched-tokens": "--token-budget",
+}  # fmt: skip
+"""Options of engines and their benchmark clients, and what they are called here."""
 
 
 def guarded(run: Callable[[], Any], commands: Iterable[str] = ()) -> tuple[Any, int]:
@@ -50,6 +58,8 @@ def _other(error: Exception, commands: Iterable[str]) -> int:
         wrong = message.split("'")[1]
         known = nearest(wrong, commands) or sorted(commands)
         message = f"unknown command {wrong!r}; nearest: {', '.join(known)}"
+    elif message.startswith("No such option") and (ours := _ELSEWHERE.get(message.split()[3])):
+        message = f"no such option: {message.split()[3]}; here it is {ours}"
     elif message.startswith("Missing argument") and (meaning := getattr(getattr(error, "param", None), "help", "")):
         message = f"{message}: {meaning[:1].lower()}{meaning[1:].rstrip('.')}"
     return _say(message[:1].lower() + message[1:], 2)

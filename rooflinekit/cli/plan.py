@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.cli.command import command
 from rooflinekit.cli.failures import INTERRUPTED
 from rooflinekit.cli.output import Output, counting
-from rooflinekit.estimation.options import part_of
-from rooflinekit.estimation.scenario import Accelerators, Asked, Plan, Written
+from rooflinekit.estimation.options import options_of, part_of
+from rooflinekit.estimation.scenario import Accelerators, Asked, LoadCase, Plan, StaticCase, Written
 from rooflinekit.model.types.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,17 +19,7 @@ if TYPE_CHECKING:
 
 _LISTS = ("engine", "weights", "kv", "tp", "pp", "ep", "dp", "token_budget", "max_num_seqs")
 _STATIC = ("batch", "cached")
-_ONE = (
-    "isl", "osl", "images", "image_size", "lora_rank", "lora_adapters", "burstiness", *_STATIC, "activations",
-    "memory_fraction", "calibration",
-)  # fmt: skip
-_OF_FLEETS = (
-    "rate", "concurrency", "trace", "peak", "clean", "max_gpus", "system", "price", "limit", "headroom", "redundancy",
-    "pue", "carbon", "router", "cache_tier", "sessions",
-    "spare", "load_gbps", "confidence", "measured_only", "profile", "growth", "months",
-    "autoscale", "cold_start", "provision", "weights_from", "engine_start", "min_replicas", "max_replicas", "cooldown",
-    "tco", "classes", "draft", "draft_tokens", "acceptance",
-)  # fmt: skip
+_SEARCHED = ("aggregated_only", "one_kind", "confirm", "seed", "by")  # how fleets are searched: one needs no search
 
 
 @command(Accelerators, Plan, Asked, Written, leave=("context",))
@@ -102,8 +92,10 @@ def _one_deployment(
         single[key] = asked[key][0]
     if len(gpus) != 1:
         raise InputError("--max and --find bandwidth ask about one deployment; give one --gpu")
-    _refuse(part_of(asked, _OF_FLEETS), "has no part in --max and --find bandwidth")
-    given = part_of(asked, _ONE) | single
+    taken = options_of(LoadCase) | options_of(StaticCase)
+    fleets = {key: value for key, value in asked.items() if key not in (*taken, *_LISTS, *_SEARCHED)}
+    _refuse(fleets, "has no part in --max and --find bandwidth")
+    given = part_of(asked, taken) | single
     if largest not in ("rate", "users", "concurrency"):
         for key in ("isl", "osl"):
             if isinstance(given.get(key), str):

@@ -166,10 +166,12 @@ def _said(place: Device, recorder: Recorder, ending: str, minutes: float, gpu: s
     gpu = gpu or place.name
     if found.header["suite"] in ("full", "model", "engine"):
         lines += _predicted(found, gpu)
-    if any(row["op"] in OPERATIONS for row in found.rows):
-        made = recorder.path.with_name("calibration.yaml")
-        command = f"rooflinekit calibrate {recorder.path} --gpu {quote(gpu)} --engine {found.header['engine']}"
-        lines += ["next:", f"  {command} --out {made}"]
+    whose = [row.get("engine", found.header["engine"]) for op in OPERATIONS for row in found.of(op)]
+    lines += ["next, on any machine with the file:"] if whose else []
+    for engine in sorted({name for each in whose for name in each.split("+")}):
+        made, file = recorder.path.with_name(f"{engine}.yaml"), f"{recorder.path} --gpu {quote(gpu)}"
+        lines.append(f"  rooflinekit calibrate {file} --engine {engine} --out {made}")
+        lines.append(f"  rooflinekit accuracy kernels {file} --calibration {made}")
     return lines
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.evidence.board_power import READINGS, power_of
-from rooflinekit.evidence.kernel_fit.groups import Group, fit_key, kernel_groups, read_kernel_tables
+from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import Measured
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.timing.calibrated import Calibration
@@ -221,7 +221,7 @@ def timed_rows(
     Raises DtypeError for a format that the accelerator lacks.
     """
     rows = group.on(system.accelerator).rows(calibration)
-    family, dtype, *variant = fit_key(group.operation, group.named).split("/")
+    family, dtype, *variant = group.key.split("/")
     label = "/".join(variant)
     if calibration is not None and f"{family}/{dtype}/{label}" not in calibration.families:
         label = label.removesuffix("eager").removesuffix("/").removeprefix("nccl_")

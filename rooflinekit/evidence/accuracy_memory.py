@@ -21,6 +21,7 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import Engine, EngineSettings
 from rooflinekit.model.types.errors import ArchitectureError, InputError, RooflinekitError, SpecError, UnknownNameError
+from rooflinekit.model.types.gguf import has_more_bits
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.model import Attention, DenseFFN, Model, WeightFormats
 from rooflinekit.model.types.units import GIB
@@ -62,7 +63,8 @@ def gguf_memory(model: Model, bits: float, context: int, batch: int, gpus: int =
     if not all(isinstance(layer.ffn, DenseFFN) and isinstance(layer.mixer, Attention) for layer in model.layers):
         raise ArchitectureError(f"{model.name}: only dense attention models are understood under llama.cpp")
     table = model.vocab * model.hidden
-    output, embedding = (table * part / 8 for part in _table_bits(bits))
+    table_bits = (bits, bits) if bits >= _WIDE_BITS else (_HEAD_BITS, _EMBEDDING_BITS)  # of output and embedding
+    output, embedding = (table * part / 8 for part in table_bits)
     whole = count_parameters(model).total * bits / 8 - output - embedding
     parts = _split(model.depth, gpus)
     richer = [_richer_bytes(model, place) if _MIXED[0] < bits < _MIXED[1] else 0.0 for place in range(model.depth)]
@@ -74,11 +76,6 @@ def gguf_memory(model: Model, bits: float, context: int, batch: int, gpus: int =
     return GGUFMemory(max(held), float(cache), _compute_bytes(model, context, batch, gpus))
 
 
-def _table_bits(bits: float) -> tuple[float, float]:
-    """Bits a weight of output and embedding."""
-    return (bits, bits) if bits >= _WIDE_BITS else (_HEAD_BITS, _EMBEDDING_BITS)
-
-
 def _split(depth: int, gpus: int) -> list[list[int]]:
     """Layers of each accelerator; `depth` stands for the output."""
     places = [index * gpus // (depth + 1) for index in range(depth + 1)]
@@ -87,9 +84,8 @@ def _split(depth: int, gpus: int) -> list[list[int]]:
 
 def _richer_bytes(model: Model, place: int) -> float:
     """What Q6_K instead of Q4_K adds to a layer [B]; nothing to the others."""
-    depth, layer = model.depth, model.layers[place]
-    eighth = depth // 8
-    if eighth <= place < 7 * depth // 8 and (place - eighth) % 3 != 2:
+    layer = model.layers[place]
+    if not has_more_bits(place, model.depth):
         return 0.0
     width = layer.ffn.width if isinstance(layer.ffn, DenseFFN) else 0
     values = layer.mixer.kv_heads * layer.mixer.v_head_dim if isinstance(layer.mixer, Attention) else 0

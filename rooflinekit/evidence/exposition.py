@@ -97,6 +97,10 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
     except ValueError as error:
         raise SpecError(f"{source}: is no Prometheus text exposition ({error})") from None
     llms = {sample.labels.get("model") for hit, sample in samples if hit[2].startswith("llm_")}
+    if samples and not llms and not any(hit[1] for hit, _ in samples):
+        models = sorted({sample.labels["model"] for _, sample in samples if "model" in sample.labels})
+        raise SpecError(f"{source}: is Triton with {', '.join(models) or 'no model'}, and no nv_trt_llm_ or nv_llm_ "
+                        "metric says that TensorRT-LLM runs there; give the engine's own address")  # fmt: skip
     for hit, sample in samples:
         labels, name = sample.labels, hit[2]
         if name.startswith("inference_") and labels.get("model") not in llms:
@@ -246,6 +250,10 @@ _ATTRIBUTES = {  # OpenTelemetry's gen_ai attributes, then vLLM's own spans (vll
     "ttft": ("gen_ai.server.time_to_first_token", "gen_ai.latency.time_to_first_token", "ttft_s", "ttft"),
     "e2e": ("gen_ai.server.request.duration", "gen_ai.latency.e2e", "e2e_s", "duration"),
 }
+_OPTIONAL = {
+    "cached": ("gen_ai.usage.cache_read.input_tokens", "cached_tokens"),
+    "queue": ("gen_ai.latency.time_in_queue", "queue_s"),
+}
 _MODELS = ("gen_ai.response.model", "gen_ai.request.model", "model")
 _MINUTE = 60.0
 
@@ -285,7 +293,8 @@ def read_request_log(source: str, lines: Sequence[Mapping[str, Any]]) -> list[In
         if nanoseconds is None and stamp is None:
             raise SpecError(f"{where}: has no start: none of startTimeUnixNano, {', '.join(_START)}")
         start = _seconds(stamp, where) if nanoseconds is None else nanoseconds
-        known = {part: float(value) for part, value in request.items() if value is not None} | {"start": start}
+        request |= {part: fields.number(*names) for part, names in _OPTIONAL.items()} | {"start": start}
+        known = {part: float(value) for part, value in request.items() if value is not None}
         arrived[math.floor(start / _MINUTE)] += 1
         minutes.setdefault(math.floor((start + known["e2e"]) / _MINUTE), []).append(known)
     return [_minute(source, number, minutes[number], arrived[number], model) for number in sorted(minutes)]
@@ -296,7 +305,7 @@ def _minute(
 ) -> Interval:
     """The requests that ended in a minute, at the rate at which others came, or ended where none came.
 
-    Those under way are Little's law: their seconds over those of the minute.
+    Those under way and those that wait are Little's law: their seconds over those of the minute.
     """
 
     def mean(values: Iterator[float]) -> float:
@@ -308,13 +317,17 @@ def _minute(
     gaps = [1e3 * (each["e2e"] - each["ttft"]) / (each["osl"] - 1.0) for each in requests if each["osl"] > 1.0]
     isl, osl = (mean(each[part] for each in requests) for part in ("isl", "osl"))
     first = [1e3 * each["ttft"] for each in requests]
-    facts = Facts(model=model, isl=isl, osl=osl, rate=arrived / _MINUTE or rate)
+    cached, waits = ([each for each in requests if part in each] for part in _OPTIONAL)
+    hits = sum(each["cached"] for each in cached) / max(sum(each["isl"] for each in cached), 1.0) if cached else None
+    facts = Facts(model=model, isl=isl, osl=osl, rate=arrived / _MINUTE or rate, hits=hits)
+    waiting = rate * mean(each["queue"] for each in waits) if waits else None
     run = Measurement(
         f"{source} at {_clock(start + _MINUTE)}", "request log", facts,
         Spread(mean=mean(iter(first)), low=min(first)), Spread(mean=mean(iter(gaps))), e2e=Spread(mean=1e3 * stay),
         output_tok_s=rate * osl, request_s=rate,
     )  # fmt: skip
-    return Interval(start, start + _MINUTE, run, running=rate * stay, moving_ms=median(gaps) if gaps else None)
+    running = rate * stay - (waiting or 0.0)
+    return Interval(start, start + _MINUTE, run, running, waiting, moving_ms=median(gaps) if gaps else None)
 
 
 def _seconds(stamp: Any, where: str) -> float:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any
 
 from rooflinekit.estimation.results import about
@@ -18,6 +18,7 @@ from rooflinekit.evidence.exposition import Interval
 from rooflinekit.evidence.measurement import Measurement, StartUp
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import OpenLoop, closed_loop, open_loop
+from rooflinekit.model.traffic.mixing import held
 from rooflinekit.model.types.answer import Tabled
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.time import ENDS, Time
@@ -31,9 +32,9 @@ LEARNT = 60
 DISTINCT = 12
 """Intervals from which the engine's costs are updated at most."""
 _STEADY = 0.8  # of the knee: above it a minute's rate does not say how long requests wait
-_DAY, _WEEK = 24, 7 * 24  # hours
+_DAY = 24  # hours
 _A_DAY = 60 * _DAY  # intervals of a minute
-_A_WEEK = 60 * _WEEK  # between two false alarms
+_A_WEEK = 7 * _A_DAY  # between two false alarms
 _CERTAIN = 1.645  # standard errors within which an estimate is 19 times out of 20, on the side that matters
 _ALONE = 0.34  # of the limit: what one interval may add to a sum
 _LEAST_SPREAD = 0.003  # of the logarithm of a mean time: less is chance
@@ -41,8 +42,9 @@ _MAD = 1.4826  # standard deviations in a median absolute deviation of a normal 
 _FAR, _LEFT = 2.5, 0.978  # standard deviations to which values are drawn in; the variance that this leaves a normal one
 _STEEP = 0.2  # share by which the gap of a prediction changes from a load to one whose times are e times as long
 _ROUNDS = 3  # of least squares over winsorised values
-_HOURS = 6  # pairs of hours a day apart, below which no growth is told
-_TREND = 4.0  # standard errors beyond which a slope is one
+_BLOCKS = 6  # of a day or less, whose means a line goes through
+_FREEDOM = 4  # heights beyond those that a line takes, at least
+_LIKELY, _SURE = 2.13, 4.60  # quantiles of Student's t with so many degrees of freedom: 95 % and 99.5 %
 _TOLD_APART = 10.0  # by how many variances the squares that another cause leaves are larger: odds of e⁵ to 1
 
 
@@ -136,8 +138,8 @@ class Drift:
 class Headroom:
     """What is left below the knee: its share, and the hours until a rate that grows as now reaches it.
 
-    peak: the mean rate of the highest hour of the last day or week, where two were seen; hours_left are then those
-    until it reaches the knee.
+    peak: the mean rate of the highest hour of the last day, or of the last week after two; hours_left are then those
+    until it reaches the knee. hours_between: the 90 % interval of hours_left, by the scatter of the rates.
     """
 
     rate: float
@@ -145,6 +147,7 @@ class Headroom:
     share: float
     hours_left: float | None = None
     peak: float | None = None
+    hours_between: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -310,7 +313,7 @@ def set_beside(interval: Interval, posed: Posed, replicas: int) -> Beside:
     queue = None
     if interval.waiting is not None and math.isfinite(waiting):
         queue = 1e3 * (interval.waiting - waiting) / arriving
-    length = isl + osl / 2.0
+    length = float(held(predictor.plan, isl, osl, traffic.osl_cv))
     room = min(float(predictor.memory.max_batch(length, isl)), float(traffic.most) * (isl + osl) / length)
     used = min(float(at_rate.running) / room, 1.0) if math.isfinite(waiting) else 1.0  # above the knee it fills
     host, kv = _told_apart(predictor, float(at_users.running), isl, osl)
@@ -489,9 +492,10 @@ def cause_of(before: Sequence[Beside], after: Sequence[Beside], usual: Callable[
 def headroom(seen: Sequence[Beside]) -> Headroom | None:
     """The rate against the knee, and when a growth that is more than chance would reach it.
 
-    Of up to one day the rate is a straight line over time (least squares). Of two days and more each hour is compared
-    with the same hour of the day before, of two weeks and more with that of the week before, since traffic swings with
-    both; between one day and two nothing tells growth from the swing.
+    Of up to one day the rate is a straight line over time. From six days on it is one over the highest hour of each
+    day, and from two weeks on with a height for each day of the week, since traffic swings with both; between one day
+    and six nothing tells growth from the swing. Neighbouring minutes and hours err alike. So the line goes through the
+    means of six blocks, or through whole days, and only these count as independent (batch means, Law & Carson 1979).
     """
     if not seen:
         return None
@@ -499,31 +503,58 @@ def headroom(seen: Sequence[Beside]) -> Headroom | None:
     left = Headroom(now.rate, now.knee, 1.0 - now.rate / now.knee)
     if len(seen) <= LEARNT:
         return left
-    span = (now.end - seen[0].end) / 3600.0
-    if span <= _DAY:
-        level, slope, error = _line([each.end / 3600.0 for each in seen], [each.rate for each in seen])
-        return replace(left, hours_left=max(now.knee - level, 0.0) / slope) if slope > _TREND * error else left
-    if span < 2.0 * _DAY:
+    ages = [(now.end - each.end) / 3600.0 for each in seen]
+    if ages[0] <= _DAY:
+        parts = [slice(len(seen) * turn // _BLOCKS, len(seen) * (turn + 1) // _BLOCKS) for turn in range(_BLOCKS)]
+        times = [-fmean(ages[part]) for part in parts]
+        found = _reached(times, [fmean(each.rate for each in seen[part]) for part in parts], now.knee)
+        return left if found is None else replace(left, hours_left=found[0], hours_between=found[1:])
+    if ages[0] < 2 * _DAY:
         return left
-    gathered: dict[int, list[float]] = {}
-    for each in seen:
-        gathered.setdefault(math.floor(each.end / 3600.0), []).append(each.rate)
-    hours = {hour: fmean(rates) for hour, rates in gathered.items()}
-    period = _WEEK if span >= 2.0 * _WEEK else _DAY
-    grown = [rate - hours[hour - period] for hour, rate in hours.items() if hour - period in hours]
-    if len(grown) < _HOURS:
+    hours: dict[int, list[float]] = {}
+    for age, each in zip(ages, seen, strict=True):
+        hours.setdefault(math.floor(age), []).append(each.rate)
+    days: dict[int, list[float]] = {}  # by how long ago
+    for hour, rates in hours.items():
+        days.setdefault(hour // _DAY, []).append(fmean(rates))
+    whole = (ages[0] + 1.0) // _DAY  # the earliest day began before it was watched
+    peaks = {day: max(rates) for day, rates in days.items() if day < whole and 2 * len(rates) >= _DAY}
+    kinds = 7 if whole >= 14 else 1
+    highest = max((day for day in peaks if day < kinds), key=peaks.__getitem__, default=None)
+    if highest is None:
         return left
-    peak = max(rate for hour, rate in hours.items() if hour > max(hours) - period)
-    slope, error = fmean(grown) / period, stdev(grown) / period / math.sqrt(len(grown))
-    growing = slope > _TREND * error
-    return replace(left, peak=peak, hours_left=max(now.knee - peak, 0.0) / slope if growing else None)
+    found = _reached([-float(day * _DAY) for day in peaks], list(peaks.values()), now.knee,
+                     [(day - highest) % kinds for day in peaks])  # fmt: skip
+    left = replace(left, peak=peaks[highest])
+    return left if found is None else replace(left, hours_left=found[0], hours_between=found[1:])
 
 
-def _line(times: Sequence[float], values: Sequence[float]) -> tuple[float, float, float]:
-    """The least-squares line: its value at the last time, its slope, and the slope's standard error."""
-    middle, mean = fmean(times), fmean(values)
-    width = math.fsum((time - middle) ** 2 for time in times)
-    slope = math.fsum((time - middle) * value for time, value in zip(times, values, strict=True)) / width
-    rests = (value - mean - slope * (time - middle) for time, value in zip(times, values, strict=True))
-    error = math.sqrt(math.fsum(rest * rest for rest in rests) / (len(times) - 2) / width)
-    return mean + slope * (times[-1] - middle), slope, error
+def _reached(
+    times: Sequence[float], heights: Sequence[float], limit: float, kinds: Sequence[int] = ()
+) -> tuple[float, float, float] | None:
+    """When the least-squares line of kind 0 reaches a limit, and the 90 % interval of that time (Fieller 1954).
+
+    Each kind has a height of its own, and all have one slope. None where the slope may be chance, or too few heights
+    say so.
+
+    >>> [round(time, 1) for time in _reached([0, 1, 2, 3, 4, 5], [0.1, 1, 1.9, 3, 4.1, 4.9], 10.0)]
+    [10.1, 9.8, 10.5]
+    """
+    groups: dict[int, list[int]] = {}
+    for place, kind in enumerate(kinds or [0] * len(times)):
+        groups.setdefault(kind, []).append(place)
+    freedom = len(times) - len(groups) - 1
+    if freedom < _FREEDOM:
+        return None
+    middles = {kind: (fmean(times[at] for at in of), fmean(heights[at] for at in of)) for kind, of in groups.items()}
+    away = [(times[at] - middles[kind][0], heights[at] - middles[kind][1]) for kind, of in groups.items() for at in of]
+    width = math.fsum(x * x for x, _ in away)
+    slope = math.fsum(x * y for x, y in away) / width
+    variance = math.fsum((y - slope * x) ** 2 for x, y in away) / freedom / width
+    if slope <= _SURE * math.sqrt(variance):
+        return None
+    chance, (middle, height) = _LIKELY**2 * variance, middles[0]
+    rise, beside = limit - height, slope**2 - chance
+    root = math.sqrt(chance * (rise**2 + beside * width / len(groups[0])))
+    ends = (slope * rise - root) / beside, (slope * rise + root) / beside
+    return tuple(max(middle + each, 0.0) for each in (rise / slope, *ends))  # type: ignore[return-value]

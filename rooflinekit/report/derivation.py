@@ -193,8 +193,12 @@ class _Sources(Fixed):
         return [line for text, number in self._numbers.items() for line in wrap.wrap(f"[{number}] {text}")]
 
 
-def _height(node: Node) -> int:
-    return 1 + max(map(_height, node.children)) if node.children else 0
+def _height(node: Node, known: dict[int, int] | None = None) -> int:
+    """Levels below a node; of what several formulas ask for, of which there may be millions of paths, once."""
+    known = {} if known is None else known
+    if id(node.children) not in known:
+        known[id(node.children)] = 1 + max((_height(child, known) for child in node.children), default=-1)
+    return known[id(node.children)]
 
 
 def _size(node: Node, depth: int) -> int:

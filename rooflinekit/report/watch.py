@@ -110,6 +110,8 @@ def _left(found: Watched) -> Iterator[str]:
         elif left.hours_left is not None:
             grows = "now" if left.peak is None else f"from day to day, {left.peak:.3g} in the highest hour"
             words += f"; as the rate grows {grows}, none is left in {_spell(left.hours_left)}"
+            if left.hours_between is not None:
+                words += f" (90 % interval {' to '.join(map(_spell, left.hours_between))})"
         yield words
 
 

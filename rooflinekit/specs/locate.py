@@ -149,12 +149,17 @@ def in_catalogue(kind: Kind, name: str) -> str:
     return found.value.stem
 
 
+_LISTED = {"model": "models", "accelerator": "gpus"}
+
+
 def unknown_name(kind: str, name: str, suggestions: Sequence[str]) -> UnknownNameError:
     """The error for a name that nobody knows, with these suggestions as they stand, best first."""
     error = UnknownNameError(kind, name, ())
     error.suggestions = list(suggestions)
     if suggestions:
         error.args = (f"{error}; nearest: {', '.join(suggestions)}",)
+    elif kind in _LISTED:
+        error.args = (f"{error}; `rooflinekit {_LISTED[kind]}` lists what is known",)
     return error
 
 

@@ -83,6 +83,7 @@ def test_json_csv_and_markdown_say_the_same(tmp_path: Path) -> None:
     [
         (["--max", "batch", "--subject-to", "tpot<10ms", "--isl", "2048"], 0, "The largest batch is"),
         (["--max", "users", "--subject-to", "p95 tpot<20ms"], 0, "The largest number of users is"),
+        (["--max", "rate", "--system", "hgx-h100", "--tp", "2"], 0, "The largest rate is"),
         (["--find", "bandwidth", "--subject-to", "tpot<5ms"], 0, "of memory bandwidth"),
         (["--find", "gpus", "--rate", "20", *QUICK], 0, "GPU"),
         (["--find", "price", "--rate", "9", *QUICK, "--gpu", "h100,l40s"], 0, "break-even"),

@@ -382,3 +382,50 @@ def test_one_lever_needs_more_than_half(browser: Browser, pages: dict[str, Path]
     batch = browser.value("document.getElementById('said').textContent.match(/about ([0-9,]+)/)[1].replace(',', '')")
     browser.value(f"Object.assign(state, {{ batch: {batch} }}); update()")
     assert "smaller formats of both help" in browser.value("document.getElementById('said').textContent")
+
+
+def test_the_roofline_shows_shares_of_the_roof_and_trails_of_the_batch(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    """A key turns FLOP/s into max(FLOP/peak, bytes/bandwidth)/time; a trail's dots are the answers at other batches."""
+    browser.size(1280, 20_000)
+    browser.open(pages["deployment"], "#b=24")
+    browser.value("document.querySelector('[data-lens=share]').focus()")
+    browser.press("Enter")
+    browser.settle()
+    assert browser.value("location.hash") == "#b=24&y=share"
+    assert browser.value("document.activeElement.getAttribute('aria-pressed')") == "true"
+    heights, trails = browser.value("""(() => {
+      const series = C.roofline.chart.getOption().series, gpu = OFFERS.gpus[state.gpu];
+      const dots = series.filter(({ name }) => name === 'decode' || name === 'prefill').flatMap(({ data }) => data);
+      const trails = series.filter(({ name }) => name === 'trail').map(({ data }) => data);
+      const shareAt = (part) => Math.max(part.flops / part.peak, moved(part) / gpu.bandwidth) / part.time;
+      const parts = trails[0].map(({ batch }) => answer({ ...state, batch }).decode);
+      return [dots.map(({ value, part }) => [value[1], shareAt(part)]),
+        trails[0].map(({ value, batch }, place) => [batch, value, parts[place].filter(({ flops }) => flops > 0)
+          .map((part) => [part.flops / moved(part), shareAt(part)])])];
+    })()""")
+    assert len(heights) > 8 and all(shown == pytest.approx(share) and 0.0 < shown < 1.2 for shown, share in heights)
+    assert [batch for batch, *_ in trails] == [2**power for power in range(11)]
+    assert all(any(value == pytest.approx(other) for other in others) for _, value, others in trails)
+    intensity = [value[0] for _, value, _ in trails]
+    assert intensity == sorted(intensity)
+    browser.value("document.querySelector('[data-lens=rate]').click()")
+    browser.settle()
+    assert browser.value("location.hash") == "#b=24"
+
+
+def test_an_objective_shades_who_is_too_slow(browser: Browser, pages: dict[str, Path]) -> None:
+    """From the least speed on the axis to the objective; none without one, or with one that is no number."""
+    shade = "C.pareto.chart.getOption().series[0].data.map(([x]) => x)"
+    browser.size(1280, 20_000)
+    browser.open(pages["deployment"], "#t=cost&s=nonsense")
+    browser.wait("Boolean(C.pareto.chart)")
+    assert browser.value(shade) == []
+    box = "document.getElementById('least')"
+    browser.value(f"{box}.value = '80'; {box}.dispatchEvent(new Event('change'))")
+    browser.settle()
+    browser.wait(f"({shade}).length")
+    start, end = browser.value(shade)
+    assert start == browser.value("C.pareto.chart.getOption().xAxis[0].min") < end == 80
+    assert browser.value("location.hash") == "#t=cost&s=80"

@@ -79,6 +79,25 @@ def fused_experts(x, inner, outer, share, chosen):
     return torch.empty_like(x)
 
 
+class Sampler:
+    """vLLM's, which gives tokens and the logits that are left."""
+
+    def __call__(self, logits, generators, k, p):
+        assert (logits.dtype, generators) == (torch.float32, {})
+        return logits.argmax(dim=-1), None
+
+
+def ordered(plain, a_type, number, s_type):
+    """Machete takes weights whose columns lie in a row."""
+    assert plain.stride() == (1, len(plain))
+    return torch.empty_like(plain, memory_format=torch.contiguous_format)
+
+
+RETURNED = {
+    "machete_prepack_B": ordered, "machete_mm": lambda x, weight, *rest: x.new_empty(len(x), weight.shape[1]),
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def operators():
     """vLLM's operators by their signatures, which give tensors of the right shape."""
@@ -92,7 +111,7 @@ def operators():
             name = signature.partition("(")[0]
             if not hasattr(getattr(torch.ops, library.ns), name):
                 library.define(signature)
-            library.impl(name, lambda *inputs: None, "Meta")
+            library.impl(name, RETURNED.get(name, lambda *inputs: None), "Meta")
     vllm_ops.ops.cache_clear()
     yield
     for library in libraries:
@@ -110,6 +129,7 @@ def gpu(monkeypatch, operators):
     for name, module in (
         ("flashinfer", SimpleNamespace(BatchDecodeWithPagedKVCacheWrapper=Wrapper)),
         ("vllm.model_executor.layers.fused_moe", SimpleNamespace(fused_experts=fused_experts)),
+        ("vllm.v1.sample.ops.topk_topp_sampler", SimpleNamespace(TopKTopPSampler=Sampler)),
     ):
         monkeypatch.setitem(sys.modules, name, module)
     event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda end: 1e-3)

@@ -14,6 +14,7 @@ def wheel(folder, name="vllm-0.24.0-py3-none-any.whl"):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("vllm/_C_stable_libtorch.abi3.so", bytes(range(256)) * 500)
         archive.writestr("vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so", b"left out")
+        archive.writestr("vllm/third_party/deep_gemm/_C.cpython-312-x86_64-linux-gnu.so", b"block FP8")
         archive.writestr("vllm/__init__.py", "import torch\n")
         archive.writestr("vllm/tests/test_x.py", "")
         archive.writestr("vllm-0.24.0.dist-info/METADATA", "Name: vllm\nVersion: 0.24.0\nRequires-Dist: torch==2.11.0\n"
@@ -57,7 +58,10 @@ def test_operators_beside_an_engine_leave_it_as_it_is(tmp_path, monkeypatch):
     for what in ("engine", "ops"):
         stage.stage(what, tmp_path / "parts", "3.12")
     assert stage.join(tmp_path / "parts", tmp_path / "site") == ["engine", "ops"]
-    assert (tmp_path / "site" / "vllm" / "__init__.py").read_text() == "import torch\n"
+    site = tmp_path / "site" / "vllm"
+    assert (site / "__init__.py").read_text() == "import torch\n"
+    assert not (site / "vllm_flash_attn" / "_vllm_fa2_C.abi3.so").exists()
+    assert (site / "third_party" / "deep_gemm" / "_C.cpython-312-x86_64-linux-gnu.so").read_bytes() == b"block FP8"
 
 
 def test_an_engine_gets_versions_that_go_together_and_not_what_the_host_has(monkeypatch):

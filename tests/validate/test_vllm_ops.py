@@ -1,7 +1,9 @@
 """The calls of vLLM's operators against the signatures of the wheel of 0.24.0, with plain formulations behind them."""
 
 import math
+import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -41,8 +43,46 @@ def forward(q, k, v, k_new, v_new, q_v, out, starts, *rest):  # noqa: PLR0917 - 
     return [torch.cat(parts)]
 
 
+def spread(scales, over):
+    """Scales as large as what they scale: one for all of a row or column, or for a group of both."""
+    for axis, size in enumerate(over.shape):
+        scales = scales.repeat_interleave(size // scales.shape[axis], dim=axis)
+    return scales
+
+
 def mm(out, a, b, a_scales, b_scales, bias):  # noqa: PLR0917
-    out.copy_((a.float() * a_scales) @ (b.float() * b_scales.view(1, -1)))
+    b_scales = b_scales.view(1, -1) if b_scales.numel() == b.shape[1] else b_scales
+    out.copy_((a.float() * spread(a_scales, a)) @ (b.float() * spread(b_scales, b)))
+
+
+def group_quant(x, result, scales, size, least, low, high, *layout):  # noqa: PLR0917
+    assert (scales.stride(0), layout) == (1, (False, True, False))  # as CUTLASS reads them
+    top = x.float().unflatten(1, (-1, size)).abs().amax(dim=2)
+    scales.copy_(top.clamp_min(least) / high)
+    result.copy_((x.float() / spread(scales, x)).clamp(low, high).to(torch.float8_e4m3fn))
+
+
+def prepack(plain, a_type, number, s_type):
+    """Any order of its own; the real one also wants columns that lie in a row."""
+    assert (plain.stride(0), a_type, s_type) == (1, torch.bfloat16, torch.bfloat16)
+    assert number == 1125899907892224  # scalar_types.uint4b8.id
+    return plain.flip(0).contiguous()
+
+
+def machete(a, packed, number, out_type, scales, zeros, size, *rest):  # noqa: PLR0917
+    words = packed.flip(0).repeat_interleave(8, dim=0)
+    weight = (words >> (torch.arange(len(words)) % 8 * 4)[:, None] & 15) - 8
+    assert zeros is None
+    assert rest == (None, None, None)
+    return (a.float() @ (weight * scales.float().repeat_interleave(size, dim=0))).to(a.dtype)
+
+
+def turn(where, q, k, d, table, neox):  # noqa: PLR0917
+    assert neox
+    cos, sin = (each.repeat(1, 2)[:, None] for each in table[where].chunk(2, dim=-1))
+    for x in (q.view(len(where), -1, d), k.view(len(where), -1, d)):
+        first, second = x.chunk(2, dim=-1)
+        x.copy_(x * cos + torch.cat([-second, first], dim=-1) * sin)
 
 
 def quant(result, x, scale, upper):
@@ -73,7 +113,7 @@ def operators():
     attention, own, cached = libraries
     attention.define(FWD)
     attention.impl("fwd", forward, "CPU")
-    for signature, call in zip(OWN, (mm, quant, add_norm, silu), strict=True):
+    for signature, call in zip(OWN, (mm, quant, add_norm, silu, group_quant, prepack, machete, turn), strict=True):
         own.define(signature)
         own.impl(signature.partition("(")[0], call, "CPU")
     cached.define(CACHE)
@@ -105,6 +145,11 @@ def test_a_prompt_is_causal_and_alone():
             lambda: vllm_ops.attention(HEADS, 2, 21, 21, "fp32", CPU), checks_kernels._attended)  # fmt: skip
 
 
+def test_a_chunk_sees_what_the_cache_holds_before_it():
+    checked("attention_prefill", {**SIZES, "batch": 2, "seq_len": 9, "prefix": 20},
+            lambda: vllm_ops.attention(HEADS, 2, 9, 29, "fp32", CPU), checks_kernels._attended)  # fmt: skip
+
+
 def test_latents_are_keys_in_two_parts():
     checked("mla_decode", {"dtype": "fp32", "kv_dtype": "fp32", "batch": 2, "seq_len": 70, "heads": 4},
             lambda: vllm_ops.latent_decode(4, 2, 70, "fp32", CPU), checks_kernels._latent)  # fmt: skip
@@ -113,6 +158,37 @@ def test_latents_are_keys_in_two_parts():
 def test_an_fp8_product_is_within_the_rounding_of_its_activations():
     checked("gemm", {"dtype": "fp8", "m": 5, "n": 64, "k": 128},
             lambda: vllm_ops.fp8_gemm(5, 64, 128, CPU), checks_kernels._product)  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "build"), [("fp8_block", vllm_ops.block_gemm), ("int4_a16", vllm_ops.int4_gemm)])
+def test_weights_are_scaled_tile_by_tile(dtype, build):
+    """Each of the scales by its own tile: with one of them elsewhere the product is another one."""
+    checked("gemm", {"dtype": dtype, "m": 5, "n": 256, "k": 384},
+            lambda: build(5, 256, 384, CPU), checks_kernels._product)  # fmt: skip
+
+
+def test_rotary_positions_are_those_of_the_other_backend():
+    checked("elementwise", {"dtype": "fp32", "kind": "rope"},
+            lambda: vllm_ops.rope(7, (4, 2, 16), "fp32", CPU), checks_kernels._turned)  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", [{"k": 5}, {"p": 0.9}])
+def test_its_sampler_gets_what_it_asks_for_and_leaves_the_logits_alone(monkeypatch, asked):
+    class Sampler:
+        def __call__(self, logits, generators, k, p):
+            assert (logits.dtype, generators) == (torch.float32, {})
+            for given, name, dtype in ((k, "k", torch.int32), (p, "p", torch.float32)):
+                assert (given is None) == (name not in asked)
+                assert given is None or (given.shape, given.dtype) == ((3,), dtype)
+            call = elementwise.top_p if k is None else partial(elementwise.top_k, k=int(k[0]))
+            return call(logits.clone()), logits.zero_()
+
+    monkeypatch.setitem(sys.modules, "vllm.v1.sample.ops.topk_topp_sampler", SimpleNamespace(TopKTopPSampler=Sampler))
+    logits = torch.randn(3, 20)
+    before = logits.clone()
+    work = vllm_ops.sampler(logits, **asked)
+    assert work.run(*work.hot).shape == (3,)
+    assert torch.equal(logits, before)
 
 
 @pytest.mark.parametrize("kind", ["norm", "activation"])

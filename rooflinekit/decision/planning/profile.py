@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -32,8 +31,8 @@ class Profile:
     """Requests a second in intervals that follow each other, and hours of each; the whole repeats.
 
     >>> day = Profile("day", (2.0, 6.0), (16.0, 8.0))
-    >>> round(day.mean, 3), day.peak, day.at(17.0)
-    (3.333, 6.0, 6.0)
+    >>> round(day.mean, 3), day.peak
+    (3.333, 6.0)
     """
 
     name: str
@@ -59,10 +58,6 @@ class Profile:
     def starts(self) -> list[float]:
         """When each interval begins [h]."""
         return [0.0, *accumulate(self.hours[:-1])]
-
-    def at(self, hour: float) -> float:
-        """The rate at an hour [1/s]."""
-        return self.rates[bisect_right(self.starts, hour % self.span) - 1]
 
     def scaled(self, factor: float) -> Profile:
         """So many times as many requests."""

@@ -319,11 +319,7 @@ def _drafted(question: PlanQuestion, base: Replica, found: Found) -> None:
         if bears <= plain * _BETTER:
             found.refused.append(Refusal(name, f"serves {bears:.3g} {demand.unit}, and {plain:.3g} without the draft"))
             continue
-        found.able.append(part)
-        if too_many := refused_fleet(question, (part,)):
-            found.refused.append(Refusal(name, too_many))
-        else:
-            found.options.append(Option("aggregated", (part,)))
+        _offered(question, part, name, found)
 
 
 def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica | None:
@@ -364,12 +360,17 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
     if not part.working:
         found.refused.append(Refusal(name, _how_near(question, part, found)))
         return part.replica
+    _offered(question, part, name, found)
+    return part.replica
+
+
+def _offered(question: PlanQuestion, part: Part, name: str, found: Found) -> None:
+    """Replicas of one kind as an option, where so many are to be had."""
     found.able.append(part)
     if too_many := refused_fleet(question, (part,)):
         found.refused.append(Refusal(name, too_many))
     else:
         found.options.append(Option("aggregated", (part,)))
-    return part.replica
 
 
 def refused_fleet(question: PlanQuestion, parts: Sequence[Part]) -> str:

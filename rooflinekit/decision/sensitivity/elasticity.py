@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rooflinekit.decision.sensitivity.question import METRICS, Answer, Question
+from rooflinekit.decision.sensitivity.question import METRICS, Question
 from rooflinekit.decision.sensitivity.scaled import RESOURCES, scaled
 from rooflinekit.model.graph.slope import slopes
 from rooflinekit.model.graph.symbol import Pool
@@ -76,10 +76,6 @@ def _counts(predictor: Predictor, question: Question) -> Iterator[Elasticity]:
         least = float(question.work.cached) + 1.0 if key == "isl" else 1.0
         low = max(min(float(round(value / _COUNT)), value - 1.0), least)
         high = max(float(round(value * _COUNT)), value + 1.0)
-        below, above = (question.scaled(**{key: end}).ask(predictor) for end in (low, high))
-        yield _slope(name, below, above, math.log(high / low))
-
-
-def _slope(name: str, low: Answer, high: Answer, run: float) -> Elasticity:
-    below, above = low.metrics(), high.metrics()
-    return Elasticity(name, *(math.log(above[key] / below[key]) / run for key in METRICS))
+        below, above = (question.scaled(**{key: end}).ask(predictor).metrics() for end in (low, high))
+        run = math.log(high / low)
+        yield Elasticity(name, *(math.log(above[metric] / below[metric]) / run for metric in METRICS))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.evidence.board_power import carry_power
 from rooflinekit.evidence.kernel_fit.correction import LATTICES, fit_surface
-from rooflinekit.evidence.kernel_fit.groups import Group, fit_key, kernel_groups, read_kernel_tables
+from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables
 from rooflinekit.evidence.kernel_fit.tables import Measured
 from rooflinekit.model.timing.calibrated import AXES, BORROWED, WIDEST, Beyond, Calibration, FamilyFit, Regimes
 from rooflinekit.model.timing.forms import FORMS, TimeForm, parameters
@@ -472,7 +472,7 @@ def build_calibration(
     carried, notes = {}, [note] if note else []
     distant = reach_of(donor, accelerator, engine) == "generic"
     for group in groups:
-        key = fit_key(group.operation, group.named)
+        key = group.key
         progress(key)
         if len(group.table) < _ENOUGH:
             notes.append(f"{key}: {len(group.table)} rows are too few; the donor's fit is kept")
@@ -522,7 +522,7 @@ def _own_groups(files: Sequence[Path], accelerator: Accelerator, engine: str) ->
                 seen.add(f"{group.gpu} with {group.engine}")
                 if not _is(group.gpu, accelerator) or group.engine != engine:
                     continue
-                key = fit_key(group.operation, group.named)
+                key = group.key
                 own[key] = group.joined(own[key]) if key in own else group
     return list(own.values()), seen
 

@@ -74,10 +74,6 @@ def make_axes(lattice: Lattice, rows: Measured) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def _as_is(points: Columns) -> Columns:
-    return points
-
-
 def _first_rows(points: Columns) -> Columns:
     """The first row of each step of 64: a correction changes there, before the rest of the step has grown."""
     m = points["m"]
@@ -126,7 +122,7 @@ _COLUMNS: dict[str, Callable[[Columns], Columns]] = {
     "linear_attention": _recurrent,
 }
 LATTICES = {
-    family: Lattice(columns=_COLUMNS.get(family, _as_is), **known)
+    family: Lattice(columns=_COLUMNS.get(family, lambda points: points), **known)
     for family, known in read_yaml(Path(__file__).with_name("lattices.yaml")).items()
 }
 """Corrections by family."""

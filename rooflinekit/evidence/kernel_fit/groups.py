@@ -308,7 +308,9 @@ def checked_table(path: Path, operation: str, table: pd.DataFrame, dropped: Coun
     """The rows that a kernel could have; the others refused by row and column, or counted."""
     if operation not in OPERATIONS:
         raise SpecError(f"{path}: op {operation!r} is not a kernel table; known: {', '.join(OPERATIONS)}")
-    needed = (*OPERATIONS[operation].needed.split(), "latency_us")
+    optional = ["prefix"] if operation == "attention_prefill" and "prefix" in table else []
+    table = table.fillna(dict.fromkeys(optional, 0))
+    needed = (*OPERATIONS[operation].needed.split(), *optional, "latency_us")
     missing = [name for name in ("gpu", "engine", *needed) if name not in table]
     if missing:
         raise SpecError(f"{path}: a {operation} table needs the column {', '.join(missing)}")

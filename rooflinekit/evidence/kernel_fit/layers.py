@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,6 @@ from rooflinekit.model.types.model import (
     Indexer,
     LatentAttention,
     Mixer,
-    Model,
     WeightFormats,
 )
 from rooflinekit.model.types.numeric import Array, Numeric, ceil_div
@@ -95,18 +94,19 @@ def _layer(rows: pd.DataFrame, stated: dict[str, Any], system: System, calibrati
     index = Dtype.FP8 if system.accelerator.supports(Dtype.FP8) else Dtype.BF16
     precision = Precision(Dtype.BF16, cache, WeightFormats.uniform(weight), index=index)
     step = Step(Batch(phase) if prefill else Batch(None, phase), Dtype.BF16, cache)
-    kernels = list(_kernels(mixer, Shard(hidden, precision, Deployment()), step))
+    operations = mixer_operations(mixer, Shard(hidden, precision, Deployment()))
+    kernels = [kernel for op in operations for kernel in op.kernels(step, 1)]
     return added(kernels, parse_dtype(str(rows["dtype"].iloc[0])), phase, system, calibration)
-
-
-def _kernels(mixer: Mixer, shard: Shard, step: Step) -> Iterator[Kernel]:
-    return (kernel for op in mixer_operations(mixer, shard) for kernel in op.kernels(step, 1))
 
 
 def _whole(name: str, stated: dict[str, Any]) -> tuple[int, Mixer]:
     """Residual width, and the layer of a model of these dimensions, as its indexer is used."""
     own = kept(read_yaml, Path(__file__).with_name("layers.yaml")).get(name)
-    hidden, mixer = (own["hidden"], _own_layer(own, stated)) if own else _model_layer(load_model(name).value)
+    if own:
+        hidden, mixer = own["hidden"], _own_layer(own, stated)
+    else:
+        model = load_model(name).value
+        hidden, mixer = model.hidden, model.layers[-1].mixer  # the last one, since some models begin with others
     if not isinstance(mixer, Attention | LatentAttention | CompressedAttention):
         raise SpecError(f"the layers of {name} are no attention")
     if stated["dense"]:
@@ -124,11 +124,6 @@ def _own_layer(own: Mapping[str, Any], stated: Mapping[str, Any]) -> Any:
         return Attention(**own["attention"], indexer=indexer)
     ratio = int(stated.get("compress_ratio", 0))
     return CompressedAttention(**own["compressed"], ratio=ratio, indexer=indexer if ratio == own["indexed"] else None)
-
-
-def _model_layer(model: Model) -> tuple[int, Any]:
-    """The last layer, since some models begin with others."""
-    return model.hidden, model.layers[-1].mixer
 
 
 def _local(mixer: Any, heads: int) -> Mixer:

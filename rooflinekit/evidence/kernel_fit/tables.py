@@ -217,10 +217,12 @@ def _gemm(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
 
 
 def _attention(columns: Columns, dtype: Dtype, variant: str, decode: bool) -> Kernel:
-    batch, length, depth = columns["batch"], columns["seq_len"], columns["head_dim"]
+    batch, depth = columns["batch"], columns["head_dim"]
     heads, kv_heads = columns["heads"], columns["kv_heads"]
-    new = np.ones_like(length) if decode else length
-    pairs = length if decode else length * (length + 1.0) / 2.0
+    past = columns.get("prefix", np.zeros_like(batch))
+    length = columns["seq_len"] + past
+    new = np.ones_like(length) if decode else columns["seq_len"]
+    pairs = length if decode else new * past + new * (new + 1.0) / 2.0
     return Kernel(
         "attention", "attention_decode" if decode else "attention_prefill", 1, dtype,
         attention_flops(batch * pairs, heads, depth, depth),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any
 
-from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.answer import Answer, Plain, plain_fields
 from rooflinekit.model.types.frozen import dataclass
 
 
@@ -48,7 +48,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Work(Plain):
     """Work on one accelerator: FLOP, and bytes by class as `estimate` counts them."""
 
     flops: float = 0.0
@@ -57,6 +57,8 @@ class Work:
     kv_write_bytes: float = 0.0
     activation_bytes: float = 0.0
     network_bytes: float = 0.0
+
+    derived = ("bytes",)
 
     @property
     def bytes(self) -> float:
@@ -80,7 +82,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Plain):
     """One step of the walk: the tensors it makes, from which weights, at which cost.
 
     kernel: the launch that it is part of, as `estimate` names it; empty for a view, which moves nothing.
@@ -105,9 +107,15 @@ class Stop:
         for tensor in (*self.outputs, *self.weights):
             yield from tensor.symbols
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: its work beside the rest."""
+        data = plain_fields(self)
+        work: dict[str, Any] = data.pop("work")
+        return data | work
+
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Plain):
     """A part of the model: what stands before the layers, a kind of layer, what stands behind them."""
 
     title: str
@@ -121,9 +129,14 @@ class Section:
         """Of one time."""
         return sum((stop.work for stop in self.stops), Work())
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, with the work of one time."""
+        data = plain_fields(self)
+        return data | {"total_once": self.work.to_dict(), "steps": data.pop("stops")}
+
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(Plain):
     """One engine step: the prefill, or the decode step behind it."""
 
     name: str
@@ -136,6 +149,10 @@ class Phase:
     def work(self) -> Work:
         """Of the whole step, all layers."""
         return sum((section.work.times(section.count) for section in self.sections), Work())
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, with the work of the whole step."""
+        return plain_fields(self) | {"total": self.work.to_dict()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,36 +168,12 @@ class Walk(Answer):
     ridge: float  #: FLOP that the accelerator does in the time of one byte, in the stream's format
     warnings: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain Python values; totals are of the whole step on one accelerator."""
-        values: dict[str, Any] = _plain(self)
-        return values
-
     def to_rows(self) -> list[dict[str, Any]]:
         """One flat row for every tensor made; the work stands with the first tensor of its stop."""
         return [
             {"phase": phase.name, "section": section.title, "count": section.count, "step": stop.name,
              "kernel": stop.kernel, "tensor": tensor.name, "symbols": tensor.letters, "shape": tensor.numbers,
-             "dtype": tensor.dtype, **_plain(stop.work if first == 0 else Work())}
+             "dtype": tensor.dtype, **(stop.work if first == 0 else Work()).to_dict()}
             for phase in self.phases for section in phase.sections for stop in section.stops
             for first, tensor in enumerate(stop.outputs)
         ]  # fmt: skip
-
-
-def _plain(value: Any) -> Any:
-    """A part of a walk as it stands in the JSON, with the work that it comes to."""
-    if isinstance(value, tuple):
-        return [_plain(part) for part in value]
-    if not is_dataclass(value):
-        return value
-    parts = {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
-    match value:
-        case Work():
-            return parts | {"bytes": value.bytes}
-        case Stop():
-            return parts | parts.pop("work")
-        case Section():
-            return parts | {"total_once": _plain(value.work), "steps": parts.pop("stops")}
-        case Phase():
-            return parts | {"total": _plain(value.work)}
-    return parts

@@ -155,13 +155,18 @@ class Shared:
         return Shared(step, share, alone, own, 0.0, self.mixes, self.turning)
 
 
+def held(plan: Plan, isl: Numeric, osl: Numeric, osl_cv: Numeric = 0.0) -> Numeric:
+    """What the cache holds for a sequence at any moment [tokens]: half of its answer, or all where that is reserved."""
+    return isl + under_way(osl, osl_cv) / (1.0 if plan.engine.memory.reserves else 2.0)
+
+
 def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math.inf, osl_cv: Numeric = 0.0) -> Numeric:
     """Sequences that run at once: as many as the cache holds at their mean length, and as the engine allows.
 
     An engine that reserves room for whole answers holds fewer: as many as fit at their full length. `most`: a limit
     that the user knows; osl_cv: standard deviation of `osl` over its mean. 0 where not one fits.
     """
-    length = isl + under_way(osl, osl_cv) / (1.0 if predictor.plan.engine.memory.reserves else 2.0)
+    length = held(predictor.plan, isl, osl, osl_cv)
     room = named(predictor.memory.max_batch(length, isl), "room", "sequences that the cache admits at once")
     fits = predictor.memory.max_batch(isl + osl, isl) >= 1.0
     rows = predictor.memory.rows * predictor.memory.replicas

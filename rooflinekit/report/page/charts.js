@@ -21,47 +21,68 @@ function readable(fill) {  // the better of two colours for text on a fill
   return colour(contrast(card) >= contrast(ink) ? "card" : "ink");
 }
 
-// ---- roofline
+// ---- roofline: what a kernel reaches, in FLOP/s or as a share of what its roof allows, against its intensity
+const LENSES = { rate: "FLOP/s", share: "Share of the roof" };
+const LENS_SAID = {
+  rate: "Each dot is a kernel; larger dots take longer. Nothing can lie above the solid roofs of memory and arithmetic. Dashed: the fastest L2 rate seen in measured kernels.",
+  share: "Each dot is a kernel; larger dots take longer. Its height is the share that it reaches of the roof at its intensity; above 100 % the L2 cache serves it.",
+};
+const reachOf = (part, { at }) => Math.max(part.flops / part.peak, moved(part) / (OFFERS.gpus[at.gpu]?.bandwidth * at.speed)) / part.time;  // of the roof
+const placeOf = (part, view) => [part.flops / moved(part), lens === "share" ? reachOf(part, view) : part.flops / part.time];
+const drawn = (part) => part.flops > 0 && moved(part) > 0;
 function rooflinePoints(view, step) {
-  const parts = view[step].filter((part) => part.flops > 0 && moved(part) > 0), time = sum(view[step].map((part) => part.time));
-  const points = parts.map((part) => ({
-    value: [part.flops / moved(part), part.flops / part.time], part, share: part.time / time, symbolSize: 5 + 34 * Math.sqrt(part.time / time),
-  })).sort((a, b) => b.share - a.share), told = [];
+  const time = sum(view[step].map((part) => part.time));
+  const points = view[step].filter(drawn).map((part) => ({
+    value: placeOf(part, view), part, reach: reachOf(part, view), share: part.time / time, symbolSize: 5 + 34 * Math.sqrt(part.time / time),
+  })).filter(({ value }) => value[1] > 0).sort((a, b) => b.share - a.share), told = [];
+  const beside = ([x, y], [u, v]) => Math.abs(Math.log10(x / u)) < 0.45 && (lens === "share" ? Math.abs(y - v) < 0.07 : Math.abs(Math.log10(y / v)) < 0.3);
   for (const point of points) {  // of points that lie together the largest is named, with the number of others
-    const near = told.find(({ value }) => [0, 1].every((place) => Math.abs(Math.log10(value[place] / point.value[place])) < (place ? 0.3 : 0.45)));
+    const near = told.find(({ value }) => beside(value, point.value));
     if (near) near.others++;
     else told.push(Object.assign(point, { told: true, others: 0 }));
   }
   return points;
 }
+const isNamed = (point) => point.told && point.share > (small() ? 0.05 : 0.02);
+const batchesOf = (view) => (view.batches ??= sweep(view, "batch", BATCHES));
+function trailsOf(view, points) {  // where the named kernels of the step lie at each batch
+  return points.filter(isNamed).map(({ part }) => batchesOf(view).flatMap((each) => {
+    const other = each[step].find(({ name, count }) => name === part.name && count === part.count);
+    const told = () => pointText({ part: other, share: other.time / sum(each[step].map(({ time }) => time)), reach: reachOf(other, each) });
+    return other && drawn(other) ? [{ value: placeOf(other, each), batch: each.at.batch, said: `batch ${GROUPED.format(each.at.batch)}${each.memory.fits ? "" : " (does not fit in memory)"}\n${told()}` }] : [];
+  }));
+}
 
 function roofLines(view, gpu, from, to) {
   const used = [...new Set(STEPS.flatMap((step) => view[step].map((part) => part.peak)).filter((peak) => peak > 0))];
   const speed = view.at.speed, memory = gpu.bandwidth * speed, top = Math.max(...used);
+  if (lens === "share") return [{ name: "the roof", points: [[from, 1], [to, 1]], main: true, level: true }, ...used.map((peak) => ({ points: [[peak / memory, 1], [to, 1]], ridge: peak / memory }))];
   const diagonal = (rate, name, more) => ({ name, rate, points: [[from, rate * from], [Math.min(top / rate, to), Math.min(top, rate * to)]], ...more });
   const lines = [diagonal(memory, `HBM ${prefixed(memory, "B/s")}`, { main: true })];
   const [cache, told] = gpu.l2 ?? [0, ""];
   if (cache > memory) lines.push(diagonal(cache, `L2 ${prefixed(cache, "B/s")}${small() ? " (fitted)" : `, fitted to ${told}`}`, {}));
   if (gpu.link && view.gpus > 1) lines.push(diagonal(gpu.link, `${gpu.link_kind || "link"} ${prefixed(gpu.link, "B/s")}${small() ? "" : ", per byte sent"}`, {}));
-  for (const peak of used) lines.push({ name: `${dtypeOf(gpu, peak)} ${prefixed(peak, "FLOP/s")}`, points: [[peak / memory, peak], [to, peak]], main: true, ridge: peak / memory });
+  for (const peak of used) lines.push({ name: `${dtypeOf(gpu, peak)} ${prefixed(peak, "FLOP/s")}`, points: [[peak / memory, peak], [to, peak]], main: true, level: true, ridge: peak / memory });
   return lines;
 }
 
 function rooflineOption(view, gpu, reference) {
-  const points = STEPS.map((step) => rooflinePoints(view, step)), all = points.flat().map((point) => point.value);
+  const points = STEPS.map((step) => rooflinePoints(view, step)), trails = trailsOf(view, points[STEPS.indexOf(step)]), all = [...points, ...trails].flat().map((point) => point.value);
   const from = 10 ** Math.floor(Math.log10(Math.min(0.5, ...all.map((v) => v[0])))), to = 10 ** Math.ceil(Math.log10(Math.max(3000, ...all.map((v) => v[0]))));
-  const lines = roofLines(view, gpu, from, to), peak = Math.max(...lines.map((line) => line.points[1][1]));
-  const low = 10 ** Math.floor(Math.log10(Math.max(peak * 1e-7, Math.min(peak / 1e3, ...all.map((v) => v[1])))));
+  const lines = roofLines(view, gpu, from, to), peak = Math.max(...lines.map((line) => line.points[1][1])), share = lens === "share";
+  const low = share ? 0 : 10 ** Math.floor(Math.log10(Math.max(peak * 1e-7, Math.min(peak / 1e3, ...all.map((v) => v[1]))))), high = share ? Math.max(1.1, 0.1 + 0.2 * Math.ceil(5 * Math.max(...all.map((v) => v[1])))) : 10 ** Math.ceil(Math.log10(peak * 1.2));
   const colourOf = (step) => (view.memory.fits ? colour(step) : colour("bad"));
-  const option = base(), grid = { ...option.grid, left: small() ? 54 : 100, right: 24, top: 24 };
-  nameDots(points.flat(), lines, { grid, from, to, low, high: 10 ** Math.ceil(Math.log10(peak * 1.2)) });
+  const option = base(), grid = { ...option.grid, left: small() ? 54 : share ? 66 : 100, right: 24, top: 24 };
+  const ends = trails.slice(0, 1).flatMap((trail) => [trail[0], trail[trail.length - 1]]).filter(Boolean).map((each, last) => ({ ...each, symbolSize: 4, share: 0, named: last ? GROUPED.format(each.batch) : `batch ${each.batch}` }));
+  const others = reference ? STEPS.map((step) => rooflinePoints(reference, step).map((point) => ({ ...point, named: "" }))) : [];
+  nameDots([...points.flat(), ...ends, ...others.flat()], lines, { grid, from, to, low, high });
   const roof = (line) => ({
     type: "line", data: line.points, symbol: "none", silent: true, z: 1,
     lineStyle: { color: colour(line.main ? "ink" : "soft"), width: line.main ? 1.6 : 1.1, type: line.main ? "solid" : "dashed" },
     markLine: {
       symbol: "none", silent: true, lineStyle: { color: "transparent" },
-      label: { show: true, formatter: line.name, position: line.ridge ? "insideEndTop" : "insideStartTop", ...text(12.5), color: colour("ink"), distance: 5, ...outlined() },
-      data: [[{ coord: line.ridge ? line.points[0] : clipped(line, low) }, { coord: line.points[1] }]],
+      label: { show: true, formatter: line.name, position: line.level ? "insideEndTop" : "insideStartTop", ...text(12.5), color: colour("ink"), distance: 5, ...outlined() },
+      data: [[{ coord: line.level ? line.points[0] : clipped(line, low) }, { coord: line.points[1] }]],
     },
   });
   const ridge = lines.filter((line) => line.ridge).map((line) => ({
@@ -70,35 +91,41 @@ function rooflineOption(view, gpu, reference) {
     markLine: { symbol: "none", silent: true, lineStyle: { color: "transparent" }, data: [[{ coord: [line.ridge, low] }, { coord: [line.ridge, line.points[0][1]] }]],
       label: { show: true, formatter: `ridge ${three(line.ridge)} FLOP/B`, position: "insideStartBottom", ...text(12), distance: 4 } },
   }));
+  const labelled = (point, tint) => ({ ...point, label: { show: Boolean(point.name), distance: 3, ...text(12), color: tint, ...outlined(), formatter: ({ data }) => data.name, ...labelAt(point) } });
   const dots = STEPS.map((step, place) => ({
     type: "scatter", name: step, symbol: step === "prefill" ? "diamond" : "circle", z: 4,
-    data: points[place].map((point) => ({ ...point, label: { position: point.side } })),
+    data: points[place].map((point) => labelled(point, colourOf(step))),
     itemStyle: { color: view.memory.fits ? colourOf(step) : "transparent", opacity: view.memory.fits ? 0.78 : 1, borderColor: view.memory.fits ? colour("card") : colourOf(step), borderWidth: view.memory.fits ? 1 : 2 },
-    label: { show: true, distance: 3, ...text(12), color: colourOf(step), ...outlined(), formatter: ({ data }) => data.name },
   }));
-  const shadow = reference ? STEPS.map((step) => ({
-    type: "scatter", data: rooflinePoints(reference, step), symbol: step === "prefill" ? "diamond" : "circle", z: 2,
+  const trail = trails.map((data) => ({ type: "line", name: "trail", data, symbol: "circle", symbolSize: 4, z: 3, lineStyle: { width: 1.2, color: colour(step), opacity: 0.5 }, itemStyle: { color: colour(step), opacity: 0.6 } }));
+  trail.push({ type: "scatter", silent: true, data: ends.map((each) => labelled(each, colour("soft"))), itemStyle: { color: colour(step), opacity: 0.6 }, z: 3 });
+  const shadow = others.map((data, place) => ({
+    type: "scatter", data, symbol: STEPS[place] === "prefill" ? "diamond" : "circle", z: 2,
     itemStyle: { color: "transparent", borderColor: colour("soft"), borderWidth: 1.2 },
-  })) : [];
+  }));
   option.grid = grid;
-  option.tooltip.formatter = ({ data }) => (data?.part ? pointText(data) : "");
+  option.tooltip.formatter = ({ data }) => data?.said ?? (data?.part ? pointText(data) : "");
+  const up = { min: low, max: high };
   return {
     ...option, xAxis: logarithmic("FLOP per byte of memory traffic", "", { axis: { min: from, max: to } }),
-    yAxis: logarithmic(small() ? "FLOP/s" : "", small() ? "" : "FLOP/s", { axis: { min: low, max: 10 ** Math.ceil(Math.log10(peak * 1.2)), nameLocation: "end", nameGap: 8 } }), series: [...lines.map(roof), ...ridge, ...shadow, ...dots],
+    yAxis: share ? along("", { axis: { ...up, interval: 0.2 }, label: { formatter: asPercent, showMaxLabel: false } }) : logarithmic(small() ? "FLOP/s" : "", small() ? "" : "FLOP/s", { axis: { ...up, nameLocation: "end", nameGap: 8 } }),
+    series: [...lines.filter(({ name }) => name).map(roof), ...ridge, ...shadow, ...trail, ...dots],
   };
 }
 
 function nameDots(points, lines, { grid, from, to, low, high }) {  // a name for the largest points, on the side that hides the least
   const chart = CHARTS.get("roofline"), wide = chart.wide - grid.left - grid.right, tall = chart.height() - grid.top - grid.bottom;
-  const pixels = ([x, y]) => [grid.left + wide * Math.log10(x / from) / Math.log10(to / from), grid.top + tall * Math.log10(high / y) / Math.log10(high / low)];
+  const rise = (y) => (low ? Math.log10(high / y) / Math.log10(high / low) : 1 - y / high);
+  const pixels = ([x, y]) => [grid.left + wide * Math.log10(x / from) / Math.log10(to / from), grid.top + tall * rise(y)];
   const ranked = points.map((point) => {
-    const [x, y] = pixels(point.value), told = point.told && point.share > (small() ? 0.05 : 0.02);
-    return Object.assign(point, { x, y, radius: point.symbolSize / 2, name: told ? `${point.part.name}${point.others ? ` + ${point.others}` : ""}` : "" });
+    const [x, y] = pixels(point.value);
+    return Object.assign(point, { x, y, radius: point.symbolSize / 2, name: point.named ?? (isNamed(point) ? `${point.part.name}${point.others ? ` + ${point.others}` : ""}` : "") });
   }).sort((a, b) => b.share - a.share);
-  const taken = lines.flatMap((line) => {
+  const taken = lines.filter(({ name }) => name).flatMap((line) => {
     const length = LETTER * line.name.length, [x, y] = pixels(line.points[1]);
-    return line.ridge ? [[x - length, y - 18, length, 16], [pixels(line.points[0])[0], y - 1.5, x, 3]] : alongLine([clipped(line, low), line.points[1]].map(pixels), length);
+    return line.level ? [[x - length, y - 18, length, 16], [pixels(line.points[0])[0], y - 1.5, x, 3]] : alongLine([clipped(line, low), line.points[1]].map(pixels), length);
   });
+  for (const { ridge } of lines) if (ridge) taken.push([pixels([ridge, high])[0] + 2, grid.top + tall - 18 * LETTER, LINE, 18 * LETTER]);  // its name stands upright
   sidesOf(ranked, taken, [grid.left, grid.top, wide + grid.right, tall]).forEach((side, place) => Object.assign(ranked[place], side ? { side } : { name: "" }));
 }
 
@@ -107,14 +134,14 @@ function clipped(line, low) {  // start of a diagonal inside the frame
   return y >= low ? [x, y] : [x * low / y, low].map((value, place) => Math.min(value, end[place]));
 }
 
-const pointText = ({ part, share, value }) => [
+const pointText = ({ part, share, reach }) => [
   `${part.name} × ${part.count}`, `${asTime(part.time)} (${asShare(share)}), bound ${asTime(part.bound)}`,
-  `${prefixed(part.flops, "FLOP")}, ${asBytes(moved(part))}: ${three(value[0])} FLOP/B`, `${prefixed(value[1], "FLOP/s")}; waits for ${CAUSE_TITLES[causeOf(part)]}`,
+  `${prefixed(part.flops, "FLOP")}, ${asBytes(moved(part))}: ${three(part.flops / moved(part))} FLOP/B`, `${prefixed(part.flops / part.time, "FLOP/s")}, ${asPercent(reach)} of the roof; waits for ${CAUSE_TITLES[causeOf(part)]}`,
 ].join("\n");
 
 const kernelRows = (view) => [
-  ["step", "kernel", "launches", "FLOP", "weights [B]", "KV [B]", "activations [B]", "time [ms]", "bound [ms]", "waits for"],
-  ...STEPS.flatMap((step) => view[step].map((p) => [step, p.name, p.count, p.flops, p.weights, p.cache, p.activations, p.time * 1e3, p.bound * 1e3, CAUSE_TITLES[causeOf(p)]])),
+  ["step", "kernel", "launches", "FLOP", "weights [B]", "KV [B]", "activations [B]", "time [ms]", "bound [ms]", "share of the roof", "waits for"],
+  ...STEPS.flatMap((step) => view[step].map((p) => [step, p.name, p.count, p.flops, p.weights, p.cache, p.activations, p.time * 1e3, p.bound * 1e3, drawn(p) ? asPercent(reachOf(p, view)) : "", CAUSE_TITLES[causeOf(p)]])),
 ];
 
 // ---- a step to scale
@@ -134,7 +161,7 @@ function segment(part, width, whole) {
   const cause = causeOf(part), said = `${part.name} × ${part.count}: ${asTime(part.time)} (${asShare(part.time / whole)}), bound ${asTime(part.bound)}; waits for ${CAUSE_TITLES[cause]}`;
   const button = make("button", "", { type: "button", title: said, "aria-label": said, "aria-pressed": String(part.name === picked), "data-kernel": part.name, style: `width: ${100 * width}%; background: ${colour(cause)}` },
     make("i", "", { style: `width: ${100 * (1 - part.bound / part.time)}%` }));
-  if (width * byId("time").clientWidth > 7 * part.name.length + 14) button.append(make("span", part.name, { style: `background: ${colour(cause)}; color: ${readable(cause)}` }));
+  if (width * C.time.wide > 7 * part.name.length + 14) button.append(make("span", part.name, { style: `background: ${colour(cause)}; color: ${readable(cause)}` }));
   button.addEventListener("click", () => pick(part.name === picked ? null : part.name));
   return button;
 }
@@ -172,7 +199,7 @@ function waterfallOption(told) {
     series: [
       { type: "bar", stack: "time", silent: true, itemStyle: { color: "transparent" }, data: bars.map((bar) => bar.start * scale) },
       { type: "bar", stack: "time", barWidth: "62%", markLine: line || undefined, data: bars.map((bar) => ({ value: bar.size * scale, bar, itemStyle: { color: colour(bar.tint), opacity: bar.words ? 0.5 : 1 } })) },
-      { type: "bar", stack: "time", silent: true, z: 6, data: bars.map((bar) => ({ value: 0, bar })), label: { show: true, position: "right", ...text(), backgroundColor: colour("card"), padding: [0, 2], formatter: ({ data }) => data.bar.words ?? `${format(data.bar.size)}${data.bar.size < whole ? `  ${asShare(data.bar.size / whole)}` : ""}` } },
+      { type: "bar", stack: "time", silent: true, z: 6, data: bars.map((bar) => ({ value: 0, bar })), label: { show: true, position: "right", ...text(), backgroundColor: colour("card"), padding: [5, 2], formatter: ({ data }) => data.bar.words ?? `${format(data.bar.size)}${data.bar.size < whole ? `  ${asShare(data.bar.size / whole)}` : ""}` } },
     ],
   };
 }
@@ -299,9 +326,10 @@ function curvesOption(points, names, more) {  // a line for each accelerator and
     return {
       type: "line", name: data[0].group, data: [...data].sort((a, b) => a.value[0] - b.value[0]), symbol: "circle", symbolSize: named ? 6 : 4, z: named ? 3 : 1,
       lineStyle: { width: named ? 2 : 1, color: tint, opacity }, itemStyle: { color: tint, opacity },
-      endLabel: { show: named, formatter: `×${data[0].gpus}`, ...text(11.5), color: colour("ink"), ...outlined() },
+      endLabel: { show: named, formatter: `×${data[0].gpus}`, ...text(11.5), color: colour("ink"), ...outlined() }, labelLayout: { hideOverlap: true },
     };
   });
   const here = { type: "scatter", silent: true, data: [more.here], symbolSize: 18, itemStyle: { color: "transparent", borderColor: colour("ink"), borderWidth: 2 }, z: 6 };
-  return { ...option, xAxis: more.x, yAxis: more.y, series: [...series, here] };
+  const slow = { type: "line", silent: true, symbol: "none", data: more.x.min < more.least ? [more.x.min, Math.min(more.least, more.x.max)].map((x) => [x, more.y.max]) : [], lineStyle: { width: 0 }, areaStyle: { color: colour("soft"), opacity: 0.22, origin: "start" }, z: 0 };
+  return { ...option, xAxis: more.x, yAxis: more.y, series: [slow, ...series, here] };
 }

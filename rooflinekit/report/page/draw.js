@@ -136,7 +136,11 @@ class Chart {
     if (this.box.style.height !== `${tall}px`) this.box.style.height = `${tall}px`;
     if (!this.chart) {
       this.chart = echarts.init(this.box, null, { renderer: this.renderer });
-      this.chart.on("click", ({ data }) => data?.part && pick(data.part.name));
+      this.chart.on("click", ({ data }) => {
+        if (!data?.part) return;
+        pick(data.part.name);
+        byId("picked").scrollIntoView({ block: "nearest" });
+      });
     }
     if (this.chart.getWidth() !== this.wide || this.chart.getHeight() !== tall) this.chart.resize({ width: this.wide, height: tall });
     this.chart.setOption({ ...base(), ...this.option() }, { notMerge: true });

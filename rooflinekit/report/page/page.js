@@ -100,6 +100,22 @@ function showTab() {
   byId("panel-step").setAttribute("aria-labelledby", `tab-${step}`);
 }
 
+// ---- what the height of a dot says in the roofline
+function lenses() {
+  byId("lens").append(...Object.entries(LENSES).map(([name, title]) => {
+    const button = make("button", title, { type: "button", "data-lens": name });
+    button.addEventListener("click", () => { lens = name; change({}); });
+    return button;
+  }));
+}
+function objective() {
+  byId("least").addEventListener("change", () => { least = atLeast(byId("least").value); change({}); });
+}
+function showLens() {
+  for (const button of byId("lens").children) button.setAttribute("aria-pressed", String(button.dataset.lens === lens));
+  byId("lens-said").textContent = `${LENS_SAID[lens]} Thin lines: the largest kernels of ${step} at batches from ${BATCHES[0]} to ${GROUPED.format(BATCHES[BATCHES.length - 1])}.`;
+}
+
 // ---- a kernel that was chosen: in the timeline, or in the roofline
 let picked = null;
 function pick(name) {
@@ -108,14 +124,15 @@ function pick(name) {
   showPicked(answer(state));
 }
 function showPicked(view) {
-  const parts = view?.[step].filter(({ name }) => name === picked) ?? [], derivation = byId("derivation");
+  const parts = view?.[step].filter(({ name }) => name === picked) ?? [];
   const lines = parts.flatMap((part) => [make("p", "", {}, make("b", `${part.name}, ${GROUPED.format(part.count)} ${part.count === 1 ? "launch" : "launches"}`)), ...arithmeticOf(part, view).map((line) => make("p", line))]);
-  if (lines.length && derivation) {
-    const go = make("button", "Derivation of the whole time", { type: "button" });
-    go.addEventListener("click", () => { derivation.scrollIntoView(); derivation.querySelector("summary")?.focus(); });
-    lines.push(go);
-  }
-  byId("picked").replaceChildren(...lines);
+  const leads = [["Derivation of the whole time", byId("derivation")], ["Walk through its shapes", byId("walk")]].filter(([, there]) => lines.length && there);
+  const buttons = leads.map(([title, there]) => {
+    const go = make("button", title, { type: "button" });
+    go.addEventListener("click", () => { there.scrollIntoView(); there.querySelector("summary")?.focus(); });
+    return go;
+  });
+  byId("picked").replaceChildren(...lines, ...(buttons.length ? [make("div", "", { class: "buttons" }, ...buttons)] : []));
 }
 
 // ---- what can be taken along: the address, the command, a picture
@@ -271,7 +288,9 @@ function drawAll(view, reference, name) {
   const slowest = [...view[step]].sort((a, b) => b.time - a.time).slice(0, 3).map((part) => `${part.name} ${asTime(part.time)}`).join(", ");
   const present = (found) => CAUSES.filter(found).map((cause) => [CAUSE_TITLES[cause], cause]);
   key("time-key", present((cause) => view[step].some((part) => causeOf(part) === cause)));
-  C.roofline.show(`Roofline of ${titleOf(state)}: every kernel by intensity and achieved rate.`, () => rooflineOption(view, gpu, reference), () => kernelRows(view));
+  showLens();
+  byId("least").value = least || "";
+  C.roofline.show(`Roofline of ${titleOf(state)}: every kernel by intensity and ${lens === "share" ? "the share of the roof that it reaches" : "achieved rate"}.`, () => rooflineOption(view, gpu, reference), () => kernelRows(view));
   byId("why").textContent = `Why a ${step} step takes ${asTime(sum(view[step].map((part) => part.time)))}`;
   C.waterfall.bars = waterfallBars(stepTerms(view, step)).length;
   C.waterfall.show(`What the time of a ${step} step adds up from.`, () => waterfallOption(stepTerms(view, step)),
@@ -338,12 +357,12 @@ function drawFront(view, points) {
   const gpus = [...new Set(fitting.map((point) => point.group))], named = gpus.sort((a, b) => share(b) - share(a)).filter((gpu) => gpus.length <= TINTS.length || share(gpu) > 0).slice(0, TINTS.length);
   const within = (place, name, label) => axis({ axis: { type: "log", name, nameGap: 30, ...around(fitting.map((point) => point.value[place])) }, label: { formatter: (value) => niceLog(value, label) } });
   byId("pareto").parentElement.hidden = !fitting.length;
-  C.pareto.show("Tokens a second of each user against those of each GPU, over the deployments of this model.", () => curvesOption(fitting, named, { x: within(0, "tokens/s each user", three), y: within(1, "", plain), here: [view.rateUser, view.rateEach] }),
+  C.pareto.show("Tokens a second of each user against those of each GPU, over the deployments of this model.", () => curvesOption(fitting, named, { x: within(0, "tokens/s each user", three), y: within(1, "", plain), here: [view.rateUser, view.rateEach], least }),
     () => [["deployment", "tokens/s each user", "tokens/s each GPU"], ...front.map((point) => [point.said.split("\n").slice(0, 2).join("; "), ...point.value])]);
   const bills = fitting.filter((point) => point.dollars).map((point) => ({ ...point, value: [point.value[0], point.dollars], said: `${asDollars(point.dollars)} a million output tokens\n${point.said}` }));
   byId("bill").closest(".figure").hidden = !bills.length || Boolean(DATA.pool);
   const y = () => axis({ axis: { type: "log", ...around(bills.map((point) => point.value[1])) }, label: { formatter: (value) => niceLog(value, asDollars) } });
-  if (bills.length && !DATA.pool) C.bill.show("USD of a million output tokens against the speed of each user.", () => curvesOption(bills, named, { x: within(0, "tokens/s each user", three), y: y(), here: [view.rateUser, priceOf(view) ? dollars({ ...view, load: undefined }) : 1] }),
+  if (bills.length && !DATA.pool) C.bill.show("USD of a million output tokens against the speed of each user.", () => curvesOption(bills, named, { x: within(0, "tokens/s each user", three), y: y(), here: [view.rateUser, priceOf(view) ? dollars({ ...view, load: undefined }) : 1], least }),
     () => [["deployment", "tokens/s each user", "USD a million output tokens"], ...bills.map((point) => [point.said.split("\n").slice(1, 3).join("; "), ...point.value])]);
   for (const id of ["pareto-key", "bill-key"]) key(id, [...named.map((gpu, place) => [gpu, TINTS[place]]), ...(gpus.length > named.length ? [["other accelerators", "line"]] : [])]);
 }
@@ -369,6 +388,8 @@ function begin() {
   controls();
   shares();
   tabs();
+  lenses();
+  objective();
   const tints = (names, titles) => names.map((name) => [titles[name] ?? name, name]);
   key("bytes-key", tints(["weights", "cache", "activations"], { cache: "KV cache" }));
   key("shares-key", ENERGY_PARTS);

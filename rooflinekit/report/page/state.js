@@ -7,8 +7,8 @@ const CHOICES = ["model", "gpu", "tp", "weights", "kv"], LIMITS = {
 };
 const LOADS = DATA.pool ? [] : Object.keys(DATA.process ?? {}), TRAFFIC = DATA.asked && "batch" in DATA.asked && LOADS.length ? ["batch", ...LOADS] : [];
 const NUMBERS = Object.fromEntries(Object.entries(LIMITS).filter(([name]) => DATA.asked && (name in DATA.asked || TRAFFIC.includes(name)))), WHOLE = (name) => name !== "speed" && name !== "rate";
-const SHORT = { model: "m", gpu: "g", tp: "tp", weights: "w", kv: "kv", batch: "b", rate: "r", users: "u", isl: "i", osl: "o", cached: "c", context: "x", speed: "bw", pinned: "vs", tab: "t" };
-let state = { ...DATA.asked }, pinned = null, tab = "decode", step = "decode", painted = 0;
+const SHORT = { model: "m", gpu: "g", tp: "tp", weights: "w", kv: "kv", batch: "b", rate: "r", users: "u", isl: "i", osl: "o", cached: "c", context: "x", speed: "bw", pinned: "vs", tab: "t", lens: "y", least: "s" };
+let state = { ...DATA.asked }, pinned = null, tab = "decode", step = "decode", lens = "rate", least = 0, painted = 0;
 const TABS = ["decode", "prefill", "load", "memory", "cost", "energy"];
 
 // ---- answers
@@ -41,10 +41,13 @@ function settled(at) {  // of a prompt one token at least is computed
 const whyNot = (at) => OFFERS.missing[labelOf(at)] ?? (labelOf(at) in OFFERS.plans ? "under load, only the formats that the page began with are embedded" : "this combination is not embedded in the page");
 
 // ---- the state in the URL
+const atLeast = (textual) => (Number(textual) > 0 && Number(textual) < 1e6 ? Number(textual) : 0);  // tokens/s of each user; 0 where nobody asks for them
 function read(address = location.hash) {
   const given = new URLSearchParams(address.slice(1)), vs = given.get(SHORT.pinned), other = vs === null ? null : stateIn(new URLSearchParams(vs));
   pinned = other && answer(other) ? other : null;
   tab = TABS.includes(given.get(SHORT.tab)) ? given.get(SHORT.tab) : "decode";
+  least = atLeast(given.get(SHORT.least));
+  lens = Object.hasOwn(LENSES, given.get(SHORT.lens)) ? given.get(SHORT.lens) : "rate";
   return stateIn(given);
 }
 function stateIn(given) {  // what is not there, or makes no sense, is as it was asked for
@@ -76,6 +79,8 @@ function write() {
   const told = written(state);
   if (pinned) told.set(SHORT.pinned, written(pinned));
   if (tab !== "decode") told.set(SHORT.tab, tab);
+  if (lens !== "rate") told.set(SHORT.lens, lens);
+  if (least) told.set(SHORT.least, least);
   history.replaceState(null, "", `#${told}`);
 }
 

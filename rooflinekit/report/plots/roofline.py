@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from rooflinekit.estimation.results import Estimate, KernelResult, StepResult
+from rooflinekit.estimation.results import Estimate, StepResult
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.units import format_rate
@@ -67,19 +67,17 @@ class Roofs:
 
 def points(estimate: Estimate) -> list[Point]:
     """Kernels that do arithmetic and take at least half a percent of their step's time, largest first."""
-    found = [_point(name, kernel, step) for name, step in _steps(estimate) for kernel in step.kernels
-             if kernel.intensity and kernel.time_us > _SMALL * step.time_ms * 1e3]  # fmt: skip
+    found = [
+        Point(name, kernel.name, kernel.intensity, kernel.flops / kernel.time_us * 1e6,
+              kernel.time_us / 1e3 / step.time_ms, kernel.bound)
+        for name, step in _steps(estimate) for kernel in step.kernels
+        if kernel.intensity and kernel.time_us > _SMALL * step.time_ms * 1e3
+    ]  # fmt: skip
     return sorted(found, key=lambda point: -point.share)
 
 
 def _steps(estimate: Estimate) -> tuple[tuple[str, StepResult], ...]:
     return ("prefill", estimate.prefill), ("decode", estimate.decode)
-
-
-def _point(name: str, kernel: KernelResult, step: StepResult) -> Point:
-    share = kernel.time_us / 1e3 / step.time_ms
-    rate = kernel.flops / kernel.time_us * 1e6
-    return Point(name, kernel.name, kernel.intensity or 0.0, rate, share, kernel.bound)
 
 
 def roofline(estimate: Estimate, theme: Theme) -> Picture:

@@ -1,6 +1,6 @@
 """The published JSON Schemas: one for each command whose JSON other programs read, made from the types of its answer.
 
-python -m rooflinekit.report.schema docs/schema
+python -m docs.generate.schemas docs/schema
 """
 
 from __future__ import annotations
