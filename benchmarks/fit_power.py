@@ -14,6 +14,7 @@ not seen.
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,12 +25,13 @@ import yaml
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from rooflinekit.evidence.board_power import READINGS, PoweredRows, as_read, powered
+from rooflinekit.evidence.board_power import READINGS, PoweredRows, as_read, metered, powered
 from rooflinekit.evidence.kernel_fit.groups import kernel_groups, read_kernel_tables
 from rooflinekit.model.power import kernel_energy
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import Accelerator, PowerLaw
 from rooflinekit.specs import load_accelerator
+from rooflinekit.specs.power import PowerBench
 
 FOLDS = 4
 EDGES = (60.0, 200.0)  # us: between them and beyond them errors have sizes of their own
@@ -43,11 +45,15 @@ PRIORS = {  # middle and relative deviation; shares of the limit, and of limit/p
 to 0.2 pJ/bit a mm over some ten mm (Dally, 2020). Arithmetic: dense work at its peak takes the board's limit."""
 STEADY = 0.65  # quantile of the readings that is fitted: most boards start colder than after a mean pause
 PAUSE = 0.1, 3.0  # s, and s a GB, that a board waits before a kernel; and the deviation of their logarithms
+LAUNCHES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0)  # of a kernel in one replay
+CALLS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.2, 1.6, 2.2)  # ms of a replay that the host launches
+ALIKE = 0.01  # of the rows: the least of the launches and calls that explain as many readings is taken
 SHARP = 0.05  # |log error| above which a reading counts by its error, not by the square
 PRIOR = 0.006  # of a deviation from a prior, beside the error of a reading
 SOURCE = "aiconfigurator @ 095f58a5 (benchmarks/fit_power.py)"
 
 Array = NDArray[np.float64]
+Benches = dict[str, PowerBench]
 
 
 def law_of(values: Mapping[str, float], idle: float, limit: float, gpu: Accelerator) -> PowerLaw:
@@ -75,6 +81,7 @@ class Rows:
     def __init__(self, tables: list[Path], chip: str, engine: str, readings: int) -> None:
         self.gpu = load_accelerator(chip).value
         self.parts = [part for path in tables for part in powered_rows(path, chip, engine)]
+        self.replays = replays(self.parts)
         self.keep = [part.table["samples_min"].to_numpy() >= readings for part in self.parts]
         if not self.parts:
             return
@@ -92,62 +99,79 @@ class Rows:
     def _all(self, column: Callable[[PoweredRows], Array]) -> Array:
         return np.concatenate([column(part)[keep] for part, keep in self._pairs()])
 
-    def predict(self, law: PowerLaw, pauses: Mapping[str, tuple[float, float]]) -> Array:
+    def predict(self, law: PowerLaw, benches: Benches) -> Array:
         """What the meter would show of each row [W]."""
         found = []
         for part, keep in self._pairs():
             energy = kernel_energy(part.kernel, self.gpu, law, warm=True).total
             power = np.broadcast_to(energy, part.time.shape) / part.time
-            found.append(as_read(power, law.idle, part, pauses[part.bench])[keep])
+            found.append(as_read(power, law.idle, part, benches[part.bench])[keep])
         return np.concatenate(found)
 
 
-Pauses = dict[str, tuple[float, float]]
+def replays(parts: list[PoweredRows]) -> Benches:
+    """Launches in a replay, and the host's least time for one, of each benchmark by the readings behind its rows.
+
+    `samples_min` is the number of readings in most rows, and one more or fewer where a window ends near a reading.
+    """
+    found = {}
+    for bench in sorted({part.bench for part in parts}):
+        own = [part for part in parts if part.bench == bench]
+        time, read = (np.concatenate(each) for each in
+                      zip(*((part.time, part.table["samples_min"]) for part in own), strict=True))  # fmt: skip
+        tried = {}
+        for launches, call in itertools.product(LAUNCHES, CALLS):
+            shape = PowerBench(launches=launches, call=call * 1e-3)
+            away = np.abs(metered(time, shape)[1] + 1.0 - read)
+            tried[shape] = float(np.mean(np.where(away == 0.0, 1.0, np.where(away == 1.0, 0.7, 0.0))))
+        found[bench] = next(shape for shape, score in tried.items() if score >= max(tried.values()) - ALIKE)
+    return found
 
 
-def _errors(rows: Rows, chosen: NDArray[np.bool_], law: PowerLaw, pauses: Pauses) -> Array:
+def _errors(rows: Rows, chosen: NDArray[np.bool_], law: PowerLaw, benches: Benches) -> Array:
     """Residuals of the chosen readings, robust and tilted to the quantile that is fitted."""
-    errors = np.log(rows.predict(law, pauses) / rows.power)[chosen]
+    errors = np.log(rows.predict(law, benches) / rows.power)[chosen]
     side = np.where(errors < 0.0, STEADY, 1.0 - STEADY)
     robust: Array = np.sign(errors) * np.sqrt(side * 4.0 * SHARP * (np.sqrt(SHARP**2 + errors**2) - SHARP))
     return robust
 
 
-def _pauses(benches: list[str], logs: Array) -> Pauses:
-    """Seconds, and seconds a byte, of each benchmark."""
+def _paused(rows: Rows, logs: Array) -> Benches:
+    """The benchmarks with their pauses: seconds, and seconds a byte."""
     least, each = PAUSE[0] * np.exp(logs.reshape(2, -1))
-    return {name: (float(a), float(b) * 1e-9) for name, a, b in zip(benches, least, each, strict=True)}
+    return {name: bench._replace(pause=float(a), pause_per_byte=float(b) * 1e-9)
+            for (name, bench), a, b in zip(rows.replays.items(), least, each, strict=True)}  # fmt: skip
 
 
-def fit(rows: Rows, chosen: NDArray[np.bool_]) -> tuple[dict[str, float], dict[str, float], Pauses]:
-    """Parameters, their standard errors, and the pauses of each benchmark."""
+def fit(rows: Rows, chosen: NDArray[np.bool_]) -> tuple[dict[str, float], dict[str, float], Benches]:
+    """Parameters, their standard errors, and the benchmarks with their pauses."""
     names = [name for name in PRIORS if name not in [d.value for d in FORMATS] or rows.gpu.supports(Dtype(name))]
     middle = np.array([PRIORS[name][0] for name in names])
     wide = np.array([PRIORS[name][1] for name in names])
-    benches, own = sorted({part.bench for part in rows.parts}), len(names)
+    own = len(names)
 
     def residuals(logs: Array) -> Array:
         values = dict(zip(names, middle * np.exp(logs[:own]), strict=True))
-        found = _errors(rows, chosen, law_of(values, rows.idle, rows.limit, rows.gpu), _pauses(benches, logs[own:]))
+        found = _errors(rows, chosen, law_of(values, rows.idle, rows.limit, rows.gpu), _paused(rows, logs[own:]))
         return np.concatenate([found, PRIOR * logs / scale * np.sqrt(chosen.sum())])
 
-    scale = np.concatenate([wide, np.full(2 * len(benches), PAUSE[1])])
+    scale = np.concatenate([wide, np.full(2 * len(rows.replays), PAUSE[1])])
     found = least_squares(residuals, np.zeros(len(scale)), x_scale=np.minimum(scale, 1.0), xtol=1e-5, ftol=1e-5)
     values = middle * np.exp(found.x[:own])
     error = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)))[:own]
     spread = dict(zip(names, map(float, error * values), strict=True))
-    return dict(zip(names, map(float, values), strict=True)), spread, _pauses(benches, found.x[own:])
+    return dict(zip(names, map(float, values), strict=True)), spread, _paused(rows, found.x[own:])
 
 
-def fit_pauses(rows: Rows, law: PowerLaw) -> Pauses:
-    """The pauses of benchmarks on a board whose law is known."""
-    benches, every = sorted({part.bench for part in rows.parts}), np.ones(len(rows.power), bool)
+def fit_pauses(rows: Rows, law: PowerLaw) -> Benches:
+    """The benchmarks with their pauses on a board whose law is known."""
+    every = np.ones(len(rows.power), bool)
 
     def residuals(logs: Array) -> Array:
-        found = _errors(rows, every, law, _pauses(benches, logs))
+        found = _errors(rows, every, law, _paused(rows, logs))
         return np.concatenate([found, PRIOR * logs / PAUSE[1] * np.sqrt(len(every))])
 
-    return _pauses(benches, least_squares(residuals, np.zeros(2 * len(benches)), xtol=1e-5, ftol=1e-5).x)
+    return _paused(rows, least_squares(residuals, np.zeros(2 * len(rows.replays)), xtol=1e-5, ftol=1e-5).x)
 
 
 def folds(rows: Rows) -> NDArray[np.int_]:
@@ -165,8 +189,8 @@ def held_out(rows: Rows) -> Array:
         seen = of != one
         if seen.sum() > MOST_ROWS:
             seen &= rng.random(len(of)) < MOST_ROWS / seen.sum()
-        values, _, pauses = fit(rows, seen)
-        out[of == one] = rows.predict(law_of(values, rows.idle, rows.limit, rows.gpu), pauses)[of == one]
+        values, _, benches = fit(rows, seen)
+        out[of == one] = rows.predict(law_of(values, rows.idle, rows.limit, rows.gpu), benches)[of == one]
     return out
 
 
@@ -198,11 +222,11 @@ def scores(rows: Rows, predicted: Array) -> Iterator[dict[str, object]]:
 
 def entry(rows: Rows, others: list[Rows], predicted: Array) -> dict[str, object]:
     """What power.yaml holds of a chip; of other engines' rows only the pauses of their benchmarks."""
-    values, spread, pauses = fit(rows, np.ones(len(predicted), bool))
+    values, spread, benches = fit(rows, np.ones(len(predicted), bool))
     error = np.abs(predicted / rows.power - 1.0)
     law = law_of(values, rows.idle, rows.limit, rows.gpu)
     for other in others:
-        pauses |= fit_pauses(other, law)
+        benches |= fit_pauses(other, law)
 
     def pair(name: str, scale: float = 1.0, digits: int = 3) -> list[float]:
         return [float(f"{number * scale:.{digits}g}") for number in (values[name], spread[name])]
@@ -219,7 +243,13 @@ def entry(rows: Rows, others: list[Rows], predicted: Array) -> dict[str, object]
         "padding": pair("padding"),
         "arithmetic": {dtype.value: pair(dtype.value) for dtype in FORMATS if dtype.value in values},
         "interval": {"edges": list(EDGES), "width": [round(width, 2) for width in widths(rows, predicted)]},
-        "pause": {name: [float(f"{least:.2g}"), float(f"{each * 1e9:.2g}")] for name, (least, each) in pauses.items()},
+        "bench": {
+            name: [
+                float(f"{each:.2g}")
+                for each in (bench.pause, bench.pause_per_byte * 1e9, bench.launches, bench.call * 1e3)
+            ]
+            for name, bench in benches.items()
+        },
         "rows": len(error),
         "error": round(float(np.median(error)), 3),
         "source": f"{len(error)} kernels of vLLM with three power readings or more, {SOURCE}",

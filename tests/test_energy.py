@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import rooflinekit as rk
 from rooflinekit.evidence.accuracy import kernel_accuracy
 from rooflinekit.evidence.accuracy_energy import energy_accuracy
-from rooflinekit.evidence.board_power import PoweredRows, as_read
+from rooflinekit.evidence.board_power import PoweredRows, as_read, metered
 from rooflinekit.evidence.kernel_fit.calibrate import build_calibration
 from rooflinekit.model.power import PARTS, Energy, kernel_energy
 from rooflinekit.model.roofline import time_kernel
@@ -26,6 +26,7 @@ from rooflinekit.model.types.time import KernelTime
 from rooflinekit.specs import load_accelerator, names
 from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.specs.locate import spec_dir
+from rooflinekit.specs.power import PowerBench
 
 CHIPS = ("h200-sxm", "b200-sxm", "gb200", "h100-sxm", "a100-sxm-80gb", "mi300x", "rtx-4090", "l4")
 SIZES = st.floats(1.0, 1e12)
@@ -96,9 +97,9 @@ def test_every_chip_with_a_rated_power_has_a_law_and_only_measured_ones_say_so()
 
 
 def test_the_cores_of_a_package_draw_beside_its_gpu():
-    # 17.9 W beside 345/700 of 120 W; a chip of the same rating without cores in its package has the share alone
+    # 18.2 W beside 344/700 of 120 W; a chip of the same rating without cores in its package has the share alone
     chip = load_accelerator("ryzen-ai-max-395").value
-    assert chip.power.active == pytest.approx(345.0 / 700.0 * 120.0 + 17.9, abs=0.01)
+    assert chip.power.active == pytest.approx(344.0 / 700.0 * 120.0 + 18.2, abs=0.01)
     assert chip.power.idle == pytest.approx(126.43 / 700.0 * 120.0, abs=0.01)
     assert "CPU cores of the package" in chip.power.source
 
@@ -150,23 +151,38 @@ def test_measured_power_of_kernels_is_scored_beside_their_time(tmp_path):
     assert sum("readings" in reason for reason in found.unanswered) == 1
 
 
-def read_by_a_meter(microseconds, pause=(0.0, 0.0), dtype=Dtype.BF16):
+SIX = PowerBench(launches=6.0)  # in one replay
+
+
+def read_by_a_meter(microseconds, bench=SIX):
     """What the meter shows of 500 W on a board that idles at 100 W."""
     time = np.array(microseconds) * 1e-6
-    kernel = Kernel("g", "gemm", 1, dtype, 1e9, 1e8)
+    kernel = Kernel("g", "gemm", 1, Dtype.BF16, 1e9, 1e8)
     timed = KernelTime(time, time, time, time, kernel, 0.0, 0.0, 0.0, 0.0)
     rows = PoweredRows("gemm", "gemm/bf16", pd.DataFrame(), timed, time, np.zeros(len(time), int))
-    return as_read(np.full(len(time), 500.0), 100.0, rows, pause)
+    return as_read(np.full(len(time), 500.0), 100.0, rows, bench)
 
 
 def test_a_meter_shows_less_of_short_series_and_after_pauses():
-    """Windows of 18 ms, 0.18 s and a second; readings of the first half second show the time before."""
+    """Windows of 18 ms, 0.18 s and a second; readings of the first second show the time before."""
     assert read_by_a_meter([1.0, 10.0, 100.0]) == pytest.approx(500.0)  # no pause: the board never cools
-    found = read_by_a_meter([1.0, 10.0, 100.0], (0.1, 0.0))
+    found = read_by_a_meter([1.0, 10.0, 100.0], SIX._replace(pause=0.1))
     assert found[0] == pytest.approx(100.0 + 400.0 * 0.018 / 0.118)
     assert 100.0 < found[0] < found[1] < found[2] < 500.0
-    assert (read_by_a_meter([1.0, 10.0, 100.0], (0.1, 1e-9)) < found).all()
-    assert read_by_a_meter([20.0], (0.1, 0.0), Dtype.NVFP4) < read_by_a_meter([20.0], (0.1, 0.0))  # launched one by one
+    assert (read_by_a_meter([1.0, 10.0, 100.0], SIX._replace(pause=0.1, pause_per_byte=1e-9)) < found).all()
+
+
+def test_replays_that_the_host_launches_slowly_end_early():
+    """A second holds 1,000 calls of 1 ms: of a kernel of 0.2 ms the board runs 0.2 s, of one of 2 ms the second."""
+    time = np.array([2e-4, 2e-3])
+    window, last = metered(time, PowerBench(call=1e-3))
+    assert window == pytest.approx([0.2, 1.0])
+    assert last.tolist() == [2.0, 10.0]
+    assert (metered(time, PowerBench())[0] >= window).all()
+    cold = PowerBench(pause=10.0)
+    assert read_by_a_meter([200.0], cold._replace(call=1e-3)) < read_by_a_meter([200.0], cold)
+    # a mean of a second that begins cold: eleven readings show none to nine tenths of what runs
+    assert read_by_a_meter([2000.0], PowerBench(pause=1e9)) == pytest.approx(100.0 + 400.0 * 5.0 / 11.0, rel=1e-3)
 
 
 FILE = "measurements.jsonl"
@@ -292,6 +308,18 @@ def test_inter_token_latency_is_a_throughput_too(tmp_path):
         ({"model": "a name of its own", "hf_model": "meta-llama/Llama-2-7b-hf"}, {}),
         ({"tp": "", "n_gpus": 2}, {"tp": 2}),
         ({"kv_dtype": "auto"}, {}),
+        ({"kv_dtype": "n/a", "weight_dtype": "unknown"}, {"weight_dtype": ""}),
+        ({"engine": "TensorRT-LLM"}, {"engine": "trtllm"}),
+        ({"engine_version": "2024, not stated"}, {"engine_version": "0.6"}),
+        (
+            {"load": "poisson", "mean_running": "", "output_tok_s_total": 800, "itl_steady_ms": 20},
+            {"load": "poisson", "mean_running": 16, "output_tok_s_total": 800},
+        ),
+        ({"mean_running": "", "max_num_seqs": 16}, {}),
+        ({"n_gpus": 4, "mean_running": 64, "output_tok_s_total": 4000}, {"output_tok_s_total": 1000}),
+        ({"itl_steady_ms": "", "tpot_reported_ms": 20}, {"itl_steady_ms": 20}),
+        ({"power_w_per_gpu": "", "power_w_total": 990, "n_gpus": 2, "tp": 2}, {"tp": 2}),
+        ({"energy_per_output_token_j": "", "energy_per_request_j": 0.4 * 1024}, {}),
     ],
 )
 def test_runs_say_what_they_ran_in_more_than_one_way(tmp_path, cells, same):
@@ -322,6 +350,10 @@ def test_a_board_of_a_pipeline_with_few_requests_waits(tmp_path):
     [
         ({"gpu": "h100-smx"}, "h100-sxm"),
         ({"power_kind": "wall_peak"}, "at the wall"),
+        ({"power_kind": "node_mean"}, "node_mean"),
+        ({"mean_running": ""}, "neither mean_running nor max_num_seqs"),
+        ({"model": "no-such-model", "hf_model": "no-such-file.gguf"}, "unknown model 'no-such-model'"),
+        ({"isl_mean": 1e300, "mean_running": 1e300}, "belong to no run"),
         ({"power_w_per_gpu": "", "energy_per_output_token_j": ""}, "no board power"),
         ({"gpu": "tpu-v5e", "weight_dtype": "bf16"}, "no rated power"),
     ],
@@ -335,8 +367,24 @@ def test_runs_without_an_answer_count_with_their_reason(tmp_path, cells, reason)
 def test_a_table_without_power_is_refused(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("model,gpu\na,b\n")
-    with pytest.raises(SpecError, match="engine"):
+    with pytest.raises(SpecError, match="power_w_per_gpu"):
         energy_accuracy([path])
+
+
+def test_a_row_needs_no_more_than_its_model_its_board_and_its_measured_power(tmp_path):
+    """An answer of unknown length decodes: it draws what decodes of 256 tokens do, not what a prompt does."""
+    path = tmp_path / "runs.csv"
+    path.write_text("model,gpu,max_num_seqs,power_w_per_gpu\nllama-2-7b,h100-sxm,16,495\n")
+    found = energy_accuracy([path])
+    assert found.answered == found.rows == 1
+    stated = run_table(tmp_path, load="", osl_mean=256, isl_mean="", engine="vllm")
+    assert found.groups[0].bias == pytest.approx(stated.groups[1].bias)
+    prompts = {"load": "", "osl_mean": "", "energy_per_output_token_j": ""}
+    slow, fast = (run_table(tmp_path, **prompts, prefill_tok_s=rate).groups[0].bias for rate in (200, 20000))
+    idle = load_accelerator("h100-sxm").value.power.idle
+    assert idle < 495.0 * (1.0 + slow) < 1.05 * idle < 495.0 * (1.0 + fast)
+    unknown = run_table(tmp_path, **prompts, isl_mean="", prefill_tok_s=200)
+    assert list(unknown.unanswered) == ["the row states no isl_mean of its prompts"]
 
 
 def test_parts_of_an_estimate_add_up_and_waiting_lowers_power():

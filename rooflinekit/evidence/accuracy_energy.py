@@ -20,7 +20,7 @@ from rooflinekit.model.traffic.energy import load_power, static_energy, token_en
 from rooflinekit.model.traffic.mixing import InFlight, static_run
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
-from rooflinekit.model.types.errors import DtypeError, InputError, RooflinekitError, UnknownNameError
+from rooflinekit.model.types.errors import DtypeError, InputError, RooflinekitError, SpecError, UnknownNameError
 from rooflinekit.model.types.model import Model
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model
@@ -28,8 +28,20 @@ from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import engine_names, engine_version_of
 
 METRICS = ("power_w_per_gpu", "energy_per_output_token_j")
-_NEEDED = ("model", "gpu", "engine", "load", "isl_mean", "osl_mean", "mean_running")
+_NEEDED = ("model", "gpu")
 _KEY = ("source_key", "model", "gpu", "metric")
+_NOT_BOARDS = re.compile(r"wall|outlet|psu|node|server|system|host|chassis|rack|ipmi|bmc|cpu")
+"""Kinds of power that hold more than accelerators."""
+_UNSAID = {"", "nan", "none", "null", "n/a", "na", "-", "auto", "default", "unknown"}
+_NAMES = {"tensorrt-llm": "trtllm", "ollama": "llama.cpp", "llama-cpp": "llama.cpp", "llama-bench": "llama.cpp"}
+_RELEASES = {
+    "vllm": {"2023": "0.2", "2024": "0.6"},
+    "trtllm": {"2023": "0.7", "2024": "0.16"},
+    "sglang": {"2024": "0.4"},
+}
+"""The last release of a year, for rows that say no more."""
+_OSL = 256.0
+"""Tokens out where a row does not say: each then sees half as many keys more."""
 _GGUF = re.compile(r"(?:ud[-_])?i?q(\d)")
 _ONE_TOKEN = 1.0
 
@@ -41,7 +53,8 @@ def energy_accuracy(
 
     A measured throughput (`output_tok_s_total`, `prefill_tok_s`) or inter-token latency (`itl_steady_ms`) of a row sets
     the share of the time in which its boards work; without one the predicted times do. A row that cannot be answered
-    counts with its reason. Power of whole computers (`wall_peak`) is not a board's and is left to no answer.
+    counts with its reason. Power of whole computers (`power_kind` wall_peak, node_mean …) is not a board's and is left
+    to no answer. Other columns than `model`, `gpu` and one of the two metrics may be absent.
 
     Raises SpecError for a file that is no table of runs.
     """
@@ -49,6 +62,8 @@ def energy_accuracy(
     rows = []
     for path in files:
         table = read_table(path, _NEEDED, "table of runs with energy", text=True)
+        if not {*METRICS, "power_w_total", "energy_per_request_j"}.intersection(table):
+            raise SpecError(f"{path}: is no table of runs with energy: it has no column {' or '.join(METRICS)}")
         for cells in table.to_numpy():
             run: dict[str, Any] = dict(zip(map(str, table), cells, strict=True))
             if progress is not None:
@@ -61,7 +76,7 @@ def energy_accuracy(
 
 def _scored_run(run: Mapping[str, Any], calibration: str | None, unanswered: Counter[str]) -> list[dict[str, Any]]:
     """The metrics that a run states, each with its prediction; NaN where there is none."""
-    stated = {name: value for name in METRICS if (value := _number(run, name)) is not None and value > 0.0}
+    stated = {name: value for name, value in zip(METRICS, _measured(run), strict=True) if value is not None}
     if not stated:
         unanswered["the row states no board power"] += 1
         return []
@@ -71,12 +86,24 @@ def _scored_run(run: Mapping[str, Any], calibration: str | None, unanswered: Cou
         found, name = predict_run(run, calibration)
     except RooflinekitError as error:
         unanswered[str(error)] += len(stated)
+    except (ArithmeticError, ValueError):  # numbers that no run has
+        unanswered["the numbers of the row belong to no run"] += len(stated)
     shared = {"source_key": run.get("source_key") or "", "model": run["model"], "gpu": run["gpu"], "calibration": name}
     return [
         {**shared, "metric": metric, "value": value,
          **dict(zip(("predicted", "low", "high"), found.get(metric, (math.nan,) * 3), strict=True))}
         for metric, value in stated.items()
     ]  # fmt: skip
+
+
+def _measured(run: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Power of a board [W] and joules of an output token; from those of all boards and of a request where need be."""
+    total, request = _number(run, "power_w_total"), _number(run, "energy_per_request_j")
+    gpus, osl = _number(run, "n_gpus"), _number(run, "osl_mean")
+    return (
+        _number(run, METRICS[0]) or (total / gpus if total and gpus else None),
+        _number(run, METRICS[1]) or (request / osl if request and osl and osl >= _ONE_TOKEN else None),
+    )
 
 
 def predict_run(
@@ -86,18 +113,26 @@ def predict_run(
 
     Raises InputError (and its kinds) for a run that cannot be answered.
     """
-    if run.get("power_kind") == "wall_peak":
-        raise InputError("the power of a whole computer at the wall is not a board's")
+    kind = str(run.get("power_kind") or "").lower()
+    if _NOT_BOARDS.search(kind):
+        whole = "computer at the wall" if kind.startswith("wall") else f"computer or more ({kind})"
+        raise InputError(f"the power of a whole {whole} is not a board's")
     predictor, calibrated = _predictor(run, calibration)
-    isl, osl = (_number(run, name) or 0.0 for name in ("isl_mean", "osl_mean"))
-    running = _number(run, "mean_running") or _number(run, "max_num_seqs") or 1.0
     law = predictor.plan.system.accelerator.power
     if law is None:
         raise InputError(f"{predictor.plan.system.accelerator.name} has no rated power (power.tdp) in its file")
-    prefills = osl < _ONE_TOKEN
-    rate = _rate(run, running, prefills)
-    isl, osl = max(isl, 1.0), max(osl, _ONE_TOKEN)
-    if run["load"] == "static":
+    copies = max((_number(run, "n_gpus") or 1.0) // predictor.plan.deployment.gpus, 1.0)
+    made, between = _number(run, "output_tok_s_total"), _between(run)
+    stated, prompts = _number(run, "osl_mean", least=0.0), _number(run, "prefill_tok_s")
+    prefills = bool(prompts and not made and not between) if stated is None else stated < _ONE_TOKEN
+    every = _running(run)
+    rate = prompts if prefills else made or (1e3 * every / between if between else None)
+    rate, running = None if rate is None else rate / copies, every / copies
+    isl = max(_number(run, "isl_mean") or 1.0, 1.0)
+    if prefills and isl == 1.0:
+        raise InputError("the row states no isl_mean of its prompts")
+    osl = _ONE_TOKEN if prefills else _OSL if stated is None else stated
+    if str(run.get("load") or "").lower() == "static":
         waves = float(static_run(predictor, InFlight(running, isl, osl)).waves)
         tokens, lone = static_energy(predictor, Workload(max(running / waves, 1.0), isl, osl)), _ONE_TOKEN
     else:
@@ -117,26 +152,37 @@ def predict_run(
     }, calibrated
 
 
-def _rate(run: Mapping[str, Any], running: float, prefills: bool) -> float | None:
-    """Measured tokens a second of the whole deployment: of prompts where nothing else is made."""
-    if prefills:
-        return _number(run, "prefill_tok_s")
-    between = _number(run, "itl_steady_ms")
-    return _number(run, "output_tok_s_total") or (1e3 * running / between if between else None)
+def _between(run: Mapping[str, Any]) -> float | None:
+    """Measured time between the tokens of an answer [ms]."""
+    return _number(run, "itl_steady_ms") or _number(run, "tpot_reported_ms")
+
+
+def _running(run: Mapping[str, Any]) -> float:
+    """Sequences in the steps of all boards: as stated, by Little's law, or as many as the server takes.
+
+    Raises InputError where the row has none of these.
+    """
+    rate, between, most = _number(run, "output_tok_s_total"), _between(run), _number(run, "max_num_seqs")
+    little = max(rate * between / 1e3, 1.0) if rate and between else None
+    found = _number(run, "mean_running") or little or (most * (_number(run, "pp") or 1.0) if most else None)
+    if found is None:
+        raise InputError("the row states neither mean_running nor max_num_seqs")
+    return found
 
 
 def _predictor(run: Mapping[str, Any], calibration: str | None) -> tuple[Predictor, str]:
     """The deployment of a run; an engine that nobody knows is taken for vLLM, whose work is alike."""
-    engine = str(run["engine"]).lower()
-    engine = {"tensorrt-llm": "trtllm"}.get(engine, engine)
+    stated = str(run.get("engine") or "").strip().lower()
+    engine = _NAMES.get(stated, stated)
     engine = engine if engine in ENGINES and engine in engine_names() else "vllm"
     split = {name: int(_number(run, name) or 1) for name in ("tp", "pp", "ep", "dp")}
     if _number(run, "tp") is None and split["dp"] == 1:
         split["tp"] = max(int(_number(run, "n_gpus") or 1) // split["pp"], 1)
     scenario: dict[str, Any] = {**split, "microbatches": split["pp"], "engine": engine}
-    stated = str(run.get("engine_version") or "")
-    if engine == str(run["engine"]).lower() and re.match(r"v?\d+\.\d+(?!\d)", stated):
-        scenario["engine_version"] = engine_version_of(engine, stated)
+    version = str(run.get("engine_version") or "").strip()
+    version = _RELEASES.get(engine, {}).get(version[:4], version)
+    if engine == _NAMES.get(stated, stated) and re.match(r"v?\d+\.\d+(?!\d)", version):
+        scenario["engine_version"] = engine_version_of(engine, version)
     name, model = _model(run)
     weights, own = _format(run.get("weight_dtype")), getattr(model.formats, model.matrices[-1])
     if weights is not None and weights.unit is not own.unit:
@@ -160,21 +206,21 @@ def _model(run: Mapping[str, Any]) -> tuple[str, Model]:
             raise
         try:
             return checkpoint, load_model(checkpoint).value
-        except UnknownNameError:
+        except SpecError:
             return run["model"], load_model(run["model"]).value  # the error names what the table calls it
 
 
 def _format(given: object) -> Dtype | None:
     """A number format; llama.cpp's own ones by their bits."""
-    text = str(given or "").lower()
-    if text in {"", "nan", "auto"}:
+    text = str(given or "").strip().lower()
+    if text in _UNSAID:
         return None
     if found := _GGUF.match(text):
         return Dtype.INT4 if int(found[1]) <= Dtype.INT4.bytes * 8 + 1 else Dtype.INT8
     return parse_dtype(text)
 
 
-def _number(run: Mapping[str, Any], name: str) -> float | None:
-    """A finite number of a cell; None where there is none."""
+def _number(run: Mapping[str, Any], name: str, least: float = 1e-9) -> float | None:
+    """A finite number of a cell; None where there is none of at least this much."""
     value = number_of(run.get(name))
-    return value if math.isfinite(value) else None
+    return value if math.isfinite(value) and value >= least else None

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from rooflinekit.evidence.kernel_fit.groups import Group
 from rooflinekit.model.power import kernel_energy
 from rooflinekit.model.timing.calibrated import Calibration
-from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.hardware import Accelerator, PowerLaw
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.time import KernelTime
-from rooflinekit.specs.power import meter_pauses
+from rooflinekit.specs.power import PowerBench, power_benches
 
 READINGS = 3
 """Readings of the meter behind a row at least: fewer show the start of a run, not the power that it settles at."""
@@ -26,11 +25,9 @@ SUSTAINED = "sustained_us"
 """Time of a call in passes without a pause, over which a row of `rooflinekit validate` has its power."""
 
 _ABOVE = 1.02  # readings overshoot the limit by 1.5 % at most
-_EVERY, _BLIND, _RISE = 0.1, 0.2, 0.25
-"""A benchmark reads its board's meter every 0.1 s. That shows nothing of a change for 0.2 s and all of it 0.25 s later,
-as fitted to windows of 0.02 to 1 s on H200, B200 and GB200."""
-_LAUNCHES = {"gemm": 6.0, "moe": 1.5}  # in one replay; of experts by the number of readings
-_ALONE = (Dtype.FP8_BLOCK, Dtype.NVFP4)  # products in these formats are launched one by one
+_EVERY, _BLIND, _RISE = 0.1, 0.1, 0.9
+"""A benchmark reads its board's meter every 0.1 s. Each reading is the mean of a second (NVML, nvmlDeviceGetPowerUsage,
+from GA102 and Hopper on): what runs is in it after 0.1 s, and all of it 0.9 s later."""
 _REPLAYS, _LEAST, _WINDOW = 3000, 6, 1.0
 _ENOUGH, _FOLDS, _READING, _TRANSFER, _STEPS, _STEP = 8, 4, 0.1, 0.25, 8, 1e-3
 
@@ -80,8 +77,7 @@ def shown_power(rows: PoweredRows, accelerator: Accelerator, law: PowerLaw) -> A
     energy = np.broadcast_to(kernel_energy(rows.kernel, accelerator, law, warm=not steady).total, rows.time.shape)
     if steady:
         return np.asarray(energy / rows.time)
-    pause = meter_pauses(accelerator.name).get(rows.bench, (0.0, 0.0))
-    return as_read(energy / rows.time, law.idle, rows, pause)
+    return as_read(energy / rows.time, law.idle, rows, power_benches(accelerator.name).get(rows.bench, PowerBench()))
 
 
 def power_of(
@@ -153,19 +149,26 @@ def carry_power(groups: Sequence[Group], accelerator: Accelerator) -> CarriedPow
     return CarriedPower(float(found[0]), float(found[1]), len(measured), *medians)
 
 
-def as_read(power: Array, idle: float, rows: PoweredRows, pause: tuple[float, float]) -> Array:
-    """What the meter shows of kernels that are replayed for a second, or 3,000 times: the mean of its readings.
+def metered(time: Array, bench: PowerBench) -> tuple[Array, Array]:
+    """The window of each kernel's replays [s], and the number of its last reading, from 0.
+
+    Replays are as many as calls from the host fit into a second, at most 3,000. Such a call takes the host's time where
+    that is longer than its kernels', so that replays of a graph of many short launches end early.
+    """
+    replays = np.minimum(_WINDOW / np.maximum(time * bench.launches, bench.call), _REPLAYS)
+    window = np.maximum(replays * bench.launches, _LEAST) * time
+    return window, np.floor(np.minimum(window, 2.0 * _WINDOW) / _EVERY + 1e-9)
+
+
+def as_read(power: Array, idle: float, rows: PoweredRows, bench: PowerBench) -> Array:
+    """What the meter shows of kernels that are replayed: the mean of its readings.
 
     idle + (S + (1 − S)·w/(w + pause))·(P − idle): S is the mean share that readings in a window w show of what runs; at
-    first they show the time before, when a kernel like this one ran for w after a pause [s, s/B] to make its inputs.
+    first they show the time before, when a kernel like this one ran for w after a pause to make its inputs.
     """
-    kernel = rows.kernel.kernel
-    launches = 1.0 if kernel.dtype in _ALONE else _LAUNCHES.get(rows.operation, 1.0)
-    replay = rows.time * launches
-    window = np.maximum(np.minimum(_WINDOW, _REPLAYS * replay), _LEAST * rows.time)
-    last = np.floor(np.minimum(window, 2.0 * _WINDOW) / _EVERY + 1e-9)
+    window, last = metered(rows.time, bench)
     reading = np.arange(int(last.max()) + 1)
     seen = np.where(reading <= last[:, None], np.clip((reading * _EVERY - _BLIND) / _RISE, 0.0, 1.0), 0.0)
     share = seen.sum(axis=1) / (last + 1.0)
-    waits = pause[0] + pause[1] * np.asarray(kernel.bytes)
+    waits = bench.pause + bench.pause_per_byte * np.asarray(rows.kernel.kernel.bytes)
     return np.asarray(idle + (share + (1.0 - share) * window / (window + waits)) * (power - idle))

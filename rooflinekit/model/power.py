@@ -21,7 +21,7 @@ from rooflinekit.model.types.numeric import Numeric, maximum, minimum
 from rooflinekit.model.types.time import KernelTime
 
 _NOTHING = 1e-30
-_ATTENTION = ("attention_prefill", "attention_decode", "mla_prefill", "mla_decode")
+_ATTENTION = ("attention_prefill", "attention_decode", "mla_prefill", "mla_decode", "sparse_attention")
 
 
 @formula("E_F", "energy of the arithmetic", "J")

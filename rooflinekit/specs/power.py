@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import Accelerator, PowerLaw, Provenance
@@ -56,10 +56,20 @@ def power_law(accelerator: Accelerator, memory: str, own: str | None) -> PowerLa
     )  # fmt: skip
 
 
-def meter_pauses(name: str) -> Mapping[str, tuple[float, float]]:
-    """By benchmark, what its board waits before a kernel is timed [s], and what it waits more for a byte [s/B]."""
-    pauses: Mapping[str, tuple[float, float]] = _file()["chips"].get(name, {}).get("pause", {})
-    return {bench: (least, each * 1e-9) for bench, (least, each) in pauses.items()}
+class PowerBench(NamedTuple):
+    """How a benchmark with a meter runs: what its board waits before a kernel, and what one replay of it is."""
+
+    pause: float = 0.0  #: before any kernel [s]
+    pause_per_byte: float = 0.0  #: more of it for a byte of the kernel [s/B]
+    launches: float = 1.0  #: of the kernel, in one replay
+    call: float = 0.0  #: least time of a replay that the host launches itself [s]
+
+
+def power_benches(name: str) -> Mapping[str, PowerBench]:
+    """The benchmarks behind an accelerator's law by engine, operation and format."""
+    known: Mapping[str, list[float]] = _file()["chips"].get(name, {}).get("bench", {})
+    return {bench: PowerBench(least, each * 1e-9, launches, call * 1e-3)
+            for bench, (least, each, launches, call) in known.items()}  # fmt: skip
 
 
 def _file() -> dict[str, Any]:
