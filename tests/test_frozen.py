@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import FrozenInstanceError, asdict, field, fields, replace
+from functools import cached_property
 from inspect import signature
 
 import pytest
@@ -26,6 +27,15 @@ class _Ours:
 @dataclass(frozen=True, slots=True)
 class _Slotted:
     first: float
+
+
+@dataclass(frozen=True)
+class _Lazy:
+    first: float
+
+    @cached_property
+    def law(self) -> Callable[[float], float]:
+        return lambda x: self.first * x
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,3 +105,13 @@ def test_checks_after_it_is_made() -> None:
         _More(1, more=-1)
     with pytest.raises(TypeError):
         _Ours()  # type: ignore[call-arg]
+
+
+def test_a_pickle_holds_fields_alone() -> None:
+    """What was worked out since may be functions, which no other process can read."""
+    one = _Lazy(2.0)
+    assert one.law(3.0) == 6.0
+    other = pickle.loads(pickle.dumps(one))
+    assert vars(other) == {"first": 2.0}
+    assert other == one
+    assert other.law(3.0) == 6.0

@@ -38,8 +38,7 @@ def dataclass(*, frozen: Literal[True], eq: bool = True, slots: bool = False) ->
             params.frozen = True
         kind.__init__ = _initialiser(kind)
         kind.__setattr__, kind.__delattr__ = _no_setting, _no_deleting
-        if slots:
-            kind.__getstate__, kind.__setstate__ = _state, _restore
+        kind.__getstate__, kind.__setstate__ = _state, _restore  # a pickle leaves out what was worked out since
         if "__repr__" not in own:
             kind.__repr__ = _shown
         if eq:
