@@ -95,7 +95,7 @@ def _one_deployment(
     taken = options_of(LoadCase) | options_of(StaticCase)
     fleets = {key: value for key, value in asked.items() if key not in (*taken, *_LISTS, *_SEARCHED)}
     _refuse(fleets, "has no part in --max and --find bandwidth")
-    given = part_of(asked, taken) | single
+    given = part_of(asked, [key for key in taken if key not in single]) | single
     if largest not in ("rate", "users", "concurrency"):
         for key in ("isl", "osl"):
             if isinstance(given.get(key), str):
