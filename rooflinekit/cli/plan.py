@@ -96,7 +96,7 @@ def _one_deployment(
     taken = [*(options_of(LoadCase) | options_of(StaticCase)), *(["confidence"] if loaded else ())]
     fleets = {key: value for key, value in asked.items() if key not in (*taken, *_LISTS, *_SEARCHED)}
     _refuse(fleets, "has no part in --max and --find bandwidth")
-    given = part_of(asked, taken) | single
+    given = part_of(asked, [key for key in taken if key not in single]) | single
     if loaded:
         given["simulated"] = asked.get("confirm", 1) > 0
     else:
