@@ -44,7 +44,7 @@ PRIORS = {  # middle and relative deviation; shares of the limit, and of limit/p
 """Memory: 3.9 pJ/bit in an HBM2 stack (O'Connor et al., MICRO 2017), as much again for controller and wires. Cache: 0.1
 to 0.2 pJ/bit a mm over some ten mm (Dally, 2020). Arithmetic: dense work at its peak takes the board's limit."""
 STEADY = 0.65  # quantile of the readings that is fitted: most boards start colder than after a mean pause
-PAUSE = 0.1, 3.0  # s, and s a GB, that a board waits before a kernel; and the deviation of their logarithms
+PAUSE = 0.1, 3.0  # s, s a GB, and s a million tokens, that a board waits before a kernel; deviation of their logarithms
 LAUNCHES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0)  # of a kernel in one replay
 CALLS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.2, 1.6, 2.2)  # ms of a replay that the host launches
 ALIKE = 0.01  # of the rows: the least of the launches and calls that explain as many readings is taken
@@ -137,10 +137,12 @@ def _errors(rows: Rows, chosen: NDArray[np.bool_], law: PowerLaw, benches: Bench
 
 
 def _paused(rows: Rows, logs: Array) -> Benches:
-    """The benchmarks with their pauses: seconds, and seconds a byte."""
-    least, each = PAUSE[0] * np.exp(logs.reshape(2, -1))
-    return {name: bench._replace(pause=float(a), pause_per_byte=float(b) * 1e-9)
-            for (name, bench), a, b in zip(rows.replays.items(), least, each, strict=True)}  # fmt: skip
+    """The benchmarks with their pauses: seconds, seconds a byte, and where rows have sequences seconds a token."""
+    least, each, token = PAUSE[0] * np.exp(logs.reshape(3, -1))
+    long = {part.bench for part in rows.parts if "seq_len" in part.table}
+    return {name: bench._replace(pause=float(a), pause_per_byte=float(b) * 1e-9,
+                                 pause_per_token=float(c) * 1e-6 * (name in long))
+            for (name, bench), a, b, c in zip(rows.replays.items(), least, each, token, strict=True)}  # fmt: skip
 
 
 def fit(rows: Rows, chosen: NDArray[np.bool_]) -> tuple[dict[str, float], dict[str, float], Benches]:
@@ -155,7 +157,7 @@ def fit(rows: Rows, chosen: NDArray[np.bool_]) -> tuple[dict[str, float], dict[s
         found = _errors(rows, chosen, law_of(values, rows.idle, rows.limit, rows.gpu), _paused(rows, logs[own:]))
         return np.concatenate([found, PRIOR * logs / scale * np.sqrt(chosen.sum())])
 
-    scale = np.concatenate([wide, np.full(2 * len(rows.replays), PAUSE[1])])
+    scale = np.concatenate([wide, np.full(3 * len(rows.replays), PAUSE[1])])
     found = least_squares(residuals, np.zeros(len(scale)), x_scale=np.minimum(scale, 1.0), xtol=1e-5, ftol=1e-5)
     values = middle * np.exp(found.x[:own])
     error = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)))[:own]
@@ -171,7 +173,7 @@ def fit_pauses(rows: Rows, law: PowerLaw) -> Benches:
         found = _errors(rows, every, law, _paused(rows, logs))
         return np.concatenate([found, PRIOR * logs / PAUSE[1] * np.sqrt(len(every))])
 
-    return _paused(rows, least_squares(residuals, np.zeros(2 * len(rows.replays)), xtol=1e-5, ftol=1e-5).x)
+    return _paused(rows, least_squares(residuals, np.zeros(3 * len(rows.replays)), xtol=1e-5, ftol=1e-5).x)
 
 
 def folds(rows: Rows) -> NDArray[np.int_]:
@@ -246,7 +248,13 @@ def entry(rows: Rows, others: list[Rows], predicted: Array) -> dict[str, object]
         "bench": {
             name: [
                 float(f"{each:.2g}")
-                for each in (bench.pause, bench.pause_per_byte * 1e9, bench.launches, bench.call * 1e3)
+                for each in (
+                    bench.pause,
+                    bench.pause_per_byte * 1e9,
+                    bench.launches,
+                    bench.call * 1e3,
+                    bench.pause_per_token * 1e6,
+                )
             ]
             for name, bench in benches.items()
         },

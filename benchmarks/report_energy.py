@@ -36,10 +36,11 @@ BETWEEN = """
 Targets were 8 % of power and 10 % of joules over all rows; with the measured time given, both errors are the same.
 B200 meets both, H200 that of joules alone, GB200 neither. `mla_module`: whole layers of latent attention with their
 products. Each prediction is what the benchmark's meter would have shown: the mean of readings every 0.1 s, each of the
-second before it; they begin with the board as a pause after the kernel before left it. How many there are says how
-long the replays took, and how many launches one has. What is left is that kernel: the tables do not say which it was,
-so that products of one length read 550 W or 690 W of an H200, and long prompts, whose inputs take long to make, 320 W
-or 620 W. At equal use GB200 reads less of its limit than B200, which has the same chip.
+second before it; they begin with the board as a pause left it, in which weights, keys and pages of tokens were made.
+How many there are says how long the replays took, and how many launches one has. What is left is the kernel before:
+the tables do not say which it was, so that products of one length read 550 W or 690 W of an H200, and long prompts,
+whose inputs take long to make, 320 W or 620 W. At equal use GB200 reads less of its limit than B200, which has the same
+chip.
 
 ## Runs
 
@@ -53,8 +54,8 @@ TAIL = """
 Targets were 15 % with times given and 20 % without: every group meets both. A batch of one is
 predicted 3 to 18 % too high; large batches of the servers of 2024 up to 25 % too low: those servers ran other attention
 kernels. H100 with TensorRT-LLM stays at 450 W, a cap that its source does not state. A Ryzen AI Max is no board: its
-package feeds the CPU cores too. What they draw, 18.2 W, is fitted to these runs; with each model left out of that fit
-the medians are 2.5 to 13.2 % (9 to 25 % without the cores). The worst, gpt-oss-20b, is predicted 22 % too high in the
+package feeds the CPU cores too. What they draw, 18.0 W, is fitted to these runs; with each model left out of that fit
+the medians are 2.5 to 13.1 % (9 to 25 % without the cores). The worst, gpt-oss-20b, is predicted 22 % too high in the
 mean: it draws 63 or 76 W through Vulkan and 88 W through HIP at the same speed, which the law does not tell apart.
 
 """

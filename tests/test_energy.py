@@ -97,9 +97,9 @@ def test_every_chip_with_a_rated_power_has_a_law_and_only_measured_ones_say_so()
 
 
 def test_the_cores_of_a_package_draw_beside_its_gpu():
-    # 18.2 W beside 344/700 of 120 W; a chip of the same rating without cores in its package has the share alone
+    # 18.0 W beside 346/700 of 120 W; a chip of the same rating without cores in its package has the share alone
     chip = load_accelerator("ryzen-ai-max-395").value
-    assert chip.power.active == pytest.approx(344.0 / 700.0 * 120.0 + 18.2, abs=0.01)
+    assert chip.power.active == pytest.approx(346.0 / 700.0 * 120.0 + 18.0, abs=0.01)
     assert chip.power.idle == pytest.approx(126.43 / 700.0 * 120.0, abs=0.01)
     assert "CPU cores of the package" in chip.power.source
 
@@ -170,6 +170,22 @@ def test_a_meter_shows_less_of_short_series_and_after_pauses():
     assert found[0] == pytest.approx(100.0 + 400.0 * 0.018 / 0.118)
     assert 100.0 < found[0] < found[1] < found[2] < 500.0
     assert (read_by_a_meter([1.0, 10.0, 100.0], SIX._replace(pause=0.1, pause_per_byte=1e-9)) < found).all()
+
+
+def test_keys_and_pages_are_made_before_a_kernel_and_activations_are_not():
+    """Weights and keys take a pause by their bytes, sequences one by their tokens; what a kernel moves besides none."""
+    time, cold = np.full(2, 2e-4), PowerBench(pause_per_byte=1e-8, pause_per_token=1e-6)
+
+    def read(table, **work):
+        kernel = Kernel("g", "attention_prefill", 1, Dtype.BF16, 1e9, **work)
+        rows = KernelTime(time, time, time, time, kernel, 0.0, 0.0, 0.0, 0.0)
+        rows = PoweredRows("attention_prefill", "", pd.DataFrame(table), rows, time, np.zeros(2, int))
+        return as_read(np.full(2, 500.0), 100.0, rows, cold)
+
+    assert read({}, activation_bytes=1e9) == pytest.approx(500.0)
+    assert (read({}, kv_read_bytes=1e9) < 450.0).all()
+    few, many = read({"batch": [1, 64], "seq_len": [16, 8192]})
+    assert many < 450.0 < few
 
 
 def test_replays_that_the_host_launches_slowly_end_early():

@@ -164,11 +164,15 @@ def as_read(power: Array, idle: float, rows: PoweredRows, bench: PowerBench) -> 
     """What the meter shows of kernels that are replayed: the mean of its readings.
 
     idle + (S + (1 − S)·w/(w + pause))·(P − idle): S is the mean share that readings in a window w show of what runs; at
-    first they show the time before, when a kernel like this one ran for w after a pause to make its inputs.
+    first they show the time before, when a kernel like this one ran for w after a pause to make its weights, its keys,
+    and the pages of its tokens.
     """
     window, last = metered(rows.time, bench)
     reading = np.arange(int(last.max()) + 1)
     seen = np.where(reading <= last[:, None], np.clip((reading * _EVERY - _BLIND) / _RISE, 0.0, 1.0), 0.0)
     share = seen.sum(axis=1) / (last + 1.0)
-    waits = bench.pause + bench.pause_per_byte * np.asarray(rows.kernel.kernel.bytes)
+    kernel, table = rows.kernel.kernel, rows.table
+    waits = bench.pause + bench.pause_per_byte * np.asarray(kernel.weight_bytes + kernel.kv_read_bytes)
+    if "seq_len" in table:
+        waits = waits + bench.pause_per_token * (table["batch"] * table["seq_len"]).to_numpy(float)
     return np.asarray(idle + (share + (1.0 - share) * window / (window + waits)) * (power - idle))

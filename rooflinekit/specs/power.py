@@ -60,16 +60,17 @@ class PowerBench(NamedTuple):
     """How a benchmark with a meter runs: what its board waits before a kernel, and what one replay of it is."""
 
     pause: float = 0.0  #: before any kernel [s]
-    pause_per_byte: float = 0.0  #: more of it for a byte of the kernel [s/B]
+    pause_per_byte: float = 0.0  #: more of it for a byte of weights and keys [s/B]
     launches: float = 1.0  #: of the kernel, in one replay
     call: float = 0.0  #: least time of a replay that the host launches itself [s]
+    pause_per_token: float = 0.0  #: more of the pause for a token of the sequences [s]
 
 
 def power_benches(name: str) -> Mapping[str, PowerBench]:
     """The benchmarks behind an accelerator's law by engine, operation and format."""
     known: Mapping[str, list[float]] = _file()["chips"].get(name, {}).get("bench", {})
-    return {bench: PowerBench(least, each * 1e-9, launches, call * 1e-3)
-            for bench, (least, each, launches, call) in known.items()}  # fmt: skip
+    return {bench: PowerBench(least, each * 1e-9, launches, call * 1e-3, token * 1e-6)
+            for bench, (least, each, launches, call, token) in known.items()}  # fmt: skip
 
 
 def _file() -> dict[str, Any]:
