@@ -83,7 +83,7 @@ def test_a_request_at_the_knee_costs_one_over_the_largest_rate(scenario):
     replica = PRICE * one.inputs["gpus"] / 3600.0
     # a price takes all sequences to decode at once; one in N steps of each is that of its prompt. It pays for no
     # prompt twice: where memory is full, the knee counts those that are computed again, some percent of a request.
-    assert 0.996 < replica / one.load.knee_rate / priced.request_usd < 1.04
+    assert 0.996 < replica / one.load.knee_rate / priced.request_usd < 1.05
 
 
 def test_where_whole_answers_have_room_a_request_at_the_knee_costs_its_price():

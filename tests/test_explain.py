@@ -467,10 +467,13 @@ class TestCommand:
     def test_a_number_that_many_formulas_share_is_looked_at_once(self) -> None:
         """Sixty squares one in the other have 2^60 paths: the answer is there at once, not in years."""
         node = Node("x", "a number", 1.0, "")
-        for _ in range(60):
-            node = Node("x", "its square", 1.0, "", "x*x", (node, node))
+        for number in range(1, 61):
+            node = Node("x", f"square {number}", 1.0, "", "x*x", (node, node))
         found = Derivation("tpot", 1e3, "ms", 1e3, node, None, rk.estimate("llama-3-8b"))
         assert "shows it, up to 60" in plain_text(document(found))
+        for text in (plain_text(document(found, 60)), markdown_text(document(found, 60))):
+            assert text.count("square 59") == 2  # once opened, once as what stands above
+            assert text.count("a number") == 2
 
     def test_depth_opens_the_tree(self) -> None:
         sizes = [len(run("llama3-8b", "decode.attention", "--depth", str(depth)).stdout) for depth in (1, 2, 4)]

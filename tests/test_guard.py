@@ -283,7 +283,7 @@ class TestPrediction:
         mixed = table([(16, 14e-6)]) + "\nno-such-chip,vllm,bfloat16,16,4096,4096,14"
         found = guard([written("gemm.csv", mixed)])
         assert len(found.checks) == 1
-        assert found.notes == ("1 rows: unknown accelerator 'no-such-chip'",)
+        assert found.notes == ("1 rows: unknown accelerator 'no-such-chip'; `rooflinekit gpus` lists what is known",)
 
 
 class TestCommand:

@@ -53,8 +53,9 @@ class Case:
 
     @property
     def named(self) -> dict[str, str]:
-        """What a row says of it besides the shape."""
-        return {"op": self.op, "backend": self.backend, "engine": self.engine, "kernel_source": self.source}
+        """What a row says of it besides the shape; vLLM's kernels are of its release, others of the file's PyTorch."""
+        release = {"engine_version": version_of("vllm")} if self.engine == "vllm" else {}
+        return {"op": self.op, "backend": self.backend, "engine": self.engine, "kernel_source": self.source, **release}
 
     @property
     def kernel(self) -> str:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, Queue
 from typing import IO, Any
@@ -170,9 +171,10 @@ class Supervisor:
 
 def _read(stream: IO[bytes], lines: Queue[bytes]) -> None:
     """Pass lines on as they come; an empty one at the end, and nothing of a line that was cut off."""
-    for line in stream:
-        if line.endswith(b"\n"):
-            lines.put(line)
+    with suppress(ValueError):  # the stream is closed where the run ends first, on a full disk say
+        for line in stream:
+            if line.endswith(b"\n"):
+                lines.put(line)
     lines.put(b"")
 
 

@@ -92,11 +92,14 @@ def _one_deployment(
         single[key] = asked[key][0]
     if len(gpus) != 1:
         raise InputError("--max and --find bandwidth ask about one deployment; give one --gpu")
-    taken = options_of(LoadCase) | options_of(StaticCase)
+    loaded = largest in ("rate", "users", "concurrency")
+    taken = [*(options_of(LoadCase) | options_of(StaticCase)), *(["confidence"] if loaded else ())]
     fleets = {key: value for key, value in asked.items() if key not in (*taken, *_LISTS, *_SEARCHED)}
     _refuse(fleets, "has no part in --max and --find bandwidth")
     given = part_of(asked, taken) | single
-    if largest not in ("rate", "users", "concurrency"):
+    if loaded:
+        given["simulated"] = asked.get("confirm", 1) > 0
+    else:
         for key in ("isl", "osl"):
             if isinstance(given.get(key), str):
                 raise InputError(f"{key} must be whole numbers here, such as 2,4, not {given[key]!r}")

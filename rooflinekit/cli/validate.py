@@ -182,7 +182,10 @@ def _write_spec(found: Measurements) -> str:
     if not has_ceilings(found):
         return ""
     spec = found.path.with_name(SPEC_FILE)
-    spec.write_text(cpu_spec(found), encoding="utf-8")
+    try:
+        spec.write_text(cpu_spec(found), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{spec}: {error.strerror}; the rows are in {found.path}") from None
     return str(spec)
 
 

@@ -264,7 +264,7 @@ def _accelerator(facts: Mapping[str, str]) -> tuple[Accelerator, bool]:
         found = None
     accelerator = found or replace(load_accelerator(_STAND_IN).value, link_kind="pcie")
     if memory is not None:
-        accelerator = replace(accelerator, memory_bytes=memory * GIB)
+        accelerator = replace(accelerator, memory_bytes=memory * GIB, reserved_bytes=0.0)
     return accelerator, found is not None or memory is not None
 
 

@@ -26,6 +26,7 @@ from rooflinekit.model.types.numeric import Numeric
 D = TypeVar("D")
 _DATASHEET = {
     "memory_bytes": "memory.capacity",
+    "reserved_bytes": "memory.visible",
     "memory_bandwidth": "memory.bandwidth",
     "l2_bytes": "cores.l2",
     "cores": "cores.count",

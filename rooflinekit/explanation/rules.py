@@ -186,7 +186,7 @@ class _Rules:
         cache = memory.kv_bytes / -(-self.case.held[0] // dp)
         if not cache:
             return None
-        left = self.leaf("capacity", "what the driver shows", memory.capacity_bytes, "B", _SHEET)
+        left = self.leaf("capacity", "what programs see", memory.capacity_bytes, "B", _SHEET)
         left = left - self.leaf("weights", "resident weights", memory.weight_bytes, "B", "explain MODEL weights")
         value = left / self.leaf("each", "cache of one sequence", cache, "B", "explain MODEL kv")
         value = value * self.leaf("dp", "attention replicas", dp)

@@ -224,8 +224,9 @@ def _accelerator(gpu: Accelerator) -> tuple[list[Section], list[tuple[str, str]]
         [d.value, format_rate(peak, "FLOP/s"), f"{float(gpu.ridge(d)):.0f} FLOP/B"] for d, peak in gpu.peaks.items()
     ]
     links = f"{gpu.link_kind}, one direction, {gpu.domain_size} joined"
+    seen = f"; programs see {format_bytes(float(gpu.visible_bytes))}" if gpu.reserved_bytes else ""
     facts = [
-        ["memory", format_bytes(float(gpu.memory_bytes)), "as the driver shows it"],
+        ["memory", format_bytes(float(gpu.memory_bytes)), f"as the driver shows it{seen}"],
         ["bandwidth", format_rate(float(gpu.memory_bandwidth), "B/s"), ""],
         ["L2", format_bytes(gpu.l2_bytes), ""],
         ["links", format_rate(float(gpu.link_bandwidth), "B/s"), links],

@@ -157,7 +157,7 @@ class _Tree(Items):
     """A derivation to some depth: drawn on a terminal, with formulas in numbers; a nested list elsewhere."""
 
     def __init__(self, root: Node, depth: int) -> None:
-        super().__init__(*_items(root, depth, 0))
+        super().__init__(*_items(root, depth, _Sources()))
         self.root, self.depth, self.sources = root, depth, _Sources()
         self.drawn = list(_branches(root, depth, self.sources, WIDTH))
 
@@ -231,11 +231,13 @@ def _rule(rule: Rule) -> Section:
     return Section("", [Words(f"rule of thumb: {rule.text}"), Table((), cells, room=WIDTH - 14)])
 
 
-def _items(node: Node, depth: int, level: int) -> Iterator[str]:
-    """Nested list items."""
+def _items(node: Node, depth: int, sources: _Sources, level: int = 0) -> Iterator[str]:
+    """Nested list items; what stands above is not opened again."""
     formula = f": `{_pretty(node.formula)}`" if node.formula else ""
     source = f" ({node.source.text})" if node.source else ""
-    yield f"{'  ' * level}**{node.symbol}** = {_value(node)}, {node.title}{formula}{source}"
-    if depth > 0:
+    again = sources.met(node) and node.children and depth > 0
+    yield f"{'  ' * level}**{node.symbol}** = {_value(node)}, {node.title}{formula}{source}{' (above)' * bool(again)}"
+    if depth > 0 and not again:
+        sources.show(node)
         for child in node.children:
-            yield from _items(child, depth - 1, level + 1)
+            yield from _items(child, depth - 1, sources, level + 1)

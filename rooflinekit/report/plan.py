@@ -23,7 +23,7 @@ _METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2EL": "e2el_ms"}
 
 def document(answer: PlanAnswer) -> Document:
     """The whole answer."""
-    rest = len(answer.candidates) - _SHOWN
+    rest = len(answer.candidates) - len(_shown(answer))
     told = [f"and {rest} more (--format json or csv)"] if rest > 0 else []
     told.append(
         "* the simulation agrees. P, D: prefill, decode replicas. At risk: the objective least likely to hold "
@@ -48,16 +48,19 @@ def rows(answer: PlanAnswer) -> list[dict[str, Any]]:
     return (answer.over_time or answer).to_rows()
 
 
+def _shown(answer: PlanAnswer) -> list[tuple[int, Candidate]]:
+    """The first eight and the best of each level of evidence."""
+    every = [*enumerate(answer.candidates, 1)]
+    firsts = {each.evidence: place for place, each in reversed(every)}
+    return [(place, each) for place, each in every if place <= _SHOWN or place in firsts.values()]
+
+
 def _candidates(answer: PlanAnswer) -> Table:
-    """The first eight and the best of each level of evidence, with the objective that is most at risk."""
-    shown = [*enumerate(answer.candidates, 1)]
-    firsts = {each.evidence: place for place, each in reversed(shown)}
+    """Those that are shown, with the objective that is most at risk."""
     several = len({each.engine for each in answer.candidates}) > 1
     head = ["", "gpu", "replicas", "GPUs", "$/h", "evidence", "at risk", "holds", "load", "$/Mtok"]
     rows = []
-    for rank, each in shown:
-        if rank > _SHOWN and rank not in firsts.values():
-            continue
+    for rank, each in _shown(answer):
         name, chance = each.risk
         risk = f"{name.rpartition(' <= ')[0]} {ms(each.latency(name))}"
         holds = "-" if chance is None else f"{min(math.floor(chance * 100), 99)} %"
@@ -68,7 +71,8 @@ def _candidates(answer: PlanAnswer) -> Table:
         short = [kind.partition("-")[0] for kind in kinds]
         gpu = "+".join(short if len({*short}) > 1 else kinds)
         row = [f"{rank}{mark}", gpu, plan, f"{each.gpus:,}", hour, each.evidence.removeprefix("fitted ")]
-        rows.append([*row, risk, holds, f"{load:.0%}", million])
+        used = "-" if any(fleet.binds == ("users",) for fleet in each.fleets) else f"{load:.0%}"
+        rows.append([*row, risk, holds, used, million])
     return Table(head, rows, left=(0, 1, 2, 5, 6), gap=1, drop=(9, 8, 5))
 
 
@@ -110,13 +114,15 @@ def _fleet(fleet: Fleet) -> Iterator[tuple[str, str]]:
     knee = f", knee {fleet.knee:.3g}" if fleet.knee is not None else ""
     settings = ("token_budget", "max_num_seqs", "max_model_len")
     words = [f"{key} {fleet.scenario[key]}" for key in settings if key in fleet.scenario]
-    yield (
-        {"serve": "replica"}.get(fleet.role, fleet.role),
-        (
+    role = {"serve": "replica"}.get(fleet.role, fleet.role)
+    if fleet.binds == ("users",):
+        yield role, f"{fleet.load:.3g} users; whether it serves more was not asked (--max users)"
+    else:
+        yield (
+            role,
             f"{fleet.load:.3g} of at most {fleet.capacity:.3g}{knee}; limited by {', '.join(fleet.binds)}; "
-            f"{fleet.headroom:.0%} headroom"
-        ),
-    )
+            f"{fleet.headroom:.0%} headroom",
+        )
     yield "", f"{', '.join([*words, f'cold start {fleet.cold_start_s:.0f} s'])}"
 
 
@@ -177,7 +183,7 @@ def _classes(plan: ClassPlan) -> Table:
             rows.append([*own, f"{each.requests:,.0f} in {each.deadline_h:g} h", "-", done, "-", "-"])
         for place, held in enumerate(each.objectives):
             cells = [ms(held.predicted_ms), ms(held.simulated_ms)]
-            sure = "-" if held.probability is None else f"{min(held.probability, 0.99):.0%}"
+            sure = "-" if held.probability is None else f"{math.floor(min(held.probability, 0.99) * 100)}%"
             start = own if not place else ["", "", "", ""]
             rows.append([*start, held.objective.removeprefix(f"{each.name} "), *cells, f"{held.within:.1%}", sure])
         if each.unmet:

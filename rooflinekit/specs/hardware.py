@@ -46,6 +46,7 @@ class _Compute(_Cited):
 class _Memory(_Cited):
     label: _Bytes
     capacity: _Bytes
+    visible: _Bytes = 0.0
     type: str
     bandwidth: _ByteRate
 
@@ -179,6 +180,7 @@ def read_facts(path: Path) -> sanity.Facts:
         architecture=file.architecture,
         peaks=compute.dense,
         memory_bytes=memory.capacity,
+        reserved_bytes=memory.capacity - (memory.visible or memory.capacity),
         memory_bandwidth=memory.bandwidth,
         l2_bytes=cores.last_level_cache or cores.l2,
         cores=cores.count,

@@ -211,6 +211,10 @@ def _capacity(facts: Facts) -> Iterator[Finding]:
     elif abs(ratio - 1) < 5e-4 and not facts.label_is_binary:
         problem = "is the marketing number; give what the driver shows (nvidia-smi: total, MiB; GB is 1e9, GiB is 2^30)"
         yield facts.finding("memory.capacity", value, problem)
+    visible = float(facts.accelerator.visible_bytes)
+    if not 0.9 * seen <= visible <= seen:
+        problem = f"is {visible / seen:.3g} x memory.capacity; programs see nine tenths of it at least, and never more"
+        yield facts.finding("memory.visible", format_bytes(visible), problem, refused=True)
 
 
 def _bandwidth(facts: Facts) -> Iterator[Finding]:

@@ -71,7 +71,7 @@ class TestTokens:
         assert 500.0 * t.cached + 1500.0 * t.input + 300.0 * t.output == pytest.approx(t.request)
 
     def test_at_the_knee_a_request_takes_one_over_the_rate(self) -> None:
-        rate = largest_rate(PLAIN, Traffic(2000.0, 300.0, most=64.0), 64.0)
+        rate = largest_rate(PLAIN, Traffic(2000.0, 300.0, most=64.0))
         assert times().request == pytest.approx(1.0 / rate, rel=5e-3)  # where all decode at once, as prices take it
 
     def test_output_is_dearer_than_input_and_input_than_cached(self) -> None:
@@ -106,7 +106,7 @@ class TestTokens:
         hour = hourly_price(load_accelerator("h100-sxm").value)
         full, half = token_prices(times(), hour), token_prices(times(), hour, utilisation=0.5)
         assert half.output_usd_per_million == pytest.approx(2 * full.output_usd_per_million)
-        assert half.asymmetry == pytest.approx(full.asymmetry)
+        assert half.input_usd_per_million == pytest.approx(2 * full.input_usd_per_million)
 
 
 class TestCarbon:

@@ -193,9 +193,25 @@ class TestFit:
         with pytest.raises(rk.InputError, match=message):
             rk.launch("llama-3-8b", **scenario)
 
-    def test_an_exchange_whose_flag_is_not_known_is_said(self) -> None:
-        notes = rk.launch("deepseek-v3", "h200-sxm", dp=8, ep=8, all_to_all="deepep").notes
-        assert "all_to_all=deepep has no flag that is known: see that vllm chooses it" in notes
+    @pytest.mark.parametrize(
+        ("engine", "value"),
+        [("vllm", "deepep_low_latency"), ("sglang", "deepep"), ("vllm@0.11.0", None), ("trtllm", None)],
+    )
+    def test_an_exchange_has_a_flag_or_a_note(self, engine: str, value: str | None) -> None:
+        answer = rk.launch("deepseek-v3", "h200-sxm", dp=8, ep=8, all_to_all="deepep", engine=engine)
+        given = options(answer.servers[0])
+        told = given.get("--all2all-backend") or given.get("--moe-a2a-backend")
+        name = engine.partition("@")[0]
+        assert told == value
+        unknown = f"all_to_all=deepep has no flag that is known: see that {name} chooses it"
+        assert (unknown in answer.notes) is (value is None)
+        assert any("low-latency kernels for prompts" in note for note in answer.notes) is (engine == "vllm")
+
+    def test_servers_of_prompts_exchange_with_deepeps_normal_kernels(self) -> None:
+        scenario = {"model": "deepseek-v3", "gpu": "h200-sxm", "dp": 8, "ep": 8, "all_to_all": "deepep"}
+        answer = export(scenario | {"role": "prefill"})
+        kinds = {server.role: options(server)["--all2all-backend"] for server in answer.servers}
+        assert kinds == {"prefill": "deepep_high_throughput", "decode": "deepep_low_latency"}
 
 
 class TestFlags:

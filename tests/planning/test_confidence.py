@@ -137,6 +137,18 @@ def test_more_confidence_never_takes_fewer_and_is_kept() -> None:
     assert (bound.best.evidence, set(bound.best.probability.values()), bound.median) == ("datasheet", {None}, None)
 
 
+def test_the_fleet_at_one_half_is_the_cheapest_and_not_the_best_made_smaller() -> None:
+    """At 90 % two pools are cheapest, at 50 % one whole replica: asking for 50 % says so too."""
+    asked: Any = {"rate": 5, "isl": 1000, "osl": 100, "confirm": 1}
+    sure, even = (rk.plan("llama-3.3-70b", "h100-sxm", "p95 ttft<1s, p95 tpot<30ms", **asked, confidence=c)
+                  for c in (0.9, 0.5))  # fmt: skip
+    assert sure.best.kind != even.best.kind
+    assert sure.median is not None
+    assert (sure.median.gpus, sure.median.usd_per_hour) == (even.best.gpus, even.best.cost.usd_per_hour)
+    assert sure.median.plan == f"{even.best.name} on {even.best.gpu}"
+    assert f"{even.best.gpus} GPUs ({sure.median.plan})" in sure.answer
+
+
 @pytest.fixture(scope="module")
 def compared() -> rk.PlanAnswer:
     """An accelerator with measured kernels and a cheap one without."""
@@ -212,10 +224,13 @@ def test_prices_are_like_for_like(tmp_path: Path) -> None:
     hour = quotes.hourly["h100-sxm"]
     assert hour is not None
     assert (hour.usd_per_gpu_hour, hour.low, hour.high, hour.term, hour.source) == (1.6, 1.5, 1.7, "3 years", "Acme")
-    assert quotes.notes == ("the price of l40s is not used",)
+    assert quotes.notes == ("the price of l40s is not used", "prices of other terms are not used: h100-sxm on demand")
+    both = quotes_of(gpus[:1], str(path))  # two terms, and nothing else to compare: that on demand
+    assert (both.hourly["h100-sxm"] or hour).term == "on demand"
+    assert "prices of other terms are not used: h100-sxm 3 years" in both.notes
     mixed = quotes_of(gpus, {"h100-sxm": 2.0})
     assert "not like for like: h100-sxm given, mi300x a catalogue quote" in mixed.notes[0]
-    with pytest.raises(InputError, match="no one term is common"):
+    with pytest.raises(InputError, match=r"no one term is common.*say in a column commitment"):
         quotes_of([load_accelerator(name).value for name in ("h100-sxm", "l40s")], path)
     for text, says in (
         ("x,1\n", "needs the columns"),

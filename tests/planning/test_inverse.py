@@ -68,7 +68,7 @@ def test_the_largest_context_is_the_last_that_estimate_allows(batch: int, subjec
 @pytest.mark.parametrize("what", ["rate", "users"])
 def test_the_largest_load_is_on_the_edge(what: str) -> None:
     where: dict[str, Any] = {"tp": 4, "isl": 2000, "osl": 300}
-    most = largest(what, "llama-3.3-70b", subject_to="p99 tpot<45ms", **where)
+    most = largest(what, "llama-3.3-70b", subject_to="p99 tpot<45ms", simulated=False, **where)
     key = {"rate": "rate", "users": "concurrency"}[what]
     more = 1.002 * most.value if what == "rate" else int(most.value) + 1
     less = 0.999 * most.value if what == "rate" else int(most.value)
@@ -78,6 +78,22 @@ def test_the_largest_load_is_on_the_edge(what: str) -> None:
     assert p99[0] is not None
     assert p99[1] is not None
     assert p99[0] <= 45.0 < p99[1]
+
+
+def test_the_largest_rate_is_one_that_the_simulator_bears() -> None:
+    """A cache for 30 sequences fills before the formula's rate: one in ten then waits for seconds."""
+    where: dict[str, Any] = {"tp": 2, "isl": 500, "osl": 500}
+    formula, asked = (largest("rate", "llama-3.3-70b", subject_to="p95 ttft<1s", simulated=each, **where)
+                      for each in (False, True))  # fmt: skip
+    seen = [rk.simulate("llama-3.3-70b", **where, rate=each.value, requests=3000, warmup=300, seed=7).ttft_ms.p90
+            for each in (formula, asked)]  # fmt: skip
+    assert (seen[0] or 0.0) > 2000.0
+    assert (seen[1] or 2000.0) < 1000.0
+    assert asked.at["p95_ttft_ms"] <= 1000.0
+    assert f"the formula alone allows {formula.value:.4g}" in asked.answer
+    sure = largest("rate", "llama-3.3-70b", subject_to="p95 ttft<1s", confidence=0.9, simulated=False, **where)
+    assert sure.value < formula.value
+    assert "with a probability of at least 90 %" in sure.answer
 
 
 def test_looser_objectives_never_give_less() -> None:

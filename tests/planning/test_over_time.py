@@ -245,7 +245,6 @@ class TestFiles:
         read = read_profile(path)
         assert read.rates == (2.0, 5.0, 1.0)
         assert read.hours == (6.0, 1.0, 1.0)
-        assert (read.at(6.5), read.at(8.5)) == (5.0, 2.0)
         path.write_text("time,rate\n2026-05-01T00:00,1\n2026-05-01T00:30,2\n")
         assert read_profile(path).hours == (0.5, 0.5)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,22 @@ def test_the_terminal_shows_the_answer_within_80_columns() -> None:
     assert "more may fail" in out
     assert "why the others lost" in out
     assert "a GPU-hour (" in out  # the source of the price
+
+
+def test_the_table_counts_what_it_leaves_out() -> None:
+    """A stand-in that is shown below the first eight is not counted as left out too."""
+    words = ["plan", "llama-3-8b", "--rate", "20", "--gpu", "h100-sxm,a100-sxm-80gb,mi300x", "--confirm", "0"]
+    out, rows = run(*words)[1], list(csv.DictReader(io.StringIO(run(*words, "--format", "csv")[1])))
+    listed = [line for line in out.splitlines() if re.match(r"\d+\*? .* (measured|stand-in) ", line)]
+    assert len(listed) > 8
+    assert f"and {len(rows) - len(listed)} more" in out
+
+
+def test_users_who_all_find_room_are_not_called_a_full_replica() -> None:
+    """What more it would bear is another question: no load of 100 %, no headroom of 0 %."""
+    _, out, _ = run("plan", "llama-3-8b", "--concurrency", "20", "--tp", "1", "--confirm", "0")
+    assert "20 users; whether it serves more was not asked" in out
+    assert not re.search(r"\b100%|\b0% headroom", out)
 
 
 def test_what_every_plan_assumes_stands_in_the_help_and_in_json_alone() -> None:

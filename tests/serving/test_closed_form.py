@@ -1,6 +1,7 @@
 """The closed form against simulations of the same step times, below the knee."""
 
 import random
+from itertools import pairwise
 from statistics import median
 
 import pytest
@@ -94,6 +95,34 @@ def test_a_full_memory_preempts_and_the_knee_pays_for_it():
     repeated = played["replicas"][0]["prompt_tokens"] / (4000 * 256) - 1.0
     assert repeated > 1.0  # more than one prompt a request, of which the formula knows
     assert knee == pytest.approx(played["request_rate"], rel=0.08)  # beginning and end included
+
+
+FILLED = [  # loads of closed loops that fill the cache, and how their answers vary
+    ("llama-3-8b", {"isl": 256, "osl": 1024}, 0.3), ("llama-3-8b", {"isl": 256, "osl": 1024}, 0.0),
+    ("llama-3-8b", {"isl": 2048, "osl": 1024}, 0.0), ("llama-3-70b", {"isl": 256, "osl": 1024, "tp": 2}, 0.3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "work", "spread"), FILLED)
+def test_a_cache_that_fills_is_that_of_the_simulator_at_every_number_of_users(model, work, spread):
+    """From users who hardly ever fill the cache to twice as many as it holds."""
+    slots = rk.estimate(model, concurrency=5000, osl_cv=spread, **work).load.slots
+    lengths = f"lognormal:mean=1024,cv={spread},max=7000" if spread else 1024
+    for share in (0.8, 1.0, 1.06, 2.0):
+        users = round(slots * share)
+        count = users * max(20, 4000 // users)
+        formula = rk.estimate(model, concurrency=users, requests=count, osl_cv=spread, **work)
+        played = rk.simulate(model, concurrency=users, requests=count, **work | {"osl": lengths}).to_dict()
+        assert formula.e2e_ms == pytest.approx(played["e2e_ms"]["mean"], rel=0.05)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_no_user_more_costs_throughput_at_once(engine):
+    """It falls by what is computed again, or by the padding of one more CUDA graph (3 %)."""
+    work = {"isl": 64, "osl": 1024, "memory_fraction": 0.4, "engine": engine}
+    slots = rk.estimate("llama-3-8b", concurrency=5000, **work).load.slots
+    served = [rk.estimate("llama-3-8b", concurrency=slots + n, **work).output_tok_s for n in range(-30, 31)]
+    assert all(more > 0.96 * fewer for fewer, more in pairwise(served))
 
 
 def queued(draw: random.Random) -> float:

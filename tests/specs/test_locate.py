@@ -116,6 +116,12 @@ def test_an_unknown_name_gets_the_nearest_ones():
         resolve("accelerator", "mi250")
 
 
+LISTED = {
+    "model": "; `rooflinekit models` lists what is known",
+    "accelerator": "; `rooflinekit gpus` lists what is known",
+}
+
+
 @pytest.mark.parametrize(("kind", "name", "suggested"), [
     ("model", "llama3", "llama-3-8b, llama-3-70b, llama-3.1-8b, llama-3.1-70b, llama-3.1-405b, llama-3.2-1b"),
     ("model", "gpt-oss", "gpt-oss-20b, gpt-oss-120b"),
@@ -137,7 +143,7 @@ def test_suggestions_begin_with_what_was_typed_and_are_never_far_off(kind, name,
         resolve(kind, name)
     assert ", ".join(error.value.suggestions).startswith(suggested)
     assert bool(error.value.suggestions) is bool(suggested)
-    hint = f"; nearest: {', '.join(error.value.suggestions)}" if suggested else ""
+    hint = f"; nearest: {', '.join(error.value.suggestions)}" if suggested else LISTED[kind]
     assert str(error.value) == f"unknown {kind} {name!r}{hint}"
 
 

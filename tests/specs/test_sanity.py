@@ -40,7 +40,8 @@ def test_no_shipped_file_has_a_finding():
         assert findings(read_facts(path)) == []
 
 
-BF16, FP8, CAPACITY, BANDWIDTH = r"^    bf16: .*OP/s$", r"^    fp8: .*$", r"^  capacity: .*$", r"^  bandwidth: .*$"
+BF16, FP8, BANDWIDTH = r"^    bf16: .*OP/s$", r"^    fp8: .*$", r"^  bandwidth: .*$"
+CAPACITY = r"^  capacity: .*\n  visible: .*$"
 LINK = r"(?s)^links:.*?  bandwidth: [^\n]*$"
 NO_RATE = (r"^  flops_per_clock_per_core:\n.*\n", "")
 
@@ -69,6 +70,8 @@ NO_RATE = (r"^  flops_per_clock_per_core:\n.*\n", "")
         ("h100-sxm", BANDWIDTH, "  bandwidth: 3.35 GB/s", "check the"),
         ("h100-sxm", BF16, "    bf16: 989.4 PFLOP/s", "looks like a prefix too far: 1 PFLOP/s is 1000 TFLOP/s"),
         ("h100-sxm", FP8, "    fp8: 1978.9 PFLOP/s", "check the prefixes of both units"),
+        ("h100-sxm", r"^  visible: .*$", "  visible: 79.7 GiB", "and never more"),
+        ("h100-sxm", r"^  visible: .*$", "  visible: 71 GiB", "programs see nine tenths of it at least"),
         ("h100-sxm", CAPACITY, "  capacity: 80.5 GiB", "is it a GB number written with GiB"),
         (
             "h100-sxm",

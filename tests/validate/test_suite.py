@@ -74,6 +74,13 @@ def test_from_a_run_to_an_estimate_on_this_machine(tiny, tmp_path):
     assert json.loads(answer.stdout)["level"] == "expected"
 
 
+def test_a_disk_that_is_full_for_the_accelerator_file_is_named(tiny, tmp_path):
+    (tmp_path / "this-cpu.yaml").mkdir()  # nothing can be written there, as root too
+    result = run("--suite", "ceilings", "--device", "cpu", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "this-cpu.yaml: Is a directory; the rows are in " in " ".join(result.stderr.split())
+
+
 def test_a_run_goes_on_where_it_stopped(tiny, tmp_path):
     assert run("--suite", "ceilings", "--device", "cpu", "--out", tmp_path).exit_code == 0
     before = (tmp_path / FILE).read_text().splitlines()

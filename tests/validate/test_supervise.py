@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from queue import Queue
 
 import pytest
 from patience import PATIENCE
@@ -183,6 +184,17 @@ def test_no_row_is_lost_when_the_disk_is_full(tmp_path, monkeypatch):
     monkeypatch.undo()
     _, rows = supervised(tmp_path, "pass", resume=True)
     assert [row["backend"] for row in rows] == ["first", "second", "third"]
+
+
+def test_a_run_that_ends_first_closes_what_its_process_says_without_a_traceback():
+    class Closed:
+        def __iter__(self):
+            yield b"whole\n"
+            raise ValueError("info->buf must not be NULL")
+
+    lines = Queue()
+    supervise._read(Closed(), lines)
+    assert [lines.get_nowait() for _ in range(2)] == [b"whole\n", b""]
 
 
 SMALL = """

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make tes
 from vllm_signatures import CACHE, FWD, OWN  # noqa: E402
 
 from rooflinekit.evidence.kernel_fit.groups import kernel_tables, read_measurements  # noqa: E402
-from rooflinekit.validate import checks_kernels, elementwise, vllm_ops  # noqa: E402
+from rooflinekit.validate import case, checks_kernels, elementwise, vllm_ops  # noqa: E402
 from rooflinekit.validate.attention_kernels import Heads  # noqa: E402
 from rooflinekit.validate.case import Case, Work, normal  # noqa: E402
 from rooflinekit.validate.device import Device, open_device  # noqa: E402
@@ -238,3 +238,10 @@ def test_rows_of_an_engine_make_its_own_table(tmp_path):
                           "latency_us": us, "warm_us": us / 2, "power_w": 100.0 * us})  # fmt: skip
     ((_, table),) = kernel_tables(read_measurements(tmp_path / FILE))
     assert dict(zip(table["engine"], table["latency_us"], strict=True)) == {"gpt-fast": 5.0, "vllm": 4.0}
+
+
+def test_rows_of_its_kernels_are_of_its_release(monkeypatch):
+    monkeypatch.setattr(case, "version_of", lambda package: "0.24.0")
+    plain = Case("gemm", "torch linear", {}, 1.0, Work)
+    assert "engine_version" not in plain.named
+    assert plain.by_vllm("CUTLASS", "_C", Work).named["engine_version"] == "0.24.0"

@@ -57,7 +57,6 @@ class DialogueTime:
     recomputed: Array
     sent_tokens: float
     computed_tokens: float  #: of them, with the cache
-    answered_tokens: float
 
     @property
     def saving(self) -> float:
@@ -89,10 +88,9 @@ def dialogue_time(predictor: Predictor, dialogue: Dialogue, running: float) -> D
         longest = float(sent[-1]) + dialogue.answered
         raise DoesNotFitError(f"{predictor.plan.model.name}: not one dialogue of {longest:.0f} tokens fits in memory")
     users = np.minimum(room, running)
-    answered = float(dialogue.answered)
     with_cache, without = (
-        np.asarray(token_times(predictor, InFlight(users, sent, answered, cached)).request)
+        np.asarray(token_times(predictor, InFlight(users, sent, float(dialogue.answered), cached)).request)
         for cached in (before, 0.0 * before)
     )
     computed = float((sent - before).sum())
-    return DialogueTime(with_cache, without, float(sent.sum()), computed, answered * dialogue.turns)
+    return DialogueTime(with_cache, without, float(sent.sum()), computed)

@@ -257,8 +257,8 @@ def quotes_of(accelerators: Iterable[Accelerator], price: object = None) -> Quot
             perhaps commitment and interruptions, whose rows are the terms beside the price on demand.
 
     Returns:
-        Prices like for like: of several terms in a file the one that all have. Unused prices, missing ones and prices
-        of unlike terms are notes.
+        Prices like for like: of several terms in a file the one that all have, of more than one that on demand.
+        Unused prices, missing ones and prices of unlike terms are notes.
 
     Raises:
         InputError: for a name nobody knows, or terms of which none is common to all; WorkloadError for what is no
@@ -283,13 +283,19 @@ def quotes_of(accelerators: Iterable[Accelerator], price: object = None) -> Quot
     terms = [{row.term for row in rows[name]} for name in loaded if name in rows]
     common = set.intersection(*terms) if terms else set()
     several = any(len(each) > 1 for each in terms)
+    if len(common) > 1:
+        common = {term for term in common if term.lower() == "on demand"} or common
     if several and len(common) != 1:
         listed = "; ".join(f"{name}: {', '.join(r.term for r in rows[name])}" for name in loaded if name in rows)
-        raise InputError(f"prices are compared like for like, and no one term is common to all ({listed})")
+        which = "several terms are" if common else "no one term is"
+        mend = "keep one, or say in a column commitment which rows are commitments"
+        raise InputError(f"prices are compared like for like, and {which} common to all ({listed}); {mend}")
     chosen = {name: next(r for r in rows[name] if not several or r.term in common) for name in loaded if name in rows}
     hourly = {name: chosen.get(name) or quoted_price(each) for name, each in loaded.items()}
     unused = [name for name in rows if name not in loaded]
     notes = [f"the price of {', '.join(unused)} is not used"] if unused else []
+    left = [f"{name} {row.term}" for name in chosen for row in rows[name] if row.term != chosen[name].term]
+    notes += [f"prices of other terms are not used: {', '.join(left)}"] if left else []
     kinds = {name: chosen[name].term or "given" if name in chosen else "a catalogue quote"
              for name, price in hourly.items() if price is not None}  # fmt: skip
     if len(set(kinds.values())) > 1:

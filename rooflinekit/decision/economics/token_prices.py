@@ -106,13 +106,7 @@ class TokenPrices:
     output_usd_per_million: Numeric
     request_usd: Numeric
     replica_usd_per_hour: Numeric
-    utilisation: Numeric
     hour: HourlyPrice
-
-    @property
-    def asymmetry(self) -> Numeric:
-        """Price of an output token over that of an input token."""
-        return self.output_usd_per_million / self.input_usd_per_million
 
 
 def token_prices(times: TokenTimes, hour: HourlyPrice, gpus: Numeric = 1, utilisation: Numeric = 1.0) -> TokenPrices:
@@ -137,7 +131,6 @@ def token_prices(times: TokenTimes, hour: HourlyPrice, gpus: Numeric = 1, utilis
         second * times.output * MILLION,
         second * times.request,
         replica,
-        utilisation,
         hour,
     )
 

@@ -366,7 +366,7 @@ def _notes(target: Target) -> Iterator[str]:
         yield f"microbatches={deployment.microbatches} has no flag: {engine} cuts batches over its stages by itself"
     for name, value, usual in (
         ("all_reduce", deployment.all_reduce, "auto"),
-        ("all_to_all", deployment.all_to_all, "auto"),
+        ("all_to_all", "auto" if target.exchanged else deployment.all_to_all, "auto"),
         ("dispatch", deployment.dispatch, None),
         ("activations", deployment.activations, None),
     ):

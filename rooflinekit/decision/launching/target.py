@@ -249,6 +249,12 @@ class Target:
         return any(isinstance(layer.ffn, MixtureOfExperts) for layer in self.plan.model.layer_counts)
 
     @property
+    def exchanged(self) -> str:
+        """The table's word for how tokens reach their experts; empty where the engine chooses, or has no setting."""
+        asked, flag = self.plan.deployment.all_to_all, self.table.find("all_to_all", self.version)
+        return next((word for word in (f"{asked}-{self.role}", asked) if flag and word in flag.values), "")
+
+    @property
     def hosts(self) -> int:
         """Machines that one replica needs."""
         return -(-self.plan.deployment.gpus // self.host_gpus)
@@ -273,6 +279,8 @@ def common(target: Target) -> Iterator[Wish]:
     inputs = target.estimate.inputs
     if deployment.pp > 1:
         yield Wish("pp", deployment.pp, f"{deployment.pp} pipeline stages")
+    if target.exchanged:
+        yield Wish("all_to_all", target.exchanged, f"experts are exchanged by {deployment.all_to_all}", word=True)
     if target.checkpoint.revision:
         yield Wish("revision", target.checkpoint.revision, "the revision that was named")
     yield Wish("context", target.longest, f"longest sequence; requests are {inputs['isl']} + {inputs['osl']} tokens")

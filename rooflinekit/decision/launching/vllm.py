@@ -101,6 +101,8 @@ def notes(target: Target) -> Iterator[str]:
     if flag is not None and not float(target.estimate.inputs["cached"]):
         state = f"is {flag.default}" if flag.default else "may be on"
         yield f"the prefix cache of vllm {version} {state} by default; the prediction counts no hits"
+    if target.exchanged == "deepep" and not target.role:
+        yield "one vllm server takes low-latency kernels for prompts too; the prediction has DeepEP's normal ones there"
     if target.running > _GRAPHS and not target.table.find("graph_batch", version):
         yield f"decode batches above {_GRAPHS} run without CUDA graphs; the prediction has them with graphs"
     if _dp_over_hosts(target):

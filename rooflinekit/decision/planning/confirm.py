@@ -48,6 +48,8 @@ _DRIFT = 0.1  # variation of equal answers of users, who would otherwise march i
 
 _RUNS = 12  # simulations beyond those of the candidates that are asked for
 _TRIES = 6  # simulations of the options of one accelerator beyond that
+_WAY = 0.75  # of the replicas that the formula asks for beside those with which the simulation does not agree
+_POOLS = {"ttft": "prefill", "tpot": "decode"}  # which of two pools a latency is that of
 _PIECES = 10  # of a run, by which classes have standard errors
 _NOTHING = Spread(lambda share: 0.0, lambda share: 0.0, lambda share: 0.0)
 _OF_EACH, _RARE = 200, 2.0  # requests of each class that are wanted, and how much longer a run is for them at most
@@ -367,7 +369,7 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
             kept.append(Ranked(option, EVIDENCE[level], played, formula))
             agreed.add(option.names)
             continue
-        more = option.grown(max(1, option.parts[0].working // 20))
+        more = enough(option, question, played)
         if too_many := refused_fleet(question, more.parts):
             name = ", ".join(f"{part.replicas} x {part.replica.gpu}" for part in option.parts)
             found.refused.append(Refusal(name, f"the simulation does not agree, and one more {too_many}"))
@@ -376,11 +378,29 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
     return sorted([*kept, *left], key=lambda each: (EVIDENCE.index(each.evidence), each.played is None))
 
 
-def agreed(question: PlanQuestion, option: Option, most: Option) -> Option:
-    """The least fleet from an option up with which the simulation agrees; one that is as large as `most` is it."""
-    while option.gpus < most.gpus and not play(option, question).agrees:
-        option = option.grown(max(1, option.parts[0].working // 20))
-    return option if option.gpus < most.gpus else most
+def enough(option: Option, question: PlanQuestion, played: Played) -> Option:
+    """With more replicas, after a simulation that does not agree.
+
+    As many as the formula asks for once it is as far off as that simulation found, three quarters of the way, since it
+    is less far off at a lower load. One more where requests pile up, for then no latency says how many.
+    """
+    if played.diverges or not played.failed:
+        return option.grown()
+    said = option.feels(question.demand)(1.0)
+    bias = {each: _ratio(each.value(played.felt), each.value(said)) for each in question.slo}
+    most, more_than = max(part.working for part in option.parts), option.replicas
+    pools = _POOLS if option.kind == "disaggregated" else {}
+    for role in dict.fromkeys(pools.get(each.metric, "") for each in played.failed):
+        failed = [each for each in played.failed if pools.get(each.metric, "") == role]
+
+        def grown(more: int, option: Option = option, role: str = role) -> Option:
+            return option.grown(more, next((part for part in option.parts if part.role == role), None))
+
+        def holds(more: int, failed: Sequence[Objective] = failed, grown: Callable[[int], Option] = grown) -> bool:
+            return not missed(grown(more).feels(question.demand), failed, question.deviations, bias)
+
+        option = grown(math.ceil(bisect_left(range(most), True, key=holds) * _WAY))
+    return option if option.replicas > more_than else option.grown()
 
 
 RANDOM_REPLICAS = "requests reach replicas at random; a balancer that evens them out does better"

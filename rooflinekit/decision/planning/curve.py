@@ -16,15 +16,15 @@ from rooflinekit.model.types.time import ENDS, Time
 _DENSE = 1024  # sequences up to here stand one by one
 _BEYOND = 1e-6  # kernels jump where one more token begins another tile: just beyond a whole number
 _RATIO = 1.01  # of neighbouring numbers beyond
-_KINDS = ("step", "share", "alone", "own")
+_KINDS = ("step", "share", "alone", "own", "again")
 
 
 @dataclass(frozen=True)
 class SharedCurve:
     """Shared times at whole numbers of sequences and just beyond each, straight lines between.
 
-    grid: sequences in flight, ascending from 1; rows: the sixteen times at each (step, share, alone, own;
-    expected, bound, low, high) [s].
+    grid: sequences in flight, ascending from 1; rows: the twenty times at each (step, share, alone, own,
+    again; expected, bound, low, high) [s].
     """
 
     grid: list[float]
@@ -41,8 +41,8 @@ class SharedCurve:
         span = self.grid[at] - self.grid[below]
         share = (count - self.grid[below]) / span if span else 0.0
         times = [a + share * (b - a) for a, b in zip(self.rows[below], self.rows[at], strict=True)]
-        step, prompt, alone, own = (Time(*times[start : start + 4]) for start in range(0, len(times), 4))
-        return Shared(step, prompt, alone, own, self.request, self.mixes)
+        step, prompt, alone, own, again = (Time(*times[start : start + 4]) for start in range(0, len(times), 4))
+        return Shared(step, prompt, alone, own, again, self.request, self.mixes)
 
 
 def tabulate(predictor: Predictor, traffic: Traffic, most: float) -> SharedCurve:

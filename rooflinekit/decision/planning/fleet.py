@@ -351,7 +351,7 @@ class PrefillPool:
         loaded = Loaded(
             ttft=replace(alone, expected=ttft), tpot=NOTHING, e2e=ttft, running=rate * (ttft - request), sharing=1.0,
             rate=rate, knee=self.knee(demand), queue=wait, ahead=wait, late=0.0, first=alone, busy=busy, stable=1.0,
-            together=0.0, shared=Shared(NOTHING, alone, alone, alone, request, mixes=False),
+            together=0.0, shared=Shared(NOTHING, alone, alone, alone, NOTHING, request, mixes=False),
         )  # fmt: skip
         means = {"ttft": ttft, "tpot": 0.0, "e2el": ttft}
         return Felt(means, spread(loaded, traffic, closed=False), spans=spans)
@@ -376,7 +376,7 @@ class DecodePool:
     def _open(self) -> Callable[[Traffic], OpenLoop]:
         def times(running: Numeric) -> Shared:
             shared = self.replica.times(running)
-            return Shared(shared.step, NOTHING, NOTHING, NOTHING, 0.0, shared.mixes)
+            return Shared(shared.step, NOTHING, NOTHING, NOTHING, NOTHING, 0.0, shared.mixes)
 
         return cache(lambda traffic: OpenLoop.of(self.replica.predictor, traffic, times))
 
@@ -561,10 +561,11 @@ class Option:
 
         return feels
 
-    def grown(self, more: int = 1) -> Option:
-        """With more working replicas: of the part that the objectives load most."""
+    def grown(self, more: int = 1, short: Part | None = None) -> Option:
+        """With more working replicas of a part; without one of that which the objectives load most."""
         fullest = max(self.parts, key=lambda part: part.share / (part.working * max(part.ability.load, 1e-30)))
-        grown = [replace(part, working=part.working + more) if part is fullest else part for part in self.parts]
+        grown = [replace(part, working=part.working + more) if part is (short or fullest) else part
+                 for part in self.parts]  # fmt: skip
         return replace(self, parts=shared_out(grown) if self.kind == "mixed" else tuple(grown))
 
     def sized(self, demand: Demand, slo: Sequence[Objective], reserve: Reserve, deviations: float) -> Option:

@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflinekit.decision.planning.confirm import Played, play
+from rooflinekit.decision.planning.cost import read_tariff
 from rooflinekit.decision.planning.demand import read_demand
-from rooflinekit.decision.planning.fleet import ability, feel, lay_out
+from rooflinekit.decision.planning.fleet import Ability, Option, Part, Replica, Reserve, ability, feel, lay_out
 from rooflinekit.decision.planning.objective import Objective, parse_objectives, refuse_undecoded
 from rooflinekit.decision.planning.plan import PlanAnswer, plan
+from rooflinekit.decision.planning.search import PlanQuestion, Space
 from rooflinekit.estimation.estimator import Resolved, read_deployment, read_workload, resolve
 from rooflinekit.estimation.options import part_of, read
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LoadCase, StaticCase
@@ -36,6 +39,8 @@ Test = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
 LARGEST = ("batch", "context", "rate", "users")
 _WAITING = 64  # users for each one that runs, up to which a limit on waiting is searched
 _FASTEST = 1e3  # times the bandwidth there is
+_BELOW = (0.95, 0.85, 0.7, 0.5)  # of the load that was refuted last, with which the simulation is asked next
+_HALVINGS, _NEAR = 3, 0.02  # of the loads between, and how near they come
 
 
 @dataclass(frozen=True)
@@ -194,7 +199,8 @@ def largest(
         subject_to: objectives, such as "tpot<30ms, ttft<500ms"; percentiles under load alone. "" asks for memory (or
             the knee) alone.
         **scenario: batch, isl, osl, cached; cv of the gaps under load; the deployment as `estimate` takes it;
-            calibration.
+            calibration. Of a rate and users also confidence: with which objectives have to hold (0.5, expected times);
+            simulated: whether a simulation has to agree, to 2 %, or the formula answers alone (True).
 
     Returns:
         A `Solution`: the largest value below the first violation.
@@ -209,9 +215,10 @@ def largest(
     if what not in LARGEST:
         raise UnknownNameError("quantity", what, LARGEST)
     slo = parse_objectives(subject_to) if subject_to.strip() else ()
+    sure = {key: scenario.pop(key) for key in ("confidence", "simulated") if key in scenario}
     given = read(LoadCase if what in ("rate", "users") else StaticCase, scenario)
     if what in ("rate", "users"):
-        return _under_load(what, str(model), str(gpu), slo, given)
+        return _under_load(what, str(model), str(gpu), slo, given, **sure)
     asked = _Asked.static(model, gpu, slo, given)
     work = read_workload(given, asked.resolved.plan)[0]
     return _batch(asked, work) if what == "batch" else _context(asked, work)
@@ -253,7 +260,10 @@ def _context(asked: _Asked, work: Workload) -> Solution:
     return asked.largest("context", "tokens", (value, again), at(float(value)), stops)
 
 
-def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], given: dict[str, Any]) -> Solution:
+def _under_load(  # noqa: PLR0913, PLR0917 - a question with its parts
+    what: str, model: str, gpu: str, slo: tuple[Objective, ...], given: dict[str, Any], confidence: float = 0.5,
+    simulated: bool = True,
+) -> Solution:  # fmt: skip
     cv = {"cv": given["burstiness"]} if "burstiness" in given else {}
     lengths, layout = part_of(given, ("isl", "osl")), part_of(given, DEPLOYMENT_KEYS)
     lengths |= {"image_tokens": resolve(model, gpu, read_deployment(layout), None).plan.image_tokens}
@@ -264,18 +274,65 @@ def _under_load(what: str, model: str, gpu: str, slo: tuple[Objective, ...], giv
     if what == "users":  # those that run at once; more where an objective limits how long they wait
         waits = any(each.metric != "tpot" for each in slo)
         demand = replace(probe, users=replica.room * (_WAITING if waits else 1))
-    able = ability(replica, demand, slo, further=not demand.closed)
+    question = PlanQuestion(
+        model,
+        demand,
+        slo,
+        Space((gpu,)),
+        Reserve(),
+        read_tariff((gpu,), None, 1.0, None, "cost"),
+        confidence=confidence,
+    )
+    able = ability(replica, demand, slo, question.deviations, further=not demand.closed)
     if able.load <= 0.0:
         felt = feel(replica.answer(demand, 1.0 if demand.closed else 1e-6))
         words = [f"{each} is missed with {each.value(felt) * 1e3:.4g} ms" for each in slo if not each.met(felt)]
         raise InfeasibleError(f"no solution: even without waiting {' and '.join(words)}")
-    at = feel(replica.answer(demand, able.load)).at(slo)
-    stops = tuple("places: no more run at once" if why == "users" else why for why in able.binds)
-    number = f"{able.load:,.0f}" if demand.closed else f"{able.load:,.4g}"
-    named = f"number of users is {number}" if demand.closed else f"rate is {number} {demand.unit}"
+    load, binds, played = able.load, able.binds, None
+    if simulated and slo:
+        load, binds, played = _agreed_load(question, replica, able)
+    at = (feel(replica.answer(demand, load)) if played is None else played.felt).at(slo)
+    stops = tuple("places: no more run at once" if why == "users" else why for why in binds)
+
+    def number(load: float) -> str:
+        return f"{load:,.0f}" if demand.closed else f"{load:,.4g}"
+
+    named = f"number of users is {number(load)}" if demand.closed else f"rate is {number(load)} {demand.unit}"
     answer = f"The largest {named}: {' and '.join(stops)} stops more."
+    if played is not None:
+        formula = "" if load == able.load else f"; the formula alone allows {number(able.load)}"
+        answer += f" The simulation of {played.requests:,} requests agrees{formula}."
+    if slo:
+        sure = "with the expected times, as likely too short as too long" if confidence == 0.5 else (
+            f"with a probability of at least {confidence * 100:g} %")  # fmt: skip
+        answer += f" Objectives hold {sure}."
     asked = _Asked(replica.resolved, slo, {"model": model, "gpu": gpu, **given})
-    return asked.solution(what, able.load, demand.unit, answer, stops, at, able.regained)
+    return asked.solution(what, load, demand.unit, answer, stops, at, able.regained and load == able.load)
+
+
+def _agreed_load(question: PlanQuestion, replica: Replica, able: Ability) -> tuple[float, tuple[str, ...], Played]:
+    """The largest load of one replica with which a simulation agrees, to 2 %; what stops more, and what was played.
+
+    Raises InfeasibleError where it agrees with none.
+    """
+    closed = question.demand.closed
+    low, high, binds, best = 0.0, able.load, able.binds, None
+    trial = high
+    for share in (*_BELOW, *[None] * _HALVINGS):
+        load = {"users": int(trial)} if closed else {"rate": trial}
+        asked = replace(question, demand=replace(question.demand, **load))
+        played = play(Option("aggregated", (Part("serve", replica, able, 1),)), asked)
+        if played.agrees:
+            low, best = trial, played
+        else:
+            high, binds = trial, tuple(map(str, played.failed)) or ("the knee",)
+        if low > 0.0 and high - low <= max(_NEAR * high, 1.0 if closed else 0.0):
+            break
+        trial = (low + high) / 2.0 if low or share is None else share * high
+        trial = float(max(int(trial), 1)) if closed else trial
+    if best is None:
+        raise InfeasibleError(f"no solution: the simulation misses {' and '.join(binds)} already at {high:,.4g}")
+    return low, binds, best
 
 
 def required_bandwidth(

@@ -207,6 +207,16 @@ def last_met(left: Callable[[float], float], low: float, high: float, close: flo
     return met
 
 
+def percent(share: float) -> str:
+    """A probability in words, rounded down, never to certainty.
+
+    >>> percent(0.9197), percent(0.9999)
+    ('91.9 %', 'over 99.9 %')
+    """
+    down = math.floor(share * 1000.0) / 10.0
+    return "over 99.9 %" if share > 0.999 else "under 0.1 %" if share < 0.001 else f"{down:g} %"
+
+
 _FAR = 1e9  # objectives that are missed or met by more than this are as good as any
 
 

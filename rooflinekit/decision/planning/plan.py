@@ -6,20 +6,24 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from heapq import heapify, heappop, heappush
+from itertools import count
 from os import PathLike
 from typing import Any, Unpack
 
 from rooflinekit.decision.economics.price import read_carbon
 from rooflinekit.decision.economics.tco import read_owning
-from rooflinekit.decision.planning.confirm import Ranked, agreed, ranked, warnings
+from rooflinekit.decision.planning.confirm import Ranked, enough, play, ranked, warnings
 from rooflinekit.decision.planning.cost import FleetCost, Point, added, cold_start_s, cost_of, points, read_tariff
 from rooflinekit.decision.planning.demand import Demand, read_demand
-from rooflinekit.decision.planning.fleet import Option, Part, Replica, Reserve, ability, pool_of
+from rooflinekit.decision.planning.fleet import DecodePool, Option, Part, PrefillPool, Replica, Reserve, pool_of
 from rooflinekit.decision.planning.hosts import Hosts, hosts_of
 from rooflinekit.decision.planning.objective import (
     Objective,
     chance,
+    missed,
     parse_objectives,
+    percent,
     refuse_undecoded,
     slowest_factor,
 )
@@ -33,6 +37,7 @@ from rooflinekit.decision.planning.search import (
     Progress,
     Refusal,
     Space,
+    refused_fleet,
     search,
     silent,
 )
@@ -52,6 +57,7 @@ from rooflinekit.specs.calibration.evidence import EVIDENCE
 from rooflinekit.version import __version__
 
 _CLOSE = 0.005  # relative: costs this near are equal
+_HALVES = 12  # fleets that are simulated for the one at a probability of one half
 _FORMATS = ("weights", "kv", "activations")
 _SPACE_LISTS = ("engines", "weights", "kv", "tp", "pp", "ep", "dp", "token_budgets", "max_num_seqs")
 _SPACE_SINGLE = (
@@ -229,8 +235,9 @@ class Candidate(Plain):
 
 @dataclass(frozen=True)
 class Median:
-    """The best deployment sized at a probability of one half, and what the confidence costs on top [USD/h]."""
+    """The cheapest plan at a probability of one half, and what the confidence costs on top [USD/h]."""
 
+    plan: str
     gpus: int
     usd_per_hour: float | None
     confidence_gpus: int
@@ -322,9 +329,9 @@ def answer_in_words(best: Candidate, question: PlanQuestion, median: Median | No
     parts.append(_agreement(best))
     name, chance_of = best.risk
     if chance_of is not None:
-        parts.append(f"{name} holds with a probability of {_percent(chance_of)}, the least of all objectives.")
+        parts.append(f"{name} holds with a probability of {percent(chance_of)}, the least of all objectives.")
     if median is not None:
-        parts.append(_price_of_confidence(median, question.confidence))
+        parts.append(_price_of_confidence(median, question.confidence, best))
     return " ".join(parts)
 
 
@@ -348,11 +355,6 @@ def _gpus(count: int) -> str:
     return f"{count:,} GPU{'s' if count > 1 else ''}"
 
 
-def _percent(share: float) -> str:
-    """A probability, never rounded to certainty."""
-    return "over 99.9 %" if share > 0.999 else "under 0.1 %" if share < 0.001 else f"{share * 100:.3g} %"
-
-
 def _agreement(best: Candidate) -> str:
     """What the simulation says of it."""
     if best.confirmed is None:
@@ -365,16 +367,17 @@ def _agreement(best: Candidate) -> str:
     return f"The simulation of {best.played} agrees."
 
 
-def _price_of_confidence(median: Median, confidence: float) -> str:
-    money = ""
+def _price_of_confidence(median: Median, confidence: float, best: Candidate) -> str:
+    name = f"{best.name} on {best.gpu}"
+    if median.plan == name:
+        return f"The fleet is the same at 50 % as at {confidence * 100:g} %."
+    kind = re.compile(r"\d+(?=P |D | x )")  # the same with fewer replicas needs no name
+    other = "" if kind.sub("", median.plan) == kind.sub("", name) else f" ({median.plan})"
+    money, more = "", f"{_gpus(median.confidence_gpus)} more"
     if median.usd_per_hour is not None and median.confidence_usd_per_hour is not None:
         money = f", ${median.usd_per_hour:,.2f} an hour"
         more = f"${median.confidence_usd_per_hour:,.2f} an hour more"
-    else:
-        more = f"{_gpus(median.confidence_gpus)} more" if median.confidence_gpus else "nothing more"
-    if not median.confidence_gpus:
-        return f"The fleet is the same at 50 % as at {confidence * 100:g} %."
-    return f"At 50 % it would be {_gpus(median.gpus)}{money}: {confidence * 100:g} % costs {more}."
+    return f"At 50 % it would be {_gpus(median.gpus)}{other}{money}: {confidence * 100:g} % costs {more}."
 
 
 def _sizing(fleet: Fleet, question: PlanQuestion) -> str:
@@ -405,6 +408,9 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
     """Why a candidate is not the best: which of price, use of a GPU and rounding makes it dearer."""
     if other.confirmed is None and best.confirmed is not None:
         asks = f"the formula alone, which is often too low, asks for {_gpus(other.gpus)}"
+        if other.formula_gpus < other.gpus:
+            few = f"the simulation did not agree with the {_gpus(other.formula_gpus)} of the formula"
+            asks = f"{few}, and {_gpus(other.gpus)} were not tried"
         return f"not simulated, so not compared: {asks}{_at(other.cost.usd_per_hour)}"
     if other.evidence != best.evidence:
         return f"{other.evidence}: stands apart until its kernels are measured{_at(other.cost.usd_per_hour)}"
@@ -633,10 +639,11 @@ def plan(
     order = ranked(question, found)
     if not order:
         raise nothing_found(question, found)
-    candidates = [candidate_of(question, entry) for entry in order]
+    halves = [entry.option.sized(question.demand, question.slo, question.reserve, 0.0) for entry in order]
+    candidates = [candidate_of(question, *each) for each in zip(order, halves, strict=True)]
     best = candidates[0]
     lost = [replace(each, lost=lost_in_words(each, best, question.demand)) for each in candidates[1:]]
-    median = None if found.interrupted else _median(question, order[0])
+    median = None if found.interrupted else _median(question, order, halves)
     names = [" + ".join(f"{_ROLES.get(fleet.role, '')}{deployment_name(fleet.scenario)}" for fleet in each.fleets)
              + f" on {each.gpu}" for each in candidates]  # fmt: skip
     over = None
@@ -688,15 +695,16 @@ def nothing_found(question: PlanQuestion, found: Found) -> DoesNotFitError | Inf
         limits = ", ".join(f"{most} {gpu}" for gpu, most in question.reserve.limits)
         carry = f"{limits} do not serve {question.demand}" if limits else f"no deployment serves {question.demand}"
         return InfeasibleError(f"{carry}; {what.what} {what.why}")
-    tried = "; ".join(f"{each.what}: {each.why}" for each in found.refused[:3])
+    tried = "; ".join(f"{each.what}: {each.why}" for each in found.refused[:-4:-1])  # the largest come nearest
     if question.measured_only and any(each.why.endswith(NOT_MEASURED) for each in found.refused):
         return InfeasibleError(f"measured_only leaves no deployment of {question.model}; {tried}")
     return DoesNotFitError(f"no deployment holds {question.model}; {tried or 'nothing was left to try'}")
 
 
-def candidate_of(question: PlanQuestion, entry: Ranked) -> Candidate:
-    """A ranked option with its fleets, cost, latencies and probabilities."""
+def candidate_of(question: PlanQuestion, entry: Ranked, half: Option | None = None) -> Candidate:
+    """A ranked option with its fleets, cost, latencies and probabilities; `half`: the same at a probability of 0.5."""
     demand, option, played = question.demand, entry.option, entry.played
+    half = half or option.sized(demand, question.slo, question.reserve, 0.0)
     feels = option.feels(demand)
     felt = feels(1.0)
     chances = (played and played.chances) or {each: chance(feels, each) for each in question.slo}
@@ -717,7 +725,10 @@ def candidate_of(question: PlanQuestion, entry: Ranked) -> Candidate:
             interval[of + f"{each.statistic}_{each.metric}_ms".removeprefix("mean_")] = [*map(_ms, ends)]
     return Candidate(
         kind=option.kind,
-        fleets=tuple(_fleet(question, part, option.parts[0].replica) for part in option.parts),
+        fleets=tuple(
+            _fleet(question, part, pool_of(part, demand, option.parts[0].replica), own.ability.load)
+            for part, own in zip(option.parts, half.parts, strict=True)
+        ),
         cost=cost_of(option, demand, question.tariff),
         evidence=entry.evidence,
         predicted=felt.table(_SHARES),
@@ -738,11 +749,9 @@ def _ms(seconds: float) -> float | None:
     return seconds * 1e3 if math.isfinite(seconds) else None
 
 
-def _fleet(question: PlanQuestion, part: Part, first: Replica) -> Fleet:
+def _fleet(question: PlanQuestion, part: Part, bearer: Replica | PrefillPool | DecodePool, expected: float) -> Fleet:
     demand, load = question.demand, part.load(question.demand)
-    bearer = pool_of(part, demand, first)
     knee = None if demand.closed else bearer.knee(demand)
-    expected = part.ability if question.confidence == 0.5 else ability(bearer, demand, question.slo)
     return Fleet(
         role=part.role,
         scenario=part.replica.scenario,
@@ -752,7 +761,7 @@ def _fleet(question: PlanQuestion, part: Part, first: Replica) -> Fleet:
         share=part.share,
         load=load,
         capacity=part.ability.load,
-        expected_capacity=expected.load,
+        expected_capacity=part.ability.load if question.confidence == 0.5 else expected,
         knee=knee,
         utilisation=None if knee is None else load / knee,
         headroom=1.0 - load / part.ability.load,
@@ -763,19 +772,37 @@ def _fleet(question: PlanQuestion, part: Part, first: Replica) -> Fleet:
     )
 
 
-def _median(question: PlanQuestion, entry: Ranked) -> Median | None:
-    """The same deployments at a probability of one half, simulated where the best was."""
-    option, demand = entry.option, question.demand
-    if question.confidence == 0.5 or entry.evidence == EVIDENCE[-1] or option.kind == "mixed":
+def _median(question: PlanQuestion, order: Sequence[Ranked], halves: Sequence[Option]) -> Median | None:
+    """The cheapest of the best's evidence at a probability of one half, simulated where the best was.
+
+    After a dozen simulations the best is the cheapest that is known.
+    """
+    best, rank, demand = order[0], question.tariff.rank, question.demand
+    if question.confidence == 0.5 or best.evidence == EVIDENCE[-1]:
         return None
-    at_half = replace(question, confidence=0.5)
-    half = option.sized(demand, question.slo, question.reserve, 0.0)
-    if entry.played is not None:
-        half = agreed(at_half, half, option)
-    half = half if half.gpus < option.gpus else option
-    hour, whole = (question.tariff.per_hour(each) for each in (half, option))
-    more = None if hour is None or whole is None else whole - hour
-    return Median(half.gpus, hour, option.gpus - half.gpus, more)
+    at_half, tie = replace(question, confidence=0.5), count()
+    heap = [(rank(half), next(tie), half) for entry, half in zip(order, halves, strict=True)
+            if entry.evidence == best.evidence and half.kind != "mixed"
+            and not refused_fleet(question, half.parts)]  # fmt: skip
+    heapify(heap)
+    found = best.option
+    for _ in range(_HALVES):
+        if not heap or heap[0][0] >= rank(best.option):
+            break
+        _, _, half = heappop(heap)
+        played = None if best.played is None else play(half, at_half)
+        if played.agrees if played else not missed(half.feels(demand), question.slo):
+            found = half
+            break
+        if played:
+            more = enough(half, at_half, played)
+            heappush(heap, (rank(more), next(tie), more))
+    if found is best.option and found.kind == "mixed":
+        return None
+    hour, whole = (question.tariff.per_hour(each) for each in (found, best.option))
+    more_usd = None if hour is None or whole is None else whole - hour
+    shown = candidate_of(at_half, replace(best, option=found, played=None), found)
+    return Median(f"{shown.name} on {shown.gpu}", found.gpus, hour, best.option.gpus - found.gpus, more_usd)
 
 
 def _stand_ins(question: PlanQuestion, order: list[Ranked]) -> list[str]:

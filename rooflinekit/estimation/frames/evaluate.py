@@ -115,7 +115,7 @@ def _kinds(resolved: Resolved, asked: pd.DataFrame, errors: Texts) -> Iterator[p
     over = np.zeros(len(opened), bool)
     if len(opened):
         traffic = _question(opened).traffic
-        knee = largest_rate(predictor, traffic, slots(predictor, traffic.isl, traffic.osl, osl_cv=traffic.osl_cv))
+        knee = largest_rate(predictor, traffic)
         over = np.asarray(opened["rate"].to_numpy() >= knee)
     yield from (part for part in (closed, opened[~over], opened[over]) if len(part))
 

@@ -93,7 +93,7 @@ class Stage:
 class MemoryModel:
     """Memory of a plan as a function of batch and context; built once, evaluated for any number of scenarios."""
 
-    capacity_bytes: Numeric = field(metadata=about("capacity", "what the driver shows", "B"))
+    capacity_bytes: Numeric = field(metadata=about("capacity", "what programs see", "B"))
     rule: MemoryRule
     fraction: float = field(metadata=about("u", "memory fraction"))
     outside: Outside
@@ -275,20 +275,20 @@ _EACH = "each", "cache of one sequence here", "B"
 def make_memory_model(plan: Plan) -> MemoryModel:
     """The memory of a plan, stage by stage."""
     model, deployment, precision = plan.model, plan.deployment, plan.precision
-    rule, settings = plan.engine.memory, deployment.settings
+    rule, settings, accelerator = plan.engine.memory, deployment.settings, plan.system.accelerator
     stages = tuple(
         Stage(resident_bytes(plan, stage), cache_layout(plan, _cached_layers(plan, stage)))
         for stage in range(deployment.pp)
     )
     tokens = _step_tokens(plan)
     return MemoryModel(
-        capacity_bytes=plan.system.accelerator.memory_bytes,
+        capacity_bytes=accelerator.visible_bytes,
         rule=rule,
         fraction=settings.memory_fraction or rule.fraction,
         outside=_outside(plan),
         peak=activation_peak(plan, tokens),
         tokens=tokens,
-        rows=float(settings.max_num_seqs or rule.default(rule.max_num_seqs, plan.system.accelerator)),
+        rows=float(settings.max_num_seqs or rule.default(rule.max_num_seqs, accelerator)),
         longest=settings.max_model_len,
         stages=stages,
         replicas=deployment.dp,

@@ -36,14 +36,15 @@ from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import (
     InFlight,
+    Places,
     Rotation,
     Shared,
     burst_first,
     follows,
     front_end,
+    places,
     rotation,
     shared_times,
-    slots,
     steps_begun,
 )
 from rooflinekit.model.traffic.root import root
@@ -96,6 +97,10 @@ class Traffic:
     receive_interval: Numeric = 1.0
     batch_wait: Numeric = 0.0
     cached: Numeric = 0.0
+
+    def places(self, predictor: Predictor) -> Places:
+        """Room for sequences of such requests."""
+        return places(predictor, self.isl, self.osl, self.most, self.osl_cv, self.isl_cv)
 
     def of(self, users: Numeric, in_step: bool = False) -> InFlight:
         """So many of these requests in flight."""
@@ -157,14 +162,16 @@ def closed_loop(
     `known`: times that are tabulated, else worked out; `find` searches the roots. Where the memory model has no room
     for one sequence, all are taken to run: what was measured did.
     """
-    room = slots(predictor, traffic.isl, traffic.osl, traffic.most, traffic.osl_cv)
-    room = where(room >= 1.0, room, maximum(users, 1.0))
+    room = traffic.places(predictor)
+    in_step = _together(traffic, 1.0, 1.0)  # of answers that drift by less than a turn
+    crowd, crowded = room.taken(users, in_step)
+    crowd, crowded = where(room.fits, crowd, users), where(room.fits, crowded, 0.0)
     flow = _Flow.of(predictor, traffic, known, find, in_step=follows(predictor.plan))
-    most = flow.full(minimum(users, room))
+    most = flow.full(crowd)
     return choose(
-        flow.always(most, users, room),
-        lambda: flow.closed(most, users, room),
-        lambda: flow.away(flow.sharing(most, users=users), most, users, room),
+        flow.always(most, users, crowd),
+        lambda: flow.closed(most, users, crowd, crowded),
+        lambda: flow.away(flow.sharing(most, users=users), most, users, crowd, crowded),
     )
 
 
@@ -185,23 +192,26 @@ def open_loop(
 class OpenLoop:
     """Open loops of one traffic on one deployment; what is the same at every rate is worked out once.
 
-    room: places; most: requests that share steps in a full engine; knee: the rate that cannot be exceeded.
+    room: places; crowded: share of the time in which the cache of a full engine is full; most: requests that share
+    steps there; knee: the rate that cannot be exceeded.
     """
 
     flow: _Flow
     room: Numeric
+    crowded: Numeric
     most: Numeric
     knee: Numeric
 
     @classmethod
     def of(cls, predictor: Predictor, traffic: Traffic, known: Times | None = None, find: Find = root) -> OpenLoop:
         """As `open_loop`, without a rate."""
-        room = slots(predictor, traffic.isl, traffic.osl, traffic.most, traffic.osl_cv)
-        if fails(room >= 1.0):
+        places = traffic.places(predictor)
+        if fails(places.slots >= 1.0):
             raise no_room(predictor, traffic)
         flow = _Flow.of(predictor, traffic, known, find)
+        room, crowded = places.taken(places.limit)
         most = flow.full(room)
-        return cls(flow, room, most, flow.knee(most, room))
+        return cls(flow, room, crowded, most, flow.knee(most, room, crowded))
 
     def at(self, rate: Numeric) -> Loaded:
         """What users feel at a rate [1/s]; ends and bounds of its times are its steps', beside as many requests."""
@@ -254,18 +264,18 @@ class OpenLoop:
         plan = predictor.plan
         engine = replace(plan.engine, loaded=plan.engine.loaded.endless)
         flow = replace(self.flow, predictor=replace(predictor, plan=replace(plan, engine=engine)))
-        return flow.closed(self.most, self.room, self.room)
+        return flow.closed(self.most, self.room, self.room, self.crowded)
 
     @cached_property
     def _fastest(self) -> OpenLoop:
         flow = self.flow.at_bound()
-        return OpenLoop(flow, self.room, self.most, flow.knee(self.most, self.room))
+        knee = flow.knee(self.most, self.room, self.crowded)
+        return OpenLoop(flow, self.room, self.crowded, self.most, knee)
 
 
-def largest_rate(predictor: Predictor, traffic: Traffic, room: Numeric, known: Times | None = None) -> Numeric:
-    """Requests a second of a full engine, the knee [1/s]."""
-    flow = _Flow.of(predictor, traffic, known, root)
-    return flow.knee(flow.full(room), room)
+def largest_rate(predictor: Predictor, traffic: Traffic) -> Numeric:
+    """Requests a second of a full engine, the knee [1/s]; raises DoesNotFitError as `open_loop`."""
+    return OpenLoop.of(predictor, traffic).knee
 
 
 def _endless(full: Loaded, rate: Numeric, knee: Numeric) -> Loaded:
@@ -284,6 +294,7 @@ class _Flow:
     times: Times
     known: Times | None
     find: Find
+    again: Callable[[Numeric], Time]
     in_step: bool = False
 
     @classmethod
@@ -296,19 +307,27 @@ class _Flow:
         def worked_out(sharing: Numeric) -> Shared:
             if isinstance(sharing, float) and sharing in met:
                 return met[sharing]
-            found = shared_times(predictor, traffic.of(sharing, in_step))
+            found = shared_times(predictor, traffic.of(sharing, in_step), full=False)
             if isinstance(sharing, float):
                 met[sharing] = found
             return found
 
-        return cls(predictor, traffic, known or worked_out, known, find, in_step)
+        def again(sharing: Numeric) -> Time:
+            return (known(sharing) if known else shared_times(predictor, traffic.of(sharing, in_step))).again
+
+        return cls(predictor, traffic, known or worked_out, known, find, again, in_step)
 
     def at_bound(self) -> _Flow:
         """The same where every step takes its datasheet bound."""
         plan = replace(self.predictor.plan, calibration=None)
         known = self.known and (lambda sharing: self.times(sharing).at_bound())
         fastest = replace(self.predictor, plan=plan)
-        return _Flow(fastest, self.traffic, lambda sharing: self.times(sharing).at_bound(), known, self.find)
+
+        def again(sharing: Numeric) -> Time:
+            bound = self.again(sharing).bound
+            return Time(bound, bound, bound, bound)
+
+        return _Flow(fastest, self.traffic, lambda sharing: self.times(sharing).at_bound(), known, self.find, again)
 
     @property
     def _mixes(self) -> bool:
@@ -348,42 +367,43 @@ class _Flow:
 
     # --- operating points --------------------------------------------------------------------------------------------
 
-    def knee(self, most: Numeric, room: Numeric) -> Numeric:
+    def knee(self, most: Numeric, room: Numeric, crowded: Numeric) -> Numeric:
         """The rate of an engine in which every place is taken [1/s]."""
         stay = self._crowded(most, room)
         if not self._mixes:  # prompts come while others are computed
             stay = self._waiting(self.stay(most, room, False), math.inf, stay.time)
-        rate = room / self._repeating(stay, room, room).time
+        rate = room / self._repeating(stay, most, crowded).time
         return named(rate, "knee", "largest rate that can be sustained: a full engine", "1/s", FORM)
 
-    def always(self, most: Numeric, users: Numeric, room: Numeric) -> Any:
-        """Whether as many users as there are places are in the engine at any time, or all of them."""
+    def always(self, most: Numeric, users: Numeric, crowd: Numeric) -> Any:
+        """Whether as many users as run at once are in the engine at any time, or all of them."""
         if self.in_step:
             return True
         request = front_end(self.predictor.plan.costs, self.traffic.isl)
-        time = self._crowded(most, minimum(users, room)).time
-        return users * time >= room * (time + request)
+        time = self._crowded(most, crowd).time
+        return users * time >= crowd * (time + request)
 
-    def closed(self, most: Numeric, users: Numeric, room: Numeric) -> Loaded:
+    def closed(self, most: Numeric, users: Numeric, crowd: Numeric, crowded: Numeric) -> Loaded:
         """A closed loop whose users take all places, or are never away."""
-        stay = self._crowded(most, minimum(users, room))
+        stay = self._crowded(most, crowd)
         if not (self._mixes or self.in_step):  # prompts come back while others are computed
             stay = self._waiting(self.stay(most, users, False), math.inf, stay.time)
-        return self._closed(self._repeating(stay, users, room), most, users, room)
+        return self._closed(self._repeating(stay, most, crowded), most, users, crowd, crowded)
 
-    def away(self, sharing: Numeric, most: Numeric, users: Numeric, room: Numeric) -> Loaded:
+    def away(self, sharing: Numeric, most: Numeric, users: Numeric, crowd: Numeric, crowded: Numeric) -> Loaded:
         """A closed loop whose users are in the front end some of the time: their prompts come at any time.
 
         No stay is longer than one beside users who are never away, but for the step that has begun when a prompt comes.
         """
-        longest = self._crowded(most, minimum(users, room)).time
+        longest = self._crowded(most, crowd).time
         stay = self.stay(sharing, users, False)
         turn = stay.exposed / (stay.turning.arriving * maximum(self._after, 1.0))
         cycle = stay.times.request + stay.time
         behind = (users - 1.0) * turn - cycle
         behind = where(behind > _SETTLED * cycle, behind, 0.0)
         behind = named(behind, "behind", "the queue that a closed loop has where prompts fill the steps", "s")
-        return self._closed(self._waiting(stay, stay.ahead + behind, longest + stay.late), sharing, users, room)
+        stay = self._waiting(stay, stay.ahead + behind, longest + stay.late)
+        return self._closed(self._repeating(stay, sharing, crowded), sharing, users, crowd, crowded)
 
     def _crowded(self, most: Numeric, crowd: Numeric) -> _Stay:
         """The stay of each of `crowd` requests that are always in the engine, which then never rests.
@@ -398,29 +418,14 @@ class _Flow:
         wait = maximum(least - stay.time, 0.0)
         return replace(stay, ahead=stay.ahead + wait, time=named(stay.time + wait, *_STAY))
 
-    def _repeats(self, users: Numeric, room: Numeric) -> Numeric:
-        """Prompts that a request computes again, preempted since the memory is full.
-
-        Each step asks for a token for each of n sequences. Where no answer ends in it, exp(−n/N) of the steps, none is
-        free: the newest sequences give back their prompts' S each, and compute them again later. n/N requests end in a
-        step, so that each repeats N/S·exp(−n/N) prompts. One that gives back has a quarter of an answer at least: an
-        assumption, without which short prompts would be repeated dozens of times (four times in the simulator).
-        """
-        predictor, traffic = self.predictor, self.traffic
-        if predictor.plan.engine.memory.reserves:
-            return 0.0
-        limit = minimum(predictor.memory.rows * predictor.memory.replicas, traffic.most)
-        full = (users >= room) & (room < limit)
-        ending = room / predictor.plan.deployment.dp / traffic.osl
-        given = maximum(traffic.isl, traffic.osl / 4.0)
-        repeats = where(full, traffic.osl / given * exp(-ending), 0.0)
-        return named(repeats, "repeats", "prompts that a request computes again, preempted", source=FORM)
-
-    def _repeating(self, stay: _Stay, users: Numeric, room: Numeric) -> _Stay:
-        """The stay with the prompts that are computed again meanwhile, which delay tokens as others do."""
-        prompts = self._repeats(users, room) * room
-        tpot = stay.tpot.plus(stay.times.share, prompts / maximum(self._after, 1.0)).named(*_TPOT)
-        return replace(stay, tpot=tpot, time=stay.time + self._after * (tpot.expected - stay.tpot.expected))
+    def _repeating(self, stay: _Stay, sharing: Numeric, crowded: Numeric) -> _Stay:
+        """The stay with prompts that are computed again while the cache is full, which delay tokens as others do."""
+        if isinstance(crowded, float) and crowded < _NOTHING:
+            return stay
+        times = replace(stay.times, again=self.again(sharing))
+        tpot = stay.tpot.plus(times.again, crowded).named(*_TPOT)
+        time = stay.time + self._after * (tpot.expected - stay.tpot.expected)
+        return replace(stay, times=times, tpot=tpot, time=named(time, *_STAY))
 
     def _waiting(self, stay: _Stay, ahead: Numeric, longest: Numeric) -> _Stay:
         """The stay with another wait behind prompts; waits make it no longer than `longest`."""
@@ -431,8 +436,8 @@ class _Flow:
         ahead = named(ahead, "ahead", "behind prompts that came before", "s")
         return replace(stay, late=late, ahead=ahead, time=named(own + late + ahead, *_STAY))
 
-    def _closed(self, stay: _Stay, sharing: Numeric, users: Numeric, room: Numeric) -> Loaded:
-        times, traffic, crowd = stay.times, self.traffic, minimum(users, room)
+    def _closed(self, stay: _Stay, sharing: Numeric, users: Numeric, crowd: Numeric, crowded: Numeric) -> Loaded:
+        times, traffic = stay.times, self.traffic
         others = 1.0 - 1.0 / maximum(users, 1.0)
         together = 1.0 / traffic.requests
         whole: Numeric = 0.0
@@ -448,15 +453,15 @@ class _Flow:
             stay.time + burst + held, "held", "a request's time in the engine, all waits for steps included", "s"
         )
         cycle = named(times.request + time, "cycle", "from one request of a user to the next, without a slot", "s")
-        slot = maximum(users / room * time - cycle, 0.0)
+        slot = maximum(users / crowd * time - cycle, 0.0)
         rate: Numeric = users / (cycle + slot)
         if finite:
             side_by_side = self.predictor.plan.deployment.dp  # replicas compute the first burst so, later turns not
             prompt = minimum(times.share.expected, whole * side_by_side / crowd)
-            prompt = prompt * (1.0 + self._repeats(users, room))
             turns = where(traffic.requests < math.inf, users * traffic.requests / crowd, _ENDLESS)
             turns = named(turns, "turns", "turns of all places")
-            run = self._run(stay.turning, sharing, turns, crowd, prompt)
+            again = crowded * times.again.expected
+            run = self._run(stay.turning, sharing, turns, crowd, prompt, again)
             rate = where(turns < _ENDLESS, turns * crowd / run, rate)
         rate = named(rate, "rate", "requests a second that are served", "1/s")
         slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
@@ -465,13 +470,14 @@ class _Flow:
             found = replace(found, running=where(turns < _ENDLESS, minimum(found.running, crowd), found.running))
         return found
 
-    def _run(
-        self, turning: Rotation, sharing: Numeric, turns: Numeric, crowd: Numeric, prompt: Numeric
+    def _run(  # noqa: PLR0913, PLR0917
+        self, turning: Rotation, sharing: Numeric, turns: Numeric, crowd: Numeric, prompt: Numeric, again: Numeric
     ) -> Numeric:  # fmt: skip
         """Seconds that `turns` of `crowd` places take, from the first prompt to the last token.
 
         The first turn begins over the steps that the prompts of all places fill, and so does each later one; the last
         has as many requests as are left. Answers that vary let the turns drift, as if there were more or fewer of them.
+        Prompts that are computed again add `again` to a step [s].
         """
         after = self._after
         filling = crowd * turning.each if self._mixes else 0.0
@@ -483,7 +489,7 @@ class _Flow:
         requests = turns * crowd
         decoding = minimum(requests * after / maximum(steps, 1.0), sharing)
         step = self.times(maximum(1.0 + (decoding - 1.0) * self.traffic.osl / maximum(after, 1.0), 1.0)).step.expected
-        return named(requests * prompt + steps * step, "run", "from the first prompt to the end", "s")
+        return named(requests * prompt + steps * (step + again), "run", "from the first prompt to the end", "s")
 
     def steady(self, sharing: Numeric, rate: Numeric, room: Numeric, knee: Numeric) -> Loaded:
         """An open loop below its knee."""

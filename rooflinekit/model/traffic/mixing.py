@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from rooflinekit.model.graph import fact, named
 from rooflinekit.model.operating_point import Predictor
@@ -11,7 +12,18 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.numeric import Numeric, ceil_div, exp, floor_div, log, maximum, minimum, sqrt, where
+from rooflinekit.model.types.numeric import (
+    Numeric,
+    absolute,
+    ceil_div,
+    exp,
+    floor_div,
+    log,
+    maximum,
+    minimum,
+    sqrt,
+    where,
+)
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
 
@@ -21,7 +33,8 @@ class InFlight:
     """Requests in flight: `users` of them, each of `isl` tokens in and `osl` out (means; scalars or arrays).
 
     cached: of each prompt, already in the cache and not computed again; in_step: each comes when a step has ended;
-    osl_cv: standard deviation of `osl` over its mean.
+    osl_cv: standard deviation of `osl` over its mean; again: prompts that a request computes again, preempted, which
+    come in the same steps as new ones: both come where an answer has ended.
     """
 
     users: Numeric
@@ -30,6 +43,7 @@ class InFlight:
     cached: Numeric = 0.0
     in_step: bool = False
     osl_cv: Numeric = 0.0
+    again: Numeric = 0.0
 
     @property
     def under_way(self) -> Numeric:
@@ -144,20 +158,94 @@ class Shared:
     share: Time
     alone: Time
     own: Time
+    again: Time
     request: Numeric
     mixes: bool
     turning: Rotation | None = None
 
     def at_bound(self) -> Shared:
         """The same at the datasheet's rates, without a front end."""
-        parts = (self.step, self.share, self.alone, self.own)
-        step, share, alone, own = (Time(*(each.bound,) * len(ENDS)) for each in parts)
-        return Shared(step, share, alone, own, 0.0, self.mixes, self.turning)
+        parts = (self.step, self.share, self.alone, self.own, self.again)
+        step, share, alone, own, again = (Time(*(each.bound,) * len(ENDS)) for each in parts)
+        return Shared(step, share, alone, own, again, 0.0, self.mixes, self.turning)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Room for sequences on one deployment: what the cache holds, and what the engine allows.
+
+    cache: sequences of mean length that the cache holds; limit: of the engine or the user; fits: whether one whole
+    request does; spread: standard deviation of a running sequence's length, over its mean; grown: a whole answer over
+    that mean, of equal answers; reserves: whether the engine keeps room for whole answers, so that none gives back.
+    """
+
+    cache: Numeric
+    limit: Numeric
+    fits: Any
+    spread: Numeric
+    grown: Numeric
+    reserves: bool
+
+    @property
+    def slots(self) -> Numeric:
+        """Sequences that run at once, 0 where not one fits."""
+        found = where(self.fits, minimum(self.cache, self.limit), 0.0)
+        return named(found, "slots", "sequences that the cache and the engine's limit allow at once")
+
+    def taken(self, users: Numeric, in_step: Numeric = 0.0) -> tuple[Numeric, Numeric]:
+        """Sequences that run at once in the mean, of `users` that would, and the share of the time with a full cache.
+
+        Lengths of n independent sequences add up to n of the mean, with a deviation of √n times that of one; what is
+        beyond the cache waits. The sum is taken as logistic. `in_step`: share of the time in which all began together,
+        so that all grow together, from the prompt alone to the whole answer.
+        """
+        asked = minimum(minimum(users, self.limit), _MANY)
+        if self.reserves:
+            return minimum(asked, self.cache), 0.0
+        wide = sqrt(asked) * self.spread / _LOGISTIC
+        beyond = minimum(maximum((asked - self.cache) / wide, -_STEEP), _STEEP)
+        far = exp(-absolute(beyond))
+        full = where(beyond > 0.0, 1.0, far) / (1.0 + far)
+        running = minimum(asked, self.cache) - wide * log(1.0 + far)
+        if not (isinstance(in_step, float) and in_step == 0.0):
+            grown = asked * self.grown
+            wave = minimum(maximum((asked - self.cache) / grown + 0.5, 0.0), 1.0)
+            full = full + in_step * (wave - full)
+            swollen = where(wave < 1.0, asked - grown * wave * wave / 2.0, self.cache)
+            running = running + in_step * (swollen - running)
+        full = named(full, "crowded", "share of the time in which the cache is full")
+        return named(maximum(running, minimum(asked, 1.0)), "crowd", "sequences that run at once in the mean"), full
+
+
+_MANY = 1e9  # stands for a limit that there is not
+_LOGISTIC = math.pi / math.sqrt(3.0)  # standard deviation of the logistic distribution of scale 1
 
 
 def held(plan: Plan, isl: Numeric, osl: Numeric, osl_cv: Numeric = 0.0) -> Numeric:
     """What the cache holds for a sequence at any moment [tokens]: half of its answer, or all where that is reserved."""
     return isl + under_way(osl, osl_cv) / (1.0 if plan.engine.memory.reserves else 2.0)
+
+
+def places(  # noqa: PLR0913, PLR0917 - what a traffic has
+    predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math.inf, osl_cv: Numeric = 0.0,
+    isl_cv: Numeric = 0.0,
+) -> Places:  # fmt: skip
+    """Room for sequences of these lengths; `most`: a limit that the user knows.
+
+    A running sequence has its prompt and any share of its answer, which is met for as long as it takes. Of answers of
+    mean N and relative deviation v (lognormal) E[N³]/(3·E[N]) − (E[N²]/(2·E[N]))² is the variance of that share.
+    """
+    memory, reserves = predictor.memory, predictor.plan.engine.memory.reserves
+    length = held(predictor.plan, isl, osl, osl_cv)
+    room = named(memory.max_batch(length, isl), "room", "sequences that the cache admits at once")
+    fits = memory.max_batch(isl + osl, isl) >= 1.0
+    rows = memory.rows * memory.replicas
+    limit = rows if isinstance(most, float) and most == math.inf else minimum(rows, most)
+    if reserves:
+        return Places(maximum(room, 1.0), limit, fits, 0.0, 0.0, reserves)
+    longer = 1.0 + osl_cv * osl_cv
+    variance = osl * osl * (longer**3 / 3.0 - longer * longer / 4.0) + (isl * isl_cv) ** 2
+    return Places(maximum(room, 1.0), limit, fits, sqrt(variance) / length, osl / length, reserves)
 
 
 def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math.inf, osl_cv: Numeric = 0.0) -> Numeric:
@@ -166,13 +254,7 @@ def slots(predictor: Predictor, isl: Numeric, osl: Numeric, most: Numeric = math
     An engine that reserves room for whole answers holds fewer: as many as fit at their full length. `most`: a limit
     that the user knows; osl_cv: standard deviation of `osl` over its mean. 0 where not one fits.
     """
-    length = held(predictor.plan, isl, osl, osl_cv)
-    room = named(predictor.memory.max_batch(length, isl), "room", "sequences that the cache admits at once")
-    fits = predictor.memory.max_batch(isl + osl, isl) >= 1.0
-    rows = predictor.memory.rows * predictor.memory.replicas
-    limit = rows if isinstance(most, float) and most == math.inf else minimum(rows, most)
-    found = where(fits, minimum(maximum(room, 1.0), limit), 0.0)
-    return named(found, "slots", "sequences that the cache and the engine's limit allow at once")
+    return places(predictor, isl, osl, most, osl_cv).slots
 
 
 def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
@@ -199,18 +281,19 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
         chunks = 1.0
         fitting = maximum(floor_div(budget, new), 1.0)
         sizes = 1.0 / fitting
-    full = named(minimum(arriving * sizes / replicas, 1.0), "rho", "share of the room for prompts that is used")
+    every = arriving * (1.0 + load.again)
+    full = named(minimum(every * sizes / replicas, 1.0), "rho", "share of the room for prompts that is used")
     pieces = arriving * (maximum(sizes, 1.0) if costs.mixes else 1.0)
-    beside = side_by_side(pieces, replicas)
+    beside = side_by_side(pieces * (1.0 + load.again), replicas)
     if replicas > 1:  # where prompts queue, every replica has its own
         beside = 1.0 / ((1.0 - full * full) / beside + full * full / replicas)
     some = _any(pieces) if costs.mixes else _steps_of_prompts(arriving, ratio)
     some = where(load.osl > 1.0, some, pieces / (1.0 + pieces))  # without a decode step each step holds the own prompt
-    holding = maximum(some, full if costs.mixes else arriving * sizes / replicas)
+    holding = maximum(some, full if costs.mixes else every * sizes / replicas)
     holding = named(holding, "holding", "steps that hold prompts, for each step")
     beside_own = side_by_side(1.0 + arriving, replicas)
     each, even = sizes / replicas, beside / replicas
-    return Rotation(arriving, decoding, chunks, full, holding, beside, beside_own, fitting, each, even)
+    return Rotation(every, decoding, chunks, full, holding, beside, beside_own, fitting, each, even)
 
 
 _WITHIN = 1.0 - 1e-12  # no rounding makes the tokens of a full step one more than its budget, and so another tile
@@ -262,8 +345,8 @@ def others_arriving(plan: Plan, load: InFlight) -> Numeric:
     return named(maximum((load.users - 1.0) / turn, _FEW), "q", "prompts of others that begin in a step")
 
 
-def shared_times(predictor: Predictor, load: InFlight) -> Shared:
-    """The times of `load.users` requests that share steps."""
+def shared_times(predictor: Predictor, load: InFlight, full: bool = True) -> Shared:
+    """The times of `load.users` requests that share steps; `full`: with what comes again where the cache is full."""
     plan = predictor.plan
     arriving = others_arriving(plan, load)
     decoding = 1.0 + arriving * (load.osl - 1.0)
@@ -277,7 +360,25 @@ def shared_times(predictor: Predictor, load: InFlight) -> Shared:
     met = arriving if load.in_step else turning.meanwhile(step.expected, share.expected, plan.costs.mixes)
     own = _own_steps(predictor, load, turning, met)
     own = own.named("own_steps", "the steps of a prompt, with what they hold beside it")
-    return Shared(step, share, alone, own, front_end(plan.costs, load.isl), plan.costs.mixes, turning)
+    again = preempted(predictor, load, arriving, share, ratio) if full else share.times(0.0, 0.0)
+    again = again.named("again", "what prompts that come again add to a step")
+    return Shared(step, share, alone, own, again, front_end(plan.costs, load.isl), plan.costs.mixes, turning)
+
+
+def preempted(predictor: Predictor, load: InFlight, arriving: Numeric, share: Time, ratio: Numeric) -> Time:
+    """What prompts that are computed again add to a mean step where the cache is full [s].
+
+    Each step asks for a token for each of n sequences. Where no answer ends in it, exp(−n/N) of the steps, none is
+    free: the newest sequences give back as many, and compute them again where the next answer has ended. So each
+    request repeats N·exp(−n/N) tokens, N/S·exp(−n/N) prompts, in steps that hold its own.
+    """
+    if predictor.plan.engine.memory.reserves:
+        return share.times(0.0, 0.0)
+    again = load.osl / load.isl * exp(-load.users / predictor.plan.deployment.dp / load.osl)
+    again = named(again, "repeats", "prompts that a request computes again, preempted")
+    whole = prefill_share(predictor, replace(load, again=again), ratio)
+    added = Time(*(arriving * ((1.0 + again) * getattr(whole, end) - getattr(share, end)) for end in ENDS))
+    return Time(*(maximum(getattr(added, end), 0.0) for end in ENDS))
 
 
 def _own_steps(predictor: Predictor, load: InFlight, turning: Rotation, met: Numeric) -> Time:

@@ -116,6 +116,7 @@ class Accelerator:
     compute_capability: str = ""
     price: Price | None = None
     tile_rows: int = quantity("r", "rows that a matrix instruction takes: 64 on tensor cores, 1 on a CPU", default=64)
+    reserved_bytes: Numeric = quantity("kept", "what the driver keeps from programs", "B", default=0.0)
     is_cpu: bool = False  #: runs its kernels itself, in place of being told to
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -133,6 +134,11 @@ class Accelerator:
         except KeyError:
             known = ", ".join(kind.value for kind in self.peaks)
             raise DtypeError(f"{self.name} has no {dtype.value} arithmetic; it has: {known}") from None
+
+    @property
+    def visible_bytes(self) -> Numeric:
+        """Memory that programs see: the capacity less what the driver keeps [B]."""
+        return self.memory_bytes - self.reserved_bytes
 
     def supports(self, dtype: Dtype) -> bool:
         """Whether it computes in `dtype` natively."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from rooflinekit.decision.economics.price import HourlyPrice
 from rooflinekit.decision.planning.demand import decoding, thinned_cv
+from rooflinekit.decision.planning.objective import percent
 from rooflinekit.report.page.render import card, figure, paragraphs, table
 
 _METRICS = (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2el_ms", "whole request"))
@@ -74,7 +76,8 @@ def plan_lead(plan: Mapping[str, Any]) -> str:
     ]
     first, stop, rest = str(plan["answer"]).partition(". ")  # the sentence that is the answer, and those behind it
     body = paragraphs([first + stop.strip()], "answer") + paragraphs([rest] if rest else []) + paragraphs(told)
-    said = (*plan.get("stand_ins", ()), *plan["warnings"])
+    quotes = (f"{gpu}: {HourlyPrice(**price)}" for gpu, price in plan.get("prices", {}).items() if price)
+    said = (*plan.get("stand_ins", ()), *quotes, *plan["warnings"])
     notes = "".join(f"<li>{escape(str(warning))}</li>" for warning in said)
     return body + (f'<ul class="notes">{notes}</ul>' if notes else "")
 
@@ -107,7 +110,7 @@ def plan_cards(plan: Mapping[str, Any]) -> str:
 def _least(probability: Mapping[str, float | None]) -> str | None:
     """The probability of the objective that is most at risk: errors go together, so all hold as often as that one."""
     known = [value for value in probability.values() if value is not None]
-    return f"{min(min(known) * 100, 99.9):.3g} %" if known else None
+    return percent(min(known)) if known else None
 
 
 def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,12 +55,14 @@ def _checks() -> TypeAdapter[Any]:
     point = _object(scenario=scenario, tok_s_per_user=positive, tok_s_per_gpu=positive, e2el_ms=positive,
                     usd_per_million_tokens=size | None, on=list[str])  # fmt: skip
     interval = _object(month=count, hour=size, rate=size, gpus=count)
+    price = _object(usd_per_gpu_hour=size, source=str, term=str, low=size | None, high=size | None)
     hours = _object(profile=str, answer=str, span_h=positive,
                     intervals=Annotated[list[interval], Field(min_length=1)])  # type: ignore[valid-type]  # fmt: skip
     return TypeAdapter(_object(
         version=str, model=str, traffic=Annotated[traffic, AfterValidator(_one_load)], slo=list[str], answer=str,
         candidates=Annotated[list[one], Field(min_length=1)], pareto=list[point],  # type: ignore[valid-type]
         refused=NotRequired[list[_object(what=str, why=str)]],  # type: ignore[misc]
+        prices=NotRequired[dict[str, price | None]],  # type: ignore[valid-type]
         tried=NotRequired[natural], warnings=list[str], over_time=NotRequired[hours | None],
     ))  # fmt: skip
 

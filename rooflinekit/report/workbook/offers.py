@@ -33,7 +33,7 @@ from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import evidence
 
-_CALLED = ("step", "share", "alone", "own")  # times of `Shared` that depend on how many requests run
+_CALLED = ("step", "share", "alone", "own", "again")  # times of `Shared` that depend on how many requests run
 
 
 def _labelling(labels: dict[Symbol, tuple[str, ...]]) -> type[Plan]:
