@@ -100,22 +100,6 @@ function showTab() {
   byId("panel-step").setAttribute("aria-labelledby", `tab-${step}`);
 }
 
-// ---- what the height of a dot says in the roofline
-function lenses() {
-  byId("lens").append(...Object.entries(LENSES).map(([name, title]) => {
-    const button = make("button", title, { type: "button", "data-lens": name });
-    button.addEventListener("click", () => { lens = name; change({}); });
-    return button;
-  }));
-}
-function objective() {
-  byId("least").addEventListener("change", () => { least = atLeast(byId("least").value); change({}); });
-}
-function showLens() {
-  for (const button of byId("lens").children) button.setAttribute("aria-pressed", String(button.dataset.lens === lens));
-  byId("lens-said").textContent = `${LENS_SAID[lens]} Thin lines: the largest kernels of ${step} at batches from ${BATCHES[0]} to ${GROUPED.format(BATCHES[BATCHES.length - 1])}.`;
-}
-
 // ---- a kernel that was chosen: in the timeline, or in the roofline
 let picked = null;
 function pick(name) {
