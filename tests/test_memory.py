@@ -139,6 +139,14 @@ def test_the_pool_of_a_consumer_card_is_what_vllm_logged():
     assert got.kv_pool_tokens == pytest.approx(41_408, rel=0.07)  # 15 % too many where the driver's total is taken
 
 
+@pytest.mark.parametrize(("model", "mib"), [("llama-3-8b", 258.5), ("llama-7b", 70.5)])
+def test_the_compute_buffer_of_llama_cpp_is_what_it_logs(model, mib):
+    """Its graph is reserved for 512 tokens with 512 rows of logits, whatever the prompt: "compute buffer size" in logs."""
+    for isl in (16, 1500):
+        got = memory_of(model, gpu="rtx-4090", engine="llama.cpp", weights="q8_0", isl=isl, osl=8)
+        assert got.activation_bytes == mib * 2**20
+
+
 def test_a_dense_model_by_hand():
     got = memory_of("llama-3-8b", batch=32, isl=1024, osl=256, engine="vllm@0.19")
     assert got.capacity_bytes == pytest.approx(79.19 * GIB)  # what CUDA shows of 79.6 GiB

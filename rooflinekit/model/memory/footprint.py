@@ -174,13 +174,14 @@ def activation_peak(plan: Plan, token_budget: float) -> Peak:
     kept = token_budget * _workspace_elements(plan, token_budget) * stream if rule.expert_workspace else 0.0
     recurrent = any(isinstance(layer.mixer, GatedDeltaNet) for layer in model.layer_counts)
     around = (1.0 + max(layer.carried for layer in model.layer_counts)) * hidden  # hidden states and residual
+    rows = token_budget * (logits + 4.0 * model.hidden) if rule.sampler_tokens else 0.0
     between = around if plan.deployment.pp > 1 else 0.0  # those from the stage before
     return Peak(
         layer_token=around + max(blocks, default=0.0) * stream + between,
         layer_base=rule.layer_base + rule.state_base * recurrent + encoded,
-        sampler_token=hidden + between,
-        sampler_row=hidden + columns * stream + rule.sampler_copies * logits,
-        sampler_base=rule.sampler_base + scratch * logits + kept + encoded,
+        sampler_token=between if rows else hidden + between,
+        sampler_row=0.0 if rows else hidden + columns * stream + rule.sampler_copies * logits,
+        sampler_base=rule.sampler_base + scratch * logits + kept + encoded + rows,
     )
 
 

@@ -62,6 +62,7 @@ class MemoryRule:
     graphs_count: bool = True  #: whether the budget pays for them
     sampler_copies: float = 0.0  #: fp32 copies of the logits that the sampler holds beside the logits themselves
     sampler_scratch: bool = False  #: it uses a row of fp32 logits for each multiprocessor
+    sampler_tokens: bool = False  #: room for fp32 logits of all tokens of a step, kept from the start
     layer_base: float = 0.0  #: what the allocator holds besides, while a layer runs
     sampler_base: float = 0.0  #: the same while the sampler runs
     state_base: float = 0.0  #: and what layers with a recurrent state add to it
