@@ -141,7 +141,7 @@ def test_the_pool_of_a_consumer_card_is_what_vllm_logged():
 
 @pytest.mark.parametrize(("model", "mib"), [("llama-3-8b", 258.5), ("llama-7b", 70.5)])
 def test_the_compute_buffer_of_llama_cpp_is_what_it_logs(model, mib):
-    """Its graph is reserved for 512 tokens with 512 rows of logits, whatever the prompt: "compute buffer size" in logs."""
+    """Its graph is reserved for 512 tokens and as many rows of logits, whatever the prompt is: as its log says."""
     for isl in (16, 1500):
         got = memory_of(model, gpu="rtx-4090", engine="llama.cpp", weights="q8_0", isl=isl, osl=8)
         assert got.activation_bytes == mib * 2**20
