@@ -292,9 +292,9 @@ class _Flow:
     predictor: Predictor
     traffic: Traffic
     times: Times
+    repeating: Times  #: the same, with what prompts add that are computed again
     known: Times | None
     find: Find
-    again: Callable[[Numeric], Time]
     in_step: bool = False
 
     @classmethod
@@ -312,22 +312,20 @@ class _Flow:
                 met[sharing] = found
             return found
 
-        def again(sharing: Numeric) -> Time:
-            return (known(sharing) if known else shared_times(predictor, traffic.of(sharing, in_step))).again
+        def repeating(sharing: Numeric) -> Shared:
+            return shared_times(predictor, traffic.of(sharing, in_step))
 
-        return cls(predictor, traffic, known or worked_out, known, find, again, in_step)
+        return cls(predictor, traffic, known or worked_out, known or repeating, known, find, in_step)
 
     def at_bound(self) -> _Flow:
         """The same where every step takes its datasheet bound."""
-        plan = replace(self.predictor.plan, calibration=None)
-        known = self.known and (lambda sharing: self.times(sharing).at_bound())
-        fastest = replace(self.predictor, plan=plan)
 
-        def again(sharing: Numeric) -> Time:
-            bound = self.again(sharing).bound
-            return Time(bound, bound, bound, bound)
+        def fastest(times: Times) -> Times:
+            return lambda sharing: times(sharing).at_bound()
 
-        return _Flow(fastest, self.traffic, lambda sharing: self.times(sharing).at_bound(), known, self.find, again)
+        predictor = replace(self.predictor, plan=replace(self.predictor.plan, calibration=None))
+        times = fastest(self.times)
+        return _Flow(predictor, self.traffic, times, fastest(self.repeating), self.known and times, self.find)
 
     @property
     def _mixes(self) -> bool:
@@ -422,7 +420,7 @@ class _Flow:
         """The stay with prompts that are computed again while the cache is full, which delay tokens as others do."""
         if isinstance(crowded, float) and crowded < _NOTHING:
             return stay
-        times = replace(stay.times, again=self.again(sharing))
+        times = replace(stay.times, again=self.repeating(sharing).again)
         tpot = stay.tpot.plus(times.again, crowded).named(*_TPOT)
         time = stay.time + self._after * (tpot.expected - stay.tpot.expected)
         return replace(stay, times=times, tpot=tpot, time=named(time, *_STAY))
