@@ -614,7 +614,7 @@ class _Flow:
     def _steps_of(self, users: Numeric, turning: Rotation) -> Numeric:
         """Decode steps in which each of the users begins a prompt: those of an answer, or those that prompts fill."""
         filled = users * turning.holding / turning.arriving
-        return maximum(self._after + turning.chunks, filled) if self._mixes else self._after
+        return maximum(self._after, filled) if self._mixes else self._after
 
     def _steps(self, turning: Rotation) -> Numeric:
         """Steps of a stay in which each of the others brings one prompt; decode steps, where prompts have their own."""
