@@ -21,17 +21,12 @@ def main() -> None:
         finally:
             signal.signal(signal.SIGTERM, before)
     except BaseException as error:
+        from rooflinekit.cli.interrupts import interrupted
+
         if not interrupted(error):
             raise
         os.write(2, b"rooflinekit: interrupted\n")
         sys.exit(130)
-
-
-def interrupted(error: BaseException | None) -> bool:
-    """Whether it is an interrupt, or was one: within a class that is being made, Python 3.11 raises RuntimeError."""
-    while error is not None and not isinstance(error, (KeyboardInterrupt, SystemExit)):
-        error = error.__cause__ or error.__context__
-    return isinstance(error, KeyboardInterrupt)
 
 
 def _stop(number: int, frame: object) -> None:
