@@ -201,7 +201,7 @@ class _StrictLoader(_FastLoader):
             return _TEXT  # in quotes
         key = value if kind is yaml.ScalarNode else kind
         if key not in self._tags:
-            self._tags[key] = super().resolve(kind, value, implicit)
+            self._tags[key] = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
         return self._tags[key]
 
     def ascend_resolver(self) -> None:
