@@ -296,13 +296,13 @@ class Plan:
             half, step = self.apart(batch.half, costs, grows), self.apart(batch.half, costs)
             whole, halves = ([Spent.of(each, self.energy(each)) for each in part] for part in (timed, half))
             timed = two_batches(whole, halves, step, self._parts(batch) > 1.0, float(self.system.accelerator.cores))
-        return tuple(each.labelled() for each in timed)
+        return tuple(timed)
 
     def apart(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> list[KernelTime]:
         """The same one after the other, whatever overlaps."""
         timed = (time_kernel(kernel, self.system, self.calibration) for kernel in self.kernels(batch, grows))
         narrow = self.system.accelerator.supports(Dtype.NVFP4)
-        return [each if costs is None else changed(each, costs, narrow) for each in timed]
+        return [(each if costs is None else changed(each, costs, narrow)).labelled() for each in timed]
 
     def _parts(self, batch: Batch) -> Numeric:
         """Parts in which a step is computed."""

@@ -75,7 +75,7 @@ def _twice(one: Spent, half: Spent, left: Mapping[str, Numeric], split: object) 
         parts = {part: seen * getattr(half, part) for part in ("compute", "memory", "network", "overhead")}
         half = replace(half, **(ends | least | parts), energy=half.energy.times(seen))
     kernel = replace(one.kernel, **{name: 2.0 * getattr(half.kernel, name) for name in _WORK})
-    return choose(split, lambda: half.repeated(2.0, kernel), lambda: one)
+    return choose(split, lambda: half.repeated(2.0, kernel), lambda: one).labelled()
 
 
 def _exposed(step: Sequence[KernelTime], end: str, share: float) -> Numeric:
