@@ -208,15 +208,17 @@ class SpeculationResult:
 
 @dataclass(frozen=True, slots=True)
 class EnergyResult:
-    """Power of a board and energy of tokens; hosts, cooling and conversion are not counted.
+    """Power of a board and energy of tokens; hosts, cooling and conversion are counted in `plug_w_per_gpu` alone.
 
     power_w_per_gpu: mean over a request, or under load over the time, waiting included; interval: of that, 90 %.
+    plug_w_per_gpu: the same with the board's share of its host and power supplies, without cooling.
     energy_per_output_token_j: all energy of all boards over all output tokens, prompts included; parts_j: what it is
     spent on. request_j, prefill_j_per_token (of a prompt token) and decode_j_per_token leave waiting between requests
     out. busy: share of the time in which there is a step. measured: the law was fitted to this chip's own kernels.
     """
 
     power_w_per_gpu: float
+    plug_w_per_gpu: float
     interval: list[float]
     prefill_w: float
     decode_w: float
@@ -240,7 +242,7 @@ class EnergyResult:
         prompt, token = float(tokens.prompt.total), float(tokens.step.total)
         parts = {part: float(getattr(found.energy, part)) for part in ENERGY_PARTS}
         return cls(
-            watts, [max(watts / law.run_width, law.idle), min(watts * law.run_width, law.limit)],
+            watts, float(found.plug), [max(watts / law.run_width, law.idle), min(watts * law.run_width, law.limit)],
             prompt / float(tokens.prompt_seconds) / gpus, token / float(tokens.step_seconds) / gpus,
             law.idle, law.limit, float(found.busy), whole, parts,
             prompt / float(work.isl - work.cached), token, prompt + made * token, law.measured,
@@ -279,7 +281,10 @@ class Estimate(DeploymentAnswer):
             row[f"{time}_bound_ms"] = self.bound[f"{time}_ms"]
         row |= {name: getattr(self, name) for name in ("e2e_ms", "output_tok_s", "output_tok_s_per_gpu")}
         row |= {"output_tok_s_per_user": self.output_tok_s_per_user, **asdict(self.memory)}
-        row |= {name: getattr(self.energy, name, None) for name in ("power_w_per_gpu", "energy_per_output_token_j")}
+        row |= {
+            name: getattr(self.energy, name, None)
+            for name in ("power_w_per_gpu", "plug_w_per_gpu", "energy_per_output_token_j")
+        }
         row |= {key: getattr(self.speculation, key, None)
                 for key in ("draft", "draft_tokens", "acceptance", "tokens_per_pass")}  # fmt: skip
         if self.speculation is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from rooflinekit.estimation.frames.cells import Resolutions
 from rooflinekit.estimation.frames.evaluate import answer_table
 from rooflinekit.estimation.options import options_of, part_of, positive
 from rooflinekit.estimation.scenario import Simulation
+from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.simulation.simulate import simulate
@@ -197,7 +199,10 @@ def _answered(job: Job, scenarios: pd.DataFrame) -> pd.DataFrame:
     answers = simulate_frame(scenarios) if job.simulate else answer_table(scenarios, _resolutions(job.run))
     answers = with_costs(answers, job.price)
     if job.carbon is not None and "energy_per_output_token_j" in answers:
-        answers[CO2_COLUMN] = co2_per_million(answers["energy_per_output_token_j"].to_numpy(float), job.carbon[0])
+        laws = {name: load_accelerator(name).value.power for name in answers["gpu"].dropna().unique()}
+        plug = {name: math.nan if law is None else float(plug_power(1.0, law.host)) for name, law in laws.items()}
+        joules = answers["energy_per_output_token_j"].astype(float) * answers["gpu"].map(plug)
+        answers[CO2_COLUMN] = co2_per_million(joules.to_numpy(float), job.carbon[0])
     return answers
 
 

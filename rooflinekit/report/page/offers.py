@@ -10,6 +10,7 @@ from typing import Any
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.scenario import DEGREES
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.power import plug_power
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
@@ -210,7 +211,9 @@ def roofs(plan: Plan) -> dict[str, Any]:
         "link_kind": gpu.link_kind,
         "l2": None if cache is None else (cache.rate, cache.fitted_to),  # told apart from the memory by the fits
         "cache_bytes": float(gpu.l2_bytes),
-        "power": None if gpu.power is None else [gpu.power.idle, gpu.power.limit, gpu.power.measured],
+        "power": None
+        if gpu.power is None
+        else [gpu.power.idle, gpu.power.limit, gpu.power.measured, float(plug_power(1.0, gpu.power.host))],
         "energy": energy_roof(plan),
         "price": None if price is None else [price.usd_per_hour, price.date, price.source],
         "calibration": plan.calibration.name if plan.calibration else None,
