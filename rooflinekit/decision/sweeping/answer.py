@@ -199,11 +199,17 @@ def _answered(job: Job, scenarios: pd.DataFrame) -> pd.DataFrame:
     answers = simulate_frame(scenarios) if job.simulate else answer_table(scenarios, _resolutions(job.run))
     answers = with_costs(answers, job.price)
     if job.carbon is not None and "energy_per_output_token_j" in answers:
-        laws = {name: load_accelerator(name).value.power for name in answers["gpu"].dropna().unique()}
-        plug = {name: math.nan if law is None else float(plug_power(1.0, law.host)) for name, law in laws.items()}
-        joules = answers["energy_per_output_token_j"].astype(float) * answers["gpu"].map(plug)
-        answers[CO2_COLUMN] = co2_per_million(joules.to_numpy(float), job.carbon[0])
+        joules = answers["energy_per_output_token_j"].astype(float)
+        gpus = answers.get("gpu", pd.Series("h100-sxm", answers.index)).where(joules.notna())
+        plug = gpus.map({each: _plug(str(each)) for each in gpus.dropna().unique()}).astype(float)
+        answers[CO2_COLUMN] = co2_per_million(np.asarray(joules * plug, float), job.carbon[0])
     return answers
+
+
+def _plug(gpu: str) -> float:
+    """Power at the plug over that of the board."""
+    law = load_accelerator(gpu).value.power
+    return math.nan if law is None else float(plug_power(1.0, law.host))
 
 
 @lru_cache(maxsize=1)
