@@ -11,6 +11,7 @@ from typing import Any
 from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS as ENERGY_PARTS
+from rooflinekit.model.power import kernel_energy
 from rooflinekit.model.roofline import StepTime, peak_time, stream_time, time_parts
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
@@ -44,16 +45,22 @@ class KernelResult:
     time_us: float
     bound_us: float
     bound: str  #: what the time is spent on: compute, memory, network or overhead
+    energy_uj: float | None = None  #: of the board; None where its power limit is not known
 
     @classmethod
-    def of(cls, timed: KernelTime, split: Mapping[str, Any] | None = None) -> KernelResult:
+    def of(
+        cls, timed: KernelTime, split: Mapping[str, Any] | None = None, board: Accelerator | None = None
+    ) -> KernelResult:
         """Read the scalars of one timed kernel; `split` is its time by cause, where that is known."""
         kernel, n, traffic = timed.kernel, timed.kernel.count, float(timed.kernel.bytes)
         work = {key: n * float(getattr(kernel, key)) for key in _WORK}
         intensity = float(kernel.flops) / traffic if traffic else None
+        law = board.power if board else None
+        joules = float(kernel_energy(timed, board, law).total) if board and law else None
         return cls(
             kernel.name, kernel.family, n, kernel.dtype.value, **work, intensity=intensity,
             time_us=float(timed.expected) * 1e6, bound_us=float(timed.bound) * 1e6, bound=regime(timed, split),
+            energy_uj=None if joules is None else joules * 1e6,
         )  # fmt: skip
 
     @property
@@ -117,7 +124,7 @@ class StepResult:
     def of(cls, step: StepTime, accelerator: Accelerator) -> StepResult:
         """Sum the kernels; the regime is the cause that takes most of the time."""
         splits = [time_by_cause(timed) for timed in step.kernels]
-        kernels = tuple(map(KernelResult.of, step.kernels, splits))
+        kernels = tuple(KernelResult.of(*each, accelerator) for each in zip(step.kernels, splits, strict=True))
         time, shares = float(step.expected), shares_by_cause(step, splits)
         flops = sum(kernel.flops for kernel in kernels)
         traffic = sum(kernel.bytes for kernel in kernels)
