@@ -104,7 +104,9 @@ class TestNumbers:
         line = artist(picture, "arch bf16")
         left, right = (each[1] for each in (line.get_xydata()[0], line.get_xydata()[-1]))
         law, time = gpu.power, 10.0 / gpu.memory_bandwidth  # of ten bytes
-        assert left == pytest.approx(min(10.0 * law.memory + law.active * time, law.held * law.limit * time))
+        assert left == pytest.approx(
+            min(10.0 * law.memory + law.active * time + law.flop[Dtype.BF16], law.held * law.limit * time)
+        )
         assert right <= gpu.power.limit / gpu.peak(Dtype.BF16)
         for kernel in estimate.decode.kernels:
             if kernel.name in ("gate_up_proj", "lm_head"):
