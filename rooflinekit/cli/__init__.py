@@ -20,7 +20,11 @@ def main() -> None:
             run()
         finally:
             signal.signal(signal.SIGTERM, before)
-    except KeyboardInterrupt:
+    except BaseException as error:
+        from rooflinekit.cli.interrupts import interrupted
+
+        if not interrupted(error):
+            raise
         os.write(2, b"rooflinekit: interrupted\n")
         sys.exit(130)
 
