@@ -52,7 +52,7 @@ def power_law(accelerator: Accelerator, memory: str, own: str | None) -> PowerLa
         attention=chip["attention"][0] * limit / accelerator.peaks[wide], padding=chip["padding"][0],
         memory=chip["memory"][0] * byte * _PICO, cache=chip["cache"][0] * _PICO, link=rule["link"] * _PICO,
         edges=tuple(edge * _US for edge in chip["interval"]["edges"]), widths=tuple(each * wider for each in width),
-        run_width=file["runs"]["width"] * wider, source=source, measured=name == own,
+        run_width=file["runs"]["width"], source=source, measured=name == own,
         host=_host(own),
     )  # fmt: skip
 
