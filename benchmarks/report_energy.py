@@ -46,13 +46,13 @@ whose inputs take long to make, 320 W or 620 W.
 How much of it is noise: products of m and of m + 1 rows that take the same time within 10 % are one kernel. Their
 readings differ by 2 % on H200, 13 % on B200 and 19 % on GB200 in the median; below 60 us by 28 to 32 % on each chip,
 above 200 us by 0.3, 1 and 13 %. A black box (gradient boosting) with every column of the tables has 5.2, 4.3 and 6.8 %
-on the same unseen groups: it learns which shapes were measured cold. A pause of its own for each number of rows or
-tokens gains 0.1 points on H200 and loses on B200 and GB200. At equal use GB200 reads less of its limit than B200, which
+on the same unseen groups: shapes say in part which rows were measured cold. A pause for each number of rows or tokens
+gains 0.1 points on H200 and loses on B200 and GB200. At equal use GB200 reads less of its limit than B200, which
 has the same chip.
 
 Share of peak from watts: large products (m, n, k from 4,096) run at 0.97 to 0.99 of the limit. A clock whose cube the
 law scales with fits that limit at 0.75 of peak in bf16 on H200 (measured 0.71 in the median, 0.77 in the best tenth),
-0.71 on B200 (0.63, 0.68) and 0.84 on GB200 (0.63, 0.75). In FP4 it says 0.72 and 0.77 where 0.42 and 0.40 were measured:
+0.71 on B200 (0.63, 0.68) and 0.84 on GB200 (0.63, 0.75). In FP4 it says 0.72 and 0.77 where 0.42 and 0.40 stand:
 the tables have no clocks, and kernels at the limit do not tell joules a FLOP from a slower pipeline. So a calibrated
 chip keeps its measured share; a stand-in takes its share from the cube root of watts for a FLOP.
 
