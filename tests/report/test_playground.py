@@ -77,7 +77,7 @@ def test_a_model_is_fetched_when_it_is_chosen(browser: Browser, address: str) ->
     assert browser.value("answer(state).tpot.time") * 1e3 == pytest.approx(told.tpot_ms, rel=1e-12)
     browser.value("change({ gpu: 'v100-sxm2-32gb' })")
     browser.settle()
-    assert "with sglang this page has llama-3-8b on h100-sxm, h200-sxm, l40s" in shown(browser)
+    assert "not in this page, which has llama-3-8b with sglang on h100-sxm, h200-sxm, l40s" in shown(browser)
     assert all(request.startswith((own, f"blob:{own}", "about:")) for request in browser.requests)
     assert browser.errors == []
 
@@ -116,12 +116,12 @@ def test_a_broken_address_is_mended(browser: Browser, address: str, state: str) 
 def test_a_file_that_is_not_there_is_said(browser: Browser, address: str) -> None:
     browser.visit(address, READY)
     browser.value(f"DATA.files['{OTHER}'].vllm = 'models/none.gz'; change({{ model: '{OTHER}' }})")
-    browser.wait(f"document.getElementById('said').textContent.includes('{OTHER} could not be fetched')")
+    browser.wait(f"document.getElementById('said').textContent.includes('{OTHER} with vllm could not be fetched')")
     browser.errors.clear()
 
 
 def test_random_states_are_pythons(browser: Browser, address: str, count: int = 40) -> None:
-    browser.visit(f"{address}#m={OTHER}&e=trtllm&g=l40s&vs=b%3D5%26e%3Dsglang", READY)
+    browser.visit(f"{address}#m={OTHER}&e=trtllm&g=h200-sxm&vs=b%3D5%26e%3Dsglang", READY)
     plans = browser.value("Object.keys(OFFERS.plans).map((label) => label.split(APART))")
     draw = random.Random(4)
     for model, gpu, tp, weights, kv, engine in draw.choices(plans, k=count):

@@ -218,7 +218,7 @@ def test_what_is_not_in_the_page_says_so(browser: Browser, pages: dict[str, Path
     assert browser.value("document.getElementById('charts').hidden") is False
     browser.open(pages["deployment"], "#g=h200-sxm&e=sglang")
     assert browser.value("byId('said').textContent") == (
-        "llama-3-8b on 1 × h200-sxm with sglang: with sglang this page has llama-3-8b on h100-sxm."
+        "llama-3-8b on 1 × h200-sxm with sglang: not in this page, which has llama-3-8b with sglang on h100-sxm."
     )
     browser.open(pages["fixed"], "#tp=8&w=fp8&m=nothing&b=4096&i=1000000")
     assert "does not fit" in browser.value("document.getElementById('tiles').textContent")
@@ -328,14 +328,14 @@ def test_the_nouns_of_the_sentence_are_the_controls(browser: Browser, pages: dic
     """Each control stands once; what it names is what the page answers."""
     browser.size(1440, 900)
     browser.open(pages["deployment"])
-    nouns = "[...byId('sentence').children].filter((each) => !each.hidden).map(({ id }) => id)"
+    nouns = "[...byId('sentence').querySelectorAll('[id]')].filter((each) => !each.hidden).map(({ id }) => id)"
     assert browser.value(nouns) == [
         "in-model", "in-tp", "in-gpu", "in-engine", "in-weights", "box-batch", "in-traffic", "box-isl",
         "box-osl"]  # fmt: skip
     every = browser.value("[...document.querySelectorAll('[id]')].map(({ id }) => id)")
     assert len(every) == len(set(every))
     word = "(each) => each.selectedOptions?.[0].text ?? each.value ?? each.data"
-    spoken = f"[...byId('sentence').childNodes].map({word}).join('')"
+    spoken = f"[...byId('sentence').childNodes].flatMap((each) => each.className ? [...each.childNodes] : [each]).map({word}).join('')"
     browser.value("change({ gpu: 'h200-sxm', tp: 2 })")
     browser.settle()
     assert browser.value(spoken).startswith("llama-3-8b on 2 × h200-sxm with vllm, weights in bf16, the checkpoint's, ")

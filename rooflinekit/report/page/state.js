@@ -18,7 +18,7 @@ const askedOf = (model) => OFFERS.asked?.[model] ?? DATA.asked;  // where a play
 const isAsked = (at) => Object.entries(askedOf(at.model)).every(([name, value]) => at[name] === value);
 function withFiles(wanted, act) {  // a playground fetches a model when it is first chosen, and what it has of another engine
   const missing = wanted.filter(([model, engine]) => DATA.files && !fetched(model, engine));
-  if (missing.length) Promise.all(missing.map((each) => fetchFile(...each))).then(act, (error) => { byId("said").textContent = `${missing.flat().join(" ")} could not be fetched: ${error.message}`; });
+  if (missing.length) Promise.all(missing.map((each) => fetchFile(...each))).then(act, (error) => { byId("said").textContent = `${missing.map(([model, engine]) => `${model} with ${engine}`).join(", ")} could not be fetched: ${error.message}`; });
   else act();
 }
 const filesOf = (model, engine) => [[model, DATA.asked.engine], ...(engine === DATA.asked.engine ? [] : [[model, engine]])];
@@ -47,7 +47,7 @@ function whyNot(at) {
   if (missing) return `${missing}; ${wouldFit(at)}`;
   if (labelOf(at) in OFFERS.plans) return "under load, only the formats that the page began with are embedded";
   const own = Object.keys(OFFERS.plans).map((label) => label.split(APART)).filter((words) => words[0] === at.model && words[CHOICES.indexOf("engine")] === at.engine), gpus = [...new Set(own.map((words) => words[1]))];
-  return gpus.includes(at.gpu) ? "this combination is not embedded in the page" : `with ${at.engine} this page has ${at.model} on ${gpus.join(", ") || "no GPU"}`;
+  return gpus.includes(at.gpu) ? "this combination is not in this page" : `not in this page, which has ${at.model} with ${at.engine} on ${gpus.join(", ") || "no GPU"}`;
 }
 
 // ---- the state in the URL
@@ -157,8 +157,8 @@ function slider(name) {
 function sentence() {  // what runs and what it serves: each noun is the control of what it names
   const loads = ["batch", "rate", "users"].filter((name) => name in NUMBERS), text = (words) => document.createTextNode(words);
   byId("sentence").append(
-    picker("model"), text(" on "), picker("tp"), text(" "), picker("gpu"), text(" with "), picker("engine"), text(", weights in "), picker("weights"), text(", serving "), ...loads.map(exact), text(" "),
-    TRAFFIC.length ? traffic() : text(SENT[loads[0]](2)), text(", "), exact("isl"), text(" tokens in, "), exact("osl"), text(" out"));
+    picker("model"), text(" on "), picker("tp"), text(" "), picker("gpu"), text(" with "), picker("engine"), text(", weights in "), picker("weights"), text(", serving "),
+    make("span", "", { class: "together" }, ...loads.map(exact), text(" "), TRAFFIC.length ? traffic() : text(SENT[loads[0]](2)), text(",")), text(" "), exact("isl"), text(" tokens in, "), exact("osl"), text(" out"));
 }
 function controls() {
   const form = byId("controls");
