@@ -22,7 +22,11 @@ def main() -> None:
         finally:
             signal.signal(signal.SIGTERM, before)
             gc.freeze()  # the process ends, which frees all at once: it looks for no cycles
-    except KeyboardInterrupt:
+    except BaseException as error:
+        from rooflinekit.cli.interrupts import interrupted
+
+        if not interrupted(error):
+            raise
         os.write(2, b"rooflinekit: interrupted\n")
         sys.exit(130)
 

@@ -335,7 +335,8 @@ def test_the_nouns_of_the_sentence_are_the_controls(browser: Browser, pages: dic
     every = browser.value("[...document.querySelectorAll('[id]')].map(({ id }) => id)")
     assert len(every) == len(set(every))
     word = "(each) => each.selectedOptions?.[0].text ?? each.value ?? each.data"
-    spoken = f"[...byId('sentence').childNodes].flatMap((each) => each.className ? [...each.childNodes] : [each]).map({word}).join('')"
+    parts = "flatMap((each) => each.className ? [...each.childNodes] : [each])"
+    spoken = f"[...byId('sentence').childNodes].{parts}.map({word}).join('')"
     browser.value("change({ gpu: 'h200-sxm', tp: 2 })")
     browser.settle()
     assert browser.value(spoken).startswith("llama-3-8b on 2 × h200-sxm with vllm, weights in bf16, the checkpoint's, ")
