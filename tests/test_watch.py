@@ -109,6 +109,23 @@ def test_two_scrapes_are_an_interval(engine: str) -> None:
         assert (run.facts.hits, found.preemptions, found.kv_tokens) == (0.25, 3.0, 32000)
 
 
+def test_first_tokens_of_sglang_are_those_of_streamed_requests() -> None:
+    """Forty streamed requests of 100 ms, and twenty whose first fifty tokens came together after 600 ms."""
+
+    def said(each: dict[str, float], kind: str) -> str:
+        lines = exposition(each, "sglang", f'model_name="m",is_streaming="{kind}"').splitlines()
+        return "\n".join(line for line in lines if kind == "true" or ("seconds" in line and "# TYPE" not in line))
+
+    streamed, whole = (AN_HOUR | {"requests": count, "ttft": ttft} for count, ttft in ((40.0, 4.0), (20.0, 12.0)))
+    before, after = (
+        read_scrape("\n".join([said(each[0], "true"), said(each[1], "false")]), time, "url")
+        for each, time in (((NOTHING, NOTHING), 0.0), ((streamed, whole), 60.0))
+    )
+    found = interval(before, after, "url")
+    assert found is not None
+    assert (found.run.ttft.mean, found.run.facts.rate) == (pytest.approx(100.0), 1.0)
+
+
 def test_stalls_are_told_from_steps_by_the_buckets_of_gaps() -> None:
     """990 gaps of 30 ms, and ten requests that stood for 2 s: buckets say 1 to 2.5 s, 1.6 s at the middle."""
     said = """vllm:inter_token_latency_seconds_bucket{le="0.05"} %d

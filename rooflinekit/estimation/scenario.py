@@ -81,6 +81,7 @@ class Parallelism(Degrees, total=False):
     sequence_parallel: Annotated[bool, Option("Between blocks each of the tp ranks keeps its share of the tokens.", False)]
     all_reduce: Annotated[str, Option("one_shot, two_shot, ring, in_switch, or auto: what the engine was measured with.", "auto", complete=("auto", "one_shot", "two_shot", "ring", "in_switch"))]
     all_to_all: Annotated[str, Option("What brings tokens to their experts: deepep (its own kernels), or auto (a collective).", "auto", complete=("auto", "deepep"))]
+    two_batch: Annotated[bool, Option("Two-batch overlap: halves of a step take turns, and one computes while the other's tokens travel (needs deepep).", False)]
     dispatch: Annotated[str | None, Option("Format in which tokens travel to their experts.", usual="the stream's; fp8 with deepep", complete=FORMATS)]
     redundant_experts: Annotated[int, Option("Copies of popular experts, over all ranks of a layer.", 0, least=0)]
     skew: Annotated[float, Option("Routing: the n-th most popular expert has weight n^-skew; 0 is uniform.", 0.0, most=4.0)]

@@ -17,6 +17,7 @@ from rooflinekit.model.power import PARTS, Energy
 from rooflinekit.model.roofline import time_parts
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
+from rooflinekit.model.timing.overlap import Spent
 from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop
 from rooflinekit.model.traffic.energy import TokenEnergy, load_power, served_energy, static_energy
 from rooflinekit.model.traffic.mixing import Shared, follows, shared_times, slots
@@ -227,7 +228,7 @@ class Program:
             system = replace(plan.system, accelerator=replace(gpu, memory_bandwidth=gpu.memory_bandwidth * speed))
             alone = replace(plan, system=system, operations=dict([operation]))
             batch = _mapped(pattern, lambda _, value: given[value] if isinstance(value, str) else value)
-            timed[:] = Plan.run(alone, batch, costs)
+            timed[:] = Plan.apart(alone, batch, costs)
             return [values(each, alone.energy(each)) for each in timed]
 
         graph = trace(run, names, pool=Pool(names=False))
@@ -276,19 +277,7 @@ def _called(function: tuple[Kernel, Instance], values: dict[str, Any]) -> Kernel
     times: dict[str, Any] = dict(zip(_TIMES, found, strict=False))
     work: dict[str, Any] = dict(zip(_WORK, found[len(_TIMES) :], strict=False))
     spent: list[Any] = list(found[-len(PARTS) :])
-    return _Called(kernel=replace(kernel, **work), **times, energy=Energy(*spent))
-
-
-@dataclass(frozen=True)
-class _Called(KernelTime):
-    """A kernel whose times, work and energy are outputs of a call."""
-
-    energy: Energy
-
-    def repeated(self, times: Numeric, kernel: Kernel) -> KernelTime:
-        """So many times over, and as much energy."""
-        repeated: Any = super().repeated(times, kernel)
-        return replace(repeated, energy=self.energy.times(times))  # type: ignore[no-any-return]
+    return Spent(kernel=replace(kernel, **work, network_bytes=0.0, nic_bytes=0.0), **times, energy=Energy(*spent))
 
 
 @dataclass(frozen=True)
@@ -315,15 +304,11 @@ class _Outlined(Plan):
             deployment.cp,
         )
 
-    def energy(self, timed: KernelTime) -> Energy:
-        """That of the call; what an engine adds is no call."""
-        return timed.energy if isinstance(timed, _Called) else super().energy(timed)
-
-    def run(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> tuple[KernelTime, ...]:
+    def apart(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> list[KernelTime]:
         """The kernels of a step with their times, as calls."""
         chosen = [each for each in self.numbered if grows is None or each[1][0].grows is grows]
         step = _Step(batch, self.speed)
-        return tuple(timed for each in chosen for timed in self.program.kernels(self, each, step, costs))
+        return [timed for each in chosen for timed in self.program.kernels(self, each, step, costs)]
 
 
 @dataclass(frozen=True)
