@@ -19,6 +19,7 @@ from rooflinekit.estimation.scenario import Simulation as SimulationOptions
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.mixing import front_end
+from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.units import GB, GIB
 from rooflinekit.simulation.arrivals import (
@@ -572,9 +573,10 @@ def simulate(
         first, more = _played(model, gpu, given)
         mark = (__version__, model, gpu, sorted((name, given[name]) for name in given.keys() - _PLACES))
         store = KeptCells(kept, mark, _objective(_question(given))) if kept else None
-        play, means = partial(_cell, model, gpu, given), {"workers": given.get("workers", 1)}
-        means |= {"scheduler": given.get("scheduler"), "kept": store, "progress": progress}
-        books = played(first, play, cells, **means)
+        play, workers = partial(_cell, model, gpu, given), whole_number(given.get("workers", 1), "workers")
+        books = played(
+            first, play, cells, workers=workers, scheduler=given.get("scheduler"), kept=store, progress=progress
+        )
         more["inputs"] |= {name: given.get(name, 0) for name in ("prefill_replicas", "seed")}
         more["inputs"] |= {"replicas": given.get("replicas", 1), "cells": cells}
     more["inputs"] = _asked(_question(given)) | more["inputs"]
