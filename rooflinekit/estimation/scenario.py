@@ -471,6 +471,7 @@ class Page(TypedDict, total=False):
     simulate: Annotated[int | None, Option("Simulate so many requests of --rate or --concurrency too.", kind="loose count")]
     models: Annotated[Names, Option("Models that the sliders offer besides, comma between.", kind="names", complete=MODELS)]
     gpus: Annotated[Names, Option("Accelerators that the sliders offer besides.", kind="names", complete=GPUS)]
+    engines: Annotated[Names, Option("Engines that the page offers besides.", kind="names", complete=ENGINES)]
     out: Annotated[Path | None, Option("File to write.", usual="report.html", kind="path", group="Output")]
 
 class Measuring(TypedDict, total=False):
