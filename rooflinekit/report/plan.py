@@ -100,7 +100,9 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
             ),
         )
     if cost.watts is not None and cost.joules_per_output_token is not None:
-        yield "power", f"{cost.watts / 1e3:,.1f} kW, {cost.joules_per_output_token:.3g} J an output token"
+        hosts = "; ".join(each.power for each in best.hosts if each.size > 1)
+        site = f"{cost.watts / 1e3:,.1f} kW at the meter, {cost.joules_per_output_token:.3g} J an output token"
+        yield "power", "; ".join(filter(None, (site, hosts)))
     if best.interval:
         named = ((key.removesuffix("_ms").rpartition("_"), ends) for key, ends in best.interval.items())
         spans = [f"{start or 'mean'} {metric.upper()} {ms(low)} to {ms(high, 'no limit')}"

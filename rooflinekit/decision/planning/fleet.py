@@ -452,7 +452,8 @@ class Reserve:
     """What is kept free.
 
     headroom: of what a replica bears (0 to below 1); redundancy, hosts: replicas and whole hosts that may fail; limits:
-    how many of an accelerator there are to be had, by name; watts: what all boards may draw at the meter.
+    how many of an accelerator there are to be had, by name; watts: what all may draw at the meter; rack: what a
+    rack may draw at the plug, None where nobody says [W].
     """
 
     headroom: float = 0.0
@@ -460,6 +461,7 @@ class Reserve:
     hosts: int = 0
     limits: tuple[tuple[str, int], ...] = ()
     watts: float = math.inf
+    rack: float | None = None
 
     def limit(self, gpu: str) -> float:
         """Accelerators of this name that there are."""
