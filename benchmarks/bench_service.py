@@ -53,7 +53,8 @@ def mixed(number: int) -> bytes:
             asked |= {"explain": {"metric": "tpot"}, "simulate": {"rate": 2, "requests": 50}}.get(tool, {})
             return request(json.dumps(asked).encode(), tool)
         case share if share < 0.05:
-            return request(draw.choice([b"{", b"[]", b'{"model": "no"}', b'{"batch": -1}', draw.randbytes(100)]))
+            body = draw.choice([b"{", b"[]", b'{"model": "no"}', b'{"batch": -1}', draw.randbytes(100)])
+            return request(body, draw.choice(["estimate", "plan", "compare", *TOOLS]))
         case _:
             return request(json.dumps(question(draw.randrange(20_000))).encode())
 

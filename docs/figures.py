@@ -273,7 +273,7 @@ def latent_attention() -> Any:
     }
     for label, (sizes, colour) in lines.items():
         axes.loglog(cuts, sizes / 1e3, color=colour, marker="o", ms=4)
-        axes.annotate(f" {label}", (cuts[-1], sizes[-1] / 1e3), color=colour, va="center", annotation_clip=False)
+        axes.annotate(label, (cuts[-1], sizes[-1] / 1e3), (7, 0), textcoords="offset points", color=colour, va="center")
     axes.set(xlabel="GPUs of tensor parallelism", ylabel="cache of a token on each [kB]", xlim=(0.9, 60))
     axes.set_xticks(cuts, [str(cut) for cut in cuts])
     axes.minorticks_off()

@@ -16,6 +16,7 @@ def main() -> None:
     parser.add_argument("--model")
     parser.add_argument("--host")
     parser.add_argument("--metrics", action="store_true")
+    parser.add_argument("--kv-unified", action="store_true")
     for name in _NUMBERS:
         parser.add_argument(f"--{name}", type=int)
     said = parser.parse_args()
@@ -23,7 +24,7 @@ def main() -> None:
     params.model.path, params.hostnames, params.port = said.model, [said.host], said.port
     params.n_parallel, params.n_ctx, params.cache_ram_mib = said.parallel, said.ctx_size, said.cache_ram
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = said.threads
-    params.endpoint_metrics = said.metrics
+    params.endpoint_metrics, params.kv_unified = said.metrics, said.kv_unified
     server = Server(params)
     print(server.listening_address, flush=True)  # noqa: T201
     signal.pause()

@@ -602,12 +602,22 @@ def test_an_unbuffered_output_is_whole_or_an_error(tmp_path):
     assert "the standard output: File too large" in ended.stderr
 
 
-def test_a_closed_output_is_an_error():
+@pytest.mark.parametrize("words", [["estimate", "gpt2"], ["--version"]])
+def test_a_closed_output_is_an_error(words):
     code = "import os, sys; os.close(1); "
-    code += "os.execv(sys.executable, [sys.executable, '-m', 'rooflinekit', 'estimate', 'gpt2'])"
+    code += f"os.execv(sys.executable, [sys.executable, '-m', 'rooflinekit', *{words}])"
     ended = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, check=False,
                            timeout=PATIENCE)  # fmt: skip
     assert (ended.returncode, ended.stderr) == (2, "rooflinekit: the standard output is closed; give --out FILE\n")
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["estimate", "--help"]])
+def test_a_reader_that_goes_away_from_a_help_is_no_error(words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = process(*words, stdout=writing)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 EARLY = """
@@ -623,8 +633,14 @@ main()
 """
 
 
-def test_an_interrupt_while_modules_are_loaded_is_one_line():
-    ended = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, check=False, timeout=PATIENCE)
+@pytest.mark.parametrize("early", [
+    EARLY,
+    EARLY.replace("cli.run", "cli.output"),  # by way of another module
+    EARLY.replace("raise KeyboardInterrupt", "raise RuntimeError from KeyboardInterrupt()"),  # within a class
+    INTERRUPTED.replace("raise KeyboardInterrupt", "raise RuntimeError from KeyboardInterrupt()"),
+])  # fmt: skip
+def test_an_interrupt_while_modules_are_loaded_is_one_line(early):
+    ended = subprocess.run([sys.executable, "-c", early], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert (ended.returncode, ended.stderr) == (130, "rooflinekit: interrupted\n")
 
 

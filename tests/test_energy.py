@@ -115,9 +115,18 @@ def test_every_chip_with_a_law_answers():
         assert law.idle <= found.energy.power_w_per_gpu <= law.limit, name
 
 
+def test_a_runs_interval_is_that_of_measured_runs_for_every_chip():
+    """Width of whole runs is conformal over runs on stand-in laws, so that a stand-in is no wider than that."""
+    widths = {load_accelerator(name).value.power.run_width for name in ("h200-sxm", "h100-sxm", "a100-sxm-40gb")}
+    assert len(widths) == 1
+    energy = rk.estimate("llama-3-8b", "a100-sxm-40gb", batch=32).energy
+    low, high = energy.interval
+    assert energy.power_w_per_gpu / low == pytest.approx(widths.pop())
+    assert high <= energy.limit_w
+
+
 def test_a_stand_in_is_wider_and_a_users_file_of_the_same_name_has_no_measured_law(tmp_path):
     own, other = (load_accelerator(name).value.power for name in ("h200-sxm", "h100-sxm"))
-    assert other.run_width > own.run_width
     assert all(far > near for far, near in zip(other.widths, own.widths, strict=True))
     copy = tmp_path / "h200-sxm.yaml"
     copy.write_text((spec_dir("accelerator") / "h200-sxm.yaml").read_text())
@@ -369,7 +378,8 @@ def test_a_board_of_a_pipeline_with_few_requests_waits(tmp_path):
         ({"power_kind": "node_mean"}, "node_mean"),
         ({"mean_running": ""}, "neither mean_running nor max_num_seqs"),
         ({"model": "no-such-model", "hf_model": "no-such-file.gguf"}, "unknown model 'no-such-model'"),
-        ({"isl_mean": 1e300, "mean_running": 1e300}, "belong to no run"),
+        ({"isl_mean": 1e300, "mean_running": 1e300}, "mean_running of the row, 1e+300, belongs to no run"),
+        ({"output_tok_s_total": 1e-30}, "output_tok_s_total of the row, 1e-30, belongs to no run"),
         ({"power_w_per_gpu": "", "energy_per_output_token_j": ""}, "no board power"),
         ({"gpu": "tpu-v5e", "weight_dtype": "bf16"}, "no rated power"),
     ],
@@ -378,6 +388,28 @@ def test_runs_without_an_answer_count_with_their_reason(tmp_path, cells, reason)
     found = run_table(tmp_path, **cells)
     assert found.answered == 0
     assert any(reason in said for said in found.unanswered)
+
+
+def test_a_slip_of_the_model_is_no_reason_of_a_row(tmp_path, monkeypatch):
+    """A division by zero in the physics is an error, not a row with odd numbers."""
+
+    def slip(*_given, **_options):
+        return 1.0 / 0.0
+
+    monkeypatch.setattr("rooflinekit.evidence.accuracy_energy.load_power", slip)
+    with pytest.raises(ZeroDivisionError):
+        run_table(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_numbers_within_bounds_are_answered_or_refused_by_name(tmp_path, seed):
+    """No number that passes the bounds ends in an error of arithmetic."""
+    draw = np.random.default_rng(seed)
+    names = ("mean_running", "isl_mean", "osl_mean", "output_tok_s_total", "itl_steady_ms", "power_limit_w")
+    for _ in range(5):
+        cells = {name: 10.0 ** draw.uniform(-7.0, 7.0) for name in names}
+        found = run_table(tmp_path, **cells, load=str(draw.choice(["static", "saturated"])))
+        assert found.rows == found.answered + sum(found.unanswered.values())
 
 
 def test_a_table_without_power_is_refused(tmp_path):

@@ -33,7 +33,7 @@ STEP = {
 KERNEL = {
     "name": str, "family": str, "count": int, "flops": float, "weight_bytes": float, "kv_read_bytes": float,
     "kv_write_bytes": float, "activation_bytes": float, "network_bytes": float, "time_us": float, "bound_us": float,
-    "bound": str,
+    "bound": str, "energy_uj": float,
 }  # fmt: skip
 REGIMES = {"compute", "memory", "network", "overhead"}
 CASES = [

@@ -14,16 +14,20 @@ from rooflinekit.model.kernels.collective import tiers
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.layers.splits import check_deployment
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.step import make_plan
+from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.engine import EngineSettings
 from rooflinekit.model.types.errors import DeploymentError, InputError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import Attention, LatentAttention
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model, load_system, names
+from rooflinekit.specs.calibration import load_calibration
+from rooflinekit.specs.engines import load_engine
 
+H100 = load_accelerator("h100-sxm").value
 H200 = load_accelerator("h200-sxm").value
 # On every rank of a layer, by operation; queries, keys and values are counted by part.
 WHOLE = {
@@ -486,3 +490,72 @@ def test_deepep_sends_a_copy_for_each_expert_in_decode_and_for_each_rank_with_pr
         sent = {kernel.name: kernel for kernel in plan.kernels(batch) if kernel.family == "exchange"}
         assert sent["expert_dispatch"].network_bytes == pytest.approx(10 * copies * 7168 * 1.03125, rel=1e-3)
         assert sent["expert_combine"].network_bytes == pytest.approx(10 * copies * 7168 * 2.0, rel=1e-3)
+
+
+class TestTwoBatches:
+    """Halves of a step take turns: one computes while the other's tokens travel."""
+
+    @staticmethod
+    def plan(level: str | None = "h100-sxm--sglang", **changes: object) -> Plan:
+        deployment = Deployment(all_to_all="deepep", dp=72, ep=72, redundant_experts=32, engine="sglang", **changes)
+        calibration = load_calibration(level) if level else None
+        return make_plan(
+            load_model("deepseek-v3").value, deployment, System.of(H100), calibration, load_engine("sglang")
+        )
+
+    @given(tokens=st.integers(1, 4000), context=st.integers(1, 5000), prompts=st.booleans())
+    def test_a_step_takes_no_less_than_either_alone_and_no_more_than_both_halves(
+        self, tokens: int, context: int, prompts: bool
+    ) -> None:
+        batch = Batch.prefill(2.0, tokens + 0.0) if prompts else Batch.decode(tokens + 0.0, context + 0.0)
+        together, apart = self.plan(two_batch=True), self.plan()
+        step, halves, whole = together.time(batch), apart.time(batch.half), apart.time(batch)
+        if batch.tokens <= (512.0 if prompts else 32.0):  # vLLM's thresholds
+            assert step.total == whole.total
+            return
+        kernels = [timed for timed in halves.kernels if timed.kernel.family != "host"]
+        moved = 2.0 * sum(timed.expected for timed in kernels if timed.kernel.family == "exchange")
+        computed = 2.0 * sum(timed.expected for timed in kernels) - moved
+        found = sum(timed.expected for timed in step.kernels if timed.kernel.family != "host")
+        assert max(moved, computed) <= found * (1.0 + 1e-12)
+        assert found <= (moved + computed) * (1.0 + 1e-12)
+        assert step.total.low <= step.total.expected <= step.total.high
+        assert all(timed.bound <= timed.expected for timed in step.kernels)
+
+    def test_hidden_is_what_the_other_half_computes(self) -> None:
+        """In decode no core moves data, and computing takes longer here: no exchange is seen."""
+        batch = Batch.decode(256.0, 2050.0)
+        together, apart = self.plan(two_batch=True).time(batch), self.plan().time(batch.half)
+        for step, half in zip(together.kernels, apart.kernels, strict=True):
+            if step.kernel.family not in ("exchange", "host"):
+                assert step.expected == pytest.approx(2.0 * half.expected, rel=1e-12)
+        assert sum(timed.expected for timed in together.kernels if timed.kernel.family == "exchange") == 0.0
+
+    def test_published_throughput_of_nine_nodes_lies_inside(self) -> None:
+        """SGLang on 96 H100 (lmsys.org, May 2025): 22,282 output tokens/s a node with 256 sequences a GPU, 2,000 in;
+        52,300 input tokens/s a node on four others, 16,384 a step. Both ran two-batch overlap and redundant experts.
+        """
+        decode = self.plan(two_batch=True).time(Batch.decode(256.0, 2050.0)).total
+        assert decode.low < 8 * 256 / 22_282 < decode.high
+        deployment = Deployment(
+            all_to_all="deepep", dp=32, ep=32, redundant_experts=32, engine="sglang", two_batch=True,
+            settings=EngineSettings(token_budget=16_384),
+        )  # fmt: skip
+        calibration = load_calibration("h100-sxm--sglang")
+        model, system = load_model("deepseek-v3").value, System.of(H100)
+        plan = make_plan(model, deployment, system, calibration, load_engine("sglang"))
+        assert plan.time(Batch.prefill(8.0, 2048.0)).total.expected == pytest.approx(8 * 16_384 / 52_300, rel=0.1)
+
+    def test_nothing_overlaps_without_deepep(self) -> None:
+        model = load_model("deepseek-v3").value
+        with pytest.raises(DeploymentError, match="use all_to_all=deepep"):
+            check_deployment(model, Deployment(two_batch=True, dp=8, ep=8), System.of(H200))
+
+
+def test_deepep_brings_no_pair_of_others_experts() -> None:
+    """Fused kernels that get all tokens move rows of others' experts; at 72 ranks that was five sixths of a step."""
+    model, batch = load_model("deepseek-v3").value, Batch.decode(256.0, 2050.0)
+    for kind in ("deepep", "auto"):
+        plan = make_plan(model, Deployment(all_to_all=kind, dp=72, ep=72, redundant_experts=32), System.of(H100), None)
+        shape = next(kernel.shape for kernel in plan.kernels(batch) if kernel.family == "moe")
+        assert shape.slots == (shape.routed if kind == "deepep" else 72 * 256 * 8)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,15 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from docs.generate.why_decode import pictures
 from rooflinekit.cli.app import app
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.palette import SERIES
 from rooflinekit.report.plots import PICTURES
+from rooflinekit.report.plots.front import drawable
 from rooflinekit.report.plots.roofline import Roofs
 from rooflinekit.report.plots.steps import bytes_by_class
 from rooflinekit.report.plots.sweeps import kinds_of, left_out
+from rooflinekit.specs import load_accelerator
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).parents[1]
@@ -92,6 +97,28 @@ class TestNumbers:
             if hasattr(mark, "get_offsets"):
                 ((_, y),) = mark.get_offsets()
                 assert y <= tops[mark.get_gid().split("-")[0]] * (1 + 1e-9)
+
+    def test_energy_of_a_flop_stands_above_the_arch_line(self, estimate):
+        """Choi et al. (2013): by the byte on the left, by the FLOP on the right, never below the line of its format."""
+        picture, gpu = rk.plot(estimate, "energy"), load_accelerator("h100-sxm").value
+        line = artist(picture, "arch bf16")
+        left, right = (each[1] for each in (line.get_xydata()[0], line.get_xydata()[-1]))
+        law, time = gpu.power, 10.0 / gpu.memory_bandwidth  # of ten bytes
+        assert left == pytest.approx(
+            min(10.0 * law.memory + law.active * time + law.flop[Dtype.BF16], law.held * law.limit * time)
+        )
+        assert right <= gpu.power.limit / gpu.peak(Dtype.BF16)
+        for kernel in estimate.decode.kernels:
+            if kernel.name in ("gate_up_proj", "lm_head"):
+                ((x, y),) = artist(picture, f"decode-{kernel.name}").get_offsets()
+                assert (x, y) == pytest.approx((kernel.intensity, kernel.energy_uj / 1e6 / kernel.flops))
+                assert y >= np.interp(x, *line.get_xydata().T)
+
+    def test_a_board_of_unknown_power_has_no_energy_roofline(self, estimate):
+        unknown = replace(estimate, energy=None)
+        assert "energy" not in drawable(unknown)
+        with pytest.raises(InputError, match="no rated power"):
+            rk.plot(unknown, "energy")
 
     def test_the_ridge_is_peak_over_bandwidth(self, estimate):
         x, _ = artist(rk.plot(estimate, "roofline"), "ridge").get_data()
@@ -262,7 +289,7 @@ class TestLoads:
 
 
 class TestFiles:
-    @pytest.mark.parametrize("kind", ["roofline", "time", "bytes", "memory"])
+    @pytest.mark.parametrize("kind", ["roofline", "time", "bytes", "memory", "energy"])
     def test_svg_is_titled_described_and_always_the_same(self, estimate, kind):
         text = rk.plot(estimate, kind, "dark").svg()
         root = ET.fromstring(text)

@@ -310,20 +310,23 @@ def test_the_command_serves_until_it_is_ended(port):
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
-def test_a_server_that_was_killed_starts_again_and_leaves_nothing_behind(port):
-    with serving(port) as server:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_server_that_was_killed_starts_again_and_leaves_nothing_behind(port, workers):
+    """Of several processes those that are left would keep the port, and answer."""
+    several = "--workers", str(workers)
+    with serving(port, *several) as server:
         before = [ask(port, "estimate", STATIC), ask(port, "gpus", {})]
         helpers = descendants(server.pid)
         assert helpers  # the process that listed the accelerators
         server.kill()
         server.wait(30)
-    with serving(port):
-        assert [ask(port, "estimate", STATIC), ask(port, "gpus", {})] == before
     for _ in range(600):
         if not any(map(alive, helpers)):
             break
         time.sleep(0.1)
     assert not any(map(alive, helpers))
+    with serving(port, *several):
+        assert [ask(port, "estimate", STATIC), ask(port, "gpus", {})] == before
 
 
 def test_a_taken_port_is_one_line(port):

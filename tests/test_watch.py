@@ -12,6 +12,7 @@ from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from socket import socket
+from statistics import fmean
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +41,7 @@ from rooflinekit.evidence.watching import LEARNT, Change, Figure, Watched, Watch
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, Traffic, open_loop
 from rooflinekit.model.types.errors import InputError, SpecError
+from rooflinekit.report.watch import _left
 from rooflinekit.specs.calibration.load import load_calibration
 
 pytest.importorskip("prometheus_client")
@@ -105,6 +107,23 @@ def test_two_scrapes_are_an_interval(engine: str) -> None:
     assert (run.facts.isl, run.facts.osl, run.output_tok_s) == (1000.0, 200.0, 200.0)
     if engine == "vllm":
         assert (run.facts.hits, found.preemptions, found.kv_tokens) == (0.25, 3.0, 32000)
+
+
+def test_first_tokens_of_sglang_are_those_of_streamed_requests() -> None:
+    """Forty streamed requests of 100 ms, and twenty whose first fifty tokens came together after 600 ms."""
+
+    def said(each: dict[str, float], kind: str) -> str:
+        lines = exposition(each, "sglang", f'model_name="m",is_streaming="{kind}"').splitlines()
+        return "\n".join(line for line in lines if kind == "true" or ("seconds" in line and "# TYPE" not in line))
+
+    streamed, whole = (AN_HOUR | {"requests": count, "ttft": ttft} for count, ttft in ((40.0, 4.0), (20.0, 12.0)))
+    before, after = (
+        read_scrape("\n".join([said(each[0], "true"), said(each[1], "false")]), time, "url")
+        for each, time in (((NOTHING, NOTHING), 0.0), ((streamed, whole), 60.0))
+    )
+    found = interval(before, after, "url")
+    assert found is not None
+    assert (found.run.ttft.mean, found.run.facts.rate) == (pytest.approx(100.0), 1.0)
 
 
 def test_stalls_are_told_from_steps_by_the_buckets_of_gaps() -> None:
@@ -562,6 +581,37 @@ def test_a_swing_of_each_day_is_no_growth(count: float) -> None:
     left = headroom(days(count, 0.0))
     assert left is not None and left.hours_left is None
     assert left.peak == (None if count < 2.0 else pytest.approx(15.0, abs=0.3))
+
+
+@pytest.mark.parametrize(("count", "growth"), [(1.4, 0.0), (2.4, 0.1), (5.5, 0.1)])
+def test_before_six_days_the_last_day_is_set_beside_the_same_hours_of_the_day_before(
+    count: float, growth: float
+) -> None:
+    """A day grows by `growth` of 10 requests a second; the swing of the day does not hide it, nothing is promised."""
+    seen = days(count, growth)
+    left = headroom(seen)
+    assert left is not None and left.hours_left is None and left.known_from is not None
+    hours = min(24.0, math.floor(24.0 * (count - 1.0)))
+    ends = [minute / 1440 for minute in range(int(1440 * count) - 1440 - 60 * int(hours), int(1440 * count) - 1440)]
+    usual = fmean(1.0 + growth * at + 0.5 * math.sin(2.0 * math.pi * at) for at in ends)
+    assert left.day_change == pytest.approx(growth / usual, abs=0.01)
+    assert left.day_between is not None and left.day_between[0] < left.day_change < left.day_between[1]
+    since = left.known_from - seen[0].end
+    assert (headroom(days(since / 86_400 + 0.01, 0.1)) or left).hours_left is not None
+    words = list(_left(SimpleNamespace(headroom=left)))  # type: ignore[arg-type]
+    assert "against the same hours a day before" in words[0]
+    assert words[1] == "too early to tell a growth from the swing of a week: known from Tue 23:00"
+
+
+def test_a_day_like_the_one_before_has_no_change_within_its_interval() -> None:
+    """Of 300 pairs of days whose hours err by chance, nine in ten intervals hold zero."""
+    noise, within = random.Random(6), 0
+    for _ in range(300):
+        left = headroom([SimpleNamespace(end=3600.0 * hour, knee=40.0, rate=10.0 + noise.gauss(0.0, 1.0))
+                         for hour in range(61)])  # fmt: skip
+        assert left is not None and left.day_between is not None
+        within += left.day_between[0] <= 0.0 <= left.day_between[1]
+    assert within / 300 == pytest.approx(0.9, abs=0.05)
 
 
 def test_a_busier_week_end_or_a_busier_day_is_no_growth() -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.specs.writing import check_target, whole, write_whole
+from rooflinekit.specs.writing import check_target, put, whole, write_whole
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -80,6 +80,24 @@ def test_two_writers_of_one_file_keep_both_answers(tmp_path: Path) -> None:
             assert other != mine
             other.write_text("other")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.csv": "other", "a.2.csv": "mine"}
+
+
+@pytest.mark.parametrize("words", [
+    ["workbook", "--model", "gpt2", "--tp", "1"], ["report", "gpt2"], ["estimate", "gpt2"], ["sweep", "gpt2"],
+    ["levers", "gpt2"], ["plan", "llama-3-8b", "--rate", "1", "--confirm", "0"],
+])  # fmt: skip
+def test_what_another_process_wrote_meanwhile_is_kept_by_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    def late(partial: Path, path: Path, force: bool) -> None:
+        path.write_text("other")
+        put(partial, path, force)
+
+    monkeypatch.setattr("rooflinekit.specs.writing.put", late)
+    result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "a.xlsx")])
+    assert (result.exit_code, (tmp_path / "a.xlsx").read_text()) == (2, "other")
+    assert "was written by another process meanwhile" in result.stderr
+    assert (tmp_path / "a.2.xlsx").stat().st_size > 100
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # XlsxWriter leaves files open

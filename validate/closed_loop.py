@@ -57,6 +57,7 @@ class Load:
 def serving(server: str, model: str, load: Load, log: Path) -> Iterator[str]:
     """The address of a running server (http://…), or of one that this program starts and that is ended afterwards.
 
+    Its slots share one cache: of slots with caches of their own, only neighbours share a step, and no prompt does.
     Raises InputError where it does not come up, or ends; its own words are in `log`.
     """
     if server.startswith("http://"):
@@ -69,8 +70,8 @@ def serving(server: str, model: str, load: Load, log: Path) -> Iterator[str]:
     context = users * (load.isl + 2 * load.osl)
     said = {"model": model, "host": "127.0.0.1", "port": port, "parallel": users, "ctx-size": context,
             "threads": threads, "cache-ram": 0}  # fmt: skip
-    command = [*shlex.split(server), "--metrics", *(word for name, value in said.items()
-                                                    for word in (f"--{name}", str(value)))]  # fmt: skip
+    numbers = (word for name, value in said.items() for word in (f"--{name}", str(value)))
+    command = [*shlex.split(server), "--metrics", "--kv-unified", *numbers]
     with log.open("w", encoding="utf-8") as words:
         try:
             process = subprocess.Popen(command, stdout=words, stderr=words)

@@ -2,9 +2,9 @@
 
 python -m docs.generate.playground build/site/playground [MODEL ...]
 
-The page and its scripts are those of a report. What the sliders call stands in a file of its own for each model, which
-the page fetches when the model is first chosen; files are compressed here and unpacked by the page, so that the server
-need not. A model whose specs and whose code are as they were is taken from build/playground.
+The page and its scripts are those of a report. What the sliders call stands in a file of its own for each model and
+engine, which the page fetches when these are first chosen; files are compressed here and unpacked by the page, so that
+the server need not. A model whose specs and whose code are as they were is taken from build/playground.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.estimation.estimator import resolve
-from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.deployment import ENGINES, Deployment
 from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.report.markup import filled, packed, script_json
 from rooflinekit.report.page.deployment import Deployed, accountant, slider_data
@@ -30,6 +30,7 @@ from rooflinekit.report.page.offers import make_offers
 from rooflinekit.report.page.render import HERE, scripts
 from rooflinekit.report.page.words import SENTENCES
 from rooflinekit.specs import load_model, names
+from rooflinekit.specs.calibration import calibration_names
 from rooflinekit.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -42,22 +43,30 @@ _PLACES = (*(("h100-sxm", tp) for tp in (1, 2, 4, 8)), ("h200-sxm", 8), ("b200-s
 """Where a model is shown first: the first of these accelerators and degrees that holds it."""
 
 
-def first_deployment(model: str) -> Deployed:
-    """A model on the first of the usual machines that holds it, else on the last."""
-    for gpu, tp in _PLACES:
-        found = Deployed.of(model, gpu, {"tp": tp, "batch": 32})
+def first_deployment(model: str, engine: str = "vllm", gpus: Sequence[str] = ()) -> Deployed:
+    """A model on the first of the usual machines that holds it, else on the last; or on the first of some others."""
+    places = [place for place in _PLACES if not gpus or place[0] in gpus] or [(gpus[0], 1)]
+    for gpu, tp in places:
+        found = Deployed.of(model, gpu, {"tp": tp, "batch": 32, "engine": engine})
         if found.answer.memory.fits:
             break
     return found
 
 
-def model_file(model: str, gpus: Sequence[str]) -> bytes:
-    """What the page fetches for a model: its deployments on the accelerators that hold it, and their functions."""
+def engine_gpus(gpus: Sequence[str]) -> dict[str, list[str]]:
+    """Engines with the accelerators on which the playground offers them: vLLM on all, others where they have a fit."""
+    known = calibration_names()
+    fitted = {engine: [gpu for gpu in gpus if f"{gpu}--{engine}" in known] for engine in ENGINES}
+    return {"vllm": list(gpus)} | {engine: found for engine, found in fitted.items() if found and engine != "vllm"}
+
+
+def model_file(model: str, gpus: Sequence[str], engine: str = "vllm") -> bytes:
+    """What the page fetches for a model with an engine: deployments on accelerators that hold it, their functions."""
     collecting = gc.isenabled()
     gc.disable()  # nothing is released before the file is written
     try:
-        deployed = first_deployment(model)
-        data, functions = slider_data(make_offers(deployed.asked, (), gpus), deployed, None)
+        deployed = first_deployment(model, engine, gpus if engine != "vllm" else ())
+        data, functions = slider_data(make_offers(deployed.asked, (), gpus, ()), deployed, None)
     finally:
         if collecting:
             gc.enable()
@@ -77,43 +86,47 @@ def _code() -> bytes:
     return found.digest()
 
 
-def kept_file(model: str, gpus: Sequence[str], store: Path) -> Path:
-    """A model's file in the store, made where it is not there."""
+def kept_file(part: tuple[str, str, Sequence[str]], store: Path) -> Path:
+    """The file of a model with an engine in the store, made where it is not there."""
+    model, engine, gpus = part
     spec = (ROOT / "model_specs" / f"{model}.yaml").read_bytes()
-    key = hashlib.sha256(_code() + spec + " ".join(gpus).encode())
+    key = hashlib.sha256(_code() + spec + " ".join((engine, *gpus)).encode())
     path = store / f"{key.hexdigest()[:24]}.gz"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_suffix(f".{os.getpid()}")
-        scratch.write_bytes(model_file(model, gpus))
+        scratch.write_bytes(model_file(model, gpus, engine))
         scratch.replace(path)
     return path
 
 
 def write_playground(folder: Path, models: Sequence[str], gpus: Sequence[str], store: Path = STORE) -> None:
-    """Write page, scripts and one file a model into a folder; files of earlier runs that it replaces are removed."""
+    """Write page, scripts and a file for each model and engine; files of earlier runs that it replaces are removed."""
     (folder / "models").mkdir(parents=True, exist_ok=True)
-    files, start = {}, time.perf_counter()
+    files: dict[str, dict[str, str]] = {model: {} for model in models}
+    engines, start = engine_gpus(gpus), time.perf_counter()
+    parts = [(model, engine, engines[engine]) for model in models for engine in engines]
     for gpu in gpus:  # specs and calibrations are read once, before the processes part
         with suppress(DtypeError):
             resolve(FIRST, gpu, Deployment(), None)
     # A process ends with its model: that frees millions of nodes at once, where a collection would visit each.
     with Pool(initializer=gc.disable, maxtasksperchild=1) as pool:
-        made = pool.imap(partial(kept_file, gpus=gpus, store=store), models)
-        for place, (model, path) in enumerate(zip(models, made, strict=True), 1):
+        made = pool.imap(partial(kept_file, store=store), parts)
+        for place, ((model, engine, _), path) in enumerate(zip(parts, made, strict=True), 1):
             content = path.read_bytes()
-            files[model] = f"models/{model}.{hashlib.sha256(content).hexdigest()[:8]}.gz"
-            (folder / files[model]).write_bytes(content)
-            sys.stderr.write(f"\r{place} of {len(models)} models, {time.perf_counter() - start:.0f} s ")
+            name = files[model][engine] = f"models/{model}.{engine}.{hashlib.sha256(content).hexdigest()[:8]}.gz"
+            (folder / name).write_bytes(content)
+            sys.stderr.write(f"\r{place} of {len(parts)} files, {time.perf_counter() - start:.0f} s ")
             sys.stderr.flush()
     sys.stderr.write("\n")
+    written = {name for names in files.values() for name in names.values()}
     for old in (folder / "models").iterdir():
-        if f"models/{old.name}" not in files.values():
+        if f"models/{old.name}" not in written:
             old.unlink()
     write_app(folder, files)
 
 
-def write_app(folder: Path, files: dict[str, str]) -> None:
+def write_app(folder: Path, files: dict[str, dict[str, str]]) -> None:
     """The page and its scripts."""
     own = first_deployment(FIRST if FIRST in files else next(iter(files)))
     app = "\n".join(((TEMPLATES / "models.js").read_text(encoding="utf-8"), *scripts()))
@@ -126,6 +139,7 @@ def write_app(folder: Path, files: dict[str, str]) -> None:
         "asked": own.at, "engine": own.answer.engine, "process": own.asked.process, "words": SENTENCES,
         "reference": None,
         "files": files,
+        "engines": list(dict.fromkeys(engine for names in files.values() for engine in names)),
         "offers": {
             "models": {model: load_model(model).value.max_context for model in files}, "gpus": {}, "plans": {},
             "notes": [], "missing": {}, "formats": {}, "steps": [], "asked": {},

@@ -80,7 +80,7 @@ def _asked() -> Any:
     share = Annotated[float, Field(gt=0, le=1)] | None
     special = {
         "system": str | None, "sequence_parallel": bool, "all_reduce": _one_of(ALL_REDUCE),
-        "all_to_all": _one_of(ALL_TO_ALL), "dispatch": _Dtype | None,
+        "all_to_all": _one_of(ALL_TO_ALL), "two_batch": bool, "dispatch": _Dtype | None,
         "redundant_experts": _Natural, "skew": _Size, "power_cap": _Positive | None, "clock": _Positive | None,
         "engine_version": str | None, "offload_layers": _Natural, "offload_experts": bool,
         "host_bandwidth": _Positive | None,

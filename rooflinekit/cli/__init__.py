@@ -11,7 +11,8 @@ __all__ = ["main"]
 def main() -> None:
     """Entry point of `rooflinekit`. SIGTERM ends a command as SIGINT does: what is finished is kept and named."""
     try:
-        import signal  # inside, as all that follows: an interrupt at any moment is told in one line
+        import gc  # inside, as all that follows: an interrupt at any moment is told in one line
+        import signal
 
         before = signal.signal(signal.SIGTERM, _stop)
         try:
@@ -20,7 +21,12 @@ def main() -> None:
             run()
         finally:
             signal.signal(signal.SIGTERM, before)
-    except KeyboardInterrupt:
+            gc.freeze()  # the process ends, which frees all at once: it looks for no cycles
+    except BaseException as error:
+        from rooflinekit.cli.interrupts import interrupted
+
+        if not interrupted(error):
+            raise
         os.write(2, b"rooflinekit: interrupted\n")
         sys.exit(130)
 

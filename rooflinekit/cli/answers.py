@@ -137,6 +137,8 @@ def simulate(
     to.show(outcome)
     if kept:
         kept.unlink()
+    if outcome.interrupted and to.out:
+        raise InterruptedRunError(f"interrupted; what was served until then is in {to.out}")
     return INTERRUPTED if outcome.interrupted else 0
 
 
@@ -204,7 +206,7 @@ def _write(made: Launch, folder: Path, to: Output) -> None:
         raise InputError(f"{folder.parent} is not a folder; make it first")
     folder.mkdir(exist_ok=True)
     for name, text in files.items():
-        emit(text, folder / name, force=True)
+        emit(text, folder / name, to.force)
     (folder / _SCRIPT).chmod(0o755)
     emit("\n".join(f"wrote {folder / name}" for name in files))
 

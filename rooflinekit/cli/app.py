@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from rooflinekit.cli.command import COMMANDS, PANELS, Argument, Command, assumptions_of, examples_of, find, grouped
 from rooflinekit.cli.failures import guarded
+from rooflinekit.cli.output import emit
 from rooflinekit.estimation.options import Option
 from rooflinekit.estimation.scenario import GROUPS, complete
 from rooflinekit.version import __version__
@@ -63,7 +64,16 @@ class CommandGroup(TyperGroup):
         """Run, and translate what went wrong into an exit code."""
         extra["standalone_mode"] = False
         run = super().main
-        sys.exit(guarded(lambda: run(args, prog_name or "rooflinekit", **extra), self.commands)[1])
+
+        def answered() -> Any:
+            try:
+                return run(args, prog_name or "rooflinekit", **extra)
+            except SystemExit as ended:  # so click ends where the reader of a help has gone
+                if isinstance(ended.__context__, BrokenPipeError):
+                    return 0
+                raise
+
+        sys.exit(guarded(answered, self.commands)[1])
 
 
 class AccuracyGroup(CommandGroup):
@@ -120,7 +130,7 @@ def _columns(name: str, told: str) -> list[str]:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        sys.stdout.write(f"rooflinekit {__version__}\n")
+        emit(f"rooflinekit {__version__}")
         raise typer.Exit
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from rooflinekit.cli.interrupts import interrupted
 from rooflinekit.cli.output import note
 from rooflinekit.model.types.errors import RooflinekitError, nearest
 
@@ -38,7 +39,7 @@ def guarded(run: Callable[[], Any], commands: Iterable[str] = ()) -> tuple[Any, 
     except OSError as error:
         return None, _say(f"{error.filename or 'file'}: {error.strerror or error}", 2)
     except Exception as error:
-        return None, _other(error, commands)
+        return None, _say("interrupted", INTERRUPTED) if interrupted(error) else _other(error, commands)
     if code == INTERRUPTED:
         return code, _say("interrupted", INTERRUPTED)
     return code, code if isinstance(code, int) else 0

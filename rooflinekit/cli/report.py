@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 )  # fmt: skip
 def report(
     model: str | None, *, to: Output, plan: Path | None = None, sweep: Path | None = None, against: str | None = None,
-    simulate: int | None = None, models: list[str] | None = None, gpus: list[str] | None = None, **scenario: Any,
+    simulate: int | None = None, models: list[str] | None = None, gpus: list[str] | None = None,
+    engines: list[str] | None = None,
+    **scenario: Any,
 ) -> None:  # fmt: skip
     """Write one self-contained HTML page on a deployment, a comparison, a plan or a sweep, with live sliders."""
     from rooflinekit.estimation.estimator import estimate as predict
@@ -34,7 +36,7 @@ def report(
     to.check("Estimate")
     if simulate is not None:
         to.check("Outcome")
-    told: dict[str, Any] = {"models": models, "gpus": gpus}
+    told: dict[str, Any] = {"models": models, "gpus": gpus, "engines": engines}
     if model is None or plan is not None or sweep is not None:
         said = {"model": model, "against": against, "simulate": simulate, "plots": to.plots, **scenario}
         for key in (key for key, value in said.items() if value is not None):  # a plan or a sweep brings its own

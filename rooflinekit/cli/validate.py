@@ -18,6 +18,7 @@ from rooflinekit.model.types.errors import (
     MissingExtraError,
     RooflinekitError,
 )
+from rooflinekit.specs.writing import write_whole
 
 if TYPE_CHECKING:
     from rooflinekit.evidence.kernel_fit.groups import Measurements
@@ -75,7 +76,7 @@ def _serve(
     load = Load(tuple(sorted(set(concurrency))), isl, osl, rounds=rounds)
     with serving(server or "llama-server", model, load, to.out / "server.log") as address, counting("measuring") as at:
         rows = measure(address, load, said, at)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_whole(path, "".join(json.dumps(row) + "\n" for row in rows).encode(), to.force)
     lines = [f"wrote {path}: {len(rows)} runs"]
     lines += [f"  {row['max_concurrency']} users: TTFT {row['mean_ttft_ms']:.4g} ms, TPOT {row['mean_tpot_ms']:.4g} ms"
               for row in rows]  # fmt: skip

@@ -45,7 +45,7 @@ def workbook(*, to: Output, **said: Any) -> None:
         if not names & starts["prices"].keys():
             price_among(price, [load_accelerator(gpu).value for gpu in choices.gpus])
     with working(f"writing {out.name}"):
-        built = write_workbook(out, choices, Planned(**starts))
+        built = write_workbook(out, choices, Planned(**starts), to.force)
     lines = [f"{out}: {built.offered} deployments to choose from, {built.bytes / 1e6:.1f} MB"]
     if built.refused:
         lines.append(f"{len(built.refused)} combinations cannot be run (sheet Notes has all):")

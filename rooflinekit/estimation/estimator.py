@@ -157,7 +157,9 @@ def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
     DtypeError and UnknownNameError for formats and engines nobody knows.
     """
     given = read(Seeing, scenario)
-    chosen = part_of(given, (*DEGREES, "skew", "sequence_parallel", "redundant_experts", "power_cap", "clock"))
+    chosen = part_of(
+        given, (*DEGREES, "skew", "sequence_parallel", "two_batch", "redundant_experts", "power_cap", "clock")
+    )
     chosen |= part_of(given, ("offload_layers", "host_bandwidth"))
     chosen |= part_of(given, ("lora_rank", "lora_adapters"))
     chosen |= {key: parse_dtype(each) for key, each in part_of(given, (*options_of(Formats), "dispatch")).items()}
@@ -366,7 +368,7 @@ def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
         **image_inputs(plan),
         "context": float(work.decode_context) if work.context is None else int(float(work.context)),
         **dict.fromkeys(("concurrency", "rate")),
-        **asked(*DEGREES, "gpus", "system", "sequence_parallel", "all_reduce", "all_to_all"),
+        **asked(*DEGREES, "gpus", "system", "sequence_parallel", "all_reduce", "all_to_all", "two_batch"),
         "dispatch": None if deployment.dispatch is None else deployment.dispatch.value,
         **asked("redundant_experts", "skew", "power_cap", "clock", "lora_rank", "lora_adapters"),
         "weights": precision.weights_of(plan.model.matrices[-1]).value,

@@ -11,6 +11,7 @@ from typing import Any
 from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS as ENERGY_PARTS
+from rooflinekit.model.power import kernel_energy
 from rooflinekit.model.roofline import StepTime, peak_time, stream_time, time_parts
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
@@ -44,16 +45,22 @@ class KernelResult:
     time_us: float
     bound_us: float
     bound: str  #: what the time is spent on: compute, memory, network or overhead
+    energy_uj: float | None = None  #: of the board; None where its power limit is not known
 
     @classmethod
-    def of(cls, timed: KernelTime, split: Mapping[str, Any] | None = None) -> KernelResult:
+    def of(
+        cls, timed: KernelTime, split: Mapping[str, Any] | None = None, board: Accelerator | None = None
+    ) -> KernelResult:
         """Read the scalars of one timed kernel; `split` is its time by cause, where that is known."""
         kernel, n, traffic = timed.kernel, timed.kernel.count, float(timed.kernel.bytes)
         work = {key: n * float(getattr(kernel, key)) for key in _WORK}
         intensity = float(kernel.flops) / traffic if traffic else None
+        law = board.power if board else None
+        joules = float(kernel_energy(timed, board, law).total) if board and law else None
         return cls(
             kernel.name, kernel.family, n, kernel.dtype.value, **work, intensity=intensity,
             time_us=float(timed.expected) * 1e6, bound_us=float(timed.bound) * 1e6, bound=regime(timed, split),
+            energy_uj=None if joules is None else joules * 1e6,
         )  # fmt: skip
 
     @property
@@ -117,7 +124,7 @@ class StepResult:
     def of(cls, step: StepTime, accelerator: Accelerator) -> StepResult:
         """Sum the kernels; the regime is the cause that takes most of the time."""
         splits = [time_by_cause(timed) for timed in step.kernels]
-        kernels = tuple(map(KernelResult.of, step.kernels, splits))
+        kernels = tuple(KernelResult.of(*each, accelerator) for each in zip(step.kernels, splits, strict=True))
         time, shares = float(step.expected), shares_by_cause(step, splits)
         flops = sum(kernel.flops for kernel in kernels)
         traffic = sum(kernel.bytes for kernel in kernels)
@@ -208,15 +215,17 @@ class SpeculationResult:
 
 @dataclass(frozen=True, slots=True)
 class EnergyResult:
-    """Power of a board and energy of tokens; hosts, cooling and conversion are not counted.
+    """Power of a board and energy of tokens; hosts, cooling and conversion are counted in `plug_w_per_gpu` alone.
 
     power_w_per_gpu: mean over a request, or under load over the time, waiting included; interval: of that, 90 %.
+    plug_w_per_gpu: the same with the board's share of its host and power supplies, without cooling.
     energy_per_output_token_j: all energy of all boards over all output tokens, prompts included; parts_j: what it is
     spent on. request_j, prefill_j_per_token (of a prompt token) and decode_j_per_token leave waiting between requests
     out. busy: share of the time in which there is a step. measured: the law was fitted to this chip's own kernels.
     """
 
     power_w_per_gpu: float
+    plug_w_per_gpu: float
     interval: list[float]
     prefill_w: float
     decode_w: float
@@ -240,7 +249,7 @@ class EnergyResult:
         prompt, token = float(tokens.prompt.total), float(tokens.step.total)
         parts = {part: float(getattr(found.energy, part)) for part in ENERGY_PARTS}
         return cls(
-            watts, [max(watts / law.run_width, law.idle), min(watts * law.run_width, law.limit)],
+            watts, float(found.plug), [max(watts / law.run_width, law.idle), min(watts * law.run_width, law.limit)],
             prompt / float(tokens.prompt_seconds) / gpus, token / float(tokens.step_seconds) / gpus,
             law.idle, law.limit, float(found.busy), whole, parts,
             prompt / float(work.isl - work.cached), token, prompt + made * token, law.measured,
@@ -279,7 +288,10 @@ class Estimate(DeploymentAnswer):
             row[f"{time}_bound_ms"] = self.bound[f"{time}_ms"]
         row |= {name: getattr(self, name) for name in ("e2e_ms", "output_tok_s", "output_tok_s_per_gpu")}
         row |= {"output_tok_s_per_user": self.output_tok_s_per_user, **asdict(self.memory)}
-        row |= {name: getattr(self.energy, name, None) for name in ("power_w_per_gpu", "energy_per_output_token_j")}
+        row |= {
+            name: getattr(self.energy, name, None)
+            for name in ("power_w_per_gpu", "plug_w_per_gpu", "energy_per_output_token_j")
+        }
         row |= {key: getattr(self.speculation, key, None)
                 for key in ("draft", "draft_tokens", "acceptance", "tokens_per_pass")}  # fmt: skip
         if self.speculation is not None:

@@ -81,6 +81,7 @@ class Parallelism(Degrees, total=False):
     sequence_parallel: Annotated[bool, Option("Between blocks each of the tp ranks keeps its share of the tokens.", False)]
     all_reduce: Annotated[str, Option("one_shot, two_shot, ring, in_switch, or auto: what the engine was measured with.", "auto", complete=("auto", "one_shot", "two_shot", "ring", "in_switch"))]
     all_to_all: Annotated[str, Option("What brings tokens to their experts: deepep (its own kernels), or auto (a collective).", "auto", complete=("auto", "deepep"))]
+    two_batch: Annotated[bool, Option("Two-batch overlap: halves of a step take turns, and one computes while the other's tokens travel (needs deepep).", False)]
     dispatch: Annotated[str | None, Option("Format in which tokens travel to their experts.", usual="the stream's; fp8 with deepep", complete=FORMATS)]
     redundant_experts: Annotated[int, Option("Copies of popular experts, over all ranks of a layer.", 0, least=0)]
     skew: Annotated[float, Option("Routing: the n-th most popular expert has weight n^-skew; 0 is uniform.", 0.0, most=4.0)]
@@ -219,6 +220,10 @@ class Pricing(Price, total=False):
     pue: Annotated[float | None, Option("Power of the building over power of the machines.", least=1.0, most=10.0, usual="1")]
     carbon: Annotated[str | float | None, Option("Grams of CO2 a kWh, or a grid: world, france, germany, ireland ...", unit="g/kWh", kind="text")]
 
+class Rack(TypedDict, total=False):
+    """What holds the machines."""
+    rack: Annotated[float | None, Option("Power that a rack may draw at the plug: says how many machines it holds.", unit="W", kind="number", above=True, metavar="W")]
+
 class Purchase(Pricing, total=False):
     """Or to buy it."""
     purchase: Annotated[float | None, Option("USD of one GPU with its share of the host, bought; needs --years.", unit="USD", kind="number")]
@@ -245,7 +250,7 @@ class Dialogues(TypedDict, total=False):
     long_context: Annotated[int | None, Option("Tokens of a long context.", least=2, unit="tokens", most=10_000_000, usual="131072, or the model's")]
     reserve: Annotated[int | None, Option("Tokens that a static layout of the cache sets aside.", unit="tokens", most=10_000_000, usual="the longest")]
 
-class Cost(Prefix, Lengths, Users, Layout, Purchase, Dialogues, total=False):
+class Cost(Prefix, Lengths, Users, Layout, Purchase, Rack, Dialogues, total=False):
     """What tokens cost."""
     utilisation: Annotated[float, Option("Share of the paid time that the replica works.", 1.0, unit="share", above=True, most=1.0, group="Pricing")]
 
@@ -309,9 +314,9 @@ class Search(TypedDict, total=False):
     seed: Annotated[int, Option("Seed of the simulations.", 0, least=0)]
     by: Annotated[str, Option("What is to be least: cost, gpus or energy (joules a token).", "cost", complete=("cost", "gpus", "energy"), metavar="QUANTITY")]
 
-class Reserves(Pricing, total=False):
+class Reserves(Pricing, Rack, total=False):
     """Money, and what is kept free."""
-    limit: Annotated[str | Mapping[str, float] | None, Option("How many of an accelerator there are, as h100-sxm=16, or power=120kW at the meter; may be repeated.", kind="pairs", many=True, also=("limits",))]
+    limit: Annotated[str | Mapping[str, float] | None, Option("How many of an accelerator there are, as h100-sxm=16, or power=120kW at the meter: boards, hosts, supplies, PUE; may be repeated.", kind="pairs", many=True, also=("limits",))]
     headroom: Annotated[float, Option("Share of a replica's capacity that is kept free at the peak.", 0.0, unit="share", most=0.999)]
     redundancy: Annotated[int, Option("Replicas that may fail at the peak: N+k.", 0, least=0)]
     spare: Annotated[str | int | None, Option("What may fail at the peak in place of replicas: 1host or 2gpus. The fleet has as many more replicas.", usual="nothing", kind="text", metavar="COUNT")]
@@ -466,6 +471,7 @@ class Page(TypedDict, total=False):
     simulate: Annotated[int | None, Option("Simulate so many requests of --rate or --concurrency too.", kind="loose count")]
     models: Annotated[Names, Option("Models that the sliders offer besides, comma between.", kind="names", complete=MODELS)]
     gpus: Annotated[Names, Option("Accelerators that the sliders offer besides.", kind="names", complete=GPUS)]
+    engines: Annotated[Names, Option("Engines that the page offers besides.", kind="names", complete=ENGINES)]
     out: Annotated[Path | None, Option("File to write.", usual="report.html", kind="path", group="Output")]
 
 class Measuring(TypedDict, total=False):

@@ -44,6 +44,11 @@ _OSL = 256.0
 """Tokens out where a row does not say: each then sees half as many keys more."""
 _GGUF = re.compile(r"(?:ud[-_])?i?q(\d)")
 _ONE_TOKEN = 1.0
+_MOST = 1e7
+"""No length, rate, time or count of a run is larger, in the units of its column; nor smaller than its inverse."""
+_WORK = ("n_gpus", "tp", "pp", "ep", "dp", "mean_running", "max_num_seqs", "isl_mean", "osl_mean",
+         "itl_steady_ms", "tpot_reported_ms", "output_tok_s_total", "prefill_tok_s", "power_limit_w")  # fmt: skip
+"""Columns that a prediction is made of."""
 
 
 def energy_accuracy(
@@ -86,8 +91,6 @@ def _scored_run(run: Mapping[str, Any], calibration: str | None, unanswered: Cou
         found, name = predict_run(run, calibration)
     except RooflinekitError as error:
         unanswered[str(error)] += len(stated)
-    except (ArithmeticError, ValueError):  # numbers that no run has
-        unanswered["the numbers of the row belong to no run"] += len(stated)
     shared = {"source_key": run.get("source_key") or "", "model": run["model"], "gpu": run["gpu"], "calibration": name}
     return [
         {**shared, "metric": metric, "value": value,
@@ -113,6 +116,10 @@ def predict_run(
 
     Raises InputError (and its kinds) for a run that cannot be answered.
     """
+    for name in _WORK:
+        value = number_of(run.get(name))
+        if abs(value) > _MOST or 0.0 < abs(value) < 1.0 / _MOST:
+            raise InputError(f"{name} of the row, {value:g}, belongs to no run")
     kind = str(run.get("power_kind") or "").lower()
     if _NOT_BOARDS.search(kind):
         whole = "computer at the wall" if kind.startswith("wall") else f"computer or more ({kind})"

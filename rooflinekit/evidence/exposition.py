@@ -109,6 +109,8 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
         if name == "cache_config_info":
             blocks += _room(labels)
         name += "".join(f".{value}" for key, value in labels.items() if key in _KINDS)
+        if labels.get("is_streaming") == "false" and name.startswith("time_to_first_token"):
+            name += ".unstreamed"  # SGLang hands out fifty tokens at once there, or all
         name += f".le.{labels['le']}" if "le" in labels else ""
         unit = next((size for end, size in _UNITS.items() if name.endswith(end)), 1.0)
         values.setdefault(name, []).append(float(sample.value) * unit)
@@ -159,7 +161,7 @@ def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
     def ratio(above: str, below: str) -> float | None:
         return grown[above] / grown[below] if above in grown and grown.get(below, 0.0) > 0.0 else None
 
-    begun = grown.get("ttft.count") or grown.get("e2e.count") or 0.0
+    begun = grown.get("ttft.count", 0.0) + grown.get("unstreamed", 0.0) or grown.get("e2e.count") or 0.0
     if seconds <= 0.0 or (not begun and not grown.get("output_tokens")):
         return None
     ended = grown.get("e2e.count") or begun

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
 from rooflinekit.estimation.results import about
@@ -45,6 +45,7 @@ _ROUNDS = 3  # of least squares over winsorised values
 _BLOCKS = 6  # of a day or less, whose means a line goes through
 _FREEDOM = 4  # heights beyond those that a line takes, at least
 _LIKELY, _SURE = 2.13, 4.60  # quantiles of Student's t with so many degrees of freedom: 95 % and 99.5 %
+_LIKELY_BLOCK = 2.015  # the 95 % quantile with one degree more: of a mean of six blocks
 _TOLD_APART = 10.0  # by how many variances the squares that another cause leaves are larger: odds of e⁵ to 1
 
 
@@ -140,6 +141,9 @@ class Headroom:
 
     peak: the mean rate of the highest hour of the last day, or of the last week after two; hours_left are then those
     until it reaches the knee. hours_between: the 90 % interval of hours_left, by the scatter of the rates.
+    From one day to six, where a growth cannot be told from the swing of a week: day_change is the last day's mean rate
+    over that of the same hours a day before, less 1; day_between its 90 % interval, by the scatter of the hours;
+    known_from the time [s since 1970] from which six whole days tell a growth.
     """
 
     rate: float
@@ -148,6 +152,9 @@ class Headroom:
     hours_left: float | None = None
     peak: float | None = None
     hours_between: tuple[float, float] | None = None
+    day_change: float | None = None
+    day_between: tuple[float, float] | None = None
+    known_from: float | None = None
 
 
 @dataclass(frozen=True)
@@ -493,9 +500,10 @@ def headroom(seen: Sequence[Beside]) -> Headroom | None:
     """The rate against the knee, and when a growth that is more than chance would reach it.
 
     Of up to one day the rate is a straight line over time. From six days on it is one over the highest hour of each
-    day, and from two weeks on with a height for each day of the week, since traffic swings with both; between one day
-    and six nothing tells growth from the swing. Neighbouring minutes and hours err alike. So the line goes through the
-    means of six blocks, or through whole days, and only these count as independent (batch means, Law & Carson 1979).
+    day, and from two weeks on with a height for each day of the week, since traffic swings with both. Between one day
+    and six the last day is set beside the same hours of the day before, and no time is promised. Neighbouring minutes
+    and hours err alike. So the line goes through the means of six blocks, or through whole days, and only these count
+    as independent (batch means, Law & Carson 1979).
     """
     if not seen:
         return None
@@ -509,8 +517,6 @@ def headroom(seen: Sequence[Beside]) -> Headroom | None:
         times = [-fmean(ages[part]) for part in parts]
         found = _reached(times, [fmean(each.rate for each in seen[part]) for part in parts], now.knee)
         return left if found is None else replace(left, hours_left=found[0], hours_between=found[1:])
-    if ages[0] < 2 * _DAY:
-        return left
     hours: dict[int, list[float]] = {}
     for age, each in zip(ages, seen, strict=True):
         hours.setdefault(math.floor(age), []).append(each.rate)
@@ -518,6 +524,10 @@ def headroom(seen: Sequence[Beside]) -> Headroom | None:
     for hour, rates in hours.items():
         days.setdefault(hour // _DAY, []).append(fmean(rates))
     whole = (ages[0] + 1.0) // _DAY  # the earliest day began before it was watched
+    if whole < _FREEDOM + 2:
+        left = replace(_day_on_day(left, hours), known_from=seen[0].end + 3600.0 * (_DAY * (_FREEDOM + 2) - 1.0))
+    if ages[0] < 2 * _DAY:
+        return left
     peaks = {day: max(rates) for day, rates in days.items() if day < whole and 2 * len(rates) >= _DAY}
     kinds = 7 if whole >= 14 else 1
     highest = max((day for day in peaks if day < kinds), key=peaks.__getitem__, default=None)
@@ -527,6 +537,23 @@ def headroom(seen: Sequence[Beside]) -> Headroom | None:
                      [(day - highest) % kinds for day in peaks])  # fmt: skip
     left = replace(left, peak=peaks[highest])
     return left if found is None else replace(left, hours_left=found[0], hours_between=found[1:])
+
+
+def _day_on_day(left: Headroom, hours: Mapping[int, Sequence[float]]) -> Headroom:
+    """The rates of the last day beside those of the same hours before, by six blocks; hours: rates by hours ago."""
+    pairs = [
+        (fmean(hours[ago]), fmean(hours[ago + _DAY])) for ago in range(_DAY) if ago in hours and ago + _DAY in hours
+    ]
+    if len(pairs) < _BLOCKS:
+        return left
+    ends = [len(pairs) * turn // _BLOCKS for turn in range(_BLOCKS + 1)]
+    more = [fmean(now - before for now, before in pairs[start:end]) for start, end in pairwise(ends)]
+    before, change = fmean(before for _, before in pairs), fmean(more)
+    error = _LIKELY_BLOCK * stdev(more) / math.sqrt(_BLOCKS)
+    if before <= 0.0:
+        return left
+    between = (change - error) / before, (change + error) / before
+    return replace(left, day_change=change / before, day_between=between)
 
 
 def _reached(

@@ -182,9 +182,10 @@ class Predictor:
     def _steady(self, batch: Numeric, context: Numeric) -> Time:
         """What a decode step takes besides what grows with the context: scenarios of one batch share it.
 
-        Where kernels are launched one by one, the gaps between them depend on the context through those that grow.
+        Where kernels are launched one by one, the gaps between them depend on the context through those that grow; so
+        does what of an exchange they hide.
         """
-        if self.plan.iteration(Batch.decode(1.0, 1.0)).eager:
+        if not self.plan.separable:
             return self.plan.time(Batch.decode(batch, context), grows=False).sums
         sizes, places = distinct(batch)
         steady = self.plan.time(Batch.decode(sizes, 1.0), grows=False).sums

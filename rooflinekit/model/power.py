@@ -15,7 +15,7 @@ from operator import add, attrgetter
 from rooflinekit.model.graph.symbol import Symbol, formula, named
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.hardware import Accelerator, PowerLaw
+from rooflinekit.model.types.hardware import Accelerator, HostPower, PowerLaw
 from rooflinekit.model.types.kernel import MATRIX_ROWS, ExpertsShape, Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum, minimum
 from rooflinekit.model.types.time import KernelTime
@@ -62,6 +62,16 @@ def limited_energy(asked: Numeric, held: Numeric, limit: Numeric, time: Numeric)
     6.86
     """
     return minimum(asked, held * limit * time)
+
+
+@formula("P_plug", "power of boards with their share of the machine, at the plug", "W")
+def plug_power(boards: Numeric, host: HostPower) -> Numeric:
+    """P·(1 + cpu + rest)/supply [W]; joules alike. Latif et al. (arXiv:2412.08602) saw 8.4 kW of a machine of 8 H100.
+
+    >>> plug_power(8 * 700.0, HostPower(cpu=0.125, rest=0.3, supply=0.95))
+    8400.0
+    """
+    return boards * ((1.0 + host.cpu + host.rest) / host.supply)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from rooflinekit.model.layers.splits import check_deployment
 from rooflinekit.model.power import Energy, kernel_energy
 from rooflinekit.model.roofline import StepTime, time_kernel
 from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.timing.overlap import UNDIVIDED, Spent, two_batches
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
@@ -26,7 +27,7 @@ from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import AttentionShape, Kernel
 from rooflinekit.model.types.model import Model
-from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, minimum
+from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, minimum, where
 from rooflinekit.model.types.time import SIGMAS, KernelTime
 
 
@@ -36,7 +37,7 @@ class Iteration:
 
     passes: engine steps (prompts beyond the token budget take several); sequences: that take part in all of them;
     layers: that each pass runs; gpus: accelerators that take part; eager: no CUDA graph is replayed;
-    prompts: some are computed.
+    prompts: some are computed; parts: that a pass is launched in.
     """
 
     passes: Numeric
@@ -45,6 +46,7 @@ class Iteration:
     gpus: int
     eager: bool
     prompts: bool = False
+    parts: Numeric = 1.0
 
 
 @formula("host", "host work of a step that the accelerator waits for", "s")
@@ -120,7 +122,8 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
         busy = named(sum((timed.expected for timed in kernels), 0.0), "busy", "time of all kernels", "s")
         sums = busy, *(sum((getattr(timed, end) for timed in kernels), 0.0) for end in ("low", "high"))
         each = zip(_launches(costs, iteration), sums, strict=True)
-        gaps, low, high = (launch_gap(iteration.passes, launches, launch, time) for launch, time in each)
+        passes = iteration.passes * iteration.parts
+        gaps, low, high = (launch_gap(passes, launches, launch, time) for launch, time in each)
         if any(not isinstance(end, float) or end > 0.0 for end in (gaps, low, high)):
             entries.append(_entry("launch_gaps", dtype, launches, gaps, (low, high)))
     return entries
@@ -288,12 +291,33 @@ class Plan:
 
     def run(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> tuple[KernelTime, ...]:
         """The kernels of a step with their times; with `costs`, as they run among their neighbours."""
+        timed = self.apart(batch, costs, grows)
+        if self.deployment.two_batch:
+            half, step = self.apart(batch.half, costs, grows), self.apart(batch.half, costs)
+            whole, halves = ([Spent.of(each, self.energy(each)) for each in part] for part in (timed, half))
+            timed = two_batches(whole, halves, step, self._parts(batch) > 1.0, float(self.system.accelerator.cores))
+        return tuple(timed)
+
+    def apart(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> list[KernelTime]:
+        """The same one after the other, whatever overlaps."""
         timed = (time_kernel(kernel, self.system, self.calibration) for kernel in self.kernels(batch, grows))
         narrow = self.system.accelerator.supports(Dtype.NVFP4)
-        return tuple((each if costs is None else changed(each, costs, narrow)).labelled() for each in timed)
+        return [(each if costs is None else changed(each, costs, narrow)).labelled() for each in timed]
+
+    def _parts(self, batch: Batch) -> Numeric:
+        """Parts in which a step is computed."""
+        most = fact(UNDIVIDED[batch.prefilling is not None], "undivided", "tokens of a step that stays whole", *_DBO)
+        return where(batch.tokens > most, 2.0, 1.0) if self.deployment.two_batch else 1.0
+
+    @property
+    def separable(self) -> bool:
+        """Whether what a decode step adds to attention is the same at every context."""
+        return not (self.iteration(Batch.decode(1.0, 1.0)).eager or self.deployment.two_batch)
 
     def energy(self, timed: KernelTime) -> Energy:
         """Energy of all launches of one kernel on one board [J]; none where the board's power is not known."""
+        if isinstance(timed, Spent):
+            return timed.energy
         accelerator = self.system.accelerator
         return Energy() if accelerator.power is None else kernel_energy(timed, accelerator, accelerator.power)
 
@@ -334,6 +358,7 @@ class Plan:
             gpus=self._together,
             eager=batch.prefilling is not None or not self.costs.graphs or self.deployment.settings.eager,
             prompts=batch.prefilling is not None,
+            parts=self._parts(batch),
         )
 
 
@@ -377,6 +402,7 @@ def _as_run(deployment: Deployment, system: System) -> Deployment:
 
 
 _PAIR = 2
+_DBO = "tokens", "dbo_decode_token_threshold and dbo_prefill_token_threshold of vLLM"
 _PREPROCESSED = "its preprocessor (specs/config/vision.yaml)"
 _PARALLEL = "docs/parallelism.md"
 _BUDGET = "budget", "tokens of a step at most", "", "the engine's token budget"

@@ -25,7 +25,11 @@ def document(found: Cost) -> Document:
         Section(f"cost of {found.model} on {machine(found.gpu, p.gpus, i)}, {found.engine}", [Words(asked)]),
         Section("", [Words(f"{hour}; one request {p.request_usd:.3g} USD", indent="")]),
         Section("", [_prices(p)]),
-        *([Section("", [Words(_power(p), indent="")])] if p.watts is not None else []),
+        *(
+            [Section("", [Words(_power(p), indent="")]), Section("", [Words(_node(p), indent="")])]
+            if p.watts is not None
+            else []
+        ),
         Section("why output costs more than input", [Words(found.reason.sentence, indent="")]),
         Section("", [Table(["each GPU", "FLOP", "weights", "cache", "time of the replica"], work)]),
         *_dialogues(found),
@@ -50,8 +54,20 @@ def _power(p: PriceResult) -> str:
     """Power of the replica at the meter, and energy of its output, prompts included."""
     carbon = "" if p.co2_kg_per_million_output is None else f", {p.co2_kg_per_million_output:.3g} kg of CO2"
     return (
-        f"{(p.watts or 0.0) / 1e3:.3g} kW; a million output tokens with their prompts take "
+        f"{(p.watts or 0.0) / 1e3:.3g} kW at the meter; a million output tokens with their prompts take "
         f"{p.kwh_per_million_output:.3g} kWh{carbon}; {p.output_tok_s_per_mw:,.0f} tok/s a MW"
+    )
+
+
+def _node(p: PriceResult) -> str:
+    """Power at the plug: of a board with its share of the machine, of a machine, and of a rack."""
+    board, node, most = p.board_watts or 0.0, p.node_watts or 0.0, p.node_watts_most or 0.0
+    racked = "" if p.rack_nodes is None else (
+        f"; a rack holds {p.rack_nodes} of them: {(p.rack_watts or 0.0) / 1e3:.3g} kW"
+    )  # fmt: skip
+    return (
+        f"each GPU {board:.0f} W, {node / p.node_gpus:.0f} W at the plug with its share of the host; a node of "
+        f"{p.node_gpus} draws {node / 1e3:.3g} kW, {most / 1e3:.3g} kW with its boards at their limit{racked}"
     )
 
 

@@ -180,15 +180,19 @@ class Table:
         return self.header or [""] * max(map(len, self.rows), default=0)
 
     def text(self, width: int = WIDTH) -> list[str]:
+        return self.fitted(width)[1]
+
+    def fitted(self, width: int) -> tuple[list[int], list[str]]:
+        """The columns that a terminal has room for, and their lines."""
         table = [row for first, *more in self.rows for row in _broken(first, more, self.room)]
-        head, lines = self._head(), [""]
+        head, kept, lines = self._head(), list[int](), [""]
         for dropped in range(len(self.drop) + 1 if table else 0):
             kept = [column for column in range(len(head)) if column not in self.drop[:dropped]]
             cells = [[row[column] for column in kept] for row in (head, *table)]
             lines = aligned(cells[0], cells[1:], [kept.index(n) for n in self.left if n in kept], self.gap, width)
             if max(map(len, lines)) <= width:
                 break
-        return lines if self.header and table else lines[1:]
+        return kept, lines if self.header and table else lines[1:]
 
     def markdown(self) -> list[str]:
         return markdown(self._head(), self.rows, self.left) if self.rows else []
@@ -210,6 +214,19 @@ class Table:
 
         head, body = line(self._head(), "th", ' scope="col"'), "".join(line(row, "td") for row in self.rows)
         return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+
+
+class Legend(Words):
+    """Words below a table; what is said of a column goes where a terminal has no room for that column."""
+
+    def __init__(self, table: Table, words: str, columns: Mapping[int, str]) -> None:
+        super().__init__(" ".join([words, *columns.values()]))
+        self._table, self._words, self._columns = table, words, columns
+
+    def text(self, width: int = WIDTH) -> list[str]:
+        kept = self._table.fitted(width)[0]
+        words = [text for column, text in self._columns.items() if column in kept]
+        return Words(" ".join([self._words, *words])).text(width)
 
 
 class Fixed:

@@ -229,7 +229,9 @@ def _spent(energy: EnergyResult) -> str:
     parts = sorted(energy.parts_j.items(), key=lambda part: -part[1])
     shares = ", ".join(f"{_SPENT[name]} {joules / whole:.0%}" for name, joules in parts if joules / whole >= _LEAST)
     low, high = energy.interval
-    power = f"{energy.power_w_per_gpu:.0f} W a GPU ({low:.0f} – {high:.0f})"
+    power = (
+        f"{energy.power_w_per_gpu:.0f} W a GPU ({low:.0f} – {high:.0f}), {energy.plug_w_per_gpu:.0f} W with its host"
+    )
     return f"{power}; {three(whole)} J an output token, prompts included: {shares}"
 
 

@@ -13,9 +13,10 @@ from rooflinekit.decision.planning.cost import LOAD_NOTE, Point
 from rooflinekit.decision.planning.inverse import BreakEven, Solution
 from rooflinekit.decision.planning.over_time import OverTime
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
-from rooflinekit.report.document import Document, Facts, Items, Section, Table, Words, amount, ms, notes, three
+from rooflinekit.report.document import Document, Facts, Items, Legend, Section, Table, Words, amount, ms, notes, three
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 5
+_LOAD, _LOAD_LEGEND = 8, "Load: share of what the objectives allow."
 ASSUMPTIONS = (POWER_NOTE, LOAD_NOTE, RANDOM_REPLICAS, OWN_FORMATS)
 """Notes that stand below every plan unless options say otherwise: the help has them, and JSON."""
 _METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2EL": "e2el_ms"}
@@ -24,16 +25,16 @@ _METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2EL": "e2el_ms"}
 def document(answer: PlanAnswer) -> Document:
     """The whole answer."""
     rest = len(answer.candidates) - len(_shown(answer))
-    told = [f"and {rest} more (--format json or csv)"] if rest > 0 else []
-    told.append(
+    more, table = [f"and {rest} more (--format json or csv)"] if rest > 0 else [], _candidates(answer)
+    legend = (
         "* the simulation agrees. P, D: prefill, decode replicas. At risk: the objective least likely to hold "
-        f"({answer.confidence * 100:g} % asked). Load: share of what the objectives allow."
+        f"({answer.confidence * 100:g} % asked)."
     )
     lost = [f"{number}  {other.lost}" for number, other in enumerate(answer.candidates[1:], 2)]
     return [
         Section(f"{answer.model}: {answer.question}", [Words(", ".join(answer.slo))]),
         Section("", [Words(answer.answer, indent="")]),
-        Section("", [_candidates(answer), Words(*told)]),
+        Section("", [table, Words(*more), Legend(table, legend, {_LOAD: _LOAD_LEGEND})]),
         Section("", [_latencies(answer.best)]),
         Section("", [Facts(*_facts(answer.best))]),
         *(over_time_document(answer.over_time) if answer.over_time else ()),
@@ -73,7 +74,7 @@ def _candidates(answer: PlanAnswer) -> Table:
         row = [f"{rank}{mark}", gpu, plan, f"{each.gpus:,}", hour, each.evidence.removeprefix("fitted ")]
         used = "-" if any(fleet.binds == ("users",) for fleet in each.fleets) else f"{load:.0%}"
         rows.append([*row, risk, holds, used, million])
-    return Table(head, rows, left=(0, 1, 2, 5, 6), gap=1, drop=(9, 8, 5))
+    return Table(head, rows, left=(0, 1, 2, 5, 6), gap=1, drop=(9, _LOAD, 5))
 
 
 def _latencies(best: Candidate) -> Table:
@@ -99,7 +100,9 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
             ),
         )
     if cost.watts is not None and cost.joules_per_output_token is not None:
-        yield "power", f"{cost.watts / 1e3:,.1f} kW, {cost.joules_per_output_token:.3g} J an output token"
+        hosts = "; ".join(each.power for each in best.hosts if each.size > 1)
+        site = f"{cost.watts / 1e3:,.1f} kW at the meter, {cost.joules_per_output_token:.3g} J an output token"
+        yield "power", "; ".join(filter(None, (site, hosts)))
     if best.interval:
         named = ((key.removesuffix("_ms").rpartition("_"), ends) for key, ends in best.interval.items())
         spans = [f"{start or 'mean'} {metric.upper()} {ms(low)} to {ms(high, 'no limit')}"

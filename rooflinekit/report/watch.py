@@ -112,7 +112,12 @@ def _left(found: Watched) -> Iterator[str]:
             words += f"; as the rate grows {grows}, none is left in {_spell(left.hours_left)}"
             if left.hours_between is not None:
                 words += f" (90 % interval {' to '.join(map(_spell, left.hours_between))})"
+        if left.day_change is not None and left.day_between is not None:
+            between = " to ".join(f"{end:+.0%}" for end in left.day_between)
+            words += f"; {left.day_change:+.0%} (90 % interval {between}) against the same hours a day before"
         yield words
+        if left.known_from is not None:
+            yield f"too early to tell a growth from the swing of a week: known from {_clock(left.known_from)}"
 
 
 def _spell(hours: float) -> str:

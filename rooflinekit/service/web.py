@@ -6,10 +6,13 @@ import gc
 import hmac
 import json
 import os
+import signal
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import lru_cache, partial
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +82,7 @@ def app(local: bool = True) -> ASGIApp:
 
     @asynccontextmanager
     async def served(made: Starlette) -> AsyncIterator[None]:
+        _end_with_parent()
         _quick("estimate", json.dumps({"model": MODEL}))  # so that the first caller does not wait for what is read once
         usual = gc.get_threshold()
         gc.collect()
@@ -97,6 +101,17 @@ def app(local: bool = True) -> ASGIApp:
     refused: Callable[[Request, Exception], Awaitable[Response]] = _refused
     made = Starlette(routes=routes, exception_handlers={HTTPException: refused}, lifespan=served)
     return TrustedHostMiddleware(made, [*LOCAL, "[::1]"], www_redirect=False) if local else made
+
+
+def _end_with_parent() -> None:
+    """End this one of several processes when the one that started it was killed: it would keep the port."""
+    if (parent := parent_process()) is not None:
+
+        def follow() -> None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=follow, daemon=True).start()
 
 
 async def _refused(request: Request, error: Exception) -> Response:

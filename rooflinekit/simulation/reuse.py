@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     Whole = NDArray[np.int64]
 
+_ROUNDING = 1e-9
 _COMMON, _FORK = 0.01, 3  # share of the requests, and number, of ways on from which a block is everybody's
 
 
@@ -34,7 +35,7 @@ class Reuse:
 
     depths: blocks that a cache must hold to find a block, ascending; found: prompt tokens that caches of so many
     blocks find in all; tokens: of all prompts; block_tokens: of one block; ages: seconds since the use before, by
-    depth.
+    depth; request: whose prompt a block is part of, by depth; prompts: tokens of each.
     """
 
     depths: Whole
@@ -42,6 +43,8 @@ class Reuse:
     tokens: int
     block_tokens: int
     ages: NDArray[np.float64]
+    request: Whole
+    prompts: Whole
 
     @property
     def most(self) -> float:
@@ -54,6 +57,20 @@ class Reuse:
 
         held = int(np.searchsorted(self.depths, tokens // self.block_tokens, "right"))
         return float(self.found[held - 1]) / self.tokens if held else 0.0
+
+    def computed_cv(self, share: float) -> float:
+        """Variation of the tokens of a prompt that a cache does not save which saves this share of all tokens.
+
+        >>> trace = Trace("t", "mooncake", [0.0, 1.0, 2.0], [8, 4, 8], [1] * 3, (), [1, 2, 3, 1, 2], [2, 3, 5], 4)
+        >>> round(reuse_of(trace).computed_cv(0.2), 3)  # of 8, 4 and 8 tokens, of whose last prompt 4 are found
+        0.354
+        """
+        import numpy as np  # noqa: PLC0415
+
+        held = int(np.searchsorted(self.found, share * self.tokens * (1.0 + _ROUNDING), "right"))
+        saved = np.bincount(self.request[:held], np.diff(self.found[:held], prepend=0), len(self.prompts))
+        computed = np.maximum(self.prompts - saved, 1.0)
+        return float(computed.std() / computed.mean())
 
     def size(self, share: float) -> float:
         """Tokens of the smallest cache that saves this share of what one without end saves."""
@@ -105,7 +122,8 @@ def reuse_of(trace: Trace, replicas: int = 1, router: str = "prefix-affinity", s
     order = np.argsort(depth, kind="stable")
     time = np.asarray(trace.time)
     ages = (time[request] - time[request[before]])[known][order]
-    return Reuse(depth[order], np.cumsum(content[last_first][known][order]), sum(trace.isl[trace.former :]), size, ages)
+    found, prompts = np.cumsum(content[last_first][known][order]), np.asarray(trace.isl[trace.former :])
+    return Reuse(depth[order], found, int(prompts.sum()), size, ages, (request[known] - trace.former)[order], prompts)
 
 
 def _nodes(trace: Trace) -> Whole:

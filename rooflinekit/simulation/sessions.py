@@ -116,17 +116,15 @@ def parse_sessions(text: str) -> SessionLaw:
 
     Raises WorkloadError for a name that nobody knows, and for numbers that make no sense.
     """
-    told = dict.fromkeys((*_KEYS, "most", "patience"), 0.0) | {"system": -1.0}
-    known = dict.fromkeys(session_laws(), told)
-    name, given = read_phrase(text, "kind of sessions", known)
-    law = session_laws()[name]
-    scaled = {key: getattr(law, key).scaled(positive(given[key], key)) for key in _KEYS if given[key]}
-    if given["turns"] and given["turns"] < 1:
+    known = dict.fromkeys(session_laws(), dict.fromkeys((*_KEYS, "most", "patience", "system"), math.nan))
+    name, values = read_phrase(text, "kind of sessions", known)
+    law, given = session_laws()[name], {key: value for key, value in values.items() if not math.isnan(value)}
+    if given.get("turns", 1.0) < 1.0:
         raise WorkloadError(f"{text!r}: turns must be at least 1, not {given['turns']:g}")
-    system = law.system if given["system"] < 0 else int(given["system"])
-    most = whole_number(given["most"], "most") if given["most"] else law.most
-    patience = positive(given["patience"], "patience") if given["patience"] else math.inf
-    return replace(law, **scaled, system=system, most=most, patience=patience)
+    told: dict[str, Any] = {key: getattr(law, key).scaled(positive(given[key], key)) for key in _KEYS if key in given}
+    told |= {"patience": positive(given["patience"], "patience")} if "patience" in given else {}
+    told |= {key: whole_number(given[key], key, least) for key, least in (("most", 1), ("system", 0)) if key in given}
+    return replace(law, **told)
 
 
 class _Session:

@@ -19,6 +19,7 @@ from rooflinekit.estimation.scenario import Simulation as SimulationOptions
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.mixing import front_end
+from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.units import GB, GIB
 from rooflinekit.simulation.arrivals import (
@@ -165,6 +166,11 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     watch = both(timeline, watch)
     books, more = _served(resolved, load, setup or Setup(), watch, prefill or resolved, batches or Batches(), steps)
     return _answered(books, more, timeline)
+
+
+def watched(resolved: Resolved, load: Load, setup: Setup, prefill: Resolved, batches: Batches) -> bool:
+    """Serve for what `batches` and the load's `keep` see alone; whether the run ended by itself. Raises as `serve`."""
+    return not _served(resolved, load, setup, None, prefill, batches)[0].interrupted
 
 
 def _answered(books: Books, more: dict[str, Any], timeline: Timeline) -> Outcome:
@@ -572,9 +578,10 @@ def simulate(
         first, more = _played(model, gpu, given)
         mark = (__version__, model, gpu, sorted((name, given[name]) for name in given.keys() - _PLACES))
         store = KeptCells(kept, mark, _objective(_question(given))) if kept else None
-        play, means = partial(_cell, model, gpu, given), {"workers": given.get("workers", 1)}
-        means |= {"scheduler": given.get("scheduler"), "kept": store, "progress": progress}
-        books = played(first, play, cells, **means)
+        play, workers = partial(_cell, model, gpu, given), whole_number(given.get("workers", 1), "workers")
+        books = played(
+            first, play, cells, workers=workers, scheduler=given.get("scheduler"), kept=store, progress=progress
+        )
         more["inputs"] |= {name: given.get(name, 0) for name in ("prefill_replicas", "seed")}
         more["inputs"] |= {"replicas": given.get("replicas", 1), "cells": cells}
     more["inputs"] = _asked(_question(given)) | more["inputs"]

@@ -191,6 +191,25 @@ class _RepeatedKeyError(Exception):
 class _StrictLoader(_FastLoader):
     """The safe loader, in C where it is built, that refuses a repeated key and makes each scalar and alias once."""
 
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._tags: dict[object, str] = {yaml.SequenceNode: _LIST, yaml.MappingNode: _MAPPING}
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        """The tag of a node without one; that of a plain scalar is found once for each text."""
+        if kind is yaml.ScalarNode and not implicit[0]:
+            return _TEXT  # in quotes
+        key = value if kind is yaml.ScalarNode else kind
+        if key not in self._tags:
+            self._tags[key] = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        return self._tags[key]
+
+    def ascend_resolver(self) -> None:
+        """No tag depends on where it stands."""
+
+    def descend_resolver(self, parent: object, place: object) -> None:
+        """As above."""
+
     def construct_document(self, node: yaml.Node) -> Any:
         """The value of a file."""
         return self._value(node, {})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.hardware import Accelerator, PowerLaw, Provenance
+from rooflinekit.model.types.hardware import Accelerator, HostPower, PowerLaw, Provenance
 from rooflinekit.specs.files import kept, read_yaml
 from rooflinekit.specs.locate import spec_dir
 
@@ -52,8 +52,17 @@ def power_law(accelerator: Accelerator, memory: str, own: str | None) -> PowerLa
         attention=chip["attention"][0] * limit / accelerator.peaks[wide], padding=chip["padding"][0],
         memory=chip["memory"][0] * byte * _PICO, cache=chip["cache"][0] * _PICO, link=rule["link"] * _PICO,
         edges=tuple(edge * _US for edge in chip["interval"]["edges"]), widths=tuple(each * wider for each in width),
-        run_width=file["runs"]["width"] * wider, source=source, measured=name == own,
+        run_width=file["runs"]["width"], source=source, measured=name == own,
+        host=_host(own),
     )  # fmt: skip
+
+
+def _host(own: str | None) -> HostPower:
+    """The machine around an accelerator: as its kind was seen to draw, else as a fleet does."""
+    known = _file()["hosts"]
+    kinds = {name: each for name, each in known.items() if name != "supply"}
+    kind = next((each for each in kinds.values() if own in each.get("accelerators", ())), kinds["other"])
+    return HostPower(kind["cpu"], kind["rest"], known["supply"], kind["source"])
 
 
 class PowerBench(NamedTuple):
@@ -82,5 +91,7 @@ def power_provenance(law: PowerLaw) -> list[Provenance]:
     units = {"idle": "W", "active": "W", "held": "share", "memory": "J/B", "cache": "J/B", "link": "J/B",
              "attention": "J/FLOP", "padding": "share"}  # fmt: skip
     entries = [Provenance(f"power.{name}", float(getattr(law, name)), unit, law.source) for name, unit in units.items()]
+    host = {name: float(getattr(law.host, name)) for name in ("cpu", "rest", "supply")}
+    entries += [Provenance(f"host.{name}", each, "share", law.host.source) for name, each in host.items()]
     return entries + [Provenance(f"power.flop.{dtype.value}", each, "J/FLOP", law.source)
                       for dtype, each in law.flop.items()]  # fmt: skip

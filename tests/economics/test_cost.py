@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.economics.cost import Cost
+from rooflinekit.model.power import plug_power
 from rooflinekit.specs import load_accelerator
 
 CASE: dict[str, Any] = {"isl": 2000, "osl": 300, "concurrency": 64}
@@ -46,14 +47,15 @@ class TestParts:
             assert low < getattr(p, name) < high
 
     def test_energy_of_the_parts_is_that_of_the_power(self, found: Cost) -> None:
-        """A request's joules at the rate of requests are the watts of the replica, between idle and the limit."""
+        """A request's joules at the rate of requests are the watts of the replica, its board between idle and limit."""
         p, law = found.prices, load_accelerator("h100-sxm").value.power
         assert law is not None
         assert p.watts is not None
         request = 2000 * p.joules_per_input_token + 300 * p.joules_per_output_token
         seconds = p.request_usd / p.replica_usd_per_hour * 3600.0
         assert p.watts == pytest.approx(request / seconds)
-        assert law.active < p.watts < law.limit
+        assert p.board_watts == pytest.approx(p.watts / plug_power(1.0, law.host))
+        assert law.active < p.board_watts < law.limit
         assert p.kwh_per_million_output == pytest.approx(request / 300 / 3.6)
         assert p.output_tok_s_per_mw == pytest.approx(300 * 1e6 / request)
         assert p.co2_kg_per_million_output is None
@@ -66,8 +68,20 @@ class TestParts:
         half, p = rk.cost("llama-3.1-8b", price=3.6, utilisation=0.5, **CASE).prices, found.prices
         law = load_accelerator("h100-sxm").value.power
         assert law is not None
-        assert half.watts == pytest.approx(((p.watts or 0.0) + law.idle) / 2.0)
+        assert half.watts == pytest.approx(((p.watts or 0.0) + plug_power(law.idle, law.host)) / 2.0)
         assert (half.joules_per_output_token or 0.0) > (p.joules_per_output_token or 0.0)
+
+    def test_a_node_draws_more_than_its_boards_and_a_rack_holds_whole_nodes(self, found: Cost) -> None:
+        """HGX H100: 8.4 kW were measured with eight boards near 700 W (arXiv:2412.08602)."""
+        p = found.prices
+        assert (p.rack_nodes, p.rack_watts, p.node_gpus) == (None, None, 8)
+        assert p.node_watts_most == pytest.approx(8400.0, rel=0.01)
+        assert p.node_watts == pytest.approx(8 * (p.watts or 0.0))
+        racked = rk.cost("llama-3.1-8b", price=3.6, pue=2.0, rack=40_000, **CASE).prices
+        assert racked.node_watts == pytest.approx(p.node_watts)  # at the plug: cooling is no load of a rack
+        assert racked.rack_nodes == 4
+        assert racked.rack_watts == pytest.approx(4 * (p.node_watts or 0.0))
+        assert rk.cost("llama-3.1-8b", price=3.6, rack=8_000, **CASE).prices.rack_nodes == 0
 
     def test_half_used_costs_twice(self, found: Cost) -> None:
         half = rk.cost("llama-3.1-8b", price=3.6, utilisation=0.5, **CASE)

@@ -28,8 +28,10 @@ from rooflinekit.decision.planning.fleet import (
 )
 from rooflinekit.decision.planning.objective import Felt, Objective, chance, missed, parse_objectives
 from rooflinekit.decision.planning.plan import read_question
+from rooflinekit.decision.planning.search import PlanQuestion, search
 from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.model.types.errors import InfeasibleError, InputError, SpecError
+from rooflinekit.report.document import Legend, Table
 from rooflinekit.specs import load_accelerator
 
 MODEL, SLO = "llama-3-8b", "p95 ttft<1s, p95 tpot<30ms"
@@ -188,6 +190,35 @@ def test_the_objective_at_risk_and_the_evidence_stay_at_80_columns() -> None:
     assert all(f" {column}" in head for column in ("evidence", "at risk", "holds"))
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert done.stdout.splitlines()[1] == "p95 TTFT <= 1 s, p95 TPOT <= 30 ms"
+
+
+def test_the_legend_of_a_column_goes_with_the_column() -> None:
+    table = Table(["gpu", "load"], [["h100-sxm", "70%"]], drop=(1,))
+    legend = Legend(table, "Below.", {1: "Load: of a replica."})
+    assert legend.text(80) == ["Below. Load: of a replica."] == legend.markdown()
+    assert legend.text(10) == ["Below."]
+
+
+def test_a_large_step_to_what_agrees_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps from the formula's fleet by nine, of which the simulation wants six more: the answer is near it."""
+    asked = {"rate": 40.0, "isl": 1000, "osl": 200, "tp": [1], "disaggregated": False, "confirm": 1}
+    question = read_question("llama-3-8b", "h100-sxm", "p95 ttft<1s, p95 tpot<40ms", asked)
+    found = search(question)
+    needs, tried = found.options[0].replicas + 6, []
+
+    def simulation(option: Option, _: PlanQuestion, whole: bool = False) -> confirm.Played:
+        tried.append(option.replicas)
+        return confirm.Played(Felt({}, confirm._NOTHING), 1, () if option.replicas >= needs else question.slo)
+
+    monkeypatch.setattr(confirm, "play", simulation)
+    monkeypatch.setattr(confirm, "stressed", lambda *_: False)
+    monkeypatch.setattr(confirm, "enough", lambda option, *_: option.grown(9))
+    best = confirm.ranked(question, found)[0]
+    assert best.played is not None
+    assert best.played.agrees
+    assert max(tried) == needs + 3
+    assert needs <= best.option.replicas < needs + 3
+    assert best.formula_gpus == needs - 6
 
 
 def test_objectives_add_up_and_one_thing_has_one_limit() -> None:

@@ -28,6 +28,7 @@ from rooflinekit.decision.planning.profile import read_growth, read_profile
 from rooflinekit.decision.planning.search import search
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.estimation.lengths import Fixed
+from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.errors import InfeasibleError, InputError
 from rooflinekit.simulation.arrivals import Arrival, Gamma, Requests, generate
 from rooflinekit.simulation.ledger import RequestObjective
@@ -566,10 +567,11 @@ class TestOwning:
         assert over is not None
         assert over.tco is not None
         assert over.tco.capital_usd == pytest.approx(674.92, abs=0.01)
-        board = (over.tco.running_usd - 205.0) / (1.3 * 0.73 * 0.1)
         law = load_accelerator(GPU).value.power
         assert law is not None
-        assert law.idle < board < law.limit
+        rack = 150.0 * plug_power(law.limit, law.host) / 1e3
+        board = (over.tco.running_usd - 100.0 - rack) / (1.3 * 0.73 * 0.1)
+        assert plug_power(law.idle, law.host) < board < plug_power(law.limit, law.host)
         assert over.tco.rent_usd == pytest.approx(
             sum((over.usd or 0.0) / (1 + over.tco.inputs.month_interest) ** month for month in range(1, 49))
         )

@@ -35,6 +35,7 @@ from rooflinekit.decision.planning.objective import Objective, parse_objectives
 from rooflinekit.decision.planning.plan import PlanAnswer, read_question
 from rooflinekit.decision.planning.search import PlanQuestion, search
 from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.power import plug_power
 from rooflinekit.model.traffic.closed_form import Traffic
 from rooflinekit.model.traffic.mixing import InFlight, front_end, shared_times, slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load
@@ -138,9 +139,20 @@ def test_power_is_that_of_all_accelerators(quick: PlanAnswer) -> None:
     for cool, hot in zip(quick.candidates, warm.candidates, strict=True):
         law = load_accelerator(cool.fleets[0].scenario["gpu"]).value.power
         assert law is not None
-        assert cool.gpus * law.idle < (cool.cost.watts or 0.0) < cool.gpus * law.limit
+        low, high = (plug_power(cool.gpus * each, law.host) for each in (law.idle, law.limit))
+        assert low < (cool.cost.watts or 0.0) < high
         assert hot.cost.watts == pytest.approx(1.5 * (cool.cost.watts or 0.0))
         assert cool.cost.joules_per_output_token == pytest.approx((cool.cost.watts or 0.0) / (40 * 150))
+
+
+def test_hosts_say_what_they_draw_and_how_many_racks_hold_them() -> None:
+    """A rack of 20 kW holds two nodes of 8.4 kW; one of 8 kW holds none."""
+    (hosts,) = _plan(rack=20_000.0).best.hosts
+    assert hosts.watts_most == pytest.approx(8400.0, rel=0.01)
+    assert hosts.racks == -(-hosts.count // 2)
+    assert "8.4 kW" in hosts.power
+    (alone,) = _plan(rack=8_000.0).best.hosts
+    assert alone.racks is None
 
 
 def test_a_power_budget_is_a_limit(quick: PlanAnswer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import fmean, pstdev
 
 import pytest
 from typer.testing import CliRunner
@@ -71,6 +72,21 @@ def test_the_hit_rate_is_that_of_all_replicas_together(answer):
         kept = remembering(replica, demand, read_tiers(TIER) if key[1:] else (), float(fleet.replicas)).kept
         assert fleet.hit_rate == pytest.approx(kept.cached / demand.isl.mean)
         assert bool(kept.late) == bool(key[1:])  # loads take time
+
+
+def test_what_is_left_to_compute_varies_more_than_prompts():
+    """A first turn is computed whole, later ones hardly: that is what the queue and the first token see."""
+    demand = read_demand(ASKED | {"max_context": 131_072})
+    trace, whole = demand.prefixes.trace, demand.prefixes.whole
+    size, known, left = trace.block_tokens, set[int](), []
+    for at, tokens in enumerate(trace.isl):
+        blocks = trace.prefix(at)
+        saved = sum(min(size, max(tokens - place * size, 0)) for place, block in enumerate(blocks) if block in known)
+        left += [max(tokens - saved, 1)] if at >= trace.former else []
+        known |= {*blocks}
+    assert whole.computed_cv(whole.most) == pytest.approx(pstdev(left) / fmean(left), rel=1e-6)
+    assert whole.computed_cv(0.0) == pytest.approx(demand.traffic.isl_cv, rel=0.02)
+    assert whole.computed_cv(whole.most) > 1.2 * demand.traffic.isl_cv
 
 
 def test_conversations_that_are_spread_at_random_are_found_less_often():

@@ -22,7 +22,7 @@ from rooflinekit.report.page.offers import APART
 
 FEW: dict[str, Any] = {"models": [], "gpus": [], "walk": False}
 PAGE = Path(rk.__file__).parent / "report" / "page"
-STATES = ("model", "gpu", "tp", "weights", "kv")
+STATES = ("model", "gpu", "tp", "weights", "kv", "engine")
 
 
 def page_of(tmp_path: Path, *arguments: Any, **more: Any) -> str:

@@ -42,6 +42,7 @@ CASES: tuple[tuple[str, str, dict[str, Any], str | None], ...] = (
     ("llama-3.1-8b", "l40s", {"tp": 4}, None),  # over PCI Express
     ("qwen2.5-vl-7b", "h100-sxm", {"tp": 2, "images": 2, "image_size": "640x480"}, None),  # images
     ("deepseek-v3", "h200-sxm", {"dp": 8, "ep": 8, "all_to_all": "deepep", "engine": "sglang"}, None),  # exchanges
+    ("deepseek-v3", "h200-sxm", {"dp": 8, "ep": 8, "all_to_all": "deepep", "two_batch": True}, None),  # that hide
 )
 GPUS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 KINDS: tuple[dict[str, tuple[Any, ...]], ...] = (

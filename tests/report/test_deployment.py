@@ -53,9 +53,9 @@ def test_each_deployment_of_a_page_has_the_notes_of_estimate(tmp_path: Path) -> 
     data = data_of(page_of(tmp_path, "llama-3.1-8b", batch=16, models=[], gpus=["b200-sxm", "mi300x"], walk=False))
     offers, several = data["offers"], set()
     for label, plan in offers["plans"].items():
-        model, gpu, tp, *formats = label.split(APART)
+        model, gpu, tp, *formats, engine = label.split(APART)
         keys = {name: value for name, value in zip(("weights", "kv"), formats, strict=True) if value != "own"}
-        told = rk.estimate(model, gpu, batch=16, tp=int(tp), **keys)
+        told = rk.estimate(model, gpu, batch=16, tp=int(tp), engine=engine, **keys)
         notes = [offers["notes"][place] for place in plan["notes"]]
         assert notes == list(told.warnings), label
         assert plan["evidence"] == told.evidence, label

@@ -37,8 +37,9 @@ class TestContent:
         for name in ("roofline", "waterfall", "time", "bytes", "memory", "batch", "rate", "context", "reads", "pareto"):
             assert page.count(f'id="{name}"') == 1, name
         assert data["asked"] == {"model": "llama-3-8b", "gpu": "h100-sxm", "tp": 1, "weights": "own", "kv": "own",
-                                 "batch": 16, "isl": 1000, "osl": 256, "cached": 0, "speed": 1}  # fmt: skip
-        assert APART.join(("llama-3-8b", "h100-sxm", "1", "own", "own")) in offers["plans"]
+                                 "engine": "vllm", "batch": 16, "isl": 1000, "osl": 256, "cached": 0,
+                                 "speed": 1}  # fmt: skip
+        assert APART.join(("llama-3-8b", "h100-sxm", "1", "own", "own", "vllm")) in offers["plans"]
         assert {label.split(APART)[1] for label in offers["plans"]} == {"h100-sxm", "h200-sxm", "b200-sxm"}
         assert f"{answer.tpot_ms:.2f} ms" in page
         assert answer.calibration is not None

@@ -41,8 +41,8 @@ def test_files_of_models_are_kept_and_the_same_twice(folder: Path, tmp_path: Pat
     stored = {path.name: path.stat().st_mtime_ns for path in (folder / "store").iterdir()}
     write_playground(tmp_path, [FIRST], GPUS, folder / "store")
     assert {path.name: path.stat().st_mtime_ns for path in (folder / "store").iterdir()} == stored
-    first = next((folder / "site" / "models").glob(f"{FIRST}.*"))
-    assert first.read_bytes() == next((tmp_path / "models").iterdir()).read_bytes() == model_file(FIRST, GPUS)
+    first = next((folder / "site" / "models").glob(f"{FIRST}.vllm.*"))
+    assert first.read_bytes() == next((tmp_path / "models").glob("*.vllm.*")).read_bytes() == model_file(FIRST, GPUS)
 
 
 @pytest.mark.long
@@ -55,7 +55,9 @@ def test_a_model_is_fetched_when_it_is_chosen(browser: Browser, address: str) ->
     browser.errors.clear()
     browser.requests.clear()
     browser.visit(address, READY)
-    asked = [request.rpartition("/")[2].split(".")[0] for request in browser.requests if "/models/" in request]
+    asked = [
+        request.rpartition("/")[2].rpartition(".vllm.")[0] for request in browser.requests if "/models/" in request
+    ]
     assert asked == [FIRST]
     assert f"{FIRST} on h100-sxm, vllm" in shown(browser)
     browser.value(f"{{ const box = byId('in-model'); box.value = '{OTHER}'; box.dispatchEvent(new Event('change')); }}")
@@ -68,6 +70,14 @@ def test_a_model_is_fetched_when_it_is_chosen(browser: Browser, address: str) ->
     browser.wait(f"document.title.startsWith('{FIRST}')")
     own = address.rpartition("/")[0]
     assert sum("/models/" in request for request in browser.requests) == 2
+    browser.value("{ const box = byId('in-engine'); box.value = 'sglang'; box.dispatchEvent(new Event('change')); }")
+    browser.wait("document.title.endsWith('sglang')")
+    assert f"/{FIRST}.sglang." in browser.requests[-2] + browser.requests[-1]  # the last one runs its functions
+    told = rk.estimate(FIRST, "h100-sxm", tp=2, batch=32, engine="sglang")
+    assert browser.value("answer(state).tpot.time") * 1e3 == pytest.approx(told.tpot_ms, rel=1e-12)
+    browser.value("change({ gpu: 'v100-sxm2-32gb' })")
+    browser.settle()
+    assert "not in this page, which has llama-3-8b with sglang on h100-sxm, h200-sxm, l40s" in shown(browser)
     assert all(request.startswith((own, f"blob:{own}", "about:")) for request in browser.requests)
     assert browser.errors == []
 
@@ -93,7 +103,9 @@ def test_of_many_accelerators_those_on_the_front_have_colours(browser: Browser, 
     assert named == ["l40s", "h200-sxm", "other accelerators"]
 
 
-@pytest.mark.parametrize("state", ["#m=nothing", "#m=constructor&g=__proto__", "#tp=3&b=x", "#vs=m%3Dnothing"])
+@pytest.mark.parametrize(
+    "state", ["#m=nothing", "#m=constructor&g=__proto__", "#e=constructor", "#tp=3&b=x", "#vs=m%3Dnothing"]
+)
 def test_a_broken_address_is_mended(browser: Browser, address: str, state: str) -> None:
     browser.errors.clear()
     browser.visit(address + state, READY)
@@ -103,25 +115,35 @@ def test_a_broken_address_is_mended(browser: Browser, address: str, state: str) 
 
 def test_a_file_that_is_not_there_is_said(browser: Browser, address: str) -> None:
     browser.visit(address, READY)
-    browser.value(f"DATA.files['{OTHER}'] = 'models/none.gz'; change({{ model: '{OTHER}' }})")
-    browser.wait(f"document.getElementById('said').textContent.includes('{OTHER} could not be fetched')")
+    browser.value(f"DATA.files['{OTHER}'].vllm = 'models/none.gz'; change({{ model: '{OTHER}' }})")
+    browser.wait(f"document.getElementById('said').textContent.includes('{OTHER} with vllm could not be fetched')")
     browser.errors.clear()
 
 
 def test_random_states_are_pythons(browser: Browser, address: str, count: int = 40) -> None:
-    browser.visit(f"{address}#m={OTHER}&vs=b%3D5", READY)
+    browser.visit(f"{address}#m={OTHER}&e=trtllm&g=h200-sxm&vs=b%3D5%26e%3Dsglang", READY)
     plans = browser.value("Object.keys(OFFERS.plans).map((label) => label.split(APART))")
     draw = random.Random(4)
-    for model, gpu, tp, weights, kv in draw.choices(plans, k=count):
+    for model, gpu, tp, weights, kv, engine in draw.choices(plans, k=count):
         at: dict[str, Any] = {
             name: int(2 ** draw.uniform(0, most)) for name, most in (("batch", 9), ("isl", 12), ("osl", 10))
         }
-        given = {"model": model, "gpu": gpu, "tp": int(tp), "weights": weights, "kv": kv, "cached": 0, "speed": 1, **at}
+        given = {
+            "model": model,
+            "gpu": gpu,
+            "tp": int(tp),
+            "weights": weights,
+            "kv": kv,
+            "engine": engine,
+            "cached": 0,
+            "speed": 1,
+            **at,
+        }
         found = browser.value(
             f"(({{ ttft, tpot, memory }}) => [ttft.time, tpot.time, memory.total])(answer({given!r}))"
         )
         formats = {name: value for name, value in (("weights", weights), ("kv", kv)) if value != "own"}
-        expected = rk.estimate(model, gpu, tp=int(tp), allow_oom=True, **formats, **at)
+        expected = rk.estimate(model, gpu, tp=int(tp), engine=engine, allow_oom=True, **formats, **at)
         own = [expected.ttft_ms / 1e3, expected.tpot_ms / 1e3, expected.memory.total_bytes]
         assert found == pytest.approx(own, rel=1e-12), given
 

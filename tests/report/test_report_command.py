@@ -76,7 +76,7 @@ def test_pictures_are_written_beside_the_page(tmp_path: Path) -> None:
     page, folder = tmp_path / "report.html", tmp_path / "pictures"
     found = run("llama3-8b", "--batch", "8", "--models", "", "--plots", str(folder), "--out", str(page))
     assert found.exit_code == 0, found.stderr
-    assert {path.stem for path in folder.iterdir()} == {"roofline", "time", "bytes", "memory"}
+    assert {path.stem for path in folder.iterdir()} == {"roofline", "time", "bytes", "memory", "energy"}
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ def random_states(count: int) -> list[dict[str, Any]]:
     loads = ({}, {"rate": lambda: round(2 ** draw.uniform(-4, 3), 3)}, {"users": lambda: draw.randint(1, 200)})
     return [{"model": draw.choice(("llama-3-8b", "qwen3-30b-a3b")), "gpu": draw.choice(("h100-sxm", "h200-sxm")),
              "tp": draw.choice((1, 2, 4)), "kv": draw.choice(("own", "fp8")), "weights": draw.choice(("own", "fp8")),
+             "engine": draw.choice(("vllm", "vllm", "vllm", "sglang", "trtllm")),
              **{name: value() for name, value in draw.choice(loads).items()},
              "batch": draw.randint(1, 600), "isl": int(2 ** draw.uniform(0, 13)), "osl": int(2 ** draw.uniform(0, 11)),
              "speed": draw.choice((1, 1, 1.5))} for _ in range(count)]  # fmt: skip
@@ -36,15 +37,15 @@ def random_states(count: int) -> list[dict[str, Any]]:
 def hash_of(state: dict[str, Any]) -> str:
     state = {name: value for name, value in state.items() if name != "batch" or not {"rate", "users"} & set(state)}
     short = {"rate": "r", "users": "u",
-             "model": "m", "gpu": "g", "tp": "tp", "weights": "w", "kv": "kv", "batch": "b", "isl": "i", "osl": "o",
-             "speed": "bw"}  # fmt: skip
+             "model": "m", "gpu": "g", "tp": "tp", "weights": "w", "kv": "kv", "engine": "e", "batch": "b",
+             "isl": "i", "osl": "o", "speed": "bw"}  # fmt: skip
     return "#" + "&".join(f"{short[name]}={value}" for name, value in state.items())
 
 
 def expected(state: dict[str, Any]) -> list[float]:
     """TTFT, TPOT [s], tokens/s of a GPU, memory and joules of a token by `estimate`, and on another bandwidth."""
     formats = {name: state[name] for name in ("weights", "kv") if state[name] != "own"}
-    keys = {"tp": state["tp"], **formats}
+    keys = {"tp": state["tp"], "engine": state["engine"], **formats}
     work = {name: state[name] for name in ("batch", "isl", "osl")}
     if state["speed"] == 1:
         load = {option: work.pop("batch") and state[name] for name, option in LOADS.items() if name in state}
@@ -76,12 +77,13 @@ def test_the_address_is_the_state_and_numbers_are_pythons(browser: Browser, page
       return told && [first, told.tpot.time, told.rateEach, view.memory.total, told.energy.joules,
         document.getElementById("tiles").textContent.includes(asTime(told.tpot.time)) ? 1 : 0]; })"""
     answers = browser.value(f"({script})({json.dumps([hash_of(state) for state in states])})")
-    found = 0
+    found = dict.fromkeys(("vllm", "sglang", "trtllm"), 0)
     for state, told in zip(states, answers, strict=True):
         if told is not None:
-            found += 1
+            found[state["engine"]] += 1
             assert told == pytest.approx([*expected(state), 1], rel=1e-9), state
-    assert found >= 120
+    assert found["vllm"] >= 70
+    assert found["sglang"] > 0 < found["trtllm"]
 
 
 def test_a_slider_changes_the_numbers_and_the_address(browser: Browser, pages: dict[str, Path]) -> None:
@@ -214,6 +216,10 @@ def test_what_is_not_in_the_page_says_so(browser: Browser, pages: dict[str, Path
     assert browser.value("document.getElementById('tiles').children.length") == 6
     browser.open(pages["deployment"], "#m=qwen3-30b-a3b&w=fp8")
     assert browser.value("document.getElementById('charts').hidden") is False
+    browser.open(pages["deployment"], "#g=h200-sxm&e=sglang")
+    assert browser.value("byId('said').textContent") == (
+        "llama-3-8b on 1 × h200-sxm with sglang: not in this page, which has llama-3-8b with sglang on h100-sxm."
+    )
     browser.open(pages["fixed"], "#tp=8&w=fp8&m=nothing&b=4096&i=1000000")
     assert "does not fit" in browser.value("document.getElementById('tiles').textContent")
 
@@ -292,6 +298,12 @@ def test_the_command_answers_what_the_page_shows(browser: Browser, pages: dict[s
                        "--cached 7 --kv fp8")  # fmt: skip
     told = CliRunner().invoke(app, [*command.split()[1:], "--format", "json"])
     assert json.loads(told.output)["tpot_ms"] == pytest.approx(1e3 * browser.value("answer(state).tpot.time"))
+    browser.value("change({ gpu: 'h100-sxm', kv: 'own', engine: 'trtllm' })")
+    browser.settle()
+    command = browser.value("commandOf(state)")
+    assert "--gpu h100-sxm --engine trtllm --tp 2" in command
+    told = CliRunner().invoke(app, [*command.split()[1:], "--format", "json"])
+    assert json.loads(told.output)["tpot_ms"] == pytest.approx(1e3 * browser.value("answer(state).tpot.time"))
     browser.open(pages["fixed"])
     assert browser.value("commandOf(state)").startswith(
         "rooflinekit estimate mixtral-8x7b --gpu h100-sxm --tp 2 --ep 2 "
@@ -316,13 +328,15 @@ def test_the_nouns_of_the_sentence_are_the_controls(browser: Browser, pages: dic
     """Each control stands once; what it names is what the page answers."""
     browser.size(1440, 900)
     browser.open(pages["deployment"])
-    nouns = "[...byId('sentence').children].filter((each) => !each.hidden).map(({ id }) => id)"
+    nouns = "[...byId('sentence').querySelectorAll('[id]')].filter((each) => !each.hidden).map(({ id }) => id)"
     assert browser.value(nouns) == [
-        "in-model", "in-tp", "in-gpu", "in-weights", "box-batch", "in-traffic", "box-isl", "box-osl"]  # fmt: skip
+        "in-model", "in-tp", "in-gpu", "in-engine", "in-weights", "box-batch", "in-traffic", "box-isl",
+        "box-osl"]  # fmt: skip
     every = browser.value("[...document.querySelectorAll('[id]')].map(({ id }) => id)")
     assert len(every) == len(set(every))
     word = "(each) => each.selectedOptions?.[0].text ?? each.value ?? each.data"
-    spoken = f"[...byId('sentence').childNodes].map({word}).join('')"
+    parts = "flatMap((each) => each.className ? [...each.childNodes] : [each])"
+    spoken = f"[...byId('sentence').childNodes].{parts}.map({word}).join('')"
     browser.value("change({ gpu: 'h200-sxm', tp: 2 })")
     browser.settle()
     assert browser.value(spoken).startswith("llama-3-8b on 2 × h200-sxm with vllm, weights in bf16, the checkpoint's, ")

@@ -118,6 +118,8 @@ def test_a_server_that_is_too_slow_loses_turns():
 @pytest.mark.parametrize(("text", "said"), [
     ("chat:patience=-1", "patience must be"),
     ("chats", "unknown kind of sessions 'chats'; nearest: chat"), ("chat:turns=0.5", "turns must be at least 1"),
+    ("chat:turns=0", "turns must be at least 1"), ("chat:patience=0", "patience must be"),
+    ("chat:most=0", "most must be"), ("chat:system=-5", "system must be"),
     ("chat:wait=-1", "wait must be"), ("chat:most=1.5", "most must be"), ("chat:gap=3", "takes no 'gap'"),
 ])  # fmt: skip
 def test_sessions_that_make_no_sense_are_refused(text, said):

@@ -206,8 +206,11 @@ main()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
-def test_an_interrupt_keeps_what_is_done():
+@pytest.mark.parametrize("kept", [False, True])
+def test_an_interrupt_keeps_what_is_done_and_names_it(tmp_path, kept):
     command = [sys.executable, "-c", TOLD, "simulate", "llama-3-8b", "--rate", "100", "--requests", "10000000"]
+    path = tmp_path / "out.txt"
+    command += ["--out", str(path)] if kept else []
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes, text=True, preexec_fn=interruptible) as process:
         try:
@@ -218,7 +221,9 @@ def test_an_interrupt_keeps_what_is_done():
             process.kill()
     assert said == "one is done\n"
     assert process.returncode == 130
-    assert err.splitlines()[-1] == "rooflinekit: interrupted"
+    named = f"; what was served until then is in {path}" if kept else ""
+    assert err.splitlines()[-1] == f"rooflinekit: interrupted{named}"
+    out = path.read_text() if kept else out
     assert "INTERRUPTED" in out
     assert "cut by an interrupt" in " ".join(out.split())
 

@@ -7,6 +7,7 @@ checkpoint says otherwise.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -406,13 +407,35 @@ def test_command_r7b_states_its_blocks_by_name():
     }  # fmt: skip
     model = model_from_config(config, name="r7b", origin="config.json").value
     layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 4096
-    assert count_parameters(model).total == 256_000 * 4096 + 32 * layer + 4096
+    assert count_parameters(model).total == 256_000 * 4096 + 32 * layer + 4096 == 8_028_033_024
+    token = 2 * 2 * 8 * 128  # keys and values of 8 heads in 2 bytes; beyond the window of a quarter of the layers
+    assert model_cache_law(model).slopes == ((4096.0, 24 * token), (math.inf, 8 * token))
     assert [layer.mixer.window for layer in model.layers[:4]] == [4096, 4096, 4096, None]
     assert [layer.mixer.rotary for layer in model.layers[:4]] == [True, True, True, False]
     with pytest.raises(ArchitectureError, match="order_of_interleaved_layers = 'global_attn_first' is not understood"):
         model_from_config(
             config | {"order_of_interleaved_layers": "global_attn_first"}, name="r7b", origin="config.json"
         )
+
+
+@pytest.mark.parametrize(("width", "layers", "heads", "total"), [
+    (4096, 30, 32, 7_069_016_064), (14336, 70, 112, 176_247_271_424),
+])  # fmt: skip
+def test_bloomz_reads_and_has_the_weights_of_bloom(width, layers, heads, total):
+    """Totals as the cards of bloom-7b1 and bloom say; bloomz-7b1 and bloomz are those, tuned, under these keys."""
+    config = {
+        "apply_residual_connection_post_layernorm": False, "architectures": ["BloomForCausalLM"],
+        "attention_dropout": 0.0, "attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "bos_token_id": 1,
+        "eos_token_id": 2, "hidden_dropout": 0.0, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
+        "masked_softmax_fusion": True, "model_type": "bloom", "n_embed": width, "n_inner": None, "n_layer": layers,
+        "num_attention_heads": heads, "offset_alibi": 100, "pad_token_id": 3, "pretraining_tp": 4, "seq_length": 2048,
+        "skip_bias_add": True, "skip_bias_add_qkv": False, "slow_but_exact": False, "unk_token_id": 0,
+        "use_cache": True, "vocab_size": 250880,
+    }  # fmt: skip
+    model = model_from_config(config, name="bloomz", origin="config.json").value
+    layer = 12 * width**2 + 13 * width  # four matrices and their shifts, two norms
+    assert count_parameters(model).total == 250_880 * width + layers * layer + 4 * width == total
+    assert model_cache_law(model).bytes_per_token == layers * 2 * width * 2
 
 
 #: Text parts that leave out whatever their class has as its default, and their weights.

@@ -1,10 +1,12 @@
-// The files of the models: each is fetched once, and what it offers is put beside what the page offers already.
+// The files of the models, one for each engine: each is fetched once, and what it offers is put beside what there is.
 "use strict";
 const FETCHED = {};
-function fetchModel(model) {
-  const early = model === EARLY.model && EARLY.text;
-  EARLY.text = null;
-  return (FETCHED[model] ??= (early || unpacked(DATA.files[model])).then(JSON.parse).then(adopt).catch((error) => { delete FETCHED[model]; throw error; }));
+const fetched = (model, engine) => !DATA.files[model][engine] || FETCHED[DATA.files[model][engine]]?.done;  // an engine that has no file has nothing to fetch
+function fetchFile(model, engine) {
+  const file = DATA.files[model][engine], early = model === EARLY.model && engine === DATA.asked.engine && EARLY.text;
+  if (early) EARLY.text = null;
+  const made = (FETCHED[file] ??= { text: (early || unpacked(file)).then(JSON.parse).then(adopt).then(() => { made.done = true; }).catch((error) => { delete FETCHED[file]; throw error; }) });
+  return made.text;
 }
 
 async function adopt({ asked, offers, library: data, functions }) {
@@ -21,7 +23,7 @@ async function adopt({ asked, offers, library: data, functions }) {
   Object.assign(OFFERS.missing, offers.missing);
   Object.assign(OFFERS.gpus, offers.gpus);
   Object.assign(OFFERS.formats, offers.formats);
-  OFFERS.asked[asked.model] = asked;
+  if (asked.engine === DATA.asked.engine) OFFERS.asked[asked.model] = asked;
   const known = Object.fromEntries(CHOICES.map((name) => [name, OPTIONS[name]]));
   for (const name of CHOICES) delete OPTIONS[name];
   for (const name of CHOICES) if (known[name] && String(optionsOf(name)) !== String(known[name])) byId(`in-${name}`).replaceChildren(...optionsOf(name).map((value) => make("option", value, { value })));

@@ -18,6 +18,7 @@ from rooflinekit.decision.economics.dialogue import Dialogue, dialogue_time
 from rooflinekit.decision.economics.price import (
     POWER_NOTE,
     co2_per_million,
+    host_note,
     read_carbon,
     read_price,
 )
@@ -37,6 +38,7 @@ from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Layout
 from rooflinekit.estimation.scenario import Cost as CostOptions
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.power import plug_power
 from rooflinekit.model.traffic.energy import TokenEnergy, load_power, token_energy
 from rooflinekit.model.traffic.mixing import InFlight, slots
 from rooflinekit.model.types.answer import DeploymentAnswer
@@ -54,8 +56,10 @@ _KWH = 3.6e6
 class PriceResult:
     """Prices of tokens, and the energy of one at the meter; energy is None where the rated power is not known.
 
-    watts: of the replica in the mean of the paid time. The prompt's energy is in kwh_, co2_kg_ (None without a carbon
-    intensity) and tok_s_per_mw.
+    watts: of the replica in the mean of the paid time, with its share of the machine, times PUE; so are joules. The
+    prompt's energy is in kwh_, co2_kg_ (None without a carbon intensity) and tok_s_per_mw. board_watts: of one board
+    alone; node_: a machine full of such replicas, at the plug, in the mean and with its boards at their limit. rack_:
+    such machines that a rack of the stated power holds at that limit, and what they draw in the mean.
 
     interval: [low, high] of input and output, as the times have it. holding: what a million tokens of cache take of
     the replica in an hour; break_even_hold_s: how long a cached token may wait for its next use before computing it
@@ -81,6 +85,12 @@ class PriceResult:
     kwh_per_million_output: float | None
     co2_kg_per_million_output: float | None
     output_tok_s_per_mw: float | None
+    board_watts: float | None
+    node_gpus: int
+    node_watts: float | None
+    node_watts_most: float | None
+    rack_nodes: int | None
+    rack_watts: float | None
     holding_usd_per_million_hours: float
     break_even_hold_s: float
 
@@ -177,6 +187,7 @@ class CostQuestion:
     utilisation: float
     pue: float
     carbon: tuple[float, str] | None
+    rack: float | None
     conversation: Dialogue
     agent: Dialogue
     long_context: int
@@ -208,6 +219,7 @@ class CostQuestion:
             said["utilisation"],
             1.0 if said["pue"] is None else said["pue"],
             read_carbon(said["carbon"]),
+            said["rack"],
             Dialogue(said["turns"], said["system_prompt"], said["question"], answer, shared),
             Dialogue(said["calls"], said["agent_prompt"], said["tool_result"], said["tool_call"], shared),
             said["long_context"], "long_context" in given, said["reserve"],
@@ -265,7 +277,7 @@ class Served:
         return context_cost(self, int(prompt), tokens)
 
 
-def energy_of(served: Served, notes: list[str]) -> dict[str, float | None]:
+def energy_of(served: Served, notes: list[str]) -> dict[str, Any]:
     """Fields of `PriceResult`: energy of every kind of token, times PUE; idle time is spread over all tokens alike.
 
     A token of a cached prefix takes the power of a prompt for its time, so that all parts add up to the request.
@@ -282,20 +294,27 @@ def energy_of(served: Served, notes: list[str]) -> dict[str, float | None]:
     kinds = (
         (held, times.cached), ((prompt - cached * held) / fresh, times.input), (tokens.step.total, times.output),
     )  # fmt: skip
-    each = [asked.pue * (float(joules) + idle * float(time)) for joules, time in kinds]
+    site = asked.pue * float(plug_power(1.0, tokens.law.host))
+    each = [site * (float(joules) + idle * float(time)) for joules, time in kinds]
     request = cached * each[0] + fresh * each[1] + osl * each[2]
     watts = request * asked.utilisation / float(times.request)
     whole = request / osl
+    board, size = watts / (tokens.gpus * site), served.predictor.plan.system.domain_size
+    node, most = (size * float(plug_power(each, tokens.law.host)) for each in (board, tokens.law.limit))
+    racked = None if asked.rack is None else int(asked.rack / most)
+    drawn = None if racked is None else racked * node
     kg = None if asked.carbon is None else float(co2_per_million(whole, asked.carbon[0]))
-    notes.append(f"{POWER_NOTE}; PUE {asked.pue:g}")
+    notes.append(f"{POWER_NOTE}; {host_note(tokens.law.host)}; PUE {asked.pue:g}")
     if asked.carbon is not None:
         notes.append(f"CO2: {asked.carbon[0]:g} g/kWh ({asked.carbon[1]})")
-    return dict(zip(_ENERGY, (watts, *each, whole / _KWH * MILLION, kg, MILLION / whole), strict=True))
+    million = (whole / _KWH * MILLION, kg, MILLION / whole)
+    return dict(zip(_ENERGY, (watts, *each, *million, board, node, most, racked, drawn), strict=True))
 
 
 _ENERGY = (
     "watts", "joules_per_cached_token", "joules_per_input_token", "joules_per_output_token", "kwh_per_million_output",
-    "co2_kg_per_million_output", "output_tok_s_per_mw",
+    "co2_kg_per_million_output", "output_tok_s_per_mw", "board_watts", "node_watts", "node_watts_most", "rack_nodes",
+    "rack_watts",
 )  # fmt: skip
 
 
@@ -317,8 +336,8 @@ def price_result(served: Served, notes: list[str]) -> PriceResult:
         float(prices.replica_usd_per_hour), served.asked.utilisation, served.running,
         float(prices.cached_usd_per_million), float(prices.input_usd_per_million),
         float(prices.output_usd_per_million), float(prices.request_usd), float(times.asymmetry), interval,
-        **energy_of(served, notes), holding_usd_per_million_hours=holding,
-        break_even_hold_s=saved / holding * _HOUR,
+        **energy_of(served, notes), node_gpus=served.predictor.plan.system.domain_size,
+        holding_usd_per_million_hours=holding, break_even_hold_s=saved / holding * _HOUR,
     )  # fmt: skip
 
 
@@ -436,7 +455,7 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
     watts = None
     if plan.system.accelerator.power is not None:
         tokens = token_energy(resolved.predictor, load)
-        watts = float(load_power(tokens, load.osl, asked.utilisation * load.osl / times.request).watts)
+        watts = float(load_power(tokens, load.osl, asked.utilisation * load.osl / times.request).plug)
     hour, said = read_price(plan.system.accelerator, money, watts)
     prices = token_prices(times, hour, deployment.gpus, asked.utilisation)
     served = Served(resolved.predictor, asked, times, prices, room, tokens)

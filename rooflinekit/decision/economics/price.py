@@ -9,7 +9,7 @@ from typing import Any
 
 from rooflinekit.estimation.options import positive, quantity
 from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError, WorkloadError
-from rooflinekit.model.types.hardware import Accelerator
+from rooflinekit.model.types.hardware import Accelerator, HostPower
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.delimited import text_rows
@@ -26,7 +26,13 @@ MONTH_HOURS = HOURS_PER_YEAR / 12.0
 _PUE = "power of the building over power of the machines"
 _MOST = 1e12  # no price, wattage or number of years that a user may give is larger
 
-POWER_NOTE = "power: boards as predicted (docs/method.md, section 11), idle between requests; hosts are not counted"
+POWER_NOTE = "power: boards as predicted (docs/method.md, section 11), idle between requests, with their share of hosts"
+
+
+def host_note(host: HostPower) -> str:
+    """What boards' power is multiplied by, and who says so."""
+    shares = f"{host.cpu:.0%} CPUs" + (f", {host.rest:.0%} memory, network and fans" if host.rest else " and memory")
+    return f"hosts: {shares} beside the boards, supplies at {host.supply:.0%} ({host.source})"
 
 
 def electricity(watts: Numeric, usd_per_kwh: Numeric, pue: Numeric) -> Numeric:
@@ -203,7 +209,7 @@ def hourly_price(
             raise InputError(f"{accelerator.name} has no rated power in its file, so its electricity cannot be priced")
         words = f"purchase of {purchase.purchase:g} USD over {purchase.years:g} years"
         if purchase.power_price:
-            words += f", {purchase.power_price:g} USD/kWh at {watts:.0f} W and PUE {purchase.pue:g}"
+            words += f", {purchase.power_price:g} USD/kWh at {watts:.0f} W with the host and PUE {purchase.pue:g}"
         return HourlyPrice(purchase.usd_per_gpu_hour(watts or 0.0), words)
     quote = quoted_price(accelerator)
     if quote is None:

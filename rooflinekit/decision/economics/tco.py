@@ -61,8 +61,8 @@ def rent_or_buy(owning: Purchase, gpus: Sequence[int], rents: Sequence[float], w
         owning: the inputs.
         gpus: accelerators that are needed in each month.
         rents: USD of each month.
-        watts: mean power of a board.
-        rated: its limit.
+        watts: mean power of a board with its share of the host.
+        rated: the same with the board at its limit.
 
     Returns:
         Sums over the years of use, at the interest; of what is bought later its annuities until then.

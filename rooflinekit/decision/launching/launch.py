@@ -367,6 +367,7 @@ def _notes(target: Target) -> Iterator[str]:
     for name, value, usual in (
         ("all_reduce", deployment.all_reduce, "auto"),
         ("all_to_all", "auto" if target.exchanged else deployment.all_to_all, "auto"),
+        ("two_batch", deployment.two_batch and not target.table.find("two_batch", target.version), False),
         ("dispatch", deployment.dispatch, None),
         ("activations", deployment.activations, None),
     ):

@@ -281,6 +281,8 @@ def common(target: Target) -> Iterator[Wish]:
         yield Wish("pp", deployment.pp, f"{deployment.pp} pipeline stages")
     if target.exchanged:
         yield Wish("all_to_all", target.exchanged, f"experts are exchanged by {deployment.all_to_all}", word=True)
+    if deployment.two_batch and target.table.find("two_batch", target.version):
+        yield Wish("two_batch", True, "halves of a step take turns")
     if target.checkpoint.revision:
         yield Wish("revision", target.checkpoint.revision, "the revision that was named")
     yield Wish("context", target.longest, f"longest sequence; requests are {inputs['isl']} + {inputs['osl']} tokens")

@@ -466,10 +466,10 @@ def _told(  # noqa: PLR0913, PLR0917 - all that was found
     for each in classes:
         if each.name in unmet:
             rows[each.name] = _row(each, None, None, None, each.model, None, unmet[each.name])
-    hosts = hosts_of(
+    hosts = hosts_of((
         (f"{names[id(group)]} {deployment_name(part.replica.scenario)}", part)
         for group in chosen for part in group.option.parts
-    )  # fmt: skip
+    ), chosen[0].question.reserve.rack)  # fmt: skip
     plan = ClassPlan(
         version=__version__, question=_asked(classes, chosen), confidence=chosen[0].question.confidence, answer="",
         classes=tuple(rows[each.name] for each in classes), fleets=tuple(fleets), groupings=tuple(groupings),

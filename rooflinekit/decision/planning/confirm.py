@@ -32,13 +32,14 @@ from rooflinekit.model.types.workload import Workload
 from rooflinekit.simulation.arrivals import Arrival, Gamma, Job, Requests, generate
 from rooflinekit.simulation.ledger import Sketch
 from rooflinekit.simulation.sessions import SessionSource
-from rooflinekit.simulation.simulate import Load, Setup, serve
+from rooflinekit.simulation.simulate import Load, Setup, watched
 from rooflinekit.simulation.watch import Batches, standard_error
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
 _REQUESTS = (400, 2000)  # least and most that count, far below the knee
 _LONG, _NEAR = 4.0, 0.8  # times as many nearer to the knee than this
 _STEPS = 150_000  # of one replica, to which the requests are cut
+_SESSIONS = 3.0  # times as many where they are turns, since the turns of a session are alike
 _WARM = 2.5  # requests' own times before anything counts
 _PAIRED = 2500  # requests that count on two pools, which are many replicas
 _SLICE = 48  # replicas of two pools that are played at most
@@ -48,6 +49,7 @@ _DRIFT = 0.1  # variation of equal answers of users, who would otherwise march i
 
 _RUNS = 12  # simulations beyond those of the candidates that are asked for
 _TRIES = 6  # simulations of the options of one accelerator beyond that
+_FINE = 0.2  # of a fleet: a step between what is refuted and what agrees, which is halved
 _WAY = 0.75  # of the replicas that the formula asks for beside those with which the simulation does not agree
 _POOLS = {"ttft": "prefill", "tpot": "decode"}  # which of two pools a latency is that of
 _PIECES = 10  # of a run, by which classes have standard errors
@@ -210,6 +212,7 @@ def _alike(part: Part, demand: Demand, seed: int, longer: float) -> Run:
     if not demand.closed:
         comes: Iterator[Arrival] | SessionSource = seen.arrivals(load, seed)
         if demand.prefixes is not None and (law := demand.prefixes.law) is not None:
+            counted *= _SESSIONS
             requests = math.ceil(counted + warm * rate)
             comes = SessionSource(law, demand.osl, law.most or 0, rate=load, requests=requests, seed=seed)
         return _run(part, demand, comes, Setup(seed=seed), counted / rate + warm, warm)
@@ -313,9 +316,9 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
         rate = break_even_acceptance(choice.tokens_per_pass, choice.draft_tokens)
         setup = replace(setup, draft_tokens=choice.draft_tokens, acceptance=rate or 0.0,
                         draft_ms=float(drafting.expected) * 1e3 / choice.draft_tokens)  # fmt: skip
-    first = None if prefill is None else prefill.replica.resolved
-    batches = Batches(warm)
-    if serve(part.replica.resolved, load, setup, prefill=first, batches=batches).interrupted:  # half says nothing
+    own, batches = part.replica.resolved, Batches(warm)
+    first = own if prefill is None else prefill.replica.resolved
+    if not watched(own, load, setup, first, batches):  # half says nothing
         raise KeyboardInterrupt
     return Run.of(batches, classes)
 
@@ -330,29 +333,73 @@ class Ranked:
     formula_gpus: int
 
 
+@dataclass(frozen=True)
+class _Tried:
+    """An option to be simulated, between one of fewer replicas that was refuted and a `larger` one that agrees.
+
+    agreed: its own simulation, where nothing smaller is left to try.
+    """
+
+    option: Option
+    formula: int
+    refuted: Option | None = None
+    larger: _Tried | None = None
+    agreed: Played | None = None
+
+    def halved(self, played: Played) -> _Tried:
+        """What comes after its simulation, where that agrees or a larger fleet does: half the way to the refuted one.
+
+        A step of less than a fifth of the fleet is not looked into, nor are two pools, whose parts both grow.
+        """
+        best = replace(self, agreed=played) if played.agrees or self.larger is None else self.larger
+        below = self.refuted if played.agrees else self.option
+        if below is None or len(self.option.parts) > 1:
+            return best
+        apart = best.option.replicas - below.replicas
+        if apart < max(2.0, _FINE * best.option.replicas):
+            return best
+        return _Tried(below.grown(apart // 2), self.formula, below, replace(best, refuted=below, larger=None))
+
+
 def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
     """Options by cost: those with measured kernels first, and of each level those with which the simulation agrees.
 
     The cheapest is simulated until as many as asked agree, and at least one of each accelerator; an option with which
-    the simulation does not agree goes on with more replicas. So no option that is left could be cheaper than those of
-    its level.
+    the simulation does not agree goes on with more replicas, and where that was a large step, with fewer again. So no
+    option that is left could be cheaper than those of its level.
     """
     tie, rank, confirm = count(), question.tariff.rank, question.confirm
-    heap = []
-    for option in found.options:
+    heap: list[tuple[int, tuple[float, float], int, _Tried]] = []
+    kept, left = list[Ranked](), list[Ranked]()
+    tries, agreed = Counter[tuple[str, ...]](), set[tuple[str, ...]]()
+
+    def push(level: int, tried: _Tried) -> None:
+        heapq.heappush(heap, (level, rank(tried.option), next(tie), tried))
+
+    def keep(level: int, tried: _Tried) -> None:
+        kept.append(Ranked(tried.option, EVIDENCE[level], tried.agreed, tried.formula))
+        agreed.add(tried.option.names)
+
+    def leave(level: int, tried: _Tried) -> None:
+        """Without a simulation of its own; what agrees with more replicas stands."""
+        if tried.larger is not None:
+            push(level, tried.larger)
+        else:
+            left.append(Ranked(tried.option, EVIDENCE[level], None, tried.formula))
+
+    for option in sorted(found.options, key=lambda each: each.parts[0].replica.kept is None):  # a cache is free
         rests = max((evidence(part.replica.resolved.plan) for part in option.parts), key=EVIDENCE.index)
-        heap.append((EVIDENCE.index(rests), rank(option), next(tie), option, option.gpus))
-    heapq.heapify(heap)
-    kept: list[Ranked] = []
-    left: list[Ranked] = []
-    tries: Counter[tuple[str, ...]] = Counter()
-    agreed: set[tuple[str, ...]] = set()
+        push(EVIDENCE.index(rests), _Tried(option, option.gpus))
     while heap:
-        level, _, _, option, formula = heapq.heappop(heap)
+        level, _, _, tried = heapq.heappop(heap)
+        option, formula = tried.option, tried.formula
+        if tried.agreed is not None:
+            keep(level, tried)
+            continue
         alone = len(option.names) > 1 and all((name,) in agreed for name in option.names)
         done = alone or option.names in agreed or tries[option.names] >= _TRIES
         if found.interrupted or not confirm or (done and (len(kept) >= confirm or tries.total() >= confirm + _RUNS)):
-            left.append(Ranked(option, EVIDENCE[level], None, formula))
+            leave(level, tried)
             continue
         tries[option.names] += 1
         question.progress(f"simulate {option.gpus} {'+'.join(option.names)}", tries.total(), tries.total() + confirm)
@@ -363,18 +410,18 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
                 played = replace(played, strained=stressed(option, question, played))
         except KeyboardInterrupt:  # what is known by now is an answer
             found.interrupted = True
-            left.append(Ranked(option, EVIDENCE[level], None, formula))
+            leave(level, tried)
             continue
-        if played.agrees:
-            kept.append(Ranked(option, EVIDENCE[level], played, formula))
-            agreed.add(option.names)
+        if played.agrees or tried.larger is not None:
+            nearer = tried.halved(played)
+            keep(level, nearer) if nearer.option is option else push(level, nearer)
             continue
         more = enough(option, question, played)
         if too_many := refused_fleet(question, more.parts):
             name = ", ".join(f"{part.replicas} x {part.replica.gpu}" for part in option.parts)
             found.refused.append(Refusal(name, f"the simulation does not agree, and one more {too_many}"))
         else:
-            heapq.heappush(heap, (level, rank(more), next(tie), more, formula))
+            push(level, _Tried(more, formula, refuted=option))
     return sorted([*kept, *left], key=lambda each: (EVIDENCE.index(each.evidence), each.played is None))
 
 

@@ -145,7 +145,9 @@ def _pieces(part: Part, demand: Demand, tariff: Tariff) -> tuple[float, float, f
 
 
 def fleet_watts(parts: Sequence[Part], demand: Demand, pue: float, peak: bool = False) -> float | None:
-    """Power of a fleet's boards at the meter in the mean of the day, or at its peak; None without a rated power.
+    """Power of a fleet at the meter in the mean of the day, or at its peak; None without a rated power.
+
+    Boards with their share of hosts and power supplies, times PUE; boards that no replica has are not counted.
 
     Pools compute prompts alone, or tokens alone; every replica draws idle power between its requests.
     """
@@ -161,7 +163,7 @@ def fleet_watts(parts: Sequence[Part], demand: Demand, pue: float, peak: bool = 
             tokens = replace(tokens, step=Energy(), step_seconds=0.0)
         elif part.role == "decode":
             tokens = replace(tokens, prompt=Energy(), prompt_seconds=0.0)
-        whole += float(load_power(tokens, osl, float(loaded.rate) * osl).watts) * part.gpus
+        whole += float(load_power(tokens, osl, float(loaded.rate) * osl).plug) * part.gpus
     return whole * pue
 
 

@@ -29,7 +29,7 @@ from rooflinekit.estimation.options import part_of
 from rooflinekit.estimation.scenario import SPECULATION_KEYS
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, Times, Traffic
-from rooflinekit.model.traffic.mixing import InFlight, Shared, front_end, lone_prompt, slots
+from rooflinekit.model.traffic.mixing import InFlight, Places, Shared, front_end, lone_prompt, places, slots
 from rooflinekit.model.traffic.percentiles import Spread, spread
 from rooflinekit.model.traffic.question import LoadAnswer, answer_load
 from rooflinekit.model.types.errors import DoesNotFitError
@@ -45,6 +45,17 @@ _REACH = 1.05  # of the room: lower limits of sequences leave a little more of i
 _LIGHT = 1e-3  # of the knee: a load at which nobody waits
 _ROUNDING = 1e-9
 _SURE = 1e-3  # steps whose ends are as near as this say nothing of what errs beyond them
+
+
+@dataclass(frozen=True)
+class _Computed(Traffic):
+    """Prompts that vary as what a cache leaves of them to compute; the cache itself holds all of each (`held_cv`)."""
+
+    held_cv: Numeric = 0.0
+
+    def places(self, predictor: Predictor) -> Places:
+        """Room for sequences of whole prompts."""
+        return places(predictor, self.isl, self.osl, self.most, self.osl_cv, self.held_cv)
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,10 @@ class Replica:
 
     def traffic(self, demand: Demand) -> Traffic:
         """What comes, with what the prefix cache finds of a mean prompt."""
-        return demand.traffic if self.kept is None else replace(demand.traffic, cached=self.kept.cached)
+        if self.kept is None:
+            return demand.traffic
+        known, kept = vars(demand.traffic), self.kept
+        return _Computed(**known | {"cached": kept.cached, "isl_cv": kept.computed_cv}, held_cv=known["isl_cv"])
 
     def lengths(self, demand: Demand) -> Traffic:
         """The same as it is paid for."""
@@ -97,7 +111,8 @@ class Replica:
     def answer(self, demand: Demand, load: float) -> LoadAnswer:
         """The closed form at this load, from the table."""
         loop = None if demand.closed else self._open(self.traffic(demand))
-        return answer_load(self.predictor, demand.question(load), self.times, loop)
+        question = replace(demand.question(load), traffic=self.traffic(demand))
+        return answer_load(self.predictor, question, self.times, loop)
 
     def knee(self, demand: Demand) -> float:
         """Requests a second of a full batch."""
@@ -437,7 +452,8 @@ class Reserve:
     """What is kept free.
 
     headroom: of what a replica bears (0 to below 1); redundancy, hosts: replicas and whole hosts that may fail; limits:
-    how many of an accelerator there are to be had, by name; watts: what all boards may draw at the meter.
+    how many of an accelerator there are to be had, by name; watts: what all may draw at the meter; rack: what a
+    rack may draw at the plug, None where nobody says [W].
     """
 
     headroom: float = 0.0
@@ -445,6 +461,7 @@ class Reserve:
     hosts: int = 0
     limits: tuple[tuple[str, int], ...] = ()
     watts: float = math.inf
+    rack: float | None = None
 
     def limit(self, gpu: str) -> float:
         """Accelerators of this name that there are."""

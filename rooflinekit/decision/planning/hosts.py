@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rooflinekit.decision.planning.fleet import Part
+from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.answer import Plain
 
 
@@ -15,7 +16,9 @@ class Hosts(Plain):
     """Machines of one accelerator.
 
     size: accelerators of each, the scale-up domain; count: machines; spare: accelerators that no replica has; packed:
-    what stands on them, and how many stand so.
+    what stands on them, and how many stand so. watts_most: of a machine at the plug with its boards at their limit,
+    None where that is not known; racks: of the stated power that hold all machines, None where none is stated or one
+    holds no machine.
     """
 
     gpu: str
@@ -23,11 +26,23 @@ class Hosts(Plain):
     count: int
     spare: int
     packed: tuple[tuple[str, int], ...]
+    watts_most: float | None = None
+    racks: int | None = None
 
     def __str__(self) -> str:
-        what = "host" if self.size <= _HOST else "rack-scale domain"
         left = f", {self.spare} GPU{'s' if self.spare > 1 else ''} free" if self.spare else ""
-        return f"{self.count:,} {what}{'s' if self.count > 1 else ''} of {self.size} {self.gpu}{left}"
+        return f"{self.count:,} {self.kind}{'s' if self.count > 1 else ''} of {self.size} {self.gpu}{left}"
+
+    @property
+    def kind(self) -> str:
+        """What a machine is called."""
+        return "host" if self.size <= _HOST else "rack-scale domain"
+
+    @property
+    def power(self) -> str:
+        """What each may draw, and the racks that hold them."""
+        racks = "" if self.racks is None else f"; all fit in {self.racks:,} rack{'s' if self.racks > 1 else ''}"
+        return f"a {self.kind} of {self.size} draws {(self.watts_most or 0.0) / 1e3:.3g} kW at most at the plug{racks}"
 
     @property
     def stands(self) -> str:
@@ -38,20 +53,22 @@ class Hosts(Plain):
 _HOST = 16  # accelerators of one machine at most; a larger domain is a rack
 
 
-def hosts_of(parts: Iterable[tuple[str, Part]]) -> tuple[Hosts, ...]:
+def hosts_of(parts: Iterable[tuple[str, Part]], rack: float | None = None) -> tuple[Hosts, ...]:
     """Pack the named replicas of a fleet, the largest first, each onto the first host with room (first fit decreasing).
 
     Sizes that are powers of two leave no more hosts than any other packing. A replica larger than a host takes whole
-    ones. Where hosts may fail, none holds more of a part than the spares of that part make up for.
+    ones. Where hosts may fail, none holds more of a part than the spares of that part make up for. A rack of so many
+    watts holds as many machines as draw that with their boards at their limit.
     """
     kinds: dict[str, list[tuple[int, str, Part]]] = {}
     for name, part in parts:
         kinds.setdefault(part.replica.gpu, []).append((part.replica.gpus, name, part))
-    return tuple(_packed(gpu, several) for gpu, several in kinds.items())
+    return tuple(_packed(gpu, several, rack) for gpu, several in kinds.items())
 
 
-def _packed(gpu: str, several: list[tuple[int, str, Part]]) -> Hosts:
-    size = several[0][2].replica.resolved.plan.system.domain_size
+def _packed(gpu: str, several: list[tuple[int, str, Part]], rack: float | None) -> Hosts:
+    system = several[0][2].replica.resolved.plan.system
+    size, law = system.domain_size, system.accelerator.power
     hosts: Counter[tuple[int, _Names]] = Counter()  # how many have so much room left, and who stands there
     for gpus, name, part in sorted(several, key=lambda each: (-each[0], each[1])):
         left = part.replicas
@@ -72,7 +89,10 @@ def _packed(gpu: str, several: list[tuple[int, str, Part]]) -> Hosts:
     for (_, names), count in hosts.items():
         stands[_words(dict(names))] += count
     spare = sum(room * count for (room, _), count in hosts.items())
-    return Hosts(gpu, size, hosts.total(), spare, tuple(each for each in stands.items() if each[1]))
+    watts = None if law is None else float(plug_power(size * law.limit, law.host))
+    held = int(rack / watts) if rack and watts else 0
+    racks = -(-hosts.total() // held) if held else None
+    return Hosts(gpu, size, hosts.total(), spare, tuple(each for each in stands.items() if each[1]), watts, racks)
 
 
 _Names = tuple[tuple[str, int], ...]

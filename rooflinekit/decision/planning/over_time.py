@@ -27,6 +27,7 @@ from rooflinekit.decision.planning.confirm import Ranked
 from rooflinekit.decision.planning.cost import fleet_watts
 from rooflinekit.decision.planning.profile import Course
 from rooflinekit.decision.planning.search import PlanQuestion
+from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.answer import Tabled
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError
@@ -215,7 +216,8 @@ def _tco(
     whole = sum(row.usd or 0.0 for row in months)
     share = sum(each.usd for each in paid) / whole
     rents = [(row.usd or 0.0) * share for row in months]
-    return rent_or_buy(course.owning, [row.gpus for row in months], rents, watts / fleet.gpus, float(law.limit))
+    return rent_or_buy(course.owning, [row.gpus for row in months], rents, watts / fleet.gpus,
+                       float(plug_power(law.limit, law.host)))  # fmt: skip
 
 
 def _paid(question: PlanQuestion, capacity: Capacity, gpus: Table, course: Course) -> tuple[Paid, ...]:

@@ -602,7 +602,8 @@ def _reserve(gpus: tuple[str, ...], given: dict[str, Any]) -> Reserve:
         if fail["redundancy"]:
             raise InputError("spare and redundancy both say what may fail; give one")
         fail["redundancy" if told["what"] == "gpu" else "hosts"] = int(told["count"])  # a replica falls with each GPU
-    return Reserve(given.get("headroom", 0.0), **fail, limits=tuple(limits), watts=watts)
+    return Reserve(given.get("headroom", 0.0), **fail, limits=tuple(limits), watts=watts,
+                   rack=given.get("rack"))  # fmt: skip
 
 
 @keywords(Plan)
@@ -740,8 +741,8 @@ def candidate_of(question: PlanQuestion, entry: Ranked, half: Option | None = No
         played="" if played is None else played.played,
         confirmed=None if played is None else played.agrees,
         formula_gpus=entry.formula_gpus,
-        hosts=hosts_of((f"{_ROLES.get(part.role, '')}{split_name(part.replica.scenario)}", part)
-                       for part in option.parts),
+        hosts=hosts_of(((f"{_ROLES.get(part.role, '')}{split_name(part.replica.scenario)}", part)
+                       for part in option.parts), question.reserve.rack),
     )  # fmt: skip
 
 

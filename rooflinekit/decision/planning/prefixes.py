@@ -21,11 +21,15 @@ from rooflinekit.simulation.traces import Trace
 
 @dataclass(frozen=True)
 class Kept:
-    """What a replica's cache finds of a mean prompt: tokens, seconds in which tiers load them, their rent [USD/h]."""
+    """What a replica's cache finds of a mean prompt: tokens, seconds in which tiers load them, their rent [USD/h].
+
+    computed_cv: deviation over mean of what is left of each prompt to compute. A first turn has all of its prompt left.
+    """
 
     cached: float
     late: float
     usd_hour: float
+    computed_cv: float
     tiers: tuple[CacheTier, ...] = ()
 
 
@@ -52,14 +56,18 @@ class Prefixes:
     def _drawn(self) -> dict[int, Reuse]:
         return {}
 
-    def share(self, replicas: float, tokens: float) -> float:
-        """Share of the prompt tokens that replicas with caches of so many tokens find."""
+    def reuse(self, replicas: float) -> Reuse:
+        """Of what reaches caches that stand apart; with affinity that is as of one cache for all."""
         if self.router != "random":
-            return self.whole.share(tokens * replicas)
+            return self.whole
         count = 1 << round(math.log2(max(replicas, 1.0)))  # one pass for each doubling
         if count not in self._drawn:
             self._drawn[count] = reuse_of(self.trace, count, "random")
-        return self._drawn[count].share(tokens)
+        return self._drawn[count]
+
+    def share(self, replicas: float, tokens: float) -> float:
+        """Share of the prompt tokens that replicas with caches of so many tokens find."""
+        return self.reuse(replicas).share(tokens if self.router == "random" else tokens * replicas)
 
     def kept(self, predictor: Predictor, tiers: tuple[CacheTier, ...], replicas: float) -> Kept:
         """What one of so many replicas finds, with its whole pool as a cache."""
@@ -73,6 +81,5 @@ class Prefixes:
                  own_link=partial(pcie_bandwidth, predictor))
         )  # fmt: skip
         found = filled[-1].share if filled else share(pool)
-        return Kept(
-            min(found * isl, isl - 1.0), sum(row.load_s for row in filled), sum(row.usd_hour for row in filled), tiers
-        )
+        late, usd_hour = sum(row.load_s for row in filled), sum(row.usd_hour for row in filled)
+        return Kept(min(found * isl, isl - 1.0), late, usd_hour, self.reuse(replicas).computed_cv(found), tiers)

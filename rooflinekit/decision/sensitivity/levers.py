@@ -318,7 +318,7 @@ def _priced(
     notes = list(quotes.notes)
     known = any(key in given for key in PRICE_KEYS) or quotes.hourly[own.name] is not None
     power = static_power(predictor, work)
-    present = read_price(own, given, None if power is None else float(power.watts))[0] if known else None
+    present = read_price(own, given, None if power is None else float(power.plug))[0] if known else None
     if present is None:
         notes.append(
             f"{own.name} has no price in its file: costs are ratios of GPU hours; give price (USD per GPU hour)"
@@ -432,7 +432,8 @@ def levers(
     hour, hours, notes = _priced(predictor, given, question.work)
     power, carbon = static_power(predictor, question.work), read_carbon(given.get("carbon"))
     if power is not None and carbon is not None:
-        kg = co2_per_million(float(power.joules_per_output_token) * float(given.get("pue", 1.0)), carbon[0])
+        joules = float(power.joules_per_output_token * power.plug / power.watts)
+        kg = co2_per_million(joules * float(given.get("pue", 1.0)), carbon[0])
         notes.append(f"CO2: {kg:.3g} kg a million output tokens at {carbon[0]:g} g/kWh ({carbon[1]})")
     setting = replace(setting, usd_per_gpu_hour=None if hour is None else float(hour.usd_per_gpu_hour))
     answer, made, images = operate(setting, predictor), about(plan), image_inputs(plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from rooflinekit.estimation.frames.cells import Resolutions
 from rooflinekit.estimation.frames.evaluate import answer_table
 from rooflinekit.estimation.options import options_of, part_of, positive
 from rooflinekit.estimation.scenario import Simulation
+from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.simulation.simulate import simulate
@@ -197,8 +199,17 @@ def _answered(job: Job, scenarios: pd.DataFrame) -> pd.DataFrame:
     answers = simulate_frame(scenarios) if job.simulate else answer_table(scenarios, _resolutions(job.run))
     answers = with_costs(answers, job.price)
     if job.carbon is not None and "energy_per_output_token_j" in answers:
-        answers[CO2_COLUMN] = co2_per_million(answers["energy_per_output_token_j"].to_numpy(float), job.carbon[0])
+        joules = answers["energy_per_output_token_j"].astype(float)
+        gpus = answers.get("gpu", pd.Series("h100-sxm", answers.index)).where(joules.notna())
+        plug = gpus.map({each: _plug(str(each)) for each in gpus.dropna().unique()}).astype(float)
+        answers[CO2_COLUMN] = co2_per_million(np.asarray(joules * plug, float), job.carbon[0])
     return answers
+
+
+def _plug(gpu: str) -> float:
+    """Power at the plug over that of the board."""
+    law = load_accelerator(gpu).value.power
+    return math.nan if law is None else float(plug_power(1.0, law.host))
 
 
 @lru_cache(maxsize=1)

@@ -27,7 +27,7 @@ MEMORY = (
 NUMBERS = (
     *(f"{time}_{part}" for time in _TIMES for part in ("ms", "low_ms", "high_ms", "bound_ms")),
     "e2e_ms", "output_tok_s", "output_tok_s_per_gpu", "output_tok_s_per_user",
-    "power_w_per_gpu", "energy_per_output_token_j",
+    "power_w_per_gpu", "plug_w_per_gpu", "energy_per_output_token_j",
     *MEMORY, "max_batch", "max_context", "gpus",
 )  # fmt: skip
 ENDS = tuple(f"{time}_{end}_ms" for time in _TIMES for end in ("low", "high"))
@@ -55,9 +55,11 @@ _SLIP = 0.83  # likeness (difflib) of a name with one letter missing or too many
 
 
 def power_columns(power: LoadPower | None) -> dict[str, Numeric]:
-    """Columns of rows: power of a board, and all energy over all output tokens."""
-    watts, joules = (math.nan, math.nan) if power is None else (power.watts, power.joules_per_output_token)
-    return {"power_w_per_gpu": watts, "energy_per_output_token_j": joules}
+    """Columns of rows: power of a board, alone and with its host at the plug, and boards' energy over output tokens."""
+    if power is None:
+        return dict.fromkeys(("power_w_per_gpu", "plug_w_per_gpu", "energy_per_output_token_j"), math.nan)
+    return {"power_w_per_gpu": power.watts, "plug_w_per_gpu": power.plug,
+            "energy_per_output_token_j": power.joules_per_output_token}  # fmt: skip
 
 
 def numbers_of(times: Mapping[str, Time], e2e: Numeric, rate: Numeric, memory: Memory, gpus: int) -> dict[str, Numeric]:

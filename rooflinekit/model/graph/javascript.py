@@ -168,20 +168,29 @@ class Library:
         while left:
             node = left[-1]
             op, arguments = node.op, node.arguments
-            below = node.operands if op == "loop" else arguments
-            before = [] if node in places else [a for a in below if type(a) is Symbol and a not in places]
-            if before:
-                left += before[::-1]
+            if node in places:
+                left.pop()
                 continue
-            if left.pop() in places:
+            height = len(left)
+            for argument in (node.operands if op == "loop" else arguments)[::-1]:
+                if type(argument) is Symbol and argument not in places:
+                    left.append(argument)
+            if len(left) > height:
                 continue
+            left.pop()
             if op == "named":
                 places[node] = places[arguments[0]]
                 continue
-            if op == "held":  # by the loop and the place in its state
-                entry: tuple[Any, ...] = (op, loops.setdefault(arguments[0], len(loops)), arguments[1])
+            if op == "pick":
+                entry: tuple[Any, ...] = (op, places[arguments[0]], arguments[1])
+            elif len(arguments) == 2 and op not in _LEAVES:  # most nodes
+                a, b = arguments
+                entry = (op, places[a] if type(a) is Symbol else lifted(a, node, 0),
+                         places[b] if type(b) is Symbol else lifted(b, node, 1))  # fmt: skip
+            elif op == "held":  # by the loop and the place in its state
+                entry = (op, loops.setdefault(arguments[0], len(loops)), arguments[1])
             else:
-                given = enumerate(arguments[:1] if op in ("var", "fact") else arguments)
+                given = enumerate(arguments[:1] if op in _LEAVES else arguments)
                 entry = (op, *[places[a] if type(a) is Symbol else lifted(a, node, n) for n, a in given])
                 if op == "var":
                     used.add(arguments[0])
@@ -191,6 +200,10 @@ class Library:
             structure[0] = tuple(name for name in graph.inputs if name in used)
         structure.append(tuple(lifted(output, None, place) for place, output in enumerate(graph.outputs.values())))
         return tuple(structure), tuple(constants), slots
+
+
+_LEAVES = ("var", "fact", "held")
+"""Nodes whose arguments are names."""
 
 
 class _Layout:

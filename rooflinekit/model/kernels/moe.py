@@ -64,6 +64,7 @@ class Experts(Operation):
     weight: Dtype
     compute: Dtype
     down: Dtype | None = None  #: format of the down projections, where it differs
+    chosen: bool = False  #: none but the pairs of its own experts come here, as DeepEP sends them
 
     @property
     def element(self) -> float:
@@ -95,7 +96,7 @@ class Experts(Operation):
         """The grouped GEMMs: weights of the experts that were touched, work of the tokens that came."""
         tokens, routing, each = step.tokens * step.replicas, self.routing, self.expert_weights
         routed, touched = routing.fullest(tokens)
-        slots, wide = tokens * routing.top_k, step.stream.bytes
+        slots, wide = routed if self.chosen else tokens * routing.top_k, step.stream.bytes
         return [
             Kernel(
                 "experts",

@@ -138,6 +138,7 @@ def _experts(block: MixtureOfExperts, hidden: int, shard: Shard) -> Experts:
         weight=weight,
         compute=shard.precision.compute(weight),
         down=None if shard.precision.formats.down is weight else shard.precision.formats.down,
+        chosen=deployment.all_to_all == "deepep",
     )
 
 

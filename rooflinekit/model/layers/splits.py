@@ -97,6 +97,8 @@ def _of_all_to_all(deployment: Deployment) -> Iterator[str]:
     asked, group = deployment.all_to_all, deployment.stage
     if asked not in ALL_TO_ALL:
         yield f"all_to_all={asked} is not known; use {' or '.join(ALL_TO_ALL)}"
+    elif deployment.two_batch and asked != "deepep":
+        yield "two_batch overlaps what DeepEP's kernels send with computing; use all_to_all=deepep"
     elif asked != "auto" and (deployment.ep != group or group == deployment.tp):
         yield f"all_to_all={asked} needs replicas, and whole experts on every rank; use dp or cp > 1 and ep = tp·cp·dp"
 

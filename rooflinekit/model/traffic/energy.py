@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import OperatingPoint, Predictor
-from rooflinekit.model.power import Energy, idle_energy
+from rooflinekit.model.power import Energy, idle_energy, plug_power
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.traffic.closed_form import Loaded, Traffic
 from rooflinekit.model.traffic.mixing import InFlight, mixed_step
@@ -47,12 +47,16 @@ class TokenEnergy:
 
 @dataclass(frozen=True)
 class LoadPower:
-    """Mean power of one board, the share of the time in which it works, and all energy over all output tokens."""
+    """Mean power of one board, the share of the time in which it works, and all energy over all output tokens.
+
+    plug: that power with the board's share of its machine, at the plug.
+    """
 
     watts: Numeric
     busy: Numeric
     joules_per_output_token: Numeric
     energy: Energy
+    plug: Numeric
 
 
 def step_of(predictor: Predictor, kernels: Iterable[KernelTime], seconds: Numeric, parts: Numeric) -> Energy:
@@ -167,4 +171,4 @@ def load_power(tokens: TokenEnergy, osl: Numeric, rate: Numeric | None = None, l
     most = tokens.law.held * tokens.law.limit
     watts = named(minimum(asked * rate / tokens.gpus, most), "P", "mean power of a board", "W")
     joules = watts * tokens.gpus / rate
-    return LoadPower(watts, minimum(busy, 1.0), joules, whole.times(joules / asked))
+    return LoadPower(watts, minimum(busy, 1.0), joules, whole.times(joules / asked), plug_power(watts, tokens.law.host))

@@ -13,7 +13,7 @@ from typing import Any
 
 from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.types.errors import WorkloadError
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, replace
 from rooflinekit.model.types.numeric import Numeric, floor_div, is_zero, largest, maximum, minimum, total
 
 MOST = 10**18
@@ -239,6 +239,19 @@ class Batch:
         if (self.prefilling and other.prefilling) or (self.decoding and other.decoding):
             raise WorkloadError("a mixed batch joins one prefill with one decode")
         return Batch(self.prefilling or other.prefilling, self.decoding or other.decoding)
+
+    @property
+    def half(self) -> Batch:
+        """Half of the work: half the tokens of every prompt, in the mean of both halves, and half the other sequences.
+
+        >>> Batch.prefill(1.0, 4.0).half.prefilling.pairs(), Batch.decode(8.0, 9.0).half.decoding.sequences
+        (5.0, 4.0)
+        """
+        new, decoding = self.prefilling, self.decoding
+        if new is not None:
+            tokens = new.new / 2.0
+            new = replace(new, new=tokens, past=new.past + tokens / 2.0, sampled=new.sampled / 2.0)
+        return replace(self, prefilling=new, decoding=decoding and replace(decoding, count=decoding.count / 2.0))
 
     @property
     def phases(self) -> tuple[Sequences, ...]:

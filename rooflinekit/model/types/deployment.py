@@ -34,6 +34,7 @@ class Deployment:
     system: str | None = None  #: name or path of what the accelerators are built into; None is the usual one
     all_reduce: str = "auto"  #: one of ALL_REDUCE
     all_to_all: str = "auto"  #: one of ALL_TO_ALL
+    two_batch: bool = False  #: halves of a step take turns: one computes while the other's tokens travel
     dispatch: Dtype | None = None  #: format in which tokens travel to their experts; None is the residual stream's
     redundant_experts: int = 0  #: copies of experts beyond one each, over all ranks of a layer
     skew: float = 0.0  #: routing: the n-th most popular expert has weight n^-skew; 0 is uniform

@@ -14,6 +14,19 @@ from rooflinekit.model.types.numeric import Numeric, maximum
 
 
 @dataclass(frozen=True, slots=True)
+class HostPower:
+    """What a machine draws beside its boards, over what they draw; and its power supplies' output over their input.
+
+    cpu: CPUs; rest: memory, network cards, switches, drives and fans.
+    """
+
+    cpu: float = 0.0
+    rest: float = 0.0
+    supply: float = 1.0
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PowerLaw:
     """Power and energies of one accelerator's board, its memory included; watts and joules.
 
@@ -37,6 +50,7 @@ class PowerLaw:
     run_width: float
     source: str
     measured: bool  #: fitted to this accelerator's own kernels
+    host: HostPower = HostPower()  #: of the machine around it
 
     def scaled(self, running: float, work: float, source: str) -> PowerLaw:
         """With so many times what the board draws above idle power while a kernel runs, and what its work costs."""

@@ -169,7 +169,7 @@ class ExpertsShape:
     """The routed experts of one layer on the fullest of `ranks` ranks."""
 
     tokens: Numeric = quantity("T", "tokens of all attention replicas")
-    slots: Numeric = quantity("slots", "(token, expert) pairs of all accelerators")
+    slots: Numeric = quantity("slots", "(token, expert) pairs that come here, also those of others' experts")
     routed: Numeric = quantity("A", "(token, expert) pairs here")
     touched: Numeric = quantity("act", "distinct experts that they touch here")
     local: Numeric = quantity("E_here", "experts held here")

@@ -59,7 +59,7 @@ function roofLines(view, gpu, from, to) {
   if (lens === "share") return [{ name: "the roof", points: [[from, 1], [to, 1]], main: true, level: true }, ...used.map((peak) => ({ points: [[peak / memory, 1], [to, 1]], ridge: peak / memory }))];
   const diagonal = (rate, name, more) => ({ name, rate, points: [[from, rate * from], [Math.min(top / rate, to), Math.min(top, rate * to)]], ...more });
   const lines = [diagonal(memory, `HBM ${prefixed(memory, "B/s")}`, { main: true })];
-  const [cache, told] = gpu.l2 ?? [0, ""];
+  const [cache, told] = view.rows.plan.l2 ?? [0, ""];
   if (cache > memory) lines.push(diagonal(cache, `L2 ${prefixed(cache, "B/s")}${small() ? " (fitted)" : `, fitted to ${told}`}`, {}));
   if (gpu.link && view.gpus > 1) lines.push(diagonal(gpu.link, `${gpu.link_kind || "link"} ${prefixed(gpu.link, "B/s")}${small() ? "" : ", per byte sent"}`, {}));
   for (const peak of used) lines.push({ name: `${dtypeOf(gpu, peak)} ${prefixed(peak, "FLOP/s")}`, points: [[peak / memory, peak], [to, peak]], main: true, level: true, ridge: peak / memory });

@@ -103,6 +103,7 @@ def lead(deployed: Deployed, pool: str = "", before: str = "", told_of: str = ""
 def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) -> tuple[dict[str, Any], str]:
     """What JavaScript starts from, and the functions that it calls."""
     program, reference = offers.program, None
+    running = deployed.asked.plan.deployment
     if against is not None:
         asked = against.asked
         other = program.write(asked.predictor, asked.questions, asked.work.context is not None)
@@ -116,7 +117,8 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
             "gpus": written.gpus, "prefill": written.prefill, "decode": written.decode,
         }  # fmt: skip
 
-    plans = {label: placed(found.written) | {"formats": found.formats, "notes": found.notes, "evidence": found.evidence}
+    plans = {label: placed(found.written) | {"formats": found.formats, "notes": found.notes, "evidence": found.evidence,
+                                            "l2": found.l2}
              for label, found in offers.plans.items()}  # fmt: skip
 
     if against is not None:
@@ -127,8 +129,11 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
     return {
         "asked": deployed.at,
         "images": images_in(deployed.answer.inputs),
-        "engine": deployed.answer.engine,
-        "given": {deployed.at["model"]: deployed.asked.model, deployed.at["gpu"]: deployed.asked.gpu},
+        "given": {
+            deployed.at["model"]: deployed.asked.model,
+            deployed.at["gpu"]: deployed.asked.gpu,
+            running.engine: "@".join(filter(None, (running.engine, running.engine_version))),
+        },
         "options": flags,
         "process": deployed.asked.process,
         "words": SENTENCES,
@@ -146,7 +151,20 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
     }, printed.source
 
 
-_CONTROLLED = (*DEGREES, "batch", "isl", "osl", "cached", "context", "rate", "concurrency", "weights", "kv")
+_CONTROLLED = (
+    *DEGREES,
+    "engine",
+    "engine_version",
+    "batch",
+    "isl",
+    "osl",
+    "cached",
+    "context",
+    "rate",
+    "concurrency",
+    "weights",
+    "kv",
+)
 """What controls say; the command line needs the rest of a scenario to answer the same."""
 
 

@@ -46,10 +46,10 @@ def write_report(
         model: a model's name or path, for a report on one deployment.
         gpu: an accelerator's name or path.
         **more: the scenario as `estimate` takes it, and against (an accelerator, or keywords that differ, as a dict or
-            as "gpu=b200-sxm,tp=4"); simulation (what `simulate` returned); models, gpus (names that the sliders offer
-            besides); walk (False leaves the shapes out). Or in place of a model: plan (what `plan` returned, its JSON
-            as a dict, or the path of a file with it), or sweep (what `sweep` returned, or the path of a CSV or Parquet
-            file). force: overwrite a file.
+            as "gpu=b200-sxm,tp=4"); simulation (what `simulate` returned); models, gpus, engines (names that the page
+            offers besides); walk (False leaves the shapes out). Or in place of a model: plan (what `plan` returned,
+            its JSON as a dict, or the path of a file with it), or sweep (what `sweep` returned, or the path of a CSV or
+            Parquet file). force: overwrite a file.
 
     Returns:
         A `Report`: path, title and size in bytes.
@@ -78,10 +78,13 @@ def _made(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dic
     gc.disable()  # what a page is made of stays until it is written: there is nothing to collect
     try:
         page = _page(model, gpu, dict(more))
+        return page, render(page).encode()
     finally:
         if collecting:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()  # now among the oldest: collected when memory fills, and not at once
             gc.enable()
-    return page, render(page).encode()
 
 
 def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dict[str, Any]) -> Page:
@@ -89,7 +92,7 @@ def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dic
     given = [name for name, value in subjects.items() if value is not None]
     if len(given) != 1:
         raise InputError(f"a report is on one of a model, a plan or a sweep, not on {' and '.join(given) or 'nothing'}")
-    offered = {"models": more.pop("models", None), "gpus": more.pop("gpus", None)}
+    offered = {name: more.pop(name, None) for name in ("models", "gpus", "engines")}
     if given == ["model"]:
         own = {key: more.pop(key, None) for key in ("against", "simulation")}
         walk = more.pop("walk", True)

@@ -10,28 +10,37 @@ from typing import Any
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.scenario import DEGREES
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.power import plug_power
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.closed_form import Traffic
 from rooflinekit.model.traffic.question import LoadQuestion
+from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import parse_dtype
-from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.errors import RooflinekitError, UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.page.program import Program, Written, load_kind
 from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs.calibration import calibration_names
 from rooflinekit.specs.calibration.evidence import evidence
 from rooflinekit.specs.calibration.last_cache import last_cache
+from rooflinekit.specs.engines import split_version
 
 OWN = "own"
 """The checkpoint's format, and the cache format that goes with it."""
 
 OTHER_GPUS = ("h100-sxm", "h200-sxm", "b200-sxm")
 OTHER_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b")
-"""What is offered beside the deployment that was asked for; these models in their own formats alone."""
+OTHER_ENGINES = ("vllm", "sglang", "trtllm")
+"""What is offered beside the deployment that was asked for.
+
+These models are offered in their own formats alone; these engines with the model, the formats and the accelerator that
+were asked for, where they have a calibration of it.
+"""
 
 APART = "\0"
 """Between the words of a combination: no name of a file has it."""
@@ -90,7 +99,8 @@ class Asked:
         """What the sliders start with."""
         plan, formats = self.plan, {name: self.scenario.get(name) for name in ("weights", "kv")}
         told = {name: OWN if text is None else parse_dtype(text).value for name, text in formats.items()}
-        return {"model": plan.model.name, "gpu": plan.system.accelerator.name, "tp": self.split, **told}
+        gpu, engine = plan.system.accelerator.name, plan.deployment.engine
+        return {"model": plan.model.name, "gpu": gpu, "tp": self.split, **told, "engine": engine}
 
 
 @dataclass(frozen=True)
@@ -101,11 +111,12 @@ class Offer:
     formats: tuple[str, ...]
     notes: tuple[int, ...]
     evidence: str
+    l2: tuple[float, str] | None  #: rate of the last cache [B/s], told apart from the memory's by fits of these kernels
 
 
 @dataclass
 class Offers:
-    """Deployments by combination (model, gpu, split, weights, kv), what they share, and why others are missing."""
+    """Deployments by combination (model, gpu, split, weights, kv, engine), what they share, why others are missing."""
 
     program: Program = field(default_factory=Program)
     plans: dict[str, Offer] = field(default_factory=dict)
@@ -116,7 +127,12 @@ class Offers:
     formats: dict[str, dict[str, str]] = field(default_factory=dict)  #: what "own" is, by model
 
 
-def make_offers(asked: Asked, models: Iterable[str] | None, gpus: Iterable[str] | None) -> Offers:
+def make_offers(
+    asked: Asked,
+    models: Iterable[str] | None,
+    gpus: Iterable[str] | None,
+    engines: Iterable[str] | None = None,
+) -> Offers:
     """Write the deployment that was asked for and its neighbours.
 
     Raises InputError for unknown names.
@@ -132,15 +148,35 @@ def make_offers(asked: Asked, models: Iterable[str] | None, gpus: Iterable[str] 
         chips.setdefault(load_accelerator(name).value.name, name)
     splits = dict.fromkeys((asked.split, *_PLAIN))
     ordered = sorted(split for split in splits if isinstance(split, int))
+    others = [name for name in read_engines(engines) if name != key["engine"]]
     offers.models = {name: model.max_context for name, (_, model) in found.items()}
     for label, (given, _) in found.items():
         weights, kv = (
             list(dict.fromkeys((key[name], OWN, "fp8"))) if label == key["model"] or models is not None else [OWN]
             for name in _FORMATS
         )
-        for chip, *chosen in product(chips, dict.fromkeys((*ordered, *splits)), weights, kv):
-            _offer(offers, asked, (given, chips[chip]), dict(zip(key, (label, chip, *chosen), strict=True)))
+        for chip, *chosen, engine in product(
+            chips, dict.fromkeys((*ordered, *splits)), weights, kv, (key["engine"], *others)
+        ):
+            combination = dict(zip(key, (label, chip, *chosen, engine), strict=True))
+            if engine == key["engine"] or engines is not None or _beside(asked, combination):
+                _offer(offers, asked, (given, chips[chip]), combination)
     return offers
+
+
+def read_engines(engines: Iterable[str] | None) -> list[str]:
+    """The engines to offer by their names; raises UnknownNameError for one that nobody knows."""
+    found = [split_version(name)[0] for name in (OTHER_ENGINES if engines is None else engines)]
+    for name in found:
+        if name not in ENGINES:
+            raise UnknownNameError("engine", name, ENGINES)
+    return found
+
+
+def _beside(asked: Asked, combination: Mapping[str, Any]) -> bool:
+    """Whether another engine is offered unasked: it has a calibration there, and all but the split is as asked for."""
+    same = all(combination[name] == asked.key[name] for name in ("model", "gpu", *_FORMATS))
+    return same and f"{combination['gpu']}--{combination['engine']}" in calibration_names()
 
 
 def split_words(degrees: Mapping[str, int]) -> str:
@@ -174,17 +210,22 @@ def _offer(offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[st
     else:
         activations = (plan.precision.inputs or plan.precision.stream).value
         notes = tuple(offers.notes.setdefault(note, len(offers.notes)) for note in resolved.warnings)
-        offers.plans[label] = Offer(written, (formats["weights"], activations, formats["kv"]), notes, evidence(plan))
+        cache = last_cache(plan)
+        offers.plans[label] = Offer(
+            written, (formats["weights"], activations, formats["kv"]), notes, evidence(plan),
+            None if cache is None else (cache.rate, cache.fitted_to),
+        )  # fmt: skip
 
 
 def _resolved(asked: Asked, names: tuple[str, str], chosen: dict[str, Any]) -> Resolved:
     """A deployment as `estimate` understands it."""
     split = {} if chosen["tp"] == asked.split else {"tp": chosen["tp"]}
-    left = (*_FORMATS, *(_SPLIT if split else ()))
+    here = chosen["engine"] == asked.key["engine"]
+    left = (*_FORMATS, *(_SPLIT if split else ()), *(() if here else ("engine", "engine_version")))
     rest = {key: value for key, value in asked.scenario.items() if key not in left}
     formats = {key: chosen[key] for key in _FORMATS if chosen[key] != OWN}
-    deployment = read_deployment({**rest, **split, **formats})
-    same = chosen["gpu"] == asked.key["gpu"]  # others take the calibration that `estimate` would
+    deployment = read_deployment({"engine": chosen["engine"], **rest, **split, **formats})
+    same = here and chosen["gpu"] == asked.key["gpu"]  # others take the calibration that `estimate` would
     calibration = asked.calibration if same or asked.calibration == "none" else None
     return resolve(*names, deployment, calibration, asked.draft)
 
@@ -201,19 +242,19 @@ def own_formats(plan: Plan) -> dict[str, str]:
 def roofs(plan: Plan) -> dict[str, Any]:
     """An accelerator's roofs [FLOP/s, B/s], and what is said of it."""
     gpu: Accelerator = plan.system.accelerator
-    price, cache = gpu.price, last_cache(plan)
+    price = gpu.price
     return {
         "title": gpu.title,
         "bandwidth": float(gpu.memory_bandwidth),
         "peaks": {dtype.value: float(peak) for dtype, peak in gpu.peaks.items()},
         "link": float(plan.system.link_bandwidth) if plan.system.domain_size > 1 else 0.0,
         "link_kind": gpu.link_kind,
-        "l2": None if cache is None else (cache.rate, cache.fitted_to),  # told apart from the memory by the fits
         "cache_bytes": float(gpu.l2_bytes),
-        "power": None if gpu.power is None else [gpu.power.idle, gpu.power.limit, gpu.power.measured],
+        "power": None
+        if gpu.power is None
+        else [gpu.power.idle, gpu.power.limit, gpu.power.measured, float(plug_power(1.0, gpu.power.host))],
         "energy": energy_roof(plan),
         "price": None if price is None else [price.usd_per_hour, price.date, price.source],
-        "calibration": plan.calibration.name if plan.calibration else None,
     }
 
 

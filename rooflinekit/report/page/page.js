@@ -49,6 +49,7 @@ function moves(view) {
     ["weights in fp8", { weights: "fp8" }], ["KV cache in fp8", { kv: "fp8" }], ...(typeof state.tp === "number" ? [["twice the GPUs", { tp: state.tp * 2 }], ["half the GPUs", { tp: state.tp / 2 }]] : []),
     [`twice the ${asked}`, { [asked]: state[asked] * 2 }], [`half the ${asked}`, { [asked]: half(asked) }], ["half the prompt", { isl: half("isl") }],
     ["10 % more bandwidth", { speed: state.speed * 1.1 }], ...Object.keys(OFFERS.gpus).map((gpu) => [`on ${gpu}`, { gpu }]),
+    ...optionsOf("engine").map((engine) => [`with ${engine}`, { engine }]),
   ];
   const rows = [];
   for (const [title, parts] of options) {
@@ -69,7 +70,7 @@ function showMoves(view) {
   for (const cell of table.querySelectorAll("td")) if (cell.textContent === "does not fit") cell.className = "bad";
   box.replaceChildren(table);
   const better = rows.filter(([, tpot, , rate, fits]) => fits && (tpot < -0.02 || rate > 0.02)), elsewhere = better.filter(([, , , , , , { gpu }]) => gpu).slice(0, 2);
-  const chips = better.filter((row) => !row[6].gpu || elsewhere.includes(row)).slice(0, MOST_CHIPS).map(([title, , , rate, , , parts, time]) => {
+  const chips = better.filter((row) => !row[6].engine && (!row[6].gpu || elsewhere.includes(row))).slice(0, MOST_CHIPS).map(([title, , , rate, , , parts, time]) => {
     const chip = make("button", `${title} → ${asTime(time)}${rate > 0.02 ? `, ${signed(rate)} tokens` : ""}`, { type: "button" });
     chip.addEventListener("click", () => { change(parts); byId("pin").focus({ preventScroll: true }); });
     return chip;
@@ -130,12 +131,12 @@ async function copy(text) {
   }
 }
 function commandOf(at) {
-  const quoted = (text) => (/^[\w.@:/+=-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`), given = (name) => quoted(DATA.given?.[name] ?? name);
+  const quoted = (text) => (/^[\w.@:/+=-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`), given = (name) => quoted(DATA.given?.[at[name]] ?? at[name]);
   const split = typeof at.tp === "number" ? [`--tp ${at.tp}`] : at.tp.split(" ").map((word) => word.replace(/^([a-z_]+)(\d+)$/, (_, name, count) => `--${name.replaceAll("_", "-")} ${count}`));
   const formats = ["weights", "kv"].filter((name) => at[name] !== "own").map((name) => `--${name} ${at[name]}`);
-  const flags = { batch: "batch", rate: "rate", users: "concurrency", isl: "isl", osl: "osl", cached: "cached", context: "context" };
+  const engine = given("engine") === "vllm" ? [] : [`--engine ${given("engine")}`], flags = { batch: "batch", rate: "rate", users: "concurrency", isl: "isl", osl: "osl", cached: "cached", context: "context" };
   const numbers = Object.keys(flags).filter((name) => name in at && (name !== "cached" || at.cached)).map((name) => `--${flags[name]} ${at[name]}`);
-  return [`rooflinekit estimate ${given(at.model)} --gpu ${given(at.gpu)}`, ...split, ...numbers, ...formats, ...(DATA.options ?? []).map(quoted)].join(" ");
+  return [`rooflinekit estimate ${given("model")} --gpu ${given("gpu")}`, ...engine, ...split, ...numbers, ...formats, ...(DATA.options ?? []).map(quoted)].join(" ");
 }
 async function picture() {  // the answer and what it adds up from, twice as fine as on the screen
   C.waterfall.paint();
@@ -176,9 +177,9 @@ function showBar(view) {
 // ---- heading, answer, facts and notes: Python wrote those of the first state, and the sentences of all others
 const WORDS = DATA.words, LEAD = [...byId("lead")?.childNodes ?? []], NAMED = document.title;
 const say = (name, values = {}) => WORDS[name].replace(/\{(\w+)\}/g, (_, key) => values[key]);
-function titleAt({ model, gpu, tp }) {
+function titleAt({ model, gpu, tp, engine }) {
   const count = gpusOf(tp), split = typeof tp === "number" ? `tp${tp}` : tp.split(" ").filter((word) => /^(tp|pp|ep|dp|cp)\d/.test(word)).join(" ");
-  return `${model} on ${count > 1 ? `${count} x ${gpu} (${split})` : gpu}, ${DATA.engine}`;
+  return `${model} on ${count > 1 ? `${count} x ${gpu} (${split})` : gpu}, ${engine}`;
 }
 function remediesOf(at) {  // one change each that makes it fit
   const own = answer(at), room = own?.memory.room ?? 0, fits = (parts) => answer(settled({ ...at, ...parts }))?.memory.fits;
@@ -224,7 +225,7 @@ function retell(view) {
   for (const note of document.querySelectorAll(".stays")) note.hidden = own;
   if (!DATA.heading) document.title = own && !DATA.files ? NAMED : `${named}${DATA.reference ? `, against ${DATA.reference.title}` : ""}`;
   if (own && !DATA.files) return box.replaceChildren(...LEAD);
-  const notes = view ? notesOf(view) : [[`${whyNot(state)}; ${wouldFit(state)}`, "bad"]], list = make("ul", "", { class: "notes" }, ...notes.map(([text, kind]) => make("li", text, kind ? { class: kind } : {})));
+  const notes = view ? notesOf(view) : [[whyNot(state), "bad"]], list = make("ul", "", { class: "notes" }, ...notes.map(([text, kind]) => make("li", text, kind ? { class: kind } : {})));
   const told = view ? [make("p", answerOf(view), { class: "answer" }), ...factsOf(view).map((line) => make("p", line, { class: "facts" }))] : [];
   return box.replaceChildren(make("h1", `${DATA.heading ?? ""}${named}`), ...told, ...(notes.length ? [list] : []));
 }
@@ -237,7 +238,7 @@ function update() {
   byId("charts").hidden = !view;
   byId("said").className = view ? "said" : "said bad-text";
   if (!view) {
-    byId("said").textContent = `${state.model} on ${gpusOf(state.tp)} × ${state.gpu}: ${whyNot(state)}; ${wouldFit(state)}.`;
+    byId("said").textContent = `${state.model} on ${gpusOf(state.tp)} × ${state.gpu} with ${state.engine}: ${whyNot(state)}.`;
     for (const id of ["tiles", "compared"]) byId(id).replaceChildren();
     return;
   }
@@ -253,7 +254,7 @@ function update() {
   later(view);
 }
 const load = (at) => ("rate" in at ? `${three(at.rate)} requests/s` : "users" in at ? `${at.users} ${counted("user", at.users)}` : `batch ${at.batch}`);
-const titleOf = (at) => `${at.model} on ${gpusOf(at.tp)} × ${at.gpu}${typeof at.tp === "number" ? "" : ` (${at.tp})`}, ${load(at)}, ${at.isl} in`;
+const titleOf = (at) => `${at.model} on ${gpusOf(at.tp)} × ${at.gpu}${typeof at.tp === "number" ? "" : ` (${at.tp})`} with ${at.engine}, ${load(at)}, ${at.isl} in`;
 
 function compared(view, reference, name) {
   const box = byId("compared");
@@ -320,7 +321,7 @@ let waiting = 0, pending = null;
 addEventListener("beforeprint", () => pending?.());
 function later(view) {
   clearTimeout(waiting);
-  const labels = Object.keys(OFFERS.plans).map((label) => label.split(APART)).filter(([model, , , weights, kv]) => model === view.at.model && weights === view.at.weights && kv === view.at.kv);
+  const labels = Object.keys(OFFERS.plans).map((label) => label.split(APART)).filter((words) => ["model", "weights", "kv", "engine"].every((name) => words[CHOICES.indexOf(name)] === view.at[name]));
   const points = [], left = labels.flatMap((words) => BATCHES.map((batch) => [words, batch])).reverse();
   pending = (whole = true) => {  // in parts, so that nobody who moves a slider waits
     const end = performance.now() + 6;
@@ -330,8 +331,8 @@ function later(view) {
   };
   waiting = setTimeout(() => pending?.(false), 60);
 }
-function pointAt(view, [model, gpu, tp, weights, kv], batch) {
-  const plan = OFFERS.plans[[model, gpu, tp, weights, kv].join(APART)], found = new View(plan, { ...view.at, batch, speed: gpu === view.at.gpu ? view.at.speed : 1 });
+function pointAt(view, words, batch) {
+  const [, gpu, tp] = words, plan = OFFERS.plans[words.join(APART)], found = new View(plan, { ...view.at, batch, speed: gpu === view.at.gpu ? view.at.speed : 1 });
   const said = `${optionTitle("tp", tp)} ${gpu}, batch ${batch}\n${three(found.rateUser)} tok/s each user, ${three(found.rateEach)} each GPU\n${plan.evidence}\n${commandOf({ ...view.at, gpu, tp: typed("tp", tp), batch })}`;
   return { value: [found.rateUser, found.rateEach], group: gpu, line: `${gpu} ${tp}`, gpus: gpusOf(tp), fits: found.memory.fits, said, dollars: priceOf(found) && dollars(found) };
 }

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import field, fields, is_dataclass, replace
 from functools import cached_property
-from itertools import islice
 from typing import Any, TypeVar
 
 from rooflinekit.estimation.results import time_by_cause
@@ -18,9 +17,12 @@ from rooflinekit.model.power import PARTS, Energy
 from rooflinekit.model.roofline import time_parts
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
+from rooflinekit.model.timing.overlap import Spent
+from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop
 from rooflinekit.model.traffic.energy import TokenEnergy, load_power, served_energy, static_energy
 from rooflinekit.model.traffic.mixing import Shared, follows, shared_times, slots
-from rooflinekit.model.traffic.question import LoadQuestion, answer_load
+from rooflinekit.model.traffic.percentiles import spread
+from rooflinekit.model.traffic.question import LoadAnswer, LoadQuestion, answer_load
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.frozen import dataclass
@@ -37,7 +39,6 @@ _TIMES = (*ENDS, "compute", "memory", "network", "overhead")
 _WORK = ("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes")
 _WIDTH = len(_TIMES) + len(_WORK) + len(PARTS)
 _LENGTHS = ("isl", "osl", "speed")
-_SHARED = tuple(entry.name for entry in fields(Shared) if entry.type == "Time")
 MEMORY = ("capacity_bytes", "weight_bytes", "kv_bytes", "activation_bytes", "overhead_bytes", "total_bytes",
            "kv_pool_bytes", "needed_bytes", "available_bytes", "max_batch", "fits")  # fmt: skip
 LOADED = ("e2e", "running", "rate", "knee", "stable", "busy", "queue")
@@ -88,8 +89,8 @@ class Program:
             return [*ends, _memory(point.memory), point.e2e(osl), rates, energy, *rows, parts]
 
         instance = self._added(static, INPUTS)
-        times: dict[tuple[bool, float, float], tuple[Instance, Shared]] = {}
-        under = {load_kind(question): self._loaded(predictor, question, times) for question in questions}
+        parts: dict[str, tuple[Instance, Any]] = {}
+        under = {load_kind(question): self._loaded(predictor, question, parts) for question in questions}
         gpu = predictor.plan.system.accelerator
         named = (  # name, family, launches and peak of each kernel
             tuple((k.name, k.family, k.count, 0.0 if k.family == "host" else gpu.peak(k.dtype))
@@ -99,44 +100,59 @@ class Program:
         kinds = [self.steps.setdefault(each, len(self.steps)) for each in named]
         return Written(instance, under, predictor.plan.deployment.gpus, *kinds)
 
-    def _loaded(
-        self,
-        predictor: Predictor,
-        question: LoadQuestion,
-        known_times: dict[tuple[bool, float, float], tuple[Instance, Shared]],
-    ) -> Instance:
-        """What users feel; the times that requests share are a function of their own, which the loops call."""
-        closed = question.users is not None and follows(predictor.plan)
-        key = closed, float(question.traffic.cached), float(question.traffic.osl_cv)
-        if key not in known_times:
-            mixing = list[Shared]()
+    def _loaded(self, predictor: Predictor, question: LoadQuestion, parts: dict[str, tuple[Instance, Any]]) -> Instance:
+        """What users feel.
 
-            def shared(users: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
-                load = replace(question.traffic, isl=predictor.plan.prompt(isl), osl=osl).of(users, closed)
-                mixing[:] = [shared_times(self._outlined(predictor, speed), load)]
-                return [getattr(getattr(mixing[0], name), end) for name in _SHARED for end in ENDS]
-
-            known_times[key] = self._added(shared, ("users", *_LENGTHS)), mixing[0]
-        times, mixed = known_times[key]
+        What is asked for more than once is a function of its own among the `parts` of a deployment: the times that
+        requests share, an open loop at a rate, and the energy of requests in flight. Questions differ in the load.
+        """
+        follow = question.users is not None and follows(predictor.plan)
 
         def loaded(load: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
-            text, isl, outlined = isl, predictor.plan.prompt(isl), self._outlined(predictor, speed)
+            outlined, lengths = self._outlined(predictor, speed), [isl, osl, speed]
+            traffic = replace(question.traffic, isl=predictor.plan.prompt(isl), osl=osl)
 
-            def known(running: Any) -> Shared:
-                ends: Any = iter(call(times, [running, text, osl, speed], len(_SHARED) * len(ENDS)))
-                told: dict[str, Any] = {name: Time(*islice(ends, len(ENDS))) for name in _SHARED}
-                return replace(mixed, **told, turning=None)
+            def part(name: str, function: Callable[..., Any], **given: Any) -> Any:
+                """What a function of these symbols gives, as a call."""
+                if name not in parts:
+                    made: list[Any] = []
 
-            traffic = replace(question.traffic, isl=isl, osl=osl)
-            asked = {"rate": load} if question.users is None else {"users": load}
-            answer = answer_load(outlined, replace(question, traffic=traffic, **asked), known)
+                    def run(**at: Any) -> list[Any]:
+                        made[:] = [function(*(at[each] for each in given))]
+                        return _symbols(made[0])
+
+                    parts[name] = self._added(run, (*given, *_LENGTHS)), made[0]
+                instance, whole = parts[name]
+                return _rebuilt(whole, iter(call(instance, [*given.values(), *lengths], len(_symbols(whole)))))
+
+            def shared(users: Any) -> Shared:
+                return replace(shared_times(outlined, traffic.of(users, follow)), turning=None)
+
+            def known(users: Any) -> Shared:
+                times: Shared = part("times in step" if follow else "times", shared, users=users)
+                return times
+
+            def served(running: Any) -> TokenEnergy | None:
+                return served_energy(outlined, traffic, replace(answer.loaded, running=running))
+
+            asked = replace(question, traffic=traffic, **{load_kind(question): load})
+            if question.users is None:
+                alike = OpenLoop.of(outlined, traffic, known)
+                loop = _OpenLoop(**{entry.name: getattr(alike, entry.name) for entry in fields(alike)}, part=part)
+                answer = LoadAnswer(found := loop.within(load), spread(found, traffic, False), asked)
+            else:
+                answer = answer_load(outlined, asked, known)
             found = answer.loaded
-            felt = [*(getattr(found, name) for name in LOADED), slots(predictor, isl, osl, osl_cv=traffic.osl_cv)]
+            felt = [
+                *(getattr(found, name) for name in LOADED),
+                slots(predictor, traffic.isl, osl, osl_cv=traffic.osl_cv),
+            ]
             made = minimum(found.rate, found.knee) * osl
-            served = served_energy(outlined, traffic, found)
-            energy = 0.0 if served is None else _energy(served, Workload(1.0, isl, osl, traffic.cached), made)
+            energy: Any = part("energy", served, running=found.running)
+            if energy is not None:
+                energy = _energy(energy, Workload(1.0, traffic.isl, osl, traffic.cached), made)
             rates = _rates(made, predictor, found.tpot)
-            return [_ends(found.ttft), _ends(found.tpot), felt, _memory(answer.memory(predictor)), rates, energy]
+            return [_ends(found.ttft), _ends(found.tpot), felt, _memory(answer.memory(predictor)), rates, energy or 0.0]
 
         return self._added(loaded, ("load", *_LENGTHS))
 
@@ -166,7 +182,7 @@ class Program:
         return replace(predictor, plan=plan, draft=replace(predictor.draft, first=first, later=later))
 
     def kernels(
-        self, plan: _Outlined, operation: tuple[int, tuple[Operation, int]], batch: Batch, costs: StepCosts | None
+        self, plan: _Outlined, operation: tuple[int, tuple[Operation, int]], step: _Step, costs: StepCosts | None
     ) -> list[KernelTime]:
         """The kernels of one operation as calls of functions of the batch.
 
@@ -175,7 +191,7 @@ class Program:
         """
         number, pair = operation
         own, phased = (number, costs is None, plan.key), pair[0] in self._phased
-        pattern, values = _pattern(batch if phased else _Counts.of(batch), plan.speed)
+        pattern, values, places = step.whole if phased else step.counts
         keys = [(own, pattern, kv) for kv in (None, plan.precision.kv)]
         key = next((key for key in keys if key in self._functions), None)
         if key is None:
@@ -185,10 +201,10 @@ class Program:
                 if phased:
                     raise
                 self._phased.add(pair[0])
-                return self.kernels(plan, operation, batch, costs)
+                return self.kernels(plan, operation, step, costs)
             key = keys[cached]
             self._functions[key] = functions
-        place = key, *(value.index if isinstance(value, Symbol) else (value,) for value in values.values())
+        place = key, places
         if place not in self._calls:
             self._calls[place] = [_called(function, values) for function in self._functions[key]]
         return self._calls[place]
@@ -212,7 +228,7 @@ class Program:
             system = replace(plan.system, accelerator=replace(gpu, memory_bandwidth=gpu.memory_bandwidth * speed))
             alone = replace(plan, system=system, operations=dict([operation]))
             batch = _mapped(pattern, lambda _, value: given[value] if isinstance(value, str) else value)
-            timed[:] = Plan.run(alone, batch, costs)
+            timed[:] = Plan.apart(alone, batch, costs)
             return [values(each, alone.energy(each)) for each in timed]
 
         graph = trace(run, names, pool=Pool(names=False))
@@ -223,25 +239,45 @@ class Program:
         return [(each, self.library.add(part, trim=True)) for each, part in zip(kernels, parts, strict=True)], cached
 
 
+@dataclass(frozen=True)
+class _OpenLoop(OpenLoop):
+    """An open loop whose operating points are calls of one function; with the datasheet's rates they are worked out."""
+
+    part: Callable[..., Any] = field(kw_only=True)
+
+    def at(self, rate: Numeric) -> Loaded:
+        """What users feel at a rate."""
+        places = {name: getattr(self, name) for name in ("room", "crowded", "most", "knee")}
+        given = {name: value for name, value in places.items() if isinstance(value, Symbol)}
+
+        def run(rate: Any, *symbols: Any) -> Loaded:
+            return OpenLoop(**{"flow": self.flow} | places | dict(zip(given, symbols, strict=True))).at(rate)
+
+        found: Loaded = self.part("loop", run, rate=rate, **given)
+        return found
+
+
+def _symbols(whole: Any) -> list[Any]:
+    """The symbols in the fields of dataclasses."""
+    if is_dataclass(whole):
+        return [symbol for entry in fields(whole) for symbol in _symbols(getattr(whole, entry.name))]
+    return [whole] if isinstance(whole, Symbol) else []
+
+
+def _rebuilt(whole: Any, symbols: Iterator[Any]) -> Any:
+    """The same with others in their places."""
+    if is_dataclass(whole) and not isinstance(whole, type):
+        return replace(whole, **{each.name: _rebuilt(getattr(whole, each.name), symbols) for each in fields(whole)})
+    return next(symbols) if isinstance(whole, Symbol) else whole
+
+
 def _called(function: tuple[Kernel, Instance], values: dict[str, Any]) -> KernelTime:
     kernel, instance = function
     found = call(instance, [values[name] for name in instance.inputs] or [values["speed"]], _WIDTH)
     times: dict[str, Any] = dict(zip(_TIMES, found, strict=False))
     work: dict[str, Any] = dict(zip(_WORK, found[len(_TIMES) :], strict=False))
     spent: list[Any] = list(found[-len(PARTS) :])
-    return _Called(kernel=replace(kernel, **work), **times, energy=Energy(*spent))
-
-
-@dataclass(frozen=True)
-class _Called(KernelTime):
-    """A kernel whose times, work and energy are outputs of a call."""
-
-    energy: Energy
-
-    def repeated(self, times: Numeric, kernel: Kernel) -> KernelTime:
-        """So many times over, and as much energy."""
-        repeated: Any = super().repeated(times, kernel)
-        return replace(repeated, energy=self.energy.times(times))  # type: ignore[no-any-return]
+    return Spent(kernel=replace(kernel, **work, network_bytes=0.0, nic_bytes=0.0), **times, energy=Energy(*spent))
 
 
 @dataclass(frozen=True)
@@ -268,14 +304,11 @@ class _Outlined(Plan):
             deployment.cp,
         )
 
-    def energy(self, timed: KernelTime) -> Energy:
-        """That of the call; what an engine adds is no call."""
-        return timed.energy if isinstance(timed, _Called) else super().energy(timed)
-
-    def run(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> tuple[KernelTime, ...]:
+    def apart(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> list[KernelTime]:
         """The kernels of a step with their times, as calls."""
         chosen = [each for each in self.numbered if grows is None or each[1][0].grows is grows]
-        return tuple(timed for each in chosen for timed in self.program.kernels(self, each, batch, costs))
+        step = _Step(batch, self.speed)
+        return [timed for each in chosen for timed in self.program.kernels(self, each, step, costs)]
 
 
 @dataclass(frozen=True)
@@ -296,17 +329,33 @@ _FORMS = ("span", "filled", "ragged")
 """Numbers of a step that are arguments only where they are symbols: formulas differ where they are 1."""
 
 
-def _pattern(batch: Any, speed: Symbol) -> tuple[Any, dict[str, Any]]:
-    """A step with names in place of its numbers, and what the names stand for."""
-    values: dict[str, Any] = {"speed": speed}
+class _Step:
+    """A step, and its counts alone: with names in place of numbers, what the names stand for, and a key of these."""
 
-    def name(own: str, value: Any) -> Any:
-        if own in _FORMS and not isinstance(value, Symbol):
-            return value
-        values[f"a{len(values)}"] = value
-        return f"a{len(values) - 1}"
+    def __init__(self, batch: Batch, speed: Symbol) -> None:
+        self.batch, self.speed = batch, speed
 
-    return _mapped(batch, name), values
+    @cached_property
+    def whole(self) -> tuple[Any, dict[str, Any], tuple[Any, ...]]:
+        """All of it."""
+        return self._named(self.batch)
+
+    @cached_property
+    def counts(self) -> tuple[Any, dict[str, Any], tuple[Any, ...]]:
+        """What most operations ask."""
+        return self._named(_Counts.of(self.batch))
+
+    def _named(self, batch: Any) -> tuple[Any, dict[str, Any], tuple[Any, ...]]:
+        values: dict[str, Any] = {"speed": self.speed}
+
+        def name(own: str, value: Any) -> Any:
+            if own in _FORMS and not isinstance(value, Symbol):
+                return value
+            values[f"a{len(values)}"] = value
+            return f"a{len(values) - 1}"
+
+        pattern = _mapped(batch, name)
+        return pattern, values, tuple(each.index if isinstance(each, Symbol) else (each,) for each in values.values())
 
 
 def _mapped(batch: Any, change: Callable[[str, Any], Any]) -> Any:

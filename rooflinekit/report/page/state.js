@@ -2,12 +2,12 @@
 "use strict";
 const OFFERS = DATA.offers;
 const BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], CONTEXTS = [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072];
-const CHOICES = ["model", "gpu", "tp", "weights", "kv"], LIMITS = {
+const CHOICES = ["model", "gpu", "tp", "weights", "kv", "engine"], LIMITS = {
   batch: [1, 4096], rate: [0.01, 10000], users: [1, 65536], isl: [1, 1048576], osl: [1, 131072], cached: [0, 1048576], context: [1, 1048576], speed: [0.1, 10],
 };
 const LOADS = DATA.pool ? [] : Object.keys(DATA.process ?? {}), TRAFFIC = DATA.asked && "batch" in DATA.asked && LOADS.length ? ["batch", ...LOADS] : [];
 const NUMBERS = Object.fromEntries(Object.entries(LIMITS).filter(([name]) => DATA.asked && (name in DATA.asked || TRAFFIC.includes(name)))), WHOLE = (name) => name !== "speed" && name !== "rate";
-const SHORT = { model: "m", gpu: "g", tp: "tp", weights: "w", kv: "kv", batch: "b", rate: "r", users: "u", isl: "i", osl: "o", cached: "c", context: "x", speed: "bw", pinned: "vs", tab: "t", lens: "y", least: "s" };
+const SHORT = { model: "m", gpu: "g", tp: "tp", weights: "w", kv: "kv", engine: "e", batch: "b", rate: "r", users: "u", isl: "i", osl: "o", cached: "c", context: "x", speed: "bw", pinned: "vs", tab: "t", lens: "y", least: "s" };
 let state = { ...DATA.asked }, pinned = null, tab = "decode", step = "decode", lens = "rate", least = 0, painted = 0;
 const TABS = ["decode", "prefill", "load", "memory", "cost", "energy"];
 
@@ -16,13 +16,17 @@ const APART = "\u0000", labelOf = (at) => CHOICES.map((name) => at[name]).join(A
 const planOf = (at) => ((plan) => (plan && (!loadOf(at) || loadOf(at) in plan.loads) ? plan : null))(OFFERS.plans[labelOf(at)]);
 const askedOf = (model) => OFFERS.asked?.[model] ?? DATA.asked;  // where a playground begins with a model; else what the page was asked for
 const isAsked = (at) => Object.entries(askedOf(at.model)).every(([name, value]) => at[name] === value);
-function withModels(wanted, act) {  // a playground fetches a model when it is first chosen
-  const missing = wanted.filter((name) => DATA.files && !OFFERS.asked[name]);
-  if (missing.length) Promise.all(missing.map(fetchModel)).then(act, (error) => { byId("said").textContent = `${missing.join(", ")} could not be fetched: ${error.message}`; });
+function withFiles(wanted, act) {  // a playground fetches a model when it is first chosen, and what it has of another engine
+  const missing = wanted.filter(([model, engine]) => DATA.files && !fetched(model, engine));
+  if (missing.length) Promise.all(missing.map((each) => fetchFile(...each))).then(act, (error) => { byId("said").textContent = `${missing.map(([model, engine]) => `${model} with ${engine}`).join(", ")} could not be fetched: ${error.message}`; });
   else act();
 }
-const modelsIn = (given, name = given.get(SHORT.model), vs = given.get(SHORT.pinned)) => [optionsOf("model").includes(name) ? name : DATA.asked.model, ...(vs === null ? [] : modelsIn(new URLSearchParams(vs)))];
-const arrive = (act) => withModels(modelsIn(new URLSearchParams(location.hash.slice(1))), () => { state = read(); act(); });
+const filesOf = (model, engine) => [[model, DATA.asked.engine], ...(engine === DATA.asked.engine ? [] : [[model, engine]])];
+function filesIn(given) {
+  const [model, engine] = ["model", "engine"].map((name) => (optionsOf(name).includes(given.get(SHORT[name])) ? given.get(SHORT[name]) : DATA.asked[name])), vs = given.get(SHORT.pinned);
+  return [...filesOf(model, engine), ...(vs === null ? [] : filesIn(new URLSearchParams(vs)))];
+}
+const arrive = (act) => withFiles(filesIn(new URLSearchParams(location.hash.slice(1))), () => { state = read(); act(); });
 function answer(at) {
   const plan = planOf(at);
   return plan && viewOf(plan, at);
@@ -38,7 +42,13 @@ function settled(at) {  // of a prompt one token at least is computed
   const known = Object.fromEntries(Object.entries(at).filter(([, value]) => value !== undefined));
   return known.cached >= known.isl ? { ...known, cached: known.isl - 1 } : known;
 }
-const whyNot = (at) => OFFERS.missing[labelOf(at)] ?? (labelOf(at) in OFFERS.plans ? "under load, only the formats that the page began with are embedded" : "this combination is not embedded in the page");
+function whyNot(at) {
+  const missing = OFFERS.missing[labelOf(at)];
+  if (missing) return `${missing}; ${wouldFit(at)}`;
+  if (labelOf(at) in OFFERS.plans) return "under load, only the formats that the page began with are embedded";
+  const own = Object.keys(OFFERS.plans).map((label) => label.split(APART)).filter((words) => words[0] === at.model && words[CHOICES.indexOf("engine")] === at.engine), gpus = [...new Set(own.map((words) => words[1]))];
+  return gpus.includes(at.gpu) ? "this combination is not in this page" : `not in this page, which has ${at.model} with ${at.engine} on ${gpus.join(", ") || "no GPU"}`;
+}
 
 // ---- the state in the URL
 const atLeast = (textual) => (Number(textual) > 0 && Number(textual) < 1e6 ? Number(textual) : 0);  // tokens/s of each user; 0 where nobody asks for them
@@ -85,11 +95,11 @@ function write() {
 }
 
 // ---- controls
-const TITLES = { model: "Model", gpu: "GPU", tp: "Tensor parallel", weights: "Weights", kv: "KV cache", batch: "Batch", rate: "Requests a second", users: "Users", isl: "Prompt", osl: "Output", cached: "Prompt in the cache", context: "Context", speed: "Memory bandwidth" };
+const TITLES = { model: "Model", gpu: "GPU", tp: "Tensor parallel", weights: "Weights", kv: "KV cache", engine: "Engine", batch: "Batch", rate: "Requests a second", users: "Users", isl: "Prompt", osl: "Output", cached: "Prompt in the cache", context: "Context", speed: "Memory bandwidth" };
 const typed = (name, value) => (name === "tp" && /^\d+$/.test(value) ? Number(value) : value);
 const gpusOf = (split) => String(split).split(" ").reduce((all, word) => all * Number(word.match(/^(?:tp|pp|dp|cp)?(\d+)$/)?.[1] ?? 1), 1);
 const OPTIONS = {};
-const optionsOf = (name) => (OPTIONS[name] ??= DATA.files && name === "model" ? Object.keys(DATA.files) : [...new Set([...Object.keys(OFFERS.plans), ...Object.keys(OFFERS.missing)].map((label) => label.split(APART)[CHOICES.indexOf(name)]))]);
+const optionsOf = (name) => (OPTIONS[name] ??= DATA.files && name === "model" ? Object.keys(DATA.files) : DATA.files && name === "engine" ? DATA.engines : [...new Set([...Object.keys(OFFERS.plans), ...Object.keys(OFFERS.missing)].map((label) => label.split(APART)[CHOICES.indexOf(name)]))]);
 function optionTitle(name, value) {
   if (name === "tp") return `${gpusOf(value)} ×${typeof typed("tp", value) === "number" ? "" : ` (${value})`}`;
   if (value !== "own") return value;
@@ -147,8 +157,8 @@ function slider(name) {
 function sentence() {  // what runs and what it serves: each noun is the control of what it names
   const loads = ["batch", "rate", "users"].filter((name) => name in NUMBERS), text = (words) => document.createTextNode(words);
   byId("sentence").append(
-    picker("model"), text(" on "), picker("tp"), text(" "), picker("gpu"), text(` with ${DATA.engine}, weights in `), picker("weights"), text(", serving "), ...loads.map(exact), text(" "),
-    TRAFFIC.length ? traffic() : text(SENT[loads[0]](2)), text(", "), exact("isl"), text(" tokens in, "), exact("osl"), text(" out"));
+    picker("model"), text(" on "), picker("tp"), text(" "), picker("gpu"), text(" with "), picker("engine"), text(", weights in "), picker("weights"), text(", serving "),
+    make("span", "", { class: "together" }, ...loads.map(exact), text(" "), TRAFFIC.length ? traffic() : text(SENT[loads[0]](2)), text(",")), text(" "), exact("isl"), text(" tokens in, "), exact("osl"), text(" out"));
 }
 function controls() {
   const form = byId("controls");
@@ -168,7 +178,7 @@ function reflect() {
     const select = byId(`in-${name}`);
     select.value = String(state[name]);
     for (const option of select.options) {
-      const label = labelOf({ ...state, [name]: option.value }), there = label in OFFERS.plans || option.value === String(askedOf(state.model)[name]) || (DATA.files && name === "model");
+      const label = labelOf({ ...state, [name]: option.value }), there = label in OFFERS.plans || option.value === String(askedOf(state.model)[name]) || (DATA.files && (name === "model" || (name === "engine" && !fetched(state.model, option.value) && DATA.files[state.model][option.value])));
       const why = OFFERS.missing[label]?.startsWith("does not fit") ? "does not fit" : "not here";
       option.textContent = optionTitle(name, option.value) + (there ? "" : ` (${why})`);
     }
@@ -191,7 +201,7 @@ function reflect() {
   byId("reset").disabled = isAsked(state) && !pinned;
 }
 function change(parts) {
-  withModels([parts.model ?? state.model], () => {
+  withFiles(filesOf(parts.model ?? state.model, parts.engine ?? state.engine), () => {
     const wanted = settled({ ...state, ...parts }), own = askedOf(wanted.model);
     if (DATA.files && parts.model && !planOf(wanted)) for (const name of CHOICES) wanted[name] = own[name];  // where it fits
     state = settled(wanted);

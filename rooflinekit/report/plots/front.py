@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FORMATS = ("svg", "png")
 PICTURES: Mapping[str, Mapping[str, str]] = {
     "Estimate": {"roofline": "roofline.roofline", "time": "steps.time_spent", "bytes": "steps.bytes_read",
-                 "memory": "steps.memory"},
+                 "memory": "steps.memory", "energy": "roofline.energy_roofline"},
     "DataFrame": {"batch": "sweeps.batch_sweep", "context": "sweeps.context_sweep", "load": "loads.load_sweep",
                   "pareto": "sweeps.pareto"},
     "Outcome": {"percentiles": "answers.percentiles", "timeline": "answers.timeline"},
@@ -32,9 +32,9 @@ def plot(result: Any, kind: str | None = None, theme: str = "light") -> Picture:
     """Draw a result.
 
     Args:
-        result: an `Estimate` (roofline, time, bytes, memory), a table of `sweep` or `estimate_frame` (batch, context,
-            load, pareto), an `Outcome` of `simulate` (percentiles, timeline), `Levers` (elasticities, moves), a
-            `TraceAnswer` (hit-rate), a plan over time (hours), or a list of estimates of one model (intensity).
+        result: an `Estimate` (roofline, time, bytes, memory, energy), a table of `sweep` or `estimate_frame` (batch,
+            context, load, pareto), an `Outcome` of `simulate` (percentiles, timeline), `Levers` (elasticities, moves),
+            a `TraceAnswer` (hit-rate), a plan over time (hours), or a list of estimates of one model (intensity).
         kind: which picture; the first of those by default.
         theme: light or dark.
 
@@ -71,6 +71,8 @@ def drawable(result: Any) -> list[str]:
     Raises InputError for what is no result, or a table without anything to draw.
     """
     kinds = _kinds_of(result)
+    if type(result).__name__ == "Estimate" and result.energy is None:  # a board whose power nobody knows
+        return [kind for kind in kinds if kind != "energy"]
     if type(result).__name__ != "DataFrame":
         return list(kinds)
     from rooflinekit.report.plots.sweeps import kinds_of  # noqa: PLC0415 - as above

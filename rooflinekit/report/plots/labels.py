@@ -144,7 +144,7 @@ def _marks(axes: Axes) -> Iterator[Bbox]:
 def _note(axes: Axes, label: Label, dx: float, dy: float) -> Annotation:
     across = "left" if dx > 0 else "right" if dx < 0 else "center"
     up = "bottom" if dy > 0 else "top" if dy < 0 else "center"
-    thin = {"arrowstyle": "-", "lw": 0.5, "color": label.color, "shrinkA": 0.0, "shrinkB": 2.0}
+    thin = {"arrowstyle": "-", "lw": 0.5, "color": label.lead or label.color, "shrinkA": 0.0, "shrinkB": 2.0}
     halo = {"facecolor": axes.get_facecolor(), "alpha": 0.75, "edgecolor": "none", "pad": 0.6}  # legible across lines
     return axes.annotate(
         label.text, (label.x, label.y), (dx, dy), textcoords="offset points", ha=across, va=up, fontsize=label.size,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from rooflinekit.estimation.results import Estimate, StepResult
+from rooflinekit.model.power import arithmetic_energy, limited_energy, running_energy, traffic_energy
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.units import format_rate
 from rooflinekit.report.palette import CAUSES
 from rooflinekit.report.plots.labels import Label, along, end_labels, place
@@ -188,12 +191,12 @@ def _names(marks: Sequence[Point], theme: Theme) -> Iterator[Label]:
         yield Label(words, first.intensity, first.rate, theme.ink, 6.5)
 
 
-def _legend(axes: Axes, causes: set[str], theme: Theme) -> None:
+def _legend(axes: Axes, causes: set[str], theme: Theme, whole: bool = True) -> None:
     def mark(shape: str, fill: str, words: str, size: float = 6) -> Line2D:
         return Line2D([], [], ls="", marker=shape, ms=size, mfc=fill, mec=theme.ink, mew=0.6, label=words)
 
     entries = [mark("s", theme.paper, "prefill kernel"), mark("o", theme.paper, "decode kernel")]
-    entries += [mark("*", theme.paper, "whole step", 9)]
+    entries += [mark("*", theme.paper, "whole step", 9)] if whole else []
     if _sent(axes):
         entries += [mark("D", theme.tint("network"), "whole step, per byte sent", 5)]
     entries += [mark("o", theme.tint(cause), f"limited by {cause}") for cause in CAUSES if cause in causes]
@@ -207,6 +210,55 @@ def _description(estimate: Estimate, ridge: float) -> str:
         for name, step in _steps(estimate)
     )
     return f"Roofline of {estimate.model} on {estimate.gpu}: the ridge is at {ridge:.0f} FLOP per byte. {steps}"
+
+
+def energy_roofline(estimate: Estimate, theme: Theme) -> Picture:
+    """Joules of a FLOP over FLOP/B of each kernel, above what its board takes at datasheet rates (Choi et al. 2013).
+
+    Raises InputError where the board's power is not known.
+    """
+    if estimate.energy is None:
+        raise InputError(f"{estimate.gpu} has no rated power in its file: its energy cannot be drawn")
+    frame = headed("Energy roofline: joules of a FLOP", estimate, theme)
+    figure, (axes,) = frame.panels(7.2, 4.6)
+    marks = [
+        (point, kernel.energy_uj / 1e6 / kernel.flops) for name, step in _steps(estimate) for kernel in step.kernels
+        for point in points(estimate) if (point.step, point.name) == (name, kernel.name) and kernel.energy_uj
+    ]  # fmt: skip
+    used = {kernel.dtype for _, step in _steps(estimate) for kernel in step.kernels if kernel.flops}
+    intensities = np.geomspace(0.1, 1e4, 101)
+    lines = {name: energy_line(estimate, name, intensities) for name in sorted(used)}
+    for name, line in lines.items():
+        axes.plot(intensities, line, color=theme.ink, lw=1.2, gid=f"arch {name}")
+        axes.annotate(name, (intensities[-1], line[-1]), (-3, -9), textcoords="offset points", ha="right", fontsize=6.5)
+    for mark, joules in marks:
+        axes.scatter(mark.intensity, joules, s=12 + 300 * mark.share, marker=_SHAPES[mark.step],
+                     color=theme.tint(mark.cause), edgecolors=theme.ink, linewidths=0.6, zorder=3,
+                     gid=f"{mark.step}-{mark.name}")  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlim=(0.1, 1e4))
+    axes.set_xlabel("arithmetic per byte of memory traffic [FLOP/B]")
+    axes.set_ylabel("energy of a FLOP, the board included [J]")
+    decades(axes.xaxis, scale_text)
+    decades(axes.yaxis, lambda joules: f"{joules * 1e12:g} pJ")
+    _legend(axes, {mark.cause for mark, _ in marks}, theme, whole=False)
+    place(axes, [replace(label, y=joules) for mark, joules in marks for label in _names([mark], theme)])
+    least = min(float(line[-1]) for line in lines.values())
+    words = f"Energy roofline of {estimate.model} on {estimate.gpu}: a FLOP takes {least * 1e12:.2g} pJ at the least."
+    return Picture("energy", frame.title, words, figure, theme)
+
+
+def energy_line(estimate: Estimate, dtype: str, intensity: Array) -> Array:
+    """Least energy of a FLOP at datasheet rates: arithmetic, bytes, and the board for as long [J]."""
+    known = {entry.quantity.removeprefix("power."): entry.value for entry in estimate.provenance}
+    roofs, unit = Roofs.of(estimate), parse_dtype(dtype).unit.value
+    each = next(known[name] for name in (f"flop.{unit}", "flop.bf16", "flop.fp16", "flop.fp32") if name in known)
+    time = np.maximum(1.0 / roofs.peak(dtype), 1.0 / (intensity * roofs.memory))
+    asked = (
+        arithmetic_energy(1.0, each, 0.0, 1.0) + traffic_energy(1.0 / intensity, known["memory"])
+        + running_energy(known["active"], known["idle"], time, 0.0)
+    )  # fmt: skip
+    limit = estimate.energy.limit_w if estimate.energy else math.inf
+    return np.asarray(limited_energy(asked, known["held"], limit, time))
 
 
 def matrices(estimate: Estimate) -> float:

@@ -32,6 +32,7 @@ from rooflinekit.specs.writing import check_target, write_whole
 
 _LOOK = Path(__file__).with_name("pictures.mplstyle")
 TITLE = 106  # characters of a heading
+_SHARES, _LEGIBLE = tuple(step / 20 for step in range(21)), 4.5  # of the ink in a colour; contrast of words
 _DIGIT = 5.2  # points that a digit at a tick takes
 _NARROWER = 0.8
 _LEAST = 2  # numbers that an axis needs
@@ -83,6 +84,16 @@ class Theme:
         ('#ffffff', '#1b1b1b')
         """
         return max((self.paper, self.ink), key=lambda words: _contrast(words, fill))
+
+    def legible(self, color: str) -> str:
+        """A colour for words: so near to the ink that its contrast on the paper is 4.5 at least (WCAG 2.1).
+
+        >>> THEMES["light"].legible("#182e90"), THEMES["light"].legible("#fca183")
+        ('#182e90', '#976554')
+        """
+        pairs = list(zip(to_rgb(color), to_rgb(self.ink), strict=True))
+        steps = (to_hex([own + share * (ink - own) for own, ink in pairs]) for share in _SHARES)
+        return next(words for words in steps if _contrast(words, self.paper) >= _LEGIBLE)
 
 
 def _contrast(one: str, other: str) -> float:
@@ -196,7 +207,7 @@ def legend(axes: Axes, **where: Any) -> None:
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 _NAME = 40  # characters of a model, which may be a path
-_LONG, _LARGEST = 1e4, 1e21  # from here on with a prefix, from there on with an exponent
+_LONG, _LARGEST = 1e3, 1e21  # from here on with a prefix, from there on with an exponent
 
 Answer: TypeAlias = Estimate | Outcome | Levers
 
@@ -204,8 +215,8 @@ Answer: TypeAlias = Estimate | Outcome | Levers
 def scale_text(value: float) -> str:
     """A number at a tick.
 
-    >>> scale_text(0.1), scale_text(100.0), scale_text(1e4)
-    ('0.1', '100', '10 k')
+    >>> scale_text(0.1), scale_text(100.0), scale_text(1e3), scale_text(1e4)
+    ('0.1', '100', '1 k', '10 k')
     """
     if not _LONG <= value < _LARGEST:
         return f"{value:g}"

@@ -274,11 +274,15 @@ def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
     told = ["", "circled: the front"] + (
         [f"numbers: {_UNITS.get(axis, 'requests a second')}"] if axis and named else []
     )
+    told += [f"grey: {len(found) - len(named)} others"] if len(found) - len(named) > _MOST else []
     told += ["rings: " + " or ".join(dict.fromkeys(why_not(rows)[~holds]))] if not holds.all() else []
     said = "; ".join(told)
     axes.set_title(f"{shortened(frame.subject, max(TITLE - len(said), 20))}{said}")
     ends = [(line, color, line.rows.iloc[-1]) for line, color in zip(named, tints(named, theme), strict=True)]
-    labels = [Label(line.label, float(row[x]), float(row[y]), color) for line, color, row in ends if line.label]
+    others = [line for line in found if line not in named]
+    ends += [(line, theme.soft, line.rows.iloc[-1]) for line in others if len(others) <= _MOST]
+    labels = [Label(line.label, float(row[x]), float(row[y]), theme.legible(color), lead=color)
+              for line, color, row in ends if line.label]  # fmt: skip
     step = -(-len(front) // _LABELLED) if len(front) else 1
     place(axes, labels + [Label(f"{row[axis]:g}", float(row[x]), float(row[y]), theme.ink, 6.0)
                           for _, row in front.iloc[::step].iterrows() if axis])  # fmt: skip

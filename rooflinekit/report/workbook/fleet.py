@@ -150,7 +150,7 @@ def _running(lines: Lines, inputs: Inputs, offers: Offers, served: Served) -> tu
     price = lines.add("price", "Rent", price_of(offers, inputs, row, rival), "USD/GPU/h", "two", unknown)
     drawn = Cell(f"INDEX({lists(offers, 3)},{row.text})", rival.watts)
     watts = when(inputs["watts"].equals(""), drawn, inputs["watts"])
-    watts = lines.add("watts", "Power of a GPU", watts, "W", "whole", unknown)
+    watts = lines.add("watts", "Power of a GPU with its host", watts, "W", "whole", unknown)
     power = shown(served.runs & (watts > 0.0), served.gpus * watts * inputs["pue"] / 1000.0)
     power = lines.add("kilowatts", "Power at the meter", power, "kW", "one", "all GPUs at that power, with PUE")
     lines.add("kwh_per_year", "Energy", shown(known(power), power * _HOURS), "kWh/a", "whole")

@@ -231,7 +231,8 @@ class AtPeak(NamedTuple):
 class Rival:
     """How an accelerator starts in the comparison: its least dear split, and what the peak feels like there.
 
-    watts: mean power of its board in the average hour of the fleet for the peak; 0 where nobody knows it.
+    watts: mean power of its board with its share of the host, at the plug, in the average hour of the fleet for the
+    peak; 0 where nobody knows it.
     """
 
     gpu: Accelerator
@@ -364,11 +365,11 @@ def _start(runs: Mapping[tuple[str | int, ...], Resolved], planned: Planned) -> 
 
 
 def _watts(found: Resolved, planned: Planned, replicas: float) -> float:
-    """Mean power of a board in the average hour [W]."""
+    """Mean power of a board with its share of the host, in the average hour [W]."""
     rate = planned.peak_rate / planned.peak / replicas
     average = answer_load(found.predictor, LoadQuestion(None, rate, planned.traffic, None, None)).loaded
     tokens, osl = served_energy(found.predictor, planned.traffic, average), float(planned.osl)
-    return 0.0 if tokens is None else float(load_power(tokens, osl, float(average.rate) * osl).watts)
+    return 0.0 if tokens is None else float(load_power(tokens, osl, float(average.rate) * osl).plug)
 
 
 def _sized(found: Resolved, planned: Planned) -> tuple[float, AtPeak]:

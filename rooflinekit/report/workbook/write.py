@@ -73,19 +73,20 @@ class Built:
     bytes: int
 
 
-def write_workbook(path: Path, choices: Choices, planned: Planned) -> Built:
+def write_workbook(path: Path, choices: Choices, planned: Planned, force: bool = True) -> Built:
     """Write a workbook with live formulas.
 
     Args:
-        path: of the .xlsx file; overwritten.
+        path: of the .xlsx file.
         choices: what its drop-downs offer.
         planned: what its yellow cells start with.
+        force: write over a file that somebody else has put there.
 
     Raises:
-        InputError: a name is unknown, or nothing of what is offered can be run.
+        InputError: a name is unknown, nothing of what is offered can be run, or a file is there that is kept.
     """
     offers = make_offers(choices, planned)
-    with whole(path) as partial, open_workbook(partial, in_memory=True) as file:
+    with whole(path, force) as partial, open_workbook(partial, in_memory=True) as file:
         file.set_properties({"title": "Capacity of an LLM deployment", "author": f"rooflinekit {__version__}"})
         _fill(Book.of(file), offers, choices, planned)
     refused = tuple((entry.key, entry.reason) for entry in offers.entries if entry.traced is None)
