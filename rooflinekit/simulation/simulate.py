@@ -168,6 +168,11 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     return _answered(books, more, timeline)
 
 
+def watched(resolved: Resolved, load: Load, setup: Setup, prefill: Resolved, batches: Batches) -> bool:
+    """Serve for what `batches` and the load's `keep` see alone; whether the run ended by itself. Raises as `serve`."""
+    return not _served(resolved, load, setup, None, prefill, batches)[0].interrupted
+
+
 def _answered(books: Books, more: dict[str, Any], timeline: Timeline) -> Outcome:
     return summarise(books, **more | {"warnings": (*more["warnings"], *_notes(books))}, timeline=timeline.rows())
 

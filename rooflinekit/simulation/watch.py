@@ -106,6 +106,7 @@ class Batches:
         ledger = self._ledger
         if ledger is not None:
             self._parts.append([self._taken(ledger)])
+            self._parts = [[each] for each in self.parts]
             ledger.ttft, ledger.tpot, ledger.e2el = (Sketch.joined(each) for each in zip(*self.parts, strict=True))
 
     @property

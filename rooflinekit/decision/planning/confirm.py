@@ -32,7 +32,7 @@ from rooflinekit.model.types.workload import Workload
 from rooflinekit.simulation.arrivals import Arrival, Gamma, Job, Requests, generate
 from rooflinekit.simulation.ledger import Sketch
 from rooflinekit.simulation.sessions import SessionSource
-from rooflinekit.simulation.simulate import Load, Setup, serve
+from rooflinekit.simulation.simulate import Load, Setup, watched
 from rooflinekit.simulation.watch import Batches, standard_error
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
@@ -316,9 +316,9 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
         rate = break_even_acceptance(choice.tokens_per_pass, choice.draft_tokens)
         setup = replace(setup, draft_tokens=choice.draft_tokens, acceptance=rate or 0.0,
                         draft_ms=float(drafting.expected) * 1e3 / choice.draft_tokens)  # fmt: skip
-    first = None if prefill is None else prefill.replica.resolved
-    batches = Batches(warm)
-    if serve(part.replica.resolved, load, setup, prefill=first, batches=batches).interrupted:  # half says nothing
+    own, batches = part.replica.resolved, Batches(warm)
+    first = own if prefill is None else prefill.replica.resolved
+    if not watched(own, load, setup, first, batches):  # half says nothing
         raise KeyboardInterrupt
     return Run.of(batches, classes)
 

@@ -347,7 +347,8 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
 
     budgets: Sequence[int | None] = space.token_budgets or (None, *BUDGETS)
     limits: Sequence[int | None] = space.max_num_seqs or (None, *SEQUENCES)
-    for budget in budgets:
+    usual = int(base.resolved.plan.token_budget)
+    for budget in (each for each in budgets if each != usual or None not in budgets):
         attempt({"token_budget": budget, "max_num_seqs": limits[0]})
     chosen = best[0].scenario.get("token_budget") if best else budgets[0]
     for limit in limits[1:]:
