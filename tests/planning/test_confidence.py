@@ -157,6 +157,16 @@ def compared() -> rk.PlanAnswer:
     return rk.plan(MODEL, list(PRICES), SLO, **QUICK, rate=40, prices=PRICES, confirm=1)
 
 
+def test_the_fleet_at_one_half_may_have_pools_of_other_splits() -> None:
+    """Decode replicas of one GPU are enough at 50 %, and no pool of the plan for 90 %."""
+    asked = {"rate": 60.0, "isl": 1000, "osl": 200, "tp": [1, 2], "ep": [1], "dp": [1], "confirm": 1}
+    sure, half = (rk.plan("gpt-oss-20b", "h100-sxm", "p95 ttft<1s, p95 tpot<15ms", **asked, confidence=confidence)
+                  for confidence in (0.9, 0.5))  # fmt: skip
+    assert sure.best.gpus > half.best.gpus
+    assert sure.median is not None
+    assert sure.median.gpus == half.best.gpus
+
+
 def test_what_is_not_measured_stands_apart_and_says_when_it_would_win(compared: rk.PlanAnswer) -> None:
     levels = [each.evidence for each in compared.candidates]
     assert levels == sorted(levels, key=("measured", "stand-in", "datasheet").index)

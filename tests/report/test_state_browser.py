@@ -443,3 +443,15 @@ def test_an_objective_shades_who_is_too_slow(browser: Browser, pages: dict[str, 
     start, end = browser.value(shade)
     assert start == browser.value("C.pareto.chart.getOption().xAxis[0].min") < end == 80
     assert browser.value("location.hash") == "#t=cost&s=80"
+
+
+def test_a_curve_of_loads_is_worked_out_once_while_the_load_moves(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["deployment"], "#t=load&r=2")
+    curve = "loads(answer({ ...state, %s }))"
+    assert browser.value(f"{curve % 'rate: 3'} === {curve % 'rate: 4'}")
+    browser.value("KEPT.clear()")
+    for change in ("isl: 500", "tp: 2", "speed: 2", "engine: 'sglang'"):
+        assert browser.value(f"{curve % change} !== {curve % 'rate: 3'}"), change
+    assert browser.value(f"{curve % 'rate: 3'}.map((each) => [each.at.rate, each.tpot.time])") == browser.value(
+        "curveOf(answer({ ...state, rate: 4 })).map((each) => [each.at.rate, each.tpot.time])"
+    )

@@ -388,8 +388,7 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
             left.append(Ranked(tried.option, EVIDENCE[level], None, tried.formula))
 
     for option in sorted(found.options, key=lambda each: each.parts[0].replica.kept is None):  # a cache is free
-        rests = max((evidence(part.replica.resolved.plan) for part in option.parts), key=EVIDENCE.index)
-        push(EVIDENCE.index(rests), _Tried(option, option.gpus))
+        push(EVIDENCE.index(worst_evidence(option)), _Tried(option, option.gpus))
     while heap:
         level, _, _, tried = heapq.heappop(heap)
         option, formula = tried.option, tried.formula
@@ -423,6 +422,11 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
         else:
             push(level, _Tried(more, formula, refuted=option))
     return sorted([*kept, *left], key=lambda each: (EVIDENCE.index(each.evidence), each.played is None))
+
+
+def worst_evidence(option: Option) -> str:
+    """Of its accelerators, that of the one that is known least."""
+    return max((evidence(part.replica.resolved.plan) for part in option.parts), key=EVIDENCE.index)
 
 
 def enough(option: Option, question: PlanQuestion, played: Played) -> Option:

@@ -142,7 +142,7 @@ class _Asked:
         value, at = found[0], self.at(work)
         inside = f"batch {work.batch:.0f}, {work.isl:,.0f} tokens in, {work.osl:,.0f} out"
         answer = (
-            f"The largest {name} is {value:,}: {' and '.join(stops)} stops more. "
+            f"The largest {name} is {value:,}, limited by {' and '.join(stops)}. "
             f"There ({inside}) TTFT is {format_time(at['ttft_ms'] / 1e3)} and TPOT "
             f"{format_time(at['tpot_ms'] / 1e3)}."
         )
@@ -298,12 +298,12 @@ def _under_load(  # noqa: PLR0913, PLR0917 - a question with its parts
         return f"{load:,.0f}" if demand.closed else f"{load:,.4g}"
 
     named = f"number of users is {number(load)}" if demand.closed else f"rate is {number(load)} {demand.unit}"
-    answer = f"The largest {named}: {' and '.join(stops)} stops more."
+    answer = f"The largest {named}, limited by {' and '.join(stops)}."
     if played is not None:
         formula = "" if load == able.load else f"; the formula alone allows {number(able.load)}"
         answer += f" The simulation of {played.requests:,} requests agrees{formula}."
     if slo:
-        sure = "with the expected times, as likely too short as too long" if confidence == 0.5 else (
+        sure = "if times are as expected, with no margin" if confidence == 0.5 else (
             f"with a probability of at least {confidence * 100:g} %")  # fmt: skip
         answer += f" Objectives hold {sure}."
     asked = _Asked(replica.resolved, slo, {"model": model, "gpu": gpu, **given})

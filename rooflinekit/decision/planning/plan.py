@@ -13,7 +13,7 @@ from typing import Any, Unpack
 
 from rooflinekit.decision.economics.price import read_carbon
 from rooflinekit.decision.economics.tco import read_owning
-from rooflinekit.decision.planning.confirm import Ranked, enough, play, ranked, warnings
+from rooflinekit.decision.planning.confirm import Ranked, enough, play, ranked, warnings, worst_evidence
 from rooflinekit.decision.planning.cost import FleetCost, Point, added, cold_start_s, cost_of, points, read_tariff
 from rooflinekit.decision.planning.demand import Demand, read_demand
 from rooflinekit.decision.planning.fleet import DecodePool, Option, Part, PrefillPool, Replica, Reserve, pool_of
@@ -644,7 +644,7 @@ def plan(
     candidates = [candidate_of(question, *each) for each in zip(order, halves, strict=True)]
     best = candidates[0]
     lost = [replace(each, lost=lost_in_words(each, best, question.demand)) for each in candidates[1:]]
-    median = None if found.interrupted else _median(question, order, halves)
+    median = None if found.interrupted else _median(question, order, halves, found)
     names = [" + ".join(f"{_ROLES.get(fleet.role, '')}{deployment_name(fleet.scenario)}" for fleet in each.fleets)
              + f" on {each.gpu}" for each in candidates]  # fmt: skip
     over = None
@@ -773,7 +773,9 @@ def _fleet(question: PlanQuestion, part: Part, bearer: Replica | PrefillPool | D
     )
 
 
-def _median(question: PlanQuestion, order: Sequence[Ranked], halves: Sequence[Option]) -> Median | None:
+def _median(
+    question: PlanQuestion, order: Sequence[Ranked], halves: Sequence[Option], seen: Found
+) -> Median | None:  # fmt: skip
     """The cheapest of the best's evidence at a probability of one half, simulated where the best was.
 
     After a dozen simulations the best is the cheapest that is known.
@@ -782,9 +784,10 @@ def _median(question: PlanQuestion, order: Sequence[Ranked], halves: Sequence[Op
     if question.confidence == 0.5 or best.evidence == EVIDENCE[-1]:
         return None
     at_half, tie = replace(question, confidence=0.5), count()
-    heap = [(rank(half), next(tie), half) for entry, half in zip(order, halves, strict=True)
-            if entry.evidence == best.evidence and half.kind != "mixed"
-            and not refused_fleet(question, half.parts)]  # fmt: skip
+    known = [half for entry, half in zip(order, halves, strict=True) if entry.evidence == best.evidence]
+    known += [half for made in seen.halves if (half := made()) and worst_evidence(half) == best.evidence]
+    heap = [(rank(half), next(tie), half) for half in known
+            if half.kind != "mixed" and not refused_fleet(question, half.parts)]  # fmt: skip
     heapify(heap)
     found = best.option
     for _ in range(_HALVES):

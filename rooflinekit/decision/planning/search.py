@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations, groupby, product
 from statistics import NormalDist
 from typing import Any
@@ -202,6 +203,9 @@ class Found:
     tried: int = 0
     near: list[tuple[Near, ...]] = field(default_factory=list)  #: objectives that fail without waiting, by deployment
     notes: list[str] = field(default_factory=list)
+    halves: list[Callable[[], Option | None]] = field(
+        default_factory=list
+    )  #: pools as a probability of one half has them
     interrupted: bool = False  #: while candidates were simulated
 
 
@@ -416,6 +420,9 @@ def _how_near(question: PlanQuestion, able: Part, found: Found) -> str:
     )
 
 
+_Choice = Sequence[tuple[Replica, PrefillPool | DecodePool]]
+
+
 @dataclass(frozen=True)
 class _Pools:
     """The cheapest pool of each role on one accelerator, for an engine and a pair of formats."""
@@ -434,9 +441,12 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
     for replica in laid_out:
         kinds.setdefault(tuple(replica.scenario.get(key) for key in ("engine", "weights", "kv")), []).append(replica)
     for kind, own in kinds.items():
-        prefill = _cheapest_pool(question, [(r, PrefillPool.of(r, question.demand)) for r in own], "prefill")
+        first = [(r, PrefillPool.of(r, question.demand)) for r in own]
+        prefill = _cheapest_pool(question, first, "prefill")
         late = link_seconds(own[0] if prefill is None else prefill.replica, question.demand)
-        decode = _cheapest_pool(question, [(r, DecodePool(r, late)) for r in own], "decode")
+        after = [(r, DecodePool(r, late)) for r in own]
+        decode = _cheapest_pool(question, after, "decode")
+        found.halves.append(partial(_at_half, question, first, after))
         yield _Pools(kind, prefill, decode)
         if prefill is None:
             continue
@@ -449,6 +459,13 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
             found.refused.append(Refusal(name, "the objectives on the whole request fail, or the limit is exceeded"))
         else:
             found.options.append(option)
+
+
+def _at_half(question: PlanQuestion, first: _Choice, after: _Choice) -> Option | None:
+    """The cheapest pools at a probability of one half, which may be on other splits than those that are surer."""
+    half = replace(question, confidence=0.5)
+    prefill, decode = _cheapest_pool(half, first, "prefill"), _cheapest_pool(half, after, "decode")
+    return Option("disaggregated", (prefill, decode)) if prefill and decode else None
 
 
 def _unlike(question: PlanQuestion, pools: Sequence[_Pools]) -> list[Option]:
@@ -479,9 +496,7 @@ def _unlike(question: PlanQuestion, pools: Sequence[_Pools]) -> list[Option]:
     return sorted(sized, key=rank)[:1]
 
 
-def _cheapest_pool(
-    question: PlanQuestion, pools: list[tuple[Replica, PrefillPool | DecodePool]], role: str
-) -> Part | None:
+def _cheapest_pool(question: PlanQuestion, pools: _Choice, role: str) -> Part | None:
     """The pool of fewest accelerators; of equals the one with more to spare."""
     parts = []
     for replica, pool in pools:

@@ -1,6 +1,15 @@
 // What more load does, and what tokens cost in dollars and joules.
 "use strict";
-function loads(view) {  // doublings of the load up to what can be served; of a static batch, of arrivals at a rate
+const KEPT = new Map();  // curves of the last states: one that differs in its load alone has the same
+function loads(view) {
+  const { at: { rate, users, batch, ...rest }, rows: { plan } } = view, key = JSON.stringify([rest, loadOf(view.at), plan.static, plan.loads]);
+  if (!KEPT.has(key)) {
+    if (KEPT.size > 3) KEPT.clear();
+    KEPT.set(key, curveOf(view));
+  }
+  return KEPT.get(key);
+}
+function curveOf(view) {  // doublings of the load up to what can be served; of a static batch, of arrivals at a rate
   const { batch, ...at } = view.at, { rows: { plan } } = view, name = loadOf(at) ?? "rate", of = (value) => loaded(plan, { ...at, [name]: value });
   const most = name === "rate" ? Math.floor(Math.log2((view.load ?? of(NUMBERS.rate[0]))?.knee)) : 12;
   if (!Number.isFinite(most)) return [];
@@ -12,12 +21,11 @@ function drawLoads(view, other) {  // what it drew, where the page is under load
   byId("loads").hidden = !there;
   byId("no-loads").hidden = there;
   if (!there) return null;
-  const xName = name === "rate" ? "requests a second" : "users", x = (each) => each.at[name], of = () => (found ??= loads(view)), against = () => (other?.load && name in other.at ? loads(other) : null);
-  let found = here ? loads(view) : null;
+  const xName = name === "rate" ? "requests a second" : "users", x = (each) => each.at[name], of = () => loads(view), against = () => (other?.load && name in other.at ? loads(other) : null);
   const say = (each) => `${three(x(each))} ${xName}\nTPOT ${asTime(each.tpot.time)} (${asTime(each.tpot.low)} to ${asTime(each.tpot.high)})\nTTFT ${asTime(each.ttft.time)} (${asTime(each.ttft.low)} to ${asTime(each.ttft.high)})\n${three(each.running)} sequences running`;
   const rows = () => [[xName, "TPOT [ms]", "low", "high", "TTFT [ms]", "low", "high", "running"], ...of().map((each) => [x(each), ...["tpot", "ttft"].flatMap((which) => ["time", "low", "high"].map((end) => each[which][end] * 1e3)), each.running])];
   for (const which of ["tpot", "ttft"]) C[which].show(`${which.toUpperCase()} against ${xName}.`, () => sweepOption(of(), x, (each) => [...spanIn(which)(each).slice(0, 3), each[which].time * 1e3], { band: true, bound: false, here: here?.stable ? here : null, say, label: three, xName, reference: against() }), rows);
-  return here && { rows: found, x, xName, here: here.stable ? here : null };
+  return here && { rows: of, x, xName, here: here.stable ? here : null };
 }
 function drawSpent(view, { rows, x, xName, here }) {  // dollars and joules of an output token over the load, or over the batch
   const price = priceOf(view), { energy } = felt(view), power = OFFERS.gpus[view.at.gpu].power, priced = price && !DATA.pool, known = energy && !DATA.pool;
@@ -26,7 +34,7 @@ function drawSpent(view, { rows, x, xName, here }) {  // dollars and joules of a
   byId("spent").textContent = known ? `Each GPU draws ${three(energy.watts)} W in the mean (idle ${three(power[0])}, limit ${three(power[1])}) and is busy ${asShare(energy.busy)} of the time. ${power[2] ? "Measured on kernels of this chip." : "Carried over from measured chips."} With its share of the host it draws ${three(energy.watts * power[3])} W at the plug; cooling is not counted.` : DATA.pool ? "Prompts are computed elsewhere: the plan above has the energy of both." : "The power limit of this accelerator is not known.";
   const over = (id, there, value, label, said) => {
     byId(id).closest(".figure").hidden = !there;
-    if (there) C[id].show(said, () => sweepOption(rows, x, (each) => [0, value(each), 0, 0], { band: false, bound: false, here, say: (each) => `${three(x(each))} ${xName}\n${label(value(each))}`, label, xName }), () => [[xName, said], ...rows.map((each) => [x(each), value(each)])]);
+    if (there) C[id].show(said, () => sweepOption(rows(), x, (each) => [0, value(each), 0, 0], { band: false, bound: false, here, say: (each) => `${three(x(each))} ${xName}\n${label(value(each))}`, label, xName }), () => [[xName, said], ...rows().map((each) => [x(each), value(each)])]);
   };
   over("dollars", priced, (each) => price[0] / 3600 / each.rateEach * 1e6, asDollars, `USD of a million output tokens against ${xName}`);
   over("joules", known, (each) => each.energy.joules, asEnergy, `Joules of an output token against ${xName}`);
