@@ -432,7 +432,7 @@ def test_more_users_wait_longer_and_get_more_out_together(loaded, users, isl, os
 def test_an_open_loop_keeps_up_and_obeys_littles_law(loaded, rate):
     found = loaded(1024, 256, rate=rate)
     assert found.output_tok_s == rate * 256
-    assert found.running == pytest.approx(rate * found.e2e_ms / 1e3)
+    assert found.running == pytest.approx(rate * (found.e2e_ms - found.parts["queue"]) / 1e3)  # who waits has no place
     assert found.note == ""
 
 
@@ -448,14 +448,14 @@ def test_a_burst_waits_half_as_long_as_a_loop_that_goes_on(loaded):
     """Four waves of 16: who waits for a turn waits 1.5 of them on average, in a loop without end three."""
     once, loop = (loaded(1024, 256, users=64, requests=n, most=16) for n in (1, math.inf))
     alone = [loaded(1024, 256, users=16, requests=n) for n in (1, math.inf)]
-    assert once.parts["queue"] - alone[0].parts["queue"] == pytest.approx(1.5 * alone[0].e2e_ms)
-    assert loop.parts["queue"] - alone[1].parts["queue"] == pytest.approx(3.0 * alone[1].e2e_ms)
+    assert once.parts["queue"] - alone[0].parts["queue"] == pytest.approx(1.5 * alone[0].e2e_ms, rel=1e-4)
+    assert loop.parts["queue"] - alone[1].parts["queue"] == pytest.approx(3.0 * alone[1].e2e_ms, rel=1e-4)
     assert loop.output_tok_s == pytest.approx(64 * 256e3 / loop.e2e_ms)  # Little's law
 
 
 def test_more_requests_than_fit_cap_the_batch_and_wait(loaded):
     free, capped = (loaded(1024, 256, users=64, most=most) for most in (math.inf, 16))
-    assert (capped.running, free.running) == pytest.approx((16, 64))
+    assert (capped.running, free.running) == pytest.approx((16, 64), rel=1e-3)
     assert capped.tpot_ms < free.tpot_ms
     assert capped.ttft_ms > free.ttft_ms
     assert "16 of 64" in capped.note

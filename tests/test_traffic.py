@@ -62,7 +62,7 @@ def test_short_prompts_that_queue_for_nothing_wait_for_nothing():
 @settings(deadline=None, max_examples=60)
 @given(st.floats(0.02, 0.99), st.integers(16, 8000), st.integers(1, 2000), st.sampled_from(["vllm", "sglang"]))
 def test_little_law_holds(share, isl, osl, engine):
-    """Requests in the engine are the rate times their stay: what is left of E2E without front end and slot."""
+    """Requests in a place are the rate times their time in it: what is left of E2E without front end and queue."""
     predictor, traffic = LEVELS[engine], Traffic(float(isl), float(osl))
     room = float(slots(predictor, traffic.isl, traffic.osl))
     knee = float(largest_rate(predictor, traffic))
@@ -70,8 +70,7 @@ def test_little_law_holds(share, isl, osl, engine):
     closed = closed_loop(predictor, 1.0 + share * 400.0, traffic)
     request = predictor.plan.costs.request
     decode = (osl - 1.0) * float(opened.tpot.expected)
-    stay = float(opened.late) + float(opened.ahead) + float(opened.first.expected) + decode
-    assert float(opened.running) == pytest.approx(share * knee * stay, rel=1e-9)
+    assert float(opened.running) == pytest.approx(share * knee * (float(opened.first.expected) + decode), rel=1e-9)
     assert float(opened.running) <= room * (1 + 1e-6)
     users = 1.0 + share * 400.0
     assert float(closed.rate) * float(closed.e2e) == pytest.approx(users, rel=1e-9)
@@ -79,7 +78,8 @@ def test_little_law_holds(share, isl, osl, engine):
     assert float(closed.e2e) == pytest.approx(
         float(closed.ttft.expected) + (osl - 1.0) * float(closed.tpot.expected), rel=1e-9
     )
-    assert float(closed.running) + float(closed.rate) * request <= users * (1 + 1e-9)
+    waiting = float(closed.rate) * (request + float(closed.queue) + float(closed.late))
+    assert float(closed.running) + waiting <= users * (1 + 1e-9)  # the others gave their place back
 
 
 def test_a_prompt_beside_decodes_adds_less_than_a_prompt_alone():
@@ -127,6 +127,23 @@ def test_users_beyond_the_slots_wait_a_turn_each():
     assert float(double.running) == pytest.approx(room)
     assert float(more.e2e) == pytest.approx(2.0 * float(double.e2e))
     assert float(double.rate) == pytest.approx(float(largest_rate(PREDICTOR, TRAFFIC)))  # the knee
+
+
+def test_nobody_waits_less_for_a_first_token_where_users_pass_the_places():
+    """Waits grow with the users, one by one and by tens, at the limit of sequences and at that of the cache."""
+    draw = random.Random(25)
+    for predictor in PREDICTORS:
+        for _ in range(6):
+            isl, osl, osl_cv = 2 ** draw.uniform(4, 12) // 1, 2 ** draw.uniform(1, 9) // 1, draw.choice((0.0, 0.3, 0.6))
+            room = float(slots(predictor, isl, osl, osl_cv=osl_cv))
+            if room >= 2.0:
+                users = np.maximum(
+                    np.floor(room) + np.array([-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 0.1 * room // 1 + 4.0]), 1.0
+                )
+                found = closed_loop(predictor, users, Traffic(isl, osl, osl_cv=osl_cv))
+                for time in (found.ttft.expected, found.tpot.expected, found.e2e):
+                    assert np.all(time[1:] >= 0.997 * time[:-1])  # half a thousandth in the worst of 1,000
+                assert np.allclose(found.rate * found.e2e, users, rtol=1e-9)
 
 
 def test_the_first_burst_waits_longest():
@@ -348,8 +365,9 @@ def test_loads_are_conserved_and_monotone(rows):
         assert closed.rate * closed.e2e == pytest.approx(users, rel=1e-9)
         assert np.all(closed.running <= np.minimum(users, room) * (1 + 1e-6))
         for loaded in (closed, light, heavy):
-            stay = loaded.late + loaded.ahead + loaded.first.expected + (osl - 1.0) * loaded.tpot.expected
-            assert loaded.running == pytest.approx(loaded.rate * stay, rel=1e-9)
+            held = loaded.rate * (loaded.first.expected + (osl - 1.0) * loaded.tpot.expected)
+            assert np.all(loaded.running <= held * (1 + 1e-9))
+            assert loaded is closed or loaded.running == pytest.approx(held, rel=1e-9)
             assert np.all(loaded.running <= room * 1.005)  # next to the knee both estimates of a stay meet
             if plan.calibration is None:
                 for part, seconds in spent(plan, isl, osl):

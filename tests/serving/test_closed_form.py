@@ -116,6 +116,32 @@ def test_a_cache_that_fills_is_that_of_the_simulator_at_every_number_of_users(mo
         assert formula.e2e_ms == pytest.approx(played["e2e_ms"]["mean"], rel=0.05)
 
 
+@pytest.mark.parametrize(("work", "users", "spread"), [
+    ({"isl": 64, "osl": 1024, "memory_fraction": 0.3}, 140, 0.6),  # 59 fit, and half of all have given a place back
+    ({"isl": 256, "osl": 1024, "memory_fraction": 0.4}, 300, 0.3),
+    ({"isl": 1024, "osl": 512, "memory_fraction": 0.4}, 130, 0.6),
+])  # fmt: skip
+def test_who_gave_a_place_back_waits_for_a_token_and_not_for_the_first(work, users, spread):
+    lengths = f"lognormal:mean={work['osl']},cv={spread},max=7000"
+    formula = rk.estimate("llama-3-8b", concurrency=users, requests=20 * users, osl_cv=spread, **work)
+    played = rk.simulate("llama-3-8b", concurrency=users, requests=20 * users, **work | {"osl": lengths}).to_dict()
+    assert formula.tpot_ms == pytest.approx(played["tpot_ms"]["mean"], rel=0.12)
+    assert formula.ttft_ms == pytest.approx(played["ttft_ms"]["mean"], rel=0.2)
+
+
+@pytest.mark.parametrize(("isl", "osl", "users", "spread"), [
+    (61, 25, 512, 0.6), (2772, 6, 146, 0.6), (2772, 6, 146, 0.0), (26, 300, 176, 0.0), (620, 31, 600, 0.0),
+])  # fmt: skip
+def test_prompts_in_steps_of_their_own_come_back_in_groups(isl, osl, users, spread):
+    """Who ended in one decode step; equal answers all at once, whose tokens wait for no prompt but the first ones."""
+    work = {"isl": isl, "engine": "sglang", "concurrency": users, "requests": 12 * users}
+    lengths = f"lognormal:mean={osl},cv={spread},max=4000" if spread else osl
+    formula = rk.estimate("llama-3-8b", osl=osl, osl_cv=spread, **work)
+    played = rk.simulate("llama-3-8b", osl=lengths, **work).to_dict()
+    for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
+        assert getattr(formula, name) == pytest.approx(played[name]["mean"], rel=0.12)
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_no_user_more_costs_throughput_at_once(engine):
     """It falls by what is computed again, or by the padding of one more CUDA graph (3 %)."""

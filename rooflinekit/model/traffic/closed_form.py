@@ -7,16 +7,19 @@ step of the D that decode, s what one prompt adds to a step, beside the others t
     TPOT  = t_d(D) + q·s                           every step holds q prompts of others in the mean
     first = t(own prompt, those that came in the same step, and decodes)
     q     = λ·(first + (N − 2)·TPOT)/(N − 1)       prompts that come from the begin of the own one delay its tokens
-    TTFT  = request + late + ahead + first         front end, the step under way, behind other prompts
+    TTFT  = request + late + ahead + slot + first  front end, the step under way, behind other prompts, for a place
     ahead = v·w·ρ^(√(2/w + 2) − 1)/(1 − ρ)·t_full  Sakasegawa: a full step serves 1/w prompts at once; v: mean squared
                                                    variation of gaps and prompts
-    E     = λ·(late + ahead + first + (N − 1)·TPOT)    requests in the engine (Little's law)
+    E     = λ·(first + (N − 1)·TPOT)               requests in a place (Little's law): who waits for a step has none
 
-One unknown, q, and one equation for it: an open loop gives λ; in a closed loop of C users, each of whom is as often in
-the front end as in the engine for its time there, λ = C/(request + residence), and where all of them are in the engine
-(no front end, or more users than places) each other brings one prompt in the steps of a stay: q·steps = C − 1. Such an
-engine never rests, so that a stay is at least steps·t_d + C·s. Beside a root nothing is searched. TPOT and λ grow with
-q. Places are filled at E: the knee is the rate of a full engine.
+One unknown, q, and one equation for it: an open loop gives λ; in a closed loop of C users λ = E/(first + (N − 1)·TPOT),
+where those ask for a place who are neither in the front end nor in the queue, and get it where there is one. Where more
+ask, the places serve all in turns. So the users are those in the front end and the queue, in prefill, and decoding, at
+any number of them; a turn is at least the steps and prompts of all users. Beside a root nothing is searched. TPOT and λ
+grow with q. Places are filled at E: the knee is the rate of a full engine.
+
+Where the cache is full, sequences give their place back and wait for another: their first token has come, so that it is
+a wait for their next. Others wait for a first place.
 
 A closed loop that starts with all users at once makes each of them wait for half of the steps that hold their prompts
 on average, once in the `requests` that each sends; all of these requests take whole turns of the places, the last of
@@ -30,7 +33,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import Predictor
@@ -39,9 +41,9 @@ from rooflinekit.model.traffic.mixing import (
     Places,
     Rotation,
     Shared,
+    any_of,
     burst_first,
     follows,
-    front_end,
     places,
     rotation,
     shared_times,
@@ -65,10 +67,11 @@ _FIRST = "first", "the steps that hold the own prompt"
 _TPOT = "TPOT", "mean time of an output token, prompts of others included", FORM
 _TTFT = "TTFT", "time to the first token under load", FORM
 _STAY = "stay", "a request's time in the engine", "s"
+_HELD = "held", "a request's time in a place", "s"
 _E2E = "E2E", "a request from end to end", "s"
 _QUEUE = "queue", "waiting for prompts ahead and for a slot", "s"
 _RHO = "rho", "share of the time that goes to prompts"
-_RUNNING = "E", "requests in the engine: rate x stay (Little's law)"
+_RUNNING = "E", "requests that hold a place: rate x their time in it (Little's law)"
 
 _SETTLED = 1e-13  # relative: neighbours of the root agree, and a wait that is less is none
 _FULL = 1.0 - 1e-6  # load at which a wait is taken at most: it grows as 1/(1 − load), without end towards 1
@@ -111,7 +114,7 @@ class Traffic:
 class Loaded:
     """What users feel, as means [s], and what the deployment does.
 
-    running: requests in the engine, waiting prompts included, rate x stay (Little's law); sharing: those that share the
+    running: requests that hold a place, rate x their time in it (Little's law); sharing: those that share the
     steps of one, itself included; rate: requests a second; knee: the rate that cannot be exceeded; queue: seconds of
     TTFT spent waiting, of which `ahead` behind other prompts; late: until the step under way has ended; first: the
     steps that hold the own prompt; busy: share of the time that goes to prompts; stable: 1 where the rate can be
@@ -141,7 +144,8 @@ class _Stay:
     """A request from the moment when it may be admitted to its end, without waiting for a place.
 
     late: until a step begins that may hold its prompt; ahead: behind prompts that came before; first: the steps that
-    hold its prompt; exposed: from their start, as long as prompts that come delay its tokens; time: all of it [s].
+    hold its prompt; exposed: from their start, as long as prompts that come delay its tokens; held: from their start to
+    the end, in a place [s].
     """
 
     turning: Rotation
@@ -151,7 +155,12 @@ class _Stay:
     late: Numeric
     ahead: Numeric
     exposed: Numeric
-    time: Numeric
+    held: Numeric
+
+    @property
+    def time(self) -> Numeric:
+        """In the engine [s]."""
+        return named(self.late + self.ahead + self.held, *_STAY)
 
 
 def closed_loop(
@@ -162,17 +171,8 @@ def closed_loop(
     `known`: times that are tabulated, else worked out; `find` searches the roots. Where the memory model has no room
     for one sequence, all are taken to run: what was measured did.
     """
-    room = traffic.places(predictor)
-    in_step = _together(traffic, 1.0, 1.0)  # of answers that drift by less than a turn
-    crowd, crowded = room.taken(users, in_step)
-    crowd, crowded = where(room.fits, crowd, users), where(room.fits, crowded, 0.0)
     flow = _Flow.of(predictor, traffic, known, find, in_step=follows(predictor.plan))
-    most = flow.full(crowd)
-    return choose(
-        flow.always(most, users, crowd),
-        lambda: flow.closed(most, users, crowd, crowded),
-        lambda: flow.away(flow.sharing(most, users=users), most, users, crowd, crowded),
-    )
+    return flow.closed(users, traffic.places(predictor))
 
 
 def open_loop(
@@ -192,13 +192,12 @@ def open_loop(
 class OpenLoop:
     """Open loops of one traffic on one deployment; what is the same at every rate is worked out once.
 
-    room: places; crowded: share of the time in which the cache of a full engine is full; most: requests that share
-    steps there; knee: the rate that cannot be exceeded.
+    places: room for sequences; most: requests that share the steps of a full engine; knee: the rate that cannot be
+    exceeded.
     """
 
     flow: _Flow
-    room: Numeric
-    crowded: Numeric
+    places: Places
     most: Numeric
     knee: Numeric
 
@@ -209,16 +208,15 @@ class OpenLoop:
         if fails(places.slots >= 1.0):
             raise no_room(predictor, traffic)
         flow = _Flow.of(predictor, traffic, known, find)
-        room, crowded = places.taken(places.limit)
-        most = flow.full(room)
-        return cls(flow, room, crowded, most, flow.knee(most, room, crowded))
+        most = flow.full(_MANY, places)
+        return cls(flow, places, most, flow.knee(most, places))
 
     def at(self, rate: Numeric) -> Loaded:
         """What users feel at a rate [1/s]; ends and bounds of its times are its steps', beside as many requests."""
         flow = self.flow
         return choose(
             rate < self.knee,
-            lambda: flow.steady(flow.sharing(self.most, rate=rate), rate, self.room, self.knee),
+            lambda: flow.steady(flow.sharing(self.most, rate), rate, self.places, self.knee),
             lambda: _endless(self._full, rate, self.knee),
         )
 
@@ -264,13 +262,12 @@ class OpenLoop:
         plan = predictor.plan
         engine = replace(plan.engine, loaded=plan.engine.loaded.endless)
         flow = replace(self.flow, predictor=replace(predictor, plan=replace(plan, engine=engine)))
-        return flow.closed(self.most, self.room, self.room, self.crowded)
+        return flow.loaded(self.most, _MANY, self.places)
 
     @cached_property
     def _fastest(self) -> OpenLoop:
         flow = self.flow.at_bound()
-        knee = flow.knee(self.most, self.room, self.crowded)
-        return OpenLoop(flow, self.room, self.crowded, self.most, knee)
+        return OpenLoop(flow, self.places, self.most, flow.knee(self.most, self.places))
 
 
 def largest_rate(predictor: Predictor, traffic: Traffic) -> Numeric:
@@ -338,83 +335,57 @@ class _Flow:
 
     # --- the root ----------------------------------------------------------------------------------------------------
 
-    def full(self, crowd: Numeric) -> Numeric:
-        """Of `crowd` requests that are always in the engine, those that share steps: q·steps = crowd − 1."""
-        plan, traffic, others = self.predictor.plan, self.traffic, crowd - 1.0
+    def closed(self, users: Numeric, room: Places) -> Loaded:
+        """So many users, each of whom sends the next request when an answer has come."""
+        return self.loaded(self.full(users, room), users, room)
 
-        def excess(sharing: Numeric) -> Numeric:
+    def full(self, users: Numeric, room: Places) -> Numeric:
+        """Of `users`, those that share steps.
+
+        Nobody brings more than one prompt in the steps of a stay, waits behind other prompts included; who holds a
+        place brings one in his time in it. The smaller of both is what the steps hold.
+        """
+        plan, traffic, after = self.predictor.plan, self.traffic, maximum(self._after, 1.0)
+
+        in_step = _together(traffic, 1.0, 1.0)  # of answers that drift by less than a turn
+
+        def begun(sharing: Numeric) -> Numeric:
             turning = (self.known(sharing).turning if self.known else None) or self._turning(sharing, 1.0)
-            return others - turning.arriving * self._steps(turning)
+            return users - 1.0 - turning.arriving * self._steps(turning)
 
-        most = others
+        most = minimum(users, where(room.fits, room.slots, users)) - 1.0
+        most = most * traffic.osl / after
         if self._mixes:
             fitting = plan.deployment.dp * plan.token_budget / (traffic.isl - traffic.cached + self._after)
-            most = minimum(others, traffic.osl * fitting * others / crowd)  # a stay has room for the tokens of all
-        return named(self.find(excess, 1.0 + 0.0 * others, 1.0 + most, _SETTLED), *SHARING, source=FORM)
-
-    def sharing(self, most: Numeric, users: Numeric = 0.0, rate: Numeric | None = None) -> Numeric:
-        """Requests that share steps, at most `most`: of `users` who are away between their requests, or at a rate."""
-        crowd = math.inf if rate is not None else users
+            most = minimum(most, traffic.osl * fitting)  # a stay has room for the tokens of all
+            most = self.find(begun, 1.0, 1.0 + most, _SETTLED) - 1.0
 
         def excess(sharing: Numeric) -> Numeric:
-            stay = self.stay(sharing, crowd, False, rate)
-            others = rate if rate is not None else (users - 1.0) / (stay.times.request + stay.time)
-            return others * stay.exposed - stay.turning.arriving * maximum(self._after, 1.0)
+            stay = self.stay(sharing, users)
+            others = room.beside((users - 1.0) * self._asking(stay), in_step)
+            return others * stay.exposed / stay.held - stay.turning.arriving * after
+
+        return named(self.find(excess, 1.0 + 0.0 * most, 1.0 + most, _SETTLED), *SHARING, source=FORM)
+
+    def sharing(self, most: Numeric, rate: Numeric) -> Numeric:
+        """Requests that share steps at a rate, at most `most`."""
+
+        def excess(sharing: Numeric) -> Numeric:
+            stay = self.stay(sharing, math.inf, rate)
+            return rate * stay.exposed - stay.turning.arriving * maximum(self._after, 1.0)
 
         return named(self.find(excess, 1.0 + 0.0 * most, most, _SETTLED), *SHARING, source=FORM)
 
+    def _asking(self, stay: _Stay) -> Numeric:
+        """Share of its time in which a request of a closed loop holds a place, were there room for all."""
+        return stay.held / (stay.times.request + stay.time)
+
     # --- operating points --------------------------------------------------------------------------------------------
 
-    def knee(self, most: Numeric, room: Numeric, crowded: Numeric) -> Numeric:
+    def knee(self, most: Numeric, room: Places) -> Numeric:
         """The rate of an engine in which every place is taken [1/s]."""
-        stay = self._crowded(most, room)
-        if not self._mixes:  # prompts come while others are computed
-            stay = self._waiting(self.stay(most, room, False), math.inf, stay.time)
-        rate = room / self._repeating(stay, most, crowded).time
+        rate = self.loaded(most, _MANY, room).rate
         return named(rate, "knee", "largest rate that can be sustained: a full engine", "1/s", FORM)
-
-    def always(self, most: Numeric, users: Numeric, crowd: Numeric) -> Any:
-        """Whether as many users as run at once are in the engine at any time, or all of them."""
-        if self.in_step:
-            return True
-        request = front_end(self.predictor.plan.costs, self.traffic.isl)
-        time = self._crowded(most, crowd).time
-        return users * time >= crowd * (time + request)
-
-    def closed(self, most: Numeric, users: Numeric, crowd: Numeric, crowded: Numeric) -> Loaded:
-        """A closed loop whose users take all places, or are never away."""
-        stay = self._crowded(most, crowd)
-        if not (self._mixes or self.in_step):  # prompts come back while others are computed
-            stay = self._waiting(self.stay(most, users, False), math.inf, stay.time)
-        return self._closed(self._repeating(stay, most, crowded), most, users, crowd, crowded)
-
-    def away(self, sharing: Numeric, most: Numeric, users: Numeric, crowd: Numeric, crowded: Numeric) -> Loaded:
-        """A closed loop whose users are in the front end some of the time: their prompts come at any time.
-
-        No stay is longer than one beside users who are never away, but for the step that has begun when a prompt comes.
-        """
-        longest = self._crowded(most, crowd).time
-        stay = self.stay(sharing, users, False)
-        turn = stay.exposed / (stay.turning.arriving * maximum(self._after, 1.0))
-        cycle = stay.times.request + stay.time
-        behind = (users - 1.0) * turn - cycle
-        behind = where(behind > _SETTLED * cycle, behind, 0.0)
-        behind = named(behind, "behind", "the queue that a closed loop has where prompts fill the steps", "s")
-        stay = self._waiting(stay, stay.ahead + behind, longest + stay.late)
-        return self._closed(self._repeating(stay, sharing, crowded), sharing, users, crowd, crowded)
-
-    def _crowded(self, most: Numeric, crowd: Numeric) -> _Stay:
-        """The stay of each of `crowd` requests that are always in the engine, which then never rests.
-
-        In a stay each brings a prompt, so that it lasts for the decode steps, of which as many hold prompts as those
-        take, and for what all prompts add.
-        """
-        stay = self.stay(most, crowd, True)
-        turning, step = stay.turning, stay.times.step.expected
-        steps = maximum(crowd - 1.0, crowd * turning.holding) / turning.arriving if self._mixes else self._after
-        least = named(steps * step + crowd * stay.times.share.expected, "least", "steps and prompts of a stay", "s")
-        wait = maximum(least - stay.time, 0.0)
-        return replace(stay, ahead=stay.ahead + wait, time=named(stay.time + wait, *_STAY))
 
     def _repeating(self, stay: _Stay, sharing: Numeric, crowded: Numeric) -> _Stay:
         """The stay with prompts that are computed again while the cache is full, which delay tokens as others do."""
@@ -422,51 +393,69 @@ class _Flow:
             return stay
         times = replace(stay.times, again=self.repeating(sharing).again)
         tpot = stay.tpot.plus(times.again, crowded).named(*_TPOT)
-        time = stay.time + self._after * (tpot.expected - stay.tpot.expected)
-        return replace(stay, times=times, tpot=tpot, time=named(time, *_STAY))
+        return replace(stay, times=times, tpot=tpot, held=stay.first.expected + self._after * tpot.expected)
 
-    def _waiting(self, stay: _Stay, ahead: Numeric, longest: Numeric) -> _Stay:
-        """The stay with another wait behind prompts; waits make it no longer than `longest`."""
-        own = stay.time - stay.ahead - stay.late
-        late = minimum(stay.late, maximum(longest - own, 0.0))
-        ahead = minimum(ahead, maximum(longest - own - late, 0.0))
-        late = named(late, "late", "until the step under way has ended", "s")
-        ahead = named(ahead, "ahead", "behind prompts that came before", "s")
-        return replace(stay, late=late, ahead=ahead, time=named(own + late + ahead, *_STAY))
+    def loaded(self, sharing: Numeric, users: Numeric, room: Places) -> Loaded:
+        """A closed loop in which so many requests share steps.
 
-    def _closed(self, stay: _Stay, sharing: Numeric, users: Numeric, crowd: Numeric, crowded: Numeric) -> Loaded:
-        times, traffic = stay.times, self.traffic
+        Who waits for a step holds no place: of the users, those ask for one who are neither in the front end nor in the
+        queue. Where more ask than there are, each waits for as long as the places take to serve all.
+        """
+        stay, traffic = self.stay(sharing, users), self.traffic
+        in_step = _together(traffic, 1.0, 1.0)  # of answers that drift by less than a turn
+        most, crowded = room.taken(users * self._asking(stay), in_step)
+        stay = self._repeating(stay, sharing, where(room.fits, crowded, 0.0))
+        times, turning = stay.times, stay.turning
+        most = where(room.fits, room.taken(users, in_step)[0], users)
         others = 1.0 - 1.0 / maximum(users, 1.0)
         together = 1.0 / traffic.requests
-        whole: Numeric = 0.0
+        whole, prompt = 0.0 * users, times.share.expected
         if finite := not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
-            whole = 2.0 * burst_first(self.predictor, traffic.of(crowd))
+            whole = 2.0 * burst_first(self.predictor, traffic.of(most))
+            side_by_side = self.predictor.plan.deployment.dp  # replicas compute the first burst so, later turns not
+            prompt = minimum(prompt, whole * side_by_side / most)
             if not times.mixes:
                 together = _together(traffic, whole, self._after * stay.tpot.expected)
+                stay = self._at_once(stay, most, together, whole)
         together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
         burst = together * maximum(whole / 2.0 - stay.late - stay.ahead - stay.first.expected, 0.0)
         burst = named(burst, "burst", "behind the prompts of all users at once", "s")
-        held = others * held_back(traffic, stay.turning.arriving) * stay.tpot.expected
-        time = named(
-            stay.time + burst + held, "held", "a request's time in the engine, all waits for steps included", "s"
-        )
-        cycle = named(times.request + time, "cycle", "from one request of a user to the next, without a slot", "s")
-        slot = maximum(users / crowd * time - cycle, 0.0)
-        rate: Numeric = users / (cycle + slot)
+        held = others * held_back(traffic, turning.arriving) * stay.tpot.expected
+        wait, locked = stay.late + stay.ahead, 0.0 if times.mixes else together
+        free = named(times.request + (1.0 - locked) * wait, "free", "of a request's time, without a place", "s")
+        time = named(stay.held + burst + held + locked * wait, "held", "in a place, or held back from one", "s")
+        least = self._steps_of(users, turning) * times.step.expected + users * prompt
+        least = named(least, "least", "steps and prompts of a turn", "s")
+        asking = users * time / (free + time)
+        crowd = where(room.fits, room.taken(asking, in_step)[0], asking)
+        slot = maximum((free + time) * (asking / crowd - 1.0), maximum(least - free - time, 0.0))
+        rate: Numeric = users / (free + time + slot)
+        back = where(room.fits, room.back(asking, crowd, traffic.of(users), 1.0 / traffic.requests), 0.0)
+        lost = named(minimum(back / rate, slot), "lost", "for a place that a request had and gave back", "s")
+        lost = where(self._after > 0.0, lost, 0.0)
+        slot, longer = slot - lost, lost / maximum(self._after, 1.0)
+        tpot = stay.tpot.times(1.0 + longer / stay.tpot.expected, 1.0)
+        stay = replace(stay, tpot=tpot.named(*_TPOT))
         if finite:
-            side_by_side = self.predictor.plan.deployment.dp  # replicas compute the first burst so, later turns not
-            prompt = minimum(times.share.expected, whole * side_by_side / crowd)
-            turns = where(traffic.requests < math.inf, users * traffic.requests / crowd, _ENDLESS)
+            turns = where(traffic.requests < math.inf, users * traffic.requests / most, _ENDLESS)
             turns = named(turns, "turns", "turns of all places")
             again = crowded * times.again.expected
-            run = self._run(stay.turning, sharing, turns, crowd, prompt, again)
-            rate = where(turns < _ENDLESS, turns * crowd / run, rate)
+            run = self._run(turning, sharing, turns, most, prompt, again)
+            rate = where(turns < _ENDLESS, turns * most / run, rate)
         rate = named(rate, "rate", "requests a second that are served", "1/s")
         slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
-        found = self._loaded(stay, sharing, rate, rate, time, slot, burst + held, together, whole)
+        found = self._loaded(stay, sharing, rate, rate, slot, burst + held, together, whole)
         if finite:
-            found = replace(found, running=where(turns < _ENDLESS, minimum(found.running, crowd), found.running))
+            found = replace(found, running=where(turns < _ENDLESS, minimum(found.running, most), found.running))
         return found
+
+    def _at_once(self, stay: _Stay, crowd: Numeric, together: Numeric, whole: Numeric) -> _Stay:
+        """The stay where a share of the requests comes all at once: nobody's tokens wait for prompts but the first."""
+        after = maximum(self._after, 1.0)
+        behind = maximum(whole / 2.0 - stay.first.expected, 0.0) / stay.times.share.expected
+        own = self.times(crowd).step.plus(stay.times.share, behind / after)
+        tpot = stay.tpot.plus(own.plus(stay.tpot, -1.0), together).named(*_TPOT)
+        return replace(stay, tpot=tpot, held=stay.first.expected + self._after * tpot.expected)
 
     def _run(  # noqa: PLR0913, PLR0917
         self, turning: Rotation, sharing: Numeric, turns: Numeric, crowd: Numeric, prompt: Numeric, again: Numeric
@@ -489,27 +478,27 @@ class _Flow:
         step = self.times(maximum(1.0 + (decoding - 1.0) * self.traffic.osl / maximum(after, 1.0), 1.0)).step.expected
         return named(requests * prompt + steps * (step + again), "run", "from the first prompt to the end", "s")
 
-    def steady(self, sharing: Numeric, rate: Numeric, room: Numeric, knee: Numeric) -> Loaded:
+    def steady(self, sharing: Numeric, rate: Numeric, room: Places, knee: Numeric) -> Loaded:
         """An open loop below its knee."""
-        stay = self.stay(sharing, math.inf, False, rate)
-        stay = self._waiting(stay, stay.ahead, room / maximum(rate, _NOTHING))
-        slot = _slot_wait(rate / knee, room, stay.time, self.traffic)
+        stay = self.stay(sharing, math.inf, rate)
+        slot = _slot_wait(rate / knee, room.taken(_MANY)[0], stay.held, self.traffic)
         slot = named(slot, "slot", "for a slot (Sakasegawa 1977)", "s")
-        return self._loaded(stay, sharing, rate, knee, stay.time, slot, 0.0, 0.0 * rate)
+        return self._loaded(stay, sharing, rate, knee, slot, 0.0, 0.0 * rate)
 
     def _loaded(  # noqa: PLR0913, PLR0917 - what both loops have
-        self, stay: _Stay, sharing: Numeric, rate: Numeric, knee: Numeric, time: Numeric, slot: Numeric,
-        held: Numeric, together: Numeric, whole: Numeric = 0.0,
+        self, stay: _Stay, sharing: Numeric, rate: Numeric, knee: Numeric, slot: Numeric, held: Numeric,
+        together: Numeric, whole: Numeric = 0.0,
     ) -> Loaded:  # fmt: skip
         queue = named(stay.ahead + held + slot, *_QUEUE)
         request, ends = stay.times.request, self.predictor.plan.load_ends
-        e2e = named(request + time + slot, *_E2E)
+        e2e = request + stay.late + queue + stay.first.expected + self._after * stay.tpot.expected
+        e2e = named(e2e, *_E2E)
         ttft, tpot = stay.first.later(request + stay.late + queue).named(*_TTFT), stay.tpot
         return Loaded(
             ttft=ends.moved(ttft, ends.ttft, slot / e2e),
             tpot=ends.moved(tpot, ends.tpot, slot / e2e),
             e2e=e2e,
-            running=named(rate * time, *_RUNNING),
+            running=named(rate * stay.held, *_RUNNING),
             sharing=sharing,
             rate=rate,
             knee=knee,
@@ -526,13 +515,12 @@ class _Flow:
 
     # --- a stay ------------------------------------------------------------------------------------------------------
 
-    def stay(self, sharing: Numeric, crowd: Numeric, in_step: bool, rate: Numeric | None = None) -> _Stay:
+    def stay(self, sharing: Numeric, crowd: Numeric, rate: Numeric | None = None) -> _Stay:
         """What a request finds where `sharing` of them share steps.
 
-        crowd: requests that there are at most; in_step: each comes when a step has just ended; rate: of the others,
-        where it is known.
+        crowd: requests that there are at most; rate: of the others, where it is known.
         """
-        times, after, mixes = self.times(sharing), self._after, self._mixes
+        times, after, mixes, in_step = self.times(sharing), self._after, self._mixes, self.in_step
         closed, gaps = rate is None, 1.0 if rate is None else self.traffic.arrival_cv
         turning = times.turning
         if turning is None:
@@ -549,13 +537,14 @@ class _Flow:
         first = self._first(turning, times, met, others * after, crowd)
         exposed = self._exposed(first.expected, tpot.expected, step)
         ahead = self._ahead(turning, times, rate, in_step, gaps)
-        if in_step and not mixes:  # prompts that come together: some before the own one, some behind it
+        at_once = in_step and self.predictor.plan.costs.request == 0.0
+        if at_once and not mixes:  # prompts that come together: some before the own one, some behind it
             before = ahead / maximum(share, _NOTHING)
             tpot = times.step.plus(times.share, arriving - self._behind_once(arriving - before))
-        late = named(0.0 if in_step else late, "late", "until the step under way has ended", "s")
+        late = named(0.0 if at_once else late, "late", "until the step under way has ended", "s")
         tpot = tpot.named(*_TPOT)
-        time = named(late + ahead + first.expected + after * tpot.expected, *_STAY)
-        return _Stay(turning, times, tpot, first, late, ahead, exposed, time)
+        held = named(first.expected + after * tpot.expected, *_HELD)
+        return _Stay(turning, times, tpot, first, late, ahead, exposed, held)
 
     def _behind_once(self, prompts: Numeric) -> Numeric:
         """For each token after the first: prompts that delay the first of them less than the others."""
@@ -579,7 +568,8 @@ class _Flow:
         next_long = turning.holding if times.mixes else turning.holding / (1.0 + turning.holding)
         mean = (holding + plain) * (step + next_long * (long - step))
         if closed:
-            left = [maximum(time - request, time / 2.0) for time in (step, long)]
+            phase = long if times.mixes else times.share.expected * turning.arriving / any_of(turning.arriving)
+            left = [maximum(time - request, time / 2.0) for time in (step, phase)]
             under_way, late = mean, (holding + plain) * (left[0] + next_long * (left[1] - left[0]))
         else:
             under_way = holding * long + plain * step
@@ -620,6 +610,11 @@ class _Flow:
             steps = maximum((1.0 + turning.arriving) / turning.fitting - 1.0, 0.0) / 2.0
             ahead = where(self._after > 0.0, steps * turning.together * share, ahead)
         return named(ahead, "ahead", "behind prompts that came before", "s")
+
+    def _steps_of(self, users: Numeric, turning: Rotation) -> Numeric:
+        """Decode steps in which each of the users begins a prompt: those of an answer, or those that prompts fill."""
+        filled = users * turning.holding / turning.arriving
+        return maximum(self._after, filled) if self._mixes else self._after
 
     def _steps(self, turning: Rotation) -> Numeric:
         """Steps of a stay in which each of the others brings one prompt; decode steps, where prompts have their own."""
@@ -685,6 +680,7 @@ def _together(traffic: Traffic, prompts: Numeric, turn: Numeric) -> Numeric:
     return where((traffic.osl_cv == 0.0) & (turns < math.inf), 1.0, met / turns)
 
 
+_MANY = 1e9  # users, more than any places
 _ENDLESS = 1e9  # turns after which a queue counts as one that never ends
 _EQUAL = 1e-9  # variation of answers that are all as long
 _TURNS = 64  # after which users that drift at all have drifted apart, or the average has settled

@@ -75,8 +75,12 @@ def front_end(costs: StepCosts, isl: Numeric) -> Numeric:
 
 
 def follows(plan: Plan) -> bool:
-    """Whether each request of a closed loop comes when a step has ended, since there is no front end."""
-    return plan.costs.request == 0.0
+    """Whether the prompts of a closed loop come in the groups whose answers ended in one decode step.
+
+    They do where there is no front end, and where prompts have steps of their own: no answer ends in those, and who
+    ended together comes back together.
+    """
+    return plan.costs.request == 0.0 or not plan.costs.mixes
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,32 @@ class Places:
         found = where(self.fits, minimum(self.cache, self.limit), 0.0)
         return named(found, "slots", "sequences that the cache and the engine's limit allow at once")
 
+    def beside(self, others: Numeric, in_step: Numeric = 0.0) -> Numeric:
+        """Of so many others that would run beside one, those that do: it has a place of its own."""
+        rest = replace(self, cache=maximum(self.cache - 1.0, _NONE), limit=maximum(self.limit - 1.0, _NONE))
+        return where(self.fits, rest.taken(maximum(others, _NONE), in_step)[0], others)
+
+    def back(self, asked: Numeric, running: Numeric, load: InFlight, begun: Numeric = 0.0) -> Numeric:
+        """Of `asked` sequences of a load, those that gave their place back to the `running` ones and wait for another.
+
+        n sequences take n tokens a step and give S + N back where one ends, n/N times a step: of what they have, and
+        had, the part that finds no room grows by n and falls by S + N, and new prompts keep it from falling below 0.
+        Where ends come by Poisson's law its mean is about N + E[N²]/(2·S), in the (n/N)/(exp(n/N) − 1) of the time in
+        which none ends. The newest gave that back, one younger than the other by N/n tokens: K·S + K²·N/(2n) from K of
+        them. They come back before those who wait for their first place. `begun`: share of the requests that began
+        together, of which all had a place whose prompts found room.
+        """
+        if self.reserves:
+            return 0.0
+        waiting = maximum(minimum(asked, self.limit) - running, 0.0)
+        ends = named(running / load.osl, "ends", "answers that end in a step")
+        beyond = load.osl * (1.0 + load.under_way / (2.0 * load.isl))
+        beyond = beyond / (exp(minimum(maximum(ends, _NONE), _STEEP)) - 1.0)
+        newest = minimum(ends * (sqrt(load.isl**2 + 2.0 * beyond) - load.isl), waiting)
+        prompts = self.cache * (load.isl + load.under_way / 2.0) / load.isl
+        together = minimum(maximum(prompts - running, 0.0), waiting)
+        return named(newest + begun * (together - newest), "back", "sequences that gave their place back")
+
     def taken(self, users: Numeric, in_step: Numeric = 0.0) -> tuple[Numeric, Numeric]:
         """Sequences that run at once in the mean, of `users` that would, and the share of the time with a full cache.
 
@@ -217,6 +247,7 @@ class Places:
         return named(maximum(running, minimum(asked, 1.0)), "crowd", "sequences that run at once in the mean"), full
 
 
+_NONE = 1e-9  # places of the others where there is one
 _MANY = 1e9  # stands for a limit that there is not
 _LOGISTIC = math.pi / math.sqrt(3.0)  # standard deviation of the logistic distribution of scale 1
 
@@ -287,7 +318,7 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     beside = side_by_side(pieces * (1.0 + load.again), replicas)
     if replicas > 1:  # where prompts queue, every replica has its own
         beside = 1.0 / ((1.0 - full * full) / beside + full * full / replicas)
-    some = _any(pieces) if costs.mixes else _steps_of_prompts(arriving, ratio)
+    some = any_of(pieces) if costs.mixes else _steps_of_prompts(arriving, ratio)
     some = where(load.osl > 1.0, some, pieces / (1.0 + pieces))  # without a decode step each step holds the own prompt
     holding = maximum(some, full if costs.mixes else every * sizes / replicas)
     holding = named(holding, "holding", "steps that hold prompts, for each step")
@@ -310,7 +341,7 @@ def steps_begun(sizes: Numeric, varying: Numeric) -> Numeric:
     return maximum(whole + minimum(maximum(0.5 + (sizes - whole) / width, 0.0), 1.0), 1.0)
 
 
-def _any(count: Numeric) -> Numeric:
+def any_of(count: Numeric) -> Numeric:
     """1 − exp(−x), the chance of any where x come on average; for few by its series, which loses no digits."""
     few = count * (1.0 - count / 2.0 * (1.0 - count / 3.0))
     return where(count < _RARE, few, 1.0 - exp(-count))
@@ -327,12 +358,12 @@ def _steps_of_prompts(arriving: Numeric, ratio: Numeric) -> Numeric:
     """
     at = minimum(arriving, log(1.0 + arriving * maximum(ratio, 1.0)) / maximum(ratio, _FEW))
     for _ in range(_NEWTON):
-        some, more = _any(at), exp(minimum(ratio * at, _STEEP))
+        some, more = any_of(at), exp(minimum(ratio * at, _STEEP))
         steps = some * more
         value = at * (1.0 + ratio * steps)
         slope = 1.0 + ratio * steps + at * ratio * ((1.0 - some) * more + ratio * steps)
         at = at * exp(minimum(maximum((log(arriving) - log(value)) * value / (at * slope), -2.0), 2.0))
-    return _any(at) * exp(minimum(ratio * at, _STEEP))
+    return any_of(at) * exp(minimum(ratio * at, _STEEP))
 
 
 _NEWTON, _STEEP = 4, 50.0

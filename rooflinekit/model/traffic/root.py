@@ -8,6 +8,7 @@ from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric, absolute, maximum, minimum, repeat, where
 
 _ROUNDS = 200
+_LEAST = 0.01  # of the interval from an end to the first step: both ends are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ def root(excess: Callable[[Numeric], Numeric], low: Numeric, high: Numeric, sett
     outside = start[0][1] * start[1][1] >= 0.0
     end = where(start[0][1] <= 0.0, low, high)
     done = outside
-    state = (*start[0], *start[1], 0.5 + 0.0 * low, where(done, 1.0, 0.0))
+    straight = start[0][1] / _not_0(start[0][1] - start[1][1])  # the first step goes to where a straight line crosses 0
+    state = (*start[0], *start[1], minimum(maximum(straight, _LEAST), 1.0 - _LEAST), where(done, 1.0, 0.0))
 
     def halved(*state: Numeric) -> Sequence[Numeric]:
         at, value, last, there, share, done = state

@@ -247,11 +247,12 @@ class _OpenLoop(OpenLoop):
 
     def at(self, rate: Numeric) -> Loaded:
         """What users feel at a rate."""
-        places = {name: getattr(self, name) for name in ("room", "crowded", "most", "knee")}
-        given = {name: value for name, value in places.items() if isinstance(value, Symbol)}
+        whole = {name: getattr(self, name) for name in ("places", "most", "knee")}
+        given = {f"{name}{n}": each for name, part in whole.items() for n, each in enumerate(_symbols(part))}
 
         def run(rate: Any, *symbols: Any) -> Loaded:
-            return OpenLoop(**{"flow": self.flow} | places | dict(zip(given, symbols, strict=True))).at(rate)
+            left = iter(symbols)
+            return OpenLoop(self.flow, **{name: _rebuilt(part, left) for name, part in whole.items()}).at(rate)
 
         found: Loaded = self.part("loop", run, rate=rate, **given)
         return found
