@@ -455,3 +455,13 @@ def test_a_curve_of_loads_is_worked_out_once_while_the_load_moves(browser: Brows
     assert browser.value(f"{curve % 'rate: 3'}.map((each) => [each.at.rate, each.tpot.time])") == browser.value(
         "curveOf(answer({ ...state, rate: 4 })).map((each) => [each.at.rate, each.tpot.time])"
     )
+
+
+def test_changes_to_try_under_load_come_after_the_answer(browser: Browser, pages: dict[str, Path]) -> None:
+    """Each asks a load of its own: who moves a slider does not wait for them."""
+    browser.open(pages["deployment"], "#r=2")
+    browser.wait("byId('moves').textContent.includes('twice the rate')")
+    before = browser.value("byId('moves').textContent")
+    at_once = "(() => { state = { ...state, rate: 9 }; update(); return byId('moves').textContent; })()"
+    assert browser.value(at_once) == before
+    browser.wait(f"byId('moves').textContent !== {json.dumps(before)}")

@@ -230,7 +230,9 @@ function retell(view) {
   return box.replaceChildren(make("h1", `${DATA.heading ?? ""}${named}`), ...told, ...(notes.length ? [list] : []));
 }
 
+let moving = 0;
 function update() {
+  clearTimeout(moving);
   const view = answer(state), start = performance.now();
   reflect();
   showTab();
@@ -247,7 +249,8 @@ function update() {
   tiles(view);
   compared(view, reference, name);
   drawAll(view, reference, name);
-  showMoves(view);
+  if (view.load) moving = setTimeout(() => showMoves(view), 60);  // fifteen loads: nobody who moves a slider waits for them
+  else showMoves(view);
   showPicked(view);
   showBar(view);
   document.documentElement.dataset.updateMs = (performance.now() - start).toFixed(1);
