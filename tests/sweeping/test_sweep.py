@@ -175,7 +175,8 @@ class TestSimulated:
 
 def test_carbon_is_a_column_and_not_of_simulations():
     table = rk.sweep("llama-3-8b", batch=[1, 2], carbon=360.0)
-    expected = table["energy_per_output_token_j"] / 10.0  # 360 g/kWh: 1e-4 g a joule, 0.1 kg a million of them
+    at_plug = table["energy_per_output_token_j"] * table["plug_w_per_gpu"] / table["power_w_per_gpu"]
+    expected = at_plug / 10.0  # 360 g/kWh: 1e-4 g a joule, 0.1 kg a million of them
     assert table["co2_kg_per_million_output_tokens"].tolist() == pytest.approx(expected.tolist())
     with pytest.raises(rk.InputError, match="simulated rows have no energy"):
         rk.sweep("llama-3-8b", batch=[1], simulate=True, carbon=360.0)
