@@ -127,8 +127,7 @@ def assert_answers(opened: Opened, scenario: dict[str, Any]) -> str:
     wanted = expected(opened, scenario)
     for name, value in wanted.items():
         found = opened.value(f"out_{name}")
-        near = 1e-11 if name == "load_ttft_ms" else 1e-12  # a wait near saturation multiplies the rounding of the rate
-        assert found == value or found == pytest.approx(value, rel=near, abs=1e-15), (name, scenario)
+        assert found == value or found == pytest.approx(value, rel=1e-12, abs=1e-15), (name, scenario)
     return str(wanted["status"])
 
 
