@@ -84,11 +84,13 @@ def call(instance: Instance, arguments: Sequence[Any], outputs: int) -> list[Sym
 
 
 def array(values: Sequence[Any], pool: Pool) -> Symbol:
-    """Several values as one output; the first outputs of one call, in their order, are the call itself."""
+    """Several values as one output; all outputs of one call, in their order, are the call itself."""
     picks = [value.arguments for value in values if isinstance(value, Symbol) and value.op == "pick"]
     calls = {whole for whole, _ in picks}
     if len(calls) == 1 and [place for _, place in picks] == list(range(len(values))):
-        return picks[0][0]  # type: ignore[no-any-return]
+        whole: Symbol = picks[0][0]
+        if len(whole.arguments[0].template.graph.outputs) == len(values):
+            return whole
     return pool.node("array", *values)
 
 
@@ -138,7 +140,9 @@ class Library:
         tables = [[[layout.axes[axis] for axis in table.axes], table.values] for table in layout.tables]
         return Printed(source, {"axes": list(layout.axes), "tables": tables, "numbers": numbers}, places)
 
-    def _lifted(self, graph: Graph, trim: bool) -> tuple[tuple[Any, ...], tuple[Constant, ...], list[Slot]]:
+    def _lifted(  # noqa: PLR0912, PLR0915 - a page walks half a million nodes here
+        self, graph: Graph, trim: bool
+    ) -> tuple[tuple[Any, ...], tuple[Constant, ...], list[Slot]]:
         """What is the same for all graphs that differ in their constants alone; the constants, and where they stand.
 
         Nodes come in an order that does not depend on which of them other graphs made first.

@@ -209,7 +209,7 @@ class OpenLoop:
         cls, predictor: Predictor, traffic: Traffic, known: Times | None = None, find: Find = root,
         closed: Callable[[Numeric], Loaded] | None = None,
     ) -> OpenLoop:  # fmt: skip
-        """As `open_loop`, without a rate; `closed`: closed loops of users who come at any time, where they are known."""
+        """As `open_loop`, without a rate; `closed`: loops of users who come at any time, where they are known."""
         places = traffic.places(predictor)
         if fails(places.slots >= 1.0):
             raise no_room(predictor, traffic)

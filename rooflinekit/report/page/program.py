@@ -338,8 +338,7 @@ _FORMS = ("span", "filled", "ragged")
 
 
 class _Step:
-    """A step, and its counts alone: its pattern, names in place of numbers, with the pattern's own number among all;
-    what the names stand for, and a key of these."""
+    """A step, and its counts alone: the pattern, names in place of numbers; its number; what names stand for; a key."""
 
     def __init__(self, batch: Batch, speed: Symbol, patterns: dict[Any, int]) -> None:
         self.batch, self.speed, self.patterns = batch, speed, patterns
