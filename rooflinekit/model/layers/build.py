@@ -588,8 +588,8 @@ def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
     if layer.common and layer.ffn is not None:
         ops.append(shard.linear("common_out_proj", shard.hidden, (("hidden", shard.hidden),)))
     if shard.tp > 1:
-        joined = len(blocks) - (apart and layer.ffn is not None)
-        ops += _joins(shard) * (min(joined, 1) if layer.parallel else joined)
+        away = apart and layer.ffn is not None and not (layer.parallel and layer.mixer is not None)
+        ops += _joins(shard) * ((1 if layer.parallel else len(blocks)) - away)
     return ops
 
 
