@@ -102,6 +102,13 @@ class TestFeedForward:
         assert blocks.weight_bytes - loading == pytest.approx(experts + shared + dense, rel=1e-3)
         assert attention.weight_bytes < 20e9
 
+    def test_published_throughput_of_step_3_lies_inside(self) -> None:
+        """Up to 4,039 tokens/s a GPU at 4K in FP8 within 50 ms (arXiv:2507.19427); its split was not found."""
+        asked = {"dp": 24, "ffn_gpus": 16, "ep": 16, "microbatches": 3, "dispatch": "fp8", "engine": "sglang"}
+        answer = rk.estimate("step-3", "h800-sxm", batch=192 * 40, context=4096, weights="fp8_block", kv="fp8", **asked)
+        assert answer.tpot_ms < 50.0
+        assert 192 / answer.tpot_ms * 1e3 == pytest.approx(4039, rel=0.1)
+
     def test_a_group_that_is_too_small_is_what_does_not_fit(self) -> None:
         """The experts of DeepSeek-V3 on 4 GPUs of 80 GB: 165 GB each."""
         memory = laid_out(V3, "h100-sxm", dp=8, ep=4, ffn_gpus=4).memory.evaluate(8.0, 100.0, 100.0)

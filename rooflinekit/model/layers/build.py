@@ -205,7 +205,8 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     """MHA, GQA or MQA: QKV, positions, cache, attention, output projection."""
     heads, kv_heads = block.heads // shard.tp, shard.kv_heads(block.kv_heads)
     inputs = shard.hidden * (2 if block.wide else 1)
-    parts, cached = [("q", heads * block.head_dim * (2 if block.gated else 1))], not block.shared
+    width = heads * block.head_dim * (2 if block.gated else 1)
+    parts, cached = [("q", block.q_rank or width)], not block.shared
     if cached:
         parts.append(("k", kv_heads * block.head_dim))
     if cached and not block.keys_are_values:
@@ -215,7 +216,10 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     if apart and cached and not block.keys_are_values:
         ops.append(shard.linear("v_proj", inputs, (parts.pop(),), bias=block.qkv_bias, of="value"))
     ops.insert(0, _without_keys(shard.linear("qkv_proj", inputs, tuple(parts), bias=block.qkv_bias), block))
-    ops += [op for name, width in parts for op in _adapters(name, inputs, block.adapters, width, shard)]
+    ops += [op for name, wide in parts for op in _adapters(name, inputs, block.adapters, wide, shard)]
+    if rank := block.q_rank:
+        ops += [Elementwise("q_norm", rank, rank, 4.0 * rank, rank, shard.other),
+                shard.linear("q_b_proj", rank, (("q", width),))]  # fmt: skip
     rotated = heads * block.head_dim + cached * kv_heads * block.head_dim
     if block.q_norm or block.k_norm:
         dim, tp = block.head_dim, shard.tp
