@@ -73,7 +73,7 @@ _QUEUE = "queue", "waiting for prompts ahead and for a slot", "s"
 _RHO = "rho", "share of the time that goes to prompts"
 _RUNNING = "E", "requests that hold a place: rate x their time in it (Little's law)"
 
-_SETTLED = 1e-13  # relative: neighbours of the root agree, and a wait that is less is none
+_SETTLED = 1e-14  # relative: neighbours of the root agree, and a wait that is less is none
 _FULL = 1.0 - 1e-6  # load at which a wait is taken at most: it grows as 1/(1 − load), without end towards 1
 _NOTHING = 1e-12  # stands for none where something is divided by: a decode pool has no prompts
 
