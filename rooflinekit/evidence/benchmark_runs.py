@@ -29,7 +29,7 @@ class LoadPrediction:
     """What users feel, as means.
 
     parts [ms]: `step` and `interference` add up to TPOT; `prefill` and `queue` to TTFT. running: sequences in the
-    batch. note: what the reader should know, else empty. high_ms: the high ends of the 90 % intervals of `ttft_ms` and
+    batch. note: what the reader should know, else empty. ends_ms: both ends of the 90 % intervals of `ttft_ms` and
     `tpot_ms`.
     """
 
@@ -40,7 +40,7 @@ class LoadPrediction:
     parts: Mapping[str, float]
     running: float
     note: str = ""
-    high_ms: Mapping[str, float] = field(default_factory=dict)
+    ends_ms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def predict_load(predictor: Predictor, question: LoadQuestion) -> LoadPrediction:
@@ -57,7 +57,7 @@ def predict_load(predictor: Predictor, question: LoadQuestion) -> LoadPrediction
     step, own = float(times.step.expected), float(loaded.first.expected) + float(times.request)
     tpot, ttft = float(loaded.tpot.expected), float(loaded.ttft.expected)
     parts = {"step": step, "interference": tpot - step, "prefill": own, "queue": ttft - own}
-    note = ""
+    note, ends = "", {"ttft_ms": loaded.ttft, "tpot_ms": loaded.tpot}
     if not loaded.stable:
         note = f"unstable: {rate:g} requests/s exceed the {float(loaded.knee):.3g} that can be sustained"
     elif users is not None and users > room:
@@ -70,7 +70,7 @@ def predict_load(predictor: Predictor, question: LoadQuestion) -> LoadPrediction
         parts={name: 1e3 * value for name, value in parts.items()},
         running=float(loaded.running),
         note=note,
-        high_ms={"ttft_ms": 1e3 * float(loaded.ttft.high), "tpot_ms": 1e3 * float(loaded.tpot.high)},
+        ends_ms={name: (1e3 * float(time.low), 1e3 * float(time.high)) for name, time in ends.items()},
     )
 
 
