@@ -127,7 +127,7 @@ def assert_answers(opened: Opened, scenario: dict[str, Any]) -> str:
     wanted = expected(opened, scenario)
     for name, value in wanted.items():
         found = opened.value(f"out_{name}")
-        assert found == value or found == pytest.approx(value, rel=1e-9, abs=1e-15), (name, scenario)
+        assert found == value or found == pytest.approx(value, rel=1e-12, abs=1e-15), (name, scenario)
     return str(wanted["status"])
 
 

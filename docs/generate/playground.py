@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import cache, partial
 from multiprocessing import Pool
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.model.types.deployment import ENGINES, Deployment
@@ -44,13 +44,22 @@ _PLACES = (*(("h100-sxm", tp) for tp in (1, 2, 4, 8)), ("h200-sxm", 8), ("b200-s
 
 
 def first_deployment(model: str, engine: str = "vllm", gpus: Sequence[str] = ()) -> Deployed:
-    """A model on the first of the usual machines that holds it, else on the last; or on the first of some others."""
-    places = [place for place in _PLACES if not gpus or place[0] in gpus] or [(gpus[0], 1)]
+    """A model on the first of the usual machines that holds it, else on the last; or so on some others.
+
+    DtypeError: none of them computes in the model's format.
+    """
+    places = [place for place in _PLACES if not gpus or place[0] in gpus] or [(gpu, 1) for gpu in gpus]
+    found: Deployed | None = None
     for gpu, tp in places:
-        found = Deployed.of(model, gpu, {"tp": tp, "batch": 32, "engine": engine})
+        try:
+            found = Deployed.of(model, gpu, {"tp": tp, "batch": 32, "engine": engine})
+        except DtypeError:
+            if found is None and (gpu, tp) == places[-1]:
+                raise
+            continue
         if found.answer.memory.fits:
             break
-    return found
+    return cast("Deployed", found)
 
 
 def engine_gpus(gpus: Sequence[str]) -> dict[str, list[str]]:

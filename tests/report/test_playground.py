@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rooflinekit as rk
-from docs.generate.playground import FIRST, model_file, write_playground
+from docs.generate.playground import FIRST, engine_gpus, first_deployment, model_file, write_playground
 from rooflinekit.specs import names
 
 from .browser import Browser, served
@@ -43,6 +43,14 @@ def test_files_of_models_are_kept_and_the_same_twice(folder: Path, tmp_path: Pat
     assert {path.name: path.stat().st_mtime_ns for path in (folder / "store").iterdir()} == stored
     first = next((folder / "site" / "models").glob(f"{FIRST}.vllm.*"))
     assert first.read_bytes() == next((tmp_path / "models").glob("*.vllm.*")).read_bytes() == model_file(FIRST, GPUS)
+
+
+@pytest.mark.parametrize("model", ["deepseek-v3", "minimax-m2"])
+def test_a_format_that_some_chips_of_an_engine_lack_is_shown_on_another(model: str) -> None:
+    gpus = engine_gpus(names("accelerator"))["llama.cpp"]
+    with pytest.raises(rk.DtypeError, match="no fp8 arithmetic"):
+        rk.estimate(model, gpus[0], engine="llama.cpp")
+    assert first_deployment(model, "llama.cpp", gpus).answer.engine == "llama.cpp"
 
 
 @pytest.mark.long
