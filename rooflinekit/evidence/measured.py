@@ -100,12 +100,17 @@ def _intervals(path: Path, source: str, text: str) -> list[Interval]:
 def request_lines(path: Path, source: str, text: str) -> list[Mapping[str, Any]]:
     """The objects of JSON lines, of which the last one may still be written. Raises SpecError for other lines."""
     above, _, last = text.rpartition("\n")
-    if above and last.strip():
-        try:
-            json.loads(last)
-        except ValueError:
-            text = above
+    if above and last.strip() and not (_is_json(last) or _is_json(text)):
+        text = above
     return [span for _, data in _objects(path, source, text) for span in spans(data)]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def is_benchmark(path: Path) -> bool:
