@@ -297,6 +297,10 @@ class TestPrediction:
         assert not any("TTFT" in row.name for row in found.checks)
         assert any("no upper limit" in note for note in found.notes)
 
+    def test_a_suite_in_which_nothing_ran_is_said(self, written):
+        with pytest.raises(SpecError, match="holds no reading"):
+            guard([written("b.json", {"benchmarks": []})])
+
     def test_what_nobody_can_predict_asks_for_a_baseline(self, written):
         with pytest.raises(InputError, match="give --baseline"):
             guard([written("t.csv", "N,Triton (ms)\n256,2\n")])

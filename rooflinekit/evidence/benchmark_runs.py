@@ -130,11 +130,12 @@ def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:
     Raises InputError for facts that are missing, and whatever `resolve` raises.
     """
     read, osl = run.facts, given.facts.osl or run.facts.osl
-    if read.rate is None and run.tool == "llamacpp metrics" and osl and run.output_tok_s:
-        read = replace(read, rate=run.output_tok_s / osl)
+    counts = read.rate is None and run.tool == "llamacpp metrics" and run.output_tok_s
+    if counts and osl:
+        read = replace(read, rate=counts / osl)
     if run.ttft.mean is None and run.unbegun is not None and read.rate:
         run = replace(run, ttft=Spread(mean=1e3 * run.unbegun / read.rate))
-    facts = known_facts(run.source, read, given.facts, tuple(_OPTIONS))
+    facts = known_facts(run.source, read, given.facts, (*_OPTIONS, "" if counts else "load"))
     isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
     facts = replace(facts, isl=isl, osl=osl)
     copies = given.replicas  # which share the load evenly
@@ -174,7 +175,7 @@ def known_facts(source: str, read: Facts, given: Facts, needed: Sequence[str]) -
     if given.rate is not None or given.concurrency is not None:
         known = replace(known, rate=given.rate, concurrency=given.concurrency)
     missing = [option for name, option in _OPTIONS.items() if name in needed and not getattr(known, name)]
-    if "isl" in needed and known.rate is None and known.concurrency is None:
+    if "load" in needed and known.rate is None and known.concurrency is None:
         missing.append("--concurrency or --rate")
     if missing:
         raise InputError(f"{source} does not say how it was run; add {', '.join(missing)}")
