@@ -74,6 +74,8 @@ _QUEUE = "queue", "waiting for prompts ahead and for a slot", "s"
 _RHO = "rho", "share of the time that goes to prompts"
 _RUNNING = "E", "requests that hold a place: rate x their time in it (Little's law)"
 
+_KNEE = "knee", "largest rate that can be sustained: a full engine", "1/s", FORM
+
 _SETTLED = 1e-14  # relative: neighbours of the root agree, and a wait that is less is none
 _FULL = 1.0 - 1e-6  # load at which a wait is taken at most: it grows as 1/(1 − load), without end towards 1
 _NOTHING = 1e-12  # stands for none where something is divided by: a decode pool has no prompts
@@ -203,14 +205,17 @@ class OpenLoop:
     knee: Numeric
 
     @classmethod
-    def of(cls, predictor: Predictor, traffic: Traffic, known: Times | None = None, find: Find = root) -> OpenLoop:
-        """As `open_loop`, without a rate."""
+    def of(
+        cls, predictor: Predictor, traffic: Traffic, known: Times | None = None, find: Find = root,
+        closed: Callable[[Numeric], Loaded] | None = None,
+    ) -> OpenLoop:  # fmt: skip
+        """As `open_loop`, without a rate; `closed`: loops of users who come at any time, where they are known."""
         places = traffic.places(predictor)
         if fails(places.slots >= 1.0):
             raise no_room(predictor, traffic)
         flow = _Flow.of(predictor, traffic, known, find)
-        most = flow.full(_MANY, places)
-        return cls(flow, places, most, flow.knee(most, places))
+        full = closed(_MANY) if closed else flow.closed(_MANY, places)
+        return cls(flow, places, full.sharing, named(full.rate, *_KNEE))
 
     def at(self, rate: Numeric) -> Loaded:
         """What users feel at a rate [1/s]; ends and bounds of its times are its steps', beside as many requests."""
@@ -390,8 +395,7 @@ class _Flow:
 
     def knee(self, most: Numeric, room: Places) -> Numeric:
         """The rate of an engine in which every place is taken [1/s]."""
-        rate = self.loaded(most, _MANY, room).rate
-        return named(rate, "knee", "largest rate that can be sustained: a full engine", "1/s", FORM)
+        return named(self.loaded(most, _MANY, room).rate, *_KNEE)
 
     def _repeating(self, stay: _Stay, sharing: Numeric, crowded: Numeric) -> _Stay:
         """The stay with prompts that are computed again while the cache is full, which delay tokens as others do."""

@@ -23,13 +23,16 @@ def evidence(plan: Plan) -> str:
     """What the times of a plan rest on, one of `EVIDENCE`.
 
     `measured`: kernels of nine tenths of the time were measured on this accelerator, with this engine and in their
-    number formats; `stand-in`: fits of another accelerator, engine or format stand in; `datasheet`: there is no
-    calibration. Norms, activations, cache writes and samplers do not count, since no calibration measures them.
+    number formats; `stand-in`: fits of another accelerator, engine or format stand in, or feed-forward blocks are on
+    accelerators of their own, which nobody measured; `datasheet`: there is no calibration. Norms, activations, cache
+    writes and samplers do not count, since no calibration measures them.
     """
     calibration = plan.calibration
     if calibration is None:
         return "datasheet"
-    whole = not calibration.widening and all(_share(plan, calibration, batch) >= _MOST for batch in _STEPS)
+    whole = not (calibration.widening or plan.deployment.ffn_gpus) and all(
+        _share(plan, calibration, batch) >= _MOST for batch in _STEPS
+    )
     return "measured" if whole else "stand-in"
 
 
