@@ -748,7 +748,7 @@ def test_nothing_that_is_missing_is_guessed() -> None:
 def test_a_server_that_counts_tokens_alone_asks_for_their_mean_and_no_rate() -> None:
     """The rate follows from the tokens; `watch` has no --concurrency either."""
     run = Measurement("url", "llamacpp metrics", Facts(engine="llama.cpp"), output_tok_s=200.0)
-    with pytest.raises(InputError, match="add --model, --gpu, --tp, --isl, --osl$"):
+    with pytest.raises(InputError, match=r"add --model, --gpu, --tp, --isl, --osl$"):
         watch([Interval(0.0, 60.0, run)])
     posed = pose(run, Given.of(**SAID, isl=100, osl=50))
     assert posed.load.rate == pytest.approx(4.0)
