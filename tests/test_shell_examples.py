@@ -41,7 +41,7 @@ def lines(block: str) -> list[list[str]]:
         for words in split
         if words[:1] == ["rooflinekit"]
         and words[1] != "validate"
-        and not any(word.startswith((*MEASURED, "http://")) for word in words)
+        and not any(word.startswith((*MEASURED, "http://", "--follow")) for word in words)  # a look that goes on
     ]
 
 
