@@ -301,6 +301,12 @@ class TestPrediction:
         with pytest.raises(SpecError, match="holds no reading"):
             guard([written("b.json", {"benchmarks": []})])
 
+    def test_another_release_than_the_calibration_s_is_said(self, written):
+        text = table([(16, 14e-6), (256, 20e-6)]).splitlines()
+        rows = [f"{line},{cell}" for line, cell in zip(text, ("engine_version", "0.24.0", "0.22.0"), strict=True)]
+        (note,) = guard([written("gemm.csv", "\n".join(rows))]).notes
+        assert note == "1 rows: of vllm 0.22.0, judged by a calibration of 0.24.0"
+
     def test_what_nobody_can_predict_asks_for_a_baseline(self, written):
         with pytest.raises(InputError, match="give --baseline"):
             guard([written("t.csv", "N,Triton (ms)\n256,2\n")])

@@ -217,7 +217,7 @@ def _by_prediction(rows: Sequence[Reading], given: Given) -> Guarded:
     if given.calibration == "none":
         raise InputError("the datasheet bound has no interval; leave --calibration none out, or give --baseline")
     lost: Counter[str] = Counter()
-    checks, fast = _served(rows, given, lost), 0
+    checks, fast, releases = _served(rows, given, lost), 0, Counter[str]()
     total = sum(row.value for row in rows if _kernel(row))
     for row, predicted in _kernels(rows, given, lost):
         limit, detectable = _sound(predicted.expected, predicted.low, predicted.high)
@@ -229,6 +229,7 @@ def _by_prediction(rows: Sequence[Reading], given: Given) -> Guarded:
         checks.append(Check(row.name, row.value, predicted.expected, False, change, limit, detectable,
                             row.value / total, cause))  # fmt: skip
         fast += row.value < predicted.bound
+        releases[predicted.release] += 1
     if not checks:
         why = ", ".join(lost) or "no columns of a kernel table (op, gpu, dtype, m, n, k ...)"
         raise InputError(f"nothing can be predicted: {why}; give --baseline FILE")
@@ -236,6 +237,7 @@ def _by_prediction(rows: Sequence[Reading], given: Given) -> Guarded:
         lost["no prediction has an interval for them"] += left
     if fast:
         lost["faster than the datasheet allows: a cache, or a measurement to look at"] = fast
+    lost |= {said: count for said, count in releases.items() if said}
     words = f"the high end of the prediction's 90 % interval to the power {_BEYOND}; some 2 % of sound rows are slower"
     return Guarded("prediction", tuple(checks), words, tuple(f"{count} rows: {said}" for said, count in lost.items()))
 
@@ -248,13 +250,17 @@ def _sound(expected: float, low: float, high: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class _Predicted:
-    """A kernel's predicted time, its datasheet bound and the ends of its interval [s], and what it waits for."""
+    """A kernel's predicted time, its datasheet bound and the ends of its interval [s], and what it waits for.
+
+    release: words on a release of the engine that is not the calibration's.
+    """
 
     expected: float
     bound: float
     low: float
     high: float
     limit: str
+    release: str
 
     def cause(self, value: float, other: float, said: str) -> str:
         """What the kernel waits for, and the share of the datasheet's rate that it reaches."""
@@ -290,13 +296,19 @@ def _kernels(rows: Sequence[Reading], given: Given, notes: Counter[str]) -> list
 
 def _group(group: Group, given: Given) -> list[_Predicted]:
     asked = None if given.calibration is None else load_calibration(given.calibration)
-    measured, timed = timed_rows(group, *timed_with(group, asked, None))
+    system, calibration = timed_with(group, asked, None)
+    measured, timed = timed_rows(group, system, calibration)
+    engine, _, release = calibration.engine.partition(" ") if calibration else ("", "", "")
+    known = "engine_version" in group.table and engine == group.engine
+    versions = group.table["engine_version"].fillna(release).astype(str) if known else [release] * len(group.table)
+    judged = f"judged by a calibration of {release}"
+    told = ["" if version == release else f"of {engine} {version}, {judged}" for version in versions]
     ends = [measured.joined(getattr(one, part) for one in timed) for part in ("expected", "bound", "low", "high")]
     split, named = [time_by_cause(one) for one in timed], list(_LIMITS)
     most = np.argmax([measured.joined(part[cause] for part in split) for cause in named], axis=0)
     return [
-        _Predicted(float(expected), float(bound), float(low), float(high), named[cause])
-        for expected, bound, low, high, cause in zip(*ends, most, strict=True)
+        _Predicted(float(expected), float(bound), float(low), float(high), named[cause], said)
+        for expected, bound, low, high, cause, said in zip(*ends, most, told, strict=True)
     ]
 
 
