@@ -119,7 +119,7 @@ def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> I
             after = together([read_scrape(text, now, where) for text, where in zip(texts, addresses, strict=True)])
             found = interval(before, after, addresses[0]) if before is not None else None
             if before is not None and found is None:
-                note("no request came to its first token, or a server started anew; looking again")
+                note("no request got its first token, or a server restarted; looking again")
             before = after
             if found is not None:
                 yield found
