@@ -46,6 +46,8 @@ DEPLOYMENTS: list[tuple[str, dict[str, Any]]] = [
     ("deepseek-v3", {"gpu": "h200-sxm", "dp": 8, "ep": 8, "batch": 64, "skew": 0.8}),
     ("deepseek-v3", {"gpu": "h200-sxm", "dp": 16, "ep": 16, "system": "hgx-h200", "all_to_all": "deepep"}),
     ("deepseek-v3", {"gpu": "h200-sxm", "dp": 8, "ep": 8, "all_to_all": "deepep", "two_batch": True, "batch": 600}),
+    ("mixtral-8x7b", {"dp": 2, "ep": 2, "ffn_gpus": 4, "microbatches": 2, "batch": 64}),
+    ("qwen2.5-vl-7b", {"tp": 2, "images": 3, "encoder_gpus": 2, "batch": 4}),
     ("deepseek-v3.2", {"gpu": "h200-sxm", "tp": 8, "batch": 4, "isl": 8000, "draft": "mtp"}),
     ("llama-4-scout", {"tp": 4, "cp": 2, "isl": 9000}),
     ("qwen3-next-80b-a3b", {"tp": 4, "engine": "sglang"}),

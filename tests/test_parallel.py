@@ -32,7 +32,7 @@ H200 = load_accelerator("h200-sxm").value
 # On every rank of a layer, by operation; queries, keys and values are counted by part.
 WHOLE = {
     "residual_norm", "final_norm", "router", "qkv_a_proj", "kv_a_proj", "latent_norm", "qk_norm", "embedding_norm",
-    "expert_select", "index_k_proj", "index_q_proj", "index_scores", "expert_down_latent", "expert_up_latent",
+    "expert_select", "q_norm", "index_k_proj", "index_q_proj", "index_scores", "expert_down_latent", "expert_up_latent",
 }  # fmt: skip
 ROWS = {"embedding", "lm_head"}  # cut, but rounded up to whole rows
 
@@ -89,7 +89,7 @@ def qkv_copies(name, tp):
     for layer in load_model(name).value.layer_counts:
         mixer = layer.mixer
         if isinstance(mixer, Attention):
-            q, kv = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
+            q, kv = tp * mixer.q_rank or mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
             yield (q * (2 if mixer.gated else 1) + 2 * kv * max(1, tp // mixer.kv_heads)), q, kv
 
 

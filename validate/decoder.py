@@ -216,6 +216,7 @@ def refuse_unsupported(model: Model) -> None:
         "several residual vectors are": any(layer.carried > 1 or layer.token_width for layer in model.layers),
         "shared keys and gates of heads are": any(mixer.shared or mixer.head_gated for mixer in plain),
         "attention sinks are": any(mixer.sinks for mixer in plain),
+        "queries of low rank are": any(mixer.q_rank for mixer in plain),
         "sparse attention with an indexer is": any(getattr(mixer, "indexer", None) is not None for mixer in mixers),
         **{f"{mixer.kind} layers are": type(mixer) not in _MODULES for mixer in mixers},
     }

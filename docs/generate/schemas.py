@@ -85,7 +85,7 @@ def _asked() -> Any:
         "engine_version": str | None, "offload_layers": _Natural, "offload_experts": bool,
         "host_bandwidth": _Positive | None,
         "memory_fraction": share, "eager": bool, "gpus": _Count,
-        "lora_rank": _Natural, "lora_adapters": _Count,
+        "lora_rank": _Natural, "lora_adapters": _Count, "ffn_gpus": _Natural, "encoder_gpus": _Natural,
         "images": _Natural, "image_size": str | None, "image_tokens": _Natural,
     }  # fmt: skip
     return _object("Inputs", **(work | load | split | settings | special))

@@ -21,8 +21,8 @@ from rooflinekit.estimation.scenario import (
     SPECULATION_KEYS,
     WORKLOAD_KEYS,
     Formats,
+    Placed,
     Scenario,
-    Seeing,
 )
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.speculation import speculate
@@ -112,7 +112,7 @@ def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[
         raise InputError(f"{spread[0]} varies from request to request; add concurrency (a closed loop) or rate")
     load = read_load(traffic, float(work.isl), float(work.osl))
     if load is not None:
-        refuse_static(given)
+        refuse_static(given, deployment)
     return Question(resolved, work, load)
 
 
@@ -156,12 +156,13 @@ def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
     Raises InputError for an unknown keyword, WorkloadError for a degree that is not a whole number of at least 1,
     DtypeError and UnknownNameError for formats and engines nobody knows.
     """
-    given = read(Seeing, scenario)
+    given = read(Placed, scenario)
     chosen = part_of(
         given, (*DEGREES, "skew", "sequence_parallel", "two_batch", "redundant_experts", "power_cap", "clock")
     )
-    chosen |= part_of(given, ("offload_layers", "host_bandwidth"))
-    chosen |= part_of(given, ("lora_rank", "lora_adapters"))
+    chosen |= part_of(
+        given, ("offload_layers", "host_bandwidth", "lora_rank", "lora_adapters", "ffn_gpus", "encoder_gpus")
+    )
     chosen |= {key: parse_dtype(each) for key, each in part_of(given, (*options_of(Formats), "dispatch")).items()}
     engine, version = split_version(str(given.get("engine", "vllm")))
     if engine not in ENGINES:
@@ -283,11 +284,19 @@ def _with_served_costs(
     return replace(engine, costs=costs, provenance=(*memory, *served.provenance)), []
 
 
-def refuse_static(given: Mapping[str, Any]) -> None:
-    """Raise InputError if keywords beside a load describe a static batch."""
+def refuse_static(given: Mapping[str, Any], deployment: Deployment) -> None:
+    """Raise InputError if keywords beside a load describe a static batch, or what is known of one alone."""
+    refuse_groups(deployment, "a static batch, not under load")
     for key in ("batch", "context", "cached"):
         if given.get(key) not in (None, WORKLOAD_KEYS[key]):
             raise InputError(f"{key} describes a static batch and excludes concurrency and rate; leave it out")
+
+
+def refuse_groups(deployment: Deployment, known: str) -> None:
+    """Raise InputError where parts of a model are on accelerators of their own, and the answer is `known` of others."""
+    for key in ("ffn_gpus", "encoder_gpus"):
+        if getattr(deployment, key):
+            raise InputError(f"{key} is known of {known}; leave {key} out")
 
 
 def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Estimate:
@@ -368,7 +377,17 @@ def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
         **image_inputs(plan),
         "context": float(work.decode_context) if work.context is None else int(float(work.context)),
         **dict.fromkeys(("concurrency", "rate")),
-        **asked(*DEGREES, "gpus", "system", "sequence_parallel", "all_reduce", "all_to_all", "two_batch"),
+        **asked(
+            *DEGREES,
+            "gpus",
+            "ffn_gpus",
+            "encoder_gpus",
+            "system",
+            "sequence_parallel",
+            "all_reduce",
+            "all_to_all",
+            "two_batch",
+        ),
         "dispatch": None if deployment.dispatch is None else deployment.dispatch.value,
         **asked("redundant_experts", "skew", "power_cap", "clock", "lora_rank", "lora_adapters"),
         "weights": precision.weights_of(plan.model.matrices[-1]).value,

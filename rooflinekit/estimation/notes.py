@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from rooflinekit.model.kernels.operation import OnHost
+from rooflinekit.model.memory.footprint import resident_bytes
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import time_step
 from rooflinekit.model.step import Plan, make_plan
@@ -23,6 +24,7 @@ from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.model.types.numeric import Numeric, where
 from rooflinekit.model.types.units import GB, format_bytes
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.specs.calibration.evidence import widens
 
 _BLOCK, _WHOLE_BLOCKS = 128, ("vllm", "sglang")  # rows and columns that share a scale; engines that do not cut them
 _SAMPLE, _KEYS = 64.0, 4096.0  # batch and context at which number formats are compared
@@ -38,13 +40,15 @@ def format_notes(plan: Plan) -> list[str]:
     notes = [
         f"{weight} weights are dequantised and multiplied in {compute}" for weight, compute in sorted(pairs, key=str)
     ]
-    notes += [*_cut_blocks(plan), *_host_weights(plan), *_beside(plan)]
+    notes += [*_cut_blocks(plan), *_host_weights(plan), *_beside(plan), *_groups(plan)]
     if plan.calibration is None:
         return notes
     kernels = plan.kernels(Batch.prefill(1.0, 8.0)) + plan.kernels(Batch.decode(1.0, 8.0))
     untuned = plan.calibration.untuned
     if any(kernel.variant == LORA for kernel in kernels):
         notes.append("LoRA's launches take the time of plain products, an assumption that nobody measured here")
+    if pairs and any(widens(kernel) and plan.calibration.fit(kernel).rows for kernel in kernels):
+        notes.append("no measured products of such narrow weights: those of wide ones stand in, reading fewer bytes")
     if names := dict.fromkeys(kernel.name for kernel in kernels if kernel.variant == ASSUMED):
         notes.append(f"{', '.join(names)}: one pass each, an assumption that nobody measured here; intervals widened")
     if any(kernel.family == "exchange" and not plan.calibration.fit(kernel).rows for kernel in kernels):
@@ -103,6 +107,21 @@ def _beside(plan: Plan) -> Iterator[str]:
         yield f"images stay beside the prompt: layers that attend to them keep keys of {positions:,} positions"
 
 
+def _groups(plan: Plan) -> Iterator[str]:
+    """Say what accelerators of a group beside hold, and what is assumed of them."""
+    deployment = plan.deployment
+    for place, what in (("ffn", "feed-forward blocks"), ("encoder", "encoder")):
+        if number := deployment.boards(place):
+            size = format_bytes(resident_bytes(plan, 0, place))
+            yield f"{number} of {deployment.gpus} GPUs hold the {what}, {size} of weights each"
+    if not deployment.ffn_gpus:
+        return
+    if deployment.microbatches == 1:
+        yield f"ffn_gpus={deployment.ffn_gpus} with one microbatch: while one group computes, the other waits"
+    else:
+        yield "that attention, experts and links overlap fully is an assumption; the interval's high end has no overlap"
+
+
 def _cut_blocks(plan: Plan) -> Iterable[str]:
     """Say where a split cuts the tiles that share one scale, which engines refuse.
 
@@ -115,7 +134,7 @@ def _cut_blocks(plan: Plan) -> Iterable[str]:
         if isinstance(ffn, MixtureOfExperts):
             what, dtype, ranks, remedy = "an expert", formats.experts, deployment.expert_tp, "raise ep or lower tp"
         elif isinstance(ffn, DenseFFN):
-            what, dtype, ranks, remedy = "the FFN", formats.ffn, deployment.tp, "lower tp"
+            what, dtype, ranks, remedy = "the FFN", formats.ffn, deployment.ffn_tp, "lower tp"
         else:
             continue
         if dtype is Dtype.FP8_BLOCK and ranks > 1 and ffn.width // ranks % _BLOCK:

@@ -77,7 +77,7 @@ class Degrees(TypedDict, total=False):
 class Parallelism(Degrees, total=False):
     """And the rest of a split."""
     cp: Annotated[int, Option("Context parallel degree.", 1)]
-    microbatches: Annotated[int, Option("Parts of a batch that follow each other through the stages of pp.", 1)]
+    microbatches: Annotated[int, Option("Parts of a batch that follow each other through the stages of pp, or between the groups of --ffn-gpus.", 1)]
     sequence_parallel: Annotated[bool, Option("Between blocks each of the tp ranks keeps its share of the tokens.", False)]
     all_reduce: Annotated[str, Option("one_shot, two_shot, ring, in_switch, or auto: what the engine was measured with.", "auto", complete=("auto", "one_shot", "two_shot", "ring", "in_switch"))]
     all_to_all: Annotated[str, Option("Kernels that bring tokens to their experts: deepep (its own), or auto (a collective).", "auto", complete=("auto", "deepep"))]
@@ -125,8 +125,16 @@ class Adapters(TypedDict, total=False):
     lora_rank: Annotated[int, Option("Rank of LoRA adapters on the layers' products; 0: none.", 0, least=0, most=4096, group="Engine")]
     lora_adapters: Annotated[int, Option("Adapters that are loaded; sequences use any of them.", 1, most=100_000, group="Engine")]
 
+class Groups(TypedDict, total=False):
+    """Parts of a model on accelerators of their own."""
+    ffn_gpus: Annotated[int, Option("Accelerators of the feed-forward blocks, in --ep groups, beside tp · dp of attention: they take --microbatches in turns (AFD).", 0, least=0, group="Parallelism")]
+    encoder_gpus: Annotated[int, Option("Accelerators that encode images and nothing else, beside those of the model (EPD).", 0, least=0, group="Parallelism")]
+
 class Seeing(Layout, ImageInput, Adapters, total=False):
     """A plan, the images of its prompts, and adapters."""
+
+class Placed(Seeing, Groups, total=False):
+    """All that lays out a deployment."""
 
 class Draft(TypedDict, total=False):
     """Who guesses."""
@@ -142,7 +150,7 @@ class Speculation(Draft, Drafting, total=False):
     draft_tree: Annotated[int | None, Option("Drafted tokens that one pass verifies, where several candidates stand at each place.")]
     draft_tp: Annotated[int | None, Option("Tensor parallel degree of a draft model.", usual="the target's")]
 
-class Scenario(Static, Lengths, Prefix, Seeing, Speculation, Load, total=False):
+class Scenario(Static, Lengths, Prefix, Placed, Speculation, Load, total=False):
     """What `estimate` takes, and a row of `estimate_frame`: a deployment, and a batch or a load."""
     allow_oom: Annotated[bool, Option("Answer even if it does not fit in memory.", False, group="Output")]
 
@@ -558,6 +566,6 @@ WORKLOAD_KEYS = {
 }
 DEGREES = ("tp", "pp", "ep", "dp", "cp", "microbatches")
 SETTING_KEYS = ("memory_fraction", "token_budget", "max_num_seqs", "max_model_len", "block_size", "eager")
-DEPLOYMENT_KEYS = tuple(name for name in options_of(Seeing) if name != "calibration")
+DEPLOYMENT_KEYS = tuple(name for name in options_of(Placed) if name != "calibration")
 SPECULATION_KEYS = tuple(options_of(Speculation))
 LOAD_KEYS = tuple(options_of(Load))

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from rooflinekit.model.graph import Pool, Quantity, named
 from rooflinekit.model.kernels.operation import Operation, Weights
-from rooflinekit.model.layers.build import stage_operations
 from rooflinekit.model.memory.cache import cache_law
 from rooflinekit.model.memory.capacity import RULE, MemoryModel, Stage
+from rooflinekit.model.memory.footprint import placed_operations
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.parameter_count import MODULES
 from rooflinekit.model.speculation import SpeculativePredictor
@@ -148,7 +148,9 @@ class Leaves:
         return replace(
             told,
             capacity_bytes=self._fact(float(shown), replace(shown.arguments[1], source=capacity)),
-            stages=tuple(self._stage(plan, stage, n, n == place) for n, stage in enumerate(memory.stages)),
+            stages=tuple(
+                self._stage(plan, stage, n, n == place and not stage.beside) for n, stage in enumerate(memory.stages)
+            ),
         )
 
     def _stage(self, plan: Plan, stage: Stage, number: int, whole: bool) -> Stage:
@@ -156,7 +158,7 @@ class Leaves:
             other = Quantity("weights", f"resident weights of stage {number + 1}", "B", _RESIDENT)
             return replace(stage, weight_bytes=self._fact(stage.weight_bytes, other))
         deployment, model = plan.deployment, plan.model
-        held = stage_operations(model, deployment, plan.precision, number, plan.system.domain_size)
+        held = placed_operations(plan, number)
         modules = list(self.modules(plan, held, lambda weights: weights.bytes, "B"))
         rest = stage.weight_bytes - float(sum(modules, 0.0))
         storage = Quantity("storage", "besides: padding, allocator blocks, tables, scales, a draft", "B", _RESIDENT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 
 from rooflinekit.model.graph.symbol import fact, named
@@ -144,7 +144,8 @@ class Predictor:
         time, bound = self.plan.busiest_share(self.prefill_batch(work))
         count = ceil_div(self._own(work), self._microbatch(work, self.plan.deployment.microbatches))
         behind = named(count, "parts", "microbatches that follow each other through the stages") - 1.0
-        return first.times(1.0 + behind * time, 1.0 + behind * bound).named(*_TTFT, "GPipe, arXiv:1811.06965, 2.3")
+        whole = self._overlapped(first.times(1.0 + behind * time, 1.0 + behind * bound), first, behind + 1.0)
+        return whole.named(*_TTFT, "GPipe, arXiv:1811.06965, 2.3")
 
     def _decoding(self, work: Workload) -> Decoding:
         through, decode = self._mean_step(work)
@@ -153,7 +154,18 @@ class Predictor:
         through = through.named("through", "mean step of a microbatch through all stages")
         time, bound = self.plan.busiest_share(self.decode_batch(work, work.decode_context))
         parts = named(ceil_div(self._own(work), self._local(work)), "parts", "microbatches in flight")
-        return through.times(maximum(parts * time, 1.0), maximum(parts * bound, 1.0)).named(*_TPOT), decode
+        whole = through.times(maximum(parts * time, 1.0), maximum(parts * bound, 1.0))
+        return self._overlapped(whole, through, parts).named(*_TPOT), decode
+
+    def _overlapped(self, whole: Time, one: Time, parts: Numeric) -> Time:
+        """Microbatches that attention and feed-forward blocks take in turns: at the high end nothing overlaps.
+
+        That a group never waits while there is a microbatch for it is an assumption (MegaScale-Infer,
+        arXiv:2504.02263, 4.1: no more than the busiest of attention, experts and link); nobody measured it here.
+        """
+        if not self.plan.deployment.ffn_gpus:
+            return whole
+        return replace(whole, high=maximum(whole.high, parts * one.high))
 
     def _mean_step(self, work: Workload) -> Decoding:
         """Mean step over the output: what depends on the context in three parts, everything else once.
@@ -192,12 +204,8 @@ class Predictor:
         return steady if places is None else steady.taken(places)
 
     def _local(self, work: Workload) -> Numeric:
-        """Decoding sequences of one replica that pass a stage together.
-
-        No more microbatches are in flight than there are stages (vLLM: max_concurrent_batches is the pp size), since
-        each reads the weights again.
-        """
-        return self._microbatch(work, min(self.plan.deployment.microbatches, self.plan.deployment.pp))
+        """Decoding sequences of one replica that pass a stage together."""
+        return self._microbatch(work, self.plan.deployment.in_flight)
 
     def _microbatch(self, work: Workload, parts: int) -> Numeric:
         own = self._own(work)

@@ -68,7 +68,7 @@ def attached_head(method: str, model: Model, deployment: Deployment, precision: 
 
     Raises InputError for a model without MTP layers, or without attention for an EAGLE layer.
     """
-    deployment = replace(deployment, pp=1, images=None, lora_rank=0)
+    deployment = replace(deployment, pp=1, images=None, encoder_gpus=0, lora_rank=0)
     if method != "mtp":
         formats = replace(WeightFormats.uniform(precision.stream), lm_head=precision.formats.lm_head)
         precision = replace(precision, formats=formats, inputs=None)
@@ -198,7 +198,7 @@ def _model_draft(plan: Plan, choice: Speculation, model: Model) -> Draft:
     tp = choice.tp or target.tp
     if tp > target.tp:
         raise DeploymentError(f"draft_tp={tp} is more than the target's tp={target.tp}; use at most {target.tp}")
-    split = replace(target, tp=tp, pp=1, ep=1, weights=None, activations=None, images=None, lora_rank=0)
+    split = replace(target, tp=tp, pp=1, ep=1, weights=None, activations=None, images=None, encoder_gpus=0, lora_rank=0)
     try:
         own = _within_step(make_plan(model, split, plan.system, plan.calibration, plan.engine))
     except DeploymentError as error:
@@ -331,6 +331,8 @@ def _drafted(timed: KernelTime, times: int) -> KernelTime:
 
 def speculate(plain: Predictor, choice: Speculation, model: Model | None = None) -> SpeculativePredictor:
     """Put a draft beside a predictor's plan: its weights and cache are added to every stage's memory."""
+    if plain.plan.deployment.ffn_gpus:
+        raise DeploymentError("a draft is not known beside ffn_gpus; leave one of them out")
     draft = make_draft(plain.plan, choice, model)
     return SpeculativePredictor(plain.plan, _with_draft(plain.memory, draft), plain, draft)
 

@@ -322,22 +322,19 @@ class Plan:
         return Energy() if accelerator.power is None else kernel_energy(timed, accelerator, accelerator.power)
 
     def busiest_share(self, batch: Batch) -> tuple[Numeric, Numeric]:
-        """Shares of a step's time and of its bound that the busiest pipeline stage takes.
+        """Shares of a step's time and of its bound that the busiest pipeline stage, group or link takes.
 
         What an engine adds is shared as the kernels are.
         """
+        if self.deployment.ffn_gpus:
+            places: dict[str, list[KernelTime]] = {}
+            for each in self.run(batch, None):
+                places.setdefault(each.kernel.place, []).append(each)
+            return _shares([(StepTime(tuple(each)), 1) for each in places.values()])
         cut = self.model, self.deployment, self.precision
         held = (stage_operations(*cut, stage, self.system.domain_size) for stage in range(self.deployment.pp))
         stages = Counter(frozenset(operations.items()) for operations in held)
-        timed = [(replace(self, operations=dict(held))._bare(batch), count) for held, count in stages.items()]
-        shares = []
-        for kind in ("expected", "bound"):
-            times: list[Numeric] = [getattr(step, kind) for step, _ in timed]
-            times = [named(time, "stage", "kernels of one stage", "s") for time in times]
-            whole = sum((n * time for time, (_, n) in zip(times, timed, strict=True)), 0.0)
-            share = reduce(maximum, times) / whole
-            shares.append(named(share, "share", "of a step, that the busiest stage takes", source=_PARALLEL))
-        return shares[0], shares[1]
+        return _shares([(replace(self, operations=dict(held))._bare(batch), count) for held, count in stages.items()])
 
     def _bare(self, batch: Batch) -> StepTime:
         return StepTime(self.run(batch, None))
@@ -346,7 +343,8 @@ class Plan:
     def _together(self) -> int:
         """Accelerators that one engine step has to bring together: attention replicas only where they share experts."""
         deployment = self.deployment
-        return deployment.gpus if deployment.ep > 1 else deployment.gpus // deployment.dp
+        together = deployment.ep > 1 or deployment.ffn_gpus
+        return deployment.joined if together else deployment.joined // deployment.dp
 
     def iteration(self, batch: Batch) -> Iteration:
         """What the engine's loop turns over in this step."""
@@ -360,6 +358,18 @@ class Plan:
             prompts=batch.prefilling is not None,
             parts=self._parts(batch),
         )
+
+
+def _shares(timed: Sequence[tuple[StepTime, int]]) -> tuple[Numeric, Numeric]:
+    """The busiest stage's share of the time of all stages, and of their bound."""
+    shares = []
+    for kind in ("expected", "bound"):
+        times: list[Numeric] = [getattr(step, kind) for step, _ in timed]
+        times = [named(time, "stage", "kernels of one stage", "s") for time in times]
+        whole = sum((n * time for time, (_, n) in zip(times, timed, strict=True)), 0.0)
+        share = reduce(maximum, times) / whole
+        shares.append(named(share, "share", "of a step, that the busiest stage takes", source=_PARALLEL))
+    return shares[0], shares[1]
 
 
 def make_plan(

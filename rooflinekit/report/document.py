@@ -333,8 +333,12 @@ def formats(inputs: Mapping[str, Any], names: Sequence[str] = ("weights", "activ
 
 def machine(gpu: str, gpus: int, inputs: dict[str, Any]) -> str:
     """The accelerators that a deployment takes, and how it is split over them."""
-    split = " ".join(f"{key}{inputs[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if inputs.get(key, 1) > 1)
-    return f"{gpus} x {gpu} ({split})" if gpus > 1 else gpu
+    split = [f"{key}{inputs[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if inputs.get(key, 1) > 1]
+    split += [f"{inputs[f'{key}_gpus']} for {what}" for key, what in _GROUPS if inputs.get(f"{key}_gpus")]
+    return f"{gpus} x {gpu} ({' '.join(split)})" if gpus > 1 else gpu
+
+
+_GROUPS = (("ffn", "FFN"), ("encoder", "images"))
 
 
 def calibrated(used: Mapping[str, str] | None) -> str:

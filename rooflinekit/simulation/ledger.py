@@ -65,8 +65,9 @@ class Sketch:
         """
         whole = cls()
         for part in parts:
-            whole._count, whole._total = whole._count + part.count, whole._total + part.total
-            whole._largest = max(whole._largest, part.largest)
+            whole._values, whole._counts = whole._values + part._values, whole._counts + part._counts
+            whole._count, whole._total = whole._count + part._count, whole._total + part._total
+            whole._largest = max(whole._largest, part._largest)
             for key, number in part._bins.items():
                 whole._bins[key] = whole._bins.get(key, 0) + number
         return whole

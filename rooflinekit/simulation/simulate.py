@@ -170,18 +170,17 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
 
 def watched(resolved: Resolved, load: Load, setup: Setup, prefill: Resolved, batches: Batches) -> bool:
     """Serve for what `batches` and the load's `keep` see alone; whether the run ended by itself. Raises as `serve`."""
-    return not _served(resolved, load, setup, None, prefill, batches)[0].interrupted
+    return not _run(resolved, load, setup, None, prefill, batches).interrupted
 
 
 def _answered(books: Books, more: dict[str, Any], timeline: Timeline) -> Outcome:
     return summarise(books, **more | {"warnings": (*more["warnings"], *_notes(books))}, timeline=timeline.rows())
 
 
-def _served(  # noqa: PLR0913, PLR0917 - as `serve`
+def _run(  # noqa: PLR0913, PLR0917 - as `serve`
     resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved, batches: Batches,
     steps: Iterable[tuple[float, int]] = (),
-) -> tuple[Books, dict[str, Any]]:  # fmt: skip
-    """The books of a run, and what an `Outcome` says besides."""
+) -> Simulation:  # fmt: skip
     ledger = Ledger(load.objective, load.keep)
     fleet = _fleet(resolved.predictor, prefill.predictor, load, setup, ledger)
     source = load.sessions or Source(load.arrivals, load.users, load.warmup)
@@ -194,6 +193,16 @@ def _served(  # noqa: PLR0913, PLR0917 - as `serve`
         run.resize_at(time, count)
     run.run()
     batches.end()
+    return run
+
+
+def _served(  # noqa: PLR0913, PLR0917 - as `serve`
+    resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved, batches: Batches,
+    steps: Iterable[tuple[float, int]] = (),
+) -> tuple[Books, dict[str, Any]]:  # fmt: skip
+    """The books of a run, and what an `Outcome` says besides."""
+    run = _run(resolved, load, setup, watch, prefill, batches, steps)
+    fleet = run.fleet
     predictors = [prefill.predictor] * len(fleet.prefills) + [resolved.predictor] * setup.replicas
     gpus = sum(predictor.plan.deployment.gpus for predictor in predictors)
     books = Books.of(run, gpus, batches, energy_of(run, predictors))

@@ -2,7 +2,8 @@
 
 A step's kernels fall into three kinds. Some work on all tokens of the step together (projections, experts, norms,
 collectives), some on the rows that are sampled (LM head, sampler), some on each phase by itself (attention). Their
-times add up, so one table each is enough, and a mixed step needs no grid over all of its numbers:
+times add up, so one table each is enough, and a mixed step needs no grid over all of its numbers. Rows of attention are
+worked out when they are first read: a prefill replica decodes nothing.
 
     t = shared(tokens) + sampled(rows) + sequences(count) + decode(sequences, mean context) + Σ prefill(new, past)
 
@@ -15,12 +16,12 @@ work on the tokens of all: these stand in a table of their own.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from os import PathLike
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.model.kernels.operation import Operation
@@ -37,11 +38,14 @@ if TYPE_CHECKING:
 Chunk = tuple[int, int]
 """New tokens of a prompt in this step, and the tokens before them that are in the cache."""
 
+Row = TypeVar("Row")
+
 Span = tuple[float, float, int]
 """Time of the first decode step of a run [s], what each later one takes more [s], and for how many that holds."""
 
 _DENSE = 16_384  # token counts up to here are tabulated one by one
 _RATIO = 1.05  # of neighbouring contexts, and of chunk lengths
+_ABREAST = 64  # numbers of sequences whose attention is worked out together
 _FINE = 32  # contexts and chunk lengths up to here stand one by one
 
 
@@ -62,6 +66,19 @@ class Clock(Protocol):
     def run(self, decodes: int, keys: int) -> Span:
         """Decode steps one after the other, in each of which every sequence gets a token."""
         ...
+
+
+class Rows(dict[int, Row]):
+    """Rows of a table by number; `worked_out` gives a row, and those beside it, when it is first read."""
+
+    def __init__(self, worked_out: Callable[[int], Mapping[int, Row]]) -> None:
+        super().__init__()
+        self._worked_out = worked_out
+
+    def __missing__(self, number: int) -> Row:
+        """Work it out."""
+        self.update(self._worked_out(number))
+        return self[number]
 
 
 @dataclass(frozen=True)
@@ -103,8 +120,8 @@ class StepTable:
     sequences: list[float]
     grid: list[float]
     cells: list[int]
-    decode: list[list[float]]
-    prefill: list[list[list[float]]]
+    decode: Rows[list[float]]
+    prefill: Rows[list[list[float]]]
     launch: float
     width: int = 1
     replicas: int = 1
@@ -170,16 +187,18 @@ class StepTable:
         return time, slope * width, int((high - context) / width) + 1 if high > context else 1 << 30
 
     @cached_property
-    def _decoding(self) -> list[tuple[list[float], float, float]]:
-        """Of 0, 1, … sequences that decode alone: attention by context, all the rest, and the floor [s]."""
-        rows = []
-        for decodes in range((len(self.decode) - 1) * self.replicas + 1):
-            local = -(-decodes // self.replicas)
-            tokens = local * self.width
-            rest = self.sequences[local] + self.sampled[tokens] + self.shared(tokens)
-            rest += self.pooled(tokens * self.replicas) if self.pooled is not None else 0.0
-            rows.append((self.decode[local], rest, 0.0 if self.graphs else self.floor[2] + self.sequence_floor * local))
-        return rows
+    def _decoding(self) -> Rows[tuple[list[float], float, float]]:
+        """Of so many sequences that decode alone: attention by context, all the rest, and the floor [s]."""
+        return Rows(self._alone)
+
+    def _alone(self, decodes: int) -> dict[int, tuple[list[float], float, float]]:
+        local = -(-decodes // self.replicas)
+        tokens = local * self.width
+        rest = self.sequences[local] + self.sampled[tokens] + self.shared(tokens)
+        rest += self.pooled(tokens * self.replicas) if self.pooled is not None else 0.0
+        return {
+            decodes: (self.decode[local], rest, 0.0 if self.graphs else self.floor[2] + self.sequence_floor * local)
+        }
 
     def _share(
         self, decodes: int, keys: float, chunks: Sequence[Chunk], firsts: int
@@ -232,20 +251,19 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, bu
         raise WorkloadError(f"a step table needs sizes of at least 1, not {max_batch}, {max_context} and {width}")
     parts = _Parts(plan, width)
     tokens = max_batch * width + max(max_context, budget, int(plan.token_budget))
-    sampled = parts.sampled(2 * max_batch * width)
+    shared = _by_tokens(parts.shared, tokens)
     grid = [0.0, *_grid(float(max_context + width))]
-    chunks = parts.prefill(grid)
     launches, per_sequence = parts.floor()
     return StepTable(
-        shared=_by_tokens(parts.shared, tokens),
+        shared=shared,
         pooled=_by_tokens(parts.pooled, tokens * plan.deployment.dp) if parts.together else None,
-        sampled=sampled,
-        sequences=parts.sequences(2 * max_batch),
+        sampled=parts.sampled(2 * max_batch * width),
+        sequences=parts.sequences(2 * max_batch, shared),
         grid=grid,
         cells=[at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))],
-        decode=[[], *parts.decode(max_batch, grid)],
-        prefill=_planes(chunks, grid),
-        launch=float(chunks[1, 0]),
+        decode=Rows(partial(parts.decode, grid)),
+        prefill=Rows(_Planes(parts, grid).row),
+        launch=float(parts.prefill([0.0])[0, 0]),
         width=width,
         replicas=plan.deployment.dp,
         floor=launches,
@@ -291,11 +309,11 @@ class _Parts:
         rows = _array([float(row) for row in range(1, most + 1)])
         return [0.0, *_time(self.by_rows, Batch.decode(rows, 1.0)).tolist()]
 
-    def sequences(self, most: int) -> list[float]:
+    def sequences(self, most: int, shared: TokenTimes) -> list[float]:
         """What 0, 1, … sequences take beyond that: state, and the engine's work for each."""
         counts = _array([float(count) for count in range(1, most + 1)])
         each = self._rest(Batch.decode(counts, 1024.0 + self.width, float(self.width)))
-        known = self.shared([float(count * self.width) for count in range(1, most + 1)])
+        known = [shared(count * self.width) for count in range(1, most + 1)]
         return [0.0, *(each - _array(known)).tolist()]
 
     def encoded(self, most: int) -> list[float]:
@@ -311,12 +329,12 @@ class _Parts:
         kernels = replace(self.plan, operations=self.seen).kernels(Batch.prefill(1.0, 8.0))
         return sum(kernel.count for kernel in kernels) * self.plan.costs.launch * self.plan.costs.prompt
 
-    def decode(self, most: int, contexts: list[float]) -> list[list[float]]:
-        """Of 1, 2, … decoding sequences at these contexts."""
-        counts = _array([float(count) for count in range(1, most + 1)])[:, None]
+    def decode(self, contexts: list[float], number: int) -> dict[int, list[float]]:
+        """Of so many decoding sequences at these contexts, and of those beside them."""
+        counts = range(number - (number - 1) % _ABREAST, number - (number - 1) % _ABREAST + _ABREAST)
         keys = _array([max(context, float(self.width)) for context in contexts])
-        times: list[list[float]] = _time(self.by_phase, Batch.decode(counts, keys, float(self.width))).tolist()
-        return times
+        batch = Batch.decode(_array([float(count) for count in counts])[:, None], keys, float(self.width))
+        return dict(zip(counts, _time(self.by_phase, batch).tolist(), strict=True))
 
     def prefill(self, tokens: list[float]) -> Array:
         """Of one chunk by new and by past tokens."""
@@ -345,7 +363,8 @@ def _by_tokens(times: Callable[[list[float]], list[float]], most: int) -> TokenT
     """Of 0, 1, … tokens one by one, and up to `most` on a grid."""
     dense = [float(tokens) for tokens in range(1, min(most, _DENSE) + 1)]
     counts = _grid(most + 1.0, dense[-1])
-    return TokenTimes([0.0, *times(dense)], counts, times(counts))
+    found = times(dense + counts)
+    return TokenTimes([0.0, *found[: len(dense)]], counts, found[len(dense) :])
 
 
 def _array(values: list[float]) -> Array:
@@ -354,18 +373,27 @@ def _array(values: list[float]) -> Array:
     return np.array(values)
 
 
-def _planes(times: Array, grid: list[float]) -> list[list[list[float]]]:
-    """Bilinear interpolation in every cell: a, b, c, d of a + b·x + (c + d·x)·y."""
-    import numpy as np  # noqa: PLC0415 - as above
+class _Planes:
+    """Bilinear interpolation in every cell of new and past tokens: a, b, c, d of a + b·x + (c + d·x)·y."""
 
-    points = _array(grid)
-    x, y = points[:-1, None], points[None, :-1]
-    dx, dy = np.diff(points)[:, None], np.diff(points)[None, :]
-    base, right, up = times[:-1, :-1], times[1:, :-1], times[:-1, 1:]
-    d = (times[1:, 1:] - right - up + base) / (dx * dy)
-    b, c = (right - base) / dx - d * y, (up - base) / dy - d * x
-    planes: list[list[list[float]]] = np.stack([base - b * x - c * y - d * x * y, b, c, d], -1).tolist()
-    return planes
+    def __init__(self, parts: _Parts, grid: list[float]) -> None:
+        self._parts, self._grid = parts, grid
+
+    def row(self, number: int) -> dict[int, list[list[float]]]:
+        """The cells of one number of new tokens."""
+        return {number: self._all[number].tolist()}
+
+    @cached_property
+    def _all(self) -> Array:
+        import numpy as np  # noqa: PLC0415 - as above
+
+        times, points = self._parts.prefill(self._grid), _array(self._grid)
+        x, y = points[:-1, None], points[None, :-1]
+        dx, dy = np.diff(points)[:, None], np.diff(points)[None, :]
+        base, right, up = times[:-1, :-1], times[1:, :-1], times[:-1, 1:]
+        d = (times[1:, 1:] - right - up + base) / (dx * dy)
+        b, c = (right - base) / dx - d * y, (up - base) / dy - d * x
+        return np.stack([base - b * x - c * y - d * x * y, b, c, d], -1)
 
 
 def _time(plan: Plan, batch: Batch) -> Array:

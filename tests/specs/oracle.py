@@ -33,6 +33,8 @@ def mixer_weights(mixer, D):  # noqa: PLR0912, PLR0915 - one case for each kind 
             bias = mixer.qkv_bias * (H * d + K * d * (not mixer.unbiased_keys) + K * dv) + mixer.o_bias * D
             if mixer.keys_are_values:
                 v, bias = 0, bias - mixer.qkv_bias * K * dv
+            if R := mixer.q_rank:
+                q = D * R + R + R * H * d
             i = mixer.indexer
             index = (D * (i.heads + 1) + 2) * i.head_dim if i else 0
             gates = q * mixer.gated + D * H * mixer.head_gated

@@ -20,6 +20,7 @@ from rooflinekit.model.layers.precision import Precision
 from rooflinekit.model.layers.splits import check_deployment
 from rooflinekit.model.memory.cache import layer_cache, model_cache_law
 from rooflinekit.model.parameter_count import count_parameters
+from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.errors import ArchitectureError, DeploymentError, InputError, SpecError
@@ -251,6 +252,17 @@ def test_layers_that_share_keys_need_one_before_them_that_has_them():
     text = config["text_config"] | {"num_kv_shared_layers": 32}
     with pytest.raises(SpecError, match="the last 32 of 35 layers share keys that no layer before them has"):
         load("google/gemma-3n-E4B-it", text_config=text)
+
+
+def test_queries_of_step_3_have_a_low_rank():
+    """By hand: 7,168 x (2,048 + 2·256), a norm of 2,048, 2,048 x 16,384 and 16,384 x 7,168; one head of keys."""
+    step, system = load_model("step-3").value, System.of(load_accelerator("h200-sxm").value)
+    whole, split = (make_plan(step, Deployment(tp=tp), system, None).operations for tp in (1, 8))
+    held = sum(n * w.count for op, n in whole.items() for w in op.weights if w.module == "attention")
+    assert held == 61 * (7168 * (2048 + 512) + 2048 * 16384 + 16384 * 7168)
+    assert [isinstance(layer.ffn, DenseFFN) for layer in step.layers].count(True) == 5
+    widths = {op.name: op.n for op in split if getattr(op, "name", "") in ("qkv_proj", "q_b_proj")}
+    assert widths == {"qkv_proj": 2560, "q_b_proj": 2048}  # the first is whole on every rank
 
 
 def test_step_gates_each_head_and_its_sliding_layers_have_more_of_them():

@@ -325,6 +325,8 @@ def refuse_what_no_server_does(plan: Plan, draft: Speculation | None) -> None:
         f"kv_policy {deployment.kv_policy}": str(deployment.kv_policy) != "full",
         f"draft_tree={draft.tree if draft else None}": draft is not None and draft.tree is not None,
         "sequence_parallel": deployment.sequence_parallel,
+        f"ffn_gpus={deployment.ffn_gpus}": deployment.ffn_gpus > 0,
+        f"encoder_gpus={deployment.encoder_gpus}": deployment.encoder_gpus > 0,
         f"lora_rank={deployment.lora_rank} without the adapters' own paths": deployment.lora_rank > 0,
     }
     for what, there in refused.items():

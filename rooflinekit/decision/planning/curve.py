@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rooflinekit.model.operating_point import Predictor
@@ -19,19 +19,20 @@ _RATIO = 1.01  # of neighbouring numbers beyond
 _KINDS = ("step", "share", "alone", "own", "again")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SharedCurve:
     """Shared times at whole numbers of sequences and just beyond each, straight lines between.
 
-    grid: sequences in flight, ascending from 1; rows: the twenty times at each (step, share, alone, own,
+    grid: sequences in flight, ascending from 1; table: the twenty times at each (step, share, alone, own,
     again; expected, bound, low, high) [s].
     """
 
     grid: list[float]
-    rows: list[tuple[float, ...]]
+    table: Array
     request: float
     mixes: bool
     classes: tuple[SharedCurve, ...] = ()  #: that it is the mean of
+    _read: dict[int, list[float]] = field(default_factory=dict, repr=False)  # rows, as numbers of Python
 
     def __call__(self, running: Numeric) -> Shared:
         """The times of `running` sequences in flight (at least 1; beyond the table those of its end)."""
@@ -40,9 +41,14 @@ class SharedCurve:
         below = max(at - 1, 0)
         span = self.grid[at] - self.grid[below]
         share = (count - self.grid[below]) / span if span else 0.0
-        times = [a + share * (b - a) for a, b in zip(self.rows[below], self.rows[at], strict=True)]
+        near, far = self._read.get(below) or self._row(below), self._read.get(at) or self._row(at)
+        times = [a + share * (b - a) for a, b in zip(near, far, strict=True)]
         step, prompt, alone, own, again = (Time(*times[start : start + 4]) for start in range(0, len(times), 4))
         return Shared(step, prompt, alone, own, again, self.request, self.mixes)
+
+    def _row(self, place: int) -> list[float]:
+        row: list[float] = self.table[place].tolist()
+        return self._read.setdefault(place, row)
 
 
 def tabulate(predictor: Predictor, traffic: Traffic, most: float) -> SharedCurve:
@@ -64,8 +70,8 @@ def tabulate(predictor: Predictor, traffic: Traffic, most: float) -> SharedCurve
         grid.append(float(min(max(grid[-1] + 1.0, round(grid[-1] * _RATIO)), most)))
     times = shared_times(predictor, traffic.of(np.array(grid)))
     columns: list[Any] = [getattr(getattr(times, kind), part) for kind in _KINDS for part in ENDS]
-    table: Array = np.stack([np.broadcast_to(np.asarray(column, float), len(grid)) for column in columns])
-    return SharedCurve(grid, [tuple(row) for row in table.T.tolist()], float(times.request), times.mixes)
+    table: Array = np.stack([np.broadcast_to(np.asarray(column, float), len(grid)) for column in columns], -1)
+    return SharedCurve(grid, table, float(times.request), times.mixes)
 
 
 def blended(parts: Sequence[SharedCurve], prompts: Sequence[float], decodes: Sequence[float]) -> SharedCurve:
@@ -77,10 +83,9 @@ def blended(parts: Sequence[SharedCurve], prompts: Sequence[float], decodes: Seq
     import numpy as np  # noqa: PLC0415 - a report of one deployment needs none
 
     first = parts[0]
-    table = np.array([part.rows for part in parts])
+    table = np.stack([part.table for part in parts])
     ends = len(ENDS)
     steps = np.tensordot(np.array(decodes), table[:, :, :ends], 1)
     others = np.tensordot(np.array(prompts), table[:, :, ends:], 1)
-    rows = [tuple(row) for row in np.hstack([steps, others]).tolist()]
     request = sum(share * part.request for share, part in zip(prompts, parts, strict=True))
-    return SharedCurve(first.grid, rows, request, first.mixes, tuple(parts))
+    return SharedCurve(first.grid, np.hstack([steps, others]), request, first.mixes, tuple(parts))

@@ -203,7 +203,7 @@ def last_met(left: Callable[[float], float], low: float, high: float, close: flo
         met = max(met or float(at), float(at)) if here >= 1.0 else met
         return math.log(min(max(here, 1.0 / _FAR), _FAR))
 
-    root(excess, low, high, close)
+    root(excess, low, high, close, sides=True)
     return met
 
 

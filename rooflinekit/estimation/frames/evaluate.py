@@ -62,7 +62,7 @@ def answer_loads(
     resolved: Resolved, rows: Rows, work: Mapping[str, Array], loads: pd.DataFrame, texts: dict[str, Texts]
 ) -> Iterator[tuple[Rows, dict[str, Numeric]]]:
     """Rows of one deployment with their numbers by column; `work` and `loads` are of the whole table."""
-    asked = _asked(rows, work, loads.iloc[rows], texts["error"])
+    asked = _asked(resolved, rows, work, loads.iloc[rows], texts["error"])
     for part in _kinds(resolved, asked, texts["error"]):
         values, where = _answer(resolved, part), part.index.to_numpy()
         stable, rate, knee, room = (values[name] for name in ("stable", "request_rate", "knee_rate", "slots"))
@@ -71,7 +71,9 @@ def answer_loads(
         yield where, values
 
 
-def _asked(rows: Rows, work: Mapping[str, Array], loads: pd.DataFrame, errors: Texts) -> pd.DataFrame:
+def _asked(
+    resolved: Resolved, rows: Rows, work: Mapping[str, Array], loads: pd.DataFrame, errors: Texts
+) -> pd.DataFrame:
     """What rows ask, as numbers: NaN for a load of the other kind and for absent objectives; errors are said."""
     counts = {key: work[key][rows].tolist() for key in WORKLOAD_KEYS}
     found: dict[int, dict[str, Any]] = {}
@@ -79,7 +81,8 @@ def _asked(rows: Rows, work: Mapping[str, Array], loads: pd.DataFrame, errors: T
         try:
             given = read(Load, {str(key): cell for key, cell in load.items()})
             question = read_load(given, counts["isl"][place], counts["osl"][place])
-            refuse_static({key: None if math.isnan(column[place]) else column[place] for key, column in counts.items()})
+            static = {key: None if math.isnan(column[place]) else column[place] for key, column in counts.items()}
+            refuse_static(static, resolved.plan.deployment)
         except RooflinekitError as error:
             errors.put(row, str(error))
             continue

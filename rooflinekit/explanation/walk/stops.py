@@ -377,6 +377,10 @@ def _views(on: Scene, block: Any, name: str) -> Stops:
     """What is seen in another shape behind an operation; nothing moves."""
     tp = on.shard.tp
     match name, block:
+        case "qkv_proj", Attention() if block.q_rank:
+            yield on.view("split queries", "cut the last axis", on.out("c_q", block.q_rank), *_heads(on, block)[1:])
+        case "q_b_proj", Attention():
+            yield on.view("split heads", "cut the last axis into heads", _heads(on, block)[0])
         case "qkv_proj", Attention():
             note = "one projection is both keys and values" if block.keys_are_values else "a view: nothing moves"
             yield on.view("split heads", "cut the last axis into heads", *_heads(on, block), note=note)

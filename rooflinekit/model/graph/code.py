@@ -34,11 +34,14 @@ class Function:
 
     def __init__(self, graph: Graph, texts: Mapping[Slot, str]) -> None:
         self._graph, self._texts = graph, texts
-        nodes = graph.nodes
-        self._uses = Counter(operand.index for node in nodes for operand in node.operands)
-        self._uses.update(output.index for output in graph.outputs.values() if isinstance(output, Symbol))
-        self._scopes = depends(nodes, lambda node: node.op == "held")
-        self._takers = {operand.index: taker for taker in nodes for operand in taker.operands}
+        nodes, taken = graph.nodes, Counter[int]()
+        self._takers: dict[int, Symbol] = {}
+        for node in nodes:
+            for operand in node.operands:
+                taken[operand.index] += 1
+                self._takers[operand.index] = node
+        taken.update(output.index for output in graph.outputs.values() if isinstance(output, Symbol))
+        self._uses, self._scopes = taken, depends(nodes, lambda node: node.op == "held")
         self._written: dict[int, str] = {}
         self._names = 0
 

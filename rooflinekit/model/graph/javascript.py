@@ -80,16 +80,17 @@ class Printed:
 def call(instance: Instance, arguments: Sequence[Any], outputs: int) -> list[Symbol]:
     """The outputs of an instance for these inputs, at least one of them a symbol."""
     pool: Pool = next(argument for argument in arguments if isinstance(argument, Symbol)).pool
-    whole = pool.node("call", instance, *arguments)
-    return [pool.node("pick", whole, place) for place in range(outputs)]
+    return pool.parts(pool.node("call", instance, *arguments), outputs)
 
 
 def array(values: Sequence[Any], pool: Pool) -> Symbol:
-    """Several values as one output; the first outputs of one call, in their order, are the call itself."""
+    """Several values as one output; all outputs of one call, in their order, are the call itself."""
     picks = [value.arguments for value in values if isinstance(value, Symbol) and value.op == "pick"]
     calls = {whole for whole, _ in picks}
     if len(calls) == 1 and [place for _, place in picks] == list(range(len(values))):
-        return picks[0][0]  # type: ignore[no-any-return]
+        whole: Symbol = picks[0][0]
+        if len(whole.arguments[0].template.graph.outputs) == len(values):
+            return whole
     return pool.node("array", *values)
 
 
@@ -139,7 +140,9 @@ class Library:
         tables = [[[layout.axes[axis] for axis in table.axes], table.values] for table in layout.tables]
         return Printed(source, {"axes": list(layout.axes), "tables": tables, "numbers": numbers}, places)
 
-    def _lifted(self, graph: Graph, trim: bool) -> tuple[tuple[Any, ...], tuple[Constant, ...], list[Slot]]:
+    def _lifted(  # noqa: PLR0912, PLR0915 - a page walks half a million nodes here
+        self, graph: Graph, trim: bool
+    ) -> tuple[tuple[Any, ...], tuple[Constant, ...], list[Slot]]:
         """What is the same for all graphs that differ in their constants alone; the constants, and where they stand.
 
         Nodes come in an order that does not depend on which of them other graphs made first.
@@ -167,34 +170,42 @@ class Library:
         left = [output for output in graph.outputs.values() if type(output) is Symbol][::-1]
         while left:
             node = left[-1]
-            op, arguments = node.op, node.arguments
             if node in places:
                 left.pop()
                 continue
-            height = len(left)
-            for argument in (node.operands if op == "loop" else arguments)[::-1]:
-                if type(argument) is Symbol and argument not in places:
-                    left.append(argument)
-            if len(left) > height:
-                continue
-            left.pop()
-            if op == "named":
-                places[node] = places[arguments[0]]
-                continue
-            if op == "pick":
-                entry: tuple[Any, ...] = (op, places[arguments[0]], arguments[1])
-            elif len(arguments) == 2 and op not in _LEAVES:  # most nodes
-                a, b = arguments
-                entry = (op, places[a] if type(a) is Symbol else lifted(a, node, 0),
-                         places[b] if type(b) is Symbol else lifted(b, node, 1))  # fmt: skip
-            elif op == "held":  # by the loop and the place in its state
-                entry = (op, loops.setdefault(arguments[0], len(loops)), arguments[1])
+            op, arguments = node.op, node.arguments
+            if len(arguments) == 2 and op not in _LEAVES:  # most nodes
+                first, second = arguments
+                a = places.get(first) if type(first) is Symbol else first
+                b = places.get(second) if type(second) is Symbol else second
+                if b is None:
+                    left.append(second)
+                if a is None:
+                    left.append(first)
+                if a is None or b is None:
+                    continue
+                if op == "named":
+                    places[left.pop()] = a
+                    continue
+                if op != "pick":
+                    a = a if type(first) is Symbol else lifted(first, node, 0)
+                    b = b if type(second) is Symbol else lifted(second, node, 1)
+                entry: tuple[Any, ...] = (op, a, b)
             else:
-                given = enumerate(arguments[:1] if op in _LEAVES else arguments)
-                entry = (op, *[places[a] if type(a) is Symbol else lifted(a, node, n) for n, a in given])
-                if op == "var":
-                    used.add(arguments[0])
-            places[node] = len(structure)
+                height = len(left)
+                for argument in (node.operands if op == "loop" else arguments)[::-1]:
+                    if type(argument) is Symbol and argument not in places:
+                        left.append(argument)
+                if len(left) > height:
+                    continue
+                if op == "held":  # by the loop and the place in its state
+                    entry = (op, loops.setdefault(arguments[0], len(loops)), arguments[1])
+                else:
+                    given = enumerate(arguments[:1] if op in _LEAVES else arguments)
+                    entry = (op, *[places[a] if type(a) is Symbol else lifted(a, node, n) for n, a in given])
+                    if op == "var":
+                        used.add(arguments[0])
+            places[left.pop()] = len(structure)
             structure.append(entry)
         if trim:
             structure[0] = tuple(name for name in graph.inputs if name in used)

@@ -86,6 +86,7 @@ class Pool:
         self.nodes: list[Symbol] = []
         self._known: dict[tuple[Any, ...], Symbol] = {}
         self._tables: dict[tuple[Any, ...], Table] = {}
+        self._parts: dict[int, list[Symbol]] = {}
 
     def variable(self, name: str, quantity: Quantity | None = None) -> Symbol:
         """An input."""
@@ -100,7 +101,10 @@ class Pool:
         key: tuple[Any, ...]
         if len(arguments) == 2:  # most nodes
             a, b = arguments
-            key = op, a.index if type(a) is Symbol else (type(a), a), b.index if type(b) is Symbol else (type(b), b)
+            if type(a) is Symbol:
+                key = (op, a.index, b.index) if type(b) is Symbol else (op, a.index, type(b), b)
+            else:
+                key = (op, type(a), a, b.index) if type(b) is Symbol else (op, type(a), a, type(b), b)
         else:
             key = op, *[a.index if type(a) is Symbol else (type(a), a) for a in arguments]
         found = self._known.get(key)
@@ -109,6 +113,14 @@ class Pool:
             self._known[key] = found
             self.nodes.append(found)
         return found
+
+    def parts(self, whole: Symbol, count: int) -> list[Symbol]:
+        """The outputs of a call."""
+        known = self._parts.setdefault(whole.index, [])
+        for place in range(len(known), count):
+            known.append(Symbol(self, "pick", (whole, place), len(self.nodes), UNKNOWN))
+            self.nodes.append(known[-1])
+        return known[:count]
 
     def apply(self, op: str, *given: Any) -> Any:
         """The operator on symbols and numbers; what changes no bit is left out."""
@@ -258,7 +270,14 @@ def _binary(op: str) -> Callable[[Symbol, Any], Any]:
 
 
 def _reflected(op: str) -> Callable[[Symbol, Any], Any]:
-    return lambda self, other: self.pool.apply(op, other, self)
+    neutral = _NEUTRAL.get(op) if op in "+*" else None
+
+    def applied(self: Symbol, other: Any) -> Any:
+        if self.value is UNKNOWN and type(other) is float and other != neutral:
+            return self.pool.node(op, other, self)
+        return self.pool.apply(op, other, self)
+
+    return applied
 
 
 for _name, _op in {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**", "floordiv": "//",

@@ -83,9 +83,12 @@ def ordered(outputs: Iterable[Any]) -> list[Symbol]:
 def depends(nodes: Iterable[Symbol], leaves: Callable[[Symbol], bool]) -> dict[Symbol, frozenset[Any]]:
     """What each node depends on, of `leaves`: inputs by name, and the changing state of loops by their number."""
     found: dict[Symbol, frozenset[Any]] = {}
+    nothing = frozenset[Any]()
     for node in nodes:
-        own = {node.arguments[0]} if node.op in ("var", "held") and leaves(node) else ()
-        below = frozenset(own).union(*[found[operand] for operand in node.operands])
+        below = frozenset((node.arguments[0],)) if node.op in ("var", "held") and leaves(node) else nothing
+        for operand in node.operands:
+            if (own := found[operand]) is not below and own:
+                below |= own
         found[node] = below - {node.arguments[1][0].arguments[0]} if node.op == "loop" else below
     return found
 

@@ -37,6 +37,7 @@ from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Idle, OfAnswers, OfPrompts, OnHost, Operation, Repeated
 from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.model.kernels.routing import Routing
+from rooflinekit.model.layers.apart import encoded_away, feed_forward_shard, sent_away
 from rooflinekit.model.layers.precision import Precision
 from rooflinekit.model.layers.shard import EVERYWHERE, Shard
 from rooflinekit.model.layers.vision import BidirectionalAttention, OfImages, vision_operations
@@ -63,6 +64,7 @@ from rooflinekit.model.types.model import (
     Norm,
     Rwkv7,
 )
+from rooflinekit.model.types.vision import Images, Vision
 
 Runs: TypeAlias = list[tuple[list[Operation], int]]
 """Operations that follow each other, and how many times they do."""
@@ -165,6 +167,11 @@ _DISPATCHED = {Dtype.FP8: SCALED, Dtype.FP8_BLOCK: SCALED}
 """Bytes of an element on its way to the experts."""
 
 
+def _dispatched_bytes(shard: Shard) -> float:
+    asked = shard.deployment.dispatch
+    return shard.precision.stream.bytes if asked is None else _DISPATCHED.get(asked, asked.bytes)
+
+
 def _exchanges(block: MixtureOfExperts, hidden: int, shard: Shard) -> tuple[list[Operation], list[Operation]]:
     """What brings the tokens of all replicas and context ranks to the experts, and the results back.
 
@@ -175,8 +182,7 @@ def _exchanges(block: MixtureOfExperts, hidden: int, shard: Shard) -> tuple[list
     if shard.deployment.ep == 1:
         gather = _between_replicas("expert_gather", "all_gather", hidden, shard)
         return [gather], [_between_replicas("expert_scatter", "reduce_scatter", hidden, shard)]
-    stream, asked = shard.precision.stream, shard.deployment.dispatch
-    size = stream.bytes if asked is None else _DISPATCHED.get(asked, asked.bytes)
+    stream, asked, size = shard.precision.stream, shard.deployment.dispatch, _dispatched_bytes(shard)
     sent, ranks = _sent(block, shard), shard.deployment.stage
     if shard.deployment.all_to_all == "deepep":
         split = block.experts, block.top_k, ranks, -(-ranks // shard.domain)
@@ -199,7 +205,8 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     """MHA, GQA or MQA: QKV, positions, cache, attention, output projection."""
     heads, kv_heads = block.heads // shard.tp, shard.kv_heads(block.kv_heads)
     inputs = shard.hidden * (2 if block.wide else 1)
-    parts, cached = [("q", heads * block.head_dim * (2 if block.gated else 1))], not block.shared
+    width = heads * block.head_dim * (2 if block.gated else 1)
+    parts, cached = [("q", block.q_rank or width)], not block.shared
     if cached:
         parts.append(("k", kv_heads * block.head_dim))
     if cached and not block.keys_are_values:
@@ -209,7 +216,10 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     if apart and cached and not block.keys_are_values:
         ops.append(shard.linear("v_proj", inputs, (parts.pop(),), bias=block.qkv_bias, of="value"))
     ops.insert(0, _without_keys(shard.linear("qkv_proj", inputs, tuple(parts), bias=block.qkv_bias), block))
-    ops += [op for name, width in parts for op in _adapters(name, inputs, block.adapters, width, shard)]
+    ops += [op for name, wide in parts for op in _adapters(name, inputs, block.adapters, wide, shard)]
+    if rank := block.q_rank:
+        ops += [Elementwise("q_norm", rank, rank, 4.0 * rank, rank, shard.other),
+                shard.linear("q_b_proj", rank, (("q", width),))]  # fmt: skip
     rotated = heads * block.head_dim + cached * kv_heads * block.head_dim
     if block.q_norm or block.k_norm:
         dim, tp = block.head_dim, shard.tp
@@ -568,15 +578,22 @@ def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
     norm = _norm("residual_norm", layer.norm, shard)
     ops: list[Operation] = [norm] * layer.norms
     blocks = [block for block in (layer.mixer, layer.ffn) if block is not None]
+    apart = bool(shard.deployment.ffn_gpus)
     for block in blocks:
         before, after = _residuals(layer, block, shard)
-        ops += [*before, *_BUILDERS[type(block)](block, shard), *after]
+        if apart and block is layer.ffn:
+            inner = _BUILDERS[type(block)](block, feed_forward_shard(shard))
+            inner = sent_away(block, inner, shard, _dispatched_bytes(shard))
+        else:
+            inner = _BUILDERS[type(block)](block, shard)
+        ops += [*before, *inner, *after]
     if layer.repeated:
         ops = [Repeated(op) if op.weights and not (isinstance(op, Linear) and op.own) else op for op in ops]
     if layer.common and layer.ffn is not None:
         ops.append(shard.linear("common_out_proj", shard.hidden, (("hidden", shard.hidden),)))
     if shard.tp > 1:
-        ops += _joins(shard) * (1 if layer.parallel else len(blocks))
+        away = apart and layer.ffn is not None and not (layer.parallel and layer.mixer is not None)
+        ops += _joins(shard) * ((1 if layer.parallel else len(blocks)) - away)
     return ops
 
 
@@ -703,7 +720,7 @@ def stage_operations(
     if stage == 0:
         runs.insert(0, (entry_operations(model, shard), 1))
         if deployment.images:
-            runs[:0] = vision_operations(model.seeing(deployment.images), deployment.images, shard)
+            runs[:0] = _encoder_operations(model.seeing(deployment.images), deployment.images, shard)
     last = model.stage_layers(stage, deployment.pp)[-1]
     ends = stage == deployment.pp - 1
     runs.append((exit_operations(model, shard) if ends else [_send(shard, stage + 1, last.carried)], 1))
@@ -718,6 +735,15 @@ def stage_operations(
         for op in ops:
             counts[op] += count
     return Counter({op: counts[op] for op in order})
+
+
+def _encoder_operations(vision: Vision, images: Images, shard: Shard) -> Runs:
+    """The vision tower, on the accelerators of the model or on its own, one whole tower each."""
+    if not shard.deployment.encoder_gpus:
+        return vision_operations(vision, images, shard)
+    whole = replace(shard, deployment=replace(shard.deployment, tp=1))
+    tower = vision_operations(vision, images, whole)
+    return encoded_away(tower, shard, images.count, vision.tokens(images))
 
 
 def _answering(encoder: Encoder, runs: Runs) -> Runs:

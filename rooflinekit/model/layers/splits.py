@@ -55,7 +55,7 @@ def _refusals(model: Model, deployment: Deployment, system: System) -> Iterator[
     yield from _of_kind(model, deployment)
     if deployment.lora_adapters > 1 and not deployment.lora_rank:
         yield f"lora_adapters={deployment.lora_adapters}, but lora_rank=0 loads none; give lora_rank, or leave it out"
-    if deployment.microbatches > 1 and pp == 1:
+    if deployment.microbatches > 1 and pp == 1 and not deployment.ffn_gpus:
         yield f"microbatches={deployment.microbatches} need stages; use pp > 1 or microbatches=1"
     for layer in model.layer_counts if deployment.cp > 1 else ():  # a recurrent state cannot be split, and which keys
         sparse = getattr(layer.mixer, "indexer", None) is not None  # are picked is not known
@@ -63,8 +63,10 @@ def _refusals(model: Model, deployment: Deployment, system: System) -> Iterator[
             what = "sparse attention" if sparse else f"{getattr(layer.mixer, 'kind', '')} layers"
             yield f"cp={deployment.cp} cannot split the context of {model.name}'s {what}; use cp=1"
     yield from _offload_refusals(model, deployment, system)
+    yield from _of_groups(model, deployment)
     if deployment.gpus > system.max_gpus:
-        whole = f"tp·pp·dp·cp = {deployment.gpus} accelerators"
+        beside = " + ffn_gpus + encoder_gpus" if deployment.ffn_gpus or deployment.encoder_gpus else ""
+        whole = f"tp·pp·dp·cp{beside} = {deployment.gpus} accelerators"
         yield f"{whole}, but a {system.title} joins {system.max_gpus}; use fewer"
     if deployment.all_reduce != "auto":
         yield from _of_all_reduce(deployment, system)
@@ -105,7 +107,8 @@ def _of_all_to_all(deployment: Deployment) -> Iterator[str]:
 
 def _of_experts(model: Model, deployment: Deployment) -> Iterator[str]:
     blocks = {layer.ffn for layer in model.layers if isinstance(layer.ffn, MixtureOfExperts)}
-    group, copies, ep = deployment.stage, deployment.redundant_experts, deployment.ep
+    group, copies, ep = deployment.ffn_gpus or deployment.stage, deployment.redundant_experts, deployment.ep
+    ranks = "ffn_gpus" if deployment.ffn_gpus else "tp·cp·dp"
     if not blocks:
         if ep > 1:
             yield f"ep={ep}, but {model.name} has no experts; use ep=1"
@@ -113,7 +116,7 @@ def _of_experts(model: Model, deployment: Deployment) -> Iterator[str]:
         yield from (f"{k}={v}, but {model.name} has no experts; leave {k} out" for k, v in asked.items() if v)
     if copies and ep == 1:
         yield f"redundant_experts={copies}, but with ep=1 every rank holds all experts; use ep > 1"
-    if deployment.dispatch and (ep == 1 or group == deployment.tp):
+    if deployment.dispatch and not deployment.ffn_gpus and (ep == 1 or group == deployment.tp):
         yield f"dispatch={deployment.dispatch}, but no token travels to its experts; use ep > 1 with dp or cp > 1"
     yield from _of_all_to_all(deployment)
     for block in blocks:
@@ -124,8 +127,32 @@ def _of_experts(model: Model, deployment: Deployment) -> Iterator[str]:
             yield f"{uneven}; use {-held % ep + copies}"
         valid = [n for n in possible if held % n == 0]
         if ep not in valid:
-            experts = f"{model.name}'s {block.experts} experts of width {block.width} over tp·cp·dp = {group} ranks"
+            experts = f"{model.name}'s {block.experts} experts of width {block.width} over {ranks} = {group} ranks"
             yield f"ep={ep} does not split {experts}; use " + (_choices("ep", valid) or "another tp, cp or dp")
+
+
+def _of_groups(model: Model, deployment: Deployment) -> Iterator[str]:
+    """What feed-forward blocks, or an encoder, on accelerators of their own do not go with."""
+    ffn, encoder, tp = deployment.ffn_gpus, deployment.encoder_gpus, deployment.ffn_tp
+    beside = {"pp": deployment.pp > 1}
+    if ffn:
+        whole = ("sequence_parallel", "lora_rank", "offload_layers", "offload_experts")
+        beside |= {"cp": deployment.cp > 1, "all_to_all": deployment.all_to_all != "auto"}
+        beside |= {key: bool(getattr(deployment, key)) for key in whole}
+    for name, number in (("ffn_gpus", ffn), ("encoder_gpus", encoder)):
+        given = [key for key, there in beside.items() if there and number]
+        yield from (f"{name}={number} does not go with {key}; leave one of them out" for key in given)
+    if encoder and not deployment.images:
+        yield f"encoder_gpus={encoder}, but no images come; add images=N, or leave encoder_gpus out"
+    if not ffn:
+        return
+    if model.encoder is not None or any(layer.repeated for layer in model.layer_counts):
+        kind = "is an encoder-decoder" if model.encoder is not None else "has layers that share weights"
+        yield f"ffn_gpus={ffn}, but {model.name} {kind}; leave ffn_gpus out"
+    for layer in model.layer_counts:
+        width = getattr(layer.ffn, "shared_width" if isinstance(layer.ffn, MixtureOfExperts) else "width", 0)
+        if ffn % deployment.ep == 0 and width % tp:
+            yield f"ffn_gpus={ffn} over ep={deployment.ep} does not divide {model.name}'s {width} FFN columns"
 
 
 def _divided_by_tp(model: Model) -> Iterator[tuple[str, int]]:

@@ -83,10 +83,11 @@ class Outside:
 
 @dataclass(frozen=True)
 class Stage:
-    """One pipeline stage on one accelerator: weights [B] and the layout of its cache."""
+    """One pipeline stage on one accelerator, or a group beside it: weights [B] and the layout of its cache."""
 
     weight_bytes: float
     layout: Layout
+    beside: bool = False  #: a group that holds no cache, and is told of where it is too small
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,8 @@ class MemoryModel:
         activations = self._activations(local, new)
         pieces = [self._stage(stage, local, context, activations) for stage in self.stages]
         chosen = pieces[0]
-        for piece in pieces[1:]:
-            fuller = piece[1] - piece[2] > chosen[1] - chosen[2]
+        for stage, piece in zip(self.stages[1:], pieces[1:], strict=True):
+            fuller = piece[6] > piece[7] if stage.beside else piece[1] - piece[2] > chosen[1] - chosen[2]
             chosen = tuple(where(fuller, ours, others) for ours, others in zip(piece, chosen, strict=True))
         weights, kv, pool, blocks, tokens, concurrency, needed, available = chosen
         return Memory(
@@ -177,6 +178,9 @@ class MemoryModel:
         longest: Numeric = math.inf if self.limit is None else float(self.limit)
         activations = self._activations(local, new)
         for stage in self.stages:
+            if stage.beside:
+                longest = where(self._starts(stage, activations), longest, 0.0)
+                continue
             share = named(self.pool(stage, activations) / local, "share", "of the pool, for each sequence", "B")
             held = named(stage.layout.law.longest(share), "fitting", "tokens that such a share holds", source=LONGEST)
             held = held * fact(self.ranks, *RANKS)
@@ -280,6 +284,8 @@ def make_memory_model(plan: Plan) -> MemoryModel:
         Stage(resident_bytes(plan, stage), cache_layout(plan, _cached_layers(plan, stage)))
         for stage in range(deployment.pp)
     )
+    groups = [place for place in ("ffn", "encoder") if deployment.boards(place)]
+    stages += tuple(Stage(resident_bytes(plan, 0, place), cache_layout(plan, ()), beside=True) for place in groups)
     tokens = _step_tokens(plan)
     return MemoryModel(
         capacity_bytes=accelerator.visible_bytes,
@@ -316,10 +322,10 @@ def _step_tokens(plan: Plan) -> float:
 
 def _outside(plan: Plan) -> Outside:
     rule, deployment, gpu = plan.engine.memory, plan.deployment, plan.system.accelerator
-    reducing = deployment.gpus > deployment.pp and gpu.link_kind != "pcie"
+    reducing = deployment.joined > deployment.pp and gpu.link_kind != "pcie"
     replayed = rule.graphs + rule.graphs_per_layer * plan.model.depth / deployment.pp
     graphs = 0.0 if deployment.settings.eager else replayed
-    return Outside(context_bytes(rule, gpu, deployment.gpus), rule.non_torch[reducing], graphs)
+    return Outside(context_bytes(rule, gpu, deployment.joined), rule.non_torch[reducing], graphs)
 
 
 def context_bytes(rule: MemoryRule, gpu: Accelerator, ranks: int) -> float:

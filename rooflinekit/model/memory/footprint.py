@@ -12,6 +12,7 @@ from rooflinekit.model.kernels.elementwise import Embedding
 from rooflinekit.model.kernels.gemm import Linear
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Operation
+from rooflinekit.model.layers.apart import Elsewhere
 from rooflinekit.model.layers.build import stage_operations
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.deployment import Deployment
@@ -50,13 +51,21 @@ def allocated_bytes(size: float) -> float:
     return segment if segment - size <= _REMAINDER else size
 
 
-def resident_bytes(plan: Plan, stage: int) -> float:
-    """Weights of one pipeline stage on one of its accelerators [B]."""
-    rule, model = plan.engine.memory, plan.model
-    held = stage_operations(model, plan.deployment, plan.precision, stage)
-    tensors = [(size, count) for op, count in held.items() for size in _tensors(op, plan)]
-    if model.tower and stage == 0:
-        tensors.append((model.tower * plan.precision.stream.bytes / plan.deployment.tp, 1))
+def placed_operations(plan: Plan, stage: int, place: str = "") -> dict[Operation, int]:
+    """The operations of one pipeline stage in one place, as they are there."""
+    held = stage_operations(plan.model, plan.deployment, plan.precision, stage)
+    split = [(op.place, op.held, n) if isinstance(op, Elsewhere) else ("", op, n) for op, n in held.items()]
+    return {op: n for where, op, n in split if where == place}
+
+
+def resident_bytes(plan: Plan, stage: int, place: str = "") -> float:
+    """Weights of one pipeline stage on one of its accelerators, or on one of another group [B]."""
+    rule, model, deployment = plan.engine.memory, plan.model, plan.deployment
+    tensors = [(size, n) for op, n in placed_operations(plan, stage, place).items() for size in _tensors(op, plan)]
+    if model.tower and stage == 0 and place == ("encoder" if deployment.encoder_gpus else ""):
+        tensors.append((model.tower * plan.precision.stream.bytes / (1 if place else deployment.tp), 1))
+    if place:
+        return rule.loading + sum(size * count for size, count in tensors)
     if rule.rotary_table:
         tables = model.rotary_tables if rule.scaled_tables else 1
         tensors += [(tables * size, 1) for size in _rotary_tables(model, plan.precision.stream)]
@@ -189,7 +198,7 @@ def _block_elements(plan: Plan, ffn: DenseFFN | MixtureOfExperts | None, budget:
     """Elements a token of the feed-forward block: gate, up and their product, or what experts hold."""
     match ffn:
         case DenseFFN(width=width, gated=gated):
-            return width / plan.deployment.tp * (3 if gated else 2)
+            return width / plan.deployment.ffn_tp * (3 if gated else 2)
         case MixtureOfExperts():
             return _routed_elements(ffn, plan.model.hidden, plan.deployment, budget)
         case _:
@@ -236,5 +245,5 @@ def _routed_elements(block: MixtureOfExperts, hidden: int, deployment: Deploymen
         routed += _arrived(block, deployment) * wide
     if not block.shared_width:
         return routed
-    shared = block.shared_width / deployment.tp * (3 if block.gated else 2)
+    shared = block.shared_width / deployment.ffn_tp * (3 if block.gated else 2)
     return max(routed + hidden, shared)

@@ -45,6 +45,7 @@ from rooflinekit.model.traffic.mixing import (
     burst_first,
     follows,
     places,
+    preempted,
     rotation,
     shared_times,
     steps_begun,
@@ -72,6 +73,8 @@ _E2E = "E2E", "a request from end to end", "s"
 _QUEUE = "queue", "waiting for prompts ahead and for a slot", "s"
 _RHO = "rho", "share of the time that goes to prompts"
 _RUNNING = "E", "requests that hold a place: rate x their time in it (Little's law)"
+
+_KNEE = "knee", "largest rate that can be sustained: a full engine", "1/s", FORM
 
 _SETTLED = 1e-14  # relative: neighbours of the root agree, and a wait that is less is none
 _FULL = 1.0 - 1e-6  # load at which a wait is taken at most: it grows as 1/(1 − load), without end towards 1
@@ -202,14 +205,17 @@ class OpenLoop:
     knee: Numeric
 
     @classmethod
-    def of(cls, predictor: Predictor, traffic: Traffic, known: Times | None = None, find: Find = root) -> OpenLoop:
-        """As `open_loop`, without a rate."""
+    def of(
+        cls, predictor: Predictor, traffic: Traffic, known: Times | None = None, find: Find = root,
+        closed: Callable[[Numeric], Loaded] | None = None,
+    ) -> OpenLoop:  # fmt: skip
+        """As `open_loop`, without a rate; `closed`: loops of users who come at any time, where they are known."""
         places = traffic.places(predictor)
         if fails(places.slots >= 1.0):
             raise no_room(predictor, traffic)
         flow = _Flow.of(predictor, traffic, known, find)
-        most = flow.full(_MANY, places)
-        return cls(flow, places, most, flow.knee(most, places))
+        full = closed(_MANY) if closed else flow.closed(_MANY, places)
+        return cls(flow, places, full.sharing, named(full.rate, *_KNEE))
 
     def at(self, rate: Numeric) -> Loaded:
         """What users feel at a rate [1/s]; ends and bounds of its times are its steps', beside as many requests."""
@@ -289,7 +295,7 @@ class _Flow:
     predictor: Predictor
     traffic: Traffic
     times: Times
-    repeating: Times  #: the same, with what prompts add that are computed again
+    repeating: Callable[[Numeric], Time]  #: what prompts add to a step that are computed again
     known: Times | None
     find: Find
     in_step: bool = False
@@ -300,29 +306,34 @@ class _Flow:
     ) -> _Flow:  # fmt: skip
         """Work the shared times out where they are not known; in_step: each request comes when a step has ended."""
         met: dict[float, Shared] = {}  # ends and roots are asked for again
+        alone: list[Time] = []
 
         def worked_out(sharing: Numeric) -> Shared:
             if isinstance(sharing, float) and sharing in met:
                 return met[sharing]
-            found = shared_times(predictor, traffic.of(sharing, in_step), full=False)
+            found = shared_times(predictor, traffic.of(sharing, in_step), False, *alone)
+            alone[:] = [found.alone]
             if isinstance(sharing, float):
                 met[sharing] = found
             return found
 
-        def repeating(sharing: Numeric) -> Shared:
-            return shared_times(predictor, traffic.of(sharing, in_step))
+        def repeating(sharing: Numeric) -> Time:
+            return known(sharing).again if known else preempted(predictor, traffic.of(sharing, in_step), times(sharing))
 
-        return cls(predictor, traffic, known or worked_out, known or repeating, known, find, in_step)
+        times = known or worked_out
+        return cls(predictor, traffic, times, repeating, known, find, in_step)
 
     def at_bound(self) -> _Flow:
         """The same where every step takes its datasheet bound."""
 
-        def fastest(times: Times) -> Times:
-            return lambda sharing: times(sharing).at_bound()
+        def times(sharing: Numeric) -> Shared:
+            return self.times(sharing).at_bound()
+
+        def repeating(sharing: Numeric) -> Time:
+            return self.repeating(sharing).at_bound()
 
         predictor = replace(self.predictor, plan=replace(self.predictor.plan, calibration=None))
-        times = fastest(self.times)
-        return _Flow(predictor, self.traffic, times, fastest(self.repeating), self.known and times, self.find)
+        return _Flow(predictor, self.traffic, times, repeating, self.known and times, self.find)
 
     @property
     def _mixes(self) -> bool:
@@ -384,14 +395,13 @@ class _Flow:
 
     def knee(self, most: Numeric, room: Places) -> Numeric:
         """The rate of an engine in which every place is taken [1/s]."""
-        rate = self.loaded(most, _MANY, room).rate
-        return named(rate, "knee", "largest rate that can be sustained: a full engine", "1/s", FORM)
+        return named(self.loaded(most, _MANY, room).rate, *_KNEE)
 
     def _repeating(self, stay: _Stay, sharing: Numeric, crowded: Numeric) -> _Stay:
         """The stay with prompts that are computed again while the cache is full, which delay tokens as others do."""
         if isinstance(crowded, float) and crowded < _NOTHING:
             return stay
-        times = replace(stay.times, again=self.repeating(sharing).again)
+        times = replace(stay.times, again=self.repeating(sharing))
         tpot = stay.tpot.plus(times.again, crowded).named(*_TPOT)
         return replace(stay, times=times, tpot=tpot, held=stay.first.expected + self._after * tpot.expected)
 

@@ -62,11 +62,12 @@ class LoadPower:
 def step_of(predictor: Predictor, kernels: Iterable[KernelTime], seconds: Numeric, parts: Numeric) -> Energy:
     """Energy of all boards in a period of `seconds` in which each stage runs `parts` steps of these kernels."""
     plan = predictor.plan
-    law, timed = _law(predictor), tuple(kernels)
-    busy = parts * sum((each.expected for each in timed), 0.0)
-    energy = sum(map(plan.energy, timed), Energy()).times(parts)
-    waits = idle_energy(law, plan.deployment.pp * seconds - busy)
-    return (energy + waits).labelled("", ", in a step").times(float(plan.deployment.stage))
+    law, timed, deployment = _law(predictor), tuple(kernels), plan.deployment
+    boards = [deployment.boards(each.kernel.place) / deployment.stage for each in timed]  # 1 but in another group
+    busy = parts * sum((n * each.expected for n, each in zip(boards, timed, strict=True)), 0.0)
+    energy = sum((plan.energy(each).times(n) for n, each in zip(boards, timed, strict=True)), Energy()).times(parts)
+    waits = idle_energy(law, deployment.gpus / deployment.stage * seconds - busy)
+    return (energy + waits).labelled("", ", in a step").times(float(deployment.stage))
 
 
 def _law(predictor: Predictor) -> PowerLaw:

@@ -170,7 +170,7 @@ class Shared:
     def at_bound(self) -> Shared:
         """The same at the datasheet's rates, without a front end."""
         parts = (self.step, self.share, self.alone, self.own, self.again)
-        step, share, alone, own, again = (Time(*(each.bound,) * len(ENDS)) for each in parts)
+        step, share, alone, own, again = (each.at_bound() for each in parts)
         return Shared(step, share, alone, own, again, 0.0, self.mixes, self.turning)
 
 
@@ -376,40 +376,47 @@ def others_arriving(plan: Plan, load: InFlight) -> Numeric:
     return named(maximum((load.users - 1.0) / turn, _FEW), "q", "prompts of others that begin in a step")
 
 
-def shared_times(predictor: Predictor, load: InFlight, full: bool = True) -> Shared:
-    """The times of `load.users` requests that share steps; `full`: with what comes again where the cache is full."""
+def shared_times(predictor: Predictor, load: InFlight, full: bool = True, alone: Time | None = None) -> Shared:
+    """The times of `load.users` requests that share steps; `full`: with what comes again where the cache is full.
+
+    alone: a prompt by itself, where it is known: it is the same beside any number of others.
+    """
     plan = predictor.plan
     arriving = others_arriving(plan, load)
     decoding = 1.0 + arriving * (load.osl - 1.0)
     step = predictor.tpot(Workload(decoding, load.isl, load.under_way)).named(
         "step", "a decode step of all that decode"
     )
-    alone = plan.time(lone_prompt(load, 1.0 / plan.deployment.dp)).total.named("alone", "the prompt by itself")
+    if alone is None:
+        alone = plan.time(lone_prompt(load, 1.0 / plan.deployment.dp)).total.named("alone", "the prompt by itself")
     ratio: Numeric = 0.0 if load.in_step else alone.expected / step.expected
     share = prefill_share(predictor, load, ratio).named("s", "what one prompt adds to the steps of the others")
     turning = rotation(predictor, load, ratio)
     met = arriving if load.in_step else turning.meanwhile(step.expected, share.expected, plan.costs.mixes)
     own = _own_steps(predictor, load, turning, met)
     own = own.named("own_steps", "the steps of a prompt, with what they hold beside it")
-    again = preempted(predictor, load, arriving, share, ratio) if full else share.times(0.0, 0.0)
-    again = again.named("again", "what prompts that come again add to a step")
-    return Shared(step, share, alone, own, again, front_end(plan.costs, load.isl), plan.costs.mixes, turning)
+    again = share.times(0.0, 0.0)
+    shared = Shared(step, share, alone, own, again, front_end(plan.costs, load.isl), plan.costs.mixes, turning)
+    return replace(shared, again=preempted(predictor, load, shared)) if full else shared
 
 
-def preempted(predictor: Predictor, load: InFlight, arriving: Numeric, share: Time, ratio: Numeric) -> Time:
+def preempted(predictor: Predictor, load: InFlight, shared: Shared) -> Time:
     """What prompts that are computed again add to a mean step where the cache is full [s].
 
     Each step asks for a token for each of n sequences. Where no answer ends in it, exp(−n/N) of the steps, none is
     free: the newest sequences give back as many, and compute them again where the next answer has ended. So each
     request repeats N·exp(−n/N) tokens, N/S·exp(−n/N) prompts, in steps that hold its own.
     """
+    share = shared.share
     if predictor.plan.engine.memory.reserves:
         return share.times(0.0, 0.0)
+    arriving = others_arriving(predictor.plan, load)
     again = load.osl / load.isl * exp(-load.users / predictor.plan.deployment.dp / load.osl)
     again = named(again, "repeats", "prompts that a request computes again, preempted")
+    ratio: Numeric = 0.0 if load.in_step else shared.alone.expected / shared.step.expected
     whole = prefill_share(predictor, replace(load, again=again), ratio)
-    added = Time(*(arriving * ((1.0 + again) * getattr(whole, end) - getattr(share, end)) for end in ENDS))
-    return Time(*(maximum(getattr(added, end), 0.0) for end in ENDS))
+    added = (arriving * ((1.0 + again) * getattr(whole, end) - getattr(share, end)) for end in ENDS)
+    return Time(*(maximum(each, 0.0) for each in added)).named("again", "what prompts that come again add to a step")
 
 
 def _own_steps(predictor: Predictor, load: InFlight, turning: Rotation, met: Numeric) -> Time:

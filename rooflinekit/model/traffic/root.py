@@ -8,7 +8,7 @@ from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric, absolute, maximum, minimum, repeat, where
 
 _ROUNDS = 200
-_LEAST = 0.01  # of the interval from an end to the first step: both ends are known
+_LEAST = {True: 0.01, False: 1e-4}  # of the interval from an end to the first step: both ends are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +21,16 @@ class _Point:
         return _Point(where(chosen, self.at, other.at), where(chosen, self.value, other.value))
 
 
-def root(excess: Callable[[Numeric], Numeric], low: Numeric, high: Numeric, settled: float) -> Numeric:
+def root(
+    excess: Callable[[Numeric], Numeric], low: Numeric, high: Numeric, settled: float, sides: bool = False
+) -> Numeric:
     """Where `excess`, above 0 at the low end and below at the high one, crosses 0: by interpolation or halving.
 
     T. R. Chandrupatla, Advances in Engineering Software 28 (1997) 145: interpolation where the last three points allow
     it, else halving, so that a jump takes no longer than bisection. Ends where neighbours around the root differ by
-    less than the share `settled`; where it is below 0 at both ends the low one is the answer, else the high one. Every
-    element of an array goes its own way, as if alone.
+    less than the share `settled`; or where interpolation would move by less than half of it, unless both `sides` are
+    asked for. Where `excess` is below 0 at both ends the low one is the answer, else the high one. Every element of an
+    array goes its own way, as if alone.
 
     >>> round(root(lambda x: 2.0 - x * x, 0.0, 2.0, 1e-9), 6)
     1.414214
@@ -36,8 +39,8 @@ def root(excess: Callable[[Numeric], Numeric], low: Numeric, high: Numeric, sett
     outside = start[0][1] * start[1][1] >= 0.0
     end = where(start[0][1] <= 0.0, low, high)
     done = outside
-    straight = start[0][1] / _not_0(start[0][1] - start[1][1])  # the first step goes to where a straight line crosses 0
-    state = (*start[0], *start[1], minimum(maximum(straight, _LEAST), 1.0 - _LEAST), where(done, 1.0, 0.0))
+    straight, most = start[0][1] / _not_0(start[0][1] - start[1][1]), 1.0 - _LEAST[sides]  # where a line crosses 0
+    state = (*start[0], *start[1], minimum(maximum(straight, 1.0 - most), most), where(done, 1.0, 0.0))
 
     def halved(*state: Numeric) -> Sequence[Numeric]:
         at, value, last, there, share, done = state
@@ -48,9 +51,10 @@ def root(excess: Callable[[Numeric], Numeric], low: Numeric, high: Numeric, sett
         beyond = new.or_else(old, same)
         old, new = old.or_else(new, same), found
         least = 0.5 * settled * absolute(new.at) / _not_0(absolute(old.at - new.at))
-        ended = where((new.value == 0.0) | (least > 0.5), 1.0, done)
-        step = minimum(maximum(_interpolated(new, old, beyond), least), 1.0 - least)
-        return new.at, new.value, old.at, old.value, step, ended
+        step = _interpolated(new, old, beyond)
+        ended = (new.value == 0.0) | (least > 0.5)
+        ended = where(ended if sides else ended | (step < least), 1.0, done)
+        return new.at, new.value, old.at, old.value, minimum(maximum(step, least), 1.0 - least), ended
 
     at, value, last, there, *_ = repeat(_ROUNDS, state, halved, lambda *held: held[-1] > 0.0)
     return where(outside, end, where(absolute(value) < absolute(there), at, last))

@@ -253,6 +253,15 @@ class Batch:
             new = replace(new, new=tokens, past=new.past + tokens / 2.0, sampled=new.sampled / 2.0)
         return replace(self, prefilling=new, decoding=decoding and replace(decoding, count=decoding.count / 2.0))
 
+    def shared(self, share: Numeric) -> Batch:
+        """So many times as many sequences.
+
+        >>> Batch.decode(8.0, 9.0).shared(0.25).decoding.sequences
+        2.0
+        """
+        new, old = (part and replace(part, count=part.count * share) for part in (self.prefilling, self.decoding))
+        return replace(self, prefilling=new, decoding=old)
+
     @property
     def phases(self) -> tuple[Sequences, ...]:
         """The phases present."""

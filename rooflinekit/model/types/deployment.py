@@ -30,7 +30,9 @@ class Deployment:
     dp: int = 1
     cp: int = 1
     sequence_parallel: bool = False  #: between blocks each of the tp ranks keeps its share of the tokens
-    microbatches: int = 1  #: parts of a batch that follow each other through the pipeline stages
+    microbatches: int = 1  #: parts of a batch that follow each other through pipeline stages, or groups
+    ffn_gpus: int = 0  #: accelerators of the feed-forward blocks, beside the tp x dp of attention; 0: the same
+    encoder_gpus: int = 0  #: accelerators that encode images and nothing else; 0: those of the model
     system: str | None = None  #: name or path of what the accelerators are built into; None is the usual one
     all_reduce: str = "auto"  #: one of ALL_REDUCE
     all_to_all: str = "auto"  #: one of ALL_TO_ALL
@@ -59,7 +61,12 @@ class Deployment:
     @property
     def gpus(self) -> int:
         """Accelerators in all."""
-        return self.stage * self.pp
+        return self.joined + self.encoder_gpus
+
+    @property
+    def joined(self) -> int:
+        """Accelerators that take part in a token: all but those of an encoder."""
+        return self.stage * self.pp + self.ffn_gpus
 
     @property
     def stage(self) -> int:
@@ -69,4 +76,23 @@ class Deployment:
     @property
     def expert_tp(self) -> int:
         """Ranks that shard one expert between them."""
-        return self.stage // self.ep
+        return (self.ffn_gpus or self.stage) // self.ep
+
+    @property
+    def ffn_tp(self) -> int:
+        """Ranks that shard one feed-forward block between them."""
+        return self.ffn_gpus // self.ep if self.ffn_gpus else self.tp
+
+    @property
+    def in_flight(self) -> int:
+        """Microbatches of decoding sequences at once.
+
+        Of pipeline stages no more than there are, since each reads the weights again (vLLM: max_concurrent_batches is
+        the pp size); between groups as many as are asked for.
+        """
+        return self.microbatches if self.ffn_gpus else min(self.microbatches, self.pp)
+
+    def boards(self, place: str) -> int:
+        """Accelerators that run the kernels of a place."""
+        between, groups = min(self.stage, self.ffn_gpus), {"ffn": self.ffn_gpus, "encoder": self.encoder_gpus}
+        return (groups | {"ffn_send": between, "ffn_return": between}).get(place, self.stage)

@@ -65,6 +65,7 @@ class Attention:
     adapters: int = 0  #: rank of matrices beside those of queries, keys and values, for this layer alone (Zamba2)
     bidirectional: bool = False  #: of an encoder: every token of a sequence sees every other, and no cache is kept
     indexer: Indexer | None = None
+    q_rank: int = 0  #: queries go through a normed vector of this width, whole on every rank (Step-3); 0: they do not
 
     @property
     def kind(self) -> str:

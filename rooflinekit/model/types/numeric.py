@@ -24,23 +24,28 @@ Numeric: TypeAlias = "float | Array"
 T = TypeVar("T")
 
 
+def _both(first: object, second: object) -> bool:
+    """Whether both are plain numbers."""
+    return isinstance(first, (int, float)) and isinstance(second, (int, float))
+
+
 def maximum(first: Numeric, second: Numeric) -> Numeric:
     """Elementwise maximum."""
-    if isinstance(first, (int, float)) and isinstance(second, (int, float)):
+    if first.__class__ is float is second.__class__ or _both(first, second):
         return first if first > second else second
     return _elementwise("maximum", first, second)
 
 
 def minimum(first: Numeric, second: Numeric) -> Numeric:
     """Elementwise minimum."""
-    if isinstance(first, (int, float)) and isinstance(second, (int, float)):
+    if first.__class__ is float is second.__class__ or _both(first, second):
         return first if first < second else second
     return _elementwise("minimum", first, second)
 
 
 def where(condition: object, yes: Numeric, no: Numeric) -> Numeric:
     """Elementwise choice."""
-    if isinstance(condition, bool) and isinstance(yes, (int, float)) and isinstance(no, (int, float)):
+    if condition.__class__ is bool and (yes.__class__ is float is no.__class__ or _both(yes, no)):
         return yes if condition else no
     return _elementwise("where", condition, yes, no)
 

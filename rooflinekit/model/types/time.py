@@ -51,6 +51,10 @@ class Time:
             self.high + weight * other.high,
         )
 
+    def at_bound(self) -> Time:
+        """The same at the datasheet's rates: all of it its bound."""
+        return Time(self.bound, self.bound, self.bound, self.bound)
+
     def times(self, factor: Numeric, of_bound: Numeric) -> Time:
         """Another multiple of the time than of its bound, below which the low end does not fall."""
         bound = self.bound * of_bound

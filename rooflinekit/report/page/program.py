@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field, fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -18,14 +18,14 @@ from rooflinekit.model.roofline import time_parts
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.overlap import Spent
-from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop
+from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, closed_loop
 from rooflinekit.model.traffic.energy import TokenEnergy, load_power, served_energy, static_energy
 from rooflinekit.model.traffic.mixing import Shared, follows, shared_times, slots
 from rooflinekit.model.traffic.percentiles import spread
-from rooflinekit.model.traffic.question import LoadAnswer, LoadQuestion, answer_load
+from rooflinekit.model.traffic.question import LoadAnswer, LoadQuestion
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
-from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.frozen import dataclass, replace
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, minimum
 from rooflinekit.model.types.time import ENDS, KernelTime, Time
@@ -68,6 +68,7 @@ class Program:
         self._calls: dict[tuple[Any, ...], list[KernelTime]] = {}
         self._phased: set[Operation] = set()  #: that ask which sequences are prompts and which answers
         self._kept: list[Any] = []  # what keys name by its place
+        self.patterns: dict[Any, int] = {}  #: of steps, each with its number
 
     def write(self, predictor: Predictor, questions: Iterable[LoadQuestion] = (), fixed: bool = False) -> Written:
         """Trace a deployment; further functions answer `questions`, and `fixed` says that the context is given."""
@@ -104,7 +105,8 @@ class Program:
         """What users feel.
 
         What is asked for more than once is a function of its own among the `parts` of a deployment: the times that
-        requests share, an open loop at a rate, and the energy of requests in flight. Questions differ in the load.
+        requests share, a closed loop of users, an open loop at a rate, and the energy of requests in flight. Questions
+        differ in the load.
         """
         follow = question.users is not None and follows(predictor.plan)
 
@@ -132,17 +134,22 @@ class Program:
                 times: Shared = part("times in step" if follow else "times", shared, users=users)
                 return times
 
+            def closed(users: Any) -> Loaded:
+                loop: Loaded = part("closed", lambda users: closed_loop(outlined, users, traffic, known), users=users)
+                return loop
+
             def served(running: Any) -> TokenEnergy | None:
                 return served_energy(outlined, traffic, replace(answer.loaded, running=running))
 
             asked = replace(question, traffic=traffic, **{load_kind(question): load})
             if question.users is None:
-                alike = OpenLoop.of(outlined, traffic, known)
+                alike = OpenLoop.of(outlined, traffic, known, closed=None if follows(predictor.plan) else closed)
                 loop = _OpenLoop(**{entry.name: getattr(alike, entry.name) for entry in fields(alike)}, part=part)
-                answer = LoadAnswer(found := loop.within(load), spread(found, traffic, False), asked)
+                found = loop.within(load)
+                answer = LoadAnswer(found, spread(found, traffic, False), asked)
             else:
-                answer = answer_load(outlined, asked, known)
-            found = answer.loaded
+                found = closed(load)
+                answer = LoadAnswer(found, spread(found, traffic, True), asked)
             felt = [
                 *(getattr(found, name) for name in LOADED),
                 slots(predictor, traffic.isl, osl, osl_cv=traffic.osl_cv),
@@ -190,9 +197,9 @@ class Program:
         that leave the cache alone, once for all its formats.
         """
         number, pair = operation
-        own, phased = (number, costs is None, plan.key), pair[0] in self._phased
-        pattern, values, places = step.whole if phased else step.counts
-        keys = [(own, pattern, kv) for kv in (None, plan.precision.kv)]
+        phased = pair[0] in self._phased
+        pattern, kind, values, places = step.whole if phased else step.counts
+        keys = [(number, costs is None, plan.key, kind, kv) for kv in (None, plan.precision.kv)]
         key = next((key for key in keys if key in self._functions), None)
         if key is None:
             try:
@@ -308,7 +315,7 @@ class _Outlined(Plan):
     def apart(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> list[KernelTime]:
         """The kernels of a step with their times, as calls."""
         chosen = [each for each in self.numbered if grows is None or each[1][0].grows is grows]
-        step = _Step(batch, self.speed)
+        step = _Step(batch, self.speed, self.program.patterns)
         return [timed for each in chosen for timed in self.program.kernels(self, each, step, costs)]
 
 
@@ -331,22 +338,22 @@ _FORMS = ("span", "filled", "ragged")
 
 
 class _Step:
-    """A step, and its counts alone: with names in place of numbers, what the names stand for, and a key of these."""
+    """A step, and its counts alone: the pattern, names in place of numbers; its number; what names stand for; a key."""
 
-    def __init__(self, batch: Batch, speed: Symbol) -> None:
-        self.batch, self.speed = batch, speed
+    def __init__(self, batch: Batch, speed: Symbol, patterns: dict[Any, int]) -> None:
+        self.batch, self.speed, self.patterns = batch, speed, patterns
 
     @cached_property
-    def whole(self) -> tuple[Any, dict[str, Any], tuple[Any, ...]]:
+    def whole(self) -> tuple[Any, int, dict[str, Any], tuple[Any, ...]]:
         """All of it."""
         return self._named(self.batch)
 
     @cached_property
-    def counts(self) -> tuple[Any, dict[str, Any], tuple[Any, ...]]:
+    def counts(self) -> tuple[Any, int, dict[str, Any], tuple[Any, ...]]:
         """What most operations ask."""
         return self._named(_Counts.of(self.batch))
 
-    def _named(self, batch: Any) -> tuple[Any, dict[str, Any], tuple[Any, ...]]:
+    def _named(self, batch: Any) -> tuple[Any, int, dict[str, Any], tuple[Any, ...]]:
         values: dict[str, Any] = {"speed": self.speed}
 
         def name(own: str, value: Any) -> Any:
@@ -356,7 +363,8 @@ class _Step:
             return f"a{len(values) - 1}"
 
         pattern = _mapped(batch, name)
-        return pattern, values, tuple(each.index if isinstance(each, Symbol) else (each,) for each in values.values())
+        places = tuple(each.index if isinstance(each, Symbol) else (each,) for each in values.values())
+        return pattern, self.patterns.setdefault(pattern, len(self.patterns)), values, places
 
 
 def _mapped(batch: Any, change: Callable[[str, Any], Any]) -> Any:

@@ -492,8 +492,8 @@ def read_encoder(r: Reading, layers: tuple[Layer, ...]) -> Encoder | None:
 
 
 def _step(r: Reading) -> tuple[Mixer, ...]:
-    """Step-3.5, Step-3.7: sliding layers may have more heads; the types of draft layers come last."""
-    keys, full = r.keys, _base_attention(r)
+    """Step-3's queries of low rank; Step-3.5, Step-3.7: sliding layers may have more heads, draft layers come last."""
+    keys, full = r.keys, replace(_base_attention(r), q_rank=r.keys.maybe("q_rank") or 0)
     types = keys.entries("layer_types", None, _SLIDING) or ["full_attention"] * r.depth
     if len(types) < r.depth:
         raise SpecError(f"{keys.at('layer_types')} has {len(types)} entries for {r.depth} layers")

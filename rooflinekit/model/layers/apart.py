@@ -1,0 +1,133 @@
+"""Parts of a model on accelerators of their own: feed-forward blocks, or the tower that encodes images.
+
+Attention-FFN disaggregation (MegaScale-Infer, arXiv:2504.02263; Step-3, arXiv:2507.19427): attention, its cache and the
+router keep the tokens. In every layer a token goes to the accelerators of its feed-forward block and back, while other
+microbatches compute. Encoders apart (vLLM's disaggregated encoder, SGLang's EPD): embeddings of images travel once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field, replace
+
+from rooflinekit.model.graph.symbol import about, formula
+from rooflinekit.model.kernels.collective import MOVERS, Collective, Exchange, Tiers, group_share
+from rooflinekit.model.kernels.operation import Operation, Step, Wrapped
+from rooflinekit.model.layers.shard import Shard
+from rooflinekit.model.layers.vision import OfImages
+from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.kernel import ExchangeShape, Kernel
+from rooflinekit.model.types.model import MixtureOfExperts
+from rooflinekit.model.types.numeric import Numeric, ceil_div
+
+ROUTED = ("router", "expert_select")
+"""What stays with the tokens: it says where each of them goes."""
+
+
+@formula("payload", "tokens on their way between two groups", "B")
+def handed_bytes(tokens: Numeric, copies: Numeric, width: Numeric, element: float) -> Numeric:
+    """T·c·D·b, T for each accelerator of the group with fewer of them [B].
+
+    >>> handed_bytes(2048.0 / 16, 1.0, 7168, 1.0)
+    917504.0
+    """
+    return tokens * copies * width * element
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere(Wrapped):
+    """An operation on another group of accelerators, whose `replicas` share the tokens of all attention replicas.
+
+    images: each prompt brings so many, of which each replica takes whole ones.
+    """
+
+    place: str
+    replicas: int
+    images: int = 0
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """Those of the operation over a replica's share."""
+        share = step.replicas / self.replicas
+        seen = replace(step, batch=step.batch.shared(share), replicas=self.replicas, context_ranks=1)
+        if self.images and (prompts := seen.batch.prefilling):
+            whole = ceil_div(prompts.count * self.images, 1.0) / self.images
+            seen = replace(seen, batch=replace(seen.batch, prefilling=replace(prompts, count=whole)))
+        held, mark = self.held.kernels(seen, count), "ffn_" if self.place == "ffn" else ""
+        return [replace(kernel, place=self.place, name=f"{mark}{kernel.name}") for kernel in held]
+
+
+@dataclass(frozen=True, slots=True)
+class Handover(Operation):
+    """Tokens of all replicas to the accelerators of their feed-forward block, or results back.
+
+    Nobody published times of libraries that do this (M2N, StepMesh): DeepEP's, which send tokens to the ranks of their
+    experts, stand in. Each direction has its own lanes.
+    """
+
+    name: str
+    width: int = field(metadata=about("D", "elements of a token"))
+    element: float = field(metadata=about("b", "bytes of an element on its way", "B"))
+    copies: float = field(metadata=about("c", "copies of a token: groups of experts that it visits"))
+    ends: int = field(metadata=about("n", "accelerators of the smaller group"))
+    gpus: int = field(metadata=about("g", "accelerators of both groups"))
+    experts: int = field(metadata=about("E", "experts, or 1 block"))
+    crosses: bool = False  #: the groups share no scale-up domain
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """One launch."""
+        tokens, decoding = step.tokens * step.replicas / self.ends, step.batch.prefilling is None
+        payload = handed_bytes(tokens, self.copies, self.width, self.element)
+        kernel = Kernel(
+            self.name, "exchange", count, step.stream, activation_bytes=2.0 * payload, network_bytes=payload,
+            nic_bytes=payload if self.crosses else 0.0, gpus=self.gpus, place=self.name,
+            shape=ExchangeShape(tokens, 1.0 * self.experts, 0.0 if decoding else float(MOVERS)),
+            variant=f"{'low_latency' if decoding else 'normal'}_{_LIKE[self.name]}",
+        )  # fmt: skip
+        return [kernel]
+
+
+_LIKE = {"ffn_send": "dispatch", "ffn_return": "combine"}
+
+
+def feed_forward_shard(shard: Shard) -> Shard:
+    """How the accelerators of the feed-forward blocks share them: `ep` groups, each block cut over those of a group."""
+    asked = shard.deployment
+    own = replace(asked, tp=asked.ffn_tp, dp=asked.ep, ffn_gpus=0, all_to_all="deepep")  # none but chosen pairs come
+    return replace(shard, deployment=own)
+
+
+def sent_away(block: object, inner: list[Operation], shard: Shard, dispatched: float) -> list[Operation]:
+    """A feed-forward block, laid out as `inner`, on its own accelerators, with what brings the tokens and results.
+
+    A token goes once to each group that has any of its experts. There each of the group's ranks gets its share, and an
+    all-reduce stands for gathering the tokens and scattering the results; here an all-gather brings them together.
+    """
+    asked, there, stream = shard.deployment, feed_forward_shard(shard), shard.precision.stream.bytes
+    copies, experts, element = 1.0, 1, stream
+    if isinstance(block, MixtureOfExperts):
+        copies = asked.ep * group_share(block.experts, block.top_k, asked.ep)
+        experts, element = block.experts, dispatched
+    to = Handover("ffn_send", shard.hidden, element, copies, min(asked.stage, asked.ffn_gpus), asked.joined, experts,
+                  asked.gpus > shard.domain)  # fmt: skip
+    back = replace(to, name="ffn_return", element=stream)
+    own = [op for op in inner if not isinstance(op, Exchange)]
+    if there.tp > 1:
+        own.append(there.joined("all_reduce", "all_reduce", copies * shard.hidden))
+    here = [op for op in own if getattr(op, "name", "") in ROUTED]
+    away: list[Operation] = [Elsewhere(op, "ffn", asked.ep) for op in own if op not in here]
+    gather = [shard.joined("ffn_gather", "all_gather", shard.hidden)] if shard.tp > 1 else []
+    return [*here, to, *away, back, *gather]
+
+
+def encoded_away(
+    tower: list[tuple[list[Operation], int]], shard: Shard, images: int, tokens: int
+) -> list[tuple[list[Operation], int]]:
+    """The tower on its own accelerators, each of which takes whole images, and the way of the embeddings."""
+    asked = shard.deployment
+    way = Tiers(0.0, 1.0) if asked.gpus > shard.domain else Tiers(1.0)
+    sent = Collective("image_send", "send", 2, shard.hidden, way)
+    runs: list[tuple[list[Operation], int]] = [
+        ([OfImages(sent, asked.dp / min(asked.stage, asked.encoder_gpus), tokens)], 1)
+    ]
+    for ops, count in reversed(tower):
+        runs.insert(0, ([Elsewhere(op, "encoder", asked.encoder_gpus, images) for op in ops], count))
+    return runs
