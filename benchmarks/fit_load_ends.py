@@ -15,7 +15,7 @@ Tested twice: costs and factors without the model, and without the source, whose
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,10 @@ import fit_engines
 import numpy as np
 import pandas as pd
 from cached_rows import cached, table_parser
+from scipy.special import ndtr
 from serving_errors import unseen_rows
+
+from rooflinekit.model.types.time import SIGMAS
 
 KINDS = {"ttft": "closed loop, TTFT", "tpot": "closed loop, TPOT", "full": "saturated"}
 # Of the quantiles, by engine and kind: rows of a model err together, so that 0.90 covers fewer of a model left out. The
@@ -36,6 +39,8 @@ _LEVEL = 0.94  # of the others
 _OTHERS = 0.3  # weight of another engine's rows: chosen among 0.1, 0.3 and 1 with models left out
 _FEW = 100  # rows of an engine, below which no end comes nearer than that of the steps
 _DRAWS = 100
+_NEAREST = 1e-3  # of an end to the prediction, in logarithms
+STATED = (0.5, 0.75, 0.8, 0.85, 0.9, 0.95)
 _GROUP = ["source_key", "model", "gpu", "engine"]
 
 
@@ -75,6 +80,19 @@ class Scores:
         good = (self.low[own] <= ends[0] + 1e-12) & (self.high[own] <= ends[1] + 1e-12)
         return pd.Series(good, self.table.index[own])
 
+    def stated(self, engine: str, ends: tuple[float, float], way: str) -> pd.Series:
+        """The probability that the prediction states for an objective which each row of an engine just meets.
+
+        The logarithm of a time is normal on either side of the prediction, with 5 % beyond each end, as in a plan
+        (`decision.planning.objective.chance`).
+        """
+        own = (self.table["engine"] == engine).to_numpy()
+        table, low, high = self.table[own], self.low[own], self.high[own]
+        slower = np.log((table["value"] / table[way]).to_numpy(dtype=float))
+        slower = np.where(table["metric"].str.contains("tok_s"), -slower, slower)
+        reach = np.where(slower > 0.0, slower - high + ends[1], ends[0] - slower - low)
+        return pd.Series(ndtr(SIGMAS * slower / np.maximum(reach, _NEAREST)), table.index)
+
 
 def _quantile(values: np.ndarray, weight: np.ndarray, level: float) -> float:
     order = np.argsort(values)
@@ -82,13 +100,15 @@ def _quantile(values: np.ndarray, weight: np.ndarray, level: float) -> float:
     return float(values[order][min(np.searchsorted(total, (1.0 + level) / 2.0 * total[-1]), len(values) - 1)])
 
 
-def left_out(scores: Scores, key: str) -> pd.Series:
-    """Whether rows are covered by factors from all others than their model's or source's."""
+def left_out(
+    scores: Scores, key: str, judge: Callable[[Scores, str, tuple[float, float]], pd.Series] = Scores.inside
+) -> pd.Series:
+    """Rows judged by factors from all others than their model's or source's: whether these cover them."""
     names, found = scores.table[key].to_numpy(), [pd.Series(dtype=bool)]
     for name in np.unique(names):
         rest, own = scores.where(names != name), scores.where(names == name)
         if len(rest.low):
-            found += [own.inside(engine, rest.ends(engine)) for engine in own.table["engine"].unique()]
+            found += [judge(own, engine, rest.ends(engine)) for engine in own.table["engine"].unique()]
     return pd.concat(found)
 
 
@@ -99,7 +119,7 @@ def kind_rows(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
 def covered(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with what covers them: `steps` (intervals without factors), `model_out`, `source_out` (NaN: no test).
 
-    Of rows that no factor is for, steps' intervals count.
+    Of rows that no factor is for, steps' intervals count. `…_stated` is the probability of an objective at the row.
     """
     value = rows["value"]
     ways = {"steps": "model_out", "model_out": "model_out", "source_out": "source_out"}
@@ -112,6 +132,13 @@ def covered(rows: pd.DataFrame) -> pd.DataFrame:
         for way, key in (("model_out", "model"), ("source_out", "source_key")):
             inside = left_out(Scores.of(kind, own, way), key).astype(float)
             found[f"{way}_inside"].loc[own.index] = inside.reindex(own.index)
+    for way, key in (("model_out", "model"), ("source_out", "source_key")):
+        plain = rows[(rows["kind"] == "static") & rows[f"{way}_low"].notna()]
+        parts = [Scores.of("static", plain, way).stated(engine, (0.0, 0.0), way) for engine in plain["engine"].unique()]
+        for kind in KINDS:
+            scores = Scores.of(kind, kind_rows(rows, kind), way)
+            parts.append(left_out(scores, key, lambda own, engine, ends, way=way: own.stated(engine, ends, way)))
+        found[f"{way}_stated"] = pd.concat(parts).reindex(rows.index)
     return rows.assign(**{name: column.where(rows["model_out"].notna()) for name, column in found.items()})
 
 
@@ -126,6 +153,17 @@ def reliability(rows: pd.DataFrame) -> pd.DataFrame:
         .assign(rows=both.groupby(["kind", "engine"]).size())
         .reset_index()
     )
+
+
+def as_often(rows: pd.DataFrame) -> pd.DataFrame:
+    """Share of rows that meet objectives set where the prediction states a probability, by kind of load."""
+    found = []
+    for kind in ("static", *KINDS.values()):
+        for way in ("model_out", "source_out"):
+            stated = rows.loc[rows["kind"] == kind, f"{way}_stated"].dropna()
+            met = {probability: float((stated <= probability).mean()) for probability in STATED}
+            found.append({"kind": kind, "left_out": way.removesuffix("_out"), "rows": len(stated), **met})
+    return pd.DataFrame(found)
 
 
 def fitted(rows: pd.DataFrame, engines: Sequence[str]) -> dict[str, dict[str, tuple[tuple[float, float], ...]]]:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import fit_engines
 import pandas as pd
-from fit_load_ends import covered, reliability
+from fit_load_ends import STATED, as_often, covered, reliability
 from report_page import Block, insert, markdown, percent, table, web
-from report_serving_text import EXPLAINED, INTERVALS, LOADS, METHOD, RULES
+from report_serving_text import EXPLAINED, INTERVALS, LOADS, METHOD, OFTEN, RULES
 from serving_errors import WAYS, errors, predicted_rows, under_load
 
 from rooflinekit.version import __version__
@@ -35,6 +35,7 @@ LOADED = {
     ("saturated", "all"): 0.15,
 }  # fmt: skip
 COVER = (0.87, 0.93)
+OFF = 0.07
 LARGEST, ANSWERED, SPLIT_RATIO = 0.40, 0.98, 1.5
 _SHORT = ("model_out", "source_out", "bound", "textbook", "derated")
 
@@ -48,13 +49,15 @@ class Data:
     coverage: pd.DataFrame
     loaded: pd.DataFrame
     reliability: pd.DataFrame
+    often: pd.DataFrame
     unanswered: dict[str, int]
 
     @classmethod
     def of(cls, rows: pd.DataFrame, unanswered: Counter[str]) -> Data:
         rows = covered(rows).assign(gpus=(rows[["tp", "pp", "ep", "dp"]].astype(float) > 1).any(axis=1).map(_several))
         league = pd.concat([_league(rows, by) for by in PARTS])
-        return cls(errors(rows), league, _coverage(rows), under_load(rows), reliability(rows), dict(unanswered))
+        shares = (errors(rows), league, _coverage(rows), under_load(rows), reliability(rows), as_often(rows))
+        return cls(*shares, dict(unanswered))
 
     def medians(self, kind: str, tier: str) -> pd.Series:
         own = self.groups[(self.groups["kind"] == kind) & (self.groups["tier"] == tier)]
@@ -196,6 +199,27 @@ def reliability_targets(data: Data) -> list[Block]:
     return said
 
 
+def often_table(data: Data) -> Block:
+    """Objectives that were met, where a probability is stated."""
+    rows = [[line["kind"], line["left_out"], f"{line['rows']:,}", *(percent(line[each]) for each in STATED)]
+            for _, line in data.often.iterrows()]  # fmt: skip
+    return table(["rows", "left out", "number", *(f"{each:.0%} stated" for each in STATED)], rows)
+
+
+def often_targets(data: Data) -> list[Block]:
+    said = []
+    for _, line in data.often.iterrows():
+        off = {each: line[each] - each for each in STATED}
+        most = max(off, key=lambda each: abs(off[each]) if each > STATED[0] else 0.0)
+        words = f"{off[STATED[0]]:+.2f} at {STATED[0]:.0%}, and at most {off[most]:+.2f} above it, at {most:.0%}"
+        met = _met(max(map(abs, off.values())) <= OFF)
+        above = "" if met == "met" or abs(off[most]) > OFF else "; above it met"
+        said.append(
+            Block("li", f"{line['kind']}, {line['left_out']} left out (target ≤ {OFF}): {words} ({met}{above}).")
+        )
+    return said
+
+
 def worst(data: Data, least: float = 0.25) -> list[Block]:
     """Groups above a quarter, each with its reason or without one."""
     over = data.groups[data.groups["model_out"] > least].sort_values(["kind", "model_out"], ascending=[True, False])
@@ -230,7 +254,8 @@ def page(data: Data) -> list[Block]:
               Block("p", RULES), Block("h2", "Targets for static rows of tier A"), *targets(data)]  # fmt: skip
     blocks += [Block("h2", "Under load"), Block("p", LOADS), under_load_table(data), *under_load_targets(data)]
     blocks += [Block("h2", "Intervals under load"), Block("p", INTERVALS), reliability_table(data)]
-    blocks += reliability_targets(data)
+    blocks += [*reliability_targets(data), Block("h2", "Objectives met, as often as stated"), Block("p", OFTEN)]
+    blocks += [often_table(data), *often_targets(data)]
     blocks += [Block("h2", "Worst groups"), Block("p", "Groups above 25 % with the model left out."), *worst(data)]
     for reason, count in data.unanswered.items():
         blocks.append(Block("li", f"**{count} rows not answered**: {reason}."))
@@ -272,6 +297,7 @@ def main() -> None:
     data.groups.to_csv(folder / "accuracy-serving.csv", index=False, float_format="%.4g")
     data.loaded.to_csv(folder / "accuracy-serving-loaded.csv", index=False, float_format="%.4g")
     data.reliability.to_csv(folder / "accuracy-serving-intervals.csv", index=False, float_format="%.4g")
+    data.often.to_csv(folder / "accuracy-serving-objectives.csv", index=False, float_format="%.4g")
     data.league.to_csv(folder / "accuracy-serving-league.csv", index=False, float_format="%.4g")
     blocks = page(data)
     (arguments.out / "accuracy-serving.md").write_text(markdown(blocks), encoding="utf-8")

@@ -42,6 +42,14 @@ INTERVALS = (
     "They miss the cost of several GPUs."
 )
 
+OFTEN = (
+    "A plan states the probability that an objective holds. Here objectives are set at the predicted quantiles of rows "
+    "whose model, or whose source, neither the engine's costs nor the ends have seen. The table has the share of them "
+    "that hold. Fleets are sized at 90 % unless --confidence says another. The ends are quantiles, the middle is the "
+    "prediction itself: where most rows are slower than predicted, as first tokens are, fewer than half of the "
+    "objectives at the prediction hold, and a stated 50 % is too much."
+)
+
 RULES = (
     f"Textbook: a prompt takes 2·P FLOP a token at MFU {100 * MFU:.0f} %, a step reads all weights and the cache at "
     f"MBU {100 * MBU:.0f} % ([the counts](https://kipp.ly/transformer-inference-arithmetic/), "

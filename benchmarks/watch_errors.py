@@ -72,11 +72,11 @@ def minute(
 
 
 def as_log(minutes: list[pd.DataFrame]) -> list[Interval]:
-    """The minutes as a log of requests: each ends in its minute."""
+    """The minutes as a log of requests: each ends in its minute, evenly over it."""
     lines = [
-        {"start_time": 60.0 * (place + 1) + 30.0 - row.e2e, "input_tokens": row.input_tokens,
+        {"start_time": 60.0 * (place + 1 + (turn + 0.5) / len(drawn)) - row.e2e, "input_tokens": row.input_tokens,
          "output_tokens": row.output_tokens, "ttft_s": row.ttft, "e2e_s": row.e2e}
-        for place, drawn in enumerate(minutes) for row in drawn.itertuples()
+        for place, drawn in enumerate(minutes) for turn, row in enumerate(drawn.itertuples())
     ]  # fmt: skip
     return read_request_log("run", lines)
 

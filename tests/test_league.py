@@ -56,6 +56,19 @@ def test_hand_derates_lie_between_the_constants(tmp_path):
     assert 1 / BANDWIDTH < slower["ttft_ms"] / bound["ttft_ms"] <= 1 / PEAK
 
 
+def test_the_probability_of_an_objective_is_that_of_a_plan():
+    """Half at the prediction, 95 % at the high end with its factor, 5 % at the low one; of a rate the ends change."""
+    time = {"engine": "vllm", "metric": "ttft_ms", "model_out": 100.0, "model_out_low": 90.0, "model_out_high": 120.0}
+    ends = (np.log(1.1), np.log(1.5))
+    values = [100.0, 120.0 * 1.5, 90.0 / 1.1, 100.0 * 1.8 ** (1.2816 / 1.645)]
+    table = pd.DataFrame([ROW | time | {"source_key": "s", "model": "m", "value": value} for value in values])
+    stated = Scores.of("ttft", table, "model_out").stated("vllm", ends, "model_out")
+    assert list(stated) == pytest.approx([0.5, 0.95, 0.05, 0.9], abs=1e-4)
+    rate = table.assign(metric="output_tok_s_total", value=[100.0, 90.0 / 1.5, 120.0 * 1.1, 100.0])
+    stated = Scores.of("full", rate, "model_out").stated("vllm", ends, "model_out")
+    assert list(stated) == pytest.approx([0.5, 0.95, 0.05, 0.5], abs=1e-4)
+
+
 def rows_of(model, count, error, source="one"):
     way = dict.fromkeys(WAYS, 1.0 + error)
     row = {"kind": "static", "tier": "A", "source_key": source, "model": model, "gpu": "h100", "metric": "tpot_ms"}

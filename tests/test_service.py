@@ -84,6 +84,31 @@ class TestAnswers:
         if tool not in ("models", "gpus"):
             assert body["basis"]["sources"][0].startswith("rooflinekit://")
 
+    def test_a_plan_rests_on_the_machine_and_the_level_of_its_best(self, client):
+        asked = {"model": "llama3-8b", "rate": 1, "confirm": 0, "tp": [1], "aggregated_only": True}
+        basis = client.post("/v1/plan", json=asked).json()["basis"]
+        assert basis["level"] == "expected" and basis["interval"]
+        assert basis["sources"] == ["rooflinekit://gpu/h100-sxm", "rooflinekit://model/llama-3-8b"]
+        bare = client.post("/v1/plan", json=asked | {"calibration": "none"}).json()["basis"]
+        assert (bare["level"], bare["interval"]) == ("bound", None)
+
+    def test_a_derivation_is_cut_at_the_depth_that_is_asked_for(self, client):
+        def height(node):
+            return 1 + max(map(height, node["children"]), default=-1)
+
+        asked = STATIC | {"metric": "ttft"}
+        whole = rk.explain(**asked).to_dict()["derivation"]
+        assert height(whole) > 4
+        for depth, more in ((2, {}), (4, {"depth": 4})):
+            response = client.post("/v1/explain", json=asked | more)
+            found = response.json()["answer"]["derivation"]
+            assert height(found) == depth and found["value"] == whole["value"]
+            assert depth > 2 or len(response.content) < 30_000
+        assert found["children"][0]["title"] == whole["children"][0]["title"]
+        assert client.post("/v1/explain", json=asked | {"depth": 0}).json()["answer"]["derivation"]["parts"] == len(
+            whole["children"]
+        )
+
     def test_the_description_is_made_from_the_table_of_options(self, client):
         described = client.get("/openapi.json").json()
         assert described["openapi"] == "3.1.0"
@@ -147,6 +172,13 @@ class TestRefusals:
         refused(client.get("/v1/estimate"), 405, "/openapi.json")
         refused(client.post("/v1/nothing", json={}), 404)
         assert client.post("/v1/gpus", json={}, headers={"host": "evil.example"}).status_code == 400
+
+    def test_a_refusal_is_in_words_for_who_asks(self, client):
+        json_type = {"content-type": "application/json"}
+        refused(client.post("/v1/models", json={"x": 1}), 422, "unknown option 'x'; this takes none")
+        digits = client.post("/v1/estimate", content=b'{"batch": ' + b"9" * 5000 + b"}", headers=json_type)
+        refused(digits, 400, "an integer has thousands of digits")
+        assert "set_int_max_str_digits" not in digits.text
 
     def test_a_token_is_asked_for_and_never_shown(self, monkeypatch):
         monkeypatch.setenv(web.TOKEN, "secret-of-the-test")
@@ -329,6 +361,24 @@ def test_a_server_that_was_killed_starts_again_and_leaves_nothing_behind(port, w
         assert [ask(port, "estimate", STATIC), ask(port, "gpus", {})] == before
 
 
+def test_callers_that_are_slow_or_go_or_send_too_much_are_told_and_leave_no_traceback(port):
+    head = b"POST /v1/estimate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += b"Content-Length: 100\r\n\r\n{"
+    with serving(port, "--seconds", "2") as server:
+        with socket.create_connection(("127.0.0.1", port), 20) as gone:
+            gone.sendall(head)
+        with socket.create_connection(("127.0.0.1", port), 20) as slow:
+            slow.sendall(head)
+            assert b" 408 " in slow.recv(1000).splitlines()[0]
+        with pytest.raises(urllib.error.HTTPError) as raised:  # the refusal, and no connection that was cut
+            ask(port, "estimate", {"model": "x" * 10_000_000})
+        assert raised.value.code == 413
+        raised.value.close()
+        assert ask(port, "estimate", STATIC)
+        server.terminate()
+        assert b"Traceback" not in server.stderr.read()
+
+
 def test_a_taken_port_is_one_line(port):
     with socket.create_server(("127.0.0.1", port)), pytest.raises(InputError, match=f"--port {port}: Address already"):
         web.run("127.0.0.1", port, 1, 1.0)
@@ -473,6 +523,16 @@ class TestAssistants:
         for uri in ("rooflinekit://model//etc/passwd", "file:///etc/passwd", "rooflinekit://model/../x"):
             with pytest.raises(RooflinekitError):
                 assistants._spec(uri)
+
+    def test_a_resource_that_is_not_there_is_a_line(self, caplog):
+        from mcp import MCPError
+
+        async def conversation(client):
+            with pytest.raises(MCPError, match="nearest: h100-sxm"):
+                await client.read_resource("rooflinekit://gpu/h100-sxn")
+
+        self.talk(conversation)
+        assert "Traceback" not in caplog.text
 
     def test_over_standard_input_and_output(self):
         import anyio

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import random
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from socket import socket
 from statistics import fmean
@@ -156,12 +159,12 @@ def test_llama_cpp_says_tokens_and_their_seconds() -> None:
 
 
 def test_a_log_that_says_who_waited_and_what_was_cached_divides_the_gap_of_ttft() -> None:
-    """20 requests of 3,000 tokens in a minute waited 0.3 s each, so that 0.1 stand in the queue; 600 were cached."""
+    """20 requests of 3,000 tokens in 20 s waited 0.3 s each, so that 0.3 stand in the queue; 600 were cached."""
     waits = {**FLAT, "gen_ai.latency.time_in_queue": 0.3, "gen_ai.usage.cache_read.input_tokens": 600}
     longer = {"gen_ai.usage.output_tokens": 50, "gen_ai.server.request.duration": 1.0}
     (found,) = read_request_log("log", [{**waits, **longer, "start_time": 60.0 + turn} for turn in range(20)])
-    assert (found.waiting, found.run.facts.hits) == (pytest.approx(0.1), pytest.approx(0.2))
-    assert (found.running or 0.0) + (found.waiting or 0.0) == pytest.approx(20 * 1.0 / 60)
+    assert (found.waiting, found.run.facts.hits) == (pytest.approx(0.3), pytest.approx(0.2))
+    assert (found.running or 0.0) + (found.waiting or 0.0) == pytest.approx(1.0)
     now = watch([found], **SAID).now
     assert now.queue_ms == pytest.approx(300.0, abs=5.0) and now.hits == pytest.approx(0.2)
     assert now.prompt_ms is not None and now.ttft.measured is not None
@@ -306,15 +309,16 @@ FLAT = {"start_time": "1970-01-01T00:01:30Z", "gen_ai.usage.input_tokens": 3000,
 
 
 def test_requests_are_gathered_by_the_minute_in_which_they_end(tmp_path: Path) -> None:
-    late = {**FLAT, "start_time": 119.9}
+    late, last = {**FLAT, "start_time": 119.9}, {**FLAT, "start_time": 149.6}
     path = tmp_path / "requests.jsonl"
-    path.write_text("\n".join(map(json.dumps, (SPAN, FLAT, late))))
+    path.write_text("\n".join(map(json.dumps, (SPAN, FLAT, late, last))))
     first, second = read_intervals(path)
-    assert (first.start, first.end, second.start) == (60.0, 120.0, 120.0)
+    assert (first.start, first.end, second.start, second.end) == pytest.approx((60.0, 120.0, 120.0, 150.0))
     assert first.run.facts == Facts(model="llama-3-8b", isl=2000.0, osl=51.0, rate=3 / 60)  # three came in it
     assert (first.run.ttft.mean, first.run.ttft.low) == (pytest.approx(300.0), pytest.approx(200.0))
     assert first.run.tpot.mean == pytest.approx(10.0)  # of the one that has a second token
     assert first.running == pytest.approx(1.6 / 60)  # Little's law
+    assert second.run.facts.rate == pytest.approx(2 / 30)  # two ended in the half minute that the log holds
     slow = {**FLAT, "gen_ai.usage.output_tokens": 51, "gen_ai.server.request.duration": 10.4}
     (minute,) = read_request_log("log", [SPAN, SPAN, slow])  # one of three stood for most of ten seconds
     assert (minute.moving_ms, minute.run.tpot.mean) == (pytest.approx(10.0), pytest.approx((10.0 + 10.0 + 200.0) / 3))
@@ -322,6 +326,79 @@ def test_requests_are_gathered_by_the_minute_in_which_they_end(tmp_path: Path) -
         read_request_log("log", [{key: value for key, value in FLAT.items() if "duration" not in key}])
     with pytest.raises(SpecError, match="request 1: has no start"):
         read_request_log("log", [{key: value for key, value in FLAT.items() if key != "start_time"}])
+
+
+def steady(start: float, end: float, every: float = 0.5) -> list[dict[str, float]]:
+    """Requests of one second each, at an even rate."""
+    count = round((end - start) / every)
+    return [{**FLAT, "start_time": start + every * turn, "gen_ai.usage.output_tokens": 50,
+             "gen_ai.server.request.duration": 1.0} for turn in range(count)]  # fmt: skip
+
+
+@pytest.mark.parametrize("ends", [183.0, 235.0])
+def test_a_minute_that_a_log_holds_in_part_has_the_rate_of_that_part(ends: float) -> None:
+    """A log that ends three seconds into a minute says little of it; one of which five seconds lack, nearly all."""
+    found = read_request_log("log", steady(60.0 + 25.0, ends - 1.0))
+    assert len(found) == (2 if ends == 183.0 else 3)
+    for each in found:
+        assert each.run.facts.rate == pytest.approx(2.0, rel=0.05)
+        assert each.run.request_s == pytest.approx(2.0, rel=0.05)
+
+
+def test_requests_that_failed_and_spans_of_something_else_do_not_end_a_log(tmp_path: Path) -> None:
+    path, whole = tmp_path / "spans.jsonl", json.dumps(FLAT)
+    failed = json.dumps({key: value for key, value in FLAT.items() if "duration" not in key})
+    other = json.dumps({"name": "GET /health", "startTimeUnixNano": "5", "duration": 3})
+    path.write_text("\n".join((other, whole, failed, whole, whole[:40])))  # the last line is still written
+    (minute,) = read_intervals(path)
+    assert minute.run.notes == ("1 of 3 requests are left out: spans.jsonl, request 3: has no e2e: none of "
+                                "gen_ai.server.request.duration, gen_ai.latency.e2e, e2e_s, duration",)  # fmt: skip
+    assert watch([minute], **SAID).notes == minute.run.notes
+    collected = {"resourceSpans": [{"scopeSpans": [{"spans": [json.loads(other), SPAN]}, {"spans": [SPAN]}]}]}
+    path.write_text(json.dumps(collected) + "\n" + json.dumps(collected))
+    (minute,) = read_intervals(path)
+    assert minute.run.facts.isl == 1000.0 and minute.run.facts.model == "llama-3-8b"
+
+
+def test_what_is_no_log_says_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    for text, said in (('{"foo": 1}\n{"foo": 2}', "no line is a request with input_tokens, output_tokens and ttft_s"),
+                       (exposition(AN_HOUR), "an exposition without the time of its scrape"),
+                       ("a,b\n1,2", "neither a recording")):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(SpecError, match=said):
+            read_intervals(path)
+
+
+@pytest.mark.parametrize("rotate", ["renamed", "cut"])
+def test_a_log_that_grows_is_followed_through_its_rotation(tmp_path: Path, rotate: str, monkeypatch: Any) -> None:
+    path = tmp_path / "requests.jsonl"
+    requests = steady(60.0, 420.0)
+    parts = [requests[:200], requests[200:330], requests[330:350], requests[350:]]
+
+    def look(seconds: float) -> None:
+        if not parts:
+            raise KeyboardInterrupt
+        text = "".join(f"{json.dumps(each)}\n" for each in parts.pop(0)) + "no JSON\n"
+        if len(parts) == 2:  # between two looks, the lines above were read
+            if rotate == "renamed":
+                path.rename(tmp_path / "requests.jsonl.1")
+            else:
+                path.write_text("")
+        with path.open("a") as file:
+            file.write(text)
+
+    path.write_text("")
+    monkeypatch.setattr("rooflinekit.cli.watch.time.sleep", look)
+    options = ["--model", "llama-3-8b", "--gpu", "h100", "--tp", "1", "--format", "json"]
+    shown = CliRunner().invoke(app, ["watch", str(path), "--follow", *options])
+    assert shown.exit_code == 0, shown.output
+    assert "1 lines are no JSON objects" in shown.stderr
+    found = json.loads(shown.stdout)["intervals"]
+    assert [each["end"] for each in found] == [120.0, 180.0, 240.0, 300.0, 360.0]  # that of 420 may go on
+    assert all(each["rate"] == pytest.approx(2.0, rel=0.02) for each in found)
+    refused = CliRunner().invoke(app, ["watch", str(path), "--follow", "--once", *options])
+    assert refused.exit_code == 2 and "give one of them" in refused.stderr
 
 
 HOUR = 30  # minutes that say what is usual, in these tests
@@ -668,6 +745,15 @@ def test_nothing_that_is_missing_is_guessed() -> None:
         watch([silent], **SAID, concurrency=4)
 
 
+def test_a_server_that_counts_tokens_alone_asks_for_their_mean_and_no_rate() -> None:
+    """The rate follows from the tokens; `watch` has no --concurrency either."""
+    run = Measurement("url", "llamacpp metrics", Facts(engine="llama.cpp"), output_tok_s=200.0)
+    with pytest.raises(InputError, match=r"add --model, --gpu, --tp, --isl, --osl$"):
+        watch([Interval(0.0, 60.0, run)])
+    posed = pose(run, Given.of(**SAID, isl=100, osl=50))
+    assert posed.load.rate == pytest.approx(4.0)
+
+
 def test_the_command_shows_a_log(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text("\n".join(json.dumps({**FLAT, "start_time": 60 + n, "gen_ai.usage.output_tokens": 50,
@@ -675,7 +761,7 @@ def test_the_command_shows_a_log(tmp_path: Path) -> None:
     options = ["--model", "llama-3-8b", "--gpu", "h100", "--tp", "1"]
     shown = CliRunner().invoke(app, ["watch", str(path), *options])
     assert shown.exit_code == 0, shown.output
-    assert "0.333 requests/s, 3,000 tokens in, 50 out" in shown.stdout
+    assert "1 requests/s, 3,000 tokens in, 50 out" in shown.stdout  # twenty in the twenty seconds of the log
     assert "headroom" in shown.stdout
     found = json.loads(CliRunner().invoke(app, ["watch", str(path), *options, "--format", "json"]).stdout)
     assert found["intervals"][0]["tpot"]["measured"] == pytest.approx(1e3 * 0.6 / 49)
@@ -731,6 +817,66 @@ def test_a_running_server_is_looked_at_and_recorded(tmp_path: Path) -> None:
     assert 'rooflinekit_seconds{kind="measured",metric="ttft"} 0.1\n' in own
     assert 'rooflinekit_drift_ratio{metric="tpot"} 0.0\n' in own and "rooflinekit_headroom_ratio" in own
     assert read_intervals(recorded)[0].run.ttft.mean == pytest.approx(100.0)
+
+
+class Strange(BaseHTTPRequestHandler):
+    """Answers as its path says, at the second look; a server that is whole otherwise."""
+
+    looks = 0
+
+    def do_GET(self) -> None:
+        Strange.looks += 1
+        kind = self.path[1:] if Strange.looks == 2 or self.path == "/gzip" else ""
+        body = exposition({name: value * Strange.looks for name, value in AN_HOUR.items()}).encode()
+        length = len(body)
+        if kind == "html":
+            body = b"<html><body>502 \x1b[2J Bad gateway" + b"x" * 500
+            length = len(body)
+        if kind == "short":
+            body = body[: body.index(b"\n", length // 2)]
+        if kind == "gzip":
+            body = gzip.compress(body)
+            length = len(body)
+        if kind == "garbage":
+            self.wfile.write(b"garbage\r\n\r\n")
+            return
+        self.send_response(503 if kind == "busy" else 200)
+        self.send_header("Content-Length", str(length))
+        if kind == "gzip":
+            self.send_header("Content-Encoding", "gzip")
+        self.end_headers()
+        with suppress(OSError):  # who asked has gone
+            for turn in range(20 if kind == "slow" else 0):
+                self.wfile.write(body[turn : turn + 1])
+                time.sleep(0.05)
+            self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("html", "is no Prometheus text exposition"), ("short", "the answer ends early"), ("busy", "answers 503"),
+     ("garbage", "does not answer"), ("slow", "takes more than 0.3 s"), ("gzip", "")],
+)  # fmt: skip
+def test_a_look_that_gives_no_metrics_is_said_and_taken_again(
+    kind: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It neither ends the watch nor goes into the recording, nor does a page that is cut count as a new start."""
+    monkeypatch.setattr(Strange, "looks", 0)
+    monkeypatch.setattr("rooflinekit.cli.watch._LONGEST", 0.3)
+    recorded = tmp_path / "day.prom"
+    with ThreadingHTTPServer(("127.0.0.1", 0), Strange) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        options = ["--gpu", "h100", "--tp", "1", "--once", "--every", "1", "--record", str(recorded)]
+        shown = CliRunner().invoke(app, ["watch", f"http://127.0.0.1:{server.server_port}/{kind}", *options])
+        server.shutdown()
+    assert shown.exit_code == 0, shown.output
+    assert said in shown.stderr and len(shown.stderr) < 300
+    (only,) = read_intervals(recorded)
+    assert only.run.facts.rate is not None
+    assert only.run.facts.rate * (only.end - only.start) == pytest.approx(AN_HOUR["requests"] * (1 + bool(said)))
 
 
 def test_a_server_that_does_not_answer_is_named() -> None:

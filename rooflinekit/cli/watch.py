@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
+from http.client import HTTPException
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
-from urllib.error import URLError
+from typing import Any, BinaryIO
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from rooflinekit.cli.command import Argument, command
 from rooflinekit.cli.output import Output, note
 from rooflinekit.estimation.scenario import Served, Watching, Written
 from rooflinekit.evidence.benchmark_runs import Given
-from rooflinekit.evidence.exposition import Interval, Scrape, interval, read_scrape, scrape_text, together
+from rooflinekit.evidence.exposition import (
+    MINUTE,
+    SCRAPED,
+    Interval,
+    Scrape,
+    by_minute,
+    interval,
+    is_recording,
+    read_requests,
+    read_scrape,
+    scrape_text,
+    spans,
+    together,
+)
 from rooflinekit.evidence.measured import read_intervals, read_start
 from rooflinekit.evidence.measurement import StartUp
 from rooflinekit.evidence.watching import LEARNT, SMALLEST, Watched, Watcher
-from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.specs.writing import check_target, write_whole
 
 _LONGEST = 10.0  # seconds that a server may take to answer
 _LARGEST = 64 << 20  # bytes of an exposition
+_GZIP = 31  # how zlib calls the format
+_LATE = 10.0  # seconds by which lines of a log come out of order
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -37,59 +57,73 @@ _CLEAR = "\x1b[H\x1b[2J"
     )},
 )  # fmt: skip
 def watch(
-    sources: list[str], *, to: Output, once: bool = False, every: float = 60.0, record: Path | None = None,
-    update: Path | None = None, listen: int | None = None, **said: Any,
+    sources: list[str], *, to: Output, once: bool = False, follow: bool = False, every: float = 60.0,
+    record: Path | None = None, update: Path | None = None, listen: int | None = None, **said: Any,
 ) -> int:  # fmt: skip
     """Set a running fleet beside its prediction: gaps and their causes, drifts, headroom.
 
     Several addresses are replicas that share the load.
     """
-    live, files, logs = _told_apart(sources, running=bool(record or listen is not None))
+    live, files, logs = _told_apart(sources, follow, record is not None or (listen is not None and not follow))
+    if follow and once:
+        raise InputError("--follow goes on, and --once ends; give one of them")
     to.check()
     if update is not None and str(update) != str(said.get("calibration")):
         check_target(update, to.force)
     given = Given.of(**({"replicas": len(live)} | said if live else said))
     watcher = Watcher(given, logs=logs)
-    if not live:
-        for each in sorted((each for path in files for each in read_intervals(path)), key=attrgetter("end")):
-            watcher.see(each)
-        to.show(watcher.answer())
-        return _updated(watcher, update)
-    show = _exporter(listen) if listen is not None else None
+    ends = not live and not follow
+    looks = _intervals(live, every, record) if live else _followed(files, every) if follow else _read(files)
+    show = _exporter(listen) if listen is not None else lambda _: None
     try:
-        for each in _intervals(live, every, record):
-            watcher.see(each)
+        for found in looks:
+            hours = -len(watcher.seen) // LEARNT
+            for each in found:
+                watcher.see(each)
             answer = watcher.answer()
-            if show:
-                show(answer)
-            if len(watcher.seen) % LEARNT == 1:
+            show(answer)
+            if -len(watcher.seen) // LEARNT < hours:
                 _updated(watcher, update)
-            if once:
+            if once or ends:
                 break
             if to.out is None and to.format == "table":
                 if sys.stdout is not None and sys.stdout.isatty():
                     to.emit(_CLEAR)
                 to.show(answer)
     except KeyboardInterrupt:
-        if not watcher.seen:
+        if ends or not watcher.seen:
             raise
-    if once or to.out is not None or to.format != "table":
+    if once or ends or to.out is not None or to.format != "table":
         to.show(watcher.answer())
     return _updated(watcher, update)
 
 
-def _told_apart(sources: Sequence[str], running: bool) -> tuple[list[str], list[Path], list[StartUp]]:
-    """Addresses or files, and start-up logs; `running` where only servers can be meant."""
+def _told_apart(sources: Sequence[str], follow: bool, running: bool) -> tuple[list[str], list[Path], list[StartUp]]:
+    """Addresses or files, and start-up logs; `follow` where only logs can be meant, `running` where only servers."""
     live = [source for source in sources if source.startswith(("http://", "https://"))]
-    started = {Path(source): read_start(Path(source)) for source in sources if source not in live}
+    paths = [Path(source) for source in sources if source not in live]
+    empty = [path for path in paths if follow and path.is_file() and not path.stat().st_size]
+    started = {path: None if path in empty else read_start(path) for path in paths}
     files = [path for path, log in started.items() if log is None]
     if live and files:
         raise InputError("give addresses of servers or files, not both")
     if not live and not files:
         raise InputError("start-up logs say how servers were started; give their addresses or a recording too")
+    if follow and (live or any(map(_recorded, files))):
+        raise InputError("--follow is for logs of requests; servers are watched until you end it")
     if not live and running:
         raise InputError("--record and --listen are for running servers, and these are files")
     return live, files, [log for log in started.values() if log is not None]
+
+
+def _read(paths: Sequence[Path]) -> Iterator[list[Interval]]:
+    """Everything that files hold, at once."""
+    yield sorted((each for path in paths for each in read_intervals(path)), key=attrgetter("end"))
+
+
+def _recorded(path: Path) -> bool:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return is_recording(file.read(len(SCRAPED)))
 
 
 def _updated(watcher: Watcher, update: Path | None) -> int:
@@ -100,39 +134,115 @@ def _updated(watcher: Watcher, update: Path | None) -> int:
     return 0
 
 
-def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> Iterator[Interval]:
-    """What happens between looks at all servers; one that does not answer is said, and looked at again."""
+def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> Iterator[list[Interval]]:
+    """What happens between looks at all servers; one that gives no metrics is said, and looked at again."""
     before: Scrape | None = None
     while True:
         begun = time.monotonic()
         try:
-            texts = [_fetched(address) for address in addresses]
-        except OSError as error:
+            texts, now = [_fetched(address) for address in addresses], time.time()
+            after = together([read_scrape(text, now, where) for text, where in zip(texts, addresses, strict=True)])
+        except SpecError as error:
             if before is None:
-                raise InputError(f"{error}") from None
+                raise
             note(f"{error}; looking again")
         else:
-            now = time.time()
             if record is not None:
                 with record.open("a", encoding="utf-8") as file:
                     file.write(scrape_text("\n".join(texts), now))
-            after = together([read_scrape(text, now, where) for text, where in zip(texts, addresses, strict=True)])
             found = interval(before, after, addresses[0]) if before is not None else None
             if before is not None and found is None:
                 note("no request got its first token, or a server restarted; looking again")
             before = after
             if found is not None:
-                yield found
+                yield [found]
         time.sleep(max(begun + every - time.monotonic(), 0.0))
 
 
 def _fetched(address: str) -> str:
-    """The text at an address; raises OSError, which names it."""
+    """The text at an address; raises SpecError, which names it."""
+    ends, body = time.monotonic() + _LONGEST, bytearray()
     try:
         with urlopen(address, timeout=_LONGEST) as answer:
-            return str(answer.read(_LARGEST).decode("utf-8", "replace"))
-    except (URLError, OSError, ValueError) as error:
-        raise OSError(f"{address} does not answer: {getattr(error, 'reason', error)}") from None
+            while len(body) < _LARGEST and (part := answer.read1(_LARGEST)):
+                body += part
+                if time.monotonic() > ends:
+                    raise TimeoutError(f"the answer takes more than {_LONGEST:g} s")
+            if answer.length:
+                raise ConnectionError("the answer ends early")
+            if answer.headers.get("Content-Encoding") == "gzip":
+                return zlib.decompressobj(_GZIP).decompress(bytes(body), _LARGEST).decode("utf-8", "replace")
+            return body.decode("utf-8", "replace")
+    except HTTPError as error:
+        raise SpecError(f"{address} answers {error.code} {error.reason}") from None
+    except (OSError, ValueError, HTTPException, zlib.error) as error:
+        raise SpecError(f"{address} does not answer: {getattr(error, 'reason', error)}") from None
+
+
+class _Tail:
+    """The lines of a file as they are written, also after it was moved away or cut and begun anew."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._rest = path, b""
+        self._file: BinaryIO | None = None
+
+    def lines(self) -> Iterator[str]:
+        """Whole lines that came since the last call."""
+        while self._file or self.path.exists():
+            self._file = self._file or self.path.open("rb")
+            *whole, self._rest = (self._rest + self._file.read()).split(b"\n")
+            yield from (line.decode("utf-8", "replace") for line in whole)
+            own, named = os.fstat(self._file.fileno()), self.path.stat() if self.path.exists() else None
+            if named and os.path.samestat(own, named) and named.st_size >= self._file.tell():
+                return
+            self.close()
+
+    def close(self) -> None:
+        """Leave nothing open."""
+        if self._file:
+            self._file.close()
+        self._file, self._rest = None, b""
+
+
+def _spans(path: Path, lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
+    """What JSON lines hold; others are left out, and said."""
+    lost = 0
+    for line in filter(str.strip, lines):
+        try:
+            yield from spans(dict(json.loads(line)))
+        except (ValueError, TypeError, RecursionError):
+            lost += 1
+    if lost:
+        note(f"{path}: {lost} lines are no JSON objects, and are left out")
+
+
+def _followed(paths: Sequence[Path], every: float) -> Iterator[list[Interval]]:
+    """The minutes of logs of requests that grow, each once requests of a later one have ended."""
+    tails = {path: _Tail(path) for path in paths}
+    kept: dict[Path, list[dict[str, float]]] = {path: [] for path in paths}
+    over, model = dict.fromkeys(paths, -math.inf), None
+    with ExitStack() as opened:
+        for tail in tails.values():
+            opened.callback(tail.close)
+        while True:
+            begun, found = time.monotonic(), []
+            for path, tail in tails.items():
+                told, new = "", list(_spans(path, tail.lines()))
+                try:
+                    requests, named, told = read_requests(path.name, new) if new else ([], None, "")
+                except SpecError as error:
+                    note(f"{error}; {len(new)} lines are left out")
+                    continue
+                own, model = kept[path], model or named
+                own += (each for each in requests if each["end"] > over[path])
+                since, last = over[path], max((each["end"] for each in own), default=-math.inf)
+                if (until := (last - _LATE) // MINUTE * MINUTE) > since:
+                    minutes = by_minute(path.name, own, model, told, None if since == -math.inf else since)
+                    found += [each for each in minutes if each.end <= until]
+                    over[path], kept[path] = until, [each for each in own if each["end"] > until]
+            if found:
+                yield sorted(found, key=attrgetter("end"))
+            time.sleep(max(begun + every - time.monotonic(), 0.0))
 
 
 def _exporter(port: int) -> Callable[[Watched], None]:

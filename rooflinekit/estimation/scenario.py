@@ -425,6 +425,7 @@ class Pictures(TypedDict, total=False):
 class Watching(TypedDict, total=False):
     """How a running fleet is watched."""
     once: Annotated[bool, Option("Look at one interval, and end.", False, group="Watching")]
+    follow: Annotated[bool, Option("Go on with logs of requests that grow, also after they were moved away or cut.", False, group="Watching")]
     every: Annotated[float, Option("Seconds between two looks.", 60.0, unit="s", least=1.0, most=86400.0, group="Watching")]
     record: Annotated[Path | None, Option("Append what the servers say to this file, to be watched or compared again.", kind="path", group="Watching")]
     update: Annotated[Path | None, Option("Write a calibration to this file, with engine costs updated by these measurements.", kind="path", group="Watching")]

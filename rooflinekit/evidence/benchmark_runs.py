@@ -29,7 +29,7 @@ class LoadPrediction:
     """What users feel, as means.
 
     parts [ms]: `step` and `interference` add up to TPOT; `prefill` and `queue` to TTFT. running: sequences in the
-    batch. note: what the reader should know, else empty. high_ms: the high ends of the 90 % intervals of `ttft_ms` and
+    batch. note: what the reader should know, else empty. ends_ms: both ends of the 90 % intervals of `ttft_ms` and
     `tpot_ms`.
     """
 
@@ -40,7 +40,7 @@ class LoadPrediction:
     parts: Mapping[str, float]
     running: float
     note: str = ""
-    high_ms: Mapping[str, float] = field(default_factory=dict)
+    ends_ms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def predict_load(predictor: Predictor, question: LoadQuestion) -> LoadPrediction:
@@ -57,7 +57,7 @@ def predict_load(predictor: Predictor, question: LoadQuestion) -> LoadPrediction
     step, own = float(times.step.expected), float(loaded.first.expected) + float(times.request)
     tpot, ttft = float(loaded.tpot.expected), float(loaded.ttft.expected)
     parts = {"step": step, "interference": tpot - step, "prefill": own, "queue": ttft - own}
-    note = ""
+    note, ends = "", {"ttft_ms": loaded.ttft, "tpot_ms": loaded.tpot}
     if not loaded.stable:
         note = f"unstable: {rate:g} requests/s exceed the {float(loaded.knee):.3g} that can be sustained"
     elif users is not None and users > room:
@@ -70,7 +70,7 @@ def predict_load(predictor: Predictor, question: LoadQuestion) -> LoadPrediction
         parts={name: 1e3 * value for name, value in parts.items()},
         running=float(loaded.running),
         note=note,
-        high_ms={"ttft_ms": 1e3 * float(loaded.ttft.high), "tpot_ms": 1e3 * float(loaded.tpot.high)},
+        ends_ms={name: (1e3 * float(time.low), 1e3 * float(time.high)) for name, time in ends.items()},
     )
 
 
@@ -130,11 +130,12 @@ def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:
     Raises InputError for facts that are missing, and whatever `resolve` raises.
     """
     read, osl = run.facts, given.facts.osl or run.facts.osl
-    if read.rate is None and run.tool == "llamacpp metrics" and osl and run.output_tok_s:
-        read = replace(read, rate=run.output_tok_s / osl)
+    counts = read.rate is None and run.tool == "llamacpp metrics" and run.output_tok_s
+    if counts and osl:
+        read = replace(read, rate=counts / osl)
     if run.ttft.mean is None and run.unbegun is not None and read.rate:
         run = replace(run, ttft=Spread(mean=1e3 * run.unbegun / read.rate))
-    facts = known_facts(run.source, read, given.facts, tuple(_OPTIONS))
+    facts = known_facts(run.source, read, given.facts, (*_OPTIONS, "" if counts else "load"))
     isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
     facts = replace(facts, isl=isl, osl=osl)
     copies = given.replicas  # which share the load evenly
@@ -174,7 +175,7 @@ def known_facts(source: str, read: Facts, given: Facts, needed: Sequence[str]) -
     if given.rate is not None or given.concurrency is not None:
         known = replace(known, rate=given.rate, concurrency=given.concurrency)
     missing = [option for name, option in _OPTIONS.items() if name in needed and not getattr(known, name)]
-    if "isl" in needed and known.rate is None and known.concurrency is None:
+    if "load" in needed and known.rate is None and known.concurrency is None:
         missing.append("--concurrency or --rate")
     if missing:
         raise InputError(f"{source} does not say how it was run; add {', '.join(missing)}")

@@ -24,6 +24,8 @@ from rooflinekit.specs.files import read_yaml
 
 SCRAPED = "# scraped "
 """What the first line of each scrape of a recording begins with; a time follows."""
+WANTED = "input_tokens, output_tokens and ttft_s"
+"""What makes a JSON line one of a request, by the plainest of their names."""
 
 
 @cache
@@ -95,7 +97,7 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
         samples = [(hit, sample) for family in text_string_to_metric_families(text) for sample in family.samples
                    if (hit := _NAME.match(sample.name))]  # fmt: skip
     except ValueError as error:
-        raise SpecError(f"{source}: is no Prometheus text exposition ({error})") from None
+        raise SpecError(f"{source}: is no Prometheus text exposition ({str(error)[:80]})") from None
     llms = {sample.labels.get("model") for hit, sample in samples if hit[2].startswith("llm_")}
     if samples and not llms and not any(hit[1] for hit, _ in samples):
         models = sorted({sample.labels["model"] for _, sample in samples if "model" in sample.labels})
@@ -256,14 +258,33 @@ _OPTIONAL = {
     "cached": ("gen_ai.usage.cache_read.input_tokens", "cached_tokens"),
     "queue": ("gen_ai.latency.time_in_queue", "queue_s"),
 }
+_OF_REQUESTS = ("isl", "osl", "ttft")
 _MODELS = ("gen_ai.response.model", "gen_ai.request.model", "model")
-_MINUTE = 60.0
+MINUTE = 60.0
+"""Seconds by which the requests of a log are gathered."""
 
 
 def is_request_log(data: Any) -> bool:
     """Whether a JSON line is of one request: its lengths and its time to the first token."""
-    flat = _flat(data) if isinstance(data, Mapping) else {}
-    return all(any(name in flat for name in _ATTRIBUTES[part]) for part in ("isl", "osl", "ttft"))
+    return _named(_flat(data) if isinstance(data, Mapping) else {}) == len(_OF_REQUESTS)
+
+
+def _named(flat: Mapping[str, Any]) -> int:
+    """How many of the quantities that only requests of a language model have are there."""
+    return sum(any(name in flat for name in _ATTRIBUTES[part]) for part in _OF_REQUESTS)
+
+
+def spans(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The spans of a line as OpenTelemetry's collector writes it (OTLP's JSON); any other line itself.
+
+    >>> spans({"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "a"}, {"name": "b"}]}]}]})
+    [{'name': 'a'}, {'name': 'b'}]
+    """
+    found = [data]
+    for key in ("resourceSpans", "scopeSpans", "spans") if "resourceSpans" in data else ():
+        lists = [each.get(key) for each in found]
+        found = [each for inner in lists if isinstance(inner, list) for each in inner if isinstance(each, Mapping)]
+    return found
 
 
 def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,36 +297,74 @@ def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_request_log(source: str, lines: Sequence[Mapping[str, Any]]) -> list[Interval]:
-    """Requests, one mapping each, by the minute in which they ended.
+    """Requests, one mapping each, by the minute in which they ended. Raises what `read_requests` does."""
+    return by_minute(source, *read_requests(source, lines))
 
-    Raises SpecError for a request without a start, its lengths or its times.
+
+def read_requests(source: str, lines: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, float]], str | None, str]:
+    """Whole requests with start and end [s], their model, and a note.
+
+    Requests that lack something, as those that failed do, are left out with a note; spans of something else without
+    one. Raises SpecError if no request is whole, for what the first one lacks.
     """
-    minutes: dict[int, list[dict[str, float]]] = {}
-    arrived: Counter[int] = Counter()
-    model = None
+    model, lost, requests = None, [], []
     for number, line in enumerate(lines, 1):
-        where = f"{source}, request {number}"
-        fields = Fields(where, _flat(line))
+        fields = Fields(f"{source}, request {number}", _flat(line))
         model = model or fields.text(*_MODELS)
-        request = {part: fields.number(*names) for part, names in _ATTRIBUTES.items()}
-        nanoseconds = fields.number("startTimeUnixNano", scale=1e-9)
-        stamp = next((fields.data[name] for name in _START if name in fields.data), None)
-        if missing := next((part for part, value in request.items() if value is None), None):
-            raise SpecError(f"{where}: has no {missing}: none of {', '.join(_ATTRIBUTES[missing])}")
-        if nanoseconds is None and stamp is None:
-            raise SpecError(f"{where}: has no start: none of startTimeUnixNano, {', '.join(_START)}")
-        start = _seconds(stamp, where) if nanoseconds is None else nanoseconds
-        request |= {part: fields.number(*names) for part, names in _OPTIONAL.items()} | {"start": start}
-        known = {part: float(value) for part, value in request.items() if value is not None}
-        arrived[math.floor(start / _MINUTE)] += 1
-        minutes.setdefault(math.floor((start + known["e2e"]) / _MINUTE), []).append(known)
-    return [_minute(source, number, minutes[number], arrived[number], model) for number in sorted(minutes)]
+        if _named(fields.data) or len(lines) == 1:
+            try:
+                requests.append(_request(fields))
+            except SpecError as error:
+                lost.append(str(error))
+    if not requests:
+        raise SpecError(lost[0] if lost else f"{source}: holds no request")
+    note = f"{len(lost)} of {len(lost) + len(requests)} requests are left out: {lost[0]}" if lost else ""
+    return requests, model, note
+
+
+def by_minute(
+    source: str, requests: Sequence[Mapping[str, float]], model: str | None, note: str, since: float | None = None
+) -> list[Interval]:
+    """Requests by the minute in which they ended.
+
+    They begin with the first, or at `since`, and end with the last: of a minute that they do not fill the rest does not
+    count, and less than half a minute beside others not at all.
+    """
+    first = min(each["start"] for each in requests) if since is None else since
+    last, longest = max(each["end"] for each in requests), max(each["e2e"] for each in requests)
+    arrived = Counter(math.floor(each["start"] / MINUTE) for each in requests)
+    minutes: dict[int, list[Mapping[str, float]]] = {}
+    for each in requests:
+        minutes.setdefault(math.floor(each["end"] / MINUTE), []).append(each)
+    found = []
+    for number, own in sorted(minutes.items()):
+        start, end = max(number * MINUTE, first), min((number + 1) * MINUTE, last)
+        came = max(arrived[number], len(own)) if end + longest > last else arrived[number] or len(own)
+        if end - start >= MINUTE / 2 or len(minutes) == 1:
+            found.append(_minute(source, (start, end), own, came, (model, note)))
+    return found
+
+
+def _request(fields: Fields) -> dict[str, float]:
+    """Lengths, times and start of one request. Raises SpecError for one that it lacks."""
+    request = {part: fields.number(*names) for part, names in _ATTRIBUTES.items()}
+    nanoseconds = fields.number("startTimeUnixNano", scale=1e-9)
+    stamp = next((fields.data[name] for name in _START if name in fields.data), None)
+    if missing := next((part for part, value in request.items() if value is None), None):
+        raise SpecError(f"{fields.source}: has no {missing}: none of {', '.join(_ATTRIBUTES[missing])}")
+    if nanoseconds is None and stamp is None:
+        raise SpecError(f"{fields.source}: has no start: none of startTimeUnixNano, {', '.join(_START)}")
+    start = _seconds(stamp, fields.source) if nanoseconds is None else nanoseconds
+    request |= {part: fields.number(*names) for part, names in _OPTIONAL.items()} | {"start": start}
+    known = {part: float(value) for part, value in request.items() if value is not None}
+    return known | {"end": start + known["e2e"]}
 
 
 def _minute(
-    source: str, number: int, requests: Sequence[Mapping[str, float]], arrived: int, model: str | None
-) -> Interval:
-    """The requests that ended in a minute, at the rate at which others came, or ended where none came.
+    source: str, within: tuple[float, float], requests: Sequence[Mapping[str, float]], came: int,
+    said: tuple[str | None, str],
+) -> Interval:  # fmt: skip
+    """The requests that ended within a minute or a part of it, at the rate at which as many came.
 
     Those under way and those that wait are Little's law: their seconds over those of the minute.
     """
@@ -314,22 +373,24 @@ def _minute(
         found = list(values)
         return math.fsum(found) / len(found) if found else 0.0
 
-    start, rate = number * _MINUTE, len(requests) / _MINUTE
+    (start, end), (model, note) = within, said
+    seconds = max(end - start, 1e-3)
+    rate = len(requests) / seconds
     stay = mean(each["e2e"] for each in requests)
     gaps = [1e3 * (each["e2e"] - each["ttft"]) / (each["osl"] - 1.0) for each in requests if each["osl"] > 1.0]
     isl, osl = (mean(each[part] for each in requests) for part in ("isl", "osl"))
     first = [1e3 * each["ttft"] for each in requests]
     cached, waits = ([each for each in requests if part in each] for part in _OPTIONAL)
     hits = sum(each["cached"] for each in cached) / max(sum(each["isl"] for each in cached), 1.0) if cached else None
-    facts = Facts(model=model, isl=isl, osl=osl, rate=arrived / _MINUTE or rate, hits=hits)
+    facts = Facts(model=model, isl=isl, osl=osl, rate=came / seconds, hits=hits)
     waiting = rate * mean(each["queue"] for each in waits) if waits else None
     run = Measurement(
-        f"{source} at {_clock(start + _MINUTE)}", "request log", facts,
+        f"{source} at {_clock(end)}", "request log", facts,
         Spread(mean=mean(iter(first)), low=min(first)), Spread(mean=mean(iter(gaps))), e2e=Spread(mean=1e3 * stay),
-        output_tok_s=rate * osl, request_s=rate,
+        output_tok_s=rate * osl, request_s=rate, notes=(note,) if note else (),
     )  # fmt: skip
     running = rate * stay - (waiting or 0.0)
-    return Interval(start, start + _MINUTE, run, running, waiting, moving_ms=median(gaps) if gaps else None)
+    return Interval(start, end, run, running, waiting, moving_ms=median(gaps) if gaps else None)
 
 
 def _seconds(stamp: Any, where: str) -> float:

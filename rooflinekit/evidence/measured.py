@@ -16,11 +16,13 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from rooflinekit.evidence.exposition import (
+    WANTED,
     Interval,
     is_recording,
     is_request_log,
     read_recording,
     read_request_log,
+    spans,
 )
 from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread, StartUp
 from rooflinekit.evidence.startup import is_startup, read_startup
@@ -39,6 +41,7 @@ TOOLS = (
     "a recording of `rooflinekit watch`",
     "requests with OpenTelemetry's gen_ai attributes (JSON lines)",
 )
+_EXPOSITION = re.compile(r"^# (HELP|TYPE) |^(vllm|sglang|trtllm|llamacpp)[:_]\w+[ {]", re.MULTILINE)
 _HARNESS = re.compile(r'\s*\{"type": *"header"')  # the first line of a measurement file of ours
 
 
@@ -69,10 +72,15 @@ def read_intervals(path: Path) -> list[Interval]:
 
     Raises SpecError for a file that cannot be read or is neither.
     """
-    found = _intervals(path, path.name, read_text(path))
-    if not found:
-        raise SpecError(f"{path}: is neither a recording of `rooflinekit watch` nor a log of requests in JSON lines")
-    return found
+    text = read_text(path)
+    if found := _intervals(path, path.name, text):
+        return found
+    why = "is neither a recording of `rooflinekit watch` nor a log of requests in JSON lines"
+    if text.lstrip()[:1] == "{":
+        why = f"no line is a request with {WANTED}; docs/watch.md has the other names"
+    elif _EXPOSITION.search(text):
+        why = "is an exposition without the time of its scrape; give the server's address, or record it with --record"
+    raise SpecError(f"{path}: {why}")
 
 
 def read_start(path: Path) -> StartUp | None:
@@ -85,8 +93,24 @@ def read_start(path: Path) -> StartUp | None:
 def _intervals(path: Path, source: str, text: str) -> list[Interval]:
     if is_recording(text):
         return read_recording(source, text)
-    lines = [data for _, data in _objects(path, source, text)] if text.lstrip()[:1] == "{" else []
-    return read_request_log(source, lines) if lines and is_request_log(lines[0]) else []
+    lines = request_lines(path, source, text) if text.lstrip()[:1] == "{" else []
+    return read_request_log(source, lines) if any(map(is_request_log, lines)) else []
+
+
+def request_lines(path: Path, source: str, text: str) -> list[Mapping[str, Any]]:
+    """The objects of JSON lines, of which the last one may still be written. Raises SpecError for other lines."""
+    above, _, last = text.rpartition("\n")
+    if above and last.strip() and not (_is_json(last) or _is_json(text)):
+        text = above
+    return [span for _, data in _objects(path, source, text) for span in spans(data)]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def is_benchmark(path: Path) -> bool:

@@ -96,7 +96,7 @@ def _benchmarks(path: Path) -> dict[str, Any] | None:
     entries = data.get("benchmarks") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         return None
-    if not any(key in entry for entry in entries for key in ("states", "stats")):
+    if entries and not any(key in entry for entry in entries for key in ("states", "stats")):
         return None
     return dict(data)
 

@@ -227,7 +227,8 @@ class Watcher:
             resolved.plan.model.name, resolved.plan.system.accelerator.name, self._posed.facts.engine or "vllm",
             resolved.plan.deployment.gpus * self.given.replicas, tuple(self.seen),
             tuple(self._drift(name) for name, change in self._changes.items() if change.since is not None),
-            headroom(self.seen), self._moved(), tuple(resolved.warnings), about(resolved.plan)["calibration"],
+            headroom(self.seen), self._moved(), (*resolved.warnings, *self._intervals[-1].run.notes),
+            about(resolved.plan)["calibration"],
         )  # fmt: skip
 
     def _room_of(self, interval: Interval) -> int | None:

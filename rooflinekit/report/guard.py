@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from statistics import median
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -43,7 +44,10 @@ def document(found: Guarded) -> Document:
     title = f"{len(slow)} of {len(found.checks)} rows regressed against the {found.against}"
     faster = sum(row.change < -row.limit for row in found.checks) if found.against == "baseline" else 0
     more = [f"{faster} rows are faster by more than their limit; a new baseline would hold them"] if faster else []
+    half, every = (f"{each(row.detectable for row in found.checks):.1%}" for each in (median, max))
+    shows = f"{every} shows in each row" if half == every else f"{half} shows in half of the rows, of {every} in each"
     limits = f"noise: {found.noise}" if found.against == "baseline" else f"limit: {found.noise}"
+    limits += f"; a slow-down of {shows}"
     return [Section(title, [_Lines(*slow)]), footer(limits, (*more, *found.notes), found.version)]
 
 
@@ -51,7 +55,7 @@ def junit_xml(found: Guarded) -> str:
     """JUnit XML: a test for every row, and a failure for every regression.
 
     >>> from rooflinekit.evidence.guard import Check, Guarded
-    >>> print(junit_xml(Guarded("baseline", (Check("gemm", 1e-3, 1e-3, False, 0.0, 0.1, 1.0),), "")))
+    >>> print(junit_xml(Guarded("baseline", (Check("gemm", 1e-3, 1e-3, False, 0.0, 0.1, 0.2, 1.0),), "")))
     <testsuite name="rooflinekit guard" tests="1" failures="0">
       <testcase classname="baseline" name="gemm" />
     </testsuite>

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
 
-from rooflinekit.model.types.errors import InputError, MissingExtraError
+from rooflinekit.model.types.errors import InputError, MissingExtraError, RooflinekitError
 from rooflinekit.report.markup import finite
 from rooflinekit.service.tools import TOOLS
 from rooflinekit.service.workers import Workers, line_of
@@ -22,6 +22,7 @@ from rooflinekit.version import __version__
 try:
     import anyio
     import mcp_types as types
+    from mcp import MCPError
     from mcp.server import Server
     from mcp.server.stdio import stdio_server
 except ImportError:
@@ -63,7 +64,10 @@ def server(seconds: float = 60.0) -> Server[Any]:
         return types.ListResourcesResult(resources=[method, *specs])
 
     async def read_resource(context: Any, asked: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        text = method_text() if str(asked.uri) == _METHOD else _spec(str(asked.uri))
+        try:
+            text = method_text() if str(asked.uri) == _METHOD else _spec(str(asked.uri))
+        except RooflinekitError as error:
+            raise MCPError(types.INVALID_PARAMS, line_of(error)) from None
         return types.ReadResourceResult(contents=[types.TextResourceContents(uri=asked.uri, text=text)])
 
     @asynccontextmanager

@@ -105,7 +105,8 @@ class Tool:
                 return f"{where} is missing"
             case "extra_forbidden":
                 known = list(self.model.model_fields)
-                return f"unknown option {where[:60]!r}; nearest: {', '.join(nearest(where, known) or known)}"
+                near = f"nearest: {', '.join(nearest(where, known) or known)}" if known else "this takes none"
+                return f"unknown option {where[:60]!r}; {near}"
             case "value_error":
                 return str(flaw["ctx"]["error"])
             case _:
@@ -166,11 +167,12 @@ def _basis(found: Any) -> dict[str, Any]:
     """Level, 90 % interval, evidence and sources of an answer; None for what it does not have."""
     data = found if isinstance(found, dict) else {}
     best = data.get("best") or next(iter(data.get("runs", ())), data)
-    names = {kind: best.get(kind) or data.get(kind) for kind in ("gpu", "model")}
+    at = best.get("scenario", {})
+    names = {kind: best.get(kind) or at.get(kind) or data.get(kind) for kind in ("gpu", "model")}
     sources = [f"rooflinekit://{kind}/{name}" for kind, name in names.items() if isinstance(name, str)]
     if made := best.get("calibration"):
         sources.append(f"calibration {made['name']} ({made['hash']})")
-    level = data.get("level") or ("expected" if made else None)
+    level = data.get("level") or ("expected" if made or best.get("interval") else "bound" if "best" in data else None)
     return {"level": level, "interval": best.get("interval"), "evidence": best.get("evidence"), "sources": sources}
 
 
@@ -196,6 +198,23 @@ def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
     data = found.to_dict()
     del data["provenance"]
     return data
+
+
+def _explain(asked: dict[str, Any]) -> dict[str, Any]:
+    """The tree down to a depth: a whole one is as long as a book, and its parts can be asked for by name."""
+    from rooflinekit.explanation.front import explain  # noqa: PLC0415
+
+    depth = asked.pop("depth")
+    data = explain(**asked).to_dict()
+    return data | {"derivation": _cut(data["derivation"], depth)}
+
+
+def _cut(node: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    """A tree of so many levels; what has more below says how many parts."""
+    parts = node["children"]
+    if depth > 0:
+        return {**node, "children": [_cut(each, depth - 1) for each in parts]}
+    return {**node, "children": []} | ({"parts": len(parts)} if parts else {})
 
 
 def _plan(asked: dict[str, Any]) -> dict[str, Any]:
@@ -244,7 +263,7 @@ TOOLS: Mapping[str, Tool] = {
         Tool("levers", "Say what would help a deployment most, ranked by what it gains.",
              _ask("decision.sensitivity.levers:levers"), _Levers),
         Tool("explain", "Derive a number of an estimate (tpot, ttft, memory, decode.attention ...) from its sources.",
-             _ask("explanation.front:explain"), _Estimate, {"model": (str, ...), "metric": (str, ...)}),
+             _explain, _Estimate, {"model": (str, ...), "metric": (str, ...), "depth": (int, 2)}),
         Tool("simulate", "Serve up to 5,000 requests one by one, and give the percentiles that users feel.",
              _ask("simulation.simulate:simulate"), _Simulate, leave=(*_FILES, *_MACHINES), most=_WORK),
         Tool("compare", "Set a result of a benchmark client (its JSON as `run`) beside the prediction.",

@@ -20,6 +20,7 @@ from rooflinekit.model.types.errors import InputError, MissingExtraError
 from rooflinekit.report.markup import strict_json
 from rooflinekit.service.tools import TOOLS, Tool
 from rooflinekit.service.workers import BusyError, TimeUpError, Workers, line_of
+from rooflinekit.specs.files import reason
 from rooflinekit.version import __version__
 
 try:
@@ -28,7 +29,7 @@ try:
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.middleware.trustedhost import TrustedHostMiddleware
-    from starlette.requests import Request
+    from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
     from starlette.routing import Route
     from starlette.types import ASGIApp
@@ -42,6 +43,7 @@ TOKEN, SECONDS, SITE = "ROOFLINEKIT_TOKEN", "ROOFLINEKIT_SERVE_SECONDS", "ROOFLI
 LOCAL = ("localhost", "127.0.0.1", "::1")
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _LARGEST = 256 * 1024  # bytes of a question
+_READ = 16 * 2**20  # bytes of a longer one that are read, so that its sender is there for the refusal
 _REMEMBERED = 4096  # questions whose answers are kept
 _KEPT_ALIVE = 75  # seconds that a connection may be idle, which is longer than clients and proxies reuse one
 _RARELY = (20_000, 20, 20)  # allocations and rounds between collections: a full one takes tens of milliseconds
@@ -127,15 +129,19 @@ async def _answered(request: Request, tool: Tool, workers: Workers, token: str) 
         return _error(401, "give the token of this service as 'Authorization: Bearer …'")
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         return _error(415, "send JSON, with Content-Type: application/json")
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _LARGEST:
-            return _error(413, f"a question has at most {_LARGEST // 1024} KiB")
     try:
-        arguments = json.loads(bytes(body) or b"{}")
+        with anyio.fail_after(workers.seconds):
+            body = await _body(request)
+    except TimeoutError:
+        return _error(408, f"the question takes more than {workers.seconds:g} s to come")
+    except ClientDisconnect:
+        return _error(400, "the question ends early")
+    if len(body) > _LARGEST:
+        return _error(413, f"a question has at most {_LARGEST // 1024} KiB")
+    try:
+        arguments = json.loads(body or b"{}")
     except (ValueError, RecursionError) as error:
-        return _error(400, f"the body is no JSON: {error}")
+        return _error(400, f"the body is no JSON: {reason(error)}")
     if not isinstance(arguments, dict):
         return _error(400, "the body is no JSON object")
     try:
@@ -145,6 +151,18 @@ async def _answered(request: Request, tool: Tool, workers: Workers, token: str) 
         return _json(await anyio.to_thread.run_sync(workers.ask, tool.name, asked))
     except Exception as error:
         return _error(_STATUS.get(type(error), 422), line_of(error))
+
+
+async def _body(request: Request) -> bytes:
+    """What was sent, a little more than the largest question at most."""
+    body, read = bytearray(), 0
+    async for chunk in request.stream():
+        read += len(chunk)
+        if len(body) <= _LARGEST:
+            body += chunk
+        if read > _READ:
+            break
+    return bytes(body)
 
 
 @lru_cache(_REMEMBERED)

@@ -65,7 +65,7 @@ class Sketch:
         """
         whole = cls()
         for part in parts:
-            whole._values, whole._counts = whole._values + part._values, whole._counts + part._counts
+            part._sort()  # a part that was kept in a file is sorted: both give the same sum to the last bit
             whole._count, whole._total = whole._count + part._count, whole._total + part._total
             whole._largest = max(whole._largest, part._largest)
             for key, number in part._bins.items():

@@ -110,7 +110,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise SpecError(f"{path}: {where}not valid YAML (truncated?): {error.problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SpecError(f"{path}: not valid YAML: {_reason(error)}") from None
+        raise SpecError(f"{path}: not valid YAML: {reason(error)}") from None
     return _mapping(path, data)
 
 
@@ -139,7 +139,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except KeyError as error:
         raise SpecError(f"{path}: key {error.args[0]!r} appears twice; remove one") from None
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"{path}: not valid JSON: {_reason(error)}") from None
+        raise SpecError(f"{path}: not valid JSON: {reason(error)}") from None
     return _mapping(path, data)
 
 
@@ -161,7 +161,7 @@ def json_lines(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict[str
         yield number, data
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """What is wrong, on one line; Python's own advice on long integers is for programmers."""
     text = " ".join(str(error).split())
     return "an integer has thousands of digits" if "set_int_max_str_digits" in text else text

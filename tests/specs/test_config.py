@@ -457,6 +457,20 @@ def test_the_lists_of_refusals_have_no_slips():
         )
 
 
+@pytest.mark.parametrize("key", read_yaml(REFUSALS)["plain"].split())
+def test_a_key_that_changes_no_cost_is_accepted_without_a_note(key):
+    assert not re.search(refusals._pattern("structural"), key) and not re.search(refusals._pattern("harmless"), key)
+    found = model_from_config(LLAMA | {key: LLAMA.get(key, "gelu" if "activation" in key else 1)}, name="m", origin="m")
+    assert found.value.layers == model(LLAMA).layers and not found.warnings
+
+
+def test_a_key_that_nobody_knows_is_said():
+    found = model_from_config(LLAMA | {"use_foo": True, "max_lenght": 20, "use_bar": False}, name="m", origin="m")
+    assert found.value.layers == model(LLAMA).layers
+    (note,) = found.warnings
+    assert "use_foo = True" in note and "max_lenght = 20" in note and "use_bar" not in note
+
+
 def test_whole_floats_are_sizes():
     assert model(LLAMA, hidden_size=256.0).hidden == 256
 

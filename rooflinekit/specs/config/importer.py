@@ -15,7 +15,7 @@ from rooflinekit.specs.config.feedforward import feed_forwards
 from rooflinekit.specs.config.keys import Keys, named, shown, usual_names
 from rooflinekit.specs.config.mixers import mixers, read_encoder
 from rooflinekit.specs.config.quantization import read_formats
-from rooflinekit.specs.config.refusals import refuse_other_networks, refuse_unknown_keys, unidentified
+from rooflinekit.specs.config.refusals import refuse_other_networks, refuse_unknown_keys, unidentified, unknown_keys
 from rooflinekit.specs.config.vision import read_vision
 from rooflinekit.specs.locate import Loaded
 
@@ -58,6 +58,7 @@ def model_from_config(
     outputs = _outputs(outer, config is outer, warnings)
     model = model if outputs is None else replace(model, outputs=outputs, tied=False, lm_head_bias=False)
     refuse_unknown_keys(keys.unread(), family.ignored, origin, model_type)
+    warnings += unknown_keys(keys.unread(), family.ignored)
     return Loaded(model, tuple(warnings))
 
 

@@ -93,6 +93,16 @@ def refuse_unknown_keys(unread: Mapping[str, Any], ignored: Iterable[str], origi
         raise ArchitectureError(f"{origin}: {model_type} has structural keys that are not understood: {told}")
 
 
+def unknown_keys(unread: Mapping[str, Any], ignored: Iterable[str]) -> list[str]:
+    """A note on keys that say something, were read by nobody, and are not among those that change no cost."""
+    known = {*ignored, *lists()[1], *_file()["plain"].split()}
+    said = (key for key, value in unread.items() if key not in known and not is_off(value))
+    strange = [key for key in said if not re.search(_pattern("harmless"), key.lower())]
+    told = ", ".join(f"{named(key)} = {shown(unread[key])}{_meant(key)}" for key in strange[:6])
+    more = f" and {len(strange) - 6} more" if len(strange) > 6 else ""
+    return [f"keys of the config that are not known are taken to change no cost: {told}{more}"] if strange else []
+
+
 def _meant(key: str) -> str:
     near = get_close_matches(key[:60], usual_keys(), n=1, cutoff=0.85)
     return f" (nearest: {near[0]})" if near and near[0] != key else ""
