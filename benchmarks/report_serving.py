@@ -203,7 +203,7 @@ def often_table(data: Data) -> Block:
     """Objectives that were met, where a probability is stated."""
     rows = [[line["kind"], line["left_out"], f"{line['rows']:,}", *(percent(line[each]) for each in STATED)]
             for _, line in data.often.iterrows()]  # fmt: skip
-    return table(["rows", "left out", "number", *(f"{each:.0%} stated" for each in STATED)], rows)
+    return table(["rows", "left out", "number", *(f"{100 * each:.0f} % stated" for each in STATED)], rows)
 
 
 def often_targets(data: Data) -> list[Block]:
@@ -211,7 +211,8 @@ def often_targets(data: Data) -> list[Block]:
     for _, line in data.often.iterrows():
         off = {each: line[each] - each for each in STATED}
         most = max(off, key=lambda each: abs(off[each]) if each > STATED[0] else 0.0)
-        words = f"{off[STATED[0]]:+.2f} at {STATED[0]:.0%}, and at most {off[most]:+.2f} above it, at {most:.0%}"
+        half = f"{off[STATED[0]]:+.2f} at {100 * STATED[0]:.0f} %"
+        words = f"{half}, and at most {off[most]:+.2f} above it, at {100 * most:.0f} %"
         met = _met(max(map(abs, off.values())) <= OFF)
         above = "" if met == "met" or abs(off[most]) > OFF else "; above it met"
         said.append(
