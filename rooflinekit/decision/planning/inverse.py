@@ -412,8 +412,8 @@ def break_even_prices(
 ) -> BreakEven:
     """The hourly price at which each accelerator costs as much a token as the cheapest of the others.
 
-    All serve the same traffic within the same objectives (`plan`, with the keywords it takes), so the price of a token
-    is equal where that of the fleet is: p·n = p'·n'.
+    All serve the same traffic within the same objectives (`plan`, with the keywords it takes). So tokens cost the same
+    where the fleets do: p·n = p'·n'.
 
     Raises InputError (and its kinds) for anything that makes no sense, InfeasibleError where fewer than two can serve.
 
