@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, largest_rate, open_loop
+from rooflinekit.model.traffic.closed_form import OpenLoop, Traffic, closed_loop, largest_rate, open_loop
 from rooflinekit.model.traffic.mixing import (
     InFlight,
     lone_prompt,
@@ -65,8 +65,9 @@ def test_little_law_holds(share, isl, osl, engine):
     """Requests in a place are the rate times their time in it: what is left of E2E without front end and queue."""
     predictor, traffic = LEVELS[engine], Traffic(float(isl), float(osl))
     room = float(slots(predictor, traffic.isl, traffic.osl))
-    knee = float(largest_rate(predictor, traffic))
-    opened = open_loop(predictor, share * knee, traffic)
+    loop = OpenLoop.of(predictor, traffic)
+    knee = float(loop.knee)
+    opened = loop.at(share * knee)
     closed = closed_loop(predictor, 1.0 + share * 400.0, traffic)
     request = predictor.plan.costs.request
     decode = (osl - 1.0) * float(opened.tpot.expected)
@@ -99,8 +100,8 @@ def test_full_steps_hold_what_their_budget_holds_and_no_token_more():
 @given(rate=st.floats(0.01, 0.999), isl=st.integers(16, 8000), osl=st.integers(2, 2000))
 def test_every_latency_grows_with_the_rate_up_to_the_knee(rate, isl, osl):
     traffic = Traffic(float(isl), float(osl))
-    knee = largest_rate(PREDICTOR, traffic)
-    light, heavy = (open_loop(PREDICTOR, share * rate * knee, traffic) for share in (0.5, 1.0))
+    loop = OpenLoop.of(PREDICTOR, traffic)
+    light, heavy = (loop.at(share * rate * loop.knee) for share in (0.5, 1.0))
     assert light.stable == heavy.stable == 1.0
     assert float(light.tpot.expected) <= float(heavy.tpot.expected) * (1 + 1e-6)
     waits = [float(loaded.ahead) for loaded in (light, heavy)]
@@ -359,9 +360,9 @@ def test_loads_are_conserved_and_monotone(rows):
     for predictor, (isl, osl, isl_cv, osl_cv, users, less, more) in drawn(rows):
         plan, traffic = predictor.plan, Traffic(isl, osl, isl_cv=isl_cv, osl_cv=osl_cv)
         room = slots(predictor, isl, osl, osl_cv=osl_cv)
-        knee = largest_rate(predictor, traffic)
+        loop = OpenLoop.of(predictor, traffic)
         closed = closed_loop(predictor, users, traffic)
-        light, heavy = (open_loop(predictor, share * knee, traffic) for share in (less, more))
+        light, heavy = (loop.at(share * loop.knee) for share in (less, more))
         assert closed.rate * closed.e2e == pytest.approx(users, rel=1e-9)
         assert np.all(closed.running <= np.minimum(users, room) * (1 + 1e-6))
         for loaded in (closed, light, heavy):

@@ -120,7 +120,7 @@ class Predictor:
     def evaluate(self, work: Workload) -> OperatingPoint:
         """TTFT = prefill and first sample; TPOT = mean step over the growing context; memory at the longest context."""
         prefill = self.plan.time(self.prefill_batch(work))
-        tpot, decode = self._decoding(work)
+        tpot, decode = self.decoding(work)
         memory = self.memory.evaluate(work.batch, work.longest_context, work.isl - work.cached)
         return OperatingPoint(self._first(work, prefill), tpot, memory, prefill, decode)
 
@@ -130,7 +130,7 @@ class Predictor:
 
     def tpot(self, work: Workload) -> Time:
         """A token passes all stages, and with many microbatches waits until the busiest stage has served the others."""
-        return self._decoding(work)[0]
+        return self.decoding(work)[0]
 
     def _first(self, work: Workload, prefill: StepTime) -> Time:
         """The first token, from the step that holds the prompts.
@@ -147,7 +147,8 @@ class Predictor:
         whole = self._overlapped(first.times(1.0 + behind * time, 1.0 + behind * bound), first, behind + 1.0)
         return whole.named(*_TTFT, "GPipe, arXiv:1811.06965, 2.3")
 
-    def _decoding(self, work: Workload) -> Decoding:
+    def decoding(self, work: Workload) -> Decoding:
+        """TPOT, and the decode step at the reported context."""
         through, decode = self._mean_step(work)
         if self.plan.deployment.microbatches == 1:
             return through.named(*_TPOT), decode

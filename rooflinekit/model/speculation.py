@@ -297,7 +297,7 @@ class SpeculativePredictor(Predictor):
         if self.plan.deployment.pp > 1:
             yield "the draft's weights and cache are charged to every pipeline stage, though one holds them"
 
-    def _decoding(self, work: Workload) -> Decoding:
+    def decoding(self, work: Workload) -> Decoding:
         """Mean over rounds, split as plain decode is; the last round yields no more tokens than are asked for."""
         tokens: Numeric = fact(self.draft.choice.tokens_per_pass, "E", "tokens that a round yields", source=_YIELD)
         mean = self._round_time(work, work.decode_context, None if work.context is not None else False)

@@ -384,23 +384,24 @@ def shared_times(predictor: Predictor, load: InFlight, full: bool = True, alone:
     plan = predictor.plan
     arriving = others_arriving(plan, load)
     decoding = 1.0 + arriving * (load.osl - 1.0)
-    step = predictor.tpot(Workload(decoding, load.isl, load.under_way)).named(
-        "step", "a decode step of all that decode"
-    )
+    tpot, middle = predictor.decoding(Workload(decoding, load.isl, load.under_way))
+    step = tpot.named("step", "a decode step of all that decode")
+    whole = type(predictor) is Predictor and plan.deployment.in_flight == 1  # no draft, and no part of the batch
+    one = middle().total if plan.costs.mixes and whole else None
     if alone is None:
         alone = plan.time(lone_prompt(load, 1.0 / plan.deployment.dp)).total.named("alone", "the prompt by itself")
     ratio: Numeric = 0.0 if load.in_step else alone.expected / step.expected
-    share = prefill_share(predictor, load, ratio).named("s", "what one prompt adds to the steps of the others")
+    share = prefill_share(predictor, load, ratio, one).named("s", "what one prompt adds to the steps of the others")
     turning = rotation(predictor, load, ratio)
     met = arriving if load.in_step else turning.meanwhile(step.expected, share.expected, plan.costs.mixes)
     own = _own_steps(predictor, load, turning, met)
     own = own.named("own_steps", "the steps of a prompt, with what they hold beside it")
     again = share.times(0.0, 0.0)
     shared = Shared(step, share, alone, own, again, front_end(plan.costs, load.isl), plan.costs.mixes, turning)
-    return replace(shared, again=preempted(predictor, load, shared)) if full else shared
+    return replace(shared, again=preempted(predictor, load, shared, one)) if full else shared
 
 
-def preempted(predictor: Predictor, load: InFlight, shared: Shared) -> Time:
+def preempted(predictor: Predictor, load: InFlight, shared: Shared, one: Time | None = None) -> Time:
     """What prompts that are computed again add to a mean step where the cache is full [s].
 
     Each step asks for a token for each of n sequences. Where no answer ends in it, exp(−n/N) of the steps, none is
@@ -414,7 +415,7 @@ def preempted(predictor: Predictor, load: InFlight, shared: Shared) -> Time:
     again = load.osl / load.isl * exp(-load.users / predictor.plan.deployment.dp / load.osl)
     again = named(again, "repeats", "prompts that a request computes again, preempted")
     ratio: Numeric = 0.0 if load.in_step else shared.alone.expected / shared.step.expected
-    whole = prefill_share(predictor, replace(load, again=again), ratio)
+    whole = prefill_share(predictor, replace(load, again=again), ratio, one)
     added = (arriving * ((1.0 + again) * getattr(whole, end) - getattr(share, end)) for end in ENDS)
     return Time(*(maximum(each, 0.0) for each in added)).named("again", "what prompts that come again add to a step")
 
@@ -482,13 +483,13 @@ def _mixed(predictor: Predictor, load: InFlight, own: Numeric, prompts: Numeric,
     return Batch(prompt, decoding, filled)
 
 
-def prefill_share(predictor: Predictor, load: InFlight, ratio: Numeric = 1.0) -> Time:
+def prefill_share(predictor: Predictor, load: InFlight, ratio: Numeric = 1.0, one: Time | None = None) -> Time:
     """What one prompt adds to the steps of the sequences that decode meanwhile [s].
 
     (t(prompts and decodes) − t(decodes))/prompts in the mean step that holds some: less than a prefill by itself,
     because weights are read and kernels launched for all of them. An engine that does not mix phases computes prompts
     in steps of their own. Attention replicas (dp) compute a prompt each, where there are as many (`side_by_side`): the
-    step waits once for all of them.
+    step waits once for all of them. `one`: the decode step by itself, where it is known.
     """
     plan = predictor.plan
     if not plan.costs.mixes:
@@ -496,7 +497,7 @@ def prefill_share(predictor: Predictor, load: InFlight, ratio: Numeric = 1.0) ->
         return _apart(predictor, load, turning.together, turning.beside)
     together, mixed = mixed_step(predictor, load)
     both = plan.time(mixed).total.named("both", "a step with prompts")
-    one = plan.time(Batch(None, mixed.decoding)).total.named("one", "the same step without them")
+    one = (one or plan.time(Batch(None, mixed.decoding)).total).named("one", "the same step without them")
     return Time(*(maximum(getattr(both, end) - getattr(one, end), 0.0) / together for end in ENDS))
 
 
