@@ -10,35 +10,36 @@ from textbook import BANDWIDTH, LINKS, MBU, MFU, PEAK
 METHOD = (
     "A group is one source, model, accelerator and metric; groups under 5 rows are merged by source and accelerator. "
     "Kernel times come from the shipped calibrations, which no row here was used for. What an engine adds to its "
-    "kernels (host time of a step, waits of collectives, …) is fitted to static and saturated rows and to the "
-    "time of output tokens in closed loops, and here every row is predicted from a fit without its model, its GPU, or "
-    "its source. No time to the first token is fitted: the front end is assumed (3 ms, and 3 µs a token for the "
-    "tokeniser), and a launch of a prompt step is one figure for all engines (reports/load-mechanisms.md), chosen on "
-    "these rows. What dequantised experts take on Hopper is one figure too, from output tokens and queues: the one of "
-    "gpt-oss-20b for gpt-oss-120b and the reverse, and from the other source where a source is left out. One source's "
-    "server is taken to have a place fewer than users, which its own rows say. \\*As shipped is in sample. "
-    "Offline queues have as many requests as their source says. Closed loops were not simulated again; on 385 of "
-    "these rows the formula's first tokens were within 5 % of simulated ones for 84 %. Tier A "
-    "rows have a fixed batch and fixed lengths and say how they were timed; tier B rows were driven by concurrency or "
-    "saturation, or leave one setting open."
+    "kernels (host time of a step, waits of collectives, …) is fitted. The rows for that are static and saturated "
+    "ones, and output tokens of closed loops. Every row here is predicted from a fit without its model, its GPU, or "
+    "its source. No time to the first token is fitted. The front end is assumed: 3 ms, and 3 µs a token for the "
+    "tokeniser. A launch of a prompt step is one figure for all engines, chosen on these rows "
+    "(reports/load-mechanisms.md). Dequantised experts on Hopper have one figure too, from output tokens and queues. "
+    "gpt-oss-120b takes that of gpt-oss-20b and the reverse; where a source is left out, it is the other source's. "
+    "One source's own rows show that its server has a place fewer than users. \\*As shipped is in sample. "
+    "Offline queues have as many requests as their source says. Closed loops were not simulated again. On 385 of "
+    "these rows, 84 % of the formula's first tokens were within 5 % of simulated ones. Tier A rows have a fixed "
+    "batch and fixed lengths and say how they were timed. Tier B rows were driven by concurrency or saturation, or "
+    "leave one setting open."
 )
 
 LOADS = (
-    "Closed loops and offline queues, medians over rows and over groups. Where the scripts of a source were read, what "
-    "they told its servers (format of the cache, steps between two looks at new requests, steps for which prompts are "
-    "gathered) is a fact of the row, like its concurrency (validate/clients.yaml). How far a prior draws an engine's "
-    "costs to those of all engines was chosen with models left out; nothing else was."
+    "Closed loops and offline queues, medians over rows and over groups. Scripts of some sources were read. Their "
+    "server settings are facts of the row, like its concurrency (validate/clients.yaml): format of the cache, steps "
+    "between two looks at new requests, steps for which prompts are gathered. Only the strength of the prior, which "
+    "draws an engine's costs to those of all engines, was chosen with models left out."
 )
 
 INTERVALS = (
-    "Share of rows inside the 90 % interval. Waits err more than steps do, so the ends of intervals under load are "
-    "moved by factors for each engine: of TTFT and TPOT in closed loops, and of both where every request waits for a "
-    "place (benchmarks/fit_load_ends.py; the factors stand in the engines' profiles). They are conformal quantiles of "
-    "rows whose model the engine costs had not seen, at levels by engine that were chosen with models left out. No end "
+    "Share of rows inside the 90 % interval. Waits err more than steps do, so factors of each engine move the ends "
+    "of intervals under load. They are of TTFT and TPOT in closed loops, and of both where every request waits for a "
+    "place. (benchmarks/fit_load_ends.py fits them; they stand in the engines' profiles.) They are conformal "
+    "quantiles of rows whose model the engine costs had not seen. Their levels by engine were chosen with models "
+    "left out. No end "
     "comes nearer than the steps' where an engine has under 100 rows. Tested: costs and factors without the row's "
     "model, or without its source. Nothing but closed loops and offline queues was measured: open loops take the "
-    "factors of closed ones. Without its largest source, vLLM's costs come from 21 rows of an 8B model on one GPU, and "
-    "miss what several GPUs cost."
+    "factors of closed ones. Without its largest source, vLLM's costs come from 21 rows of an 8B model on one GPU. "
+    "They miss the cost of several GPUs."
 )
 
 OFTEN = (
@@ -66,18 +67,18 @@ def _of(**wanted: str) -> Callable[[Any], bool]:
 EXPLAINED: list[tuple[Callable[[Any], bool], str]] = [
     (
         _of(gpu="l40s", model="llama-3.1-70b"),
-        "Four and eight GPUs over PCIe. One L40S is within 20 % on the same source; the collectives that were measured "
-        "on L40S (kernel report, note 3) come from another server, and are probably too slow for this one.",
+        "Four and eight GPUs over PCIe. One L40S is within 20 % on the same source. The measured collectives of L40S "
+        "(kernel report, note 3) come from another server, and are probably too slow here.",
     ),
     (
         _of(gpu="a100-pcie-80gb"),
-        "On two GPUs 1.5 to 2.1 x, as on two A100 SXM: beside 141 GB of weights a few GB are left for the cache, and "
-        "how the runs set that room is not stated. On eight 1.3 x: collectives over PCIe, measured on another server.",
+        "On two GPUs 1.5 to 2.1 x, as on two A100 SXM: 141 GB of weights leave a few GB for the cache. The source "
+        "does not state how the runs set that room. On eight 1.3 x: collectives over PCIe, measured on another server.",
     ),
     (
         _of(gpu="rtx-pro-6000"),
-        "No calibration for this chip: another one's stands in. Most rows are of two to eight GPUs over PCIe, split "
-        "into stages, or by attention DP that the source does not state.",
+        "No calibration for this chip: another one's stands in. Most rows are of two to eight GPUs over PCIe. They "
+        "are split into stages, or by attention DP that the source does not state.",
     ),
     (
         _of(source_key="trt12", model="deepseek-r1"),
@@ -87,7 +88,7 @@ EXPLAINED: list[tuple[Callable[[Any], bool], str]] = [
     (_of(source_key="trtdsr1"), "Attention DP with experts over all GPUs, up to 896 sequences a GPU; not explained."),
     (
         _of(kind="saturated", model="gpt-oss"),
-        "Few active parameters and thousands of sequences in a step, so that the host cost of a sequence decides; one "
+        "With few active parameters and thousands of sequences in a step, the host cost of a sequence decides. One "
         "cost for all models does not fit them all.",
     ),
     (_of(kind="saturated", model="qwen3-30b-a3b"), "As gpt-oss."),
@@ -98,8 +99,8 @@ EXPLAINED: list[tuple[Callable[[Any], bool], str]] = [
     ),
     (
         _of(source_key="aicgap", gpu="h200"),
-        "Another protocol, which is not stated. The rows of vLLM lie up to 2.8 x below what prompts that are all "
-        "computed would take, as if they were found in the prefix cache.",
+        "Another protocol, which is not stated. The rows of vLLM lie up to 2.8 x below the time to compute all "
+        "prompts. Perhaps the prefix cache held them.",
     ),
     (
         _of(kind="closed loop, TTFT", source_key="aicgap"),
@@ -110,18 +111,18 @@ EXPLAINED: list[tuple[Callable[[Any], bool], str]] = [
     (
         _of(model="deepseek-r1", gpu="b300"),
         "Prompts of 8,192 tokens took four times as long as on B200 under the same script, and slow all steps beside "
-        "them; a missing kernel for this chip would explain it.",
+        "them. A missing kernel for this chip would explain it.",
     ),
     (
         _of(kind="closed loop, TTFT", model="deepseek-r1"),
-        "A short prompt still takes 50 to 100 ms more than kernels, launches and queue. One such run says that its "
-        "slowest first token took 2 s beside a mean of 0.33 (InferenceX issue 870): the first burst pays for something "
-        "once, which no model of steps holds.",
+        "A short prompt still takes 50 to 100 ms more than kernels, launches and queue. In one such run the slowest "
+        "first token took 2 s beside a mean of 0.33 (InferenceX issue 870). So the first burst pays for something "
+        "once, which the model of steps lacks.",
     ),
     (
         _of(model="gpt-oss", gpu="h"),
-        "MXFP4 experts are dequantised on Hopper; no kernel of that kind was measured, and 16-bit experts stand in, "
-        "with one factor on their arithmetic for vLLM and TensorRT-LLM; an early TensorRT-LLM (gpt-oss-dev, Triton "
+        "MXFP4 experts are dequantised on Hopper, and nobody measured such a kernel. 16-bit experts stand in, with "
+        "one factor on their arithmetic for vLLM and TensorRT-LLM. An early TensorRT-LLM (gpt-oss-dev, Triton "
         "kernels) took 1.4 to 1.6 x the predicted steps.",
     ),
     (

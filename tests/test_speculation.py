@@ -281,7 +281,7 @@ class TestAnswer:
         ("scenario", "message"),
         [
             ({"draft": "eagle"}, "needs draft_tokens"),
-            ({"draft": "eagle", "draft_tokens": 3}, "give the measured one"),
+            ({"draft": "eagle", "draft_tokens": 3}, "give your measurement"),
             ({"draft": "eagle", "draft_tokens": 0, "acceptance": 0.5}, "draft_tokens must be a whole number"),
             ({"draft": "eagle", "draft_tokens": 99, "acceptance": 0.5}, "at most 64"),
             ({"draft": "eagle", "draft_tokens": 3, "acceptance": 1.5}, "from 0 to 1"),

@@ -204,7 +204,7 @@ nv_llm_output_token_len_sum{{model="tensorrt_llm",response_metric_type="total_ou
 def test_triton_without_an_engine_of_language_models_is_refused() -> None:
     said = 'nv_inference_request_success{model="resnet50",version="1"} 7\nnv_gpu_utilization{gpu_uuid="a"} 0.5'
     for lines in (said, said.partition("\n")[0]):
-        with pytest.raises(SpecError, match="url: is Triton with resnet50, and no nv_trt_llm_ or nv_llm_ metric says"):
+        with pytest.raises(SpecError, match="url: is Triton with resnet50, without TensorRT-LLM"):
             read_scrape(lines, 0.0, "url")
     served = read_scrape(
         f'{said}\nnv_trt_llm_request_metrics{{model="tensorrt_llm",request_type="waiting"}} 1', 0.0, "url"

@@ -128,17 +128,16 @@ _LEAD = """\
 
 Generated from `docs/generate/claims.yaml` by `make docs`; do not edit.
 
-{} numbers that are stated about LLM inference, computed again: {} hold,
-{} hold under a condition, {} do not. Verdicts follow from the
-numbers: a statement holds (✓) where the computed number is within the tolerance that stands with it, and
-under a condition where that is so in one of two situations. Times are bounds at datasheet rates unless a row
-says otherwise. A link is the page on which the statement was read, in other words; what has none is a common
-rule of thumb. GB is 1e9 bytes.
+{} numbers that are stated about LLM inference, computed again: {} hold, {} hold under a condition, {} do
+not. Verdicts follow from the numbers. A statement holds (✓) where the computed number is within the
+tolerance beside it. It holds under a condition where that is so in one of two situations. Times are
+bounds at datasheet rates unless a row says otherwise. A link is the page that makes the statement, in
+other words. A statement without a link is a common rule of thumb. GB is 1e9 bytes.
 
 The last column ends with the commands that show the computed number of one situation. Where it takes two
-commands, or a step of arithmetic, a and b are what they print, in bytes, FLOP and seconds, and the last line
-is the formula. What stands behind a `#` is the key of the JSON to look at; of a list, the name of the entry. A
-test runs all commands and formulas; [`explain`](explain.md) shows in turn where its number comes from."""
+commands, or a step of arithmetic, a and b are their outputs in bytes, FLOP and seconds. The last line is
+then the formula. Behind a `#` stands the key of the JSON, or the name of a list's entry. A test runs all
+commands and formulas; [`explain`](explain.md) shows in turn where its number comes from."""
 _HEADER = ["statement", "stated", "computed", "verdict, and what decides"]
 _MARKS = {True: "✓", False: "✗"}
 _SIGNS = {"=": "", "≥": "≥ ", "≤": "≤ "}

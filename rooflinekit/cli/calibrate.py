@@ -33,8 +33,8 @@ def calibrate(files: list[str], *, to: Output, **served: Any) -> int:
     if benchmarks and len(benchmarks) < len(paths):
         other = next(path for path in paths if path not in benchmarks)
         raise InputError(
-            f"{other.name} holds kernels and {benchmarks[0].name} is of a benchmark; calibrate on the kernels first, "
-            f"then on the benchmark with --calibration and the file that was written"
+            f"{other.name} holds kernels and {benchmarks[0].name} is of a benchmark; calibrate on the kernels "
+            f"first, then on the benchmark with --calibration FILE"
         )
     fit = _from_benchmarks if benchmarks else _from_kernels
     return fit(paths, to, served)

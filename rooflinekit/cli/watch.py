@@ -152,7 +152,7 @@ def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> I
                     file.write(scrape_text("\n".join(texts), now))
             found = interval(before, after, addresses[0]) if before is not None else None
             if before is not None and found is None:
-                note("no request came to its first token, or a server started anew; looking again")
+                note("no request got its first token, or a server restarted; looking again")
             before = after
             if found is not None:
                 yield [found]

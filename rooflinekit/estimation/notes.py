@@ -95,8 +95,8 @@ def _host_weights(plan: Plan) -> Iterable[str]:
         size = sum(count * weights.bytes for op, count in held for weights in op.weights)
         rate = format_bytes(float(plan.system.host.bandwidth))
         yield (
-            f"the host's memory holds {format_bytes(size)} of weights and is read at {rate}/s at most; what the host "
-            "takes is an assumption, within a factor of 1.5"
+            f"the host's memory holds {format_bytes(size)} of weights and is read at {rate}/s at most; the host's time "
+            "is assumed within a factor of 1.5"
         )
 
 
@@ -163,8 +163,8 @@ def _slow_formats(plan: Plan, calibration: Calibration) -> Iterator[str]:
         times = slowdown(own, dtype=lambda _: stream, weight_bytes=partial(_more, "weight_bytes", more))
         if times > _SLOW:
             yield (
-                f"the measured {dtype} {family} kernels of {plan.deployment.engine} are slower than {stream} ones "
-                f"({times:.1f}x at batch {_SAMPLE:.0f}): probably a kernel without tuned settings"
+                f"the measured {dtype} {family} kernels of {plan.deployment.engine} take {times:.1f}x as long as "
+                f"{stream} ones at batch {_SAMPLE:.0f}: probably nobody tuned them"
             )
     kernels = [k for k in plan.kernels(Batch.decode(_SAMPLE, _KEYS)) if k.family in ("attention_decode", "mla_decode")]
     for family, cache in dict.fromkeys((k.family, k.variant) for k in kernels):
@@ -174,9 +174,8 @@ def _slow_formats(plan: Plan, calibration: Calibration) -> Iterator[str]:
         times = 0.0 if parse_dtype(cache).is_wide else slowdown(own, **reads)
         if times > _SLOW:
             yield (
-                f"{family} with a cache in {cache} takes {times:.1f}x as long as in {stream} (batch "
-                f"{_SAMPLE:.0f}, {_KEYS:.0f} keys), as measured ({calibration.fit(own[0]).source}); a newer engine "
-                "may have a better kernel"
+                f"measured {family} with a cache in {cache} takes {times:.1f}x as long as in {stream} (batch "
+                f"{_SAMPLE:.0f}, {_KEYS:.0f} keys; {calibration.fit(own[0]).source}); a newer engine may be faster"
             )
 
 
@@ -209,8 +208,8 @@ def load_remarks(  # noqa: PLR0913, PLR0917 - what a load is known by
 
 def _unstable(rate: float, knee: float) -> str:
     return (
-        f"UNSTABLE: {rate:g} requests/s arrive and at most {knee:.3g} can be served; the queue "
-        "grows without end, and TPOT is that of the full deployment"
+        f"UNSTABLE: {rate:g} requests/s arrive and at most {knee:.3g} can be served. The queue "
+        "grows without end; TPOT is that of the full deployment"
     )
 
 

@@ -45,7 +45,7 @@ class Objectives(TypedDict, total=False):
 class Requests(TypedDict, total=False):
     """Requests that come one after the other."""
     rate: Annotated[float | None, Option("Requests a second that arrive; excludes --batch.", unit="1/s", above=True, most=1e9)]
-    requests: Annotated[int | None, Option("Requests in all that the users of a closed loop send, all users at once at first.", usual="the start is long over")]
+    requests: Annotated[int | None, Option("Requests that the users of a closed loop send in all; at first all users send at once.", usual="the start is long over")]
     burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals, deviation over mean: 1 Poisson, 0 clockwork, more is bursty.", usual="1", most=1e9, also=("cv",))]
     isl_cv: Annotated[float | None, Option("The same of prompt lengths, whose mean is --isl.", usual="0", most=1e9)]
     osl_cv: Annotated[float | None, Option("The same of output lengths.", usual="0", most=1e9)]
@@ -55,7 +55,7 @@ class Load(Users, Requests, Objectives, total=False):
 
 # --- how it is put on accelerators -------------------------------------------------------------------------------------
 
-System = Annotated[str | None, Option("What the accelerators are built into, such as hgx-h100 or gb200-nvl72, or a path.", usual="the usual one", group="Hardware")]
+System = Annotated[str | None, Option("Machine that holds the accelerators, such as hgx-h100 or gb200-nvl72, or a path.", usual="the usual one", group="Hardware")]
 
 class Accelerator(TypedDict, total=False):
     """Which accelerator."""
@@ -80,7 +80,7 @@ class Parallelism(Degrees, total=False):
     microbatches: Annotated[int, Option("Parts of a batch that follow each other through the stages of pp, or between the groups of --ffn-gpus.", 1)]
     sequence_parallel: Annotated[bool, Option("Between blocks each of the tp ranks keeps its share of the tokens.", False)]
     all_reduce: Annotated[str, Option("one_shot, two_shot, ring, in_switch, or auto: what the engine was measured with.", "auto", complete=("auto", "one_shot", "two_shot", "ring", "in_switch"))]
-    all_to_all: Annotated[str, Option("What brings tokens to their experts: deepep (its own kernels), or auto (a collective).", "auto", complete=("auto", "deepep"))]
+    all_to_all: Annotated[str, Option("Kernels that bring tokens to their experts: deepep (its own), or auto (a collective).", "auto", complete=("auto", "deepep"))]
     two_batch: Annotated[bool, Option("Two-batch overlap: halves of a step take turns, and one computes while the other's tokens travel (needs deepep).", False)]
     dispatch: Annotated[str | None, Option("Format in which tokens travel to their experts.", usual="the stream's; fp8 with deepep", complete=FORMATS)]
     redundant_experts: Annotated[int, Option("Copies of popular experts, over all ranks of a layer.", 0, least=0)]
@@ -201,7 +201,7 @@ class Fleet(TypedDict, total=False):
     link_gb_s: Annotated[float | None, Option("From a prefill to a decode replica, in GB/s.", unit="GB/s", above=True, usual="the NICs")]
     link_ms: Annotated[float, Option("Latency of a transfer.", 0.0, unit="ms")]
     staging: Annotated[int, Option("Prompts that a prefill replica computes or holds for transfer at most.", 64)]
-    cells: Annotated[int, Option("Parts of the fleet: each request goes to one at random, whose router knows its own replicas alone.", 1, most=100_000)]
+    cells: Annotated[int, Option("Parts of the fleet: a request goes to one at random, and its router knows that part alone.", 1, most=100_000)]
     hash_tokens: Annotated[int | None, Option("Prompt tokens that one hash of an arrival stands for.", hidden=True)]
 
 class Machines(TypedDict, total=False):
@@ -214,7 +214,7 @@ class Simulation(Lengths, Seeing, Load, Drafting, Arrivals, Scheduling, Fleet, M
 
 class Price(TypedDict, total=False):
     """What an accelerator hour costs."""
-    price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour, of all or of one: 2.5, h100-sxm=2.10 (may be repeated); or a CSV: name, term, low, high, source, and for commitments and spot: commitment, interruptions.", unit="USD", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
+    price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour: 2.5 for all, h100-sxm=2.10 for one (may be repeated). Or a CSV with columns name, term, low, high, source, commitment, interruptions.", unit="USD", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
 
 class Retention(Layout, Tiers, Price, total=False):
     """What a prefix cache saves of a trace."""
@@ -272,7 +272,7 @@ class Traffic(Lengths, Users, Tiers, total=False):
     sessions: Annotated[str | None, Option("Turns of conversations or agents at --rate: chat, coding-agent or swe-bench, as in simulate.", metavar="KIND")]
     router: Annotated[str, Option("Of prefix caches: prefix-affinity (a conversation stays with its replica) or random.", "prefix-affinity", complete=("prefix-affinity", "random"))]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
-    classes: Annotated[Path | None, Option("Classes of requests, each with its rate, lengths, objectives, priority and model: a YAML, or a CSV with a column name.")]
+    classes: Annotated[Path | None, Option("File of request classes, YAML or CSV: name, rate, lengths, objectives, priority and model of each.")]
     peak: Annotated[float | None, Option("The busiest hour over the mean: the fleet is made for it, and paid all day.", least=1.0, most=1000.0, usual="1")]
     burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals: 1 is Poisson.", usual="1", most=1000.0, also=("cv",))]
 
@@ -324,7 +324,7 @@ class Search(TypedDict, total=False):
 
 class Reserves(Pricing, Rack, total=False):
     """Money, and what is kept free."""
-    limit: Annotated[str | Mapping[str, float] | None, Option("How many of an accelerator there are, as h100-sxm=16, or power=120kW at the meter: boards, hosts, supplies, PUE; may be repeated.", kind="pairs", many=True, also=("limits",))]
+    limit: Annotated[str | Mapping[str, float] | None, Option("The most accelerators of a kind, h100-sxm=16, or the most power at the meter, power=120kW (may be repeated).", kind="pairs", many=True, also=("limits",))]
     headroom: Annotated[float, Option("Share of a replica's capacity that is kept free at the peak.", 0.0, unit="share", most=0.999)]
     redundancy: Annotated[int, Option("Replicas that may fail at the peak: N+k.", 0, least=0)]
     spare: Annotated[str | int | None, Option("What may fail at the peak in place of replicas: 1host or 2gpus. The fleet has as many more replicas.", usual="nothing", kind="text", metavar="COUNT")]
@@ -363,7 +363,7 @@ class Asked(Static, Prefix, Objectives, total=False):
     """The question of a plan the other way round."""
     slo: Annotated[str | Sequence[str] | None, Option("Objectives, such as 'p95 ttft<1s, p95 tpot<40ms'; without a percentile the mean. May be repeated: all have to hold.", kind="text", many=True, usual="p95 ttft<1s, p95 tpot<50ms", group="Load")]
     max: Annotated[str | None, Option("Ask instead for the largest batch, context, rate or users.", complete=("batch", "context", "rate", "users"), metavar="QUANTITY")]
-    budget: Annotated[float | None, Option("With --max rate: USD a month that the whole fleet may cost; of a --profile its hours are scaled.", unit="USD/month", above=True)]
+    budget: Annotated[float | None, Option("With --max rate: USD a month that the whole fleet may cost. A --profile is scaled to it.", unit="USD/month", above=True)]
     find: Annotated[str | None, Option("Ask instead for the least: gpus, bandwidth or price.", complete=("gpus", "bandwidth", "price"), metavar="QUANTITY")]
     subject_to: Annotated[str | None, Option("Objectives of --max and --find: 'tpot<30ms,ttft<500ms'.")]
 
@@ -428,7 +428,7 @@ class Watching(TypedDict, total=False):
     follow: Annotated[bool, Option("Go on with logs of requests that grow, also after they were moved away or cut.", False, group="Watching")]
     every: Annotated[float, Option("Seconds between two looks.", 60.0, unit="s", least=1.0, most=86400.0, group="Watching")]
     record: Annotated[Path | None, Option("Append what the servers say to this file, to be watched or compared again.", kind="path", group="Watching")]
-    update: Annotated[Path | None, Option("Write a calibration to this file, its engine costs updated by what was seen.", kind="path", group="Watching")]
+    update: Annotated[Path | None, Option("Write a calibration to this file, with engine costs updated by these measurements.", kind="path", group="Watching")]
     listen: Annotated[int | None, Option("Serve measured and predicted times as metrics at this port of 127.0.0.1.", least=1, most=65535, group="Watching")]
 
 class Written(TypedDict, total=False):

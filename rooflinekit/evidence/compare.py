@@ -35,8 +35,8 @@ _COMMON = 0.5  # where more gaps than this hold a prefill, the median gap does t
 _SAME = 1.05  # a median gap this much above the mean time a token is no single token
 
 _EQUAL = (
-    "the file does not say how output lengths vary; equal ones are taken, whose users start every turn together, and a "
-    "small --osl-cv shortens TTFT much"
+    "the file does not say how output lengths vary, so equal ones are assumed; users then start every turn together, "
+    "and a small --osl-cv shortens TTFT much"
 )
 
 
@@ -78,11 +78,11 @@ def attribute(run: Measurement, expected: LoadPrediction, load: Traffic) -> Gap 
     if 0.0 < median <= _SAME * run.tpot.mean and expected.running * chunks / osl < _COMMON:
         step = median - parts["step"]
     elif expected.running > 1:
-        notes.append("step time holds interference: the median gap between tokens does not tell them apart")
+        notes.append("step includes interference: the median gap between tokens does not separate them")
     waited = run.ttft.mean - expected.ttft_ms
     prefill = run.ttft.low - parts["prefill"] if run.ttft.low else 0.0 if expected.running > 1 else waited
     if not run.ttft.low and expected.running > 1:
-        notes.append("queue holds the error of the prefill: the file has no smallest TTFT")
+        notes.append("queue includes the error of the prefill: the file has no smallest TTFT")
     whole = run.ttft.mean + more * run.tpot.mean
     measured = run.e2e.mean or whole
     return Gap(

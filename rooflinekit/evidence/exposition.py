@@ -101,8 +101,8 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
     llms = {sample.labels.get("model") for hit, sample in samples if hit[2].startswith("llm_")}
     if samples and not llms and not any(hit[1] for hit, _ in samples):
         models = sorted({sample.labels["model"] for _, sample in samples if "model" in sample.labels})
-        raise SpecError(f"{source}: is Triton with {', '.join(models) or 'no model'}, and no nv_trt_llm_ or nv_llm_ "
-                        "metric says that TensorRT-LLM runs there; give the engine's own address")  # fmt: skip
+        raise SpecError(f"{source}: is Triton with {', '.join(models) or 'no model'}, without TensorRT-LLM's metrics "
+                        "(nv_trt_llm_, nv_llm_); give the engine's own address")  # fmt: skip
     for hit, sample in samples:
         labels, name = sample.labels, hit[2]
         if name.startswith("inference_") and labels.get("model") not in llms:
@@ -242,7 +242,7 @@ def read_recording(source: str, text: str) -> list[Interval]:
             raise SpecError(f"{source}: {SCRAPED}{stamp.strip()} does not come after the scrape above it")
         scrapes.append(read_scrape(body, time, f"{source} at {stamp.strip()}"))
     if len(scrapes) < 2:
-        raise SpecError(f"{source}: holds one scrape; what happened between two of them is what can be measured")
+        raise SpecError(f"{source}: holds one scrape; a measurement needs two")
     found = (interval(*pair, f"{source} at {_clock(pair[1].time)}") for pair in pairwise(scrapes))
     return [each for each in found if each is not None]
 

@@ -25,8 +25,8 @@ __all__ = ["TIMELESS", "Derivation", "derive", "explain", "make_case"]
 class Derivation(Answer):
     """One metric with its tree: `value` in `unit` is what `estimate` says; the tree is in SI units.
 
-    rule: mental arithmetic beside it, None where there is none; largest_gap: how far the worst formula of the tree is
-    from the number that stands beside it, as a share of it.
+    rule: mental arithmetic beside it, None where there is none. largest_gap: the largest error of a formula, read back
+    from its text, as a share of its number.
     """
 
     metric: str

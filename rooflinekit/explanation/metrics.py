@@ -181,7 +181,7 @@ class Traced:
         if load is not None and answered is not None and not answered.stable:
             raise WorkloadError(
                 f"{what} has no limit at {load.rate:g} requests/s: the knee is {answered.knee_rate:.4g}; "
-                "explain knee_rate or tpot, or ask for a lower --rate"
+                "explain knee_rate or tpot, or lower --rate"
             )
         if answered is not None and (answered.queue_ms is None or math.isinf(answered.queue_ms)):
             raise WorkloadError(f"{what} has no limit")

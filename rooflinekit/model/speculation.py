@@ -276,19 +276,19 @@ class SpeculativePredictor(Predictor):
         if choice.assumed and choice.acceptance != (MTP_ACCEPTANCE,):
             low, high = MEASURED[choice.method][1][choice.draft_tokens - 1]
             yield (
-                f"acceptance is the median of measured {choice.method} drafts on coding prompts, "
-                f"{choice.tokens_per_pass:.3g} tokens a pass, {low:g} to {high:g} by run (InferenceX 843c6254); chat "
-                "is accepted less often: measure yours and give it"
+                f"acceptance is the median of measured {choice.method} drafts on coding prompts: "
+                f"{choice.tokens_per_pass:.3g} tokens a pass, {low:g} to {high:g} by run (InferenceX 843c6254). Chat "
+                "is accepted less often; give your own measurement"
             )
         elif choice.assumed:
             yield (
-                f"acceptance {choice.acceptance[0]} is the low end of what DeepSeek-V3's report gives for its own MTP "
-                "layer (arXiv:2412.19437, 5.4.3); measure yours and give it"
+                f"acceptance {choice.acceptance[0]} is the low end in DeepSeek-V3's report on its own MTP layer "
+                "(arXiv:2412.19437, 5.4.3); give your own measurement"
             )
         if choice.method == "ngram":
             yield "n-gram drafting runs on the host; its time there is not modelled"
         if choice.method in ("eagle", "eagle3") and isinstance(target.layers[-1].ffn, MixtureOfExperts):
-            yield f"the {choice.method} layer is taken with a dense block as wide as the experts that a token visits"
+            yield f"the dense block of the {choice.method} layer is assumed as wide as the experts of a token"
         if self.draft.model is not None and self.draft.model.vocab != target.vocab:
             yield (
                 f"{self.draft.model.name} has {self.draft.model.vocab} tokens and {target.name} {target.vocab}: "

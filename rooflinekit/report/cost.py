@@ -67,7 +67,7 @@ def _node(p: PriceResult) -> str:
     )  # fmt: skip
     return (
         f"each GPU {board:.0f} W, {node / p.node_gpus:.0f} W at the plug with its share of the host; a node of "
-        f"{p.node_gpus} draws {node / 1e3:.3g} kW, {most / 1e3:.3g} kW with its boards at their limit{racked}"
+        f"{p.node_gpus} draws {node / 1e3:.3g} kW, at most {most / 1e3:.3g} kW{racked}"
     )
 
 
@@ -108,13 +108,13 @@ def _memory(found: Cost) -> list[str]:
     reserved, final, paged = (f"{each * 100:.1f} %" for each in (w.reserved_used, w.final_used, w.paged_used))
     return [
         f"without a KV cache one request takes {r.flops_ratio:,.0f} x the FLOP and {r.time_ratio:.1f} x the time "
-        f"({ms(r.naive_ms)} in place of {ms(r.cached_ms)}): each token runs the sequence "
-        "again, but at the speed of arithmetic",
-        f"room reserved for {w.reserved_tokens:,.0f} tokens holds content in {reserved} of it, for the final length in "
-        f"{final}, in blocks of {w.block} in {paged}: {w.reserved_sequences}, {w.final_sequences} and "
-        f"{w.paged_sequences} sequences fit",
-        f"a full pool: holding a million tokens costs {_usd(p.holding_usd_per_million_hours)} USD an hour; a cached "
-        f"token is worth its place if it is used again within {format_time(p.break_even_hold_s)}",
+        f"({ms(r.naive_ms)} in place of {ms(r.cached_ms)}): each token computes the "
+        "sequence again",
+        f"share of the room in use, and sequences that fit: {reserved} and {w.reserved_sequences} if reserved for "
+        f"{w.reserved_tokens:,.0f} tokens, {final} and {w.final_sequences} for the final length, {paged} and "
+        f"{w.paged_sequences} in blocks of {w.block}",
+        f"in a full pool a million cached tokens cost {_usd(p.holding_usd_per_million_hours)} USD an hour; keep one "
+        f"that is used again within {format_time(p.break_even_hold_s)}",
     ]
 
 

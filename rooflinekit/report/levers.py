@@ -54,7 +54,7 @@ def document(found: Levers) -> Document:
         )]),
         Section("", [Words(
             f"now: TTFT {ms(now.ttft_ms)}, TPOT {ms(now.tpot_ms)}, "
-            f"{now.output_tok_s_per_gpu:,.0f} tok/s per GPU, {priced} for a million output tokens (prompts included), "
+            f"{now.output_tok_s_per_gpu:,.0f} tok/s per GPU, {priced} for a million output tokens (with prompts), "
             f"{format_bytes(now.kv_bytes_per_token)} of cache a token", indent="",
         )]),
         Section("", [Words(found.sentence, indent="")]),

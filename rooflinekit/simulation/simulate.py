@@ -56,8 +56,8 @@ _AT_ONCE = 1_000_000  # requests that one machine holds in its memory
 _TOGETHER = 10_000  # replicas that one router knows
 _PER_USER = 10  # requests of a closed loop for each user, as benchmark clients send
 _IN_STEP = (
-    "answers of one length keep the users of a closed loop in step, so that their prompts come all at once; "
-    "estimate takes them to drift apart, as answers of random length do (osl=uniform:200-300)"
+    "answers of one length keep the users of a closed loop in step: all their prompts come at once. estimate lets them "
+    "drift apart, as answers of random length do (osl=uniform:200-300)"
 )
 
 _PREFIX_TOKENS = 16  # granularity of a synthetic shared prefix
@@ -105,7 +105,7 @@ class Setup:
             if count % cells:
                 raise WorkloadError(f"{name}={count:,} cannot be divided evenly among {cells:,} cells")
         if any(tier.shared for tier in self.tiers):
-            raise WorkloadError("a cache tier that all replicas share leaves no cells; leave shared or cells out")
+            raise WorkloadError("cells cannot share a cache tier; leave shared or cells out")
         return replace(self, replicas=self.replicas // cells, prefill_replicas=self.prefill_replicas // cells,
                        seed=cell_seed(self.seed, number), cells=1)  # fmt: skip
 
@@ -399,8 +399,8 @@ def _notes(books: Books) -> Iterator[str]:
         yield f"requests pile up in {books.diverging} of {books.runs} cells as long as they come"
     if books.diverges:
         yield (
-            f"UNSTABLE: fewer requests are served than come, and those in the system grow as long as they come "
-            f"({ledger.arrived:,} here): waits are those of this run only, and grow with its length"
+            f"UNSTABLE: fewer requests are served than come, so the queue grows as long as they come "
+            f"({ledger.arrived:,} here). Waits are those of this run, and longer in a longer one"
         )
 
 
@@ -582,7 +582,7 @@ def simulate(
     if cells == 1:
         books, more = _played(model, gpu, given, both(timeline, watch))
     elif watch is not None:
-        raise InputError("steps of cells are played in several places, and nobody can watch them; leave cells out")
+        raise InputError("cells run in several processes, so nobody can watch them; leave cells out")
     else:
         first, more = _played(model, gpu, given)
         mark = (__version__, model, gpu, sorted((name, given[name]) for name in given.keys() - _PLACES))

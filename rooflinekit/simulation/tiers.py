@@ -158,6 +158,6 @@ def overrun(stores: Sequence[Store], seconds: float) -> Iterator[str]:
         need = store.stored * store.hash_s
         if need > seconds > 0.0:
             yield (
-                f"{store.name}: {need / seconds:.1f} times as many blocks leave for it as its link carries, so that it "
-                "would hold fewer than here"
+                f"{store.name}: {need / seconds:.1f} times as many blocks leave for it as its link carries; it would "
+                "hold fewer than here"
             )

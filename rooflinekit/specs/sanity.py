@@ -232,7 +232,7 @@ def _bandwidth(facts: Facts) -> Iterator[Finding]:
     if family and sweep > sweeps[family]:
         problem = (
             f"would need {sweep * 1e3:.3g} ms to read memory.capacity once; no {family} device needs more than "
-            f"{sweeps[family] * 1e3:g}; check the unit (b/s is bits, B/s is bytes)"
+            f"{sweeps[family] * 1e3:g}; check the unit (b/s is bits)"
         )
         yield facts.of_rate("memory.bandwidth", rate, problem, refused=sweep > 1.0)
 

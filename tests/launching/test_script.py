@@ -195,7 +195,7 @@ class TestPlan:
 
     def test_halves_that_cannot_exchange_a_cache(self) -> None:
         mixed = {"prefill": split_on("sglang")["prefill"], "decode": SPLIT["decode"]}
-        with pytest.raises(rk.DeploymentError, match="cache travels"):
+        with pytest.raises(rk.DeploymentError, match="both need the same engine"):
             rk.launch(plan={"best": mixed, "candidates": []})
 
     def test_an_old_version_has_no_connector(self) -> None:

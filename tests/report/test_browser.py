@@ -190,6 +190,25 @@ def test_charts_out_of_sight_are_drawn_too(browser: Browser, pages: dict[str, Pa
     assert browser.value(f"CHARTS.size > 5 && {charts}")
 
 
+def test_lines_and_labels_of_charts_can_be_read(browser: Browser, pages: dict[str, Path]) -> None:
+    """A GPU offered by eights alone has no pale line; 13 doublings have room for each second label; $5 has no cents."""
+    browser.size(1280, 900)
+    browser.open(pages["deployment"])
+    points = "[8, 8, 2, 4].map((gpus, at) => ({ line: at, group: at < 2 ? 'a' : 'b', gpus, value: [1, 1] }))"
+    drawn = f"curvesOption({points}, ['a', 'b'], {{ x: {{}}, y: {{}}, least: 0 }}).series"
+    strength = browser.value(
+        f"{drawn}.filter(({{ endLabel }}) => endLabel).map(({{ lineStyle }}) => lineStyle.opacity)"
+    )
+    assert strength == [1, 1, 1, 0.8]
+    count = "doublings('', Array.from({ length: count }, (_, place) => 2 ** place)).interval"
+    assert browser.value(f"[11, 13].map((count) => {count})") == [1, 2]
+    assert browser.value("[5, 0.2, 100].map(asPrice)") == ["$5", "$0.20", "$100"]
+    browser.value("document.getElementById('tab-energy').click()")
+    browser.settle()
+    told = "energyRoofOption(now).series.slice(1).map(({ data }) => data.filter(({ label }) => label).length)"
+    assert browser.value(told.replace("now", "new View(OFFERS.plans[Object.keys(OFFERS.plans)[0]], state)")) == [1, 1]
+
+
 def test_a_table_without_rows_is_not_shown(browser: Browser, pages: dict[str, Path]) -> None:
     """A deployment without neighbours in its page has no moves."""
     browser.open(pages["fixed"])

@@ -132,7 +132,7 @@ def test_books_survive_json():
     ({"requests": 3}, "requests=3 leaves some of 4 cells without any"),
     ({"burstiness": 2.0}, "cells divide Poisson arrivals"),
     ({"workers": 0}, "workers must be a whole number of at least 1"),
-    ({"prefix_cache": True, "cache_tier": "far=1TB,5GB/s,1ms,shared"}, "a cache tier that all replicas share"),
+    ({"prefix_cache": True, "cache_tier": "far=1TB,5GB/s,1ms,shared"}, "cells cannot share a cache tier"),
     ({"watch": lambda *_: None}, "nobody can watch them"),
 ])  # fmt: skip
 def test_what_has_no_cells_is_refused(options, said):

@@ -204,7 +204,7 @@ class TestWords:
     def test_the_default_prompt_has_six_words_and_says_what_they_are(self) -> None:
         found = rk.shapes("gpt2")
         assert found.words == ("The", "cat", "sat", "on", "the", "mat")
-        assert any("stand in for tokens" in warning and "in front" in warning for warning in found.warnings)
+        assert any("stand in for tokens" in warning and "for the beginning" in warning for warning in found.warnings)
         assert rk.shapes("gpt2", tokens=6).words == ()
 
     def test_the_picture_is_a_triangle_or_blocks(self) -> None:

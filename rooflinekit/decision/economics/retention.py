@@ -81,9 +81,9 @@ class Retained:
 class TraceAnswer(Answer):
     """A trace, and what prefix caches save of it.
 
-    isl, osl: mean, percentiles and the longest; cleaned: rows dropped or sorted, by reason; hit_rate: of a cache
-    without end (None without block ids); reuse_s: seconds since the use before, of blocks that come back; curve: hit
-    rate by the cache of one replica in tokens; memories: what each holds of a deployment; deployment: which.
+    isl, osl: mean, percentiles and the longest. cleaned: rows dropped or sorted, by reason. hit_rate: of an unlimited
+    cache (None without block ids). reuse_s: seconds between two uses of a block. curve: hit rate by the cache of one
+    replica in tokens. memories: how much each memory of the deployment finds. deployment: its description.
     """
 
     version: str

@@ -324,8 +324,8 @@ def _check_pairs(targets: list[Target]) -> None:
             )
             if ours != theirs:
                 raise DeploymentError(
-                    f"prefill has {' '.join(ours)}, decode {' '.join(theirs)}: engine, version, checkpoint and cache "
-                    "format have to be the same, since the cache travels between them"
+                    f"prefill has {' '.join(ours)}, decode {' '.join(theirs)}: both need the same engine, version, "
+                    "checkpoint and cache format, since the cache goes from one to the other"
                 )
 
 

@@ -91,6 +91,6 @@ def notes(target: Target) -> Iterator[str]:
         yield f"the prefix cache is on by default; the prediction counts no hits{off}"
     if target.hosts > 1:
         yield (
-            f"one replica needs {target.hosts} hosts: start the same command on each, with --node-rank 0 to "
-            f"{target.hosts - 1} and HEAD-HOST replaced by the first one's address"
+            f"one replica needs {target.hosts} hosts: start this command on each, with --node-rank 0 to "
+            f"{target.hosts - 1}; HEAD-HOST is the address of the first"
         )

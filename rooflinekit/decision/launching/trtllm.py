@@ -43,8 +43,8 @@ def _ranks(target: Target) -> Iterator[Wish]:
     deployment = target.plan.deployment
     if deployment.dp > 1 and (deployment.tp > 1 or not target.experts):
         raise DeploymentError(
-            f"tp={deployment.tp} with dp={deployment.dp} cannot be exported: attention data parallelism of trtllm is "
-            "for models with experts and has one rank a replica; use tp=1, or replicas instead of dp"
+            f"tp={deployment.tp} with dp={deployment.dp} cannot be exported: trtllm has dp for models with experts, "
+            "one rank a replica; use tp=1, or replicas instead of dp"
         )
     if deployment.redundant_experts:
         raise DeploymentError("redundant_experts cannot be exported: no setting of trtllm is known for it")

@@ -107,8 +107,8 @@ def notes(target: Target) -> Iterator[str]:
         yield f"decode batches above {_GRAPHS} run without CUDA graphs; the prediction has them with graphs"
     if _dp_over_hosts(target):
         yield (
-            f"one replica needs {target.hosts} hosts: this is the command of the first (HEAD-HOST); each other takes "
-            "--headless and --data-parallel-start-rank with the number of its first attention replica as well"
+            f"one replica needs {target.hosts} hosts: this is the command of the first (HEAD-HOST). Each other also "
+            "takes --headless, and --data-parallel-start-rank with the number of its first attention replica"
         )
     elif target.hosts > 1:
         yield f"one replica needs {target.hosts} hosts: join them in one Ray cluster first"

@@ -37,8 +37,8 @@ PROVISION_S = 120.0
 PROVISION_NOTE = "a machine comes within 2 minutes (assumption)"
 ENGINE_S = 64.0
 ENGINE_NOTE = (
-    "the engine starts in 64 s once its weights are there: vLLM with Llama 3.1 8B and warm caches, "
-    "tensorfuse.io/docs/blogs/reducing_gpu_cold_start (2025-09)"
+    "the engine starts in 64 s once its weights are there (vLLM with Llama 3.1 8B and warm caches, "
+    "tensorfuse.io/docs/blogs/reducing_gpu_cold_start, 2025-09)"
 )
 PATHS = {"object-store": 1.25, "nvme": 5.0, "host-cache": 0.0}
 """GB/s at which weights come to a machine (assumptions: a link of 10 Gbit/s, one NVMe drive); 0: by each PCIe link."""

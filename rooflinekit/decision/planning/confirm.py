@@ -491,7 +491,7 @@ def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[
                 notes.append(f"{each.what}: the formula says {format_time(said)}, the simulation {format_time(seen)}")
     scenarios = [part.replica.scenario for part in best.parts]
     told = {(key, each[key]): None for each in scenarios for key in ("weights", "kv", "activations") if key in each}
-    notes += [f"{key} {value} as asked: what that does to the quality of answers is not weighed" for key, value in told]
+    notes += [f"{key} {value} as asked; its effect on the quality of answers is not counted" for key, value in told]
     if question.space.weights == question.space.kv == (None,):
         notes.append(OWN_FORMATS)
     notes += [note for part in best.parts for note in part.replica.resolved.warnings]

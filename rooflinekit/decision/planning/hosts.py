@@ -42,7 +42,8 @@ class Hosts(Plain):
     def power(self) -> str:
         """What each may draw, and the racks that hold them."""
         racks = "" if self.racks is None else f"; all fit in {self.racks:,} rack{'s' if self.racks > 1 else ''}"
-        return f"a {self.kind} of {self.size} draws {(self.watts_most or 0.0) / 1e3:.3g} kW at most at the plug{racks}"
+        most = (self.watts_most or 0.0) / 1e3
+        return f"a {self.kind} of {self.size} {self.gpu} draws {most:.3g} kW at most at the plug{racks}"
 
     @property
     def stands(self) -> str:

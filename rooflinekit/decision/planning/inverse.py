@@ -167,8 +167,8 @@ class _Asked:
         held = self.predictor.memory.evaluate(float(batch), tokens, 1.0)
         return DoesNotFitError(
             f"no solution: {plan.model.name} on {plan.deployment.gpus} x {plan.system.accelerator.name} has no room "
-            f"for {batch} sequence{'s' if batch > 1 else ''} of {tokens:,.0f} tokens (weights take "
-            f"{float(held.weight_bytes) / 1e9:.1f} of {float(held.capacity_bytes) / 1e9:.1f} GB a GPU); raise tp"
+            f"for {batch} sequence{'s' if batch > 1 else ''} of {tokens:,.0f} tokens; raise tp (weights take "
+            f"{float(held.weight_bytes) / 1e9:.1f} of {float(held.capacity_bytes) / 1e9:.1f} GB a GPU)"
         )
 
     def no_solution(self, where: str, work: Workload) -> InfeasibleError:
@@ -412,8 +412,8 @@ def break_even_prices(
 ) -> BreakEven:
     """The hourly price at which each accelerator costs as much a token as the cheapest of the others.
 
-    All serve the same traffic within the same objectives (`plan`, with the keywords it takes), so the price of a token
-    is equal where that of the fleet is: p·n = p'·n'.
+    All serve the same traffic within the same objectives (`plan`, with the keywords it takes). So tokens cost the same
+    where the fleets do: p·n = p'·n'.
 
     Raises InputError (and its kinds) for anything that makes no sense, InfeasibleError where fewer than two can serve.
 

@@ -298,10 +298,10 @@ def _scaled_words(made: OverTime, scaling: Autoscaling) -> str:
                      else f"nothing does with {seconds:.0f} s")  # fmt: skip
     below = 1.0 - best.gpu_hours_per_month / made.months[0].peak_gpu_hours
     return (
-        f"Autoscaled by {best.policy} at {best.target:.0%} of a replica's capacity it takes {_price(best)} a month "
-        f"with {start}, {below:.0%} below the fleet for the peak. "
-        f"Its objectives hold over the {scaling.played_h:g} h played by the closed form at each look, which draws no "
-        f"single request; {', '.join(costs)}."
+        f"Autoscaled by {best.policy} at {best.target:.0%} of a replica's capacity it costs {_price(best)} a month "
+        f"with {start}. That is {below:.0%} below the fleet for the peak. "
+        f"Its objectives hold over the {scaling.played_h:g} h played, by the closed form at each look; "
+        f"no single requests are drawn. Other cold starts: {', '.join(costs)}."
     )
 
 

@@ -377,7 +377,7 @@ def _price_of_confidence(median: Median, confidence: float, best: Candidate) -> 
     if median.usd_per_hour is not None and median.confidence_usd_per_hour is not None:
         money = f", ${median.usd_per_hour:,.2f} an hour"
         more = f"${median.confidence_usd_per_hour:,.2f} an hour more"
-    return f"At 50 % it would be {_gpus(median.gpus)}{other}{money}: {confidence * 100:g} % costs {more}."
+    return f"At 50 % it would be {_gpus(median.gpus)}{other}{money}; so {confidence * 100:g} % costs {more}."
 
 
 def _sizing(fleet: Fleet, question: PlanQuestion) -> str:
@@ -409,8 +409,8 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
     if other.confirmed is None and best.confirmed is not None:
         asks = f"the formula alone, which is often too low, asks for {_gpus(other.gpus)}"
         if other.formula_gpus < other.gpus:
-            few = f"the simulation did not agree with the {_gpus(other.formula_gpus)} of the formula"
-            asks = f"{few}, and {_gpus(other.gpus)} were not tried"
+            few = f"{_gpus(other.formula_gpus)}, which the simulation found too few"
+            asks = f"the formula asks for {few}; {_gpus(other.gpus)} may do"
         return f"not simulated, so not compared: {asks}{_at(other.cost.usd_per_hour)}"
     if other.evidence != best.evidence:
         return f"{other.evidence}: stands apart until its kernels are measured{_at(other.cost.usd_per_hour)}"

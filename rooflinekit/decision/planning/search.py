@@ -386,8 +386,8 @@ def refused_fleet(question: PlanQuestion, parts: Sequence[Part]) -> str:
             return f"takes {gpus:,} {name}, more than there are"
         if math.isinf(limit) and gpus > _CLUSTER:
             return (
-                f"takes {gpus:,} {name}: more than {_CLUSTER:,} are taken for a slip of the pen; check rate, peak and "
-                f"objectives, or say --limit {name}={gpus}"
+                f"takes {gpus:,} {name}, more than {_CLUSTER:,}: check rate, peak and objectives, "
+                f"or say --limit {name}={gpus} if you mean it"
             )
     budget = question.reserve.watts
     if budget < math.inf:

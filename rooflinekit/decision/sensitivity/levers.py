@@ -47,7 +47,7 @@ _CAVEATS = {
     "chunk": "none for quality; moves time between TTFT and TPOT",
     "prefix": "none for quality; the share of prompts that hit is given, not predicted",
     "draft": "none if verified exactly; the acceptance is given, and depends on the text",
-    "mla": "another model: it would have to be trained",
+    "mla": "another model, which has to be trained",
     "gpu": "none for quality; another machine",
     "engine": "none for quality; another engine",
     "cap": "none for quality; prompts take longer",

@@ -117,8 +117,8 @@ def remarks(
         said.append(f"over {_OFF:.0%} is left, which no cost explains: check --gpu, --tp, --model, formats and load")
     elif waits is not None and waits.after > _OFF:
         said.append(
-            f"TTFT stays {waits.after:.0%} off: waits hang on how the client starts and how output lengths vary"
-            " (--osl-cv), not on the engine's costs"
+            f"TTFT stays {waits.after:.0%} off: waits depend on how the client starts and how output lengths vary"
+            " (--osl-cv), not on the engine"
         )
     if any(error.unseen is not None and error.unseen > error.before for error in errors.values()):
         said.append("a file that the fit has not seen is predicted no better than before: the fit does not generalise")
@@ -128,8 +128,8 @@ def remarks(
         said.append(f"intervals widen to a factor of {widened:.2f}, as far as left-out files are off")
     else:
         said.append(
-            "intervals: the part of the engine's costs narrows with their errors; that of kernels, and the least factor"
-            f" of {interval:.2f}, stay, since these files are of one deployment"
+            "intervals: only the part of the engine's costs narrows; these files are of one deployment, so the part of"
+            f" kernels and the least factor of {interval:.2f} stay"
         )
     return tuple(said)
 

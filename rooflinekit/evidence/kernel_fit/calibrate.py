@@ -482,8 +482,8 @@ def build_calibration(
         carried[key] = found = carry(near, group.rows(donor), System.of(accelerator), group.source, reach)
         if found.fit is None:
             notes.append(
-                f"{key}: the donor's fit is kept; it is off by {found.donor:.1%}, and by {found.error:.1%} after "
-                f"fitting it to {len(group.table)} rows, on shapes left out"
+                f"{key}: the donor's fit is kept; on shapes left out it is off by {found.donor:.1%}, and "
+                f"by {found.error:.1%} when fitted to {len(group.table)} rows"
             )
     power, told = _power(groups, accelerator)
     notes += told

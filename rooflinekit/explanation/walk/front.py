@@ -240,8 +240,8 @@ def _notes(plan: Plan, prompts: Prompts) -> list[str]:
     notes = []
     if prompts.words:
         notes.append(
-            "words and marks of the prompt stand in for tokens; a tokenizer cuts long words up, and often puts a token "
-            "in front that marks the beginning"
+            "words and marks of the prompt stand in for tokens; a tokenizer cuts long words, and often adds a token "
+            "for the beginning"
         )
     longest, limit = max(prompts.lengths) + 1, plan.model.max_context
     if limit is not None and longest > limit:

@@ -158,8 +158,8 @@ class Sequences:
 class Batch:
     """The sequences of one engine step, by phase: attention runs a different kernel for each.
 
-    filled: with attention replicas, tokens of a replica in the mean over those of the fullest, whose sequences these
-    are; experts and their exchange see the mean.
+    filled: with attention replicas, the mean tokens of a replica over those of the fullest. The sequences are those of
+    the fullest; experts and their exchange take the mean.
     """
 
     prefilling: Sequences | None = None

@@ -261,8 +261,8 @@ _LEAST = 0.4
 """Share of the rated power below which the cube law is not followed: idle and memory power no longer scale."""
 
 _SOURCE = (
-    "assumption: dynamic power grows with the cube of the clock (P = C·V²·f with V in proportion to f); measured under "
-    "caps of 200 to 700 W in arXiv:2604.11391"
+    "assumption: dynamic power grows with the cube of the clock (P = C·V²·f with V in proportion to f). "
+    "arXiv:2604.11391 measured it under caps of 200 to 700 W"
 )
 
 
@@ -307,7 +307,7 @@ def capped(accelerator: Accelerator, cap_w: float) -> tuple[Accelerator, str]:
             f"{accelerator.name} is known to follow"
         )
     share = clock_share(cap_w, tdp)
-    note = f"power cap {cap_w:g} of {tdp:g} W: arithmetic at {share:.0%} of the clock, memory and links unchanged"
+    note = f"arithmetic at {share:.0%} of the clock under a cap of {cap_w:g} of {tdp:g} W; memory and links unchanged"
     law = accelerator.power and replace(accelerator.power, limit=cap_w)
     return _slowed(accelerator, share, "power cap: clock over the clock at rated power", law), note
 

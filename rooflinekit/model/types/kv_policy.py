@@ -22,8 +22,8 @@ _CAVEATS = {
     "window": "a model that was trained on all keys fails once the first tokens are gone (arXiv:2309.17453)",
     "sink": "what lies between the first and the recent tokens is forgotten (StreamingLLM, arXiv:2309.17453)",
     "topk": "keys outside the chosen pages are not read, though all are stored (Quest, arXiv:2406.10774)",
-    "evict": "what is dropped cannot come back (H2O, arXiv:2306.14048; SnapKV, arXiv:2404.14469), and the whole "
-    "prompt is in the cache while it is prefilled",
+    "evict": "dropped keys cannot come back (H2O, arXiv:2306.14048; SnapKV, arXiv:2404.14469); the whole prompt "
+    "is in the cache during prefill",
 }
 
 

@@ -145,8 +145,8 @@ def _acceptance(given: object, draft: str, tokens: int) -> tuple[float, ...]:
         if draft in MEASURED and tokens <= len(MEASURED[draft][0]):
             return MEASURED[draft][0][:tokens]
         raise InputError(
-            f"acceptance of draft {draft!r} with draft_tokens={tokens} depends on models and text; give the measured "
-            "one, such as 0.7, or one a position, such as 0.8,0.7,0.6"
+            f"acceptance of draft {draft!r} with draft_tokens={tokens} depends on models and text; give your "
+            "measurement: 0.7, or one a position, 0.8,0.7,0.6"
         )
     values: Any = given.split(",") if isinstance(given, str) else [given] if isinstance(given, Real) else given
     try:

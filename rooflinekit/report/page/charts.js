@@ -179,7 +179,7 @@ function arithmeticOf(part, view) {  // how the time of a kernel comes about, in
 const TIME_PARTS = [["weights", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["network", "network"], ["kernels above bound", "overhead"], ["engine", "engine"]];
 const stepTerms = (view, step) => ({ terms: TIME_PARTS, parts: view.parts[step], title: `${step} step`, format: asTime, scale: 1e3, unit: "ms of one step", span: step === "decode" ? view.tpot : view.ttft });
 const ENERGY_PARTS = [["weights read", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["links", "network"], ["board itself", "overhead"], ["waiting", "engine"]];
-const energyTerms = ({ parts }) => ({ terms: ENERGY_PARTS, parts, title: "one output token", format: asEnergy, scale: 1, unit: "J of one output token, its share of the prompt included" });
+const energyTerms = ({ parts }) => ({ terms: ENERGY_PARTS, parts, title: "one output token", format: asEnergy, scale: 1, unit: "J of one output token, prompt included" });
 const barsOf = ({ terms, parts }) => terms.map(([title, tint], place) => ({ title, tint, start: sum(parts.slice(0, place)), size: parts[place] })).filter(({ size }) => size >= 0.005 * sum(parts));
 function waterfallBars(told) {  // each begins where the one above it ends; then the whole, and its interval
   const { parts, title, span } = told, whole = sum(parts), [low, high] = span ? [span.low, span.high].map((end) => whole * end / span.time) : [whole, whole];
@@ -322,7 +322,8 @@ function curvesOption(points, names, more) {  // a line for each accelerator and
   option.tooltip.formatter = ({ data }) => data.said ?? "";
   option.grid = { ...option.grid, right: 34, left: small() ? 60 : 76 };
   const series = lines.map((data) => {
-    const place = names.indexOf(data[0].group), named = place >= 0, tint = named ? colour(TINTS[place]) : colour("line"), opacity = named ? Math.max(1 - 0.2 * Math.log2(data[0].gpus), 0.35) : 0.6;
+    const place = names.indexOf(data[0].group), named = place >= 0, tint = named ? colour(TINTS[place]) : colour("line"), fewest = Math.min(...points.filter(({ group }) => group === data[0].group).map(({ gpus }) => gpus));
+    const opacity = named ? Math.max(1 - 0.2 * Math.log2(data[0].gpus / fewest), 0.35) : 0.6;
     return {
       type: "line", name: data[0].group, data: [...data].sort((a, b) => a.value[0] - b.value[0]), symbol: "circle", symbolSize: named ? 6 : 4, z: named ? 3 : 1,
       lineStyle: { width: named ? 2 : 1, color: tint, opacity }, itemStyle: { color: tint, opacity },

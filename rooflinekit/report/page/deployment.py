@@ -223,8 +223,8 @@ def accuracy_card(plan: Plan, of: str = "") -> str:
         for family, dtype, fit in fits.values()
     ]  # fmt: skip
     said = (
-        f"Calibration {calibration.name}: mean error on groups of shapes that each fit had not seen, and the widest "
-        "factor of its 90 % interval. Engine costs have errors of their own, which the intervals hold."
+        f"Mean errors of calibration {calibration.name} on shapes that each fit had not seen, and the "
+        "widest factor of its 90 % interval. Engine costs have errors of their own, which the intervals hold."
     )
     head = ("kernels", "format", "measured", "error", "interval up to", "source")
     return card("Accuracy of the calibration", paragraphs([said], "facts") + table(head, rows), "accuracy", of=of)

@@ -34,6 +34,7 @@ const asTime = (seconds) => {
 };
 const asEnergy = (joules) => (Math.abs(joules) >= 0.9995 ? `${three(joules)}\u00a0J` : `${three(joules * 1e3)}\u00a0mJ`);
 const asDollars = (dollars) => `$${dollars >= 0.01 && dollars < 99.95 ? dollars.toFixed(2) : three(dollars)}`;
+const asPrice = (dollars) => asDollars(dollars).replace(/\.00$/, "");  // on axes
 const asShare = (share) => (share > 0 && share < 0.001 ? "<0.1\u00a0%" : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}\u00a0%`);
 const asPercent = (share) => `${Math.round(100 * share)} %`;
 const decade = (value, unit) => {  // labels of a logarithmic axis: decades alone
@@ -70,7 +71,7 @@ const logarithmic = (name, unit, more = {}) => axis({
 });
 // Doublings along an axis of log2: the library's own logarithmic axis of base 2 has too few ticks.
 const doublings = (name, values) => axis({
-  axis: { type: "value", name, nameGap: 30, min: Math.log2(values[0]), max: Math.log2(values[values.length - 1]), interval: 1 },
+  axis: { type: "value", name, nameGap: 30, min: Math.log2(values[0]), max: Math.log2(values[values.length - 1]), interval: values.length > (small() ? 8 : 11) ? 2 : 1 },
   label: { formatter: (value) => powerOfTwo(2 ** value) },
 });
 

@@ -210,8 +210,8 @@ def simulation_card(outcome: Outcome, of: str) -> str:
     words = [
         f"{counts.measured:,} requests counted of {counts.finished:,} finished, {counts.rejected:,} rejected, "
         f"{counts.cut:,} cut by the end, {counts.preemptions:,} preemptions, in {outcome.duration_s:.4g} s. From the "
-        f"first counted arrival to the last answer {outcome.request_rate or 0.0:.4g} requests/s and "
-        f"{outcome.output_tok_s or 0.0:.4g} tokens/s; the ramp and the tail of a short run lower both.",
+        f"first counted arrival to the last answer: {outcome.request_rate or 0.0:.4g} requests/s and "
+        f"{outcome.output_tok_s or 0.0:.4g} tokens/s. The start and the end of a short run lower both.",
         *outcome.warnings,
     ]
     charts = (("sim-spread", "Percentiles"), ("sim-line", "Requests over time"), ("sim-kv", "Cache in use"))

@@ -47,9 +47,9 @@ def chosen_replica(plan: Mapping[str, Any]) -> Chosen:
         load = {"batch": max(round(decoding(fleet["load"], lengths["osl"], each / 1e3)), 1)}
         pool = (
             f"{fleet['load']:.3g} requests/s x {lengths['osl'] - 1} tokens x {each:.3g} ms keep {load['batch']} "
-            "sequences running (Little's law). Their prompts come from the prefill replicas. What stands below takes "
-            "this replica for a whole server: its first tokens, and its tokens/s each GPU, count prompts that it does "
-            "not compute here."
+            "sequences running (Little's law). Their prompts come from the prefill replicas. The page below shows "
+            "this replica as a whole server. So its first tokens, and its tokens/s each GPU, count prompts that it "
+            "does not compute here."
         )
     kept = {key: value for key, value in given.items() if key not in _LEFT}
     return Chosen(str(given.get("model", plan["model"])), str(given["gpu"]), kept | lengths | load, pool)

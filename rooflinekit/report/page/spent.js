@@ -36,7 +36,7 @@ function drawSpent(view, { rows, x, xName, here }) {  // dollars and joules of a
     byId(id).closest(".figure").hidden = !there;
     if (there) C[id].show(said, () => sweepOption(rows(), x, (each) => [0, value(each), 0, 0], { band: false, bound: false, here, say: (each) => `${three(x(each))} ${xName}\n${label(value(each))}`, label, xName }), () => [[xName, said], ...rows().map((each) => [x(each), value(each)])]);
   };
-  over("dollars", priced, (each) => price[0] / 3600 / each.rateEach * 1e6, asDollars, `USD of a million output tokens against ${xName}`);
+  over("dollars", priced, (each) => price[0] / 3600 / each.rateEach * 1e6, asPrice, `USD of a million output tokens against ${xName}`);
   over("joules", known, (each) => each.energy.joules, asEnergy, `Joules of an output token against ${xName}`);
   over("watts", known, (each) => each.energy.watts, (watts) => `${three(watts)} W`, `Mean power of a GPU against ${xName}`);
   for (const id of ["energy", "shares", "energy-roof"]) byId(id).closest(".card").hidden = !known;
@@ -54,10 +54,10 @@ function energyRoofOption(view) {
   const option = base(), roof = OFFERS.gpus[view.at.gpu].energy, points = STEPS.map((step) => {
     const whole = sum(view[step].map(({ energy }) => sum(energy)));
     return view[step].filter((part) => part.flops > 0 && moved(part) > 0).map((part) => ({ value: [part.flops / moved(part), 1e12 * sum(part.energy) / part.flops], part, symbolSize: 5 + 30 * Math.sqrt(sum(part.energy) / whole), said: `${part.name} × ${part.count}\n${asEnergy(sum(part.energy))} (${asShare(sum(part.energy) / whole)} of a ${step} step), ${three(1e12 * sum(part.energy) / part.flops)} pJ/FLOP` }));
-  }), all = points.flat().map(({ value }) => value), of = (place) => around([...all.map((value) => value[place]), ...(place ? roof.map((each) => 1e12 * each[1]) : [0.3, 3000])]);
+  }), largest = points.map((each) => each.reduce((most, point) => (point.symbolSize > (most?.symbolSize ?? 0) ? point : most), null)), all = points.flat().map(({ value }) => value), of = (place) => around([...all.map((value) => value[place]), ...(place ? roof.map((each) => 1e12 * each[1]) : [0.3, 3000])]);
   option.tooltip.formatter = ({ data }) => data?.said ?? "";
   option.grid = { ...option.grid, left: small() ? 62 : 100, right: 24 };
-  const dots = STEPS.map((step, place) => ({ type: "scatter", name: step, symbol: step === "prefill" ? "diamond" : "circle", data: points[place], z: 4, itemStyle: { color: colour(step), opacity: 0.78, borderColor: colour("card") } }));
+  const dots = STEPS.map((step, place) => ({ type: "scatter", name: step, symbol: step === "prefill" ? "diamond" : "circle", data: points[place].map((point) => (point === largest[place] ? { ...point, label: { show: true, formatter: point.part.name, position: "top", ...text(12), color: colour(step), ...outlined() } } : point)), z: 4, itemStyle: { color: colour(step), opacity: 0.78, borderColor: colour("card") } }));
   const x = of(0), y = of(1), line = { type: "line", data: roof.map(([intensity, joules]) => [intensity, 1e12 * joules]).filter((each) => each[0] >= x.min && each[0] <= x.max && each[1] <= y.max), symbol: "none", silent: true, smooth: true, lineStyle: { color: colour("ink"), width: 1.6 } };
   return { ...option, xAxis: logarithmic("FLOP per byte of memory traffic", "", { axis: x }), yAxis: axis({ axis: { type: "log", ...y }, label: { formatter: (value) => niceLog(value, (picojoules) => `${three(picojoules)} pJ`) } }), series: [line, ...dots] };
 }

@@ -25,8 +25,8 @@ def compare_inputs(book: Book, inputs: Inputs, offers: Offers) -> dict[str, list
     """The deployment of each accelerator: that of Inputs, on a split of its own that may be changed here."""
     note = (
         "Model, formats, demand and headroom are those of Inputs; yellow splits may be changed, prices stand on sheet "
-        "GPUs. P95, and the probability that mean TTFT and TPOT keep their objectives, hold for the inputs that the "
-        "workbook was made with."
+        "GPUs. P95 holds for the inputs that the workbook was made with. So does the probability that mean TTFT and "
+        "TPOT keep their objectives."
     )
     sheet = book.sheet("Compare", "Accelerators for the peak", note)
     sheet.widths(20, 11, 10, 11, 11, 13, 13, 13, 10, 12, 12, 12, 18, 60)

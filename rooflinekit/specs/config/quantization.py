@@ -150,8 +150,8 @@ def read_formats(r: Reading, dtype: Dtype, layers: Sequence[Layer], quant_config
     formats = _weight_formats(scheme, layers, dtype, r)
     if formats is None:
         raise SpecError(
-            f"{keys.at('quant_method')} = {method} quantises no module of this model: its lists name none of them, or "
-            "all as left out; mend them, or leave the section out to cost the checkpoint as it was before"
+            f"{keys.at('quant_method')} = {method} quantises no module of this model: its lists name none, or leave "
+            "all out; mend them, or remove the section to cost the original checkpoint"
         )
     if keys.word("expert_dtype", narrow, _EXPERTS) == "fp4":
         formats = replace(formats, experts=Dtype.MXFP4)  # DeepSeek-V4: one power of two for each 32 weights
