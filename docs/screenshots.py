@@ -62,6 +62,9 @@ def main() -> None:
     """Take them all."""
     if CHROMIUM is None:
         sys.exit("chromium is not installed")
+    front = ROOT / "build" / "site" / "docs" / "index.html"
+    if not front.exists():
+        sys.exit("the documentation is not built: use make screenshots")
 
     def shot(name: str, address: str, theme: str, size: tuple[int, int], ready: str) -> None:
         told = [{"name": "prefers-color-scheme", "value": "dark" if theme == "dark" else "light"}]
@@ -84,8 +87,7 @@ def main() -> None:
             "document.readyState === 'complete'",
         )
         for name, theme, size in FRONT:
-            front = (ROOT / "build" / "site" / "docs" / "index.html").as_uri()
-            shot(name, front, theme, size, "document.readyState === 'complete'")
+            shot(name, front.as_uri(), theme, size, "document.readyState === 'complete'")
         folder = Path(scratch) / "playground"
         write_playground(folder, [FIRST], names("accelerator"))
         with served(folder) as address:
