@@ -391,3 +391,16 @@ def test_one_more_sequence_costs_little_where_no_step_was_measured(gpu: str, bat
     asked = {"weights": "bf16", "isl": 512, "osl": 64}
     before, after = (rk.estimate("llama-3-8b", gpu, batch=count, **asked).tpot_ms for count in (batch, batch + 1))
     assert before <= after < 1.09 * before
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_products_of_dequantised_weights_have_a_fit_of_their_own_or_a_wider_interval(tmp_path, own):
+    """Fits of 16-bit weights stand in for INT4 ones, which `calibrate` calls gemm/bf16/int4."""
+    labels = ("gemm/bf16", *["gemm/bf16/int4"] * own)
+    families = FILE["families"] | {label: family("gemm") for label in labels}
+    file = written(tmp_path, "families", value=families)
+    answers = [rk.estimate("llama-3-8b", weights=weights, calibration=str(file)) for weights in ("bf16", "int4")]
+    wide, narrow = (answer.interval["tpot_ms"][1] / answer.tpot_ms for answer in answers)
+    stands_in = [note for note in answers[1].warnings if "with weights in int4" in note]
+    assert bool(stands_in) is not own
+    assert (narrow > 1.1 * wide) is not own

@@ -24,14 +24,12 @@ from rooflinekit.cli.output import Output, note
 from rooflinekit.estimation.scenario import Served, Watching, Written
 from rooflinekit.evidence.benchmark_runs import Given
 from rooflinekit.evidence.exposition import (
-    MINUTE,
     SCRAPED,
+    GrowingLog,
     Interval,
     Scrape,
-    by_minute,
     interval,
     is_recording,
-    read_requests,
     read_scrape,
     scrape_text,
     spans,
@@ -46,7 +44,6 @@ from rooflinekit.specs.writing import check_target, write_whole
 _LONGEST = 10.0  # seconds that a server may take to answer
 _LARGEST = 64 << 20  # bytes of an exposition
 _GZIP = 31  # how zlib calls the format
-_LATE = 10.0  # seconds by which lines of a log come out of order
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -217,29 +214,19 @@ def _spans(path: Path, lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
 
 
 def _followed(paths: Sequence[Path], every: float) -> Iterator[list[Interval]]:
-    """The minutes of logs of requests that grow, each once requests of a later one have ended."""
-    tails = {path: _Tail(path) for path in paths}
-    kept: dict[Path, list[dict[str, float]]] = {path: [] for path in paths}
-    over, model = dict.fromkeys(paths, -math.inf), None
+    """The minutes of logs of requests that grow."""
+    logs = [(_Tail(path), GrowingLog(path.name)) for path in paths]
     with ExitStack() as opened:
-        for tail in tails.values():
+        for tail, _ in logs:
             opened.callback(tail.close)
         while True:
-            begun, found = time.monotonic(), []
-            for path, tail in tails.items():
-                told, new = "", list(_spans(path, tail.lines()))
-                try:
-                    requests, named, told = read_requests(path.name, new) if new else ([], None, "")
-                except SpecError as error:
-                    note(f"{error}; {len(new)} lines are left out")
-                    continue
-                own, model = kept[path], model or named
-                own += (each for each in requests if each["end"] > over[path])
-                since, last = over[path], max((each["end"] for each in own), default=-math.inf)
-                if (until := (last - _LATE) // MINUTE * MINUTE) > since:
-                    minutes = by_minute(path.name, own, model, told, None if since == -math.inf else since)
-                    found += [each for each in minutes if each.end <= until]
-                    over[path], kept[path] = until, [each for each in own if each["end"] > until]
+            begun, found = time.monotonic(), list[Interval]()
+            for tail, log in logs:
+                if new := list(_spans(tail.path, tail.lines())):
+                    try:
+                        found += log.add(new)
+                    except SpecError as error:
+                        note(f"{error}; {len(new)} lines are left out")
             if found:
                 yield sorted(found, key=attrgetter("end"))
             time.sleep(max(begun + every - time.monotonic(), 0.0))

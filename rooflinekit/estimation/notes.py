@@ -24,7 +24,6 @@ from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.model.types.numeric import Numeric, where
 from rooflinekit.model.types.units import GB, format_bytes
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.specs.calibration.evidence import widens
 
 _BLOCK, _WHOLE_BLOCKS = 128, ("vllm", "sglang")  # rows and columns that share a scale; engines that do not cut them
 _SAMPLE, _KEYS = 64.0, 4096.0  # batch and context at which number formats are compared
@@ -47,8 +46,6 @@ def format_notes(plan: Plan) -> list[str]:
     untuned = plan.calibration.untuned
     if any(kernel.variant == LORA for kernel in kernels):
         notes.append("LoRA's launches take the time of plain products, an assumption that nobody measured here")
-    if pairs and any(widens(kernel) and plan.calibration.fit(kernel).rows for kernel in kernels):
-        notes.append("no measured products of such narrow weights: those of wide ones stand in, reading fewer bytes")
     if names := dict.fromkeys(kernel.name for kernel in kernels if kernel.variant == ASSUMED):
         notes.append(f"{', '.join(names)}: one pass each, an assumption that nobody measured here; intervals widened")
     if any(kernel.family == "exchange" and not plan.calibration.fit(kernel).rows for kernel in kernels):
@@ -83,7 +80,9 @@ def _borrowed(plan: Plan, calibration: Calibration, kernels: Sequence[Kernel]) -
 
 
 def _arithmetic(kernel: Kernel) -> str:
-    """The format of the arithmetic, and of the cache where it is another one."""
+    """The format of the arithmetic, and of the cache or the weights where that is another one."""
+    if kernel.dequantised and kernel.family == "gemm":
+        return f"{kernel.dtype} with weights in {kernel.variant}"
     cache = kernel.variant if kernel.family.startswith(("attention", "mla")) else ""
     return f"{kernel.dtype} with a cache in {cache}" if cache not in ("", kernel.dtype.value) else f"{kernel.dtype}"
 

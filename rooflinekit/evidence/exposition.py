@@ -260,8 +260,8 @@ _OPTIONAL = {
 }
 _OF_REQUESTS = ("isl", "osl", "ttft")
 _MODELS = ("gen_ai.response.model", "gen_ai.request.model", "model")
-MINUTE = 60.0
-"""Seconds by which the requests of a log are gathered."""
+_MINUTE = 60.0  # seconds by which the requests of a log are gathered
+_LATE = 10.0  # seconds by which lines of a log come out of order
 
 
 def is_request_log(data: Any) -> bool:
@@ -332,17 +332,38 @@ def by_minute(
     """
     first = min(each["start"] for each in requests) if since is None else since
     last, longest = max(each["end"] for each in requests), max(each["e2e"] for each in requests)
-    arrived = Counter(math.floor(each["start"] / MINUTE) for each in requests)
+    arrived = Counter(math.floor(each["start"] / _MINUTE) for each in requests)
     minutes: dict[int, list[Mapping[str, float]]] = {}
     for each in requests:
-        minutes.setdefault(math.floor(each["end"] / MINUTE), []).append(each)
+        minutes.setdefault(math.floor(each["end"] / _MINUTE), []).append(each)
     found = []
     for number, own in sorted(minutes.items()):
-        start, end = max(number * MINUTE, first), min((number + 1) * MINUTE, last)
+        start, end = max(number * _MINUTE, first), min((number + 1) * _MINUTE, last)
         came = max(arrived[number], len(own)) if end + longest > last else arrived[number] or len(own)
-        if end - start >= MINUTE / 2 or len(minutes) == 1:
+        if end - start >= _MINUTE / 2 or len(minutes) == 1:
             found.append(_minute(source, (start, end), own, came, (model, note)))
     return found
+
+
+class GrowingLog:
+    """A log of requests that is still written; a minute is told once requests of a later one have ended."""
+
+    def __init__(self, source: str) -> None:
+        self._source, self._over = source, -math.inf
+        self._model: str | None = None
+        self._requests: list[dict[str, float]] = []
+
+    def add(self, lines: Sequence[Mapping[str, Any]]) -> list[Interval]:
+        """The minutes that are over with these requests. Raises what `read_requests` does."""
+        requests, model, note = read_requests(self._source, lines)
+        self._model, over = self._model or model, self._over
+        self._requests += (each for each in requests if each["end"] > over)
+        until = (max((each["end"] for each in self._requests), default=0.0) - _LATE) // _MINUTE * _MINUTE
+        if until <= over or not self._requests:
+            return []
+        found = by_minute(self._source, self._requests, self._model, note, None if over == -math.inf else over)
+        self._over, self._requests = until, [each for each in self._requests if each["end"] > until]
+        return [each for each in found if each.end <= until]
 
 
 def _request(fields: Fields) -> dict[str, float]:

@@ -157,7 +157,7 @@ def changed(timed: KernelTime, costs: StepCosts, narrow: bool = True) -> KernelT
     if (costs.memory != 1.0 or costs.compute != 1.0) and kernel.gpus == 1:
         timed = _slower(timed, costs)
     shift = (kernel.count * costs.collective if kernel.gpus > 1 else 0.0) - costs.hidden * timed.overhead
-    if costs.dequantised and kernel.dequantised and not narrow:
+    if costs.dequantised and kernel.dequantised and kernel.family == "moe" and not narrow:
         wider = (1.0 + costs.dequantised) * timed.compute
         longer = maximum(timed.overhead + wider - timed.expected, 0.0)
         timed = timed.changed(lambda end: end + longer, compute=wider)

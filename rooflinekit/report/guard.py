@@ -45,9 +45,9 @@ def document(found: Guarded) -> Document:
     faster = sum(row.change < -row.limit for row in found.checks) if found.against == "baseline" else 0
     more = [f"{faster} rows are faster by more than their limit; a new baseline would hold them"] if faster else []
     half, every = (f"{each(row.detectable for row in found.checks):.1%}" for each in (median, max))
-    shows = f"{every} shows in each row" if half == every else f"{half} shows in half of the rows, of {every} in each"
+    found_in = "any row" if half == every else f"half of the rows, one of {every} in all"
     limits = f"noise: {found.noise}" if found.against == "baseline" else f"limit: {found.noise}"
-    limits += f"; a slow-down of {shows}"
+    limits += f"; a slow-down of {half} is found in {found_in}"
     return [Section(title, [_Lines(*slow)]), footer(limits, (*more, *found.notes), found.version)]
 
 

@@ -84,7 +84,7 @@ def _row(move: MoveResult) -> list[str]:
         return [move.move, *["-"] * 8]
     ratios = (move.ratio[name] for name in (*_RATIOS, "energy"))
     told = ("-" if ratio is None else f"x {ratio:.2f}" if ratio < 10 else f"x {ratio:.0f}" for ratio in ratios)
-    usd = "-" if now.usd_per_million_output is None else f"{now.usd_per_million_output:.3g}"
+    usd = "-" if now.usd_per_million_output is None else f"{now.usd_per_million_output:#.3g}".rstrip(".")
     return [move.move, *told, str(now.gpus), usd, move.evidence or "-"]
 
 

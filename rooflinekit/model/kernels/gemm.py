@@ -92,7 +92,11 @@ class Linear(Operation):
         read = step.stream.bytes if self.compute.is_wide else self.compute.bytes
         moved = gemm_activation_bytes(m, n, k, read, step.stream.bytes)
         kernel = gemm_kernel(self.name, count, self.compute, GemmShape(m, n, k), weights, moved)
-        return [replace(kernel, variant=IN_BLOCKS) if self.weight.in_blocks else kernel]
+        if self.compute.is_wide and not self.weight.is_wide:
+            kernel = replace(
+                kernel, variant=IN_BLOCKS if self.weight.in_blocks else self.weight.unit.value, dequantised=True
+            )
+        return [kernel]
 
 
 IN_BLOCKS = "blocks"

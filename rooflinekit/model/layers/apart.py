@@ -125,9 +125,8 @@ def encoded_away(
     asked = shard.deployment
     way = Tiers(0.0, 1.0) if asked.gpus > shard.domain else Tiers(1.0)
     sent = Collective("image_send", "send", 2, shard.hidden, way)
+    embeddings = OfImages(sent, asked.dp / min(asked.stage, asked.encoder_gpus), tokens)
     runs: list[tuple[list[Operation], int]] = [
-        ([OfImages(sent, asked.dp / min(asked.stage, asked.encoder_gpus), tokens)], 1)
+        ([Elsewhere(op, "encoder", asked.encoder_gpus, images) for op in ops], count) for ops, count in tower
     ]
-    for ops, count in reversed(tower):
-        runs.insert(0, ([Elsewhere(op, "encoder", asked.encoder_gpus, images) for op in ops], count))
-    return runs
+    return [*runs, ([embeddings], 1)]

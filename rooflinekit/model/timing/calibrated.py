@@ -342,6 +342,8 @@ class Calibration:
         if kind not in self._choices:
             own, label = self._own(kernel), f"{kernel.family}/{kernel.dtype.value}"
             measured = own is not None and kernel.variant not in (LORA, ASSUMED) and label not in self.untuned
+            if kernel.dequantised and kernel.family == "gemm":  # products of wide weights stand in
+                measured = f"{label}/{kernel.variant}" in self.families
             self._choices[kind] = own or self._other(kernel), measured
         return self._choices[kind]
 

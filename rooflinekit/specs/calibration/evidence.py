@@ -6,7 +6,7 @@ from rooflinekit.model.roofline import time_step
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import BORROWED, Calibration
 from rooflinekit.model.types.batch import Batch
-from rooflinekit.model.types.kernel import GemmShape, Kernel
+from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.specs.files import once
 
 EVIDENCE = ("measured", "stand-in", "datasheet")
@@ -14,7 +14,6 @@ EVIDENCE = ("measured", "stand-in", "datasheet")
 
 _STEPS = (Batch.prefill(1.0, 1024.0), Batch.decode(64.0, 4096.0))  # at which kernels are weighed by their time
 _MOST = 0.9  # share of each step that measured kernels take at least: an assumption
-_NARROW = 0.9  # of the bytes of wide weights: less is a narrower format
 _PASSES = ("elementwise", "embedding", "sampling", "kv_append")  # small, and in no table of measurements
 
 
@@ -48,16 +47,4 @@ def _share(plan: Plan, calibration: Calibration, batch: Batch) -> float:
 
 def _here(calibration: Calibration, kernel: Kernel) -> bool:
     fit = calibration.fit(kernel)
-    own = fit.rows > 0 and not fit.source.startswith(BORROWED) and calibration.measured(kernel)
-    return own and not widens(kernel)
-
-
-def widens(kernel: Kernel) -> bool:
-    """Whether a plain product keeps its weights in a narrower format than it multiplies: only wide ones were measured.
-
-    Engines whose products were measured on blocks of quantised weights have a fit of their own for them.
-    """
-    if kernel.family != "gemm" or kernel.variant:
-        return False
-    shape = kernel.shaped(GemmShape)
-    return bool(kernel.weight_bytes < _NARROW * shape.n * shape.k * kernel.dtype.bytes)
+    return fit.rows > 0 and not fit.source.startswith(BORROWED) and calibration.measured(kernel)
