@@ -6,11 +6,12 @@ Nothing is served over HTTP: what is measured is the engine's own step. Letters:
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,51 +26,91 @@ from rooflinekit.validate.device import Device, version_of
 from rooflinekit.validate.points import GRID, Point
 from rooflinekit.validate.timing import summary
 
-_REPEATS, _LEAD, _NEW = 5, 16, 32
-"""Times that a point is measured; tokens of a sequence before decode steps are timed, and that these are averaged over.
+_LEAD, _NEW = 16, 32
+"""Tokens of a sequence before decode steps are timed, and steps that their time is the mean of.
 
-Prompts of a large batch take several steps, in which the first sequences already decode. Both a short and a long answer
-hold these steps and those of the end, where sequences finish one by one; their difference is full steps alone.
+Prompts of a large batch take several steps, in which the first sequences already decode. Steps are timed from when
+every sequence has the first 16 tokens until every one has 32 more.
 """
+_MOST_AHEAD = 512
+"""Tokens that the first sequence of a batch may have more than the last."""
+_REPEATS, _SECONDS = (3, 10), 5.0
+"""Times that a point is measured, at least and at most, and the seconds after which no other one begins."""
 _PROFILED = 3
 """Points of which one step is profiled: the first ones, of both phases."""
 _SHARE, _LONGEST = 0.85, 8192
 """Of the GPU's memory, for the engine; tokens that a sequence may have: longer ones need long prompts to be filled."""
 
-Served = Callable[[list[list[int]], int], object]
-"""An engine that answers prompts of token ids, all at once, with so many tokens each; it returns with the last one."""
+Served = Callable[[list[list[int]], Sequence[int]], Sequence[float]]
+"""An engine that answers prompts of token ids, all at once: served(prompts, counts) are the seconds until every one of
+them had so many tokens, for each of the rising counts."""
 
 
-def _vllm(folder: str) -> Served:
+Started = tuple[Served, dict[str, Any]]
+"""An engine, and what it says of the limits that it has set itself."""
+
+
+def _vllm(folder: str) -> Started:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the profiler sees kernels of this process alone
     from vllm import LLM, SamplingParams  # noqa: PLC0415
 
     engine = LLM(
         model=folder, load_format="dummy", skip_tokenizer_init=True, enable_prefix_caching=False,
-        max_model_len=_LONGEST, gpu_memory_utilization=_SHARE,
+        max_model_len=_LONGEST, gpu_memory_utilization=_SHARE, disable_log_stats=True,
         compilation_config={"cudagraph_capture_sizes": sorted({point.batch for point in GRID["cuda"]})},
-    )  # fmt: skip
+    ).llm_engine  # fmt: skip
+    numbers, config = itertools.count(), engine.vllm_config
+    limits = {
+        "token_budget": config.scheduler_config.max_num_batched_tokens,
+        "max_num_seqs": config.scheduler_config.max_num_seqs,
+        "kv_tokens": (config.cache_config.num_gpu_blocks or 0) * config.cache_config.block_size,
+        "memory_fraction": _SHARE,
+    }
 
-    def generate(prompts: list[list[int]], count: int) -> None:
-        asked = SamplingParams(max_tokens=count, ignore_eos=True, detokenize=False, temperature=0.0)
-        engine.generate([{"prompt_token_ids": ids} for ids in prompts], asked, use_tqdm=False)
+    def generate(prompts: list[list[int]], counts: Sequence[int]) -> list[float]:
+        """Sequences end together, when the last one has what was asked: those before it then have some tokens more."""
+        asked = SamplingParams(max_tokens=counts[-1] + _MOST_AHEAD, ignore_eos=True, detokenize=False, temperature=0.0)
+        have = {f"{next(numbers)}": 0 for _ in prompts}
+        start, reached = time.perf_counter(), list[float]()
+        for name, ids in zip(have, prompts, strict=True):
+            engine.add_request(name, {"prompt_token_ids": ids}, asked)
+        while len(reached) < len(counts):
+            for output in engine.step():
+                have[output.request_id] = len(output.outputs[0].token_ids)
+            least, now = min(have.values()), time.perf_counter() - start
+            reached += [now] * sum(count <= least for count in counts[len(reached) :])
+        engine.abort_request(list(have))
+        while engine.has_unfinished_requests():
+            engine.step()
+        return reached
 
-    return generate
+    return generate, limits
 
 
-def _sglang(folder: str) -> Served:
+def _sglang(folder: str) -> Started:
     import sglang  # noqa: PLC0415
 
     engine = sglang.Engine(
         model_path=folder, load_format="dummy", skip_tokenizer_init=True, disable_radix_cache=True,
         context_length=_LONGEST, mem_fraction_static=_SHARE,
     )  # fmt: skip
-    return lambda prompts, count: engine.generate(
-        input_ids=prompts, sampling_params={"max_new_tokens": count, "ignore_eos": True, "temperature": 0.0}
-    )
+
+    def generate(prompts: list[list[int]], counts: Sequence[int]) -> list[float]:
+        """One run for each count: the difference of two is full steps alone where sequences end one by one."""
+        reached = []
+        for count in counts:
+            start = time.perf_counter()
+            engine.generate(
+                input_ids=prompts,
+                sampling_params={"max_new_tokens": count, "ignore_eos": True, "temperature": 0.0},
+            )
+            reached.append(time.perf_counter() - start)
+        return reached
+
+    return generate, {"memory_fraction": _SHARE}
 
 
-_KINDS: dict[str, Callable[[str], Served]] = {"vllm": _vllm, "sglang": _sglang}
+_KINDS: dict[str, Callable[[str], Started]] = {"vllm": _vllm, "sglang": _sglang}
 
 
 def engine_points() -> tuple[Point, ...]:
@@ -89,8 +130,8 @@ def open_engine(engine: str, model: str, device: Device, folder: Path) -> Engine
     """
     if not (version := version_of(engine)):
         raise InputError(f"{engine} is not installed beside this PyTorch")
-    served = _KINDS[engine](str(config_folder(model, folder)))
-    return EngineBench(engine, version, model, load_model(model).value.depth, served, device)
+    served, limits = _KINDS[engine](str(config_folder(model, folder)))
+    return EngineBench(engine, version, model, load_model(model).value.depth, served, device, limits)
 
 
 @dataclass(frozen=True)
@@ -103,13 +144,14 @@ class EngineBench:
     depth: int
     served: Served
     device: Device
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
     def label(self, point: Point) -> dict[str, Any]:
         """What is measured at one point."""
         return {
             "op": "serving_step", "backend": f"{self.engine} {self.version}", "engine": self.engine,
             "engine_version": self.version, "kernel_source": self.engine, "model": self.model, "mode": "graph",
-            "dtype": "bf16", **point._asdict(), "layers_run": self.depth, "layers": self.depth,
+            "dtype": "bf16", **point._asdict(), "layers_run": self.depth, "layers": self.depth, **self.limits,
             "key": key_of_step(self.engine, self.model, point),
         }  # fmt: skip
 
@@ -123,19 +165,16 @@ class EngineBench:
         return {**row, "whole_us": row["latency_us"], **(self._spent(point) if profiled else {}), **board}
 
     def _samples(self, point: Point) -> Iterator[float]:
-        self.served(self._prompts(point), 2)  # compiles and captures what is still missing
-        for _ in range(_REPEATS):
+        self.served(self._prompts(point), (2,))  # compiles and captures what is still missing
+        end = time.perf_counter() + _SECONDS
+        for number in range(_REPEATS[1]):
+            if number >= _REPEATS[0] and time.perf_counter() > end:
+                return
             if point.phase == "prefill":
-                yield self._seconds(point, 1)
+                yield self.served(self._prompts(point), (1,))[0]
             else:
-                short, long = (self._seconds(point, count) for count in (_LEAD, _LEAD + _NEW))
+                short, long = self.served(self._prompts(point), (_LEAD, _LEAD + _NEW))
                 yield max(long - short, 1e-9) / _NEW
-
-    def _seconds(self, point: Point, count: int) -> float:
-        prompts = self._prompts(point)
-        start = time.perf_counter()
-        self.served(prompts, count)
-        return time.perf_counter() - start
 
     def _prompts(self, point: Point) -> list[list[int]]:
         """Prompts that share nothing; those of decode end so that the mean step is at the point's context."""
@@ -162,7 +201,7 @@ class EngineBench:
 
     def _profiled(self, point: Point, count: int) -> dict[tuple[str, str], float]:
         """Time by class, in gaps and by name, while a batch gets answers of so many tokens [us]."""
-        events = profile_step(partial(self.served, self._prompts(point), count), self.device.torch)
+        events = profile_step(partial(self.served, self._prompts(point), (count,)), self.device.torch)
         spent = attribute(events)
         found: dict[tuple[str, str], float] = {("gap", "launch"): spent.launch, ("gap", "host"): spent.host}
         found |= {("class", name): us for name, us in spent.busy.items()}

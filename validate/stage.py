@@ -1,11 +1,12 @@
 """Build what a bare GPU host needs, in pieces that a narrow connection takes, and join them there.
 
     python validate/stage.py ops --out parts            # vLLM's shared objects: its kernels beside the host's PyTorch
-    python validate/stage.py engine --out parts         # all of vLLM but what the host has: for --suite engine
+    python validate/stage.py engine --out parts         # the rest of vLLM and what it imports: for --suite engine
     python validate/stage.py join parts --into site     # on the host: check, join and unpack; then --parts site
 
-Wheels come from the registry that pip is set up with. Every piece is at most 60 MiB and has its SHA-256 in the
-manifest. The host needs nothing but Python's standard library.
+Wheels come from the registry that pip is set up with. Every piece is at most --piece MiB and has its SHA-256 in the
+manifest. `--host FILE`, made on the host by `pip freeze`, leaves out what is there already. The host needs nothing but
+Python's standard library.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from fnmatch import fnmatch
 from itertools import chain
 from pathlib import Path
 
 VERSION = "0.24.0"
 """Of vLLM: the release whose kernels the shipped calibrations were measured with; it is built for PyTorch 2.11."""
-PIECE = 60 * 2**20
-PATTERNS = {
-    "ops": (
-        "vllm/_C_stable_libtorch*.so", "vllm/vllm_flash_attn/_vllm_fa3_C*.so", "vllm-*.dist-info/METADATA",
-    ),
-    "engine": ("*",),
-}  # fmt: skip
+PIECE = 60
+OPS = ("vllm/_C_stable_libtorch*.so", "vllm/vllm_flash_attn/_vllm_fa3_C*.so", "vllm-*.dist-info/METADATA")
 """Members of the wheel: without its __init__.py, vllm is a folder that holds shared objects and imports nothing."""
-LEFT_OUT = ("vllm/vllm_flash_attn/_vllm_fa2_C*.so", "*/tests/*")
-"""FlashAttention 2 (190 MB) is for GPUs before Hopper."""
+LEFT_OUT = (
+    "vllm/vllm_flash_attn/_vllm_fa2_C*.so", "vllm/third_party/fmha_sm100/*", "vllm/_qutlass_C*.so", "vllm/vllm-rs",
+    "*/tests/*", "*.a",
+)  # fmt: skip
+"""FlashAttention 2 (190 MB) is for GPUs before Hopper, two more for those after it; vllm-rs is a program of its own."""
 GLIBC = (17, 36)
 """Minor versions of glibc 2 that wheels may be built for: pip takes none between those that it is told."""
 NOT_STAGED = (
-    "torch", "triton", "numpy", "transformers", "nvidia-*", "cuda-*", "setuptools",
-    "flashinfer-cubin", "tokenspeed-*", "tilelang", "z3-solver", "opencv-python-headless", "torchaudio",
+    "torch", "triton", "numpy", "transformers", "huggingface-hub", "tokenizers", "safetensors", "nvidia-*", "cuda-*",
+    "setuptools",
+    "flashinfer-*", "tokenspeed-*", "tilelang", "z3-solver", "opencv-python-headless", "torchaudio", "humming-kernels",
+    "quack-kernels", "fastsafetensors", "fastapi-cloud-cli", "pycountry",
 )  # fmt: skip
-"""Packages that a GPU host with PyTorch has, or cannot take; and those that vLLM asks for and a language model on
-Hopper does not import: 650 of the 800 MiB of all."""
+"""Packages that a GPU host with PyTorch and transformers has, in versions that go with those; and packages that vLLM
+asks for and a language model on Hopper does not import."""
 
 
 def _any(name: str, patterns: Iterable[str]) -> bool:
@@ -66,30 +67,43 @@ def wheels(packages: list[str], folder: Path, python: str) -> list[Path]:
     return sorted(folder.glob("*.whl"))
 
 
-def resolved(package: str, python: str) -> list[str]:
+def named(freeze: Iterable[str]) -> set[str]:
+    """Names of packages in the lines that `pip freeze` printed, as registries fold them.
+
+    >>> sorted(named(["PyYAML==6.0.2", "huggingface_hub==1.33.0", "# a note", "torch @ file:///torch.whl"]))
+    ['huggingface-hub', 'pyyaml', 'torch']
+    """
+    lines = (re.match(r"[\w.-]+", line.strip()) for line in freeze)
+    return {_folded(found[0]) for found in lines if found}
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def resolved(package: str, python: str, host: Collection[str] = ()) -> list[str]:
     """The versions of everything that a package needs that go together, less what the host has or nothing uses."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         target = ("--ignore-installed", "--target", folder)
         _pip("install", "--dry-run", *target, "--report", str(report), package, python=python)
         found = [each["metadata"] for each in json.loads(report.read_text(encoding="utf-8"))["install"]]
-    folded = re.compile(r"[-_.]+")  # as registries fold names
-    named = sorted((folded.sub("-", each["name"]).lower(), each["version"]) for each in found)
-    own = package.partition("==")[0]
-    return [f"{name}=={version}" for name, version in named if name != own and not _any(name, NOT_STAGED)]
+    versions = sorted((_folded(each["name"]), each["version"]) for each in found)
+    left_out = (package.partition("==")[0], *host, *NOT_STAGED)
+    return [f"{name}=={version}" for name, version in versions if not _any(name, left_out)]
 
 
-def members(paths: Iterable[Path], patterns: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+def members(paths: Iterable[Path], wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     """Files of wheels by name."""
     for path in paths:
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
-                if _any(name, patterns) and not name.endswith("/") and not _any(name, LEFT_OUT):
+                if wanted(name) and not name.endswith("/") and not _any(name, LEFT_OUT):
                     yield name, archive.read(name)
 
 
-def write(what: str, files: Iterable[tuple[str, bytes]], out: Path, piece: int = PIECE) -> list[Path]:
-    """Pack files as one tar.xz, cut into pieces, and write the manifest; the paths of all."""
+def write(what: str, files: Iterable[tuple[str, bytes]], out: Path, piece: int) -> list[Path]:
+    """Pack files as one tar.xz, cut into pieces of so many bytes, and write the manifest; the paths of all."""
     out.mkdir(parents=True, exist_ok=True)
     packed = io.BytesIO()
     with lzma.open(packed, "wb", preset=6) as stream, tarfile.open(fileobj=stream, mode="w|") as archive:
@@ -128,14 +142,19 @@ def join(parts: Path, into: Path) -> list[str]:
     return [manifest.stem for manifest in manifests]
 
 
-def stage(what: str, out: Path, python: str) -> list[Path]:
-    """Download and pack."""
+def stage(what: str, out: Path, python: str, host: Collection[str] = (), piece: int = PIECE) -> list[Path]:
+    """Download and pack in pieces of so many MiB: `ops`, or what an `engine` needs beside them."""
+    other = re.compile(r"\.cpython-(?!" + python.replace(".", "") + r"-)\d+-")  # built for another Python
+
+    def wanted(name: str) -> bool:
+        return (_any(name, OPS) == (what == "ops")) and not other.search(name)
+
     with tempfile.TemporaryDirectory() as folder:
         place, vllm = Path(folder), f"vllm=={VERSION}"
-        files = members(wheels([vllm], place / "vllm", python), PATTERNS[what])
-        needed = resolved(vllm, python) if what == "engine" else []
+        files = members(wheels([vllm], place / "vllm", python), wanted)
+        needed = resolved(vllm, python, host) if what == "engine" else []
         others = wheels(needed, place / "others", python) if needed else []
-        return write(what, chain(files, members(others, ("*",))), out)
+        return write(what, chain(files, members(others, lambda name: True)), out, piece * 2**20)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -146,12 +165,15 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--out", default="parts", type=Path, help="folder for the pieces (parts)")
     parser.add_argument("--into", default="site", type=Path, help="folder to unpack in, for join (site)")
     parser.add_argument("--python", default="3.12", help="the host's Python (3.12)")
+    parser.add_argument("--host", type=Path, help="what the host has: a file that pip freeze wrote there")
+    parser.add_argument("--piece", default=PIECE, type=int, help=f"largest piece in MiB ({PIECE})")
     asked = parser.parse_args(words)
     try:
         if asked.what == "join":
             print(f"unpacked {', '.join(join(asked.parts, asked.into)) or 'nothing'} in {asked.into}")
             return 0
-        for path in stage(asked.what, asked.out, asked.python):
+        host = named(asked.host.read_text(encoding="utf-8").splitlines()) if asked.host else ()
+        for path in stage(asked.what, asked.out, asked.python, host, asked.piece):
             print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
     except (ValueError, OSError, subprocess.CalledProcessError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,6 +35,9 @@ _EVERY = 60.0
 """Seconds between sentinels."""
 _SECONDS = {"quick": 0.08, "full": 0.25}
 """Time that the repeats of one kernel take."""
+_SUSTAINED = 3
+"""Shapes of each kernel that get a sustained pass: what power they reach depends on the kernel more than on the shape,
+and every pass takes the time of several rows."""
 
 Take = Callable[[], Mapping[str, Any]]
 
@@ -174,6 +178,7 @@ def _rates(run: Run) -> Rates | None:
 def run_cases(run: Run, cases: Sequence[Case]) -> bool:
     """Measure the cases that are not in the file yet; whether the time sufficed."""
     sentinels, next_one = sum(key.startswith("sentinel") for key in run.recorder.done), 0.0
+    sustained_passes: Counter[str] = Counter()
     for number, case in enumerate(cases):
         if case.key in run.recorder.done:
             continue
@@ -190,18 +195,23 @@ def run_cases(run: Run, cases: Sequence[Case]) -> bool:
         elif 2.0 * case.bytes > run.device.free_bytes:
             run.recorder.row({**row, "status": "oom", "detail": f"needs {case.bytes / 1e9:.1f} GB"})
         else:
-            _record(run, row, partial(_timed, case, run))
+            _record(run, row, partial(_timed, case, run, sustained_passes))
     return True
 
 
-def _timed(case: Case, run: Run) -> dict[str, Any]:
-    """A burst of passes with what the board says meanwhile, the warm time, and a sustained pass of long kernels."""
+def _timed(case: Case, run: Run, passes: Counter[str]) -> dict[str, Any]:
+    """A burst of passes with what the board says meanwhile, the warm time, and a sustained pass of long kernels.
+
+    `passes` counts the sustained passes of each kernel.
+    """
     with run.device.watched() as board:
         timing = time_work(case.build(), run.device, _SECONDS[run.size], eager=case.kernel in run.eager)
     board.pop("power_w", None)  # of making inputs and compiling as well; a sustained pass shows the kernel's
     row = {"launch": timing.launch, **summary(timing.samples), "warm_us": float(f"{1e6 * timing.warm:.6g}"), **board}
-    if timing.again is None or run.size == "quick" or min(timing.samples) < LONG:
+    enough = run.size == "quick" or passes[case.kernel] >= _SUSTAINED
+    if timing.again is None or enough or min(timing.samples) < LONG:
         return row
+    passes[case.kernel] += 1
     return {**row, **sustained(timing, run.device)}
 
 

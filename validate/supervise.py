@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -131,7 +131,7 @@ class Supervisor:
             "seconds": self.deadline - time.monotonic(), "done": sorted(self.recorder.done),
             "best": self.recorder.best, "eager": sorted(self.eager), "wrong": self.wrong, "skip": list(skip),
         }  # fmt: skip
-        with tempfile.TemporaryFile() as errors, subprocess.Popen(
+        with self.recorder.path.with_name("worker.log").open("ab+") as errors, subprocess.Popen(
             self.worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
         ) as process:  # fmt: skip
             try:
@@ -140,6 +140,7 @@ class Supervisor:
                 process.kill()
 
     def _heard(self, process: subprocess.Popen[bytes], job: str, errors: IO[bytes]) -> Iterator[tuple[str, Any]]:
+        begun = errors.seek(0, os.SEEK_END)
         assert process.stdin is not None
         assert process.stdout is not None
         lines: Queue[bytes] = Queue()
@@ -158,7 +159,7 @@ class Supervisor:
                 yield ("ending", "budget") if left < limit else ("ended", f"took more than {limit:g} s")
                 return
             if not text:
-                yield "ended", _why(process, errors)
+                yield "ended", _why(process, errors, begun)
                 return
             ((kind, line),) = json.loads(text).items()
             if kind == "say":
@@ -178,11 +179,11 @@ def _read(stream: IO[bytes], lines: Queue[bytes]) -> None:
     lines.put(b"")
 
 
-def _why(process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
-    """How a process ended that said nothing: its signal, or the last line of what it printed."""
+def _why(process: subprocess.Popen[bytes], errors: IO[bytes], begun: int) -> str:
+    """How a process ended that said nothing: its signal, or the last line of what it printed, `begun` bytes down."""
     code = process.wait()
     if code < 0:
         return f"the process was ended by {signal.Signals(-code).name}"
-    errors.seek(0)
+    errors.seek(begun)
     printed = errors.read().decode(errors="replace").strip().splitlines()
     return f"the process ended with exit code {code}" + (f": {printed[-1][:200]}" if printed else "")

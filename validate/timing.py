@@ -1,6 +1,6 @@
 """How long a call takes: cold weights and cache, warm activations, repeats until the median is known, and its spread.
 
-A burst of passes is what a kernel takes in a step; a sustained pass of two seconds shows what is left of it when the
+A burst of passes is what a kernel takes in a step; a sustained pass of over a second shows what is left of it when the
 board reaches its power limit, and the warm time what a benchmark in a loop would show.
 """
 
@@ -29,8 +29,9 @@ _LONGER = 2.0
 _BLOCK, _CLOCK = (1e-4, 2e-2), 2e9
 """Least and most time for which the GPU is kept from starting while the host enqueues a pass [s], and the cycles a
 second of `torch.cuda._sleep`: at a lower clock it blocks longer, which does no harm."""
-SUSTAINED, LONG = 2.0, 1e-4
-"""Duration of a sustained pass [s], and of the calls that are given one: shorter ones never fill a GPU."""
+SUSTAINED, LONG = 1.2, 1e-4
+"""Duration of a sustained pass [s], and of the calls that are given one: shorter ones never fill a GPU. A board's
+counter of energy is read at both ends of a pass, so it needs no longer one."""
 _POOL = 0.25
 """Share of the free memory that copies of cold inputs may take."""
 _FAR = 5.0

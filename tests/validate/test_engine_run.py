@@ -26,9 +26,14 @@ class Engine:
     def __init__(self, folder="", longest=0):
         self.folder, self.asked = folder, []
 
-    def __call__(self, prompts, count):
-        self.asked.append((len(prompts), len(prompts[0]), count))
-        Engine.now += PREFILL + (count - 1) * STEP
+    def __call__(self, prompts, counts):
+        self.asked.append((len(prompts), len(prompts[0]), counts))
+        return [self.until(prompts, count) for count in counts]
+
+    def until(self, prompts, count):
+        taken = PREFILL + (count - 1) * STEP
+        Engine.now += taken
+        return taken
 
 
 @pytest.fixture(autouse=True)
@@ -43,19 +48,20 @@ def test_a_decode_step_is_what_more_tokens_take_beyond_the_first():
     decode = bench.measure(Point("decode", 4, 128))
     assert prefill["whole_us"] == pytest.approx(1e6 * PREFILL)
     assert decode["whole_us"] == pytest.approx(1e6 * STEP)
-    assert (2, 64, 1) in engine.asked
-    assert {(4, 96, 16), (4, 96, 48)} <= set(engine.asked)  # the middle of these 32 steps is at 128 keys
+    assert (2, 64, (1,)) in engine.asked
+    assert (4, 96, (16, 48)) in engine.asked  # the middle of these 32 steps is at 128 keys
 
 
 class Batched(Engine):
     """Takes two prompts a step of 4 ms, in which the others already decode; sequences then finish one by one."""
 
-    def __call__(self, prompts, count):
-        tokens, waiting = [], len(prompts)
+    def until(self, prompts, count):
+        start, tokens, waiting = Engine.now, [], len(prompts)
         while waiting or any(tokens):
             tokens = [left - 1 for left in tokens if left > 1] + [count - 1] * min(2, waiting)
             Engine.now += PREFILL if waiting else 1e-4 * len(tokens)
             waiting -= min(2, waiting)
+        return Engine.now - start
 
 
 def test_prompts_that_take_several_steps_do_not_enter_the_time_of_a_decode_step():
@@ -70,7 +76,7 @@ def test_a_profiled_decode_step_is_the_difference_of_two_answers(monkeypatch):
 
     def profiled(step, device):
         prompt = Event("prompt_gemm", 0.0, 100.0, "kernel")
-        count = step.args[1]
+        (count,) = step.args[1]
         return [prompt, *(Event("decode_attn", 100.0 + 7.0 * n, 107.0 + 7.0 * n, "kernel") for n in range(count - 1))]
 
     point = Point("decode", 1, 128)
@@ -93,7 +99,7 @@ def test_the_rows_of_an_engine_are_compared_with_that_engine(tmp_path, monkeypat
     """Written as a run writes them, read as `calibrate` reads them; an engine that is not there is one row."""
     monkeypatch.setattr(engine_run, "version_of", lambda name: "0.24.0" if name == "vllm" else "")
     monkeypatch.setattr(suite, "engine_points", lambda: (Point("decode", 1, 128),))
-    monkeypatch.setitem(engine_run._KINDS, "vllm", Engine)
+    monkeypatch.setitem(engine_run._KINDS, "vllm", lambda folder: (Engine(folder), {"kv_tokens": 400_000}))
     here = open_device("cpu")
     with Recorder(tmp_path, header(here, "engine", "llama-3-8b")) as recorder:
         run = suite.Run(here, "engine", "llama-3-8b", recorder, float("inf"))
@@ -103,6 +109,7 @@ def test_the_rows_of_an_engine_are_compared_with_that_engine(tmp_path, monkeypat
     assert (first["op"], first["engine"], first["engine_version"], first["status"]) == (
         "serving_step", "vllm", "0.24.0", "ok",
     )  # fmt: skip
+    assert first["kv_tokens"] == 400_000
     assert (second["engine"], second["status"]) == ("sglang", "missing")
     (compared,) = compare_model([first], "h100-sxm")
     assert 1.0 < compared.predicted_ms / 5.0 < 3.0  # 16 GB of weights at 3.35 TB/s, and vLLM's host

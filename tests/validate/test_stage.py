@@ -14,7 +14,8 @@ def wheel(folder, name="vllm-0.24.0-py3-none-any.whl"):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("vllm/_C_stable_libtorch.abi3.so", bytes(range(256)) * 500)
         archive.writestr("vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so", b"left out")
-        archive.writestr("vllm/third_party/deep_gemm/_C.cpython-312-x86_64-linux-gnu.so", b"block FP8")
+        for python in (311, 312, 314):
+            archive.writestr(f"vllm/third_party/deep_gemm/_C.cpython-{python}-x86_64-linux-gnu.so", b"block FP8")
         archive.writestr("vllm/__init__.py", "import torch\n")
         archive.writestr("vllm/tests/test_x.py", "")
         archive.writestr("vllm-0.24.0.dist-info/METADATA", "Name: vllm\nVersion: 0.24.0\nRequires-Dist: torch==2.11.0\n"
@@ -51,17 +52,20 @@ def test_operators_come_without_the_rest_of_the_package(tmp_path, monkeypatch):
     assert found == {"vllm/_C_stable_libtorch.abi3.so", "vllm-0.24.0.dist-info/METADATA"}
 
 
-def test_operators_beside_an_engine_leave_it_as_it_is(tmp_path, monkeypatch):
-    """Both are unpacked into one folder, in whichever order: the operators bring no `vllm/__init__.py` of their own."""
+def test_operators_and_the_rest_of_an_engine_are_one_wheel(tmp_path, monkeypatch):
+    """Both are unpacked into one folder, in whichever order; neither holds what the other does."""
     monkeypatch.setattr(stage, "wheels", lambda packages, folder, python: [wheel(tmp_path)])
-    monkeypatch.setattr(stage, "resolved", lambda package, python: [])
+    monkeypatch.setattr(stage, "resolved", lambda package, python, host: [])
     for what in ("engine", "ops"):
         stage.stage(what, tmp_path / "parts", "3.12")
     assert stage.join(tmp_path / "parts", tmp_path / "site") == ["engine", "ops"]
     site = tmp_path / "site" / "vllm"
     assert (site / "__init__.py").read_text() == "import torch\n"
     assert not (site / "vllm_flash_attn" / "_vllm_fa2_C.abi3.so").exists()
-    assert (site / "third_party" / "deep_gemm" / "_C.cpython-312-x86_64-linux-gnu.so").read_bytes() == b"block FP8"
+    assert (site / "_C_stable_libtorch.abi3.so").is_file()
+    assert [path.name for path in (site / "third_party" / "deep_gemm").iterdir()] == [
+        "_C.cpython-312-x86_64-linux-gnu.so"
+    ]  # of the host's Python alone
 
 
 def test_an_engine_gets_versions_that_go_together_and_not_what_the_host_has(monkeypatch):
@@ -71,11 +75,13 @@ def test_an_engine_gets_versions_that_go_together_and_not_what_the_host_has(monk
     def pip(command, check):
         commands.append(command)
         names = {"vllm": "0.24.0", "torch": "2.11.0", "nvidia-nccl-cu13": "2", "xgrammar": "0.2.3",
-                 "Llguidance": "1.7.6", "flashinfer_cubin": "0.6.12"}  # fmt: skip
+                 "Llguidance": "1.7.6", "flashinfer_cubin": "0.6.12", "huggingface_hub": "2.4.0",
+                 "PyYAML": "6.0.4"}  # fmt: skip
         said = {"install": [{"metadata": {"name": name, "version": version}} for name, version in names.items()]}
         Path(command[command.index("--report") + 1]).write_text(json.dumps(said))
 
     monkeypatch.setattr(stage.subprocess, "run", pip)
-    assert stage.resolved("vllm==0.24.0", "3.12") == ["llguidance==1.7.6", "xgrammar==0.2.3"]
+    host = stage.named(["pyyaml==6.0.2"])
+    assert stage.resolved("vllm==0.24.0", "3.12", host) == ["llguidance==1.7.6", "xgrammar==0.2.3"]
     (command,) = commands
     assert {"--dry-run", "manylinux_2_31_x86_64", "3.12"} <= set(command)
