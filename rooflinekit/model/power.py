@@ -3,8 +3,8 @@
     P = min(held·P_max, P_run + (e_f·F + e_m·bytes + e_c·bytes from the last cache + e_n·sent)/t)
 
 Energies of operations add up (Horowitz, ISSCC 2014; Choi et al., IPDPS 2013: an energy roofline). Where they ask for
-more than the limit, the board lowers its clock and voltage until it fits; the kernel's time, measured or calibrated at
-that limit, holds the slowdown already.
+more than the limit, the board lowers its clock and voltage until it fits. Calibrated times come from bursts: only those
+of long kernels hold the slowdown (reports/sustained.md).
 """
 
 from __future__ import annotations

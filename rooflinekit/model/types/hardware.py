@@ -270,7 +270,7 @@ def clock_share(cap_w: float, tdp_w: float) -> float:
     """Core clock under a power cap, over the clock that dense work sustains at the rated power: (cap/TDP)^(1/3).
 
     What an accelerator sustains at its rated power is itself below the datasheet's clock; that part is in the
-    calibrated share of the peak (`calibration.gemm.compute` in the provenance of an answer).
+    calibrated share of the peak (`calibration.gemm.compute` in the provenance of an answer), as far as bursts show it.
 
     >>> round(clock_share(350.0, 700.0), 3)
     0.794
