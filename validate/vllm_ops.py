@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rooflinekit.validate.case import TORCH, Work, nibbles, normal, shuffled
-from rooflinekit.validate.device import Device
+from rooflinekit.validate.device import Device, version_of
 from rooflinekit.validate.feedforward import route
 
 PAGE, _LATENT_PAGE = 16, 64
@@ -175,7 +175,7 @@ def rope(N: int, heads: tuple[int, int, int], dtype: str, device: Device) -> Wor
 
 def without_flashinfer() -> None:
     """Let vLLM sample by its own kernels where FlashInfer is not installed: else it ends with an ImportError."""
-    if importlib.util.find_spec("flashinfer") is None:
+    if not version_of("flashinfer-python"):
         os.environ["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
 
 

@@ -127,7 +127,7 @@ def test_steps_of_vllm_are_timed_while_every_sequence_decodes(monkeypatch):
     started = []
     stub = SimpleNamespace(
         LLM=lambda **said: started.append(Tokens(**said)) or started[-1],
-        SamplingParams=lambda **asked: SimpleNamespace(**asked),
+        SamplingParams=SimpleNamespace,
     )
     monkeypatch.setitem(sys.modules, "vllm", stub)
     monkeypatch.setattr(engine_run.torch.cuda, "synchronize", lambda: None)

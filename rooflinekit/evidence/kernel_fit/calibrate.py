@@ -474,6 +474,9 @@ def build_calibration(
     for group in groups:
         key = group.key
         progress(key)
+        if donor.within_attention(key, engine):
+            notes.append(f"{key}: attention holds the write of the cache already; {len(group.table)} rows are left out")
+            continue
         if len(group.table) < _ENOUGH:
             notes.append(f"{key}: {len(group.table)} rows are too few; the donor's fit is kept")
             continue

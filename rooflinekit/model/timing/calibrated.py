@@ -332,6 +332,14 @@ class Calibration:
         """Whether the kernel has a fit of its own, and not that of another number format."""
         return self._chosen(kernel)[1]
 
+    def within_attention(self, key: str, engine: str) -> bool:
+        """Whether this engine's attention was measured with the write of the cache, which then has no launch."""
+        family = key.partition("/")[0]
+        if family != "kv_append" or self.engine.partition(" ")[0] != engine:
+            return False
+        fit = self.families.get(key, self.families[family])
+        return not fit.rows and fit.form.launch == 0.0 and not fit.source.startswith(BORROWED)
+
     def fit(self, kernel: Kernel) -> FamilyFit:
         """The fit for this kernel: its own, or the nearest of its family."""
         return self._chosen(kernel)[0]
