@@ -22,9 +22,10 @@ from report_page import Block, markdown, percent, table, web
 from rooflinekit.evidence.accuracy import kernel_accuracy
 from rooflinekit.evidence.kernel_fit.groups import Measurements, read_measurements
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
+from rooflinekit.evidence.steps import compare_model
 from rooflinekit.specs import load_accelerator
 from rooflinekit.validate.attribution import Line
-from rooflinekit.validate.compare_model import compare_model, explain
+from rooflinekit.validate.compare_model import explain
 from rooflinekit.version import __version__
 
 _SIDE = 200  # of a picture

@@ -8,11 +8,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make test` installs it")
 
 from rooflinekit.evidence.kernel_fit.groups import read_measurements  # noqa: E402
+from rooflinekit.evidence.steps import compare_model  # noqa: E402
 from rooflinekit.model.types.errors import ArchitectureError, InputError  # noqa: E402
 from rooflinekit.specs import load_model  # noqa: E402
 from rooflinekit.validate import engine_run, suite  # noqa: E402
 from rooflinekit.validate.attribution import Event  # noqa: E402
-from rooflinekit.validate.compare_model import compare_model  # noqa: E402
 from rooflinekit.validate.device import open_device  # noqa: E402
 from rooflinekit.validate.engine_run import EngineBench, config_folder, open_engine  # noqa: E402
 from rooflinekit.validate.points import Point  # noqa: E402

@@ -399,7 +399,12 @@ def carry(donor: FamilyFit, rows: Measured, system: System, source: str, reach: 
     """
     tried = [_carried_and_held_out(donor, rows, system, reach.spread)]
     near = kernel_of(donor, rows)
-    if reach.distant or reach.stand_in or near.surface is None or len(rows.time) >= _PER_PARAMETER * len(parameters(near.form)):
+    if (
+        reach.distant
+        or reach.stand_in
+        or near.surface is None
+        or len(rows.time) >= _PER_PARAMETER * len(parameters(near.form))
+    ):
         own = calibrate_family(rows, system, source, Prior(near.form, distant=reach.distant))
         tried.append((own.fit, own.corrected))
     fit, held_out = min(tried, key=lambda each: _misfit(rows, each[1]))
@@ -468,8 +473,10 @@ def build_calibration(
         raise UnknownNameError("engine", engine, [known for known in ENGINES if known != "ideal"])
     donor, note = choose_calibration(accelerator, engine)
     groups, seen = _own_groups(files, accelerator, engine)
+    if not (groups or seen):
+        raise SpecError(f"{', '.join(file.name for file in files)}: no measured kernels; `compare` takes whole steps")
     if not groups:
-        held = ", ".join(sorted(seen)) or "nothing"
+        held = ", ".join(sorted(seen))
         raise SpecError(f"no rows of {accelerator.name} with {engine} in the tables; they hold {held}")
     carried, notes = {}, [note] if note else []
     distant = reach_of(donor, accelerator, engine) == "generic"
