@@ -276,8 +276,9 @@ the clock, so the time grows by (asked/limit)^(1/3). Kernels that wait for memor
 `W predicted` is the shipped law of energy in the sustained time. Clocks fall further than times grow: to 0.67, where
 the time grows by 1.19. What waits for memory or the last cache does not slow with the cores.
 
-The largest errors are FlashAttention-2 in PyTorch, at half the rate of newer kernels: it takes more a FLOP. Temperature
-says nothing: it was 43 to 62 °C. `warm_us`, the same call on the same data again, lies between burst and sustained time.
+The largest errors are FlashAttention-2 in PyTorch, at half the rate of newer kernels: it takes more a FLOP.
+Temperature says nothing: it was 43 to 62 °C. `warm_us`, the same call on the same data again, lies between burst and
+sustained time.
 
 ## Power of these kernels
 
@@ -294,9 +295,9 @@ products, replayed for a second with the board's power. Ratios are of 16-bit pro
 
 """
 PAIRS = """
-Short products below the limit do not change; the meter's mean of long ones has pauses in it, so that some read less than
-they draw. At the limit short products take up to a fifth longer. Long ones change less: their burst lasts long enough
-for the clock to fall. So a calibration holds the share t/(t + {settled:.3g} ms) of the
+Short products below the limit do not change. The meter's mean of long ones has pauses in it, so that some read less
+than they draw. At the limit short products take up to a fifth longer. Long ones change less: their burst lasts long
+enough for the clock to fall. So a calibration holds the share t/(t + {settled:.3g} ms) of the
 slowdown of a kernel of t. These pairs say {fitted:.2g} ms. A replay of some 36 kernels of that length takes 70 ms:
 about as long as a board takes to slow down.
 
