@@ -350,8 +350,8 @@ function drawFront(view, points) {
   const bills = fitting.filter((point) => point.dollars).map((point) => ({ ...point, value: [point.value[0], point.dollars], said: `${asDollars(point.dollars)} a million output tokens\n${point.said}` }));
   byId("bill").closest(".figure").hidden = !bills.length || Boolean(DATA.pool);
   const y = () => axis({ axis: { type: "log", ...around(bills.map((point) => point.value[1])) }, label: { formatter: (value) => niceLog(value, asPrice) } });
-  if (bills.length && !DATA.pool) C.bill.show("USD of a million output tokens against the speed of each user.", () => curvesOption(bills, named, { x: within(0, "tokens/s each user", three), y: y(), here: [view.rateUser, priceOf(view) ? dollars({ ...view, load: undefined }) : 1], least }),
-    () => [["deployment", "tokens/s each user", "USD a million output tokens"], ...bills.map((point) => [point.said.split("\n").slice(1, 3).join("; "), ...point.value])]);
+  if (bills.length && !DATA.pool) C.bill.show("$ per million output tokens against the speed of each user.", () => curvesOption(bills, named, { x: within(0, "tokens/s each user", three), y: y(), here: [view.rateUser, priceOf(view) ? dollars({ ...view, load: undefined }) : 1], least }),
+    () => [["deployment", "tokens/s each user", "$ per million output tokens"], ...bills.map((point) => [point.said.split("\n").slice(1, 3).join("; "), ...point.value])]);
   for (const id of ["pareto-key", "bill-key"]) key(id, [...named.map((gpu, place) => [gpu, TINTS[place]]), ...(gpus.length > named.length ? [["other accelerators", "line"]] : [])]);
 }
 function key(id, entries) {
