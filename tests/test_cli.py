@@ -226,6 +226,18 @@ def test_the_template_of_a_gpu_is_a_gpu(tmp_path):
     assert result.exit_code == 0, result.stderr
 
 
+def test_the_template_of_a_model_is_a_model_and_so_are_its_options(tmp_path):
+    """As it stands it has the shape of Llama-3-8B; with the lines that it leaves out, one of Mixtral's."""
+    file = tmp_path / "mine.yaml"
+    text = run("show", "--template", "model").stdout
+    file.write_text(text, encoding="utf-8")
+    assert json.loads(run("show", str(file), "--format", "json").stdout)["params_total"] == 8_030_261_248
+    more = text.replace("model_type: llama ", "model_type: mixtral ").replace("  # num_", "  num_")
+    file.write_text(more.replace("  # head_dim", "  head_dim"), encoding="utf-8")
+    shown = json.loads(run("show", str(file), "--format", "json").stdout)
+    assert shown["params_total"] - shown["params_active"] == 6 * 32 * 3 * 4096 * 14_336  # two of eight experts compute
+
+
 def test_help_and_version():
     for arguments in (["--help"], ["estimate", "--help"], ["show", "--help"]):
         result = run(*arguments)
