@@ -34,7 +34,7 @@ def calibrate(files: list[str], *, to: Output, **served: Any) -> int:
     if benchmarks and len(benchmarks) < len(paths):
         other = next(path for path in paths if path not in benchmarks)
         raise InputError(
-            f"{other.name} holds kernels and {benchmarks[0].name} is of a benchmark; calibrate on the kernels "
+            f"{other.name} holds kernels and {benchmarks[0].name} is of a benchmark. Calibrate on the kernels "
             f"first, then on the benchmark with --calibration FILE"
         )
     fit = _from_benchmarks if benchmarks else _from_kernels

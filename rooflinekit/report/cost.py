@@ -68,7 +68,7 @@ def _node(p: PriceResult) -> str:
         f"; a rack holds {p.rack_nodes} of them: {significant((p.rack_watts or 0.0) / 1e3)} kW"
     )  # fmt: skip
     return (
-        f"each GPU {board:.0f} W, {node / p.node_gpus:.0f} W at the plug with its share of the host; a node of "
+        f"each GPU {board:.0f} W, {node / p.node_gpus:.0f} W at the plug with its share of the host. A node of "
         f"{p.node_gpus} draws {significant(node / 1e3)} kW, at most {significant(most / 1e3)} kW{racked}"
     )
 
@@ -120,7 +120,7 @@ def _memory(found: Cost) -> list[str]:
     r, p = found.recompute, found.prices
     return [
         f"Without a KV cache one request takes {r.flops_ratio:,.0f} x the FLOP and {r.time_ratio:.1f} x the time "
-        f"({ms(r.naive_ms)}, not {ms(r.cached_ms)}): each token computes the sequence again.",
+        f"({ms(r.naive_ms)}, not {ms(r.cached_ms)}). Each token computes the sequence again.",
         f"In a full pool a million cached tokens cost ${significant(p.holding_usd_per_million_hours)} an hour. Keep a "
         f"token that is used again within {format_time(p.break_even_hold_s)}.",
     ]

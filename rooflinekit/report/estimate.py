@@ -269,7 +269,7 @@ def _drafted(drafted: SpeculationResult) -> str:
     gains = f"from acceptance {least:.2f} on" if least is not None else "never"
     return (
         f"{drafted.draft}, {_tokens(drafted.draft_tokens)} at acceptance {rates}: "
-        f"{drafted.tokens_per_pass:.2f} tokens a pass of {ms(drafted.verify_ms)} + {ms(drafted.draft_ms)} drafting; "
+        f"{drafted.tokens_per_pass:.2f} tokens a pass of {ms(drafted.verify_ms)} + {ms(drafted.draft_ms)} drafting. "
         f"{drafted.speedup:.2f} x as fast as without (gains {gains}; best with {_tokens(best)})"
     )
 

@@ -53,9 +53,9 @@ def document(found: Levers) -> Document:
             f"{load}, {tokens_in(i)}, {i['osl']} out; {formats(i, ('weights', 'kv'))}"
         )]),
         Section("", [Words(
-            f"now: TTFT {ms(now.ttft_ms)}, TPOT {ms(now.tpot_ms)}, "
-            f"{now.output_tok_s_per_gpu:,.0f} tok/s per GPU, {priced} for a million output tokens (with prompts), "
-            f"{format_bytes(now.kv_bytes_per_token)} of cache a token", indent="",
+            f"now: TTFT {ms(now.ttft_ms)}, TPOT {ms(now.tpot_ms)}, {now.output_tok_s_per_gpu:,.0f} tok/s per GPU; "
+            f"{priced} per million output tokens, prompts included; {format_bytes(now.kv_bytes_per_token)} of cache "
+            "a token", indent="",
         )]),
         Section("", [Words(found.sentence, indent="")]),
         Section("elasticity: percent by which each changes for one percent more", [Table(_OF, _slopes(found))]),

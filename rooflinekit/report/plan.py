@@ -163,8 +163,8 @@ _CLASS_HOURS = 24  # rows of a table of hours at most
 def classes_document(plan: ClassPlan) -> Document:
     """The whole answer."""
     told = (
-        "first: priority, 0 is served before 1. within: share of the simulated requests within the limit. "
-        "holds: how likely the objective is to hold."
+        "First: priority; 0 is served before 1. Within: share of the simulated requests within the limit. "
+        "Holds: how likely the objective is to hold."
     )
     asked = f"({plan.confidence * 100:g} % asked)"
     groupings = [[each.fleets, f"{each.gpus:,}", amount(each.usd_per_hour), "yes" if each.simulated else "no"]

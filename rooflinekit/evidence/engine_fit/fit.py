@@ -120,7 +120,7 @@ def remarks(
         )
     elif waits is not None and waits.after > _OFF:
         said.append(
-            f"TTFT stays {percent(waits.after)} off: waits depend on how the client starts and how output lengths vary"
+            f"TTFT stays {percent(waits.after)} off. Waits depend on how the client starts and how output lengths vary"
             " (--osl-cv), not on the engine"
         )
     if any(error.unseen is not None and error.unseen > error.before for error in errors.values()):
@@ -131,7 +131,7 @@ def remarks(
         said.append(f"intervals widen to a factor of {widened:.2f}, as far as left-out files are off")
     else:
         said.append(
-            "intervals: only the part of the engine's costs narrows; these files are of one deployment, so the part of"
+            "intervals: only the part of the engine's costs narrows. These files are of one deployment, so the part of"
             f" kernels and the least factor of {interval:.2f} stay"
         )
     return tuple(said)

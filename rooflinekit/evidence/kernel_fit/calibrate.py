@@ -483,7 +483,7 @@ def build_calibration(
         carried[key] = found = carry(near, group.rows(donor), System.of(accelerator), group.source, reach)
         if found.fit is None:
             notes.append(
-                f"{key}: the donor's fit is kept; on shapes left out it is off by {percent(found.donor, 1)}, and "
+                f"{key}: the donor's fit is kept. On shapes left out it is off by {percent(found.donor, 1)}, and "
                 f"by {percent(found.error, 1)} when fitted to {len(group.table)} rows"
             )
     power, told = _power(groups, accelerator)
