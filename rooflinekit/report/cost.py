@@ -75,7 +75,7 @@ def _node(p: PriceResult) -> str:
 
 def _dialogues(found: Cost) -> list[Section]:
     """What dialogues cost with a cache and without, and the lengths that they have."""
-    header = ["$ per 1,000", "turns", "with cache", "without", "saved", "last turn", "without"]
+    header = ["", "turns", "with cache", "without", "saved", "last turn", "without"]
     rows, lengths = [], []
     for name, cost in (("conversation", found.conversation), ("agent", found.agent)):
         if cost is None:
@@ -86,7 +86,7 @@ def _dialogues(found: Cost) -> list[Section]:
         turn = f"{cost.asked_tokens} in and {cost.answered_tokens} out a turn"
         sent = f"{cost.sent_tokens:,.0f} prompt tokens are sent, {cost.computed_tokens:,.0f} computed with the cache"
         lengths.append(f"{name}: {cost.system_tokens} tokens of system prompt, {turn}; {sent}")
-    return [Section("conversations and agents", [Table(header, rows)]), Section("", [Items(*lengths)])]
+    return [Section("conversations and agents: $ per 1,000", [Table(header, rows)]), Section("", [Items(*lengths)])]
 
 
 def _contexts(found: Cost) -> list[Section]:

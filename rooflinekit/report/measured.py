@@ -47,14 +47,23 @@ def accuracy_document(found: Accuracy) -> Document:
     return [
         Section(counted, []),
         Section("", [Table(["median over groups", *_HEADER], summary)]),
-        Section("", [Table(["group", *_HEADER], [_cells(group, found.by) for group in found.groups])]),
+        *(Section("", [_groups(found, kind)]) for kind in found.summary),
         *(Section("", [Words(f"{n} rows not answered: {reason}")]) for reason, n in found.unanswered.items()),
         footer(f"calibration {used}" if used else "", ()),
     ]
 
 
+_NAME = 34  # columns of a group's name
+
+
+def _groups(found: Accuracy, kind: str) -> Table:
+    """The groups of one operation or metric."""
+    rows = [_cells(group, found.by) for group in found.groups if group.key[found.by] == kind]
+    return Table([f"{kind}, by group", *_HEADER], rows, room=_NAME)
+
+
 def _cells(group: Score, by: str) -> list[str]:
-    name = " ".join(group.key[key] for key in _KEYS[by] if key in group.key)
+    name = " ".join(group.key[key] for key in _KEYS[by] if key in group.key and key != by)
     figures = (group.median_ape, group.mape, group.p90_ape, group.bias, group.coverage90)
     return [name, str(group.n), *(_percent(value) for value in figures)]
 
