@@ -160,7 +160,7 @@ def test_small_kernels_stand_in_one_line_with_their_sum():
     )
     step = data["decode"]
     small = [each for each in step["kernels"] if each["time_us"] < 10.0 * step["time_ms"]]
-    (line,) = re.findall(r"^(\d+) others .* (\S+)ms +\S+ +(\d+)%$", said.partition("decode (")[2], re.MULTILINE)
+    (line,) = re.findall(r"^(\d+) others .* (\S+)ms +\S+ +(\d+) %$", said.partition("decode (")[2], re.MULTILINE)
     time_us = sum(each["time_us"] for each in small)
     assert (int(line[0]), line[1]) == (len(small), f"{time_us / 1e3:#.3g}")
     assert line[2] == f"{time_us / 10 / step['time_ms']:.0f}"
