@@ -26,7 +26,7 @@ function lever(view) {  // what takes the time of a decode step, and what change
   const what = cause === "memory" ? `reading memory. ${alike ? "Weights and KV cache weigh about the same: smaller formats of both help" : heavier === "weights" ? "Smaller weights help most" : "A smaller KV cache or shorter prompts help most"}`
     : cause === "compute" ? "arithmetic. Narrower formats help, more bandwidth does not"
     : cause === "network" ? "sending between GPUs. Fewer GPUs or faster links help" : "launches and the engine. A larger batch helps";
-  const ranges = felt(view).tpot.low === felt(view).tpot.high ? "" : `Ranges are 90 % intervals (${view.rows.plan.evidence}).`;
+  const ranges = felt(view).tpot.low === felt(view).tpot.high ? "" : `Ranges are 90 % intervals${view.rows.plan.evidence === "measured" ? " from measured kernels." : ". Measurements of another GPU, engine or format stand in."}`;
   return [`${asShare(by[cause] / whole)} of a decode step is ${what}.`, ranges, crossing(view, read)];
 }
 function crossing(view, read) {  // more sequences read more experts, so that the weights grow with the batch too

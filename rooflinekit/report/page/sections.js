@@ -17,7 +17,7 @@ function spreadOption(rows, id) {  // rows: [title, {p50, p90, ... [ms]}, hollow
       label: mark in ends ? { show: true, position: ends[mark][0], distance: 5, ...text(11.5), formatter: `${ends[mark][1]} ${asTime(spread[mark] / 1e3)}`, ...outlined() } : undefined,
     })),
   }));
-  const x = axis({ axis: { type: "log", ...around(values.length ? values : [1, 10]) }, label: { formatter: (value) => niceLog(value, (ms) => asTime(ms / 1e3)) } });
+  const x = axis({ axis: { type: "log", ...around(values.length ? values : [1, 10]) }, label: { formatter: (value) => niceLog(value, onAxis((ms) => asTime(ms / 1e3))) } });
   return { ...option, grid: { ...option.grid, left, right: small() ? 84 : 90 }, xAxis: x, yAxis: { ...along("", { axis: { type: "category", data: names }, label: { color: colour("ink"), width: small() ? 108 : 158, overflow: "break", lineHeight: 15 } }), splitLine: { show: true, lineStyle: { color: colour("grid") } } }, series: [...bars, ...dots] };
 }
 function roomBefore(values, width) {  // where a logarithmic axis begins so that words of 90 pixels fit before the least value
