@@ -26,9 +26,9 @@ from rooflinekit.specs.locate import Loaded
 
 _MODULES = ("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head", "other")
 _HEADINGS = {  # the columns that a terminal shows; the other formats have all
-    "name": "name", "params_total": "params", "params_active": "active", "mixers": "mixers",
+    "name": "name", "params_total": "params", "params_active": "active", "mixers": "attention",
     "kv_bytes_per_token": "KV/token", "max_context": "context", "bf16_tflops": "bf16 TF", "fp8_tflops": "fp8 TF",
-    "memory_gb": "GB", "bandwidth_gb_s": "GB/s", "link_gb_s": "link GB/s", "domain_size": "joined",
+    "memory_gb": "GB", "bandwidth_gb_s": "GB/s", "link_gb_s": "link GB/s", "domain_size": "linked",
     "usd_per_hour": "$/h",
 }  # fmt: skip
 
