@@ -117,7 +117,7 @@ def moves(levers: Levers, theme: Theme) -> Picture:
     ranked = [(move, move.ratio[metric] or 1.0) for move in levers.moves if move.possible and move.ratio.get(metric)]
     tried = [(move, ratio) for move, ratio in ranked if abs(ratio - 1.0) >= _SEEN] or ranked
     weak = [move for move, _ in tried if levers.weaker(move)]
-    frame = headed(f"Moves by what they make of the {_NAMES[metric]}", levers, theme)
+    frame = headed(f"How each move changes the {_NAMES[metric]}", levers, theme)
     figure, (axes,) = frame.panels(7.2, 1.3 + 0.19 * len(tried))
     for place, (move, ratio) in enumerate(tried):
         color, hollow = theme.accent if (ratio < 1.0) is lower else theme.soft, levers.weaker(move)
