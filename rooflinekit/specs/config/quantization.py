@@ -275,8 +275,8 @@ def _compressed_tensors(keys: Keys, warnings: list[str]) -> _Scheme | None:
 def _warn_of_mixture(dequantised: Iterable[Dtype], warnings: list[str]) -> None:
     if told := ", ".join(map(str, dict.fromkeys(dequantised))):
         warnings.append(
-            f"the checkpoint quantises the activations of some groups only. Other groups in {told} are costed as "
-            "computing in that format"
+            f"the checkpoint quantises the activations of some groups only. Those in {told} without quantised "
+            "activations are costed as computing in that format"
         )
 
 
