@@ -28,6 +28,7 @@ class Half:
 
     operation: str
     key: str
+    engine: str
     measured: np.ndarray
     predicted: np.ndarray
 
@@ -65,7 +66,7 @@ def halves(path: Path, gpu: str) -> Iterator[Half]:
             rows, distant = group.rows(), reach_of(donor, accelerator, group.engine) == "generic"
             prior = Prior(kernel_of(near, rows).form, distant=distant)
             fitted = calibrate_family(rows, System.of(accelerator), group.source, prior, folds=2)
-            yield Half(operation, group.key, rows.time, fitted.corrected)
+            yield Half(operation, group.key, group.engine, rows.time, fitted.corrected)
 
 
 def main() -> None:

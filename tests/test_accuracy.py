@@ -123,7 +123,18 @@ def test_errors_are_those_that_were_put_in(tmp_path):
     assert found["summary"]["gemm"]["mape"] == group["mape"]
 
 
-@pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "comm"])
+def test_a_write_that_attention_holds_already_is_not_scored(tmp_path):
+    """vLLM's attention was measured with the write of the cache, so there is no time of the write alone."""
+    path = tmp_path / "kv_append.csv"
+    grid("kv_append").to_csv(path, index=False)
+    found = kernel_accuracy([path])
+    assert found.answered == 0
+    (reason,) = found.unanswered
+    assert "the write of the cache within attention" in reason
+    assert not load_calibration("h100-sxm--vllm").within_attention("kv_append/bf16/bf16", "gpt-fast")
+
+
+@pytest.mark.parametrize("operation", [name for name in OPERATIONS if name not in ("comm", "kv_append")])
 def test_a_calibration_finds_its_own_predictions(operation, tmp_path):
     path = tmp_path / f"{operation}.csv"
     as_predicted(operation, noise=0.01, engine="vllm").to_csv(path, index=False)

@@ -223,6 +223,17 @@ def test_a_fit_carried_to_a_few_rows_is_no_worse_than_the_donor(size, change, sp
     assert np.median(ratios) <= most
 
 
+def test_rows_of_another_number_format_may_leave_the_donors_correction():
+    """The donor is slow at wide matrices where these kernels are not: no move of its parameters can say so."""
+    home = measured_rows(table(noise=0.0, distort=lambda rows: np.where(rows["n"] >= 4096, 1.6, 1.0)), "gemm")
+    surface = fit_surface(home, TRUTH, H100, home.time / form_time(TRUTH, home, H100))
+    donor = FamilyFit(TRUTH, {}, (), surface, Regimes("", (), (1.1,)), 96, 0.03, "donor")
+    some, unseen = drawn(measured_rows(table(replace(TRUTH, memory=0.5), noise=0.03), "gemm"), 20, 0)
+    moved, own = (carry(donor, some, H100, "drawn", Reach(0.2, stand_in=other)).fit for other in (False, True))
+    assert own is not None
+    assert off(own, unseen) < 0.6 * off(moved or donor, unseen)
+
+
 def test_a_donor_that_is_right_is_kept_and_what_fitting_would_cost_is_said():
     whole = measured_rows(table(noise=0.0), "gemm")
     donor = FamilyFit(TRUTH, {}, (), None, Regimes("", (), (1.1,)), 96, 0.03, "donor")

@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.evidence.accuracy import kernel_accuracy
 from rooflinekit.evidence.kernel_fit.calibrate import form_time
 from rooflinekit.evidence.kernel_fit.tables import measured_rows
+from rooflinekit.evidence.steps import compare_model
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.timing.forms import GemmTime, PlainTime
 from rooflinekit.model.types.batch import Batch
@@ -24,7 +26,6 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.load import load_calibration, read_calibration
 from rooflinekit.specs.engines import load_engine
-from rooflinekit.validate.compare_model import compare_model
 
 H100 = System.of(load_accelerator("h100-sxm").value)
 HEADER = {
@@ -130,6 +131,29 @@ def test_steps_of_models_are_compared_with_what_estimate_says(tmp_path):
     assert all(step.low_ms <= step.predicted_ms <= step.high_ms for step in found)
 
 
+def test_compare_reads_the_steps_of_a_measurement_file(tmp_path):
+    """A step has no load: it is a static batch, on the accelerator that the file names."""
+    path = write(tmp_path / "a.jsonl", *model_rows({("prefill", 4, 128): 0.01, ("decode", 8, 100): 0.002}))
+    result = run("compare", path, "--format", "json")
+    assert result.exit_code == 0, result.output
+    prefill, decode = json.loads(result.stdout)["runs"]
+    expected = rk.estimate("gpt2", "h100-sxm", engine="gpt-fast", batch=8, isl=99, osl=2, context=100)
+    (metric,) = decode["metrics"]
+    assert (metric["metric"], metric["measured"]) == ("tpot_ms", 2.0)
+    assert metric["predicted"] == pytest.approx(expected.tpot_ms)
+    assert (decode["gpu"], decode["engine"], decode["concurrency"]) == ("h100-sxm", "gpt-fast", 8)
+    assert [each["metric"] for each in prefill["metrics"]] == ["ttft_ms"]
+
+
+def test_compare_says_what_a_measurement_file_lacks_and_what_it_says_itself(tmp_path):
+    steps = write(tmp_path / "a.jsonl", *model_rows({("decode", 8, 100): 0.002}))
+    kernels = write(tmp_path / "b.jsonl", *cold_rows("elementwise"))
+    assert "leave --tp out" in run("compare", steps, "--tp", "2").stderr
+    assert "holds no whole steps" in run("compare", kernels).stderr
+    fit = run("calibrate", steps, "--gpu", "h100-sxm", "--engine", "vllm", "--out", tmp_path / "c.yaml")
+    assert (fit.exit_code, "no measured kernels; `compare` takes whole steps" in fit.stderr) == (2, True)
+
+
 def test_models_are_compared_without_pytorch():
     code = "import sys, rooflinekit.validate.compare_model; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -167,4 +191,4 @@ def test_rows_that_no_calibration_reads_are_left_alone(tmp_path):
     path = write(tmp_path / "a.jsonl", ceiling, failed)
     result = run("calibrate", path, "--gpu", "h100-sxm", "--engine", "gpt-fast", "--out", tmp_path / "c.yaml")
     assert result.exit_code == 2
-    assert "no rows of h100-sxm with gpt-fast in the tables" in result.stderr
+    assert "a.jsonl: no measured kernels" in result.stderr

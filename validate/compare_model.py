@@ -2,82 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rooflinekit.estimation.estimator import estimate, read_deployment, resolve
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.evidence.steps import Compared, compare_model, deployment_of
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.units import format_time
 from rooflinekit.report.document import aligned
 from rooflinekit.validate.attribution import Line, Spent, causes, classes
-from rooflinekit.validate.points import Point, spread_layers
-
-_ENGINE = "gpt-fast"  # PyTorch's own kernels without a server around them, as the decoder runs
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One measured point beside the prediction for the whole model [ms]; `low` to `high` is its 90 % interval."""
-
-    model: str
-    point: Point
-    mode: str
-    measured_ms: float
-    predicted_ms: float
-    low_ms: float
-    high_ms: float
-    extrapolated: bool  #: not all layers ran
-
-    @property
-    def error(self) -> float:
-        """Predicted over measured, minus one."""
-        return self.predicted_ms / self.measured_ms - 1.0
-
-
-def compare_model(rows: Iterable[Mapping[str, Any]], gpu: str, calibration: str | None = None) -> Iterator[Compared]:
-    """Predict every measured row of op "model" or "serving_step": the TTFT of a batch, or a decode step at its context.
-
-    Raises InputError (and its kinds) as `estimate` does.
-    """
-    for row in rows:
-        point = Point(row["phase"], row["batch"], row["context"])
-        metric, work = _question(point)
-        answer = estimate(row["model"], gpu, calibration=calibration, allow_oom=True, **_deployment(row), **work)
-        predicted = getattr(answer, metric)
-        low, high = (answer.interval or {}).get(metric) or (predicted, predicted)
-        assert low is not None
-        assert high is not None
-        cut = row["layers_run"] < row["layers"]
-        launches = sum(each.count for each in getattr(answer, point.phase).kernels)
-        middle, least, most = (as_launched(row, each, launches) for each in (predicted, low, high))
-        yield Compared(row["model"], point, row["mode"], row["whole_us"] / 1e3, middle, least, most, cut)
-
-
-def as_launched(row: Mapping[str, Any], fused_ms: float, launches: float) -> float:
-    """The time [ms] of a step that is predicted as `launches` kernels and ran as those that the profiler counted.
-
-    A graph of unfused kernels has a launch floor for each one more; launched one by one, it takes no less than the host
-    needs to enqueue them all. Both costs are of this run's device. Rows without them (a CPU's) stay as predicted.
-    """
-    if "kernels" not in row:
-        return fused_ms
-    count = row["kernels"] * row["layers"] / row["layers_run"]
-    return max(fused_ms + max(count - launches, 0.0) * row["floor_us"] / 1e3, count * row["enqueue_us"] / 1e3)
-
-
-def _deployment(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row ran as: which engine, everything in one format, and with or without CUDA graphs."""
-    formats = dict.fromkeys(("weights", "activations", "kv"), row["dtype"])
-    return {"engine": row.get("engine", _ENGINE), "eager": row["mode"] == "eager", **formats}
-
-
-def _question(point: Point) -> tuple[str, dict[str, Any]]:
-    """The metric of an estimate that a point measures, and the workload to ask for."""
-    if point.phase == "prefill":
-        return "ttft_ms", {"batch": point.batch, "isl": point.context, "osl": 1}
-    return "tpot_ms", {"batch": point.batch, "isl": point.context - 1, "osl": 2, "context": point.context}
+from rooflinekit.validate.points import spread_layers
 
 
 def comparison_table(compared: Sequence[Compared]) -> list[str]:
@@ -103,7 +38,7 @@ def explain(row: Mapping[str, Any], gpu: str, calibration: str | None = None) ->
 
     The events come from a run under the profiler, whose host time is larger than without it.
     """
-    plan = resolve(row["model"], gpu, read_deployment(_deployment(row)), calibration).plan
+    plan = resolve(row["model"], gpu, read_deployment(deployment_of(row)), calibration).plan
     run = spread_layers(plan.model, row["layers_run"])
     plan = make_plan(run, plan.deployment, plan.system, plan.calibration, plan.engine)
     B, T = float(row["batch"]), float(row["context"])

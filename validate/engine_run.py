@@ -25,6 +25,7 @@ from rooflinekit.validate.attribution import attribute, profile_step
 from rooflinekit.validate.device import Device, version_of
 from rooflinekit.validate.points import GRID, Point
 from rooflinekit.validate.timing import summary
+from rooflinekit.validate.vllm_ops import without_flashinfer
 
 _LEAD, _NEW = 16, 32
 """Tokens of a sequence before decode steps are timed, and steps that their time is the mean of.
@@ -36,6 +37,9 @@ _MOST_AHEAD = 512
 """Tokens that the first sequence of a batch may have more than the last."""
 _REPEATS, _SECONDS = (3, 10), 5.0
 """Times that a point is measured, at least and at most, and the seconds after which no other one begins."""
+_CAPTURED = (256, 512)
+"""Tokens of a step that vLLM's graphs hold besides the batches of the grid: 512 are the most by default, and prompts of
+fewer tokens are padded to the next size. Each size takes a fifth of a second to capture; by default there are 51."""
 _PROFILED = 3
 """Points of which one step is profiled: the first ones, of both phases."""
 _SHARE, _LONGEST = 0.85, 8192
@@ -52,12 +56,14 @@ Started = tuple[Served, dict[str, Any]]
 
 def _vllm(folder: str) -> Started:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the profiler sees kernels of this process alone
+    os.environ |= {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}  # the host may have no network
+    without_flashinfer()
     from vllm import LLM, SamplingParams  # noqa: PLC0415
 
     engine = LLM(
         model=folder, load_format="dummy", skip_tokenizer_init=True, enable_prefix_caching=False,
         max_model_len=_LONGEST, gpu_memory_utilization=_SHARE, disable_log_stats=True,
-        compilation_config={"cudagraph_capture_sizes": sorted({point.batch for point in GRID["cuda"]})},
+        compilation_config={"cudagraph_capture_sizes": sorted({*_CAPTURED, *(point.batch for point in GRID["cuda"])})},
     ).llm_engine  # fmt: skip
     numbers, config = itertools.count(), engine.vllm_config
     limits = {
@@ -68,9 +74,14 @@ def _vllm(folder: str) -> Started:
     }
 
     def generate(prompts: list[list[int]], counts: Sequence[int]) -> list[float]:
-        """Sequences end together, when the last one has what was asked: those before it then have some tokens more."""
-        asked = SamplingParams(max_tokens=counts[-1] + _MOST_AHEAD, ignore_eos=True, detokenize=False, temperature=0.0)
+        """For several counts sequences end together, when the last one has them: those before it have some more.
+
+        For one count each ends with it: no step of the next tokens is under way when the answer is complete.
+        """
+        most = counts[-1] + (_MOST_AHEAD if len(counts) > 1 else 0)
+        asked = SamplingParams(max_tokens=most, ignore_eos=True, detokenize=False, temperature=0.0)
         have = {f"{next(numbers)}": 0 for _ in prompts}
+        torch.cuda.synchronize()  # a step of the batch before may still be under way
         start, reached = time.perf_counter(), list[float]()
         for name, ids in zip(have, prompts, strict=True):
             engine.add_request(name, {"prompt_token_ids": ids}, asked)

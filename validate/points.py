@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Hashable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
+from rooflinekit.evidence.steps import Point
 from rooflinekit.model.types.model import Model
-
-
-class Point(NamedTuple):
-    """B sequences: prompts of T tokens, or one more token each at T keys."""
-
-    phase: str
-    batch: int
-    context: int
-
 
 GRID = {
     "cpu": (

@@ -7,6 +7,7 @@ capability 9.0. Letters: B sequences, T keys, S new tokens, H query heads, K KV 
 from __future__ import annotations
 
 import importlib.util
+import os
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rooflinekit.validate.case import TORCH, Work, nibbles, normal, shuffled
-from rooflinekit.validate.device import Device
+from rooflinekit.validate.device import Device, version_of
 from rooflinekit.validate.feedforward import route
 
 PAGE, _LATENT_PAGE = 16, 64
@@ -172,8 +173,15 @@ def rope(N: int, heads: tuple[int, int, int], dtype: str, device: Device) -> Wor
     return Work(run, (*(normal(N, n, d, dtype=dtype, device=place) for n in (H, K)), where))
 
 
+def without_flashinfer() -> None:
+    """Let vLLM sample by its own kernels where FlashInfer is not installed: else it ends with an ImportError."""
+    if not version_of("flashinfer-python"):
+        os.environ["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
+
+
 def sampler(logits: Tensor, k: int | None = None, p: float | None = None) -> Work:
     """The sampler of vLLM's Python, so vLLM itself is imported; it takes FlashInfer's kernels where they are."""
+    without_flashinfer()
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler  # noqa: PLC0415
 
     call, rows = TopKTopPSampler(), (len(logits),)

@@ -16,7 +16,7 @@ from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_ke
 from rooflinekit.evidence.kernel_fit.tables import Measured
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.timing.calibrated import Calibration
-from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.time import KernelTime
@@ -67,13 +67,19 @@ class Accuracy:
         return cls(answered + sum(unanswered.values()), answered, dict(unanswered), tuple(scores), by)
 
     @property
+    def kinds(self) -> dict[str, list[Score]]:
+        """Groups by operation, metric or quantity; the power of an operation is a kind of its own."""
+        found: dict[str, list[Score]] = {}
+        for group in self.groups:
+            power = f" {POWER}" if self.by == "op" and "metric" in group.key else ""
+            found.setdefault(group.key[self.by] + power, []).append(group)
+        return found
+
+    @property
     def summary(self) -> dict[str, dict[str, float | None]]:
-        """By operation, metric or quantity: the median over its groups of each figure."""
+        """By kind: the median over its groups of each figure."""
         found: dict[str, dict[str, float | None]] = {}
-        kinds = [f"{g.key[self.by]} {POWER}" if self.by == "op" and "metric" in g.key else g.key[self.by]
-                 for g in self.groups]  # fmt: skip
-        for kind in dict.fromkeys(kinds):
-            own = [group for group, own_kind in zip(self.groups, kinds, strict=True) if own_kind == kind]
+        for kind, own in self.kinds.items():
             for figure in _FIGURES:
                 known = [value for group in own if (value := getattr(group, figure)) is not None]
                 found.setdefault(kind, {})[figure] = float(np.median(known)) if known else None
@@ -168,6 +174,8 @@ def _timed(
         progress(f"{group.operation} {' '.join(value for name, value in group.named.items() if name in _REPORTED)}")
     try:
         system, chosen = timed_with(group, asked, own)
+        if chosen is not None and chosen.within_attention(group.key, serving_engine(group.engine)):
+            raise InputError(f"the calibration of {group.engine} has the write of the cache within attention")
         rows, timed = timed_rows(group, system, chosen)
     except RooflinekitError as error:
         unanswered[str(error)] += len(group.table)

@@ -20,10 +20,12 @@ from rooflinekit.evidence.benchmark_runs import (
     resolve_facts,
     room_of,
 )
-from rooflinekit.evidence.measured import Facts, Measurement, StartUp, read_measurements
+from rooflinekit.evidence.kernel_fit.groups import read_measurements as read_rows
+from rooflinekit.evidence.measured import Facts, Measurement, StartUp, is_of_harness, read_measurements
+from rooflinekit.evidence.steps import OPERATIONS, compare_model
 from rooflinekit.model.traffic.closed_form import Traffic
 from rooflinekit.model.types.answer import Answer
-from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.version import __version__
 
@@ -150,10 +152,11 @@ def compare(
     """Read files, predict each run of them, and set both side by side.
 
     A start-up log among the files says how the engine of the others was started, where `given` does not, and caps their
-    running batch by the tokens that its cache held.
+    running batch by the tokens that its cache held. Steps that `rooflinekit validate` measured have no load and no
+    queue: they are set beside a static batch.
 
     Args:
-        files: one or more results of benchmark clients, and start-up logs.
+        files: one or more results of benchmark clients, start-up logs, measurement files with steps.
         given: what the files leave out.
         progress: called with the name of each run.
         **said: the same as keywords: model, gpu, engine, tp, pp, ep, dp, weights, activations, kv, isl, osl,
@@ -176,11 +179,18 @@ def compare(
     given = given or Given.of(**said)
     files = [files] if isinstance(files, (str, PathLike)) else files
     entries: list[Measurement | StartUp] = []
+    steps: list[Run] = []
     failures: dict[str, RooflinekitError] = {}
     for path in files:
         with listed(failures, str(path)):
-            entries += read_measurements(Path(path))
-    return compare_runs(entries, given, failures, progress)
+            if is_of_harness(Path(path)):
+                steps += _steps(Path(path), given)
+            else:
+                entries += read_measurements(Path(path))
+    if steps and not entries:
+        return Comparison(tuple(steps), {name: str(error) for name, error in failures.items()})
+    found = compare_runs(entries, given, failures, progress)
+    return replace(found, runs=(*steps, *found.runs))
 
 
 def compare_runs(
@@ -232,6 +242,33 @@ def _run(run: Measurement, given: Given, room: int | None) -> Run:
         about(resolved.plan)["calibration"],
         overloaded,
     )
+
+
+def _steps(path: Path, given: Given) -> list[Run]:
+    """Whole steps of a measurement file, each beside a static batch.
+
+    Raises InputError for a file of kernels alone, and for facts that such a file says itself.
+    """
+    found = read_rows(path)
+    rows = [row for operation in OPERATIONS for row in found.of(operation)]
+    if not rows:
+        raise InputError(f"{path.name} holds no whole steps; `accuracy kernels` sets its kernels beside the prediction")
+    facts = {name for name, value in asdict(given.facts).items() if value not in (None, asdict(Facts())[name])}
+    if given.deployment or facts - {"gpu"}:
+        said = sorted({*facts, *given.deployment} - {"gpu"})[0].replace("_", "-")
+        raise InputError(f"{path.name} says itself how its steps ran; leave --{said} out")
+    gpu = given.facts.gpu or str(found.header["device"]["name"])
+    return [
+        Run(
+            f"{path.name}: {each.point.phase} {each.mode}", f"rooflinekit validate, {row['backend']}",
+            Facts(model=each.estimate.model, gpu=each.estimate.gpu, engine=each.estimate.engine, tp=1,
+                  isl=each.point.context, osl=1 if each.point.phase == "prefill" else 2, concurrency=each.point.batch),
+            (Metric(each.point.metric, "median", each.measured_ms, each.predicted_ms),), None,
+            (f"90 % interval {each.low_ms:.4g} to {each.high_ms:.4g} ms", *each.estimate.warnings),
+            each.estimate.calibration,
+        )
+        for row, each in zip(rows, compare_model(rows, gpu, given.calibration), strict=True)
+    ]  # fmt: skip
 
 
 def _memory(log: StartUp, given: Given) -> Run:

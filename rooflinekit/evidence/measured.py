@@ -29,7 +29,9 @@ from rooflinekit.evidence.startup import is_startup, read_startup
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.files import json_lines, read_text
 
-__all__ = ["Facts", "Measurement", "Spread", "StartUp", "from_json", "is_benchmark", "read_measurements"]
+__all__ = [
+    "Facts", "Measurement", "Spread", "StartUp", "from_json", "is_benchmark", "is_of_harness", "read_measurements",
+]  # fmt: skip
 
 TOOLS = (
     "vllm bench serve (JSON)",
@@ -40,6 +42,7 @@ TOOLS = (
     "start-up log of vLLM, SGLang, TensorRT-LLM or llama.cpp",
     "a recording of `rooflinekit watch`",
     "requests with OpenTelemetry's gen_ai attributes (JSON lines)",
+    "whole steps of `rooflinekit validate` (JSON lines)",
 )
 _EXPOSITION = re.compile(r"^# (HELP|TYPE) |^(vllm|sglang|trtllm|llamacpp)[:_]\w+[ {]", re.MULTILINE)
 _HARNESS = re.compile(r'\s*\{"type": *"header"')  # the first line of a measurement file of ours
@@ -111,6 +114,11 @@ def _is_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def is_of_harness(path: Path) -> bool:
+    """Whether a file is a measurement file of `rooflinekit validate`. Raises SpecError for one that cannot be read."""
+    return bool(_HARNESS.match(read_text(path)))
 
 
 def is_benchmark(path: Path) -> bool:

@@ -15,7 +15,7 @@ from rooflinekit.version import __version__
 
 _HEADER = ["n", "median", "mean", "p90", "bias", "in 90 %"]
 _KEYS = {
-    "op": ("op", "gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind"),
+    "op": ("op", "gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind", "metric"),
     "quantity": ("engine", "quantity"),
     "metric": ("source_key", "model", "gpu", "metric"),
 }
@@ -36,11 +36,11 @@ def accuracy_document(found: Accuracy) -> Document:
     """The whole answer."""
     summary = [
         [
-            op,
-            str(sum(g.n for g in found.groups if g.key[found.by] == op)),
+            kind,
+            str(sum(group.n for group in found.kinds[kind])),
             *(_percent(value) for value in figures.values()),
         ]
-        for op, figures in found.summary.items()
+        for kind, figures in found.summary.items()
     ]
     counted = f"{found.answered} of {found.rows} rows answered; errors are |predicted − measured| / measured"
     used = ", ".join(f"{name} ({digest})" for name, digest in found.calibrations.items())

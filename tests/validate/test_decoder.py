@@ -14,6 +14,7 @@ pytest.importorskip("torch", reason="needs the extra `gpu` (torch)")
 import torch
 
 from rooflinekit.evidence.kernel_fit.groups import read_measurements
+from rooflinekit.evidence.steps import as_launched, compare_model
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.specs import load_model
@@ -21,14 +22,7 @@ from rooflinekit.validate import model_run, suite
 from rooflinekit.validate.attention import Pattern, Room
 from rooflinekit.validate.attribution import profile_step
 from rooflinekit.validate.checks_model import TINY
-from rooflinekit.validate.compare_model import (
-    as_launched,
-    breakdown_table,
-    compare_model,
-    comparison_table,
-    explain,
-    model_report,
-)
+from rooflinekit.validate.compare_model import breakdown_table, comparison_table, explain, model_report
 from rooflinekit.validate.decoder import Decoder, build
 from rooflinekit.validate.device import open_device
 from rooflinekit.validate.model_run import compiled, open_bench, thinned

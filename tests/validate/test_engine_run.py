@@ -1,15 +1,18 @@
 """Steps of a real engine, with one that answers in known times in its place."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make test` installs it")
 
 from rooflinekit.evidence.kernel_fit.groups import read_measurements  # noqa: E402
+from rooflinekit.evidence.steps import compare_model  # noqa: E402
 from rooflinekit.model.types.errors import ArchitectureError, InputError  # noqa: E402
 from rooflinekit.specs import load_model  # noqa: E402
 from rooflinekit.validate import engine_run, suite  # noqa: E402
 from rooflinekit.validate.attribution import Event  # noqa: E402
-from rooflinekit.validate.compare_model import compare_model  # noqa: E402
 from rooflinekit.validate.device import open_device  # noqa: E402
 from rooflinekit.validate.engine_run import EngineBench, config_folder, open_engine  # noqa: E402
 from rooflinekit.validate.points import Point  # noqa: E402
@@ -86,6 +89,56 @@ def test_a_profiled_decode_step_is_the_difference_of_two_answers(monkeypatch):
     row = bench.measure(point)
     assert row["busy_us"] == pytest.approx({"matrix": 0.0, "attention": 7.0})
     assert row["kernel_names"] == {"decode_attn": 7.0, "prompt_gemm": 0.0}
+
+
+class Tokens:
+    """An engine of vLLM's kind: a step of 1 s gives a token to all that it holds, and it takes one prompt a step."""
+
+    def __init__(self, **said):
+        self.said, self.waiting, self.held, self.most = said, [], {}, []
+        self.llm_engine = self
+        limits = {"max_num_batched_tokens": 16384, "max_num_seqs": 1024}
+        cache = SimpleNamespace(num_gpu_blocks=25756, block_size=16)
+        self.vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(**limits), cache_config=cache)
+
+    def add_request(self, name, prompt, asked):
+        self.waiting.append(name)
+        self.most.append(asked.max_tokens)
+
+    def step(self):
+        if self.waiting:
+            self.held[self.waiting.pop(0)] = 0
+        self.held = {name: count + 1 for name, count in self.held.items() if count < self.most[-1]}
+        Engine.now += 1.0
+        return [
+            SimpleNamespace(request_id=name, outputs=[SimpleNamespace(token_ids=[0] * count)])
+            for name, count in self.held.items()
+        ]
+
+    def abort_request(self, names):
+        self.held = {}
+
+    def has_unfinished_requests(self):
+        return bool(self.held)
+
+
+def test_steps_of_vllm_are_timed_while_every_sequence_decodes(monkeypatch):
+    """Three prompts take three steps; the last sequence has its nth token n - 1 steps after its first."""
+    started = []
+    stub = SimpleNamespace(
+        LLM=lambda **said: started.append(Tokens(**said)) or started[-1],
+        SamplingParams=SimpleNamespace,
+    )
+    monkeypatch.setitem(sys.modules, "vllm", stub)
+    monkeypatch.setattr(engine_run.torch.cuda, "synchronize", lambda: None)
+    served, limits = engine_run._vllm("folder")
+    assert limits["kv_tokens"] == 412_096
+    prompts = [[1, 2, 3]] * 3
+    assert served(prompts, (1,)) == pytest.approx([3.0])
+    assert started[0].most[-1] == 1  # no step goes on behind the first tokens
+    assert served(prompts, (4, 10)) == pytest.approx([6.0, 12.0])
+    assert started[0].most[-1] > 10  # the first sequences do not end before the last one has its ten
+    assert not started[0].has_unfinished_requests()
 
 
 def test_prompts_of_a_batch_share_nothing():

@@ -374,16 +374,18 @@ class Reach:
     """How far a donor's parameters may move [log]; `distant`: it is an accelerator of another kind.
 
     The spread is that of a transfer's error: 90 % of kernels lie within the factor by which its interval is widened.
+    `stand_in`: the donor's kernel is that of another number format, so its correction tells little of these rows.
     """
 
     spread: float = _LEAST_SPREAD
     distant: bool = False
+    stand_in: bool = False
 
     @classmethod
-    def of(cls, donor: Calibration, fit: FamilyFit, family: Family, distant: bool) -> Reach:
+    def of(cls, donor: Calibration, fit: FamilyFit, key: str, distant: bool) -> Reach:
         """The reach of one fit of a donor as it stands in; of an assumed fit, which no row supports, its interval."""
-        wide = donor.widening.get(family, 1.0) * (1.0 if fit.rows else fit.regimes.width[0])
-        return cls(max(math.log(wide) / SIGMAS, _LEAST_SPREAD), distant)
+        wide = donor.widening.get(key.partition("/")[0], 1.0) * (1.0 if fit.rows else fit.regimes.width[0])
+        return cls(max(math.log(wide) / SIGMAS, _LEAST_SPREAD), distant, fit.rows > 0 and key not in donor.families)
 
 
 def carry(donor: FamilyFit, rows: Measured, system: System, source: str, reach: Reach) -> Carried:
@@ -391,13 +393,18 @@ def carry(donor: FamilyFit, rows: Measured, system: System, source: str, reach: 
 
     The donor's correction and its discrete parameters stay; its continuous ones move within the spread, so that a few
     rows move what they show and no more. A fit of the rows alone is tried as well from eight rows a parameter on, where
-    the donor has no correction that would be lost, and where it is distant.
+    the donor has no correction that would be lost, where it is distant, and where it is of another number format.
 
     Raises MissingExtraError without scipy.
     """
     tried = [_carried_and_held_out(donor, rows, system, reach.spread)]
     near = kernel_of(donor, rows)
-    if reach.distant or near.surface is None or len(rows.time) >= _PER_PARAMETER * len(parameters(near.form)):
+    if (
+        reach.distant
+        or reach.stand_in
+        or near.surface is None
+        or len(rows.time) >= _PER_PARAMETER * len(parameters(near.form))
+    ):
         own = calibrate_family(rows, system, source, Prior(near.form, distant=reach.distant))
         tried.append((own.fit, own.corrected))
     fit, held_out = min(tried, key=lambda each: _misfit(rows, each[1]))
@@ -466,19 +473,24 @@ def build_calibration(
         raise UnknownNameError("engine", engine, [known for known in ENGINES if known != "ideal"])
     donor, note = choose_calibration(accelerator, engine)
     groups, seen = _own_groups(files, accelerator, engine)
+    if not (groups or seen):
+        raise SpecError(f"{', '.join(file.name for file in files)}: no measured kernels; `compare` takes whole steps")
     if not groups:
-        held = ", ".join(sorted(seen)) or "nothing"
+        held = ", ".join(sorted(seen))
         raise SpecError(f"no rows of {accelerator.name} with {engine} in the tables; they hold {held}")
     carried, notes = {}, [note] if note else []
     distant = reach_of(donor, accelerator, engine) == "generic"
     for group in groups:
         key = group.key
         progress(key)
+        if donor.within_attention(key, engine):
+            notes.append(f"{key}: attention holds the write of the cache already; {len(group.table)} rows are left out")
+            continue
         if len(group.table) < _ENOUGH:
             notes.append(f"{key}: {len(group.table)} rows are too few; the donor's fit is kept")
             continue
         near = donor.families.get(key) or donor.families[group.family]
-        reach = Reach.of(donor, near, group.family, distant)
+        reach = Reach.of(donor, near, key, distant)
         carried[key] = found = carry(near, group.rows(donor), System.of(accelerator), group.source, reach)
         if found.fit is None:
             notes.append(

@@ -10,7 +10,7 @@ from itertools import pairwise, product
 
 from rooflinekit.model.graph.symbol import UNKNOWN, Symbol, named
 from rooflinekit.model.graph.table import Table
-from rooflinekit.model.timing.forms import Duration, TimeForm, parameters
+from rooflinekit.model.timing.forms import Duration, PlainTime, TimeForm, parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import ServedCosts
 from rooflinekit.model.types.frozen import dataclass, replace
@@ -331,6 +331,15 @@ class Calibration:
     def measured(self, kernel: Kernel) -> bool:
         """Whether the kernel has a fit of its own, and not that of another number format."""
         return self._chosen(kernel)[1]
+
+    def within_attention(self, key: str, engine: str) -> bool:
+        """Whether this engine's attention was measured with the write of the cache, which then has no launch."""
+        family = key.partition("/")[0]
+        if family != "kv_append" or self.engine.partition(" ")[0] != engine:
+            return False
+        fit = self.families.get(key, self.families[family])
+        free = isinstance(fit.form, PlainTime) and fit.form.launch == 0.0
+        return free and not fit.rows and not fit.source.startswith(BORROWED)
 
     def fit(self, kernel: Kernel) -> FamilyFit:
         """The fit for this kernel: its own, or the nearest of its family."""
