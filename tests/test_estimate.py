@@ -156,7 +156,7 @@ def test_levels_and_intervals(answer):
         ("stand-in", {"model": "deepseek-v2-lite", "gpu": "a100-sxm-80gb"}),  # latent attention of an H100
         ("stand-in", {"model": "nemotron-h-56b", "gpu": "h100-sxm", "tp": 4}),  # nobody measured its states
         ("measured", {"model": "llama-3-8b", "gpu": "h100-sxm", "weights": "int4"}),  # Machete, by our own harness
-    ("stand-in", {"model": "llama-3-8b", "gpu": "a100-sxm-80gb", "weights": "int4"}),  # only 16-bit products
+        ("stand-in", {"model": "llama-3-8b", "gpu": "a100-sxm-80gb", "weights": "int4"}),  # only 16-bit products
         ("datasheet", {"model": "llama-3-8b", "calibration": "none"}),
         ("datasheet", {"model": "llama-3-8b", "engine": "ideal"}),
     ],
