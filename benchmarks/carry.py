@@ -106,9 +106,10 @@ def report(table: pd.DataFrame, gpu: str, engine: str) -> str:
     draws = ", ".join(f"{number} draws of {size}" for size, number in SIZES.items())
     lines = [
         "# A calibration carried to a few rows", "",
-        f"Rows drawn from measured kernels of {gpu} with {engine} (latent attention: {LATENT.get(engine, engine)}), "
-        f"{draws}; `benchmarks/carry.py` makes this table. A number is the error of the carried fit "
-        "over that of its donor on rows not drawn, the median over draws: 0.75 is a quarter less.", "",
+        f"Rows are drawn from measured kernels of {gpu} with {engine} (latent attention: "
+        f"{LATENT.get(engine, engine)}). "
+        f"There are {draws}. A number is the error of the carried fit over that of its donor, on rows not drawn. It is "
+        "the median over draws: 0.75 is a quarter less. `benchmarks/carry.py` makes this table.", "",
         f"| donor | family | donor's error | {' | '.join(f'{size} rows' for size in SIZES)} |",
         f"|---|---|---|{'---|' * len(SIZES)}",
     ]  # fmt: skip

@@ -400,7 +400,7 @@ def _text(cost: str, value: float) -> str:
     return text if cost in _PLAIN else f"{text} us"
 
 
-INSIDE = "% of static batches lay inside with their model left out"
+INSIDE = "% of static batches lay inside with their model left out of the fit"
 _LEAST = 1e-2  # below: a bound of the fit, reached but for rounding
 
 

@@ -192,15 +192,24 @@ def block(ends: dict[str, tuple[tuple[float, float], ...]], tested: dict[str, st
     return "\n".join(lines) + "\n"
 
 
+def listed(parts: Sequence[str]) -> str:
+    """Parts as one says them: a, b and c."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+
+
 def words(rows: pd.DataFrame) -> dict[str, str]:
     """How much lay inside 90 % intervals, with the row's model left out and with its source left out."""
-    loads = dict(zip(KINDS.values(), ("TTFT", "TPOT", "throughput of offline queues"), strict=True))
+    loads = dict(zip(KINDS.values(), ("TTFT", "TPOT", "offline throughput"), strict=True))
     kinds = {"static": {"static": "static batches"}, "load": loads}
     found = {}
     for key, parts in kinds.items():
         shares = rows.groupby("kind")[["model_out_inside", "source_out_inside"]].mean().mul(100).loc[list(parts)]
-        said = [f"{model:.0f} % ({source:.0f} %) of {parts[kind]}" for kind, model, source in shares.itertuples()]
-        found[key] = f"{', '.join(said)} lay inside with their model (their source) left out"
+        said = [f"{model:.0f} % of {parts[kind]}" for kind, model, _ in shares.itertuples()]
+        sources = [f"{source:.0f}" for source in shares["source_out_inside"]]
+        found[key] = (
+            f"{listed(said)} lay inside with their model left out of the fit. "
+            f"With their source left out it was {listed(sources)} %."
+        )
     return found
 
 

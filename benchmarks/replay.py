@@ -195,10 +195,10 @@ def report(plans: list[Replayed], unmet: list[str]) -> str:
     lines = [
         "# Plans played again", "",
         f"{len(plans)} plans ({len(unmet)} more questions that no fleet meets) of {len(MODELS)} models, {len(TRAFFIC)} "
-        f"kinds of traffic and {len(OBJECTIVES)} pairs of objectives on h100-sxm, sized for a confidence of 0.5, 0.7, "
-        "0.9 or 0.95. `benchmarks/replay.py` simulates each fleet with seeds that the planner has not seen, "
-        f"{len(drawn)} of them also with times drawn from the calibrated intervals, {draws} times: one factor on all "
-        "steps (`together`, what a plan assumes), and one for each family of kernels (`by family`).",
+        f"kinds of traffic and {len(OBJECTIVES)} pairs of objectives on h100-sxm. They are sized for a confidence of "
+        "0.5, 0.7, 0.9 or 0.95. `benchmarks/replay.py` simulates each fleet with seeds that the planner has not seen. "
+        f"It also plays {len(drawn)} of them {draws} times with times drawn from the calibrated intervals. `together` "
+        "draws one factor for all steps, as a plan assumes; `by family` one for each family of kernels.",
         *(_reliability(drawn) if drawn else []),
     ]  # fmt: skip
     missed = [each for each in plans if each.missed]

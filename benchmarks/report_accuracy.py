@@ -299,7 +299,7 @@ def page(data: Data, pictures: bool) -> list[Block]:
                by_operation(data), by_regime(data), Block("p", outside(data))]  # fmt: skip
     note = (
         "All transfers that were tried, median over groups. The last column is the share of the rows in the 90 % "
-        "interval: of the further accelerators with the width of stand-ins, of the first five with the donor's own."
+        "interval. Of the first five accelerators it has the donor's own width, of the others that of stand-ins."
     )
     blocks += [Block("h2", "Transfer"), Block("p", transfer_verdict(data)), left_out(data), Block("p", note)]
     blocks += [transfer(data)]

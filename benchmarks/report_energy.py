@@ -29,32 +29,33 @@ runs. Written by `benchmarks/report_energy.py`.
 
 ## Kernels
 
-Board power of kernels of vLLM 0.22 on H200, B200 and GB200 (aiconfigurator @ 095f58a5), of shape groups that the fit
-had not seen, each in its measured time; three readings of the meter or more. `settled`: kernels of more than 200 us,
-which ran for a second.
+Board power of kernels of vLLM 0.22 on H200, B200 and GB200 (aiconfigurator @ 095f58a5). The fit had not seen their
+shape groups. Each kernel runs in its measured time, with three readings of the meter or more. `settled`: kernels
+of more than 200 us, which ran for a second.
 
 """
 BETWEEN = """
-Targets were 8 % of power and 10 % of joules over all rows; with the measured time given, both errors are the same.
-B200 meets both, H200 that of joules alone, GB200 neither. `mla_module`: whole layers of latent attention with their
-products. Each prediction is what the benchmark's meter would have shown: the mean of readings every 0.1 s, each of the
-second before it; they begin with the board as a pause left it, in which weights, keys and pages of tokens were made.
-How many there are says how long the replays took, and how many launches one has. What is left is the kernel before:
-the tables do not say which it was, so that products of one length read 550 W or 690 W of an H200, and long prompts,
-whose inputs take long to make, 320 W or 620 W.
+Targets were 8 % of power and 10 % of joules over all rows. With the measured time given, both errors are the same.
+B200 meets both, H200 that of joules alone, GB200 neither. `mla_module`: whole layers of latent attention with
+their products. Each prediction is what the benchmark's meter would have shown. A reading comes every 0.1 s and
+holds the second before it. The first ones hold the pause in which weights, keys and pages of tokens were made. The
+number of readings says how long the replays took, and how many launches one has. The tables do not say which
+kernel ran before, and that explains most of what is left. Products of one length read 550 W or 690 W of an H200.
+Long prompts, whose inputs take long to make, read 320 W or 620 W.
 
-How much of it is noise: products of m and of m + 1 rows that take the same time within 10 % are one kernel. Their
-readings differ by 2 % on H200, 13 % on B200 and 19 % on GB200 in the median; below 60 us by 28 to 32 % on each chip,
-above 200 us by 0.3, 1 and 13 %. A black box (gradient boosting) with every column of the tables has 5.2, 4.3 and 6.8 %
-on the same unseen groups: shapes say in part which rows were measured cold. A pause for each number of rows or tokens
-gains 0.1 points on H200 and loses on B200 and GB200. At equal use GB200 reads less of its limit than B200, which
-has the same chip.
+**Noise.** Products of m and of m + 1 rows that take the same time within 10 % are one kernel. In the median their
+readings differ by 2 % on H200, 13 % on B200 and 19 % on GB200. Below 60 us they differ by 28 to 32 % on each chip,
+above 200 us by 0.3, 1 and 13 %. A black box (gradient boosting) with every column of the tables has 5.2, 4.3 and
+6.8 % on the same unseen groups. So shapes say in part which rows were measured cold. A pause for each number of
+rows or tokens gains 0.1 points on H200 and loses on B200 and GB200. At equal use GB200 reads less of its limit
+than B200, which has the same chip.
 
-Share of peak from watts: large products (m, n, k from 4,096) run at 0.97 to 0.99 of the limit. A clock whose cube the
-law scales with fits that limit at 0.75 of peak in bf16 on H200 (measured 0.71 in the median, 0.77 in the best tenth),
-0.71 on B200 (0.63, 0.68) and 0.84 on GB200 (0.63, 0.75). In FP4 it says 0.72 and 0.77 where 0.42 and 0.40 stand:
-the tables have no clocks, and kernels at the limit do not tell joules a FLOP from a slower pipeline. So a calibrated
-chip keeps its measured share; a stand-in takes its share from the cube root of watts for a FLOP.
+**Share of peak from watts.** Large products (m, n, k from 4,096) run at 0.97 to 0.99 of the limit. The law scales
+with the cube of the clock. In bf16 on H200 it reaches that limit at 0.75 of the peak (measured: 0.71 in the
+median, 0.77 in the best tenth). On B200 it is 0.71 (0.63, 0.68) and on GB200 0.84 (0.63, 0.75). In FP4 the law
+says 0.72 and 0.77, where 0.42 and 0.40 were measured. The tables have no clocks. So at the limit they cannot tell
+more joules a FLOP from a slower pipeline. A calibrated chip keeps its measured share; a stand-in takes its share
+from the cube root of watts for a FLOP.
 
 ## Runs
 
@@ -66,12 +67,13 @@ conformal 90 % factor of a source.
 
 """
 TAIL = """
-Targets were 15 % with times given and 20 % without: every group meets both. A batch of one is
-predicted 3 to 18 % too high; large batches of the servers of 2024 up to 25 % too low: those servers ran other attention
-kernels. H100 with TensorRT-LLM stays at 450 W, a cap that its source does not state. A Ryzen AI Max is no board: its
-package feeds the CPU cores too. What they draw, 18.0 W, is fitted to these runs; with each model left out of that fit
-the medians are 2.5 to 13.1 % (9 to 25 % without the cores). The worst, gpt-oss-20b, is predicted 22 % too high in the
-mean: it draws 63 or 76 W through Vulkan and 88 W through HIP at the same speed, which the law does not tell apart.
+Targets were 15 % with times given and 20 % without: every group meets both. A batch of one is predicted 3 to 18 %
+too high. Large batches of the servers of 2024 are up to 25 % too low, since those servers ran other attention
+kernels. H100 with TensorRT-LLM stays at 450 W, a cap that its source does not state. A Ryzen AI Max is no board:
+its package feeds the CPU cores too. They draw 18.0 W, fitted to these runs. With each model left out of that fit
+the medians are 2.5 to 13.1 % (9 to 25 % without the cores). The worst, gpt-oss-20b, is predicted 22 % too high in
+the mean. It draws 63 or 76 W through Vulkan and 88 W through HIP, at the same speed. The law cannot tell these
+apart.
 
 """
 
@@ -105,7 +107,10 @@ def widths(runs: pd.DataFrame) -> Iterator[str]:
     for source, each in errors.items():
         rest = max(other for name, other in factor.items() if name != source)
         inside = np.mean(each <= np.log(rest))
-        yield f"{source}: {factor[source]:.2f} of its own; {rest:.2f} of the others holds {inside:.0%} of its runs."
+        yield (
+            f"The width of {source} is {factor[source]:.2f}; that of the others, {rest:.2f}, holds "
+            f"{100 * inside:.0f} % of its runs."
+        )
 
 
 def main() -> None:

@@ -264,8 +264,8 @@ def page(data: Data) -> list[Block]:
         found = league(data, kind, tier)
         blocks += [Block("h2", f"{kind[0].upper()}{kind[1:]}, tier {tier}"), *found] if found else []
     note = (
-        "Share of the rows inside the 90 % interval of the prediction with the model left out, under load with factors "
-        "that have not seen it either, pooled over rows."
+        "Share of the rows inside the 90 % interval of the prediction, pooled over rows. The model is left out. Under "
+        "load, the factors have not seen it either."
     )
     blocks += [Block("h2", "Coverage of the 90 % intervals"), Block("p", note), coverage(data)]
     return [*blocks, Block("h2", "Every group"), every_group(data), Block("p", f"rooflinekit {__version__}")]

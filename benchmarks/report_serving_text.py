@@ -25,9 +25,9 @@ METHOD = (
 
 LOADS = (
     "Closed loops and offline queues, medians over rows and over groups. Scripts of some sources were read. Their "
-    "server settings are facts of the row, like its concurrency (validate/clients.yaml): format of the cache, steps "
-    "between two looks at new requests, steps for which prompts are gathered. Only the strength of the prior, which "
-    "draws an engine's costs to those of all engines, was chosen with models left out."
+    "server settings are facts of the row, like its concurrency (validate/clients.yaml). They are the format of "
+    "the cache, and the steps between two looks at new requests. So are the steps for which prompts are gathered. "
+    "The prior draws an engine's costs to those of all engines. Only its strength was chosen with models left out."
 )
 
 INTERVALS = (
@@ -43,11 +43,12 @@ INTERVALS = (
 )
 
 OFTEN = (
-    "A plan states the probability that an objective holds. Here objectives are set at the predicted quantiles of rows "
-    "whose model, or whose source, neither the engine's costs nor the ends have seen. The table has the share of them "
-    "that hold. Fleets are sized at 90 % unless --confidence says another. The ends are quantiles, the middle is the "
-    "prediction itself: where most rows are slower than predicted, as first tokens are, fewer than half of the "
-    "objectives at the prediction hold, and a stated 50 % is too much."
+    "A plan states the probability that an objective holds. Here objectives are set at the predicted quantiles of "
+    "rows. Neither the engine's costs nor the ends have seen their model, or their source. The table has the share "
+    "of them "
+    "that hold. Fleets are sized at 90 % unless --confidence says another. The ends are quantiles, and the middle "
+    "is the prediction itself. Most first tokens are slower than predicted. So fewer than half of the objectives "
+    "at the prediction hold, and a stated 50 % is too much."
 )
 
 RULES = (
@@ -72,7 +73,8 @@ EXPLAINED: list[tuple[Callable[[Any], bool], str]] = [
     ),
     (
         _of(gpu="a100-pcie-80gb"),
-        "On two GPUs 1.5 to 2.1 x, as on two A100 SXM: 141 GB of weights leave a few GB for the cache. The source "
+        "On two GPUs 1.5 to 2.1 x, as on two A100 SXM. There, 141 GB of weights leave a few GB for the cache. The "
+        "source "
         "does not state how the runs set that room. On eight 1.3 x: collectives over PCIe, measured on another server.",
     ),
     (
@@ -94,8 +96,8 @@ EXPLAINED: list[tuple[Callable[[Any], bool], str]] = [
     (_of(kind="saturated", model="qwen3-30b-a3b"), "As gpt-oss."),
     (
         _of(source_key="argonneq", gpu="a100"),
-        "FP8 and INT8 caches on a chip without FP8. The source measured 2 to 8 x the time of its own 16-bit cache, "
-        "which reading half the bytes cannot explain.",
+        "FP8 and INT8 caches on a chip without FP8. The source measured 2 to 8 x the time of its own 16-bit cache. "
+        "Reading half the bytes cannot explain that.",
     ),
     (
         _of(source_key="aicgap", gpu="h200"),
@@ -110,8 +112,8 @@ EXPLAINED: list[tuple[Callable[[Any], bool], str]] = [
     ),
     (
         _of(model="deepseek-r1", gpu="b300"),
-        "Prompts of 8,192 tokens took four times as long as on B200 under the same script, and slow all steps beside "
-        "them. A missing kernel for this chip would explain it.",
+        "Under the same script, prompts of 8,192 tokens took four times as long as on B200. They slow all steps "
+        "beside them. A missing kernel for this chip would explain it.",
     ),
     (
         _of(kind="closed loop, TTFT", model="deepseek-r1"),

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 SPLIT = (
-    "Each group is split into four folds of whole shape groups, seeded (0). A shape group is n and k of a GEMM, "
-    "heads and head width of an attention, or heads and length of an MLA. For others it is the sizes of an expert "
+    "Each group is split into four folds of whole shape groups, seeded (0). A shape group is n and k of a GEMM, or "
+    "heads and head width of an attention. Of an MLA it is heads and length. Else it is the sizes of an expert "
     "block, or accelerators and bytes of a collective. "
     "A prediction for a row comes from the fit without its fold, so its shape was not seen. All rows count. They are "
     "predicted warm, as they were measured: benchmark loops find small data in the last-level cache."
@@ -17,7 +17,7 @@ CAVEATS = (
     "\\* launch + max(FLOP/(e_c·P), bytes/(e_m·W)) is fitted to all rows, so its figure is in sample, which flatters "
     "it. The other columns are held out. The black box is gradient boosting on the shapes, without bound and order. "
     "It is trained on the residual of the form in the same folds. The figures of form and correction are optimistic "
-    "too. We chose the forms and the nodes of the corrections while looking at the same tables; only their numbers "
+    "too. We chose the forms and the nodes of the corrections while looking at the same tables. Only their numbers "
     "were fitted fold by fold. A check on GPUs and shapes that nobody looked at is still due."
 )
 
@@ -43,8 +43,8 @@ EXPLAINED: list[tuple[Callable[[Any], bool], str]] = [
         _sglang_experts,
         "The error depends on the model whose shapes were measured. On H100 73 % of the variance of the residual "
         "lies between shape groups. At 128 to 512 tokens most shapes with 128 or 256 experts read their weights at "
-        "1.9 to 2.2 TB/s. But ungated experts of 2,688 x 1,856 do at 0.5, 22 of 512 experts at 0.9, and 2 of 8 "
-        "experts at 1.1. That looks like tiles tuned for some models and a default for the others. One share of the "
+        "1.9 to 2.2 TB/s. Others are slower: ungated experts of 2,688 x 1,856 at 0.5, 22 of 512 experts at 0.9, 2 "
+        "of 8 at 1.1. That looks like tiles tuned for some models and a default for the others. One share of the "
         "bandwidth cannot be all of these, and the correction has no axis that names a model. Top-k and the number "
         "of experts identify the model for the black box, which reaches 11 %. It would say little about a new model. "
         "vLLM and TensorRT-LLM on the same GPUs stay within 7 to 12 %.",
@@ -66,7 +66,8 @@ EXPLAINED: list[tuple[Callable[[Any], bool], str]] = [
     ),
     (
         _warm_prefill,
-        "Not explained. The form alone is off by a third to nearly a half; on the other GPUs it is within 4 to 19 %. "
+        "Not explained. The form alone is off by a third to nearly a half. On the other GPUs it is within 4 to 19 "
+        "%. "
         "The correction mends a part. The black box does better on one of the two.",
     ),
 ]

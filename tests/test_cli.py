@@ -160,7 +160,7 @@ def test_small_kernels_stand_in_one_line_with_their_sum():
     )
     step = data["decode"]
     small = [each for each in step["kernels"] if each["time_us"] < 10.0 * step["time_ms"]]
-    (line,) = re.findall(r"^(\d+) others .* (\S+)ms +\S+ +(\d+)%$", said.partition("decode (")[2], re.MULTILINE)
+    (line,) = re.findall(r"^(\d+) others .* (\S+)ms +\S+ +(\d+) %$", said.partition("decode (")[2], re.MULTILINE)
     time_us = sum(each["time_us"] for each in small)
     assert (int(line[0]), line[1]) == (len(small), f"{time_us / 1e3:#.3g}")
     assert line[2] == f"{time_us / 10 / step['time_ms']:.0f}"
@@ -224,6 +224,18 @@ def test_the_template_of_a_gpu_is_a_gpu(tmp_path):
     assert run("show", "--template", "gpu", "--out", str(file)).exit_code == 0
     result = run("estimate", "llama3-8b", "--gpu", str(file))
     assert result.exit_code == 0, result.stderr
+
+
+def test_the_template_of_a_model_is_a_model_and_so_are_its_options(tmp_path):
+    """As it stands it has the shape of Llama-3-8B; with the lines that it leaves out, one of Mixtral's."""
+    file = tmp_path / "mine.yaml"
+    text = run("show", "--template", "model").stdout
+    file.write_text(text, encoding="utf-8")
+    assert json.loads(run("show", str(file), "--format", "json").stdout)["params_total"] == 8_030_261_248
+    more = text.replace("model_type: llama ", "model_type: mixtral ").replace("  # num_", "  num_")
+    file.write_text(more.replace("  # head_dim", "  head_dim"), encoding="utf-8")
+    shown = json.loads(run("show", str(file), "--format", "json").stdout)
+    assert shown["params_total"] - shown["params_active"] == 6 * 32 * 3 * 4096 * 14_336  # two of eight experts compute
 
 
 def test_help_and_version():

@@ -128,7 +128,7 @@ class TestBaseline:
         (row,) = found.regressions
         assert row.name == "bench.py::test_gemm[1024]"
         assert row.change == pytest.approx(0.2)
-        assert row.cause.startswith("waits for arithmetic: 62% of the datasheet's rate, 74% before")
+        assert row.cause.startswith("waits for arithmetic: 62 % of the datasheet's rate, 74 % before")
         assert guard([before], [now]).regressions == ()  # faster is no regression
 
     def test_a_limit_is_z_standard_errors_of_the_noise(self, written):
@@ -141,13 +141,13 @@ class TestBaseline:
     def test_one_reading_takes_the_named_assumption_and_repeats_their_own(self, written):
         first = written("gemm.csv", table((m, time_of(m)) for m in SHAPES))
         found = guard([first], [first])
-        assert "3.00% (assumed" in found.noise
+        assert "3.00 % (assumed" in found.noise
         given = guard([first], [first], noise=2 * ASSUMED)
-        assert "6.00% (as given)" in given.noise
+        assert "6.00 % (as given)" in given.noise
         assert given.checks[0].limit > 1.9 * found.checks[0].limit
         again = table((m, time_of(m) * factor) for m in SHAPES for factor in (0.995, 1.0, 1.005))
         repeated = guard([written("gemm.csv", again)], [written("old/gemm.csv", again)])
-        assert "0.50% (median of 6 rows)" in repeated.noise
+        assert "0.50 % (median of 6 rows)" in repeated.noise
 
     def test_a_row_whose_repeats_agree_by_chance_has_part_of_the_noise_of_the_others(self, written):
         """s² = (4u² + d·0)/(4 + d) with u of the other rows and d = 4 degrees of freedom, at z(0.06 / 6) or more."""
@@ -160,7 +160,7 @@ class TestBaseline:
 
     def test_a_spread_within_one_run_is_not_that_between_runs(self, written):
         still = written("a.json", pytest_benchmark(spread=1e-5))
-        assert guard([still], [still]).noise.startswith(f"a reading varies by {RUN_TO_RUN:.2%}")
+        assert guard([still], [still]).noise.startswith(f"a reading varies by {100 * RUN_TO_RUN:.2f} %")
 
     def test_rates_fall_where_times_rise(self, written):
         old = written("old/softmax.csv", "N,Triton (GB/s)\n256,500\n512,600\n")
@@ -174,7 +174,7 @@ class TestBaseline:
         found = guard([new], [old])
         assert len(found.regressions) == len(SHAPES)
         assert all("it moved with all rows" in row.cause for row in found.regressions)
-        assert found.notes[0].startswith("all rows moved by +10.0%")
+        assert found.notes[0].startswith("all rows moved by +10.0 %")
 
     def test_rows_of_one_side_alone_are_told(self, written):
         data = pytest_benchmark()
@@ -188,7 +188,7 @@ class TestBaseline:
         slow = VLLM | {"mean_tpot_ms": 15.0, "median_itl_ms": 12.0}
         (row,) = guard([written("b.json", slow)], [written("a.json", VLLM)]).regressions
         assert row.name.endswith("TPOT")
-        assert "a step +41.2% (median gap between tokens)" in row.cause
+        assert "a step +41.2 % (median gap between tokens)" in row.cause
 
 
 class TestPlanted:

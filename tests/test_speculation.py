@@ -285,7 +285,7 @@ class TestAnswer:
             ({"draft": "eagle", "draft_tokens": 0, "acceptance": 0.5}, "draft_tokens must be a whole number"),
             ({"draft": "eagle", "draft_tokens": 99, "acceptance": 0.5}, "at most 64"),
             ({"draft": "eagle", "draft_tokens": 3, "acceptance": 1.5}, "from 0 to 1"),
-            ({"draft": "eagle", "draft_tokens": 1, "acceptance": "0.5,0.4"}, "at most 1 drafted"),
+            ({"draft": "eagle", "draft_tokens": 1, "acceptance": "0.5,0.4"}, "1 at most"),
             ({"draft": "eagle", "draft_tokens": 3, "acceptance": 0.5, "draft_tree": 2}, "at least 3"),
             ({"draft": "eagle", "draft_tokens": 3, "acceptance": 0.5, "draft_tp": 1}, "draft_tp is for a draft model"),
             ({"draft": "eagel", "draft_tokens": 3, "acceptance": 0.5}, "unknown draft 'eagel'; nearest: eagle"),

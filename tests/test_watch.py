@@ -761,7 +761,7 @@ def test_the_command_shows_a_log(tmp_path: Path) -> None:
     options = ["--model", "llama-3-8b", "--gpu", "h100", "--tp", "1"]
     shown = CliRunner().invoke(app, ["watch", str(path), *options])
     assert shown.exit_code == 0, shown.output
-    assert "1 requests/s, 3,000 tokens in, 50 out" in shown.stdout  # twenty in the twenty seconds of the log
+    assert "1.00 requests/s, 3,000 tokens in, 50 out" in shown.stdout  # twenty in the twenty seconds of the log
     assert "headroom" in shown.stdout
     found = json.loads(CliRunner().invoke(app, ["watch", str(path), *options, "--format", "json"]).stdout)
     assert found["intervals"][0]["tpot"]["measured"] == pytest.approx(1e3 * 0.6 / 49)

@@ -103,8 +103,8 @@ def paged_cache() -> Any:
     def stop(block: int) -> tuple[str, dict[str, list[float]], str]:
         taken = float(sum(-(-length // block) * block for length in _LENGTHS))
         bars = {"in blocks": [held, taken - held], "8,192 reserved for each": [held, 8192.0 * len(_LENGTHS) - held]}
-        empty = f"{(taken - held) / taken:.1%} of what is taken is empty"
-        said = f"Blocks of {block:,}: {empty}; of what is reserved {1 - held / 8192 / 8:.0%}."
+        empty = f"{100 * (taken - held) / taken:.1f} % of what is taken is empty"
+        said = f"In blocks of {block:,}, {empty}. Of what is reserved it is {100 * (1 - held / 8192 / 8):.0f} %."
         return f"{block:,}", bars, said
 
     return _lesson(

@@ -25,7 +25,7 @@ __all__ = ["refreshed", "schema"]
 
 _TABLE = re.compile(r"<!-- ([a-z]+)(?: of ([a-z ]+))? -->\n.*?<!-- /\1 -->", re.DOTALL)
 _MODELS = ["model", "parameters", "active", "layers", "mixers", "weights", "KV bytes/token", "context", "source"]
-_GPUS = ["accelerator", "bf16 TFLOP/s", "fp16", "fp8", "GB", "GB/s", "link GB/s", "joined", "USD/h", "confidence"]
+_GPUS = ["accelerator", "bf16 TFLOP/s", "fp16", "fp8", "GB", "GB/s", "link GB/s", "linked", "$/h", "confidence"]
 _COSTS = {
     "step": "µs", "ranks": "µs", "sequence": "µs", "sequence_ranks": "µs", "layer": "µs", "collective": "µs",
     "hidden": "share", "grouped": "factor", "compute": "factor", "dequantised": "factor", "launch": "µs",

@@ -315,16 +315,16 @@ def show(name: str | None, *, to: Output, template: str | None = None) -> None:
     """Show one model or accelerator with its sources, or print a template for a new one."""
     from rooflinekit.report.answers import document_of
     from rooflinekit.report.catalogue import entry, flat
-    from rooflinekit.specs import accelerator_template, load_accelerator, load_model
+    from rooflinekit.specs import accelerator_template, load_accelerator, load_model, model_template
     from rooflinekit.specs.locate import kind_of_file, unknown_name
 
     to.check()
     if template is not None:
         if name is not None or to.format != "table":
             raise InputError("--template prints a YAML file to fill in: leave NAME and --format out")
-        return to.emit(accelerator_template())
+        return to.emit(model_template() if template == "model" else accelerator_template())
     if name is None:
-        raise InputError("show needs the NAME of a model or accelerator, or --template gpu")
+        raise InputError("show needs the NAME of a model or accelerator, or --template gpu (or model)")
     kind = kind_of_file(name)
     loaders = {"model": load_model, "accelerator": load_accelerator}
     near: list[str] = []

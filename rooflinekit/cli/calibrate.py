@@ -10,6 +10,7 @@ from rooflinekit.cli.command import Argument, command
 from rooflinekit.cli.output import Output, counting, emit
 from rooflinekit.estimation.scenario import Served, Written
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.units import percent
 
 if TYPE_CHECKING:
     from rooflinekit.evidence.kernel_fit.calibrate import Built
@@ -33,7 +34,7 @@ def calibrate(files: list[str], *, to: Output, **served: Any) -> int:
     if benchmarks and len(benchmarks) < len(paths):
         other = next(path for path in paths if path not in benchmarks)
         raise InputError(
-            f"{other.name} holds kernels and {benchmarks[0].name} is of a benchmark; calibrate on the kernels "
+            f"{other.name} holds kernels and {benchmarks[0].name} is of a benchmark. Calibrate on the kernels "
             f"first, then on the benchmark with --calibration FILE"
         )
     fit = _from_benchmarks if benchmarks else _from_kernels
@@ -88,7 +89,7 @@ def _show_models(files: list[Path], gpu: str, out: Path | None) -> None:
 def _summary(built: Built, out: Path | None) -> str:
     from rooflinekit.report.document import aligned
 
-    cells = [[key, str(each.fit.rows), f"{each.donor:.1%}", f"{each.error:.1%}", ", ".join(each.fit.frozen)]
+    cells = [[key, str(each.fit.rows), percent(each.donor, 1), percent(each.error, 1), ", ".join(each.fit.frozen)]
              for key, each in built.carried.items() if each.fit is not None]  # fmt: skip
     heads = ["fitted", "rows", "error of the donor", "error on unseen shapes", "frozen"]
     lines = [f"wrote {out}", "", *aligned(heads, cells, left=(0, 4))]

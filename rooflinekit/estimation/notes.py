@@ -94,7 +94,7 @@ def _host_weights(plan: Plan) -> Iterable[str]:
         size = sum(count * weights.bytes for op, count in held for weights in op.weights)
         rate = format_bytes(float(plan.system.host.bandwidth))
         yield (
-            f"the host's memory holds {format_bytes(size)} of weights and is read at {rate}/s at most; the host's time "
+            f"the host's memory holds {format_bytes(size)} of weights and is read at {rate}/s at most. The host's time "
             "is assumed within a factor of 1.5"
         )
 
@@ -163,7 +163,7 @@ def _slow_formats(plan: Plan, calibration: Calibration) -> Iterator[str]:
         if times > _SLOW:
             yield (
                 f"the measured {dtype} {family} kernels of {plan.deployment.engine} take {times:.1f}x as long as "
-                f"{stream} ones at batch {_SAMPLE:.0f}: probably nobody tuned them"
+                f"{stream} ones at batch {_SAMPLE:.0f}. Probably nobody tuned them"
             )
     kernels = [k for k in plan.kernels(Batch.decode(_SAMPLE, _KEYS)) if k.family in ("attention_decode", "mla_decode")]
     for family, cache in dict.fromkeys((k.family, k.variant) for k in kernels):
@@ -174,7 +174,7 @@ def _slow_formats(plan: Plan, calibration: Calibration) -> Iterator[str]:
         if times > _SLOW:
             yield (
                 f"measured {family} with a cache in {cache} takes {times:.1f}x as long as in {stream} (batch "
-                f"{_SAMPLE:.0f}, {_KEYS:.0f} keys; {calibration.fit(own[0]).source}); a newer engine may be faster"
+                f"{_SAMPLE:.0f}, {_KEYS:.0f} keys; {calibration.fit(own[0]).source}). A newer engine may be faster"
             )
 
 

@@ -520,7 +520,7 @@ class Scored(Written, total=False):
 
 class Shown(Written, total=False):
     """One entry, or a file to fill in."""
-    template: Annotated[str | None, Option("Print a file to fill in: gpu.", complete=("gpu", "accelerator"))]
+    template: Annotated[str | None, Option("Print a file to fill in: gpu or model.", complete=("gpu", "accelerator", "model"))]
 
 # --- names of groups, and of the keys that belong together -------------------------------------------------------------
 

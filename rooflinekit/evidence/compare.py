@@ -37,7 +37,7 @@ _COMMON = 0.5  # where more gaps than this hold a prefill, the median gap does t
 _SAME = 1.05  # a median gap this much above the mean time a token is no single token
 
 _EQUAL = (
-    "the file does not say how output lengths vary, so equal ones are assumed; users then start every turn together, "
+    "the file does not say how output lengths vary, so equal ones are assumed. Users then start every turn together, "
     "and a small --osl-cv shortens TTFT much"
 )
 

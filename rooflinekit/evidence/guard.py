@@ -30,6 +30,7 @@ from rooflinekit.evidence.measured import Measurement
 from rooflinekit.evidence.readings import Reading, read_readings
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.errors import InputError, RooflinekitError
+from rooflinekit.model.types.units import percent
 from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.version import __version__
 
@@ -168,13 +169,17 @@ def _by_baseline(
         told = cause if change[name] > limit else ""
         checks.append(Check(name, measured, expected, row.rate, math.expm1(change[name]), math.expm1(limit),
                             math.expm1(2.0 * limit), share, told))  # fmt: skip
-    notes = [f"all rows moved by {math.expm1(moved):+.1%} in the median"] if abs(moved) > RUN_TO_RUN else []
+    notes = (
+        [f"all rows moved by {percent(math.expm1(moved), 1, signed=True)} in the median"]
+        if abs(moved) > RUN_TO_RUN
+        else []
+    )
     for said, some, others in (("not in the baseline", now, before), ("not run again", before, now)):
         if lost := [name for name in some if name not in others]:
             notes.append(f"{len(lost)} {said}, {lost[0]!r} first")
     said_once = "as given" if noise else "assumed: rows were read once, and say no spread"
     source = f"median of {len(known)} rows" if known else said_once
-    words = f"a reading varies by {usual:.2%} ({source}); {chance:.0%} of runs without a change alarm"
+    words = f"a reading varies by {percent(usual, 2)} ({source}); {percent(chance)} of runs without a change alarm"
     return Guarded("baseline", tuple(checks), words, tuple(notes))
 
 
@@ -266,8 +271,8 @@ class _Predicted:
         """What the kernel waits for, and the share of the datasheet's rate that it reaches."""
         if self.limit == "overhead":
             return f"waits for {_LIMITS[self.limit]}: {other * 1e6:.3g} µs {said}"
-        return (f"waits for {_LIMITS[self.limit]}: {self.bound / value:.0%} of the datasheet's rate, "
-                f"{self.bound / other:.0%} {said}")  # fmt: skip
+        return (f"waits for {_LIMITS[self.limit]}: {percent(self.bound / value)} of the datasheet's rate, "
+                f"{percent(self.bound / other)} {said}")  # fmt: skip
 
 
 def _kernels(rows: Sequence[Reading], given: Given, notes: Counter[str]) -> list[tuple[Reading, _Predicted]]:
@@ -324,9 +329,15 @@ def _served_cause(row: Reading, old: Reading) -> str:
         return ""
     if row.metric == "ttft_ms":
         own = _slower(row.run.ttft.low, old.run.ttft.low)
-        return "" if own is None else f"its own prompt {own:+.1%} (smallest TTFT), the rest is waiting"
+        return (
+            "" if own is None else f"its own prompt {percent(own, 1, signed=True)} (smallest TTFT), the rest is waiting"
+        )
     step = _slower(row.run.itl.p50, old.run.itl.p50)
-    return "" if step is None else f"a step {step:+.1%} (median gap between tokens), the rest is prompts of others"
+    return (
+        ""
+        if step is None
+        else f"a step {percent(step, 1, signed=True)} (median gap between tokens), the rest is prompts of others"
+    )
 
 
 def _slower(now: float | None, before: float | None) -> float | None:

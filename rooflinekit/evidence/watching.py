@@ -22,6 +22,7 @@ from rooflinekit.model.traffic.mixing import held
 from rooflinekit.model.types.answer import Tabled
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.time import ENDS, Time
+from rooflinekit.model.types.units import percent
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.version import __version__
 
@@ -494,7 +495,7 @@ def cause_of(before: Sequence[Beside], after: Sequence[Beside], usual: Callable[
     variance = left / max(len(after) - 1, 1)
     if any(other - left < _TOLD_APART * variance for name, (other, _) in found.items() if name != best):
         return "steps take longer; these loads do not tell kernels, cache reads and host apart"
-    return f"host: {share:+.2f} ms a step" if best == "host" else f"{best}: {share:+.0%}"
+    return f"host: {share:+.2f} ms a step" if best == "host" else f"{best}: {percent(share, signed=True)}"
 
 
 def headroom(seen: Sequence[Beside]) -> Headroom | None:

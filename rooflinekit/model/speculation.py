@@ -276,7 +276,7 @@ class SpeculativePredictor(Predictor):
         if choice.assumed and choice.acceptance != (MTP_ACCEPTANCE,):
             low, high = MEASURED[choice.method][1][choice.draft_tokens - 1]
             yield (
-                f"acceptance is the median of measured {choice.method} drafts on coding prompts: "
+                f"acceptance is the median of measured {choice.method} drafts on coding prompts. It gives "
                 f"{choice.tokens_per_pass:.3g} tokens a pass, {low:g} to {high:g} by run (InferenceX 843c6254). Chat "
                 "is accepted less often; give your own measurement"
             )

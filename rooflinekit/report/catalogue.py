@@ -21,15 +21,15 @@ from rooflinekit.model.types.model import (
     Model,
 )
 from rooflinekit.model.types.units import GB, format_bytes, format_count, format_rate
-from rooflinekit.report.document import Document, Facts, Section, Table
+from rooflinekit.report.document import Document, Facts, Section, Table, amount
 from rooflinekit.specs.locate import Loaded
 
 _MODULES = ("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head", "other")
 _HEADINGS = {  # the columns that a terminal shows; the other formats have all
-    "name": "name", "params_total": "params", "params_active": "active", "mixers": "mixers",
+    "name": "name", "params_total": "params", "params_active": "active", "mixers": "attention",
     "kv_bytes_per_token": "KV/token", "max_context": "context", "bf16_tflops": "bf16 TF", "fp8_tflops": "fp8 TF",
-    "memory_gb": "GB", "bandwidth_gb_s": "GB/s", "link_gb_s": "link GB/s", "domain_size": "joined",
-    "usd_per_hour": "USD/h",
+    "memory_gb": "GB", "bandwidth_gb_s": "GB/s", "link_gb_s": "link GB/s", "domain_size": "linked",
+    "usd_per_hour": "$/h",
 }  # fmt: skip
 
 
@@ -48,6 +48,8 @@ def _cell(key: str, value: Any) -> str:
         return format_count(value)
     if key == "kv_bytes_per_token":
         return format_bytes(value)
+    if key == "usd_per_hour":
+        return amount(value)
     return f"{value:,.4g}" if isinstance(value, float) else str(value)
 
 
@@ -231,10 +233,11 @@ def _accelerator(gpu: Accelerator) -> tuple[list[Section], list[tuple[str, str]]
         ["L2", format_bytes(gpu.l2_bytes), ""],
         ["links", format_rate(float(gpu.link_bandwidth), "B/s"), links],
     ]
-    price = gpu.price and f"{gpu.price.usd_per_hour:.2f} USD/h in {gpu.price.date}, {gpu.price.source}"
+    price = gpu.price and f"${gpu.price.usd_per_hour:.2f} an hour in {gpu.price.date}, {gpu.price.source}"
     title = f"{gpu.name}: {gpu.title}, {gpu.architecture}, {gpu.cores} cores, {gpu.tdp_w:.0f} W"
     tables = [Table(["dense peak", "", "ridge"], peaks), Table((), facts, left=(0, 2))]
-    sources = dict.fromkeys(p.source for p in gpu.provenance)
+    titles = dict.fromkeys(title for p in gpu.provenance for title in p.source.split("; "))
+    sources = [each for each in titles if not any(other != each and other.startswith(each) for other in titles)]
     sections = [Section(title, []), *(Section("", [table]) for table in tables)]
     priced = [("price", price)] if price else []
     return sections, [("file", gpu.origin), *priced, *(("source", source) for source in sources)]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from rooflinekit.decision.economics.cost import Cost, PriceResult
-from rooflinekit.model.types.units import format_bytes, format_count, format_time
+from rooflinekit.model.types.units import format_bytes, format_count, format_time, percent, significant
 from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine, ms, origin
-
-_SMALL = 0.01
 
 
 def document(found: Cost) -> Document:
@@ -15,15 +13,16 @@ def document(found: Cost) -> Document:
     cached = f" ({i['cached']} cached)" if i["cached"] else ""
     at_once = f"{p.running:.0f} sequences at once" + ("" if i["concurrency"] else " (as many as fit)")
     asked = f"{i['isl']} tokens in{cached}, {i['osl']} out, {at_once}; weights {i['weights']}, kv {i['kv']}"
-    busy = "busy all the time" if p.utilisation == 1.0 else f"working {p.utilisation:.0%} of the time"
-    hour = f"{_usd(p.replica_usd_per_hour)} USD an hour: {p.gpus} x {_usd(p.usd_per_gpu_hour)} ({p.source}), {busy}"
+    busy = "busy all the time" if p.utilisation == 1.0 else f"working {percent(p.utilisation)} of the time"
+    each = f"{p.gpus} x ${significant(p.usd_per_gpu_hour)} ({p.source})"
+    hour = f"${significant(p.replica_usd_per_hour)} an hour: {each}, {busy}"
     work = [
         [name, format_count(w.flops), format_bytes(w.weight_bytes), format_bytes(w.kv_bytes), format_time(w.seconds)]
         for name, w in (("input token", found.reason.input), ("output token", found.reason.output))
     ]
     return [
         Section(f"cost of {found.model} on {machine(found.gpu, p.gpus, i)}, {found.engine}", [Words(asked)]),
-        Section("", [Words(f"{hour}; one request {p.request_usd:.3g} USD", indent="")]),
+        Section("", [Words(f"{hour}. 1,000 requests cost ${significant(1e3 * p.request_usd)}.", indent="")]),
         Section("", [_prices(p)]),
         *(
             [Section("", [Words(_power(p), indent="")]), Section("", [Words(_node(p), indent="")])]
@@ -34,6 +33,7 @@ def document(found: Cost) -> Document:
         Section("", [Table(["each GPU", "FLOP", "weights", "cache", "time of the replica"], work)]),
         *_dialogues(found),
         *_contexts(found),
+        Section("room for sequences", [_room(found)]),
         Section("memory and recomputing", [Items(*_memory(found), *_eviction(found))]),
         footer(origin(found.calibration, found.evidence), found.warnings, found.version),
     ]
@@ -44,18 +44,20 @@ def _prices(p: PriceResult) -> Table:
     rows = []
     for kind in ("cached", "input", "output"):
         name = f"{kind}_usd_per_million"
-        ends = " – ".join(_usd(end) for end in spans[name]) if name in spans else "-"
+        ends = " – ".join(significant(end) for end in spans[name]) if name in spans else "-"
         energy = getattr(p, f"joules_per_{kind}_token")
-        rows.append([f"{kind} token", _usd(getattr(p, name)), ends, "-" if energy is None else f"{energy:.3g}"])
-    return Table(["", "USD/million", "90 %", "J/token"], rows)
+        rows.append(
+            [f"{kind} token", significant(getattr(p, name)), ends, "-" if energy is None else significant(energy)]
+        )
+    return Table(["", "$/Mtok", "90 %", "J/token"], rows)
 
 
 def _power(p: PriceResult) -> str:
     """Power of the replica at the meter, and energy of its output, prompts included."""
-    carbon = "" if p.co2_kg_per_million_output is None else f", {p.co2_kg_per_million_output:.3g} kg of CO2"
+    carbon = "" if p.co2_kg_per_million_output is None else f", {significant(p.co2_kg_per_million_output)} kg of CO2"
     return (
-        f"{(p.watts or 0.0) / 1e3:.3g} kW at the meter; a million output tokens with their prompts take "
-        f"{p.kwh_per_million_output:.3g} kWh{carbon}; {p.output_tok_s_per_mw:,.0f} tok/s a MW"
+        f"{significant((p.watts or 0.0) / 1e3)} kW at the meter; a million output tokens with their prompts take "
+        f"{significant(p.kwh_per_million_output or 0.0)} kWh{carbon}; {p.output_tok_s_per_mw:,.0f} tok/s a MW"
     )
 
 
@@ -63,37 +65,37 @@ def _node(p: PriceResult) -> str:
     """Power at the plug: of a board with its share of the machine, of a machine, and of a rack."""
     board, node, most = p.board_watts or 0.0, p.node_watts or 0.0, p.node_watts_most or 0.0
     racked = "" if p.rack_nodes is None else (
-        f"; a rack holds {p.rack_nodes} of them: {(p.rack_watts or 0.0) / 1e3:.3g} kW"
+        f"; a rack holds {p.rack_nodes} of them: {significant((p.rack_watts or 0.0) / 1e3)} kW"
     )  # fmt: skip
     return (
-        f"each GPU {board:.0f} W, {node / p.node_gpus:.0f} W at the plug with its share of the host; a node of "
-        f"{p.node_gpus} draws {node / 1e3:.3g} kW, at most {most / 1e3:.3g} kW{racked}"
+        f"each GPU {board:.0f} W, {node / p.node_gpus:.0f} W at the plug with its share of the host. A node of "
+        f"{p.node_gpus} draws {significant(node / 1e3)} kW, at most {significant(most / 1e3)} kW{racked}"
     )
 
 
 def _dialogues(found: Cost) -> list[Section]:
     """What dialogues cost with a cache and without, and the lengths that they have."""
-    header = ["", "turns", "USD", "without cache", "saved", "last turn", "without"]
+    header = ["", "turns", "with cache", "without", "saved", "last turn", "without"]
     rows, lengths = [], []
     for name, cost in (("conversation", found.conversation), ("agent", found.agent)):
         if cost is None:
             continue
         usd = (cost.usd, cost.usd_without_cache, cost.last_turn_usd, cost.last_turn_usd_without_cache)
-        whole, bare, last, last_bare = (f"{value:.3g}" for value in usd)
-        rows.append([name, str(cost.turns), whole, bare, f"{cost.saving:.0%}", last, last_bare])
+        whole, bare, last, last_bare = (significant(1e3 * value) for value in usd)
+        rows.append([name, str(cost.turns), whole, bare, percent(cost.saving), last, last_bare])
         turn = f"{cost.asked_tokens} in and {cost.answered_tokens} out a turn"
         sent = f"{cost.sent_tokens:,.0f} prompt tokens are sent, {cost.computed_tokens:,.0f} computed with the cache"
         lengths.append(f"{name}: {cost.system_tokens} tokens of system prompt, {turn}; {sent}")
-    return [Section("conversations and agents", [Table(header, rows)]), Section("", [Items(*lengths)])]
+    return [Section("conversations and agents: $ per 1,000", [Table(header, rows)]), Section("", [Items(*lengths)])]
 
 
 def _contexts(found: Cost) -> list[Section]:
     """An ordinary context beside a long one, which takes the place of several."""
-    header = ["context", "TTFT alone", "first token USD", "each further", "USD/million", "fit", "KV per GPU"]
+    header = ["context", "TTFT alone", "$ per 1,000 prompts", "$/Mtok output", "fit", "KV per GPU"]
     far, near = found.long_context, found.ordinary_context
     rows = [
-        [f"{cost.context:,}", ms(cost.ttft_ms), f"{cost.prompt_usd:.3g}", f"{cost.token_usd:.3g}",
-         _usd(cost.output_usd_per_million), str(cost.slots), format_bytes(cost.kv_bytes)]
+        [f"{cost.context:,}", ms(cost.ttft_ms), significant(1e3 * cost.prompt_usd),
+         significant(cost.output_usd_per_million), str(cost.slots), format_bytes(cost.kv_bytes)]
         for cost in (near, far) if cost is not None
     ]  # fmt: skip
     displaced = [] if far is None else [
@@ -103,18 +105,24 @@ def _contexts(found: Cost) -> list[Section]:
     return [Section("a long context", [Table(header, rows)]), Section("", [Words(*displaced, indent="")])]
 
 
+def _room(found: Cost) -> Table:
+    """The share of the cache's room in use, and the sequences that fit, by how room is given away."""
+    w = found.waste
+    rows = [
+        [f"reserved for {w.reserved_tokens:,.0f} tokens", percent(w.reserved_used, 1), f"{w.reserved_sequences:,}"],
+        ["reserved for the final length", percent(w.final_used, 1), f"{w.final_sequences:,}"],
+        [f"in blocks of {w.block}", percent(w.paged_used, 1), f"{w.paged_sequences:,}"],
+    ]
+    return Table(["", "in use", "sequences"], rows)
+
+
 def _memory(found: Cost) -> list[str]:
-    r, w, p = found.recompute, found.waste, found.prices
-    reserved, final, paged = (f"{each * 100:.1f} %" for each in (w.reserved_used, w.final_used, w.paged_used))
+    r, p = found.recompute, found.prices
     return [
-        f"without a KV cache one request takes {r.flops_ratio:,.0f} x the FLOP and {r.time_ratio:.1f} x the time "
-        f"({ms(r.naive_ms)} in place of {ms(r.cached_ms)}): each token computes the "
-        "sequence again",
-        f"share of the room in use, and sequences that fit: {reserved} and {w.reserved_sequences} if reserved for "
-        f"{w.reserved_tokens:,.0f} tokens, {final} and {w.final_sequences} for the final length, {paged} and "
-        f"{w.paged_sequences} in blocks of {w.block}",
-        f"in a full pool a million cached tokens cost {_usd(p.holding_usd_per_million_hours)} USD an hour; keep one "
-        f"that is used again within {format_time(p.break_even_hold_s)}",
+        f"Without a KV cache one request takes {r.flops_ratio:,.0f} x the FLOP and {r.time_ratio:.1f} x the time "
+        f"({ms(r.naive_ms)}, not {ms(r.cached_ms)}). Each token computes the sequence again.",
+        f"In a full pool a million cached tokens cost ${significant(p.holding_usd_per_million_hours)} an hour. Keep a "
+        f"token that is used again within {format_time(p.break_even_hold_s)}.",
     ]
 
 
@@ -123,13 +131,9 @@ def _eviction(found: Cost) -> list[str]:
     if e is None:
         return []
     crossings = " and ".join(f"{tokens:,.0f}" for tokens in e.crossings)
-    where = f"they cross at {crossings} tokens" if e.crossings else f"and at every length up to {e.longest:,}"
+    where = f"both take as long at {crossings} tokens" if e.crossings else f"and at every length up to {e.longest:,}"
     return [
-        f"evicting {e.length:,} tokens ({format_bytes(e.kv_bytes)} a GPU): swap {ms(e.swap_ms)} out and "
-        f"in, recompute {ms(e.recompute_ms)}; {e.choice} is faster here, {where}; equal at a host link "
-        f"of {e.break_even_link_gb_s:.3g} GB/s"
+        f"Evicting {e.length:,} tokens ({format_bytes(e.kv_bytes)} a GPU): to swap them out and in takes "
+        f"{ms(e.swap_ms)}, to compute them again {ms(e.recompute_ms)}. {e.choice.capitalize()} is faster here, "
+        f"{where}. Over a host link of {significant(e.break_even_link_gb_s)} GB/s both take as long."
     ]
-
-
-def _usd(value: float) -> str:
-    return f"{value:.2g}" if abs(value) < _SMALL else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"

@@ -12,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.units import format_time
+from rooflinekit.model.types.units import format_time, significant
 from rooflinekit.version import __version__
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ def wrapped(text: str, indent: str = "  ", start: str = "", whole: bool = False,
 
 
 _LABEL = 10  # columns of a label
-_LARGEST = 1e9  # larger rates have an exponent
 _SIDE = "text-align:{};padding:.1em .6em;font-variant-numeric:tabular-nums"
 _MARKED = re.compile(r"(`[^`]+`|\*\*[^*]+\*\*)")
 
@@ -393,9 +392,9 @@ def amount(value: float | None, digits: int = 2) -> str:
 
 
 def three(value: float | None) -> str:
-    """A rate in three digits, or in whole ones of any number.
+    """A number in three digits, or in whole ones; a dash where there is none.
 
     >>> three(2.5), three(12345.6), three(None)
-    ('2.5', '12,346', '-')
+    ('2.50', '12,346', '-')
     """
-    return "-" if value is None else f"{value:,.0f}" if 100 <= value <= _LARGEST else f"{value:.3g}"
+    return "-" if value is None else significant(value)

@@ -12,7 +12,7 @@ from rooflinekit.model.traffic.question import LoadResult
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.units import format_bytes, format_count, format_time
+from rooflinekit.model.types.units import format_bytes, format_count, format_time, percent, significant
 from rooflinekit.report.document import (
     WIDTH,
     Document,
@@ -31,7 +31,7 @@ from rooflinekit.report.document import (
 from rooflinekit.specs import load_accelerator
 
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
-_MOST, _LARGEST = 1e3, 1e9  # above these, a share is a factor and a number has an exponent
+_MOST = 1e3  # above this, a share is a factor
 _BAR, _LEAST_BAR = 32, 16  # columns of a whole bar outside terminals, and of one at least
 _MEMORY_BAR = 16
 _ENDLESS = "no limit"
@@ -92,7 +92,7 @@ class Waterfall:
 
     def text(self, width: int = WIDTH) -> list[str]:
         """The title on a line of its own, and bars over the whole width."""
-        beside = max((len(name) + len(time) for name, _, time in self.parts), default=0) + len("    100%  ")
+        beside = max((len(name) + len(time) for name, _, time in self.parts), default=0) + len("    100 %  ")
         table = self._table(max(width - beside, _LEAST_BAR))
         return [*filter(None, [self.title]), *Table((), table.rows, table.left).text(width)]
 
@@ -116,8 +116,8 @@ def _detail(estimate: Estimate) -> Iterator[Section]:
     causes = ["limited by", "", *estimate.decode.shares, "FLOP/B", "MFU", "MBU"]
     rows = []
     for title, step in _steps(estimate):
-        uses = (*(f"{share:.0%}" for share in step.shares.values()), _intensity(step.intensity))
-        rows.append([title.partition(" (")[0], ms(step.time_ms), *uses, f"{step.mfu:.0%}", f"{step.mbu:.0%}"])
+        uses = (*(percent(share) for share in step.shares.values()), _intensity(step.intensity))
+        rows.append([title.partition(" (")[0], ms(step.time_ms), *uses, percent(step.mfu), percent(step.mbu)])
     yield Section("", [Table(causes, rows)])
     facts = [("energy", _spent(estimate.energy))] if estimate.energy else []
     facts += [("intervals", estimate.interval_tested)] if estimate.interval_tested else []
@@ -189,7 +189,7 @@ def _load(estimate: Estimate, load: LoadResult) -> list[tuple[str, str]]:
     waits = "the queue has no end" if load.queue_ms is None else f"a request waits {ms(load.queue_ms)}"
     facts = [
         ("load", f"{three(load.rate)} requests/s{knee}; {three(load.running)} of {load.slots} slots running"),
-        ("", f"prompts take {load.prompt_share:.0%} of the time; {waits}"),
+        ("", f"prompts take {percent(load.prompt_share)} of the time; {waits}"),
     ]
     if load.goodput is not None:
         goals = " and ".join(f"{key[:4].upper()} {value:g} ms" for key, value in load.slo.items() if value)
@@ -227,7 +227,9 @@ def _spent(energy: EnergyResult) -> str:
     """The power of a GPU, and what the joules of a token are spent on."""
     whole = energy.energy_per_output_token_j
     parts = sorted(energy.parts_j.items(), key=lambda part: -part[1])
-    shares = ", ".join(f"{_SPENT[name]} {joules / whole:.0%}" for name, joules in parts if joules / whole >= _LEAST)
+    shares = ", ".join(
+        f"{_SPENT[name]} {percent(joules / whole)}" for name, joules in parts if joules / whole >= _LEAST
+    )
     low, high = energy.interval
     power = (
         f"{energy.power_w_per_gpu:.0f} W a GPU ({low:.0f} – {high:.0f}), {energy.plug_w_per_gpu:.0f} W with its host"
@@ -267,7 +269,7 @@ def _drafted(drafted: SpeculationResult) -> str:
     gains = f"from acceptance {least:.2f} on" if least is not None else "never"
     return (
         f"{drafted.draft}, {_tokens(drafted.draft_tokens)} at acceptance {rates}: "
-        f"{drafted.tokens_per_pass:.2f} tokens a pass of {ms(drafted.verify_ms)} + {ms(drafted.draft_ms)} drafting; "
+        f"{drafted.tokens_per_pass:.2f} tokens a pass of {ms(drafted.verify_ms)} + {ms(drafted.draft_ms)} drafting. "
         f"{drafted.speedup:.2f} x as fast as without (gains {gains}; best with {_tokens(best)})"
     )
 
@@ -303,13 +305,13 @@ def _row(kernel: KernelResult, step: StepResult) -> list[str]:
 def _percent(share: float) -> str:
     if share > _MOST:
         return f"{three(share)} x"
-    return "<1%" if 0 < share < 0.01 else f"{share:.0%}"
+    return "<1 %" if 0 < share < 0.01 else percent(share)
 
 
 def _intensity(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:.3g}" if value < 1000 or value > _LARGEST else f"{value:.0f}"
+    return significant(value)
 
 
 def rows(estimate: Estimate) -> list[dict[str, Any]]:

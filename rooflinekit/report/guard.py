@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from rooflinekit.evidence.guard import Check, Guarded
-from rooflinekit.model.types.units import format_time
+from rooflinekit.model.types.units import format_time, percent
 from rooflinekit.report.document import WIDTH, Document, Items, Section, footer, three
 
 _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -31,10 +31,9 @@ def rows(found: Guarded) -> list[dict[str, Any]]:
 def line(row: Check, against: str) -> str:
     """A check in one line."""
     measured, expected = (three(value) if row.rate else format_time(value) for value in (row.measured, row.expected))
-    share = f", {row.share:.0%} of the suite's time" if row.share is not None else ""
-    told = (
-        f"{row.name}: {measured}, {expected} {_SAID[against]} ({row.change:+.1%} time, limit {row.limit:+.1%}{share})"
-    )
+    share = f", {percent(row.share)} of the suite's time" if row.share is not None else ""
+    change, limit = (percent(each, 1, signed=True) for each in (row.change, row.limit))
+    told = f"{row.name}: {measured}, {expected} {_SAID[against]} ({change} time, limit {limit}{share})"
     return f"{told}; {row.cause}" if row.cause else told
 
 
@@ -44,7 +43,7 @@ def document(found: Guarded) -> Document:
     title = f"{len(slow)} of {len(found.checks)} rows regressed against the {found.against}"
     faster = sum(row.change < -row.limit for row in found.checks) if found.against == "baseline" else 0
     more = [f"{faster} rows are faster by more than their limit; a new baseline would hold them"] if faster else []
-    half, every = (f"{each(row.detectable for row in found.checks):.1%}" for each in (median, max))
+    half, every = (percent(each(row.detectable for row in found.checks), 1) for each in (median, max))
     found_in = "any row" if half == every else f"half of the rows, one of {every} in all"
     limits = f"noise: {found.noise}" if found.against == "baseline" else f"limit: {found.noise}"
     limits += f"; a slow-down of {half} is found in {found_in}"

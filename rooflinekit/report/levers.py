@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rooflinekit.decision.sensitivity.levers import NO_CHANGE, Levers, MoveResult
-from rooflinekit.model.types.units import format_bytes
+from rooflinekit.model.types.units import format_bytes, significant
 from rooflinekit.report.document import (
     Document,
     Items,
@@ -33,14 +33,14 @@ _SMALL = 5e-3
 _ROUNDED = "measure quality"  # what the caveat of every format of fewer bits says
 _RATIOS = ("ttft", "tpot", "throughput", "cost")
 _OF = ["of", "TTFT", "TPOT", "tok/s", "cost"]
-_MOVE = ["move", "TTFT", "TPOT", "tok/s/GPU", "cost", "J/token", "GPUs", "USD/Mtok", "evidence"]
+_MOVE = ["move", "TTFT", "TPOT", "tok/s/GPU", "cost", "J/token", "GPUs", "$/Mtok", "evidence"]
 
 
 def document(found: Levers) -> Document:
     """The whole answer."""
     i, now = found.inputs, found.answer
     cost = now.usd_per_million_output
-    priced = f"{now.gpu_seconds_per_token * 1e6:.3g} GPU seconds" if cost is None else f"{cost:.3g} USD"
+    priced = f"{significant(now.gpu_seconds_per_token * 1e6)} GPU seconds" if cost is None else f"${significant(cost)}"
     load = f"batch {i['batch']}" if i["batch"] is not None else f"closed loop of {i['concurrency']} users"
     possible = [move for move in found.moves if move.possible and move.reason != NO_CHANGE]
     idle = [move.move for move in found.moves if move.reason == NO_CHANGE]
@@ -53,9 +53,9 @@ def document(found: Levers) -> Document:
             f"{load}, {tokens_in(i)}, {i['osl']} out; {formats(i, ('weights', 'kv'))}"
         )]),
         Section("", [Words(
-            f"now: TTFT {ms(now.ttft_ms)}, TPOT {ms(now.tpot_ms)}, "
-            f"{now.output_tok_s_per_gpu:,.0f} tok/s per GPU, {priced} for a million output tokens (with prompts), "
-            f"{format_bytes(now.kv_bytes_per_token)} of cache a token", indent="",
+            f"now: TTFT {ms(now.ttft_ms)}, TPOT {ms(now.tpot_ms)}, {now.output_tok_s_per_gpu:,.0f} tok/s per GPU; "
+            f"{priced} per million output tokens, prompts included; {format_bytes(now.kv_bytes_per_token)} of cache "
+            "a token", indent="",
         )]),
         Section("", [Words(found.sentence, indent="")]),
         Section("elasticity: percent by which each changes for one percent more", [Table(_OF, _slopes(found))]),
@@ -84,7 +84,7 @@ def _row(move: MoveResult) -> list[str]:
         return [move.move, *["-"] * 8]
     ratios = (move.ratio[name] for name in (*_RATIOS, "energy"))
     told = ("-" if ratio is None else f"x {ratio:.2f}" if ratio < 10 else f"x {ratio:.0f}" for ratio in ratios)
-    usd = "-" if now.usd_per_million_output is None else f"{now.usd_per_million_output:#.3g}".rstrip(".")
+    usd = "-" if now.usd_per_million_output is None else significant(now.usd_per_million_output)
     return [move.move, *told, str(now.gpus), usd, move.evidence or "-"]
 
 

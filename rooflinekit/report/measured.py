@@ -8,7 +8,7 @@ from typing import Any
 from rooflinekit.evidence.accuracy import Accuracy, Score
 from rooflinekit.evidence.compare import CAUSES, Comparison, Metric, Run
 from rooflinekit.evidence.engine_fit.fit import EngineFit
-from rooflinekit.model.types.units import format_bytes, format_time
+from rooflinekit.model.types.units import format_bytes, format_time, percent
 from rooflinekit.report.document import Document, Items, Section, Table, Words, calibrated, footer, ms, signed_ms
 from rooflinekit.specs.engines import UNITLESS
 from rooflinekit.version import __version__
@@ -47,20 +47,29 @@ def accuracy_document(found: Accuracy) -> Document:
     return [
         Section(counted, []),
         Section("", [Table(["median over groups", *_HEADER], summary)]),
-        Section("", [Table(["group", *_HEADER], [_cells(group, found.by) for group in found.groups])]),
+        *(Section("", [_groups(found, kind)]) for kind in found.summary),
         *(Section("", [Words(f"{n} rows not answered: {reason}")]) for reason, n in found.unanswered.items()),
         footer(f"calibration {used}" if used else "", ()),
     ]
 
 
+_NAME = 34  # columns of a group's name
+
+
+def _groups(found: Accuracy, kind: str) -> Table:
+    """The groups of one operation or metric."""
+    rows = [_cells(group, found.by) for group in found.groups if group.key[found.by] == kind]
+    return Table([f"{kind}, by group", *_HEADER], rows, room=_NAME)
+
+
 def _cells(group: Score, by: str) -> list[str]:
-    name = " ".join(group.key[key] for key in _KEYS[by] if key in group.key)
+    name = " ".join(group.key[key] for key in _KEYS[by] if key in group.key and key != by)
     figures = (group.median_ape, group.mape, group.p90_ape, group.bias, group.coverage90)
     return [name, str(group.n), *(_percent(value) for value in figures)]
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
+    return "-" if value is None else percent(value, 1)
 
 
 _NAMES = {
@@ -99,7 +108,7 @@ def _run(run: Run) -> Iterator[Section]:
     yield Section(f"{run.source} ({run.tool})", [Words("; ".join(parts))])
     cells = [
         [_NAMES[metric.metric], metric.statistic, _value(metric, metric.measured), _value(metric, metric.predicted),
-         "" if metric.error is None else f"{metric.error:+.1%}"]
+         "" if metric.error is None else percent(metric.error, 1, signed=True)]
         for metric in run.metrics
     ]  # fmt: skip
     yield Section("", [Table(["", "", "measured", "predicted", "error"], cells, left=(0, 1))])
@@ -126,7 +135,7 @@ _FITTED = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "output_tok_s": "output"}
 
 def fit_document(fit: EngineFit) -> Document:
     """The whole answer."""
-    noise = ", ".join(f"{_FITTED[name]} {size:.1%}" for name, size in fit.noise.items())
+    noise = ", ".join(f"{_FITTED[name]} {percent(size, 1)}" for name, size in fit.noise.items())
     doubts = [f"what the costs do not explain, one standard deviation: {noise}"]
     if fit.alike:
         pairs = ", ".join(f"{first} and {second}" for first, second in fit.alike)
@@ -136,7 +145,7 @@ def fit_document(fit: EngineFit) -> Document:
     limits = {"most": "at the most", "least": "at the least"}
     costs = [
         [each.prior.name, _cost(each.prior.name, each.prior.value, each.prior.spread),
-         _cost(each.prior.name, each.value, each.spread), f"{each.data:.0%}", limits.get(each.at, "")]
+         _cost(each.prior.name, each.value, each.spread), percent(each.data), limits.get(each.at, "")]
         for each in fit.outcomes
     ]  # fmt: skip
     return [
@@ -154,7 +163,7 @@ def _cost(name: str, value: float, spread: float) -> str:
 
 def _errors(fit: EngineFit) -> Table:
     def cells(name: str, rows: int, figures: tuple[float, float, float | None]) -> list[str]:
-        return [name, str(rows), *("" if figure is None else f"{figure:.1%}" for figure in figures)]
+        return [name, str(rows), *("" if figure is None else percent(figure, 1) for figure in figures)]
 
     ends = (file.name if len(file.name) <= _LONGEST else f"…{file.name[1 - _LONGEST :]}" for file in fit.files)
     table = [

@@ -13,6 +13,7 @@ from rooflinekit.decision.planning.cost import LOAD_NOTE, Point
 from rooflinekit.decision.planning.inverse import BreakEven, Solution
 from rooflinekit.decision.planning.over_time import OverTime
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
+from rooflinekit.model.types.units import percent, significant
 from rooflinekit.report.document import Document, Facts, Items, Legend, Section, Table, Words, amount, ms, notes, three
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 5
@@ -72,7 +73,7 @@ def _candidates(answer: PlanAnswer) -> Table:
         short = [kind.partition("-")[0] for kind in kinds]
         gpu = "+".join(short if len({*short}) > 1 else kinds)
         row = [f"{rank}{mark}", gpu, plan, f"{each.gpus:,}", hour, each.evidence.removeprefix("fitted ")]
-        used = "-" if any(fleet.binds == ("users",) for fleet in each.fleets) else f"{load:.0%}"
+        used = "-" if any(fleet.binds == ("users",) for fleet in each.fleets) else percent(load)
         rows.append([*row, risk, holds, used, million])
     return Table(head, rows, left=(0, 1, 2, 5, 6), gap=1, drop=(9, _LOAD, 5))
 
@@ -101,7 +102,7 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
         )
     if cost.watts is not None and cost.joules_per_output_token is not None:
         hosts = "; ".join(each.power for each in best.hosts if each.size > 1)
-        site = f"{cost.watts / 1e3:,.1f} kW at the meter, {cost.joules_per_output_token:.3g} J an output token"
+        site = f"{cost.watts / 1e3:,.1f} kW at the meter, {significant(cost.joules_per_output_token)} J an output token"
         yield "power", "; ".join(filter(None, (site, hosts)))
     if best.interval:
         named = ((key.removesuffix("_ms").rpartition("_"), ends) for key, ends in best.interval.items())
@@ -114,17 +115,17 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
 
 
 def _fleet(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    knee = f", knee {fleet.knee:.3g}" if fleet.knee is not None else ""
+    knee = f", knee {significant(fleet.knee)}" if fleet.knee is not None else ""
     settings = ("token_budget", "max_num_seqs", "max_model_len")
     words = [f"{key} {fleet.scenario[key]}" for key in settings if key in fleet.scenario]
     role = {"serve": "replica"}.get(fleet.role, fleet.role)
     if fleet.binds == ("users",):
-        yield role, f"{fleet.load:.3g} users; whether it serves more was not asked (--max users)"
+        yield role, f"{fleet.load:,.0f} users; whether it serves more was not asked (--max users)"
     else:
         yield (
             role,
-            f"{fleet.load:.3g} of at most {fleet.capacity:.3g}{knee}; limited by {', '.join(fleet.binds)}; "
-            f"{fleet.headroom:.0%} headroom",
+            f"{significant(fleet.load)} of at most {significant(fleet.capacity)}{knee}; "
+            f"limited by {', '.join(fleet.binds)}; {percent(fleet.headroom)} headroom",
         )
     yield "", f"{', '.join([*words, f'cold start {fleet.cold_start_s:.0f} s'])}"
 
@@ -137,7 +138,7 @@ def _front(points: Sequence[Point]) -> Table:
     head = ["Pareto front", "", "load", "tok/s/user", "tok/s/GPU", "TTFT", "request", "$/Mtok"]
     rows = [
         [
-            point.scenario["gpu"], split_name(point.scenario), f"{point.load:.3g}", f"{point.tok_s_per_user:.0f}",
+            point.scenario["gpu"], split_name(point.scenario), significant(point.load), f"{point.tok_s_per_user:.0f}",
             f"{point.tok_s_per_gpu:.0f}", ms(point.ttft_ms), ms(point.e2el_ms),
             three(point.usd_per_million_tokens),
         ]
@@ -162,8 +163,8 @@ _CLASS_HOURS = 24  # rows of a table of hours at most
 def classes_document(plan: ClassPlan) -> Document:
     """The whole answer."""
     told = (
-        "first: priority, 0 is served before 1. within: share of the simulated requests within the limit. "
-        "holds: how likely the objective is to hold."
+        "First: priority; 0 is served before 1. Within: share of the simulated requests within the limit. "
+        "Holds: how likely the objective is to hold."
     )
     asked = f"({plan.confidence * 100:g} % asked)"
     groupings = [[each.fleets, f"{each.gpus:,}", amount(each.usd_per_hour), "yes" if each.simulated else "no"]
@@ -185,13 +186,13 @@ def _classes(plan: ClassPlan) -> Table:
     for each in plan.classes:
         own = [each.name, "-" if each.fleet is None else str(each.fleet), three(each.rate), str(each.priority)]
         if each.deadline_h is not None:
-            done = "-" if each.done_h is None else f"{each.done_h:.3g} h"
+            done = "-" if each.done_h is None else f"{significant(each.done_h)} h"
             rows.append([*own, f"{each.requests:,.0f} in {each.deadline_h:g} h", "-", done, "-", "-"])
         for place, held in enumerate(each.objectives):
             cells = [ms(held.predicted_ms), ms(held.simulated_ms)]
-            sure = "-" if held.probability is None else f"{math.floor(min(held.probability, 0.99) * 100)}%"
+            sure = "-" if held.probability is None else f"{math.floor(min(held.probability, 0.99) * 100)} %"
             start = own if not place else ["", "", "", ""]
-            rows.append([*start, held.objective.removeprefix(f"{each.name} "), *cells, f"{held.within:.1%}", sure])
+            rows.append([*start, held.objective.removeprefix(f"{each.name} "), *cells, percent(held.within, 1), sure])
         if each.unmet:
             rows.append([*own, "cannot be met", "-", "-", "-", "-"])
     return Table(head, rows, left=(0, 4), gap=1, drop=(3,))
@@ -203,7 +204,7 @@ def _fleets(plan: ClassPlan) -> Table:
     for number, fleet in enumerate(plan.fleets, 1):
         (part,), best = fleet.candidate.fleets, fleet.candidate
         rows.append([str(number), ", ".join(fleet.classes), best.gpu, best.name, f"{fleet.gpus:,}",
-                     amount(best.cost.usd_per_hour), f"{1.0 - part.headroom:.0%}",
+                     amount(best.cost.usd_per_hour), percent(1.0 - part.headroom),
                      ", ".join(part.binds)])  # fmt: skip
     return Table(head, rows, left=(1, 2, 3, 7), gap=1, drop=(7,))
 
@@ -239,7 +240,8 @@ def _tco(made: OverTime) -> Facts:
     each, said = made.tco, made.tco.inputs
     owned = f"${each.capital_usd:,.2f} capital + ${each.running_usd:,.2f} power, racks and staff = "
     owned += f"${each.capital_usd + each.running_usd:,.2f} a GPU and month"
-    terms = f"${said.purchase:,.0f} a GPU over {said.years:g} years at {said.interest:.1%}, {said.residual:.0%} left"
+    terms = f"${said.purchase:,.0f} a GPU over {said.years:g} years at {percent(said.interest, 1)}"
+    terms += f", {percent(said.residual)} left"
     given = f"{terms}, ${said.power_price:g}/kWh, PUE {said.pue:g}"
     return Facts(("owning", owned), ("", given))
 
@@ -251,7 +253,7 @@ def _policies(made: OverTime) -> Table:
     head = ["cold start", "policy", "target", "within", "GPU-hours", "$ a month", "changes/h", "back/h", "holds"]
     return Table(head, [
         [f"{each.cold_start_s:.0f} s", f"{each.policy}{'*' if each is made.autoscaling.best else ''}",
-         f"{each.target:.0%}", f"{min(each.attained.values()):.2%}", f"{each.gpu_hours_per_month:,.0f}",
+         percent(each.target), f"{percent(min(each.attained.values()), 2)}", f"{each.gpu_hours_per_month:,.0f}",
          amount(each.usd_per_month, 0), f"{each.changes_per_hour:.2f}", f"{each.reversals_per_hour:.2f}",
          "yes" if each.meets else "no"]
         for each in made.autoscaling.policies

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooflinekit.model.traffic.question import open_arrivals
-from rooflinekit.model.types.units import format_time
+from rooflinekit.model.types.units import format_time, percent
 from rooflinekit.report.document import Document, Section, Table, Words, footer, machine, origin, three, tokens_in
 from rooflinekit.simulation.outcome import Outcome, ReplicaUse, Spread
 
@@ -40,13 +40,13 @@ def document(outcome: Outcome) -> Document:
     if o.power_w_per_gpu is not None:
         rates.append(["power", f"{o.power_w_per_gpu:.0f} W a GPU", f"{three(o.energy_per_output_token_j)} J a token"])
     if o.goodput is not None:
-        rates.append(["goodput", f"{three(o.goodput_rate)} /s", f"{o.goodput:.1%} meet the objective"])
+        rates.append(["goodput", f"{three(o.goodput_rate)} /s", f"{percent(o.goodput, 1)} meet the objective"])
     shown = o.replicas if len(o.replicas) <= _MOST else ReplicaUse.means(o.replicas)
     use = [
         [str(number) if each.replicas == 1 else f"{each.replicas:,}, mean", each.role, f"{each.steps:,}",
-         f"{each.utilisation:.0%}", f"{each.mean_batch:.1f}", f"{each.kv_use:.0%}",
-         "-" if each.prefix_hit_rate is None else f"{each.prefix_hit_rate:.1%}",
-         *(f"{share:.1%}" for share in each.tiers.values())]
+         percent(each.utilisation), f"{each.mean_batch:.1f}", percent(each.kv_use),
+         "-" if each.prefix_hit_rate is None else percent(each.prefix_hit_rate, 1),
+         *(percent(share, 1) for share in each.tiers.values())]
         for number, each in enumerate(shown)
     ]  # fmt: skip
     stopped = "; INTERRUPTED, the results are of what was done" if o.interrupted else ""
@@ -94,5 +94,5 @@ def _latency(name: str, spread: Spread) -> list[str]:
     for key in ("mean", "p50", "p90", "p99", "max"):
         value, error = getattr(spread, key), spread.errors.get(key, 0.0)
         text = "-" if value is None else format_time(value / 1e3) if value > 0 else "0"
-        cells.append(f"{text} ± {error / value:.0%}" if value and error >= _STATED * value else text)
+        cells.append(f"{text} ± {percent(error / value)}" if value and error >= _STATED * value else text)
     return [name, *cells]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from rooflinekit.model.types.units import significant
 from rooflinekit.report.document import Document, Section, Table, Words
 
 MOST = 60  # rows that a terminal shows
@@ -16,7 +17,7 @@ _SHOWN = {
     "evidence": "evidence", "fits": "fits", "stable": "stable", "ttft_ms": "TTFT ms", "ttft_p99_ms": "TTFT p99",
     "tpot_ms": "TPOT ms", "tpot_p99_ms": "TPOT p99", "output_tok_s_per_user": "tok/s/user",
     "output_tok_s_per_gpu": "tok/s/GPU", "knee_rate": "knee req/s", "request_rate": "req/s", "goodput": "goodput",
-    "usd_per_million_output_tokens": "USD/M out", "co2_kg_per_million_output_tokens": "kg CO2/M", "gpus": "GPUs",
+    "usd_per_million_output_tokens": "$/Mtok out", "co2_kg_per_million_output_tokens": "kg CO2/M", "gpus": "GPUs",
 }  # fmt: skip
 
 
@@ -38,7 +39,10 @@ def document(table: pd.DataFrame, inputs: Sequence[str], most: int | None) -> Do
     if not varying and not results:
         return [Section("", [Words(", ".join(same))]), Section("", [Words("no row has an answer")])]
     names, shown = [*varying, *results], table.head(most or len(table))
-    cells = [[_cell(value) for value in row] for row in shown[names].astype(object).to_numpy()]
+    cells = [
+        [_result(value) if name in results else _cell(value) for name, value in zip(names, row, strict=True)]
+        for row in shown[names].astype(object).to_numpy()
+    ]
     left = [place for place, name in enumerate(names) if pd.api.types.is_string_dtype(shown[name])]
     last, first = len(names) - 1, len(varying) - 1
     drop = [*range(last, first + 2, -1), *range(first, 0, -1)]  # results down to two of them, then what varies
@@ -56,6 +60,11 @@ def _tells(table: pd.DataFrame, name: str) -> bool:
     if name in ("fits", "stable"):
         return not bool(table[name].dropna().all())
     return name not in ("gpus", "evidence") or table[name][table[name] != ""].nunique() > 1
+
+
+def _result(value: Any) -> str:
+    """A number of the answer; a cell as it was asked for, else."""
+    return significant(value) if isinstance(value, float) and math.isfinite(value) else _cell(value)
 
 
 def _cell(value: Any) -> str:

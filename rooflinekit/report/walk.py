@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.explanation.walk.result import Phase, Section, Stop, Symbol, Tensor, Walk, Work
-from rooflinekit.model.types.units import format_bytes, format_count
+from rooflinekit.model.types.units import format_bytes, format_count, percent
 from rooflinekit.report import document as blocks
 from rooflinekit.report.document import WIDTH, Document, Fixed, Table, Words, wrapped
 from rooflinekit.report.markup import filled, script_hashes, script_json
@@ -336,7 +336,7 @@ def _amount(stop: Stop, of: str, section: Section, phase: Phase) -> dict[str, st
     value, whole = getattr(stop.work, key), getattr(phase.work, key)
     share = section.count * value / whole if whole else 0.0
     formula = {"flops": stop.flops_formula, "bytes": stop.bytes_formula, "network": stop.network_formula}[of]
-    told = f"{'<0.1%' if share < _LEAST else f'{share:.1%}'} of the {phase.name}" + (
+    told = f"{'<0.1 %' if share < _LEAST else percent(share, 1)} of the {phase.name}" + (
         f", all {section.count} {'layers' if section.layers else 'times'} together" if section.count > 1 else ""
     )
     return {

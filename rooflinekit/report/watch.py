@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from rooflinekit.evidence.watching import Beside, Figure, Watched
+from rooflinekit.model.types.units import percent, significant
 from rooflinekit.report.document import (
     Document,
     Items,
@@ -31,20 +32,20 @@ def document(found: Watched) -> Document:
     """The whole answer."""
     now = found.now
     sizes = f"{now.isl:,.0f} tokens in, {now.osl:,.0f} out"
-    hits = "" if now.hits is None else f", {now.hits:.0%} of the prompt in the prefix cache"
+    hits = "" if now.hits is None else f", {percent(now.hits)} of the prompt in the prefix cache"
     title = f"{found.model} on {machine(found.gpu, found.gpus, {})}, {found.engine}"
     span = f"{_clock(now.start)} to {_clock(now.end)}, interval {len(found.intervals)}"
     rows = [
         ["TTFT", *_times(now.ttft)],
         ["TPOT", *_times(now.tpot)],
-        ["output", *_beside(now.output_tok_s, now.output_expected_tok_s, "{:,.0f} tok/s")],
+        ["output", *_beside(now.output_tok_s, now.output_expected_tok_s, "{:,.0f} tok/s".format)],
     ]
     if now.kv_use is not None:
-        rows.append(["cache in use", *_beside(now.kv_use, now.kv_expected, "{:.0%}")])
+        rows.append(["cache in use", *_beside(now.kv_use, now.kv_expected, percent)])
     if now.waiting is not None:
-        rows.append(["requests waiting", *_beside(now.waiting, now.waiting_expected, "{:.1f}")])
+        rows.append(["requests waiting", *_beside(now.waiting, now.waiting_expected, "{:.1f}".format)])
     return [
-        Section(title, [Words(f"{span}: {now.rate:.3g} requests/s, {sizes}{hits}")]),
+        Section(title, [Words(f"{span}: {significant(now.rate)} requests/s, {sizes}{hits}")]),
         Section("", [Table(["", "measured", "predicted", "90 % interval", "ratio"], rows, left=(0,))]),
         Section("", [Items(*_gaps(now))]),
         Section("", [Items(*_state(now), *_drifts(found), *_moved(found), *_left(found))]),
@@ -60,9 +61,9 @@ def _times(figure: Figure) -> list[str]:
     return [measured, ms(figure.expected), span, _ratio(figure.measured, figure.expected)]
 
 
-def _beside(measured: float | None, expected: float | None, form: str) -> list[str]:
-    told = ["not said" if measured is None else form.format(measured)]
-    return [*told, _GROWS if expected is None else form.format(expected), "", _ratio(measured, expected)]
+def _beside(measured: float | None, expected: float | None, form: Callable[[float], str]) -> list[str]:
+    told = ["not said" if measured is None else form(measured)]
+    return [*told, _GROWS if expected is None else form(expected), "", _ratio(measured, expected)]
 
 
 def _ratio(measured: float | None, expected: float | None) -> str:
@@ -89,7 +90,7 @@ def _state(now: Beside) -> Iterator[str]:
 def _drifts(found: Watched) -> Iterator[str]:
     for drift in found.drifts:
         side = "above" if drift.change > 0 else "below"
-        change = f"{_DRIFTS[drift.metric]} {abs(drift.change):.0%} {side} the usual"
+        change = f"{_DRIFTS[drift.metric]} {percent(abs(drift.change))} {side} the usual"
         yield f"{change} since {_clock(drift.since)}: {drift.cause}"
 
 
@@ -99,22 +100,26 @@ def _moved(found: Watched) -> Iterator[str]:
         part = max(found.moved, key=lambda name: abs(found.moved[name] - 1.0))
         change = found.moved[part] - 1.0
         if abs(change) >= _MOVED:
-            yield f"{_SAID[part]} alone moves the predicted TPOT by {change:+.0%} against the first hour"
+            moved = percent(change, signed=True)
+            yield f"{_SAID[part]} alone moves the predicted TPOT by {moved} against the first hour"
 
 
 def _left(found: Watched) -> Iterator[str]:
     if (left := found.headroom) is not None:
-        words = f"headroom {left.share:.0%}: {left.rate:.3g} of {left.knee:.3g} requests/s"
+        words = f"headroom {percent(left.share)}: {significant(left.rate)} of {significant(left.knee)} requests/s"
         if left.share < 0:
-            words = f"no headroom: {left.rate:.3g} requests/s come, and {left.knee:.3g} can be sustained"
+            words = (
+                f"no headroom: {significant(left.rate)} requests/s come, and {significant(left.knee)} can be sustained"
+            )
         elif left.hours_left is not None:
-            grows = "now" if left.peak is None else f"from day to day, {left.peak:.3g} in the highest hour"
+            grows = "now" if left.peak is None else f"from day to day, {significant(left.peak)} in the highest hour"
             words += f"; as the rate grows {grows}, none is left in {_spell(left.hours_left)}"
             if left.hours_between is not None:
                 words += f" (90 % interval {' to '.join(map(_spell, left.hours_between))})"
         if left.day_change is not None and left.day_between is not None:
-            between = " to ".join(f"{end:+.0%}" for end in left.day_between)
-            words += f"; {left.day_change:+.0%} (90 % interval {between}) against the same hours a day before"
+            between = " to ".join(percent(end, signed=True) for end in left.day_between)
+            words += f"; {percent(left.day_change, signed=True)} (90 % interval {between})"
+            words += " against the same hours a day before"
         yield words
         if left.known_from is not None:
             yield f"too early to tell a growth from the swing of a week: known from {_clock(left.known_from)}"

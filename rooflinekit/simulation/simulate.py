@@ -56,8 +56,8 @@ _AT_ONCE = 1_000_000  # requests that one machine holds in its memory
 _TOGETHER = 10_000  # replicas that one router knows
 _PER_USER = 10  # requests of a closed loop for each user, as benchmark clients send
 _IN_STEP = (
-    "answers of one length keep the users of a closed loop in step: all their prompts come at once. estimate lets them "
-    "drift apart, as answers of random length do (osl=uniform:200-300)"
+    "answers of one length keep the users of a closed loop in step: all their prompts come at once. With random "
+    "lengths (osl=uniform:200-300) users drift apart, as `estimate` has it"
 )
 
 _PREFIX_TOKENS = 16  # granularity of a synthetic shared prefix

@@ -14,7 +14,7 @@ from rooflinekit.specs.locate import (
     spec_dir,
     user_dir,
 )
-from rooflinekit.specs.models import load_model
+from rooflinekit.specs.models import load_model, model_template
 
 __all__ = [
     "Kind",
@@ -25,6 +25,7 @@ __all__ = [
     "load_accelerator",
     "load_model",
     "load_system",
+    "model_template",
     "names",
     "read_json",
     "read_text",

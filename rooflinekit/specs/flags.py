@@ -79,7 +79,7 @@ class FlagTable:
         key = version_key(version)
         if not version_key(first) <= key or (*key, 0)[:2] > (*version_key(newest), 0)[:2]:
             raise InputError(
-                f"the settings of {self.engine} {version} are not known; sources of {first} to {newest} were read: "
+                f"the settings of {self.engine} {version} are not known. Sources of {first} to {newest} were read: "
                 f"take one of these, such as --engine {self.engine}@{newest}"
             )
         return version

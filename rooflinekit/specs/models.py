@@ -23,6 +23,7 @@ from rooflinekit.specs.locate import Loaded, resolve, spec_dir
 from rooflinekit.specs.section import Layout, Section
 from rooflinekit.specs.weight_files import model_from_gguf, safetensors_bytes
 
+_EXAMPLE = Path(__file__).with_name("model_template.yaml")
 _HUB = "hf:"
 _COMPANION = "hf_quant_config.json"
 _INDEX, _SEVERAL = "model.safetensors.index.json", "its safetensors headers"
@@ -62,6 +63,15 @@ class _LibraryFile(Layout):
     rotary_tables: int = 1
     tower: int = 0
     vision: Mapping[str, Any] | None = None
+
+
+def model_template() -> str:
+    """A commented model file with example values; it loads as it stands.
+
+    >>> model_template().splitlines()[0]
+    '# A model for rooflinekit. Replace every value; delete optional lines that you do not need.'
+    """
+    return _EXAMPLE.read_text(encoding="utf-8")
 
 
 def load_model(name: str | os.PathLike[str]) -> Loaded[Model]:

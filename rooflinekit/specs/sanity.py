@@ -224,15 +224,15 @@ def _bandwidth(facts: Facts) -> Iterator[Finding]:
     if ceiling and rate > ceiling:
         problem = (
             f"is {rate / ceiling:.3g} x the most that {facts.memory_type} gives one device "
-            f"({format_rate(ceiling, 'B/s')}); is it in bits, for several devices, or a capacity?"
+            f"({format_rate(ceiling, 'B/s')}). Is it in bits, for several devices, or a capacity?"
         )
         yield facts.of_rate("memory.bandwidth", rate, problem, refused=rate > 3 * ceiling)
     family = next((family for family in sweeps if facts.memory_type.upper().startswith(family)), "")
     sweep = float(facts.accelerator.memory_bytes) / rate
     if family and sweep > sweeps[family]:
         problem = (
-            f"would need {sweep * 1e3:.3g} ms to read memory.capacity once; no {family} device needs more than "
-            f"{sweeps[family] * 1e3:g}; check the unit (b/s is bits)"
+            f"would need {sweep * 1e3:.3g} ms to read memory.capacity once. No {family} device needs more than "
+            f"{sweeps[family] * 1e3:g}. Check the unit (b/s is bits)"
         )
         yield facts.of_rate("memory.bandwidth", rate, problem, refused=sweep > 1.0)
 

@@ -49,7 +49,7 @@ class TestHour:
         bought = Purchase.checked(purchase=30_000, years=5, power_price=0.12, pue=1.3)
         price = hourly_price(load_accelerator("h100-sxm").value, purchase=bought, watts=700.0)
         assert price.usd_per_gpu_hour == pytest.approx(0.684932 + 0.1092, abs=1e-6)
-        assert "30000 USD over 5 years" in price.source
+        assert "$30,000 over 5 years" in price.source
 
     @pytest.mark.parametrize("bad", ["free", -1, float("nan"), float("inf"), True, 1e300])
     def test_senseless_prices(self, bad: object) -> None:

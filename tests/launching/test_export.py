@@ -186,7 +186,7 @@ class TestFit:
             ({"engine": "trtllm@0.17"}, "not known"),
             ({"kv": "int8", "engine": "sglang"}, "does not take int8"),
             ({"nonsense": 1}, "unknown option 'nonsense'"),
-            ({"dp": 2, "engine": "trtllm"}, "use tp=1, or replicas"),
+            ({"dp": 2, "engine": "trtllm"}, "Use tp=1, or replicas"),
         ],
     )
     def test_what_an_engine_would_refuse_is_refused(self, scenario: dict[str, Any], message: str) -> None:

@@ -308,7 +308,7 @@ def test_a_price_file_works_in_every_command_that_prices(tmp_path: Path) -> None
         assert "usd" in ends[0][0]
         assert ends[0][1].split(",")[:12] == ends[1][1].split(",")[:12]
     costs = [CliRunner().invoke(app, ["cost", MODEL, *price]) for price in (csv, bare)]
-    assert "3 USD an hour: 1 x 3 (Acme)" in costs[0].stdout
+    assert "$3.00 an hour: 1 x $3.00 (Acme)" in costs[0].stdout
     assert [each.exit_code for each in costs] == [0, 0]
 
 

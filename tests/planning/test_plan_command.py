@@ -73,7 +73,7 @@ def test_users_who_all_find_room_are_not_called_a_full_replica() -> None:
     """What more it would bear is another question: no load of 100 %, no headroom of 0 %."""
     _, out, _ = run("plan", "llama-3-8b", "--concurrency", "20", "--tp", "1", "--confirm", "0")
     assert "20 users; whether it serves more was not asked" in out
-    assert not re.search(r"\b100%|\b0% headroom", out)
+    assert not re.search(r"\b100 %|\b0 % headroom", out)
 
 
 def test_what_every_plan_assumes_stands_in_the_help_and_in_json_alone() -> None:

@@ -139,7 +139,7 @@ class TestBalance:
         assert found.crossing_context is not None
         assert window.crossing_context is None  # 4096 tokens of window hold 0.5 GB, the weights are 14 GB
         words = in_words(window, [Elasticity("flops", 0.0, -1.0, 1.0, -1.0)])
-        assert "Both weigh the same at batch 977 at this context; above" in words
+        assert "Cache and weights are equal at batch 977 (at this context). Beyond" in words
 
     def test_prefill_like_batches_are_arithmetic(self) -> None:
         found = balance(predictor("llama-3-8b", "h100-sxm", "none"), Workload(4000.0, 8.0, 2.0))

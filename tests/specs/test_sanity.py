@@ -66,7 +66,7 @@ NO_RATE = (r"^  flops_per_clock_per_core:\n.*\n", "")
         ("mi300x", LINK, "links:\n  kind: infinity-fabric xGMI\n  bandwidth: 896 GB/s", BOTH),
         ("h100-sxm", r"^  pcie: .*$", "  pcie: 128 GB/s", BOTH),
         ("h100-sxm", CAPACITY, "  capacity: 85.5 GiB", "is it a GB number written with GiB"),
-        ("h100-sxm", BANDWIDTH, "  bandwidth: 26.8 TB/s", "is it in bits"),
+        ("h100-sxm", BANDWIDTH, "  bandwidth: 26.8 TB/s", "Is it in bits"),
         ("h100-sxm", BANDWIDTH, "  bandwidth: 3.35 GB/s", "check the"),
         ("h100-sxm", BF16, "    bf16: 989.4 PFLOP/s", "looks like a prefix too far: 1 PFLOP/s is 1000 TFLOP/s"),
         ("h100-sxm", FP8, "    fp8: 1978.9 PFLOP/s", "check the prefixes of both units"),

@@ -410,7 +410,7 @@ def why(times: TokenTimes, given: TokenWork, made: TokenWork, experts: bool = Fa
     return (
         f"An output token takes {made.flops / given.flops:.2f} x the FLOP of an input token and "
         f"{made.seconds / given.seconds:.1f} x its time. {weights} in a prompt{fewer}. For each output token "
-        f"a sequence reads its own cache of about {context:,.0f} tokens; all tokens of a prompt share one reading."
+        f"a sequence reads its own cache of about {context:,.0f} tokens. All tokens of a prompt share one reading."
     )
 
 

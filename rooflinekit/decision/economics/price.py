@@ -11,6 +11,7 @@ from rooflinekit.estimation.options import positive, quantity
 from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.hardware import Accelerator, HostPower
 from rooflinekit.model.types.numeric import Numeric
+from rooflinekit.model.types.units import percent
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.delimited import text_rows
 from rooflinekit.specs.files import kept, read_yaml
@@ -31,8 +32,10 @@ POWER_NOTE = "power: boards as predicted (docs/method.md, section 11), idle betw
 
 def host_note(host: HostPower) -> str:
     """What boards' power is multiplied by, and who says so."""
-    shares = f"{host.cpu:.0%} CPUs" + (f", {host.rest:.0%} memory, network and fans" if host.rest else " and memory")
-    return f"hosts: {shares} beside the boards, supplies at {host.supply:.0%} ({host.source})"
+    shares = f"{percent(host.cpu)} CPUs" + (
+        f", {percent(host.rest)} memory, network and fans" if host.rest else " and memory"
+    )
+    return f"hosts: {shares} beside the boards, supplies at {percent(host.supply)} ({host.source})"
 
 
 def electricity(watts: Numeric, usd_per_kwh: Numeric, pue: Numeric) -> Numeric:
@@ -207,9 +210,9 @@ def hourly_price(
     if purchase is not None:
         if watts is None and purchase.power_price:
             raise InputError(f"{accelerator.name} has no rated power in its file, so its electricity cannot be priced")
-        words = f"purchase of {purchase.purchase:g} USD over {purchase.years:g} years"
+        words = f"purchase of ${purchase.purchase:,.0f} over {purchase.years:g} years"
         if purchase.power_price:
-            words += f", {purchase.power_price:g} USD/kWh at {watts:.0f} W with the host and PUE {purchase.pue:g}"
+            words += f", ${purchase.power_price:g}/kWh at {watts:.0f} W with the host and PUE {purchase.pue:g}"
         return HourlyPrice(purchase.usd_per_gpu_hour(watts or 0.0), words)
     quote = quoted_price(accelerator)
     if quote is None:

@@ -324,8 +324,8 @@ def _check_pairs(targets: list[Target]) -> None:
             )
             if ours != theirs:
                 raise DeploymentError(
-                    f"prefill has {' '.join(ours)}, decode {' '.join(theirs)}: both need the same engine, version, "
-                    "checkpoint and cache format, since the cache goes from one to the other"
+                    f"prefill has {' '.join(ours)}, decode {' '.join(theirs)}. The cache goes from one to the other, "
+                    "so both need the same engine, version, checkpoint and cache format"
                 )
 
 

@@ -92,5 +92,5 @@ def notes(target: Target) -> Iterator[str]:
     if target.hosts > 1:
         yield (
             f"one replica needs {target.hosts} hosts: start this command on each, with --node-rank 0 to "
-            f"{target.hosts - 1}; HEAD-HOST is the address of the first"
+            f"{target.hosts - 1}. HEAD-HOST is the address of the first"
         )

@@ -44,7 +44,7 @@ def _ranks(target: Target) -> Iterator[Wish]:
     if deployment.dp > 1 and (deployment.tp > 1 or not target.experts):
         raise DeploymentError(
             f"tp={deployment.tp} with dp={deployment.dp} cannot be exported: trtllm has dp for models with experts, "
-            "one rank a replica; use tp=1, or replicas instead of dp"
+            "one rank a replica. Use tp=1, or replicas instead of dp"
         )
     if deployment.redundant_experts:
         raise DeploymentError("redundant_experts cannot be exported: no setting of trtllm is known for it")

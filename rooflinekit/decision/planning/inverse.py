@@ -167,7 +167,7 @@ class _Asked:
         held = self.predictor.memory.evaluate(float(batch), tokens, 1.0)
         return DoesNotFitError(
             f"no solution: {plan.model.name} on {plan.deployment.gpus} x {plan.system.accelerator.name} has no room "
-            f"for {batch} sequence{'s' if batch > 1 else ''} of {tokens:,.0f} tokens; raise tp (weights take "
+            f"for {batch} sequence{'s' if batch > 1 else ''} of {tokens:,.0f} tokens. Raise tp (weights take "
             f"{float(held.weight_bytes) / 1e9:.1f} of {float(held.capacity_bytes) / 1e9:.1f} GB a GPU)"
         )
 

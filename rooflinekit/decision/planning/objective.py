@@ -207,10 +207,10 @@ def last_met(left: Callable[[float], float], low: float, high: float, close: flo
     return met
 
 
-def percent(share: float) -> str:
+def probability_text(share: float) -> str:
     """A probability in words, rounded down, never to certainty.
 
-    >>> percent(0.9197), percent(0.9999)
+    >>> probability_text(0.9197), probability_text(0.9999)
     ('91.9 %', 'over 99.9 %')
     """
     down = math.floor(share * 1000.0) / 10.0

@@ -31,6 +31,7 @@ from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.answer import Tabled
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.units import percent
 
 _COMPARED = 4  # candidates of the plan that are looked at over time
 _PURCHASES = 5  # that the sentence names
@@ -258,7 +259,9 @@ def _words(made: OverTime) -> str:
     count = len(made.months)
     saved = 1.0 - made.gpu_hours / made.peak_gpu_hours
     span = f"{least:,} to {most:,} GPUs" if least < most else f"{most:,} GPU{'s' if most > 1 else ''}"
-    against = f", {saved:.0%} below the {made.peak_gpu_hours:,.0f}{instead} of a fleet for the peak" if saved else ""
+    against = (
+        f", {percent(saved)} below the {made.peak_gpu_hours:,.0f}{instead} of a fleet for the peak" if saved else ""
+    )
     parts = [
         f"By the hour {made.deployment} takes {span}{' at first' if count > 1 else ''}: {made.gpu_hours:,.0f} GPU-hours"
         f"{dollars} {'in ' + str(count) + ' months' if count > 1 else 'a month'}{against}."
@@ -269,8 +272,8 @@ def _words(made: OverTime) -> str:
         parts.append(f"The fleet of {made.buy[0][2]:,} must grow: buy {told}{more} "
                      f"({made.buy[-1][2]:,} GPUs in the end).")  # fmt: skip
     if made.paid_usd is not None and made.usd and made.saved_usd > 0.0:
-        split = ", ".join(f"{each.gpu_hours / made.gpu_hours:.0%} {each.term}" for each in made.paid)
-        parts.append(f"Paid as {split} it is ${made.paid_usd:,.0f}, {1.0 - made.paid_usd / made.usd:.0%} less.")
+        split = ", ".join(f"{percent(each.gpu_hours / made.gpu_hours)} {each.term}" for each in made.paid)
+        parts.append(f"Paid as {split} it is ${made.paid_usd:,.0f}, {percent(1.0 - made.paid_usd / made.usd)} less.")
     if made.tco is not None:
         when = made.tco.break_even_month
         better = f"Buying is cheaper from month {when} on" if when else "Renting stays cheaper than buying"
@@ -294,12 +297,12 @@ def _scaled_words(made: OverTime, scaling: Autoscaling) -> str:
     for seconds in sorted({each.cold_start_s for each in scaling.policies} - {cold.seconds}):
         good = [each for each in scaling.policies if each.meets and each.cold_start_s == seconds]
         least = min(good, key=lambda each: each.gpu_hours_per_month, default=None)
-        costs.append(f"{least.policy} at {least.target:.0%} {_price(least)} with {seconds:.0f} s" if least
+        costs.append(f"{least.policy} at {percent(least.target)} {_price(least)} with {seconds:.0f} s" if least
                      else f"nothing does with {seconds:.0f} s")  # fmt: skip
     below = 1.0 - best.gpu_hours_per_month / made.months[0].peak_gpu_hours
     return (
-        f"Autoscaled by {best.policy} at {best.target:.0%} of a replica's capacity it costs {_price(best)} a month "
-        f"with {start}. That is {below:.0%} below the fleet for the peak. "
+        f"Autoscaled by {best.policy} at {percent(best.target)} of a replica's capacity it costs {_price(best)} a "
+        f"month with {start}. That is {percent(below)} below the fleet for the peak. "
         f"Its objectives hold over the {scaling.played_h:g} h played, by the closed form at each look; "
         f"no single requests are drawn. Other cold starts: {', '.join(costs)}."
     )

@@ -23,7 +23,7 @@ from rooflinekit.decision.planning.objective import (
     chance,
     missed,
     parse_objectives,
-    percent,
+    probability_text,
     refuse_undecoded,
     slowest_factor,
 )
@@ -51,6 +51,7 @@ from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Model
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.time import SIGMAS
+from rooflinekit.model.types.units import percent
 from rooflinekit.model.types.vision import Images
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import EVIDENCE
@@ -329,7 +330,7 @@ def answer_in_words(best: Candidate, question: PlanQuestion, median: Median | No
     parts.append(_agreement(best))
     name, chance_of = best.risk
     if chance_of is not None:
-        parts.append(f"{name} holds with a probability of {percent(chance_of)}, the least of all objectives.")
+        parts.append(f"{name} holds with a probability of {probability_text(chance_of)}, the least of all objectives.")
     if median is not None:
         parts.append(_price_of_confidence(median, question.confidence, best))
     return " ".join(parts)
@@ -419,7 +420,7 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
     ratio = hours[0] / hours[1] if hours else other.gpus / best.gpus
     if abs(ratio - 1.0) < _CLOSE:
         return f"costs as much{'' if hours else ', in GPUs'}; {_spare(other, best)}"
-    head = f"{abs(ratio - 1.0):.0%} {'dearer' if ratio > 1 else 'cheaper'}" if hours else f"{ratio - 1.0:.0%} more GPUs"
+    head = f"{percent(abs(ratio - 1.0))} {('dearer' if ratio > 1 else 'cheaper') if hours else 'more GPUs'}"
     binds = dict.fromkeys(what for fleet in other.fleets for what in fleet.binds)
     use, its = demand.peak_load / best.gpus, demand.peak_load / other.gpus
     limit = " and ".join("saturation" if what == "knee" else what for what in binds)
@@ -430,7 +431,7 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
             reasons.append(f"and costs ${each[0]:.2f} an hour (the best: ${each[1]:.2f})")
     idle = min(fleet.headroom for fleet in other.fleets)
     if idle > 0.1:
-        reasons.append(f"{idle:.0%} of its capacity is unused")
+        reasons.append(f"{percent(idle)} of its capacity is unused")
     return f"{head}: {', '.join(reasons)}"
 
 
@@ -441,7 +442,7 @@ def _at(usd_per_hour: float | None) -> str:
 def _spare(other: Candidate, best: Candidate) -> str:
     """What is left of what each bears, where both cost the same."""
     mine, theirs = (min(fleet.headroom for fleet in each.fleets) for each in (other, best))
-    return f"{mine:.0%} of its capacity is unused, of the best's {theirs:.0%}"
+    return f"{percent(mine)} of its capacity is unused, of the best's {percent(theirs)}"
 
 
 def _three(value: float) -> str:

@@ -38,6 +38,7 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, DtypeError, WorkloadError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import MixtureOfExperts, Model
+from rooflinekit.model.types.units import percent
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model, load_system
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
@@ -411,7 +412,7 @@ def _how_near(question: PlanQuestion, able: Part, found: Found) -> str:
         step = replica.predictor.plan.time(alone) if first else replica.predictor.decode_step(work)
         cause, share = max(shares_by_cause(step).items(), key=lambda entry: entry[1])
         whose = "the prompt" if first else "a decode step"
-        near.append(Near(seconds / each.limit, each, name, seconds, f"{cause} takes {share:.0%} of {whose}"))
+        near.append(Near(seconds / each.limit, each, name, seconds, f"{cause} takes {percent(share)} of {whose}"))
     if not near:
         return f"{', '.join(able.ability.binds)} fails at any load"
     found.near.append(tuple(near))

@@ -134,16 +134,16 @@ def in_words(found: Balance, slopes: Sequence[Elasticity], shared: bool = False,
     'Smaller weights help most: 90 % of the bytes of a decode step'
     """
     first = (
-        f"{_LEVERS[found.lever]}: {found.weight_share * 100:.0f} % of the bytes of a decode step are weights and "
-        f"{found.kv_share * 100:.0f} % keys and values, at batch {found.batch:.0f} and context {found.context:.0f}."
+        f"{_LEVERS[found.lever]}: {found.weight_share * 100:.0f} % of the bytes of a decode step are weights, "
+        f"{found.kv_share * 100:.0f} % keys and values (batch {found.batch:.0f}, context {found.context:.0f})."
     )
-    where = [] if found.crossing_batch is None else [f"batch {found.crossing_batch:,.0f} at this context"]
+    where = [] if found.crossing_batch is None else [f"batch {found.crossing_batch:,.0f} (at this context)"]
     if (context := found.crossing_context) is not None:
-        beyond = f" (the model ends at {longest:,})" if longest is not None and context > longest else ""
-        where.append(f"context {context:,.0f} at this batch{beyond}")
+        beyond = f"; the model ends at {longest:,}" if longest is not None and context > longest else ""
+        where.append(f"context {context:,.0f} (at this batch{beyond})")
     crossings = "The cache never has as many bytes as the weights."
     if where:
-        crossings = f"Both weigh the same at {' and at '.join(where)}; above that the cache weighs more."
+        crossings = f"Cache and weights are equal at {', or at '.join(where)}. Beyond that the cache weighs more."
     most = max((entry for entry in slopes if entry.parameter in RESOURCES), key=lambda entry: abs(entry.tpot))
     whose = "TPOT, with the prompts in its steps," if shared else "TPOT"
     last = f"{whose} follows {_NAMED[most.parameter]} most: 1 % more makes it {abs(most.tpot):.2f} % "

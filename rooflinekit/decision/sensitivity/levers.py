@@ -35,6 +35,7 @@ from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Attention, LatentAttention
 from rooflinekit.model.types.speculation import Speculation
+from rooflinekit.model.types.units import percent
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model, names
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
@@ -164,7 +165,7 @@ def _prefix(setting: Setting, share: float | None) -> Move:
     option = f"--cached {cached:.0f}"
     if cached <= float(question.work.cached):
         return Move(name, option, caveat, None, f"{question.work.cached:.0f} tokens are cached already")
-    return Move(f"{name} {share:.0%}", option, caveat, replace(setting, question=question.scaled(cached=cached)))
+    return Move(f"{name} {percent(share)}", option, caveat, replace(setting, question=question.scaled(cached=cached)))
 
 
 def _draft(setting: Setting, draft: Speculation | None) -> Move:
@@ -324,7 +325,7 @@ def _priced(
             f"{own.name} has no price in its file: costs are ratios of GPU hours; give price (USD per GPU hour)"
         )
     else:
-        notes.append(f"price {float(present.usd_per_gpu_hour):.2f} USD per GPU hour: {present.source}")
+        notes.append(f"price ${float(present.usd_per_gpu_hour):.2f} a GPU-hour: {present.source}")
     if given.get("gpus") is not None and (unknown := [name for name, hour in hours.items() if hour is None]):
         notes.append(f"no price is known for {', '.join(unknown)}: their cost is not compared")
     return present, hours, notes

@@ -31,6 +31,7 @@ from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.time import SIGMAS
+from rooflinekit.model.types.units import percent
 from rooflinekit.specs.calibration.load import calibration_path
 from rooflinekit.specs.calibration.served import Fitted, ServedFile, ServingHeading, plain, with_serving
 from rooflinekit.specs.engines import UNITLESS, step_range
@@ -114,10 +115,12 @@ def remarks(
         said.append(f"the files say little of {', '.join(silent)}: they stay near what was shipped")
     waits = errors.get("ttft_ms")
     if any(error.after > _OFF for name, error in errors.items() if name != "ttft_ms"):
-        said.append(f"over {_OFF:.0%} is left, which no cost explains: check --gpu, --tp, --model, formats and load")
+        said.append(
+            f"over {percent(_OFF)} is left, which no cost explains: check --gpu, --tp, --model, formats and load"
+        )
     elif waits is not None and waits.after > _OFF:
         said.append(
-            f"TTFT stays {waits.after:.0%} off: waits depend on how the client starts and how output lengths vary"
+            f"TTFT stays {percent(waits.after)} off. Waits depend on how the client starts and how output lengths vary"
             " (--osl-cv), not on the engine"
         )
     if any(error.unseen is not None and error.unseen > error.before for error in errors.values()):
@@ -128,7 +131,7 @@ def remarks(
         said.append(f"intervals widen to a factor of {widened:.2f}, as far as left-out files are off")
     else:
         said.append(
-            "intervals: only the part of the engine's costs narrows; these files are of one deployment, so the part of"
+            "intervals: only the part of the engine's costs narrows. These files are of one deployment, so the part of"
             f" kernels and the least factor of {interval:.2f} stay"
         )
     return tuple(said)
@@ -342,5 +345,7 @@ def _notes(outcomes: Sequence[Outcome], own: StepCosts, costs: StepCosts) -> dic
     for each in outcomes:
         name, prior = each.prior.name, each.prior
         scale, unit = (1.0, "") if name in UNITLESS else (1e6, " us")
-        said[name] = f"was {plain(scale * prior.value)} ± {plain(scale * prior.spread)}{unit}; data {each.data:.0%}"
+        said[name] = (
+            f"was {plain(scale * prior.value)} ± {plain(scale * prior.spread)}{unit}; data {percent(each.data)}"
+        )
     return said

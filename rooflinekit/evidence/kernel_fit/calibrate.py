@@ -24,6 +24,7 @@ from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.kernel import Family, Kernel
 from rooflinekit.model.types.numeric import Array, Numeric
 from rooflinekit.model.types.time import SIGMAS
+from rooflinekit.model.types.units import percent
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.choose import choose_calibration, reach_of
 from rooflinekit.specs.calibration.write import Heading, render
@@ -494,8 +495,8 @@ def build_calibration(
         carried[key] = found = carry(near, group.rows(donor), System.of(accelerator), group.source, reach)
         if found.fit is None:
             notes.append(
-                f"{key}: the donor's fit is kept; on shapes left out it is off by {found.donor:.1%}, and "
-                f"by {found.error:.1%} when fitted to {len(group.table)} rows"
+                f"{key}: the donor's fit is kept. On shapes left out it is off by {percent(found.donor, 1)}, and "
+                f"by {percent(found.error, 1)} when fitted to {len(group.table)} rows"
             )
     power, told = _power(groups, accelerator)
     notes += told
@@ -518,7 +519,8 @@ def _power(groups: Sequence[Group], accelerator: Accelerator) -> tuple[dict[str,
     found = carry_power([group for group in read if len(group.table)], accelerator)
     if found is None:
         return {}, []
-    off = f"power of {found.rows} kernels: the law is off by {found.law:.1%}, and by {found.error:.1%} with factors"
+    law, fitted = percent(found.law, 1), percent(found.error, 1)
+    off = f"power of {found.rows} kernels: the law is off by {law}, and by {fitted} with factors"
     if found.error >= found.law:
         return {}, [f"{off} of its own, on shapes left out: it is kept"]
     return asdict(found), [f"{off} {found.running:.2f} (running) and {found.work:.2f} (work), on shapes left out"]

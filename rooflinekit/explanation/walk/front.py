@@ -240,7 +240,7 @@ def _notes(plan: Plan, prompts: Prompts) -> list[str]:
     notes = []
     if prompts.words:
         notes.append(
-            "words and marks of the prompt stand in for tokens; a tokenizer cuts long words, and often adds a token "
+            "words and marks of the prompt stand in for tokens. A tokenizer cuts long words, and often adds a token "
             "for the beginning"
         )
     longest, limit = max(prompts.lengths) + 1, plan.model.max_context

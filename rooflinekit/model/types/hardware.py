@@ -11,6 +11,7 @@ from rooflinekit.model.types.errors import DtypeError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum
+from rooflinekit.model.types.units import percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +308,9 @@ def capped(accelerator: Accelerator, cap_w: float) -> tuple[Accelerator, str]:
             f"{accelerator.name} is known to follow"
         )
     share = clock_share(cap_w, tdp)
-    note = f"arithmetic at {share:.0%} of the clock under a cap of {cap_w:g} of {tdp:g} W; memory and links unchanged"
+    note = (
+        f"arithmetic at {percent(share)} of the clock under a cap of {cap_w:g} of {tdp:g} W; memory and links unchanged"
+    )
     law = accelerator.power and replace(accelerator.power, limit=cap_w)
     return _slowed(accelerator, share, "power cap: clock over the clock at rated power", law), note
 
@@ -336,6 +339,6 @@ def clocked(accelerator: Accelerator, clock_hz: float) -> tuple[Accelerator, str
             f"clock {clock_hz / 1e6:g} MHz is outside {low / 1e6:.0f} to {most / 1e6:.0f} MHz of {accelerator.name}"
         )
     share = clock_hz / most
-    note = f"clock {clock_hz / 1e6:g} of {most / 1e6:g} MHz: arithmetic at {share:.0%}, memory and links unchanged"
+    note = f"clock {clock_hz / 1e6:g} of {most / 1e6:g} MHz: arithmetic at {percent(share)}, memory and links unchanged"
     law = accelerator.power and accelerator.power.at(share)
     return _slowed(accelerator, share, "clock: over the largest clock", law), note

@@ -155,6 +155,6 @@ def _acceptance(given: object, draft: str, tokens: int) -> tuple[float, ...]:
         rates = ()
     if not 1 <= len(rates) <= tokens or not all(0.0 <= rate <= 1.0 and math.isfinite(rate) for rate in rates):
         raise InputError(
-            f"acceptance must be a number from 0 to 1, or one for each of at most {tokens} drafted tokens, not {given}"
+            f"acceptance must be a number from 0 to 1, or one for each drafted token ({tokens} at most), not {given}"
         )
     return rates

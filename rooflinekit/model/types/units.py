@@ -15,6 +15,8 @@ _LONGEST_S = 1e4 - 0.5  # longer than this, or larger than that, is written with
 _SHORTEST_S = 1e-12
 _LARGEST = 1e22 - 0.5e18
 
+_LARGEST_PLAIN, _SMALLEST_PLAIN = 1e9, 1e-6  # beyond, a number without a unit has an exponent
+
 _PREFIX = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 # dimension -> the unit's spelling after its prefix, and what one of it is in SI
@@ -101,6 +103,26 @@ def format_count(count: float, unit: str = "") -> str:
     ('8.03 G', '16.1 GFLOP')
     """
     return f"{_prefixed(count)}{unit}".rstrip()
+
+
+def percent(share: float, digits: int = 0, signed: bool = False) -> str:
+    """A share, or a change, in percent.
+
+    >>> percent(0.45), percent(0.0123, 1), percent(0.05, signed=True)
+    ('45 %', '1.2 %', '+5 %')
+    """
+    return f"{100.0 * share:{'+' if signed else ''}.{digits}f} %"
+
+
+def significant(value: float) -> str:
+    """Three significant digits, zeros at the end included; thousands apart; an exponent beyond 1e9 and below 1e-6.
+
+    >>> significant(2.0), significant(0.13), significant(12345.6), significant(4.8e-05), significant(3e10)
+    ('2.00', '0.130', '12,346', '0.0000480', '3.00e+10')
+    """
+    if abs(value) >= _LARGEST_PLAIN or 0 < abs(value) < _SMALLEST_PLAIN:
+        return f"{value:.2e}"
+    return f"{value:,.0f}" if abs(value) >= 999.5 else _three(value)
 
 
 def _prefixed(value: float) -> str:

@@ -178,7 +178,7 @@ function arithmeticOf(part, view) {  // how the time of a kernel comes about, in
 // ---- what the time adds up from
 const TIME_PARTS = [["weights", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["network", "network"], ["kernels above bound", "overhead"], ["engine", "engine"]];
 const stepTerms = (view, step) => ({ terms: TIME_PARTS, parts: view.parts[step], title: `${step} step`, format: asTime, scale: 1e3, unit: "ms of one step", span: step === "decode" ? view.tpot : view.ttft });
-const ENERGY_PARTS = [["weights read", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["links", "network"], ["board itself", "overhead"], ["waiting", "engine"]];
+const ENERGY_PARTS = [["weights read", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["links", "network"], ["chip running", "overhead"], ["idle", "engine"]];
 const energyTerms = ({ parts }) => ({ terms: ENERGY_PARTS, parts, title: "one output token", format: asEnergy, scale: 1, unit: "J of one output token, prompt included" });
 const barsOf = ({ terms, parts }) => terms.map(([title, tint], place) => ({ title, tint, start: sum(parts.slice(0, place)), size: parts[place] })).filter(({ size }) => size >= 0.005 * sum(parts));
 function waterfallBars(told) {  // each begins where the one above it ends; then the whole, and its interval
@@ -211,7 +211,7 @@ function stackOption(rows, parts, format, more = {}) {  // rows: [title, {part: 
   option.tooltip.formatter = ({ seriesName, data, name }) => `${name}: ${seriesName}\n${format(data.told ?? data.value)}`;
   const wide = (CHARTS.get(more.id).wide - left - 24) / more.max, fits = (value, words) => (value * wide > 7.2 * words.length + 4 ? words : "");
   return {
-    ...option, xAxis: along("", { axis: { max: more.max }, label: { formatter: more.scale ?? format, showMaxLabel: !more.lines } }),
+    ...option, xAxis: along("", { axis: { max: more.max }, label: { formatter: more.scale ?? onAxis(format), showMaxLabel: !more.lines } }),
     yAxis: { ...along("", { axis: { type: "category", data: shown.map(([title]) => title) }, label: { color: colour("ink"), lineHeight: 16 } }), splitLine: { show: false } },
     series: parts.map(([key, title], place) => ({
       type: "bar", name: title, stack: "all", barWidth: "58%", itemStyle: key === "free" ? { color: "transparent", borderColor: colour("soft"), borderType: "dashed", borderWidth: 1 } : { color: colour(key), borderColor: colour("card"), borderWidth: 0.5 },

@@ -223,7 +223,7 @@ def accuracy_card(plan: Plan, of: str = "") -> str:
         for family, dtype, fit in fits.values()
     ]  # fmt: skip
     said = (
-        f"Mean errors of calibration {calibration.name} on shapes that each fit had not seen, and the "
+        f"Mean errors of calibration {calibration.name} on shapes that each fit had not seen. Beside them, the "
         "widest factor of its 90 % interval. Engine costs have errors of their own, which the intervals hold."
     )
     head = ("kernels", "format", "measured", "error", "interval up to", "source")

@@ -19,20 +19,22 @@ const three = (value) => {
   if (size >= 99.95) return GROUPED.format(Math.round(value));
   return size < 0.001 ? value.toExponential(1) : Number(value.toPrecision(3)).toString();
 };
+const digits = (value) => (Math.abs(value) >= 0.001 && Math.abs(value) < 99.95 ? value.toPrecision(3) : three(value));  // zeros at the end included
 const PREFIXES = [["E", 1e18], ["P", 1e15], ["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]];
-function prefixed(value, unit) {
-  for (const [prefix, scale] of PREFIXES) if (Math.abs(value) >= 0.9995 * scale) return `${three(value / scale)}\u00a0${prefix}${unit}`;
-  return `${three(value)}\u00a0${unit}`;
+function prefixed(value, unit, told = three) {
+  for (const [prefix, scale] of PREFIXES) if (Math.abs(value) >= 0.9995 * scale) return `${told(value / scale)}\u00a0${prefix}${unit}`;
+  return `${told(value)}\u00a0${unit}`;
 }
 const plain = (value) => prefixed(value, "").replace("\u00a0", " ").trim();
-const asBytes = (value) => prefixed(value, "B");
+const asBytes = (value) => prefixed(value, "B", digits);
 const asTime = (seconds) => {
   const size = Math.abs(seconds);
   if (size === 0) return "0\u00a0s";
   if (size === Infinity) return "no limit";
-  return size >= 0.9995 ? `${three(seconds)}\u00a0s` : size >= 0.9995e-3 ? `${three(seconds * 1e3)}\u00a0ms` : `${three(seconds * 1e6)}\u00a0µs`;
+  return size >= 0.9995 ? `${digits(seconds)}\u00a0s` : size >= 0.9995e-3 ? `${digits(seconds * 1e3)}\u00a0ms` : `${digits(seconds * 1e6)}\u00a0µs`;
 };
-const asEnergy = (joules) => (Math.abs(joules) >= 0.9995 ? `${three(joules)}\u00a0J` : `${three(joules * 1e3)}\u00a0mJ`);
+const asEnergy = (joules) => (Math.abs(joules) >= 0.9995 ? `${digits(joules)}\u00a0J` : `${digits(joules * 1e3)}\u00a0mJ`);
+const onAxis = (label) => (value) => label(value).replace(/(\.\d*?)0+(?=\u00a0)/, "$1").replace(/\.(?=\u00a0)/, "");  // no zeros behind a point
 const asDollars = (dollars) => `$${dollars >= 0.01 && dollars < 99.95 ? dollars.toFixed(2) : three(dollars)}`;
 const asPrice = (dollars) => asDollars(dollars).replace(/\.00$/, "");  // on axes
 const asShare = (share) => (share > 0 && share < 0.001 ? "<0.1\u00a0%" : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}\u00a0%`);

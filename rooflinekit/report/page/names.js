@@ -1,7 +1,7 @@
 // Where the names of points stand: below, above or beside them, wherever they hide the least; a name that would hide much is left out.
 "use strict";
 const LETTER = 6.5, LINE = 15;  // pixels of a letter and a line of 12 pixels
-const MUCH = 0.5;  // of its own area: of lines and of their names; of a dot it hides nothing
+const MUCH = 0.2;  // of its own area: of lines and of their names; of a dot it hides nothing
 const askew = (radius) => radius / 2 + 8;  // how far above or below the middle of its point a name stands that is beside it
 const aside = (side, up) => ({ x, y, radius }, wide) => [side > 0 ? x + radius + 4 : x - radius - 4 - wide, y - LINE / 2 + up * askew(radius), wide, LINE];
 const SIDES = {

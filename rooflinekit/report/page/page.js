@@ -26,7 +26,7 @@ function lever(view) {  // what takes the time of a decode step, and what change
   const what = cause === "memory" ? `reading memory. ${alike ? "Weights and KV cache weigh about the same: smaller formats of both help" : heavier === "weights" ? "Smaller weights help most" : "A smaller KV cache or shorter prompts help most"}`
     : cause === "compute" ? "arithmetic. Narrower formats help, more bandwidth does not"
     : cause === "network" ? "sending between GPUs. Fewer GPUs or faster links help" : "launches and the engine. A larger batch helps";
-  const ranges = felt(view).tpot.low === felt(view).tpot.high ? "" : `Ranges are 90 % intervals (${view.rows.plan.evidence}).`;
+  const ranges = felt(view).tpot.low === felt(view).tpot.high ? "" : `Ranges are 90 % intervals${view.rows.plan.evidence === "measured" ? " from measured kernels." : ". Measurements of another GPU, engine or format stand in."}`;
   return [`${asShare(by[cause] / whole)} of a decode step is ${what}.`, ranges, crossing(view, read)];
 }
 function crossing(view, read) {  // more sequences read more experts, so that the weights grow with the batch too
@@ -266,7 +266,7 @@ function compared(view, reference, name) {
   const [own, other] = [view, reference].map(felt);
   const rows = [["TTFT", own.ttft.time, other.ttft.time, asTime], ["TPOT", own.tpot.time, other.tpot.time, asTime], ["tokens/s, user", own.rateUser, other.rateUser, three], ["tokens/s, GPU", own.rateEach, other.rateEach, three],
     ["bytes of a decode step", ...[view, reference].map((each) => sum(Object.values(bytesOf(each.decode)))), asBytes], ["memory of a GPU", view.memory.total, reference.memory.total, asBytes]];
-  const table = asTable([["", "here", name, "here / there"], ...rows.map(([title, here, there, format]) => [title, format(here), format(there), `${three(here / there)} ×`])], "Against the other");
+  const table = asTable([["", "here", name, "here / there"], ...rows.map(([title, here, there, format]) => [title, format(here), format(there), `${digits(here / there)} ×`])], "Against the other");
   box.replaceChildren(make("h3", "Against the other"), table);
 }
 
@@ -350,8 +350,8 @@ function drawFront(view, points) {
   const bills = fitting.filter((point) => point.dollars).map((point) => ({ ...point, value: [point.value[0], point.dollars], said: `${asDollars(point.dollars)} a million output tokens\n${point.said}` }));
   byId("bill").closest(".figure").hidden = !bills.length || Boolean(DATA.pool);
   const y = () => axis({ axis: { type: "log", ...around(bills.map((point) => point.value[1])) }, label: { formatter: (value) => niceLog(value, asPrice) } });
-  if (bills.length && !DATA.pool) C.bill.show("USD of a million output tokens against the speed of each user.", () => curvesOption(bills, named, { x: within(0, "tokens/s each user", three), y: y(), here: [view.rateUser, priceOf(view) ? dollars({ ...view, load: undefined }) : 1], least }),
-    () => [["deployment", "tokens/s each user", "USD a million output tokens"], ...bills.map((point) => [point.said.split("\n").slice(1, 3).join("; "), ...point.value])]);
+  if (bills.length && !DATA.pool) C.bill.show("$ per million output tokens against the speed of each user.", () => curvesOption(bills, named, { x: within(0, "tokens/s each user", three), y: y(), here: [view.rateUser, priceOf(view) ? dollars({ ...view, load: undefined }) : 1], least }),
+    () => [["deployment", "tokens/s each user", "$ per million output tokens"], ...bills.map((point) => [point.said.split("\n").slice(1, 3).join("; "), ...point.value])]);
   for (const id of ["pareto-key", "bill-key"]) key(id, [...named.map((gpu, place) => [gpu, TINTS[place]]), ...(gpus.length > named.length ? [["other accelerators", "line"]] : [])]);
 }
 function key(id, entries) {

@@ -9,7 +9,7 @@ from typing import Any
 
 from rooflinekit.decision.economics.price import HourlyPrice
 from rooflinekit.decision.planning.demand import decoding, thinned_cv
-from rooflinekit.decision.planning.objective import percent
+from rooflinekit.decision.planning.objective import probability_text
 from rooflinekit.report.page.render import card, figure, paragraphs, table
 
 _METRICS = (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2el_ms", "whole request"))
@@ -92,12 +92,12 @@ def plan_cards(plan: Mapping[str, Any]) -> str:
         )
         for row, candidate in ((_candidate(each, place), each) for place, each in enumerate(plan["candidates"]))
     ]  # fmt: skip
-    head = ("candidate", "GPUs", "USD/h", "USD a million tokens", "evidence", "all objectives hold", "verdict")
+    head = ("candidate", "GPUs", "$/h", "$ per million tokens", "evidence", "all objectives hold", "verdict")
     losses = table(("not a candidate", "why"), [(entry["what"], entry["why"]) for entry in plan.get("refused", ())])
     refused = f"<details><summary>What cannot serve the traffic</summary>{losses}</details>"
     costs = card("Candidates", '<div class="chart" id="plan-cost"></div>' + table(head, rows) + refused, "plan")
     latency = card("Latencies of the answer at its peak", '<div class="chart" id="plan-spread"></div>', short=True)
-    charts = {"plan-speed": "Tokens/s each GPU", "plan-price": "USD a million tokens"}
+    charts = {"plan-speed": "Tokens/s each GPU", "plan-price": "$ per million tokens"}
     boxes = "".join(figure(name, heading, key=True) for name, heading in charts.items())
     fronts = card("What cannot be improved in one respect alone", f'<div class="two">{boxes}</div>')
     hours = ""
@@ -110,7 +110,7 @@ def plan_cards(plan: Mapping[str, Any]) -> str:
 def _least(probability: Mapping[str, float | None]) -> str | None:
     """The probability of the objective that is most at risk: errors go together, so all hold as often as that one."""
     known = [value for value in probability.values() if value is not None]
-    return percent(min(known)) if known else None
+    return probability_text(min(known)) if known else None
 
 
 def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:

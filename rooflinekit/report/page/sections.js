@@ -17,7 +17,7 @@ function spreadOption(rows, id) {  // rows: [title, {p50, p90, ... [ms]}, hollow
       label: mark in ends ? { show: true, position: ends[mark][0], distance: 5, ...text(11.5), formatter: `${ends[mark][1]} ${asTime(spread[mark] / 1e3)}`, ...outlined() } : undefined,
     })),
   }));
-  const x = axis({ axis: { type: "log", ...around(values.length ? values : [1, 10]) }, label: { formatter: (value) => niceLog(value, (ms) => asTime(ms / 1e3)) } });
+  const x = axis({ axis: { type: "log", ...around(values.length ? values : [1, 10]) }, label: { formatter: (value) => niceLog(value, onAxis((ms) => asTime(ms / 1e3))) } });
   return { ...option, grid: { ...option.grid, left, right: small() ? 84 : 90 }, xAxis: x, yAxis: { ...along("", { axis: { type: "category", data: names }, label: { color: colour("ink"), width: small() ? 108 : 158, overflow: "break", lineHeight: 15 } }), splitLine: { show: true, lineStyle: { color: colour("grid") } } }, series: [...bars, ...dots] };
 }
 function roomBefore(values, width) {  // where a logarithmic axis begins so that words of 90 pixels fit before the least value
@@ -45,15 +45,15 @@ function simulation({ spreads, line }) {
 }
 
 function plan({ candidates, spreads, points, hours }) {
-  const priced = candidates.some((each) => each.usd !== null), worth = (each) => (priced ? each.usd ?? 0 : each.gpus), unit = priced ? "USD/h" : "GPUs";
+  const priced = candidates.some((each) => each.usd !== null), worth = (each) => (priced ? each.usd ?? 0 : each.gpus), unit = priced ? "$/h" : "GPUs";
   const shown = candidates.slice(0, 12);
   new Chart("plan-cost", () => shown.length * (small() ? 62 : 34) + 60).show(`Cost of the candidates in ${unit}; the first is the answer.`, () => candidateOption([...shown].reverse(), worth, unit, candidates[0]),
-    () => [["candidate", "GPUs", "USD/h", "verdict"], ...candidates.map((each) => [each.title, each.gpus, each.usd ?? "", each.verdict])]);
+    () => [["candidate", "GPUs", "$/h", "verdict"], ...candidates.map((each) => [each.title, each.gpus, each.usd ?? "", each.verdict])]);
   if (spreads.length) new Chart("plan-spread", () => spreads.length * 46 + 60).show("Latencies of the answer, by formula and simulated.", () => spreadOption(spreads, "plan-spread"), () => spreadRows(spreads));
   if (hours) new Chart("plan-hours", () => 300).show("GPUs and requests a second by the hour of the first month.", () => hoursOption(hours), () => [["hour", "GPUs", "requests/s"], ...hours.time.map((time, place) => [time, hours.gpus[place], hours.rate[place]])]);
   const speed = points.filter((point) => point.on.includes("speed")), cost = points.filter((point) => point.on.includes("cost") && point.usd !== null);
   front("plan-speed", speed, ["user", "tokens/s each user"], ["gpu_rate", "tokens/s each GPU"], "Tokens a second of each user against those of each GPU.");
-  front("plan-price", cost, ["e2e", "mean time of a request [ms]"], ["usd", "USD a million tokens"], "Cost of a million tokens against the time of a request.");
+  front("plan-price", cost, ["e2e", "mean time of a request [ms]"], ["usd", "$ per million tokens"], "Cost of a million tokens against the time of a request.");
 }
 function hoursOption(hours) {  // GPUs to the left, requests a second to the right
   const option = timeLineOption(hours, [["gpus", "GPUs", "decode"], ["rate", "requests/s", "compute"]], three, "h");
@@ -67,7 +67,7 @@ function candidateOption(shown, worth, unit, best) {
   return {
     ...option, xAxis: along(unit, { label: { formatter: three } }),
     yAxis: { ...along("", { axis: { type: "category", data: shown.map((each) => each.title) }, label: { color: colour("ink"), width: small() ? 118 : 238, overflow: "break", lineHeight: 14, interval: 0, hideOverlap: false } }), splitLine: { show: false } },
-    series: [{ type: "bar", barWidth: "60%", data: shown.map((each) => ({ value: worth(each), each, itemStyle: { color: colour(each === best ? "decode" : "engine") } })), label: { show: true, position: "right", ...text(), formatter: ({ value, data }) => (unit === "USD/h" && data.each.usd === null ? `no price; ${data.each.gpus} GPUs` : three(value)) } }],
+    series: [{ type: "bar", barWidth: "60%", data: shown.map((each) => ({ value: worth(each), each, itemStyle: { color: colour(each === best ? "decode" : "engine") } })), label: { show: true, position: "right", ...text(), formatter: ({ value, data }) => (unit === "$/h" && data.each.usd === null ? `no price; ${data.each.gpus} GPUs` : three(value)) } }],
   };
 }
 function front(id, points, [x, xName], [y, yName], said) {

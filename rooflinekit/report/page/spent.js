@@ -36,8 +36,8 @@ function drawSpent(view, { rows, x, xName, here }) {  // dollars and joules of a
     byId(id).closest(".figure").hidden = !there;
     if (there) C[id].show(said, () => sweepOption(rows(), x, (each) => [0, value(each), 0, 0], { band: false, bound: false, here, say: (each) => `${three(x(each))} ${xName}\n${label(value(each))}`, label, xName }), () => [[xName, said], ...rows().map((each) => [x(each), value(each)])]);
   };
-  over("dollars", priced, (each) => price[0] / 3600 / each.rateEach * 1e6, asPrice, `USD of a million output tokens against ${xName}`);
-  over("joules", known, (each) => each.energy.joules, asEnergy, `Joules of an output token against ${xName}`);
+  over("dollars", priced, (each) => price[0] / 3600 / each.rateEach * 1e6, asPrice, `$ per million output tokens against ${xName}`);
+  over("joules", known, (each) => each.energy.joules, onAxis(asEnergy), `Joules of an output token against ${xName}`);
   over("watts", known, (each) => each.energy.watts, (watts) => `${three(watts)} W`, `Mean power of a GPU against ${xName}`);
   for (const id of ["energy", "shares", "energy-roof"]) byId(id).closest(".card").hidden = !known;
   if (!known) return;

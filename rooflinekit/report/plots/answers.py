@@ -10,7 +10,7 @@ from rooflinekit.decision.planning.over_time import OverTime
 from rooflinekit.decision.planning.plan import PlanAnswer
 from rooflinekit.decision.sensitivity.levers import Levers
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.model.types.units import format_count, format_time
+from rooflinekit.model.types.units import format_count, format_time, percent
 from rooflinekit.report.document import three
 from rooflinekit.report.plots.style import Frame, Picture, Theme, decades, headed, label_ticks, legend, scale_text
 from rooflinekit.simulation.outcome import Outcome
@@ -117,7 +117,7 @@ def moves(levers: Levers, theme: Theme) -> Picture:
     ranked = [(move, move.ratio[metric] or 1.0) for move in levers.moves if move.possible and move.ratio.get(metric)]
     tried = [(move, ratio) for move, ratio in ranked if abs(ratio - 1.0) >= _SEEN] or ranked
     weak = [move for move, _ in tried if levers.weaker(move)]
-    frame = headed(f"Moves by what they make of the {_NAMES[metric]}", levers, theme)
+    frame = headed(f"How each move changes the {_NAMES[metric]}", levers, theme)
     figure, (axes,) = frame.panels(7.2, 1.3 + 0.19 * len(tried))
     for place, (move, ratio) in enumerate(tried):
         color, hollow = theme.accent if (ratio < 1.0) is lower else theme.soft, levers.weaker(move)
@@ -206,6 +206,9 @@ def hit_rate(found: TraceAnswer, theme: Theme) -> Picture:
         label_ticks(panel.xaxis, [f"+ {each.memory}" if at else "alone" for at, each in enumerate(found.memories)])
         panel.set_ylabel(title)
         panel.margins(y=0.15)
-    parts = [f"{each.memory} {format_count(each.tokens)} tokens, {each.hit_rate:.1%}" for each in found.memories]
-    words = f"Of {found.trace} a cache without end finds {found.hit_rate:.1%} of the prompt tokens. {'; '.join(parts)}"
+    parts = [
+        f"{each.memory} {format_count(each.tokens)} tokens, {percent(each.hit_rate, 1)}" for each in found.memories
+    ]
+    found_share = percent(found.hit_rate, 1)
+    words = f"Of {found.trace} a cache without end finds {found_share} of the prompt tokens. {'; '.join(parts)}"
     return Picture("hit-rate", frame.title, f"{words.rstrip('. ')}.", figure, theme)

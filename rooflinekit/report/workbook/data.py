@@ -52,8 +52,8 @@ _GPUS = ("gpu", "memory [GB]", "bandwidth [GB/s]", "power [W]", "your price [USD
 def write_gpus(book: Book, offers: Offers) -> None:
     """What the drop-down of accelerators offers, with prices and where they are from."""
     note = (
-        "Datasheet numbers as shipped with rooflinekit; prices are dated quotes, and yours come first. Power "
-        "is that of a board with its share of the host at the plug, in the average hour of the first inputs."
+        "Datasheet numbers as shipped with rooflinekit; prices are dated quotes, and yours come first. Power is at "
+        "the plug: a board with its share of the host, in the average hour of the first inputs."
     )
     sheet = book.sheet("GPUs", "Accelerators", note)
     sheet.widths(22, 15, 15, 15, 15, 15, 15, 70)

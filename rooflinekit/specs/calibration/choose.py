@@ -73,8 +73,8 @@ def stand_in(
         return calibration, None
     rule, reach = transfer_rule(), reach_of(calibration, accelerator, engine)
     note = (
-        f"no calibration for {accelerator.name} with {engine} in use: {name} stands in ({REACH[reach]}); "
-        f"its wider intervals held {rule['tested'][reach]} of the kernels of accelerators left out"
+        f"no calibration for {accelerator.name} with {engine} in use: {name} stands in ({REACH[reach]}). "
+        f"Its wider intervals held {rule['tested'][reach]} of the kernels of accelerators left out"
     )
     share = dense_share(calibration.accelerator, accelerator, reach)
     each = {id(fit): fit for fit in calibration.families.values()}  # one under two keys stays one

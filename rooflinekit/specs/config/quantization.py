@@ -151,7 +151,7 @@ def read_formats(r: Reading, dtype: Dtype, layers: Sequence[Layer], quant_config
     if formats is None:
         raise SpecError(
             f"{keys.at('quant_method')} = {method} quantises no module of this model: its lists name none, or leave "
-            "all out; mend them, or remove the section to cost the original checkpoint"
+            "all out. Mend them, or remove the section to cost the original checkpoint"
         )
     if keys.word("expert_dtype", narrow, _EXPERTS) == "fp4":
         formats = replace(formats, experts=Dtype.MXFP4)  # DeepSeek-V4: one power of two for each 32 weights
@@ -275,8 +275,8 @@ def _compressed_tensors(keys: Keys, warnings: list[str]) -> _Scheme | None:
 def _warn_of_mixture(dequantised: Iterable[Dtype], warnings: list[str]) -> None:
     if told := ", ".join(map(str, dict.fromkeys(dequantised))):
         warnings.append(
-            f"the checkpoint quantises the activations of some groups only: {told} without quantised activations is "
-            "costed as computing in its own format"
+            f"the checkpoint quantises the activations of some groups only. Those in {told} without quantised "
+            "activations are costed as computing in that format"
         )
 
 
