@@ -307,6 +307,34 @@ def test_a_fractional_batch_is_quoted_back():
     assert "2.5" in refused(run("estimate", "llama3-8b", "--batch", "2.5"))
 
 
+@pytest.mark.parametrize(("command", "option"), [("cost", "rack"), ("cost", "carbon"), ("estimate", "power-cap")])
+def test_a_number_that_is_too_large_is_told_the_largest(command, option):
+    result = CliRunner().invoke(app, [command, "llama-3-8b", f"--{option}", "1e300"])
+    assert result.exit_code == 2
+    assert result.stderr == f"rooflinekit: {option} must be at most 1e+12, not 1e+300\n"
+
+
+def test_a_long_name_in_a_table_is_cut_as_elsewhere(tmp_path):
+    table = tmp_path / "rows.csv"
+    table.write_text("model,gpu\n" + "x" * 5000 + ",h100-sxm\n", encoding="utf-8")
+    result = CliRunner().invoke(app, ["sweep", str(table)])
+    assert result.exit_code == 4
+    assert len(result.stderr) < 400
+    assert "x" * 200 not in result.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device without end")
+@pytest.mark.parametrize("words", [
+    ["simulate", "llama-3-8b", "--trace", "/dev/zero"], ["compare", "/dev/zero"], ["watch", "/dev/zero", "--once"],
+    ["plan", "llama-3-8b", "--rate", "1", "--profile", "/dev/zero"], ["launch", "--plan", "/dev/zero"],
+    ["estimate", "llama-3-8b", "--rate", "1", "--isl", "empirical:/dev/zero"],
+])  # fmt: skip
+def test_a_device_that_never_ends_is_refused_before_it_fills_the_memory(words):
+    limited = f"ulimit -v 4000000; exec {sys.executable} -m rooflinekit " + " ".join(words)
+    result = subprocess.run(["sh", "-c", limited], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (result.returncode, result.stderr) == (2, "rooflinekit: /dev/zero: is a device, not a file\n")
+
+
 def test_a_number_beyond_any_float_is_bad_input():
     assert "batch" in refused(run("estimate", "llama3-8b", "--batch", "1" + 400 * "0"))
 

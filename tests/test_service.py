@@ -84,6 +84,28 @@ class TestAnswers:
         if tool not in ("models", "gpus"):
             assert body["basis"]["sources"][0].startswith("rooflinekit://")
 
+    @pytest.mark.parametrize(
+        ("tool", "asked", "answer"),
+        [
+            ("levers", {"batch": 8}, "answer"),
+            ("levers", {"concurrency": 8}, "answer"),
+            ("simulate", {"rate": 5, "requests": 200}, None),
+            ("simulate", {"concurrency": 16, "requests": 200, "replicas": 2}, None),
+        ],
+    )
+    def test_levers_and_simulations_have_the_interval_of_their_load(self, client, tool, asked, answer):
+        body = client.post(f"/v1/{tool}", json={"model": "llama3-8b"} | asked).json()
+        found = body["answer"][answer] if answer else {k: body["answer"][k]["mean"] for k in ("ttft_ms", "tpot_ms")}
+        for name in ("ttft_ms", "tpot_ms"):
+            low, high = body["basis"]["interval"][name]
+            assert 0.5 * found[name] < low < found[name] < high < 3.0 * found[name]
+
+    @pytest.mark.parametrize("asked", [{"rate": 500}, {"rate": 5, "calibration": "none"}, {"concurrency": 2,
+                                       "draft_tokens": 2, "acceptance": "0.8"}])  # fmt: skip
+    def test_a_simulation_of_a_load_without_an_estimate_has_no_interval(self, client, asked):
+        body = client.post("/v1/simulate", json={"model": "llama3-8b", "requests": 100} | asked).json()
+        assert body["basis"]["interval"] is None
+
     def test_a_plan_rests_on_the_machine_and_the_level_of_its_best(self, client):
         asked = {"model": "llama3-8b", "rate": 1, "confirm": 0, "tp": [1], "aggregated_only": True}
         basis = client.post("/v1/plan", json=asked).json()["basis"]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from rooflinekit.cli.interrupts import interrupted
-from rooflinekit.cli.output import note
+from rooflinekit.cli.output import brief, note
 from rooflinekit.model.types.errors import RooflinekitError, nearest
 
 INTERRUPTED = 130
-_LONG = re.compile(r"\S{200,}")
 _MOST = 2000  # characters of a message
 _ELSEWHERE = {
     "--tensor-parallel-size": "--tp", "--tp-size": "--tp", "--pipeline-parallel-size": "--pp", "--pp-size": "--pp",
@@ -38,6 +36,8 @@ def guarded(run: Callable[[], Any], commands: Iterable[str] = ()) -> tuple[Any, 
         return None, _say("interrupted", INTERRUPTED)
     except OSError as error:
         return None, _say(f"{error.filename or 'file'}: {error.strerror or error}", 2)
+    except MemoryError:
+        return None, _say("the memory of this machine does not hold that", 2)
     except Exception as error:
         return None, _say("interrupted", INTERRUPTED) if interrupted(error) else _other(error, commands)
     if code == INTERRUPTED:
@@ -67,7 +67,7 @@ def _other(error: Exception, commands: Iterable[str]) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    """Say it in one line; of a very long name or value the two ends."""
-    line = " ".join(_LONG.sub(lambda hit: f"{hit[0][:120]}…{hit[0][-60:]}", word) for word in message.split())
+    """Say it in one line."""
+    line = brief(" ".join(message.split()))
     note(line if len(line) <= _MOST else f"{line[:_MOST]}…")
     return code

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rooflinekit.report.document import Document
 
 Row = Mapping[str, Any]
+_LONG = re.compile(r"\S{200,}")
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # all but tab and new line
 
 _LIMITS = {"memory": "\x1b[34m", "compute": "\x1b[33m", "network": "\x1b[32m", "overhead": "\x1b[90m"}
@@ -147,7 +148,12 @@ def _print(text: str) -> None:
 
 def note(text: str) -> None:
     """Say something beside the answer, on the standard error."""
-    print(f"rooflinekit: {visible(text)}", file=sys.stderr)  # noqa: T201 - this is the edge
+    print(f"rooflinekit: {visible(brief(text))}", file=sys.stderr)  # noqa: T201 - this is the edge
+
+
+def brief(text: str) -> str:
+    """The same with the two ends alone of a very long name or value."""
+    return _LONG.sub(lambda hit: f"{hit[0][:120]}…{hit[0][-60:]}", text)
 
 
 def visible(text: str) -> str:

@@ -39,6 +39,7 @@ from rooflinekit.evidence.measured import read_intervals, read_start
 from rooflinekit.evidence.measurement import StartUp
 from rooflinekit.evidence.watching import LEARNT, SMALLEST, Watched, Watcher
 from rooflinekit.model.types.errors import InputError, SpecError
+from rooflinekit.specs.files import refuse_device
 from rooflinekit.specs.writing import check_target, write_whole
 
 _LONGEST = 10.0  # seconds that a server may take to answer
@@ -119,6 +120,7 @@ def _read(paths: Sequence[Path]) -> Iterator[list[Interval]]:
 
 
 def _recorded(path: Path) -> bool:
+    refuse_device(path)
     with path.open(encoding="utf-8", errors="replace") as file:
         return is_recording(file.read(len(SCRAPED)))
 

@@ -20,6 +20,7 @@ from rooflinekit.estimation.options import positive
 from rooflinekit.estimation.spelling import read_phrase
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError
+from rooflinekit.specs.files import refuse_device
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -285,6 +286,7 @@ def read_lengths(path: Path) -> Empirical:
 
     Raises SpecError naming the line that is no length.
     """
+    refuse_device(path)
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:

@@ -235,6 +235,8 @@ class Option:
         if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(float(value)):
             raise WorkloadError(f"{name} must be {words if words[0] == 'f' else f'a number {words}'}, not {value!r}")
         number = float(value)
+        if _MOST < number < math.inf and self.most == _MOST:
+            raise WorkloadError(f"{name} must be at most {_MOST:g}, not {value!r}")
         if math.isinf(number) and not math.isinf(self.most):
             raise WorkloadError(f"{name} must be a finite number, not {number}")
         if not least <= number <= self.most or (self.above and number == least):
@@ -315,6 +317,8 @@ def positive(value: object, name: str, zero: bool = False) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise WorkloadError(f"{name} must be a number {least}, not {value!r}")
     number = float(value)
+    if _MOST < number < math.inf:
+        raise WorkloadError(f"{name} must be at most {_MOST:g}, not {value!r}")
     if not 0.0 <= number <= _MOST or (number == 0.0 and not zero):
         raise WorkloadError(f"{name} must be a number {least}, not {value!r}")
     return number

@@ -25,6 +25,7 @@ from rooflinekit.evidence.measured import Measurement, is_benchmark, read_measur
 from rooflinekit.evidence.measurement import Fields
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.delimited import read_table
+from rooflinekit.specs.files import refuse_device
 
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 RATES = ("TFLOPS", "TFLOP/s", "GFLOPS", "GFLOP/s", "GB/s", "TB/s", "tok/s", "1/s")
@@ -89,6 +90,7 @@ def _read(path: Path, unit: str | None) -> Iterator[Reading]:
 
 def _benchmarks(path: Path) -> dict[str, Any] | None:
     """The JSON of pytest-benchmark or nvbench, else None."""
+    refuse_device(path)
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from rooflinekit.estimation import scenario
 from rooflinekit.estimation.options import Option, model_of, options_of
-from rooflinekit.model.types.errors import InputError, UnknownNameError, nearest
+from rooflinekit.model.types.errors import InputError, RooflinekitError, UnknownNameError, nearest
 from rooflinekit.model.types.speculation import METHODS
 from rooflinekit.specs import Kind, in_catalogue
 
@@ -58,7 +58,7 @@ class Tool:
     """One question: its options, and bounds that keep the work small.
 
     own: arguments beside the table, `...` where a caller must give them; leave: rows that it does not take; quick:
-    without a load it is answered in milliseconds.
+    without a load it is answered in milliseconds; like: arguments and answer to the interval of one that has none.
     """
 
     name: str
@@ -69,6 +69,7 @@ class Tool:
     leave: tuple[str, ...] = ()
     most: Mapping[str, int] = field(default_factory=dict)
     quick: bool = False
+    like: Callable[[dict[str, Any], dict[str, Any]], Any] = lambda _asked, _found: None
 
     @cached_property
     def model(self) -> type[BaseModel]:
@@ -122,7 +123,10 @@ class Tool:
         Raises RooflinekitError (one of its kinds) as the function of Python does.
         """
         found = self.function(dict(asked))
-        return {"tool": self.name, "answer": found, "basis": _basis(found)}
+        basis = _basis(found)
+        if basis["interval"] is None and basis["level"] == "expected":
+            basis["interval"] = self.like(asked, found)
+        return {"tool": self.name, "answer": found, "basis": basis}
 
 
 def _safe(name: str, option: Option | None, value: Any) -> Any:
@@ -200,6 +204,34 @@ def _estimate(asked: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
+def _interval(asked: dict[str, Any], _found: Any = None) -> Any:
+    """The interval of an estimate of the same deployment and work."""
+    return _estimate({name: value for name, value in asked.items() if name == "model" or name in _LOADED})["interval"]
+
+
+def _simulated(asked: dict[str, Any], found: dict[str, Any]) -> Any:
+    """The means of a simulation, with ends as far from them as those of an estimate of each replica's load.
+
+    None where there is no such estimate: of conversations, stages on machines of their own, drafts and tiers.
+    """
+    if {"sessions", "prefill_replicas", "draft_tokens", "cache_tier"} & asked.keys() or found["diverges"]:
+        return None
+    share = {name: asked[name] / asked.get("replicas", 1) for name in ("rate", "concurrency") if name in asked}
+    alike = {name: value for name, value in asked.items() if name != "requests"} | share
+    if "concurrency" in share:
+        alike["concurrency"] = max(round(share["concurrency"]), 1)
+    if not share:
+        return None
+    try:
+        made = _estimate({name: value for name, value in alike.items() if name == "model" or name in _LOADED})
+    except RooflinekitError:
+        return None
+    pairs = {name: (made["interval"] or {}).get(name) or () for name in ("ttft_ms", "tpot_ms")}
+    if not all(pair and found[name] and found[name]["mean"] for name, pair in pairs.items()):
+        return None
+    return {name: [end and end / made[name] * found[name]["mean"] for end in pair] for name, pair in pairs.items()}
+
+
 def _explain(asked: dict[str, Any]) -> dict[str, Any]:
     """The tree down to a depth: a whole one is as long as a book, and its parts can be asked for by name."""
     from rooflinekit.explanation.front import explain  # noqa: PLC0415
@@ -252,6 +284,7 @@ def _listed(kind: Kind) -> Callable[[dict[str, Any]], dict[str, Any]]:
 _WORK = {"requests": 5000, "warmup": 5000, "replicas": 64, "prefill_replicas": 64, "samples": 64}
 _FILES = ("trace", "clean", "speed")
 _MACHINES = ("cells", "workers", "scheduler")
+_LOADED = options_of(_Estimate)
 TOOLS: Mapping[str, Tool] = {
     tool.name: tool
     for tool in (
@@ -261,11 +294,11 @@ TOOLS: Mapping[str, Tool] = {
              _plan, _Plan, {"model": (str, ...), "slo": (str | list[str] | None, None)}, (*_FILES, "classes"),
              {"confirm": 5}),
         Tool("levers", "Say what would help a deployment most, ranked by what it gains.",
-             _ask("decision.sensitivity.levers:levers"), _Levers),
+             _ask("decision.sensitivity.levers:levers"), _Levers, like=_interval),
         Tool("explain", "Derive a number of an estimate (tpot, ttft, memory, decode.attention ...) from its sources.",
              _explain, _Estimate, {"model": (str, ...), "metric": (str, ...), "depth": (int, 2)}),
         Tool("simulate", "Serve up to 5,000 requests one by one, and give the percentiles that users feel.",
-             _ask("simulation.simulate:simulate"), _Simulate, leave=(*_FILES, *_MACHINES), most=_WORK),
+             _ask("simulation.simulate:simulate"), _Simulate, leave=(*_FILES, *_MACHINES), most=_WORK, like=_simulated),
         Tool("compare", "Set a result of a benchmark client (its JSON as `run`) beside the prediction.",
              _compare, scenario.Served, {"run": (dict[str, Any], ...)}),
         Tool("models", "List the models that are known.", _listed("model"), _Nothing, {}, ("gpu",)),

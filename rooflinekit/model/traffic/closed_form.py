@@ -42,7 +42,7 @@ from rooflinekit.model.traffic.mixing import (
     Rotation,
     Shared,
     any_of,
-    burst_first,
+    burst,
     follows,
     places,
     preempted,
@@ -413,27 +413,27 @@ class _Flow:
         """
         stay, traffic = self.stay(sharing, users), self.traffic
         in_step = _together(traffic, 1.0, 1.0)  # of answers that drift by less than a turn
-        most, crowded = room.taken(users * self._asking(stay), in_step)
-        stay = self._repeating(stay, sharing, where(room.fits, crowded, 0.0))
+        stay = stay if stay.times.mixes else self._within(stay, users)
+        crowded = room.taken(users * self._asking(stay), in_step)[1]
         times, turning = stay.times, stay.turning
         most = where(room.fits, room.taken(users, in_step)[0], users)
-        others = 1.0 - 1.0 / maximum(users, 1.0)
         together = 1.0 / traffic.requests
-        whole, prompt = 0.0 * users, times.share.expected
+        whole, last, prompt = 0.0 * users, 0.0 * users, times.share.expected
         if finite := not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
-            whole = 2.0 * burst_first(self.predictor, traffic.of(most))
+            one, filled = burst(self.predictor, traffic.of(most))
+            whole, last = one.expected * filled, one.expected * maximum(filled - 1.0, 0.0)
             side_by_side = self.predictor.plan.deployment.dp  # replicas compute the first burst so, later turns not
             prompt = minimum(prompt, whole * side_by_side / most)
             if not times.mixes:
                 together = _together(traffic, whole, self._after * stay.tpot.expected)
-                stay = self._at_once(stay, most, together, whole)
+            stay = self._at_once(stay, most, together, one, last)
+        stay = self._repeating(stay, sharing, where(room.fits, crowded, 0.0))
         together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
-        burst = together * maximum(whole / 2.0 - stay.late - stay.ahead - stay.first.expected, 0.0)
-        burst = named(burst, "burst", "behind the prompts of all users at once", "s")
-        held = others * held_back(traffic, turning.arriving) * stay.tpot.expected
-        wait, locked = stay.late + stay.ahead, 0.0 if times.mixes else together
-        free = named(times.request + (1.0 - locked) * wait, "free", "of a request's time, without a place", "s")
-        time = named(stay.held + burst + held + locked * wait, "held", "in a place, or held back from one", "s")
+        behind = together * self._behind_burst(stay, whole, last)
+        behind = named(behind, "burst", "behind the prompts of all users at once", "s")
+        held = (1.0 - 1.0 / maximum(users, 1.0)) * held_back(traffic, turning.arriving) * stay.tpot.expected
+        free = named(times.request + stay.late + stay.ahead, "free", "of a request's time, without a place", "s")
+        time = named(stay.held + behind + held, "held", "in a place, or held back from one", "s")
         least = self._steps_of(users, turning) * times.step.expected + users * prompt
         least = named(least, "least", "steps and prompts of a turn", "s")
         asking = users * time / (free + time)
@@ -449,23 +449,64 @@ class _Flow:
         if finite:
             turns = where(traffic.requests < math.inf, users * traffic.requests / most, _ENDLESS)
             turns = named(turns, "turns", "turns of all places")
-            again = crowded * times.again.expected
+            again = crowded * stay.times.again.expected
             run = self._run(turning, sharing, turns, most, prompt, again)
+        slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
+        if finite:  # a user sends when the last answer has come: `requests` answers one after the other
+            apart = (traffic.requests - 1.0) * (free + time + slot + lost) + times.request + run / turns
+            run = maximum(run, where(users > most, 0.0, apart))
             rate = where(turns < _ENDLESS, turns * most / run, rate)
         rate = named(rate, "rate", "requests a second that are served", "1/s")
-        slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
-        found = self._loaded(stay, sharing, rate, rate, slot, burst + held, together, whole)
+        found = self._loaded(stay, sharing, rate, rate, slot, behind + held, together, last)
         if finite:
             found = replace(found, running=where(turns < _ENDLESS, minimum(found.running, most), found.running))
         return found
 
-    def _at_once(self, stay: _Stay, crowd: Numeric, together: Numeric, whole: Numeric) -> _Stay:
-        """The stay where a share of the requests comes all at once: nobody's tokens wait for prompts but the first."""
+    def _behind_burst(self, stay: _Stay, whole: Numeric, last: Numeric) -> Numeric:
+        """What the mean request of a burst waits, beyond what others wait and compute [s]."""
+        if not self._mixes:
+            return last / 2.0
+        return maximum(whole - last / 2.0 - stay.late - stay.ahead - stay.first.expected, 0.0)
+
+    def _within(self, stay: _Stay, crowd: Numeric) -> _Stay:
+        """The stay where prompts have steps of their own, in which each of `crowd` requests computes one prompt.
+
+        Prompts go before decode steps, so that one waits for no more than the step under way. Who has short answers
+        comes back together: what would be beyond that delays no tokens.
+        """
+        times, after = stay.times, self._after
+        step, share = times.step.expected, times.share.expected
+        steps = after + 1.0 + self.predictor.plan.costs.overlap
+        longest = crowd * maximum(times.alone.expected, share) + steps * step
+        longest = named(longest, "longest", "the prompts of all, the own decode steps, and the step under way", "s")
+        beyond = maximum(stay.time - longest, 0.0)
+        prompts = maximum(stay.tpot.expected - step, 0.0) / share
+        less = minimum(beyond / share / maximum(after, 1.0), where(after > 0.0, prompts, 0.0))
+        tpot = stay.tpot.plus(times.share, -less).named(*_TPOT)
+        beyond = beyond - less * after * share
+        late = maximum(stay.late - beyond, 0.0)
+        ahead = maximum(stay.ahead - maximum(beyond - stay.late, 0.0), 0.0)
+        return replace(stay, tpot=tpot, late=late, ahead=ahead, held=stay.first.expected + after * tpot.expected)
+
+    def _at_once(self, stay: _Stay, crowd: Numeric, together: Numeric, one: Time, last: Numeric) -> _Stay:
+        """The stay where a share of the requests comes all at once: nobody's tokens wait for prompts but the first.
+
+        one: a step of their prompts, `last` [s] before the last of which its first tokens have come. Where phases mix,
+        these steps give tokens as well. Who finds no place at first comes with the others of a later turn.
+        """
         after = maximum(self._after, 1.0)
-        behind = maximum(whole / 2.0 - stay.first.expected, 0.0) / stay.times.share.expected
-        own = self.times(crowd).step.plus(stay.times.share, behind / after)
+        if self._mixes:
+            step = self.times(1.0 + (crowd - 1.0) * self.traffic.osl / after).step
+            own = step.plus(one.plus(step, -1.0), minimum(last / 2.0 / one.expected / after, 1.0))
+        else:
+            own = self.times(crowd).step.plus(one, last / 2.0 / one.expected / after)
         tpot = stay.tpot.plus(own.plus(stay.tpot, -1.0), together).named(*_TPOT)
-        return replace(stay, tpot=tpot, held=stay.first.expected + self._after * tpot.expected)
+        first, late, ahead = stay.first, stay.late, stay.ahead
+        if not self._mixes:
+            first = first.plus(one.plus(first, -1.0), together).named(*_FIRST)
+            late, ahead = (1.0 - together) * late, (1.0 - together) * ahead
+        held = first.expected + self._after * tpot.expected
+        return replace(stay, tpot=tpot, first=first, late=late, ahead=ahead, held=held)
 
     def _run(  # noqa: PLR0913, PLR0917
         self, turning: Rotation, sharing: Numeric, turns: Numeric, crowd: Numeric, prompt: Numeric, again: Numeric
@@ -497,7 +538,7 @@ class _Flow:
 
     def _loaded(  # noqa: PLR0913, PLR0917 - what both loops have
         self, stay: _Stay, sharing: Numeric, rate: Numeric, knee: Numeric, slot: Numeric, held: Numeric,
-        together: Numeric, whole: Numeric = 0.0,
+        together: Numeric, last: Numeric = 0.0,
     ) -> Loaded:  # fmt: skip
         queue = named(stay.ahead + held + slot, *_QUEUE)
         request, ends = stay.times.request, self.predictor.plan.load_ends
@@ -519,7 +560,7 @@ class _Flow:
             busy=named(minimum(rate * stay.times.share.expected, 1.0), *_RHO),
             stable=1.0 + 0.0 * rate,
             together=together,
-            burst=maximum(whole - 2.0 * stay.first.expected, 0.0),
+            burst=last,
             shared=stay.times,
         )
 

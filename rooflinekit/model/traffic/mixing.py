@@ -439,8 +439,8 @@ def _apart(predictor: Predictor, load: InFlight, together: Numeric, beside: Nume
     return time.times(1.0 / (each * beside), 1.0 / (each * beside))
 
 
-def burst_first(predictor: Predictor, load: InFlight) -> Numeric:
-    """Mean time until the first tokens of `load.users` prompts that come at once to an idle engine [s].
+def burst(predictor: Predictor, load: InFlight) -> tuple[Time, Numeric]:
+    """A step of `load.users` prompts that come at once to an idle engine, and how many such steps they fill.
 
     As many prompts share a step as its token budget holds; decodes of those whose prompts are done come with them.
     """
@@ -451,10 +451,10 @@ def burst_first(predictor: Predictor, load: InFlight) -> Numeric:
     fullest = maximum(together / replicas, minimum(fitting, 1.0))
     if mixes:
         decoding = maximum((load.users - together) / (2.0 * replicas), _FEW)
-        step = plan.time(_mixed(predictor, load, decoding, fullest, together / fullest)).total.expected
+        step = plan.time(_mixed(predictor, load, decoding, fullest, together / fullest)).total
     else:
-        step = _apart(predictor, load, together, together / fullest).expected * together
-    return step * (load.users / together + 1.0) / 2.0
+        step = _apart(predictor, load, together, together / fullest).times(together, together)
+    return step, load.users / together
 
 
 def lone_prompt(load: InFlight, filled: Numeric) -> Batch:
