@@ -2,7 +2,7 @@
 
 Run: python benchmarks/report_validation.py FILE... --gpu GPU [--calibration FILE] [--out FOLDER]
 
-Kernels are predicted twice: by the shipped calibration, which has seen none of these rows, and by fits that have not
+Kernels are predicted twice: by the shipped calibration, and by fits that have not
 seen their half of the shape groups. Models and engines are predicted by the calibration that is given, by default the
 shipped one; it has seen no model.
 """
@@ -132,7 +132,8 @@ def shipped(found: list[Measurements], gpu: str) -> list[Block]:
         for group in told
     ]  # fmt: skip
     text = (
-        "The calibrations that `estimate` takes, on these rows, which they have not seen. Bias is the mean signed "
+        "The calibrations that `estimate` takes, on these rows; fits whose source names the day have seen theirs. Bias "
+        "is the mean signed "
         "error. `power_w` is the board's power in a sustained pass, predicted in the measured time. gpt-fast stands "
         "for PyTorch's kernels; it has no calibration of its own here, so its rows show how far vLLM's is from them."
     )

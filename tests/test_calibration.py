@@ -13,6 +13,7 @@ import rooflinekit as rk
 from rooflinekit.model.timing.forms import FORMS, parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError
+from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import FAMILIES, AttentionShape, CollectiveShape, ExpertsShape, GemmShape, Kernel
 from rooflinekit.specs import load_accelerator, spec_dir
 from rooflinekit.specs.calibration import calibration_names, choose_calibration, load_calibration, stand_in
@@ -404,3 +405,29 @@ def test_products_of_dequantised_weights_have_a_fit_of_their_own_or_a_wider_inte
     stands_in = [note for note in answers[1].warnings if "with weights in int4" in note]
     assert bool(stands_in) is not own
     assert (narrow > 1.1 * wide) is not own
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm", "h800-sxm"])
+def test_ten_rows_of_products_show_no_tile_steps(gpu):
+    """INT4 on Hopper rests on ten rows, none of which stands beside the end of a tile: one more row costs little."""
+    calibration, system = load_calibration(f"{gpu}--vllm"), System.of(load_accelerator(gpu).value)
+    fit = calibration.families["gemm/bf16/int4"]
+    assert fit.rows == 10
+
+    def seconds(m):
+        shape = GemmShape(m, 57344.0, 8192.0)
+        kernel = Kernel(
+            "k",
+            "gemm",
+            1,
+            Dtype.BF16,
+            flops=2.0 * m * shape.n * shape.k,
+            shape=shape,
+            variant="int4",
+            weight_bytes=0.53 * shape.n * shape.k,
+            activation_bytes=2.0 * m * (shape.n + shape.k),
+        )
+        return float(fit.time(kernel, system).total)
+
+    for m in (64.0, 128.0, 256.0, 512.0):
+        assert 1.0 <= seconds(m + 1.0) / seconds(m) < 1.05

@@ -15,6 +15,7 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.evidence.accuracy import kernel_accuracy
 from rooflinekit.evidence.kernel_fit.calibrate import form_time
+from rooflinekit.evidence.kernel_fit.groups import read_measurements
 from rooflinekit.evidence.kernel_fit.tables import measured_rows
 from rooflinekit.evidence.steps import compare_model
 from rooflinekit.model.step import make_plan
@@ -28,6 +29,7 @@ from rooflinekit.specs.calibration.load import load_calibration, read_calibratio
 from rooflinekit.specs.engines import load_engine
 
 H100 = System.of(load_accelerator("h100-sxm").value)
+MEASURED = Path(__file__).parents[1] / "validate" / "measurements" / "h100-sxm-2026-11-27"
 HEADER = {
     "type": "header", "schema": 1, "run": "r", "started": "2026-01-01T00:00:00Z", "suite": "full", "model": "gpt2",
     "dtype": "bf16", "engine": "gpt-fast", "engine_version": "torch 2",
@@ -145,11 +147,57 @@ def test_compare_reads_the_steps_of_a_measurement_file(tmp_path):
     assert [each["metric"] for each in prefill["metrics"]] == ["ttft_ms"]
 
 
+@pytest.mark.parametrize(("column", "value"), [
+    ("whole_us", 0), ("whole_us", float("nan")), ("whole_us", "abc"), ("phase", "both"), ("context", 1), ("batch", 1.5),
+    ("layers_run", 0), ("model", None), ("kernels", 300),
+])  # fmt: skip
+def test_a_step_that_cannot_be_is_told_by_its_line(tmp_path, column, value):
+    """Without floor_us and enqueue_us a count of kernels says nothing."""
+    (row,) = model_rows({("decode", 8, 100): 0.002})
+    found = run("compare", write(tmp_path / "a.jsonl", row | {column: value}))
+    assert found.exit_code == 2
+    assert "a.jsonl: line 2: " in found.stderr
+    assert found.stderr.count("\n") == 1
+
+
+def test_steps_and_a_start_up_log_are_compared_in_one_call(tmp_path):
+    """What is given for the log is not of the steps, which say themselves how they ran."""
+    steps = write(tmp_path / "a.jsonl", *model_rows({("decode", 8, 100): 0.002}))
+    log = MEASURED / "vllm-llama-3-8b.log"
+    both = run("compare", steps, log, "--gpu", "h100-sxm", "--model", "llama-3-8b", "--tp", "1", "--format", "json")
+    assert both.exit_code == 0, both.output
+    step, start = json.loads(both.stdout)["runs"]
+    assert step["model"] == "gpt2"
+    assert {each["metric"]: abs(each["error"]) < 0.01 for each in start["metrics"]} == {
+        "weight_bytes": True, "kv_bytes_per_token_per_gpu": True,
+    }  # fmt: skip
+
+
+def test_steps_for_another_accelerator_say_so(tmp_path):
+    path = write(tmp_path / "a.jsonl", *model_rows({("decode", 8, 100): 0.002}))
+    assert (
+        "measured on h100-sxm and predicted for a100-sxm-80gb" in run("compare", path, "--gpu", "a100-sxm-80gb").stdout
+    )
+
+
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_steps_of_a_real_vllm_lie_inside_their_intervals(phase):
+    """Llama-3-8B on an H100, which no fit has seen; decode steps within 5 %, prompts too fast by 20 % at the most."""
+    rows = [row for row in read_measurements(MEASURED / "engine.jsonl").of("serving_step") if row["phase"] == phase]
+    found = list(compare_model(rows, "h100-sxm"))
+    assert len(found) >= 4
+    assert all(step.low_ms <= step.measured_ms <= step.high_ms for step in found)
+    assert all(abs(step.error) < (0.05 if phase == "decode" else 0.2) for step in found)
+
+
 def test_compare_says_what_a_measurement_file_lacks_and_what_it_says_itself(tmp_path):
     steps = write(tmp_path / "a.jsonl", *model_rows({("decode", 8, 100): 0.002}))
     kernels = write(tmp_path / "b.jsonl", *cold_rows("elementwise"))
     assert "leave --tp out" in run("compare", steps, "--tp", "2").stderr
-    assert "holds no whole steps" in run("compare", kernels).stderr
+    assert "holds no whole steps; `accuracy kernels`" in run("compare", kernels).stderr
+    assert "holds no whole steps\n" in run("compare", write(tmp_path / "c.jsonl")).stderr
+    assert "no measured kernels" in run("accuracy", "kernels", steps).stderr
+    assert "leave --replicas out" in run("compare", steps, "--replicas", "2").stderr
     fit = run("calibrate", steps, "--gpu", "h100-sxm", "--engine", "vllm", "--out", tmp_path / "c.yaml")
     assert (fit.exit_code, "no measured kernels; `compare` takes whole steps" in fit.stderr) == (2, True)
 

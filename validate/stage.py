@@ -105,6 +105,8 @@ def members(paths: Iterable[Path], wanted: Callable[[str], bool]) -> Iterator[tu
 def write(what: str, files: Iterable[tuple[str, bytes]], out: Path, piece: int) -> list[Path]:
     """Pack files as one tar.xz, cut into pieces of so many bytes, and write the manifest; the paths of all."""
     out.mkdir(parents=True, exist_ok=True)
+    for stale in out.glob(f"{what}.tar.xz.*"):
+        stale.unlink()
     packed = io.BytesIO()
     with lzma.open(packed, "wb", preset=6) as stream, tarfile.open(fileobj=stream, mode="w|") as archive:
         for name, content in files:
@@ -124,9 +126,11 @@ def write(what: str, files: Iterable[tuple[str, bytes]], out: Path, piece: int) 
 def join(parts: Path, into: Path) -> list[str]:
     """Check the pieces of every manifest, join and unpack them; what was unpacked.
 
-    Raises ValueError for a piece that is missing or was changed on the way.
+    Raises ValueError for a folder without pieces, and for a piece that is missing or was changed on the way.
     """
     manifests = sorted(parts.glob("*.json"))
+    if not manifests:
+        raise ValueError(f"{parts}: no manifest of pieces is here")
     for manifest in manifests:
         packed = io.BytesIO()
         for name, expected in json.loads(manifest.read_text(encoding="utf-8"))["pieces"].items():
@@ -168,9 +172,13 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--host", type=Path, help="what the host has: a file that pip freeze wrote there")
     parser.add_argument("--piece", default=PIECE, type=int, help=f"largest piece in MiB ({PIECE})")
     asked = parser.parse_args(words)
+    if asked.piece < 1:
+        parser.error(f"--piece must be at least 1 MiB, not {asked.piece}")
+    if not re.fullmatch(r"3\.\d+", asked.python):
+        parser.error(f"--python must be like 3.12, not {asked.python}")
     try:
         if asked.what == "join":
-            print(f"unpacked {', '.join(join(asked.parts, asked.into)) or 'nothing'} in {asked.into}")
+            print(f"unpacked {', '.join(join(asked.parts, asked.into))} in {asked.into}")
             return 0
         host = named(asked.host.read_text(encoding="utf-8").splitlines()) if asked.host else ()
         for path in stage(asked.what, asked.out, asked.python, host, asked.piece):

@@ -16,7 +16,7 @@ from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_ke
 from rooflinekit.evidence.kernel_fit.tables import Measured
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.timing.calibrated import Calibration
-from rooflinekit.model.types.errors import InputError, RooflinekitError
+from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecError
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.time import KernelTime
@@ -139,7 +139,7 @@ def kernel_accuracy(
     `power_w` is scored too, each kernel in its measured time, where three readings or more stand behind it
     (`samples_min`).
 
-    Raises SpecError for a file that is no kernel table, and what loading a named calibration raises.
+    Raises SpecError for a file that is no kernel table or holds no kernels, and what loading a calibration raises.
     """
     unanswered: Counter[str] = Counter()
     given = calibration if calibration in (None, "none") else load_calibration(calibration)
@@ -155,6 +155,8 @@ def kernel_accuracy(
                 if len(read):
                     powered = _powered(replace(group, table=read), given, own, unanswered)
                     scores += scored(powered, ["op", *group.named, "metric"])
+    if not (scores or unanswered):
+        raise SpecError(f"{', '.join(file.name for file in files)}: no measured kernels; `compare` takes whole steps")
     return Accuracy.of(scores, unanswered, "op")
 
 

@@ -20,13 +20,15 @@ from rooflinekit.evidence.benchmark_runs import (
     resolve_facts,
     room_of,
 )
+from rooflinekit.evidence.kernel_fit.groups import STEPS
 from rooflinekit.evidence.kernel_fit.groups import read_measurements as read_rows
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp, is_of_harness, read_measurements
-from rooflinekit.evidence.steps import OPERATIONS, compare_model
+from rooflinekit.evidence.steps import compare_model
 from rooflinekit.model.traffic.closed_form import Traffic
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.specs import load_accelerator
 from rooflinekit.version import __version__
 
 __all__ = ["CAUSES", "Comparison", "Gap", "Given", "Metric", "Run", "attribute", "compare", "compare_runs"]
@@ -179,18 +181,19 @@ def compare(
     given = given or Given.of(**said)
     files = [files] if isinstance(files, (str, PathLike)) else files
     entries: list[Measurement | StartUp] = []
-    steps: list[Run] = []
+    ours: list[Path] = []
     failures: dict[str, RooflinekitError] = {}
-    for path in files:
+    for path in map(Path, files):
         with listed(failures, str(path)):
-            if is_of_harness(Path(path)):
-                steps += _steps(Path(path), given)
+            if is_of_harness(path):
+                ours.append(path)
             else:
-                entries += read_measurements(Path(path))
-    if steps and not entries:
-        return Comparison(tuple(steps), {name: str(error) for name, error in failures.items()})
-    found = compare_runs(entries, given, failures, progress)
-    return replace(found, runs=(*steps, *found.runs))
+                entries += read_measurements(path)
+    steps: list[Run] = []
+    for path in ours:
+        with listed(failures, str(path)):
+            steps += _steps(path, given, alone=not entries)
+    return compare_runs(entries, given, failures, progress, steps)
 
 
 def compare_runs(
@@ -198,9 +201,10 @@ def compare_runs(
     given: Given,
     failures: dict[str, RooflinekitError],
     progress: Callable[[str], None] | None = None,
+    done: Sequence[Run] = (),
 ) -> Comparison:
-    """The same for runs that have been read; `failures` holds what has gone wrong so far."""
-    room, runs, given = room_of(entries), [], given.with_logs(entries)
+    """The same for runs that have been read; `done` are compared already, `failures` is what has gone wrong so far."""
+    room, runs, given = room_of(entries), list(done), given.with_logs(entries)
     for entry in entries:
         if progress is not None:
             progress(entry.source)
@@ -244,31 +248,46 @@ def _run(run: Measurement, given: Given, room: int | None) -> Run:
     )
 
 
-def _steps(path: Path, given: Given) -> list[Run]:
-    """Whole steps of a measurement file, each beside a static batch.
+def _steps(path: Path, given: Given, alone: bool) -> list[Run]:
+    """Whole steps of a measurement file, each beside a static batch; `alone`: what is given is of no other file.
 
-    Raises InputError for a file of kernels alone, and for facts that such a file says itself.
+    Raises InputError for a file without steps, and for facts that such a file says itself.
     """
     found = read_rows(path)
-    rows = [row for operation in OPERATIONS for row in found.of(operation)]
+    rows = [row for operation in STEPS for row in found.of(operation)]
     if not rows:
-        raise InputError(f"{path.name} holds no whole steps; `accuracy kernels` sets its kernels beside the prediction")
+        kernels = "; `accuracy kernels` sets its kernels beside the prediction" if found.rows else ""
+        raise InputError(f"{path.name} holds no whole steps{kernels}")
     facts = {name for name, value in asdict(given.facts).items() if value not in (None, asdict(Facts())[name])}
-    if given.deployment or facts - {"gpu"}:
-        said = sorted({*facts, *given.deployment} - {"gpu"})[0].replace("_", "-")
+    facts |= set(given.deployment) | ({"replicas"} if given.replicas != 1 else set())
+    if alone and facts - {"gpu"}:
+        said = min(facts - {"gpu"}).replace("_", "-")
         raise InputError(f"{path.name} says itself how its steps ran; leave --{said} out")
-    gpu = given.facts.gpu or str(found.header["device"]["name"])
+    name = str(found.header["device"]["name"])
+    gpu = given.facts.gpu or name
+    other = () if gpu == name else _of_another(name, gpu)
     return [
         Run(
             f"{path.name}: {each.point.phase} {each.mode}", f"rooflinekit validate, {row['backend']}",
             Facts(model=each.estimate.model, gpu=each.estimate.gpu, engine=each.estimate.engine, tp=1,
                   isl=each.point.context, osl=1 if each.point.phase == "prefill" else 2, concurrency=each.point.batch),
             (Metric(each.point.metric, "median", each.measured_ms, each.predicted_ms),), None,
-            (f"90 % interval {each.low_ms:.4g} to {each.high_ms:.4g} ms", *each.estimate.warnings),
+            (*([f"90 % interval {each.low_ms:.4g} to {each.high_ms:.4g} ms"] if each.estimate.interval else []), *other,
+             *each.estimate.warnings),
             each.estimate.calibration,
         )
         for row, each in zip(rows, compare_model(rows, gpu, given.calibration), strict=True)
     ]  # fmt: skip
+
+
+def _of_another(name: str, gpu: str) -> tuple[str, ...]:
+    """A note where the device of a file is not the accelerator that it is predicted for."""
+    try:
+        own = load_accelerator(name).value.name
+    except RooflinekitError:
+        return ()  # the driver's name says nothing
+    asked = load_accelerator(gpu).value.name
+    return () if own == asked else (f"measured on {own} and predicted for {asked}",)
 
 
 def _memory(log: StartUp, given: Given) -> Run:

@@ -10,8 +10,6 @@ from rooflinekit.model.types.frozen import dataclass
 if TYPE_CHECKING:
     from rooflinekit.estimation.results import Estimate
 
-OPERATIONS = ("model", "serving_step")
-"""Rows of a measurement file that hold steps."""
 _ENGINE = "gpt-fast"  # PyTorch's own kernels without a server around them, as the decoder of validate runs
 
 
@@ -56,7 +54,7 @@ class Compared:
 
 
 def compare_model(rows: Iterable[Mapping[str, Any]], gpu: str, calibration: str | None = None) -> Iterator[Compared]:
-    """Predict every measured row of `OPERATIONS`: the TTFT of a batch, or a decode step at its context.
+    """Predict every measured row of a step: the TTFT of a batch, or a decode step at its context.
 
     Raises InputError (and its kinds) as `estimate` does.
     """
@@ -88,7 +86,12 @@ def as_launched(row: Mapping[str, Any], fused_ms: float, launches: float) -> flo
     return float(max(fused_ms + max(count - launches, 0.0) * row["floor_us"] / 1e3, count * row["enqueue_us"] / 1e3))
 
 
+_LIMITS = ("engine_version", "token_budget", "max_num_seqs", "memory_fraction")
+"""What an engine's rows say of its release and of the limits that it has set itself."""
+
+
 def deployment_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row ran as: which engine, everything in one format, and with or without CUDA graphs."""
+    """What a row ran as: which engine with which limits, all in one format, and with or without CUDA graphs."""
     formats = dict.fromkeys(("weights", "activations", "kv"), row["dtype"])
-    return {"engine": row.get("engine", _ENGINE), "eager": row["mode"] == "eager", **formats}
+    limits = {name: row[name] for name in _LIMITS if "engine" in row and name in row}
+    return {"engine": row.get("engine", _ENGINE), "eager": row["mode"] == "eager", **formats, **limits}

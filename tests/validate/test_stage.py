@@ -44,6 +44,21 @@ def test_a_piece_that_was_lost_or_cut_is_named(tmp_path, harm, said, capsys):
     assert f"{first}: {said}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("words", "said"), [
+    (["ops", "--piece", "0"], "--piece must be at least 1 MiB, not 0"),
+    (["ops", "--python", "abc"], "--python must be like 3.12, not abc"),
+])  # fmt: skip
+def test_senseless_words_are_refused_before_any_download(words, said, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        stage.main(words)
+    assert said in capsys.readouterr().err
+
+
+def test_a_folder_without_pieces_is_named(tmp_path, capsys):
+    assert stage.main(["join", str(tmp_path), "--into", str(tmp_path / "site")]) == 2
+    assert f"{tmp_path}: no manifest of pieces is here" in capsys.readouterr().err
+
+
 def test_operators_come_without_the_rest_of_the_package(tmp_path, monkeypatch):
     monkeypatch.setattr(stage, "wheels", lambda packages, folder, python: [wheel(tmp_path)])
     stage.stage("ops", tmp_path / "parts", "3.12")

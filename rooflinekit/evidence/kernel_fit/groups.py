@@ -44,6 +44,8 @@ _ROW = {"op": str, "backend": str, "status": str, "detail": str}
 _TIMES = ("latency_us", "p10_us", "p90_us")
 VERSIONS = ("engine_version", "kernel_source")
 """Columns that say which build ran: two runs of one suite may differ in them."""
+STEPS = ("model", "serving_step")
+"""Rows that hold whole steps, of a model or of an engine."""
 _NOT_SHAPE = {"type", "run", "key", *_ROW, *_TIMES, "launch", "repeats", "outliers", "samples_us", "sure", "warm_us",
               "sustained_us", "power_w", "power_limit_w", "sm_mhz", "memory_mhz", "temperature_c", "readings",
               "throttled", *VERSIONS}  # fmt: skip
@@ -146,6 +148,23 @@ def _check_row(where: str, row: Mapping[str, Any]) -> None:
             raise SpecError(f"{where}: {name} = {value!r} is not a time above 0")
     if not row["p10_us"] <= row["latency_us"] <= row["p90_us"]:
         raise SpecError(f"{where}: latency_us is not between p10_us and p90_us")
+    if row["op"] in STEPS:
+        _check_step(where, row)
+
+
+def _check_step(where: str, row: Mapping[str, Any]) -> None:
+    """A whole step: of which model, how it ran, at which point; its counts, and its time above 0."""
+    _check_types(where, row, {"model": str, "mode": str, "dtype": str, "phase": str})
+    if row["phase"] not in ("prefill", "decode"):
+        raise SpecError(f"{where}: phase {row['phase']!r} is not one of prefill, decode")
+    counted = ("floor_us", "enqueue_us") if "kernels" in row else ()
+    least = {"batch": 1, "context": 1 + (row["phase"] == "decode"), "layers": 1, "layers_run": 1}
+    for name in (*least, "whole_us", *counted):
+        value, kind = row.get(name), int if name in least else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kind) or not least.get(name, 0) <= value < math.inf:
+            raise SpecError(f"{where}: {name} = {value!r} is not a number from {least.get(name, 0)} on")
+    if not row["whole_us"]:
+        raise SpecError(f"{where}: whole_us = 0 is not a time above 0")
 
 
 def kernel_tables(found: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:

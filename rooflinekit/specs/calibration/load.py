@@ -205,6 +205,10 @@ def read_calibration(path: Path) -> Calibration:
     )
 
 
+_STEPS_FROM = 40
+"""Rows of a fit from which it may say where the next tile begins: fewer hold no neighbours on both sides of a step."""
+
+
 def _family(listed: Section, key: str, accelerator: str) -> FamilyFit:
     kind = next((form for family, form in FORMS.items() if family == str(key).split("/", maxsplit=1)[0]), None)
     if kind is None:
@@ -223,6 +227,7 @@ def _family(listed: Section, key: str, accelerator: str) -> FamilyFit:
     whole = FamilyFit(
         form, spread, fit.frozen, _surface(section, fit.correction),
         Regimes(interval.axis, interval.edges, interval.width), int(fit.rows), fit.error, str(fit.source),
+        stepless=fit.correction is None and 0 < fit.rows < _STEPS_FROM,
     )  # fmt: skip
     return _with_others(whole, section, fit.beyond, kind)
 
