@@ -30,7 +30,7 @@ def calibrate(files: list[str], *, to: Output, **served: Any) -> int:
         raise InputError("missing option '--out': the calibration file to write (YAML)")
     to.check()
     paths = [Path(file) for file in files]
-    benchmarks = [path for path in paths if is_benchmark(path)]
+    benchmarks = [path for path in paths if is_benchmark(path) or _of_steps(path)]
     if benchmarks and len(benchmarks) < len(paths):
         other = next(path for path in paths if path not in benchmarks)
         raise InputError(
@@ -39,6 +39,18 @@ def calibrate(files: list[str], *, to: Output, **served: Any) -> int:
         )
     fit = _from_benchmarks if benchmarks else _from_kernels
     return fit(paths, to, served)
+
+
+def _of_steps(path: Path) -> bool:
+    """Whether a file is a measurement file of whole steps and no kernels, which tell what an engine adds to them."""
+    from rooflinekit.evidence.kernel_fit.groups import STEPS, SUFFIX, read_measurements
+    from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
+    from rooflinekit.evidence.measured import is_of_harness
+
+    if path.suffix != SUFFIX or not is_of_harness(path):
+        return False
+    found = read_measurements(path)
+    return any(map(found.of, STEPS)) and not any(map(found.of, OPERATIONS))
 
 
 def _from_benchmarks(files: list[Path], to: Output, said: dict[str, Any]) -> int:

@@ -168,7 +168,12 @@ def _said(place: Device, recorder: Recorder, ending: str, minutes: float, gpu: s
     if found.header["suite"] in ("full", "model", "engine"):
         lines += _predicted(found, gpu)
     whose = [row.get("engine", found.header["engine"]) for op in OPERATIONS for row in found.of(op)]
-    lines += ["next, on any machine with the file:"] if whose else []
+    served = found.of("serving_step")
+    lines += ["next, on any machine with the file:"] if whose or served else []
+    if served:
+        file, made = f"{recorder.path} --gpu {quote(gpu)}", recorder.path.with_name("served.yaml")
+        lines.append(f"  rooflinekit compare {file}")
+        lines.append(f"  rooflinekit calibrate {file} --out {made}")
     for engine in sorted({name for each in whose for name in each.split("+")}):
         made, file = recorder.path.with_name(f"{engine}.yaml"), f"{recorder.path} --gpu {quote(gpu)}"
         lines.append(f"  rooflinekit calibrate {file} --engine {engine} --out {made}")

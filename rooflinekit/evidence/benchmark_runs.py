@@ -17,6 +17,7 @@ from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, no_room,
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.errors import InputError, RooflinekitError
+from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_model
 
 _FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "osl_cv", "max_num_seqs")
@@ -113,12 +114,16 @@ class Given:
 
 @dataclass(frozen=True)
 class Posed:
-    """A measured run as a question: its facts completed, its deployment, and the load of one replica."""
+    """A measured run as a question: its facts completed, its deployment, and the load of one replica.
+
+    work: the static batch, of a step that was measured without a load.
+    """
 
     run: Measurement
     facts: Facts
     resolved: Resolved
     load: LoadQuestion
+    work: Workload | None = None
 
 
 def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:

@@ -20,10 +20,9 @@ from rooflinekit.evidence.benchmark_runs import (
     resolve_facts,
     room_of,
 )
-from rooflinekit.evidence.kernel_fit.groups import STEPS
 from rooflinekit.evidence.kernel_fit.groups import read_measurements as read_rows
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp, is_of_harness, read_measurements
-from rooflinekit.evidence.steps import compare_model
+from rooflinekit.evidence.steps import compare_model, read_steps
 from rooflinekit.model.traffic.closed_form import Traffic
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.errors import InputError, RooflinekitError
@@ -253,22 +252,21 @@ def _steps(path: Path, given: Given, alone: bool) -> list[Run]:
 
     Raises InputError for a file without steps, and for facts that such a file says itself.
     """
-    found = read_rows(path)
-    rows = [row for operation in STEPS for row in found.of(operation)]
-    if not rows:
-        kernels = "; `accuracy kernels` sets its kernels beside the prediction" if found.rows else ""
+    steps = read_steps(path)
+    if not steps:
+        kernels = "; `accuracy kernels` sets its kernels beside the prediction" if read_rows(path).rows else ""
         raise InputError(f"{path.name} holds no whole steps{kernels}")
     facts = {name for name, value in asdict(given.facts).items() if value not in (None, asdict(Facts())[name])}
     facts |= set(given.deployment) | ({"replicas"} if given.replicas != 1 else set())
     if alone and facts - {"gpu"}:
         said = min(facts - {"gpu"}).replace("_", "-")
         raise InputError(f"{path.name} says itself how its steps ran; leave --{said} out")
-    name = str(found.header["device"]["name"])
+    name = steps[0].gpu
     gpu = given.facts.gpu or name
     other = () if gpu == name else _of_another(name, gpu)
     return [
         Run(
-            f"{path.name}: {each.point.phase} {each.mode}", f"rooflinekit validate, {row['backend']}",
+            step.source, f"rooflinekit validate, {step.row['backend']}",
             Facts(model=each.estimate.model, gpu=each.estimate.gpu, engine=each.estimate.engine, tp=1,
                   isl=each.point.context, osl=1 if each.point.phase == "prefill" else 2, concurrency=each.point.batch),
             (Metric(each.point.metric, "median", each.measured_ms, each.predicted_ms),), None,
@@ -276,7 +274,7 @@ def _steps(path: Path, given: Given, alone: bool) -> list[Run]:
              *each.estimate.warnings),
             each.estimate.calibration,
         )
-        for row, each in zip(rows, compare_model(rows, gpu, given.calibration), strict=True)
+        for step, each in zip(steps, compare_model([one.row for one in steps], gpu, given.calibration), strict=True)
     ]  # fmt: skip
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rooflinekit.evidence.kernel_fit.groups import STEPS, read_measurements
 from rooflinekit.model.types.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -31,6 +33,28 @@ class Point(NamedTuple):
         if self.phase == "prefill":
             return {"batch": self.batch, "isl": self.context, "osl": 2}
         return {"batch": self.batch, "isl": self.context - 1, "osl": 2, "context": self.context}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """A row of a measurement file that holds a whole step, and the accelerator that it ran on, as the driver says."""
+
+    source: str
+    gpu: str
+    row: Mapping[str, Any]
+
+    @property
+    def point(self) -> Point:
+        """What was measured."""
+        return Point(self.row["phase"], self.row["batch"], self.row["context"])
+
+
+def read_steps(path: Path) -> list[MeasuredStep]:
+    """The whole steps of a measurement file. Raises SpecError, by line, for a file that is none."""
+    found = read_measurements(path)
+    name = str(found.header["device"]["name"])
+    rows = [row for operation in STEPS for row in found.of(operation)]
+    return [MeasuredStep(f"{path.name}: {row['phase']} {row['mode']}", name, row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

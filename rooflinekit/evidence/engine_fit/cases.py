@@ -6,15 +6,23 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
+from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.evidence.benchmark_runs import Given, LoadPrediction, Posed, listed, pose, predict_load, room_of
-from rooflinekit.evidence.measured import Measurement, StartUp, read_measurements
+from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp, is_of_harness, read_measurements
+from rooflinekit.evidence.steps import MeasuredStep, deployment_of, read_steps
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.timing.calibrated import Calibration
+from rooflinekit.model.traffic.closed_form import Traffic
+from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.errors import InputError, RooflinekitError
+from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs.engines import step_range
 
+Entry: TypeAlias = Measurement | StartUp | MeasuredStep
+"""What a file holds."""
 METRICS = ("ttft_ms", "tpot_ms", "output_tok_s")
 
 
@@ -30,6 +38,10 @@ class Case:
 
     def times(self, costs: StepCosts) -> list[float]:
         """What was measured, as predicted with these costs [s]; infinite for the TTFT of an unstable load."""
+        if self.posed.work is not None:
+            point = _changed(self.posed, costs).evaluate(self.posed.work)
+            static = {"ttft_ms": point.ttft, "tpot_ms": point.tpot}
+            return [float(static[name].expected) for name in self.measured]
         found = _predict(self.posed, costs)
         times = {
             "ttft_ms": found.ttft_ms / 1e3,
@@ -54,13 +66,34 @@ def case_of(posed: Posed, replicas: int, file: int) -> Case:
             times[name] = value / 1e3
     if run.output_tok_s and "tpot_ms" not in times and posed.load.rate is None:
         times["output_tok_s"] = 1.0 / run.output_tok_s
-    return Case(posed, replicas, file, times, _predict(posed, posed.resolved.plan.engine.costs).running)
+    own = posed.resolved.plan.engine.costs
+    running = _predict(posed, own).running if posed.work is None else float(posed.work.batch)
+    return Case(posed, replicas, file, times, running)
+
+
+def _changed(posed: Posed, costs: StepCosts) -> Predictor:
+    plan, memory = posed.resolved.plan, posed.resolved.predictor.memory
+    return Predictor(replace(plan, engine=replace(plan.engine, costs=costs)), memory)
 
 
 def _predict(posed: Posed, costs: StepCosts) -> LoadPrediction:
-    plan, memory = posed.resolved.plan, posed.resolved.predictor.memory
-    changed = replace(plan, engine=replace(plan.engine, costs=costs))
-    return predict_load(Predictor(changed, memory), posed.load)
+    return predict_load(_changed(posed, costs), posed.load)
+
+
+def pose_step(step: MeasuredStep, given: Given) -> Posed:
+    """A whole step as the static batch that it is: TTFT of a prompt, TPOT of a decode step.
+
+    Raises what `resolve` does.
+    """
+    row, point = step.row, step.point
+    gpu = given.facts.gpu or step.gpu
+    resolved = resolve(row["model"], gpu, read_deployment(deployment_of(row)), given.calibration)
+    work = Workload.checked(**point.workload)
+    facts = Facts(row["model"], gpu, row.get("engine"), 1, point.workload["isl"], point.workload["osl"], point.batch)
+    ttft, tpot = (Spread(mean=row["whole_us"] / 1e3 if point.metric == name else None) for name in METRICS[:2])
+    run = Measurement(step.source, f"rooflinekit validate, {row['backend']}", facts, ttft, tpot)
+    load = LoadQuestion(float(point.batch), None, Traffic(float(work.isl), float(work.osl)), None, None)
+    return Posed(run, facts, resolved, load, work)
 
 
 @dataclass(frozen=True)
@@ -92,7 +125,7 @@ def read_benchmarks(files: Sequence[Path], given: Given) -> Benchmarks:
 
 def posed_benchmarks(
     names: Mapping[str, str],
-    runs: Mapping[str, Sequence[Measurement | StartUp]],
+    runs: Mapping[str, Sequence[Entry]],
     given: Given,
     notes: list[str],
     failed: dict[str, RooflinekitError],
@@ -104,12 +137,16 @@ def posed_benchmarks(
     Raises InputError if the runs are of several accelerators or engines, and the first failure if no run is left.
     """
     entries = [entry for digest in names for entry in runs[digest]]
-    room, given = room_of(entries), given.with_logs(entries)
+    runs_of_clients = [entry for entry in entries if not isinstance(entry, MeasuredStep)]
+    room, given = room_of(runs_of_clients), given.with_logs(runs_of_clients)
     posed: list[tuple[str, Posed]] = []
     for digest in names:
         for entry in runs[digest]:
             with listed(failed, entry.source):
-                posed += [] if isinstance(entry, StartUp) else [(digest, pose(entry, given, room))]
+                if isinstance(entry, MeasuredStep):
+                    posed.append((digest, pose_step(entry, given)))
+                elif not isinstance(entry, StartUp):
+                    posed.append((digest, pose(entry, given, room)))
     if not posed:
         raise next(iter(failed.values())) if failed else InputError("the files hold no run of a benchmark")
     _check_alike([one for _, one in posed])
@@ -144,13 +181,13 @@ def posed_benchmarks(
 
 def _runs(
     files: Sequence[Path], notes: list[str], failed: dict[str, RooflinekitError]
-) -> tuple[dict[str, str], dict[str, list[Measurement | StartUp]]]:
+) -> tuple[dict[str, str], dict[str, list[Entry]]]:
     """Name and entries of every file, each once, by its hash and in that order."""
     names: dict[str, str] = {}
-    runs: dict[str, list[Measurement | StartUp]] = {}
+    runs: dict[str, list[Entry]] = {}
     for path in sorted(files, key=str):
         with listed(failed, str(path)):
-            entries = read_measurements(path)
+            entries: list[Entry] = [*(read_steps(path) if is_of_harness(path) else read_measurements(path))]
             digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
             if digest in names:
                 notes.append(f"{path.name} is the same file as {names[digest]}; counted once")
