@@ -94,7 +94,7 @@ class Bench:
         timed, spent, slope = summary(samples), self._spent(step, point, mode), 0.0
         if n < self.depth:
             fewer = median(self._samples(self._step(thinned(self.decoder, n // 2), point, mode))) if n > 1 else 0.0
-            slope = 1e6 * (median(samples) - fewer) / (n - n // 2)
+            slope = max(1e6 * (median(samples) - fewer) / (n - n // 2), 0.0)  # no layer takes less than nothing
         return {**timed, "whole_us": timed["latency_us"] + (self.depth - n) * slope, **spent}
 
     def _samples(self, step: Callable[[], Any]) -> tuple[float, ...]:

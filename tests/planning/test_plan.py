@@ -242,6 +242,13 @@ def test_a_refuted_plan_grows_until_it_is_confirmed(monkeypatch: pytest.MonkeyPa
     assert "does not agree" not in quick.answer
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_a_decode_pool_has_no_prompts_to_wait_for(engine):
+    """No division by the time of a prompt that another pool computes, whether or not phases mix."""
+    answer = _plan(disaggregated=True, engine=engine)
+    assert any(candidate.kind == "disaggregated" for candidate in answer.candidates)
+
+
 def test_pools_are_joined_and_each_binds_its_own_objective() -> None:
     answer = _plan(disaggregated=True)
     pools = [candidate for candidate in answer.candidates if candidate.kind == "disaggregated"]

@@ -480,8 +480,9 @@ class _Flow:
         longest = crowd * maximum(times.alone.expected, share) + steps * step
         longest = named(longest, "longest", "the prompts of all, the own decode steps, and the step under way", "s")
         beyond = maximum(stay.time - longest, 0.0)
-        prompts = maximum(stay.tpot.expected - step, 0.0) / share
-        less = minimum(beyond / share / maximum(after, 1.0), where(after > 0.0, prompts, 0.0))
+        each = maximum(share, _NOTHING)
+        prompts = maximum(stay.tpot.expected - step, 0.0) / each
+        less = minimum(beyond / each / maximum(after, 1.0), where(after > 0.0, prompts, 0.0))
         tpot = stay.tpot.plus(times.share, -less).named(*_TPOT)
         beyond = beyond - less * after * share
         late = maximum(stay.late - beyond, 0.0)
@@ -494,12 +495,12 @@ class _Flow:
         one: a step of their prompts, `last` [s] before the last of which its first tokens have come. Where phases mix,
         these steps give tokens as well. Who finds no place at first comes with the others of a later turn.
         """
-        after = maximum(self._after, 1.0)
+        after, each = maximum(self._after, 1.0), maximum(one.expected, _NOTHING)
         if self._mixes:
             step = self.times(1.0 + (crowd - 1.0) * self.traffic.osl / after).step
-            own = step.plus(one.plus(step, -1.0), minimum(last / 2.0 / one.expected / after, 1.0))
+            own = step.plus(one.plus(step, -1.0), minimum(last / 2.0 / each / after, 1.0))
         else:
-            own = self.times(crowd).step.plus(one, last / 2.0 / one.expected / after)
+            own = self.times(crowd).step.plus(one, last / 2.0 / each / after)
         tpot = stay.tpot.plus(own.plus(stay.tpot, -1.0), together).named(*_TPOT)
         first, late, ahead = stay.first, stay.late, stay.ahead
         if not self._mixes:
