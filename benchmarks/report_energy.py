@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from report_page import markdown, percent, table
+from report_page import hand_over, markdown, percent, table
 
 from rooflinekit.evidence.accuracy import Accuracy
 from rooflinekit.evidence.accuracy_energy import METRICS, energy_accuracy, predict_run
@@ -144,10 +144,7 @@ def main() -> None:
         text += f"Interval of runs, times {way}. {' '.join(widths(table_of))}\n\n"
     reasons = [[reason, str(count)] for reason, count in ways["given"].unanswered.items()]
     text += markdown([table(["without an answer", "rows"], reasons)])
-    if arguments.out:
-        arguments.out.write_text(text.rstrip() + "\n", encoding="utf-8")
-    else:
-        print(text)
+    hand_over(text, arguments.out)
 
 
 if __name__ == "__main__":

@@ -82,6 +82,14 @@ def web(blocks: list[Block], title: str) -> str:
     )
 
 
+def hand_over(text: str, out: Path | None) -> None:
+    """Write a report, or print it."""
+    if out is None:
+        print(text)
+    else:
+        out.write_text(text.rstrip() + "\n", encoding="utf-8")
+
+
 def insert(path: Path, text: str, name: str = "accuracy") -> None:
     """Put text between the comments `name` and `/name` of a document."""
     before, rest = path.read_text(encoding="utf-8").split(f"<!-- {name} -->\n")

@@ -21,7 +21,7 @@ import fit_engines
 import numpy as np
 import pandas as pd
 from cached_rows import cached
-from report_page import markdown, percent, table
+from report_page import hand_over, markdown, percent, table
 from scipy.optimize import least_squares
 from serving_errors import unseen_rows
 
@@ -352,10 +352,7 @@ def main() -> None:
     text += prompts_part(arguments.measured / "engine.jsonl") + AFTER
     if arguments.served:
         text += SERVED + served(arguments.served, arguments.cache)
-    if arguments.out:
-        arguments.out.write_text(text.rstrip() + "\n", encoding="utf-8")
-    else:
-        print(text)
+    hand_over(text, arguments.out)
 
 
 if __name__ == "__main__":

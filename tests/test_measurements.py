@@ -211,6 +211,10 @@ def test_the_steps_of_an_engine_tell_what_it_adds_to_its_kernels(tmp_path):
     path, out = write(tmp_path / "a.jsonl", *kept), tmp_path / "c.yaml"
     result = run("calibrate", path, "--out", out)
     assert result.exit_code == 0, result.output
+    assert "leave --tp out" in run("calibrate", path, "--tp", "2", "--out", tmp_path / "d.yaml").stderr
+    own_models = write(tmp_path / "b.jsonl", *model_rows({("decode", 8, 100): 0.002}))  # no engine's: nothing to fit
+    alone = run("calibrate", own_models, "--gpu", "h100-sxm", "--out", tmp_path / "d.yaml")
+    assert (alone.exit_code, "no measured kernels" in alone.stderr) == (2, True)
     served = read_calibration(out).served
     assert served is not None
     assert served.costs.step - load_engine("vllm").costs.step == pytest.approx(1e-3, rel=0.25)

@@ -42,15 +42,15 @@ def calibrate(files: list[str], *, to: Output, **served: Any) -> int:
 
 
 def _of_steps(path: Path) -> bool:
-    """Whether a file is a measurement file of whole steps and no kernels, which tell what an engine adds to them."""
-    from rooflinekit.evidence.kernel_fit.groups import STEPS, SUFFIX, read_measurements
+    """Whether a file holds an engine's whole steps and no kernels: they tell what the engine adds to its kernels."""
+    from rooflinekit.evidence.kernel_fit.groups import ENGINE_STEP, SUFFIX, read_measurements
     from rooflinekit.evidence.kernel_fit.tables import OPERATIONS
     from rooflinekit.evidence.measured import is_of_harness
 
     if path.suffix != SUFFIX or not is_of_harness(path):
         return False
     found = read_measurements(path)
-    return any(map(found.of, STEPS)) and not any(map(found.of, OPERATIONS))
+    return bool(found.of(ENGINE_STEP)) and not any(map(found.of, OPERATIONS))
 
 
 def _from_benchmarks(files: list[Path], to: Output, said: dict[str, Any]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
@@ -96,6 +96,14 @@ class Given:
         split = part_of(known, _SPLIT)
         known = {name: option.default for name, option in options_of(Served).items()} | known
         return cls(Facts(**part_of(known, _FACTS)), split, known["calibration"], known["replicas"])
+
+    def refuse_beside(self, name: str) -> None:
+        """Raise InputError for what a file of whole steps says itself: all but the accelerator."""
+        said = {each for each, value in asdict(self.facts).items() if value not in (None, asdict(Facts())[each])}
+        said |= set(self.deployment) | ({"replicas"} if self.replicas != 1 else set())
+        if others := said - {"gpu"}:
+            option = min(others).replace("_", "-")
+            raise InputError(f"{name} says itself how its steps ran; leave --{option} out")
 
     def with_logs(self, entries: Sequence[Measurement | StartUp]) -> Given:
         """The same, with what start-up logs among the entries say where the user says nothing, and logs agree."""

@@ -256,17 +256,14 @@ def _steps(path: Path, given: Given, alone: bool) -> list[Run]:
     if not steps:
         kernels = "; `accuracy kernels` sets its kernels beside the prediction" if read_rows(path).rows else ""
         raise InputError(f"{path.name} holds no whole steps{kernels}")
-    facts = {name for name, value in asdict(given.facts).items() if value not in (None, asdict(Facts())[name])}
-    facts |= set(given.deployment) | ({"replicas"} if given.replicas != 1 else set())
-    if alone and facts - {"gpu"}:
-        said = min(facts - {"gpu"}).replace("_", "-")
-        raise InputError(f"{path.name} says itself how its steps ran; leave --{said} out")
+    if alone:
+        given.refuse_beside(path.name)
     name = steps[0].gpu
     gpu = given.facts.gpu or name
     other = () if gpu == name else _of_another(name, gpu)
     return [
         Run(
-            step.source, f"rooflinekit validate, {step.row['backend']}",
+            step.source, step.tool,
             Facts(model=each.estimate.model, gpu=each.estimate.gpu, engine=each.estimate.engine, tp=1,
                   isl=each.point.context, osl=1 if each.point.phase == "prefill" else 2, concurrency=each.point.batch),
             (Metric(each.point.metric, "median", each.measured_ms, each.predicted_ms),), None,

@@ -22,6 +22,11 @@ class Point(NamedTuple):
     batch: int
     context: int
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Point:
+        """That of a row."""
+        return cls(row["phase"], row["batch"], row["context"])
+
     @property
     def metric(self) -> str:
         """The metric of an estimate that a step of this phase is."""
@@ -46,7 +51,12 @@ class MeasuredStep:
     @property
     def point(self) -> Point:
         """What was measured."""
-        return Point(self.row["phase"], self.row["batch"], self.row["context"])
+        return Point.of(self.row)
+
+    @property
+    def tool(self) -> str:
+        """What measured it."""
+        return f"rooflinekit validate, {self.row['backend']}"
 
 
 def read_steps(path: Path) -> list[MeasuredStep]:
@@ -85,7 +95,7 @@ def compare_model(rows: Iterable[Mapping[str, Any]], gpu: str, calibration: str 
     from rooflinekit.estimation.estimator import estimate  # noqa: PLC0415 - points are measured where it cannot run
 
     for row in rows:
-        point = Point(row["phase"], row["batch"], row["context"])
+        point = Point.of(row)
         work = point.workload | deployment_of(row)
         answer = estimate(row["model"], gpu, calibration=calibration, allow_oom=True, **work)
         predicted = getattr(answer, point.metric)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.evidence.benchmark_runs import Given, LoadPrediction, Posed, listed, pose, predict_load, room_of
+from rooflinekit.evidence.kernel_fit.groups import ENGINE_STEP
 from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp, is_of_harness, read_measurements
 from rooflinekit.evidence.steps import MeasuredStep, deployment_of, read_steps
 from rooflinekit.model.operating_point import Predictor
@@ -91,7 +92,7 @@ def pose_step(step: MeasuredStep, given: Given) -> Posed:
     work = Workload.checked(**point.workload)
     facts = Facts(row["model"], gpu, row.get("engine"), 1, point.workload["isl"], point.workload["osl"], point.batch)
     ttft, tpot = (Spread(mean=row["whole_us"] / 1e3 if point.metric == name else None) for name in METRICS[:2])
-    run = Measurement(step.source, f"rooflinekit validate, {row['backend']}", facts, ttft, tpot)
+    run = Measurement(step.source, step.tool, facts, ttft, tpot)
     load = LoadQuestion(float(point.batch), None, Traffic(float(work.isl), float(work.osl)), None, None)
     return Posed(run, facts, resolved, load, work)
 
@@ -138,6 +139,8 @@ def posed_benchmarks(
     """
     entries = [entry for digest in names for entry in runs[digest]]
     runs_of_clients = [entry for entry in entries if not isinstance(entry, MeasuredStep)]
+    if entries and not runs_of_clients:
+        given.refuse_beside(", ".join(names.values()))
     room, given = room_of(runs_of_clients), given.with_logs(runs_of_clients)
     posed: list[tuple[str, Posed]] = []
     for digest in names:
@@ -187,7 +190,10 @@ def _runs(
     runs: dict[str, list[Entry]] = {}
     for path in sorted(files, key=str):
         with listed(failed, str(path)):
-            entries: list[Entry] = [*(read_steps(path) if is_of_harness(path) else read_measurements(path))]
+            steps = read_steps(path) if is_of_harness(path) else []
+            entries: list[Entry] = [step for step in steps if step.row["op"] == ENGINE_STEP] or [
+                *read_measurements(path)
+            ]
             digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
             if digest in names:
                 notes.append(f"{path.name} is the same file as {names[digest]}; counted once")

@@ -44,7 +44,9 @@ _ROW = {"op": str, "backend": str, "status": str, "detail": str}
 _TIMES = ("latency_us", "p10_us", "p90_us")
 VERSIONS = ("engine_version", "kernel_source")
 """Columns that say which build ran: two runs of one suite may differ in them."""
-STEPS = ("model", "serving_step")
+ENGINE_STEP = "serving_step"
+"""Rows that hold whole steps of an engine, which adds its own costs to its kernels."""
+STEPS = ("model", ENGINE_STEP)
 """Rows that hold whole steps, of a model or of an engine."""
 _NOT_SHAPE = {"type", "run", "key", *_ROW, *_TIMES, "launch", "repeats", "outliers", "samples_us", "sure", "warm_us",
               "sustained_us", "power_w", "power_limit_w", "sm_mhz", "memory_mhz", "temperature_c", "readings",

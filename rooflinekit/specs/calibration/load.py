@@ -206,7 +206,8 @@ def read_calibration(path: Path) -> Calibration:
 
 
 _STEPS_FROM = 40
-"""Rows of a fit from which it may say where the next tile begins: fewer hold no neighbours on both sides of a step."""
+"""Rows of a fit from which it may say where the next tile begins: fewer hold no neighbours on both sides of a step. The
+number is an assumption."""
 
 
 def _family(listed: Section, key: str, accelerator: str) -> FamilyFit:
