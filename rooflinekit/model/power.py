@@ -3,12 +3,13 @@
     P = min(held·P_max, P_run + (e_f·F + e_m·bytes + e_c·bytes from the last cache + e_n·sent)/t)
 
 Energies of operations add up (Horowitz, ISSCC 2014; Choi et al., IPDPS 2013: an energy roofline). Where they ask for
-more than the limit, the board lowers its clock and voltage until it fits. Calibrated times come from bursts: only those
-of long kernels hold the slowdown (reports/sustained.md).
+more than the limit, the board lowers its clock and voltage until it fits. Calibrated times come from bursts:
+`sustained` makes them those of a busy board (reports/sustained.md).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from operator import add, attrgetter
 
@@ -22,6 +23,7 @@ from rooflinekit.model.types.time import KernelTime
 
 _NOTHING = 1e-30
 _ATTENTION = ("attention_prefill", "attention_decode", "mla_prefill", "mla_decode", "sparse_attention")
+_PRODUCTS = ("gemm", "moe", *_ATTENTION)
 
 
 @formula("E_F", "energy of the arithmetic", "J")
@@ -126,25 +128,71 @@ def kernel_energy(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, wa
     kernel, time = timed.kernel, timed.expected
     if kernel.family == "host" or kernel.on_host:
         return Energy(idle=law.idle * time)
-    stays, n = minimum(kernel.activation_bytes, accelerator.l2_bytes), kernel.count
+    attention = kernel.family in _ATTENTION
+    asked = _asked(timed, accelerator, law, law.attention if attention else _each(law.flop, kernel), warm)
+    total = asked.total
+    kept = limited_energy(total, law.held, law.limit, time) / maximum(total, _NOTHING)
+    return asked.times(named(kept, "kept", "share of it that the board's limit leaves")).labelled(kernel.name, "")
+
+
+def _each(known: Mapping[Dtype, float], kernel: Kernel) -> float:
+    """J/FLOP of a kernel's number format, or of the wide one that stands in."""
+    units = kernel.dtype.unit, Dtype.BF16, Dtype.FP16, *known
+    return next(known[unit] for unit in units if unit in known)
+
+
+def _asked(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, each: float, warm: bool = False) -> Energy:
+    """What all launches of a kernel would take in their time, without a limit; `each` is J/FLOP."""
+    kernel, n = timed.kernel, timed.kernel.count
+    stays = minimum(kernel.activation_bytes, accelerator.l2_bytes)
     near: Numeric = law.cache
     far: Numeric = law.memory
     if warm:
         squared = (kernel.bytes / accelerator.l2_bytes) ** 2.0
         near = far = law.memory + (law.cache - law.memory) / (1.0 + squared * squared)
-    units = kernel.dtype.unit, Dtype.BF16, Dtype.FP16, *law.flop
-    each = law.attention if kernel.family in _ATTENTION else next(law.flop[unit] for unit in units if unit in law.flop)
-    asked = Energy(
+    return Energy(
         weights=n * traffic_energy(kernel.weight_bytes, far),
         cache=n * traffic_energy(kernel.cache_bytes, far),
         activations=n * (traffic_energy(stays, near) + traffic_energy(kernel.activation_bytes - stays, far)),
         arithmetic=n * arithmetic_energy(kernel.flops, each, law.padding, _tile(kernel)),
         links=n * traffic_energy(kernel.network_bytes, law.link),
-        running=running_energy(law.active, law.idle, time, minimum(timed.overhead, time)),
+        running=running_energy(law.active, law.idle, timed.expected, minimum(timed.overhead, timed.expected)),
     )
-    total = asked.total
-    kept = limited_energy(total, law.held, law.limit, time) / maximum(total, _NOTHING)
-    return asked.times(named(kept, "kept", "share of it that the board's limit leaves")).labelled(kernel.name, "")
+
+
+@formula("slow", "time at the power limit over that of a burst", "", "reports/sustained.md")
+def slowdown(asked: Numeric, limit: float, arithmetic: Numeric, launch: Numeric, settled: float) -> Numeric:
+    """1 + a·(max(asked/P_max, 1)^(1/3) − 1)/(1 + t/t_h): the clock falls until the power fits, which is as its cube.
+
+    Arithmetic slows with the clock, by its share a of what the work draws; memory does not. The burst that a time t was
+    calibrated in holds the share t/(t + t_h) of that already.
+
+    >>> slowdown(1200.0, 700.0, 0.95, 0.2e-3, 1.85e-3), slowdown(600.0, 700.0, 0.95, 0.2e-3, 1.85e-3)
+    (1.169, 1.0)
+    """
+    clock = maximum(asked / limit, 1.0) ** (1.0 / 3.0)
+    return 1.0 + arithmetic * (clock - 1.0) / (1.0 + launch / settled)
+
+
+def sustained(timed: KernelTime, accelerator: Accelerator) -> KernelTime:
+    """A kernel on a board that has been busy: longer where it asks for more than the rated power.
+
+    The same where nobody measured what a FLOP asks for, and for kernels without products.
+    """
+    law, kernel = accelerator.power, timed.kernel
+    if law is None or not law.ask or kernel.on_host or kernel.family not in _PRODUCTS:
+        return timed
+    wide = kernel.family in _ATTENTION
+    each = next(law.ask[unit] for unit in (Dtype.BF16, *law.ask) if unit in law.ask) if wide else _each(law.ask, kernel)
+    energy = _asked(timed, accelerator, law, each)
+    asked = named(energy.total / maximum(timed.expected, _NOTHING), *_ASKED)
+    work = maximum(energy.total - energy.running, _NOTHING)
+    part = named(energy.arithmetic / work, "a", "arithmetic's share of what the work draws")
+    slower = slowdown(asked, accelerator.tdp_w, part, timed.expected / kernel.count, law.settled)
+    return timed.changed(lambda end: slower * end, compute=slower * timed.compute)
+
+
+_ASKED = "asked", "power that the kernel would draw without a limit", "W"
 
 
 def _tile(kernel: Kernel) -> Numeric:

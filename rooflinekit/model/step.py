@@ -15,7 +15,7 @@ from rooflinekit.model.layers.build import model_operations, stage_operations
 from rooflinekit.model.layers.precision import Precision, resolve_precision
 from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.layers.splits import check_deployment
-from rooflinekit.model.power import Energy, kernel_energy
+from rooflinekit.model.power import Energy, kernel_energy, sustained
 from rooflinekit.model.roofline import StepTime, time_kernel
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.timing.overlap import UNDIVIDED, Spent, two_batches
@@ -301,8 +301,12 @@ class Plan:
     def apart(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> list[KernelTime]:
         """The same one after the other, whatever overlaps."""
         timed = (time_kernel(kernel, self.system, self.calibration) for kernel in self.kernels(batch, grows))
-        narrow = self.system.accelerator.supports(Dtype.NVFP4)
-        return [(each if costs is None else changed(each, costs, narrow)).labelled() for each in timed]
+        accelerator = self.system.accelerator
+        narrow = accelerator.supports(Dtype.NVFP4)
+        found = (each if costs is None else changed(each, costs, narrow) for each in timed)
+        if self.calibration is None:
+            return [each.labelled() for each in found]
+        return [sustained(each, accelerator).labelled() for each in found]
 
     def _parts(self, batch: Batch) -> Numeric:
         """Parts in which a step is computed."""

@@ -53,8 +53,17 @@ def power_law(accelerator: Accelerator, memory: str, own: str | None) -> PowerLa
         memory=chip["memory"][0] * byte * _PICO, cache=chip["cache"][0] * _PICO, link=rule["link"] * _PICO,
         edges=tuple(edge * _US for edge in chip["interval"]["edges"]), widths=tuple(each * wider for each in width),
         run_width=file["runs"]["width"], source=source, measured=name == own,
-        host=_host(own),
+        host=_host(own), **_asking(accelerator, limit, own),
     )  # fmt: skip
+
+
+def _asking(accelerator: Accelerator, limit: float, own: str | None) -> dict[str, Any]:
+    """What a FLOP asks for at the clock of a burst, where bursts and sustained passes were compared."""
+    known = _file()["asked"]
+    if own not in known["accelerators"]:
+        return {}
+    each = {dtype: known["share"][0] * limit / peak for dtype, peak in accelerator.peaks.items()}
+    return {"ask": each, "settled": known["settled"][0] * 1e-3}
 
 
 def _host(own: str | None) -> HostPower:
@@ -93,5 +102,9 @@ def power_provenance(law: PowerLaw) -> list[Provenance]:
     entries = [Provenance(f"power.{name}", float(getattr(law, name)), unit, law.source) for name, unit in units.items()]
     host = {name: float(getattr(law.host, name)) for name in ("cpu", "rest", "supply")}
     entries += [Provenance(f"host.{name}", each, "share", law.host.source) for name, each in host.items()]
+    if law.ask:
+        said = str(_file()["asked"]["source"])
+        entries += [Provenance("power.settled", law.settled, "s", said)]
+        entries += [Provenance(f"power.asked.{dtype.value}", each, "J/FLOP", said) for dtype, each in law.ask.items()]
     return entries + [Provenance(f"power.flop.{dtype.value}", each, "J/FLOP", law.source)
                       for dtype, each in law.flop.items()]  # fmt: skip

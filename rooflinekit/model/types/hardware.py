@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field, replace
 
@@ -52,6 +53,9 @@ class PowerLaw:
     source: str
     measured: bool  #: fitted to this accelerator's own kernels
     host: HostPower = HostPower()  #: of the machine around it
+    ask: Mapping[Dtype, float] = field(default_factory=dict)
+    """J/FLOP that arithmetic asks for at the clock of a burst, by number format; nothing where nobody measured it."""
+    settled: float = field(default=math.inf, metadata=about("t_h", "time of a kernel whose burst is half slowed", "s"))
 
     def scaled(self, running: float, work: float, source: str) -> PowerLaw:
         """With so many times what the board draws above idle power while a kernel runs, and what its work costs."""
@@ -67,7 +71,12 @@ class PowerLaw:
         return replace(
             self, active=self.idle + (self.active - self.idle) * square, cache=self.cache * square,
             attention=self.attention * square, flop={dtype: each * square for dtype, each in self.flop.items()},
+            ask={dtype: each * square for dtype, each in self.ask.items()},
         )  # fmt: skip
+
+    def under(self, cap: float, clock: float) -> PowerLaw:
+        """Under a lower limit, whose clock the times hold: what arithmetic asks for is that of the full clock."""
+        return replace(self, limit=cap, ask={dtype: each / clock for dtype, each in self.ask.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +320,7 @@ def capped(accelerator: Accelerator, cap_w: float) -> tuple[Accelerator, str]:
     note = (
         f"arithmetic at {percent(share)} of the clock under a cap of {cap_w:g} of {tdp:g} W; memory and links unchanged"
     )
-    law = accelerator.power and replace(accelerator.power, limit=cap_w)
+    law = accelerator.power and accelerator.power.under(cap_w, share)
     return _slowed(accelerator, share, "power cap: clock over the clock at rated power", law), note
 
 
