@@ -20,7 +20,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.workload import Workload
 
-SIGNS = {"bandwidth": 1.0, "flops": 1.0, "network": 1.0, "launch": -1.0, "host": -1.0}
+SIGNS = {"bandwidth": 1.0, "flops": 1.0, "network": 1.0, "power": 1.0, "launch": -1.0, "host": -1.0}
 DEPLOYMENTS = [
     ("llama-3-8b", "h100-sxm", {}),
     ("llama-3-70b", "h100-sxm", {"tp": 8}),

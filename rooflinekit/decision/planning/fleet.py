@@ -250,9 +250,12 @@ def loaded_feels(bearer: Replica | PrefillPool | DecodePool, demand: Demand, loa
 
 
 def slowed(felt_at: Callable[[float], Felt], load: float, closed: bool = False) -> Feels:
-    """The same of anything that says what is felt at a load; a closed loop has the same load at every factor."""
+    """The same of anything that says what is felt at a load; a closed loop has the same load at every factor.
+
+    How far waits err beyond steps is what is known of this load, at every factor.
+    """
     plain = cache(felt_at)
-    return cache(lambda factor: plain(load if closed else load * factor).stretched(factor))
+    return cache(lambda factor: plain(load if closed else load * factor).erring_as(plain(load)).stretched(factor))
 
 
 @dataclass(frozen=True)

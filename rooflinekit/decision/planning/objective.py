@@ -101,6 +101,13 @@ class Felt:
         quantile = {"ttft": self.times.ttft, "tpot": self.times.tpot, "e2el": self.times.e2e}[metric]
         return float(quantile(share))
 
+    def erring_as(self, other: Felt) -> Felt:
+        """The same, whose waits err beyond its steps as those of another load."""
+        if other is self:
+            return self
+        classes = {name: own.erring_as(other.classes[name]) for name, own in self.classes.items()}
+        return replace(self, beyond=other.beyond, classes=classes)
+
     def stretched(self, factor: float) -> Felt:
         """The same where every step takes `factor` times as long, and so what errs with it."""
         each = {key: factor ** (1.0 + self.beyond.get(key, (0.0, 0.0))[factor > 1.0]) for key in METRICS}

@@ -3,7 +3,7 @@
     ε = d ln(metric)/d ln(parameter): slopes of the traced answer; of whole numbers, central differences
 
 Times are homogeneous of degree 1 in what things take: with every rate doubled and every latency halved, all is twice
-as fast. So by Euler's theorem −ε(bandwidth) − ε(flops) − ε(network) + ε(launch) + ε(host) = 1 for every time.
+as fast. So by Euler's theorem −ε(bandwidth) − ε(flops) − ε(network) − ε(power) + ε(launch) + ε(host) = 1 for every time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def elasticities(predictor: Predictor, question: Question) -> tuple[Elasticity, 
         question: the static batch, or the users of a closed loop.
 
     Returns:
-        One entry a parameter: the five resources of `scaled`, `batch` (sequences, or users) and `context` (prompt
+        One entry a parameter: the six resources of `scaled`, `batch` (sequences, or users) and `context` (prompt
         length, or the context of the decode step where one is given). Throughput is output tokens a second, cost
         accelerator seconds of an output token: one is minus the other.
 

@@ -8,10 +8,10 @@ from typing import Any
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.timing.calibrated import FamilyFit
 from rooflinekit.model.timing.forms import parameters
-from rooflinekit.model.types.hardware import System
+from rooflinekit.model.types.hardware import Accelerator, System
 
-RESOURCES = ("bandwidth", "flops", "network", "launch", "host")
-"""Rates of memory, arithmetic and links; latencies of kernels; time of the engine's host."""
+RESOURCES = ("bandwidth", "flops", "network", "power", "launch", "host")
+"""Rates of memory, arithmetic and links; the board's power limit; latencies of kernels; time of the engine's host."""
 
 _HOST = ("step", "ranks", "sequence", "sequence_ranks", "layer", "launch", "request", "token")
 
@@ -21,8 +21,9 @@ def scaled(predictor: Predictor, resource: str, factor: Any) -> Predictor:
 
     factor: a number, or a symbol whose slope is asked for.
 
-    bandwidth: of the memory; flops: every peak; network: links inside and between domains; launch: every latency that
-    a calibration found (launches, tiles, hops, and a collective's wait); host: what the engine adds. Capacity stays.
+    bandwidth: of the memory; flops: every peak, at the same joules a FLOP; network: links inside and between domains;
+    power: the board's limit, what it draws besides its work, and how fast it settles; launch: every latency that a
+    calibration found (launches, tiles, hops, and a collective's wait); host: what the engine adds. Capacity stays.
 
     >>> from rooflinekit.estimation.estimator import read_deployment, resolve
     >>> from rooflinekit.model.types.workload import Workload
@@ -35,7 +36,7 @@ def scaled(predictor: Predictor, resource: str, factor: Any) -> Predictor:
     Raises KeyError for another resource.
     """
     plan = predictor.plan
-    if resource in ("bandwidth", "flops", "network"):
+    if resource in ("bandwidth", "flops", "network", "power"):
         return predictor.on(replace(plan, system=_system(plan.system, resource, factor)))
     costs, calibration = plan.engine.costs, plan.calibration
     names = {"launch": ("collective",), "host": _HOST}[resource]
@@ -53,9 +54,20 @@ def _system(system: System, resource: str, factor: Any) -> System:
     if resource == "flops":
         peaks = {dtype: peak * factor for dtype, peak in gpu.peaks.items()}
         return replace(system, accelerator=replace(gpu, peaks=peaks))
+    if resource == "power":
+        return replace(system, accelerator=_powered(gpu, factor))
     faster: Any = {name: getattr(gpu, name) * factor for name in (*links, "pcie_bandwidth")}
     rates: Any = {name: getattr(system, name) * factor for name in links}
     return replace(system, accelerator=replace(gpu, **faster), **rates)
+
+
+def _powered(gpu: Accelerator, factor: Any) -> Accelerator:
+    """With so many times the power limit; the same where no kernel is known to reach it."""
+    law = gpu.power
+    if law is None or not law.ask:
+        return gpu
+    drawn: Any = {"idle": law.idle * factor, "active": law.active * factor, "settled": law.settled / factor}
+    return replace(gpu, tdp_w=gpu.tdp_w * factor, power=replace(law, **drawn))
 
 
 def _latencies(fit: FamilyFit, factor: Any) -> FamilyFit:
