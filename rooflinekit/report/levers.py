@@ -24,6 +24,7 @@ _NAMES = {
     "bandwidth": "memory bandwidth",
     "flops": "FLOP/s",
     "network": "network bandwidth",
+    "power": "power limit",
     "launch": "kernel latencies",
     "host": "host time",
     "batch": "batch",

@@ -2,8 +2,9 @@
 
     ε = d ln(metric)/d ln(parameter): slopes of the traced answer; of whole numbers, central differences
 
-Times are homogeneous of degree 1 in what things take: with every rate doubled and every latency halved, all is twice
-as fast. So by Euler's theorem −ε(bandwidth) − ε(flops) − ε(network) − ε(power) + ε(launch) + ε(host) = 1 for every time.
+Times are homogeneous of degree 1 in what things take: with every rate and the power doubled and every latency halved,
+all is twice as fast. So by Euler's theorem −ε(bandwidth) − ε(flops) − ε(network) − ε(power) + ε(launch) + ε(host) = 1
+for every time.
 """
 
 from __future__ import annotations
