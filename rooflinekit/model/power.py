@@ -10,7 +10,7 @@ more than the limit, the board lowers its clock and voltage until it fits. Calib
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import add, attrgetter
 
 from rooflinekit.model.graph.symbol import Symbol, formula, named
@@ -185,10 +185,11 @@ def sustained(timed: KernelTime, accelerator: Accelerator) -> KernelTime:
     wide = kernel.family in _ATTENTION
     each = next(law.ask[unit] for unit in (Dtype.BF16, *law.ask) if unit in law.ask) if wide else _each(law.ask, kernel)
     energy = _asked(timed, accelerator, law, each)
-    asked = named(energy.total / maximum(timed.expected, _NOTHING), *_ASKED)
-    work = maximum(energy.total - energy.running, _NOTHING)
-    part = named(energy.arithmetic / work, "a", "arithmetic's share of what the work draws")
-    slower = slowdown(asked, accelerator.tdp_w, part, timed.expected / kernel.count, law.settled)
+    work = named(replace(energy, running=0.0).total, "E_work", "energy of the work at the clock of a burst", "J")
+    burst = named(timed.expected, "burst", "time at the clock of a burst", "s")
+    asked = named((work + energy.running) / maximum(burst, _NOTHING), *_ASKED)
+    part = named(energy.arithmetic / maximum(work, _NOTHING), "a", "arithmetic's share of what the work draws")
+    slower = slowdown(asked, accelerator.tdp_w, part, burst / kernel.count, law.settled)
     return timed.changed(lambda end: slower * end, compute=slower * timed.compute)
 
 
