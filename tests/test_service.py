@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 from test_compare import VLLM
+from typer.testing import CliRunner
 
 import rooflinekit as rk
+from rooflinekit.cli.app import app
 from rooflinekit.estimation.options import options_of
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.service import workers as pool
@@ -215,7 +217,7 @@ class TestRefusals:
     def test_another_address_needs_a_token(self, monkeypatch):
         monkeypatch.delenv(web.TOKEN, raising=False)
         with pytest.raises(InputError, match=r"0\.0\.0\.0 lets others in; set ROOFLINEKIT_TOKEN"):
-            web.run("0.0.0.0", 8000, 1, 1.0)
+            web.listen("0.0.0.0", 8000)
 
 
 NASTY = [
@@ -359,8 +361,10 @@ def port():
 
 
 def test_the_command_serves_until_it_is_ended(port):
-    with serving(port):
+    with serving(port) as server:
         assert ask(port, "estimate", STATIC)["answer"]["model"] == "llama-3-8b"
+        server.terminate()
+        assert f"serving on http://127.0.0.1:{port};" in server.stderr.read().decode()
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
@@ -402,8 +406,10 @@ def test_callers_that_are_slow_or_go_or_send_too_much_are_told_and_leave_no_trac
 
 
 def test_a_taken_port_is_one_line(port):
-    with socket.create_server(("127.0.0.1", port)), pytest.raises(InputError, match=f"--port {port}: Address already"):
-        web.run("127.0.0.1", port, 1, 1.0)
+    with socket.create_server(("127.0.0.1", port)):
+        refused = CliRunner().invoke(app, ["serve", "--port", str(port)])
+    assert refused.exit_code == 2 and f"--port {port}: Address already" in refused.stderr
+    assert "serving on" not in refused.stderr
 
 
 def test_small_answers_do_not_wait_for_an_acknowledgement(port, monkeypatch):
@@ -415,7 +421,8 @@ def test_small_answers_do_not_wait_for_an_acknowledgement(port, monkeypatch):
             found.append(listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
     monkeypatch.setattr(web.uvicorn, "run", run)
-    web.run("127.0.0.1", port, 2, 1.0)
+    with web.listen("127.0.0.1", port) as listening:
+        web.run(listening, 2, 1.0)
     assert found[0]
 
 
@@ -446,7 +453,7 @@ class TestPages:
 
     def test_a_folder_without_a_playground_is_refused(self, tmp_path):
         with pytest.raises(InputError, match=r"holds no playground/index\.html"):
-            web.run("127.0.0.1", 0, 1, 1.0, tmp_path)
+            web.listen("127.0.0.1", 0, tmp_path)
 
     def test_without_a_site_a_page_on_one_model_is_made_once(self, tmp_path, monkeypatch):
         monkeypatch.setattr(pages, "SITE", tmp_path)

@@ -26,7 +26,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
-from rooflinekit.cli.watch import _exporter
+from rooflinekit.cli.watch import _exporter, _seen
 from rooflinekit.evidence.benchmark_runs import Given, pose, resolve_facts
 from rooflinekit.evidence.exposition import (
     Interval,
@@ -92,6 +92,21 @@ def exposition(
 NOTHING = {"output": 0.0, "prompts": 0.0, "ttft": 0.0, "e2e": 0.0, "gap": 0.0, "requests": 0.0, "gaps": 0.0}
 AN_HOUR = {"output": 12000.0, "prompts": 60000.0, "hits": 15000.0, "ttft": 6.0, "e2e": 126.0, "gap": 118.8,
            "requests": 60.0, "gaps": 11940.0, "preempted": 3.0}  # fmt: skip
+
+
+def after_minutes(*each: dict[str, float]) -> list[str]:
+    """What a server says at the start and after each of these minutes."""
+    totals, said = dict(NOTHING), [exposition(NOTHING)]
+    for minute in each:
+        totals = {name: totals.get(name, 0.0) + minute.get(name, 0.0) for name in totals | minute}
+        said.append(exposition(totals))
+    return said
+
+
+def recorded(*servers: list[str]) -> str:
+    """Looks at servers, a minute apart, as `--record` writes them."""
+    looks = enumerate(zip(*servers, strict=True))
+    return "".join(scrape_text(text, 60.0 * number) for number, texts in looks for text in texts)
 
 
 @pytest.mark.parametrize("engine", list(NAMES))
@@ -286,7 +301,7 @@ def test_a_recording_is_watched_compared_and_refused_in_a_line(tmp_path: Path) -
     (only,) = read_intervals(path)
     assert read_measurements(path) == [only.run]
     with pytest.raises(SpecError, match="does not come after"):
-        read_recording("day", scrape_text(exposition(AN_HOUR), 60.0) * 2)
+        read_recording("day", text + scrape_text(exposition(AN_HOUR), 59.0))
     with pytest.raises(SpecError, match="holds one scrape"):
         read_recording("day", scrape_text(exposition(AN_HOUR), 60.0))
     with pytest.raises(SpecError, match="is no time"):
@@ -306,6 +321,55 @@ SPAN = {"name": "llm_request", "startTimeUnixNano": "60000000000", "attributes":
 ]}  # fmt: skip
 FLAT = {"start_time": "1970-01-01T00:01:30Z", "gen_ai.usage.input_tokens": 3000, "gen_ai.usage.output_tokens": 1,
         "gen_ai.server.time_to_first_token": 0.4, "gen_ai.server.request.duration": 0.4}  # fmt: skip
+
+
+def test_a_minute_in_which_a_long_answer_goes_on_and_nobody_comes_ends_no_watch() -> None:
+    tokens_alone = {"output": 3000.0, "gap": 30.0, "gaps": 3000.0}
+    found = read_recording("day", recorded(after_minutes(AN_HOUR, tokens_alone, AN_HOUR)))
+    assert [each.end for each in found] == [60.0, 180.0]
+    assert len(watch(found, gpu="h100-sxm", tp=1).intervals) == 2
+
+
+def test_a_recording_says_of_how_many_servers_it_is(tmp_path: Path) -> None:
+    """Read as one server of twice the load, its prediction would be another one."""
+    once = after_minutes(AN_HOUR)
+    found = read_recording("day", recorded(once, once))
+    with pytest.raises(InputError, match="is of 2 servers; add --replicas 2"):
+        watch(found, gpu="h100-sxm", tp=1)
+    alone = watch(read_recording("day", recorded(once)), gpu="h100-sxm", tp=1)
+    both = watch(found, gpu="h100-sxm", tp=1, replicas=2)
+    assert both.now.rate == pytest.approx(2.0 * alone.now.rate)
+    assert both.now.tpot.expected == pytest.approx(alone.now.tpot.expected)
+    assert both.now.kv_expected == pytest.approx(alone.now.kv_expected)
+    path = tmp_path / "day.prom"
+    path.write_text(recorded(once, once))
+    shown = CliRunner().invoke(app, ["watch", str(path), "--gpu", "h100-sxm", "--tp", "1", "--replicas", "2"])
+    assert shown.stdout.startswith("llama-3-8b on 2 x h100-sxm, vllm\n"), shown.output
+
+
+def test_one_of_two_servers_that_starts_anew_leaves_its_minute_out() -> None:
+    """What both count together grows all the same."""
+    steady = after_minutes(AN_HOUR, AN_HOUR, AN_HOUR)
+    young = [*after_minutes({name: value / 10 for name, value in AN_HOUR.items()})]
+    young += after_minutes({name: value / 20 for name, value in AN_HOUR.items()})[1:]
+    young += after_minutes({name: value / 10 for name, value in AN_HOUR.items()})[1:]
+    assert [each.end for each in read_recording("day", recorded(steady, young))] == [60.0, 180.0]
+    with pytest.raises(SpecError, match="servers of sglang and vllm share no load"):
+        together([read_scrape(exposition(NOTHING, engine), 0.0, "url") for engine in ("vllm", "sglang")])
+    labels = ('model_name="a"', 'model_name="b"')
+    with pytest.raises(SpecError, match="servers of a and b share no load"):
+        together([read_scrape(exposition(NOTHING, label=label), 0.0, "url") for label in labels])
+
+
+@pytest.mark.parametrize("cut", [10, 500, 2000])
+def test_a_scrape_whose_writer_was_killed_is_left_out(cut: int) -> None:
+    """At the end of a recording, and where a new watch went on with it."""
+    first, second, third, fourth = (scrape_text(text, 60.0 * number) for number, text in
+                                    enumerate(after_minutes(AN_HOUR, AN_HOUR, AN_HOUR)))  # fmt: skip
+    assert [each.end for each in read_recording("day", first + second + third[:-cut])] == [60.0]
+    resumed = read_recording("day", first + second + third[:-cut] + fourth)
+    assert [each.end for each in resumed] == [60.0, 180.0]
+    assert resumed[1].run.facts.rate == pytest.approx(1.0)
 
 
 def test_requests_are_gathered_by_the_minute_in_which_they_end(tmp_path: Path) -> None:
@@ -883,6 +947,41 @@ def test_a_server_that_does_not_answer_is_named() -> None:
     refused = CliRunner().invoke(app, ["watch", "http://127.0.0.1:9/metrics", "--gpu", "h100", "--tp", "1"])
     assert refused.exit_code == 2
     assert "http://127.0.0.1:9/metrics does not answer" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("sources", "said"),
+    [(["localhost:8000/metrics"], "the address of a server begins with http:// or https://"),
+     (["htp://localhost/metrics"], "the address of a server begins with http:// or https://"),
+     (["http://localhost/a", "http://localhost/a"], "http://localhost/a is given twice")],
+)  # fmt: skip
+def test_addresses_that_are_none_are_refused_by_name(sources: list[str], said: str) -> None:
+    refused = CliRunner().invoke(app, ["watch", *sources, "--gpu", "h100", "--tp", "1"])
+    assert refused.exit_code == 2 and said in refused.stderr
+
+
+def test_a_recording_goes_on_in_a_recording_and_in_no_other_file(tmp_path: Path) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("mine\n")
+    for place, said in ((other, "is no recording; name another file"), (tmp_path, "is a folder"),
+                        (tmp_path / "none" / "day.prom", "is not a folder; make it first")):  # fmt: skip
+        options = ["--gpu", "h100", "--tp", "1", "--once", "--record", str(place)]
+        refused = CliRunner().invoke(app, ["watch", "http://127.0.0.1:9/metrics", *options])
+        assert refused.exit_code == 2 and said in refused.stderr
+    assert other.read_text() == "mine\n"
+
+
+def test_an_interval_that_cannot_be_predicted_ends_no_watch_that_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = read_recording("day", recorded(after_minutes(AN_HOUR, AN_HOUR)))
+    bad = replace(bad, run=replace(bad.run, facts=replace(bad.run.facts, isl=None)))
+    watcher = Watcher(Given.of(gpu="h100-sxm", tp=1))
+    with pytest.raises(InputError, match="add --isl"):
+        _seen(watcher, bad, False)  # the first one says what is missing
+    for each in (good, bad, good):
+        _seen(watcher, each, False)
+    assert len(watcher.seen) == 2 and "add --isl; looking again" in capsys.readouterr().err
+    with pytest.raises(InputError, match="add --isl"):
+        _seen(watcher, bad, True)
 
 
 def test_metrics_keep_nothing_of_an_earlier_interval(monkeypatch: pytest.MonkeyPatch) -> None:

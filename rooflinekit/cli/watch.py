@@ -28,7 +28,7 @@ from rooflinekit.evidence.exposition import (
     GrowingLog,
     Interval,
     Scrape,
-    interval,
+    between,
     is_recording,
     read_scrape,
     scrape_text,
@@ -38,7 +38,7 @@ from rooflinekit.evidence.exposition import (
 from rooflinekit.evidence.measured import read_intervals, read_start
 from rooflinekit.evidence.measurement import StartUp
 from rooflinekit.evidence.watching import LEARNT, SMALLEST, Watched, Watcher
-from rooflinekit.model.types.errors import InputError, SpecError
+from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecError
 from rooflinekit.specs.files import refuse_device
 from rooflinekit.specs.writing import check_target, write_whole
 
@@ -63,6 +63,8 @@ def watch(
     Several addresses are replicas that share the load.
     """
     live, files, logs = _told_apart(sources, follow, record is not None or (listen is not None and not follow))
+    if record is not None:
+        _check_recording(record)
     if follow and once:
         raise InputError("--follow goes on, and --once ends; give one of them")
     to.check()
@@ -77,7 +79,7 @@ def watch(
         for found in looks:
             hours = -len(watcher.seen) // LEARNT
             for each in found:
-                watcher.see(each)
+                _seen(watcher, each, ends)
             answer = watcher.answer()
             show(answer)
             if -len(watcher.seen) // LEARNT < hours:
@@ -96,10 +98,25 @@ def watch(
     return _updated(watcher, update)
 
 
+def _seen(watcher: Watcher, each: Interval, ends: bool) -> None:
+    """Judge an interval; one that cannot be predicted is said, and ends no watch that goes on."""
+    try:
+        watcher.see(each)
+    except RooflinekitError as error:
+        if ends or not watcher.seen:
+            raise
+        note(f"{error}; looking again")
+
+
 def _told_apart(sources: Sequence[str], follow: bool, running: bool) -> tuple[list[str], list[Path], list[StartUp]]:
     """Addresses or files, and start-up logs; `follow` where only logs can be meant, `running` where only servers."""
     live = [source for source in sources if source.startswith(("http://", "https://"))]
     paths = [Path(source) for source in sources if source not in live]
+    if twice := next((source for source in live if live.count(source) > 1), None):
+        raise InputError(f"{twice} is given twice; each server counts once")
+    for path in paths:
+        if ":" in str(path) and not path.exists():
+            raise InputError(f"{path}: no such file; the address of a server begins with http:// or https://")
     empty = [path for path in paths if follow and path.is_file() and not path.stat().st_size]
     started = {path: None if path in empty else read_start(path) for path in paths}
     files = [path for path, log in started.items() if log is None]
@@ -119,6 +136,13 @@ def _read(paths: Sequence[Path]) -> Iterator[list[Interval]]:
     yield sorted((each for path in paths for each in read_intervals(path)), key=attrgetter("end"))
 
 
+def _check_recording(path: Path) -> None:
+    """Refuse what a recording cannot go on in. Raises InputError."""
+    check_target(path, force=True)
+    if path.exists() and path.stat().st_size and not _recorded(path):
+        raise InputError(f"{path} exists, and is no recording; name another file")
+
+
 def _recorded(path: Path) -> bool:
     refuse_device(path)
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -135,22 +159,23 @@ def _updated(watcher: Watcher, update: Path | None) -> int:
 
 def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> Iterator[list[Interval]]:
     """What happens between looks at all servers; one that gives no metrics is said, and looked at again."""
-    before: Scrape | None = None
+    before: list[Scrape] = []
     while True:
         begun = time.monotonic()
         try:
             texts, now = [_fetched(address) for address in addresses], time.time()
-            after = together([read_scrape(text, now, where) for text, where in zip(texts, addresses, strict=True)])
+            after = [read_scrape(text, now, where) for text, where in zip(texts, addresses, strict=True)]
+            together(after)
         except SpecError as error:
-            if before is None:
+            if not before:
                 raise
             note(f"{error}; looking again")
         else:
             if record is not None:
                 with record.open("a", encoding="utf-8") as file:
-                    file.write(scrape_text("\n".join(texts), now))
-            found = interval(before, after, addresses[0]) if before is not None else None
-            if before is not None and found is None:
+                    file.write("".join(scrape_text(text, now) for text in texts))
+            found = between(before, after, addresses[0]) if before else None
+            if before and found is None:
                 note("no request got its first token, or a server restarted; looking again")
             before = after
             if found is not None:

@@ -140,8 +140,10 @@ def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:
     A server that counts tokens alone has their rate over their mean number as its rate, and the requests that wait for
     their first token over that as TTFT (Little's law).
 
-    Raises InputError for facts that are missing, and whatever `resolve` raises.
+    Raises InputError for facts that are missing, for fewer replicas than servers, and whatever `resolve` raises.
     """
+    if run.servers > given.replicas:
+        raise InputError(f"{run.source} is of {run.servers} servers; add --replicas {run.servers}")
     read, osl = run.facts, given.facts.osl or run.facts.osl
     counts = read.rate is None and run.tool == "llamacpp metrics" and run.output_tok_s
     if counts and osl:
