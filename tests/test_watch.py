@@ -741,7 +741,27 @@ def test_before_six_days_the_last_day_is_set_beside_the_same_hours_of_the_day_be
     assert (headroom(days(since / 86_400 + 0.01, 0.1)) or left).hours_left is not None
     words = list(_left(SimpleNamespace(headroom=left)))  # type: ignore[arg-type]
     assert "against the same hours a day before" in words[0]
+    assert ("if each day adds as much, none is left in" in words[0]) == (growth > 0.0)
     assert words[1] == "too early to tell a growth from the swing of a week: known from Tue 23:00"
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("count", [1.6, 2.4, 4.0, 5.5])
+def test_before_six_days_the_time_left_holds_if_each_day_adds_as_much(count: float, alike: bool) -> None:
+    """As many requests at each hour (`alike`), or as large a part of each hour; the knee is at 40, the peak near 15."""
+    added, seen = 1.5, days(count, 0.15)
+    if not alike:
+        for each in seen:
+            day = each.end / 86_400
+            each.rate += 1.5 * day * 0.5 * math.sin(2.0 * math.pi * day)
+        added = 2.25
+    left = headroom(seen)
+    assert left is not None and left.hours_left is None and left.hours_if_repeated is not None
+    peak = max(fmean(each.rate for each in seen[-60 * hour - 60 : len(seen) - 60 * hour]) for hour in range(24))
+    sooner, later = left.hours_if_repeated
+    assert sooner < 24.0 * (40.0 - peak) / added < later
+    assert later < 4.0 * sooner
+    assert (headroom(days(count, 0.0)) or left).hours_if_repeated is None
 
 
 def test_a_day_like_the_one_before_has_no_change_within_its_interval() -> None:

@@ -144,7 +144,9 @@ class Headroom:
     until it reaches the knee. hours_between: the 90 % interval of hours_left, by the scatter of the rates.
     From one day to six, where a growth cannot be told from the swing of a week: day_change is the last day's mean rate
     over that of the same hours a day before, less 1; day_between its 90 % interval, by the scatter of the hours;
-    known_from the time [s since 1970] from which six whole days tell a growth.
+    hours_if_repeated the hours until the highest hour reaches the knee if each day adds as much as the last: at the
+    upper end of day_between with the highest hour in proportion, and at the lower end with as many requests at each
+    hour (None where there may be no change); known_from the time [s since 1970] from which six whole days tell a growth.
     """
 
     rate: float
@@ -155,6 +157,7 @@ class Headroom:
     hours_between: tuple[float, float] | None = None
     day_change: float | None = None
     day_between: tuple[float, float] | None = None
+    hours_if_repeated: tuple[float, float] | None = None
     known_from: float | None = None
 
 
@@ -503,9 +506,9 @@ def headroom(seen: Sequence[Beside]) -> Headroom | None:
 
     Of up to one day the rate is a straight line over time. From six days on it is one over the highest hour of each
     day, and from two weeks on with a height for each day of the week, since traffic swings with both. Between one day
-    and six the last day is set beside the same hours of the day before, and no time is promised. Neighbouring minutes
-    and hours err alike. So the line goes through the means of six blocks, or through whole days, and only these count
-    as independent (batch means, Law & Carson 1979).
+    and six the last day is set beside the same hours of the day before, and a time holds only if days to come add as
+    much. Neighbouring minutes and hours err alike. So the line goes through the means of six blocks, or through whole
+    days, and only these count as independent (batch means, Law & Carson 1979).
     """
     if not seen:
         return None
@@ -555,7 +558,13 @@ def _day_on_day(left: Headroom, hours: Mapping[int, Sequence[float]]) -> Headroo
     if before <= 0.0:
         return left
     between = (change - error) / before, (change + error) / before
-    return replace(left, day_change=change / before, day_between=between)
+    left = replace(left, day_change=change / before, day_between=between)
+    peak = max(fmean(rates) for hour, rates in hours.items() if hour < _DAY)
+    if change <= error or peak >= left.knee:
+        return left
+    quickest = (change + error) * max(peak / (before + change), 1.0)
+    sooner, later = (_DAY * (left.knee - peak) / rise for rise in (quickest, change - error))
+    return replace(left, hours_if_repeated=(sooner, later))
 
 
 def _reached(

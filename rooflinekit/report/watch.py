@@ -35,7 +35,7 @@ def document(found: Watched) -> Document:
     sizes = f"{now.isl:,.0f} tokens in, {now.osl:,.0f} out"
     hits = "" if now.hits is None else f", {percent(now.hits)} of the prompt in the prefix cache"
     title = f"{found.model} on {machine(found.gpu, found.gpus, {})}, {found.engine}"
-    span = f"{_clock(now.start)} to {_clock(now.end)}, interval {len(found.intervals)}"
+    span = f"{_clock(now.start)} to {_clock(now.end)} UTC, interval {len(found.intervals)}"
     rows = [
         ["TTFT", *_times(now.ttft)],
         ["TPOT", *_times(now.tpot)],
@@ -125,6 +125,8 @@ def _left(found: Watched) -> Iterator[str]:
             between = " to ".join(percent(end, signed=True) for end in left.day_between)
             words += f"; {percent(left.day_change, signed=True)} (90 % interval {between})"
             words += " against the same hours a day before"
+        if left.hours_if_repeated is not None:
+            words += f"; if each day adds as much, none is left in {' to '.join(map(_spell, left.hours_if_repeated))}"
         yield words
         if left.known_from is not None:
             yield f"too early to tell a growth from the swing of a week: known from {_clock(left.known_from)}"
