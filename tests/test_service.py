@@ -211,8 +211,11 @@ class TestRefusals:
             wrong = made.post("/v1/estimate", json=STATIC, headers={"authorization": "Bearer secret"})
             refused(wrong, 401)
             assert "secret-of-the-test" not in wrong.text + made.get("/openapi.json").text
-            right = made.post("/v1/estimate", json=STATIC, headers={"authorization": "Bearer secret-of-the-test"})
-            assert right.status_code == 200
+            assert wrong.headers["www-authenticate"] == "Bearer"
+            for scheme in ("Bearer", "bearer"):
+                shown = {"authorization": f"{scheme} secret-of-the-test"}
+                assert made.post("/v1/estimate", json=STATIC, headers=shown).status_code == 200
+            refused(made.post("/v1/estimate", json=STATIC, headers={"authorization": "secret-of-the-test"}), 401)
 
     def test_another_address_needs_a_token(self, monkeypatch):
         monkeypatch.delenv(web.TOKEN, raising=False)

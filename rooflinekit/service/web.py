@@ -124,9 +124,9 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _answered(request: Request, tool: Tool, workers: Workers, token: str) -> Response:
     """One question."""
-    shown = request.headers.get("authorization", "").removeprefix("Bearer ")
-    if token and not hmac.compare_digest(shown.encode(), token.encode()):
-        return _error(401, "give the token of this service as 'Authorization: Bearer …'")
+    scheme, _, shown = request.headers.get("authorization", "").partition(" ")  # whose case does not count: RFC 9110
+    if token and not (scheme.lower() == "bearer" and hmac.compare_digest(shown.strip().encode(), token.encode())):
+        return _error(401, "give the token of this service as 'Authorization: Bearer TOKEN'")
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         return _error(415, "send JSON, with Content-Type: application/json")
     try:
@@ -176,7 +176,10 @@ def _json(data: Any, status: int = 200) -> Response:
 
 
 def _error(status: int, message: str) -> Response:
-    return _json({"error": " ".join(message.split())[:2000]}, status)
+    answer = _json({"error": " ".join(message.split())[:2000]}, status)
+    if status == 401:
+        answer.headers["www-authenticate"] = "Bearer"
+    return answer
 
 
 def openapi() -> dict[str, Any]:
