@@ -146,7 +146,7 @@ class Headroom:
     over that of the same hours a day before, less 1; day_between its 90 % interval, by the scatter of the hours;
     hours_if_repeated the hours until the highest hour reaches the knee if each day adds as much as the last: at the
     upper end of day_between with the highest hour in proportion, and at the lower end with as many requests at each
-    hour (None where there may be no change); known_from the time [s since 1970] from which six whole days tell a growth.
+    hour (None where there may be no change); known_from the time [s since 1970] from which six days tell a growth.
     """
 
     rate: float
