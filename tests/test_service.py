@@ -85,6 +85,7 @@ class TestAnswers:
         assert key in body["answer"]
         if tool not in ("models", "gpus"):
             assert body["basis"]["sources"][0].startswith("rooflinekit://")
+            assert all(body["basis"][part] for part in ("level", "interval", "evidence")), body["basis"]
 
     @pytest.mark.parametrize(
         ("tool", "asked", "answer"),
@@ -115,6 +116,16 @@ class TestAnswers:
         assert basis["sources"] == ["rooflinekit://gpu/h100-sxm", "rooflinekit://model/llama-3-8b"]
         bare = client.post("/v1/plan", json=asked | {"calibration": "none"}).json()["basis"]
         assert (bare["level"], bare["interval"]) == ("bound", None)
+
+    def test_a_comparison_rests_on_the_prediction_of_its_first_run(self, client):
+        asked = {"run": VLLM, "gpu": "h100", "tp": 1}
+        body = client.post("/v1/compare", json=asked).json()
+        predicted = {row["metric"]: row["predicted"] for row in body["answer"]["runs"][0]["metrics"]}
+        for name in ("ttft_ms", "tpot_ms"):
+            low, high = body["basis"]["interval"][name]
+            assert low < predicted[name] < high
+        bare = client.post("/v1/compare", json=asked | {"calibration": "none"}).json()["basis"]
+        assert (bare["level"], bare["interval"], bare["evidence"]) == ("bound", None, "datasheet")
 
     def test_a_derivation_is_cut_at_the_depth_that_is_asked_for(self, client):
         def height(node):
