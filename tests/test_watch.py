@@ -18,7 +18,7 @@ from socket import socket
 from statistics import fmean
 from threading import Thread
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from urllib.request import urlopen
 
 import prometheus_client
@@ -903,6 +903,48 @@ def test_a_running_server_is_looked_at_and_recorded(tmp_path: Path) -> None:
     assert read_intervals(recorded)[0].run.ttft.mean == pytest.approx(100.0)
 
 
+class Closed(BaseHTTPRequestHandler):
+    """Metrics for who has the key; elsewhere it must not come."""
+
+    asked: ClassVar[dict[str, list[str | None]]] = {}
+
+    def do_GET(self) -> None:
+        shown = self.asked.setdefault(self.path, [])
+        shown.append(self.headers["Authorization"])
+        if self.path == "/moved":
+            self.send_response(302)
+            self.send_header("Location", f"http://localhost:{self.server.server_address[1]}/metrics")
+            self.end_headers()
+            return
+        self.send_response(200 if shown[-1] == "Bearer key" else 401)
+        self.end_headers()
+        if shown[-1] == "Bearer key":
+            self.wfile.write(exposition({name: value * len(shown) for name, value in AN_HOUR.items()}).encode())
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_metrics_that_need_a_key_get_it_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--gpu", "h100-sxm", "--tp", "1", "--once", "--every", "1"]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Closed) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.delenv("ROOFLINEKIT_WATCH_TOKEN", raising=False)
+        without = CliRunner().invoke(app, ["watch", f"{address}/metrics", *options])
+        assert without.exit_code == 2 and "answers 401 Unauthorized; ROOFLINEKIT_WATCH_TOKEN" in without.stderr
+        monkeypatch.setenv("ROOFLINEKIT_WATCH_TOKEN", "key")
+        shown = CliRunner().invoke(app, ["watch", f"{address}/metrics", *options])
+        assert shown.exit_code == 0 and "headroom" in shown.stdout, shown.output
+        moved = CliRunner().invoke(app, ["watch", f"{address}/moved", *options])
+        assert moved.exit_code == 2
+        assert Closed.asked["/moved"] == ["Bearer key"] and Closed.asked["/metrics"][-1] is None
+        monkeypatch.setenv("ROOFLINEKIT_WATCH_TOKEN", "secret\nkey")
+        torn = CliRunner().invoke(app, ["watch", f"{address}/metrics", *options])
+        assert torn.exit_code == 2 and "no header can" in torn.stderr and "secret" not in torn.stderr
+        server.shutdown()
+
+
 class Strange(BaseHTTPRequestHandler):
     """Answers as its path says, at the second look; a server that is whole otherwise."""
 
@@ -973,11 +1015,12 @@ def test_a_server_that_does_not_answer_is_named() -> None:
     ("sources", "said"),
     [(["localhost:8000/metrics"], "the address of a server begins with http:// or https://"),
      (["htp://localhost/metrics"], "the address of a server begins with http:// or https://"),
-     (["http://localhost/a", "http://localhost/a"], "http://localhost/a is given twice")],
+     (["http://localhost/a", "http://localhost/a"], "http://localhost/a is given twice"),
+     (["http://me:secret@localhost/a"], "an address holds no user and no password")],
 )  # fmt: skip
 def test_addresses_that_are_none_are_refused_by_name(sources: list[str], said: str) -> None:
     refused = CliRunner().invoke(app, ["watch", *sources, "--gpu", "h100", "--tp", "1"])
-    assert refused.exit_code == 2 and said in refused.stderr
+    assert refused.exit_code == 2 and said in refused.stderr and "secret" not in refused.stderr
 
 
 def test_a_recording_goes_on_in_a_recording_and_in_no_other_file(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 from rooflinekit.cli.command import Argument, command
 from rooflinekit.cli.output import Output, note
@@ -42,6 +42,9 @@ from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecErr
 from rooflinekit.specs.files import refuse_device
 from rooflinekit.specs.writing import check_target, write_whole
 
+TOKEN = "ROOFLINEKIT_WATCH_TOKEN"
+"""Variable of the environment: what servers whose metrics are not open have to be shown."""
+_REFUSED = (401, 403)
 _LONGEST = 10.0  # seconds that a server may take to answer
 _LARGEST = 64 << 20  # bytes of an exposition
 _GZIP = 31  # how zlib calls the format
@@ -114,6 +117,8 @@ def _told_apart(sources: Sequence[str], follow: bool, running: bool) -> tuple[li
     paths = [Path(source) for source in sources if source not in live]
     if twice := next((source for source in live if live.count(source) > 1), None):
         raise InputError(f"{twice} is given twice; each server counts once")
+    if any("@" in source.split("/", 3)[2] for source in live):
+        raise InputError(f"an address holds no user and no password; {TOKEN} in the environment is a bearer token")
     for path in paths:
         if ":" in str(path) and not path.exists():
             raise InputError(f"{path}: no such file; the address of a server begins with http:// or https://")
@@ -187,7 +192,12 @@ def _fetched(address: str) -> str:
     """The text at an address; raises SpecError, which names it."""
     ends, body = time.monotonic() + _LONGEST, bytearray()
     try:
-        with urlopen(address, timeout=_LONGEST) as answer:
+        asked = Request(address)
+        if token := os.environ.get(TOKEN, "").strip():
+            if not (token.isascii() and token.isprintable()):
+                raise InputError(f"{TOKEN} holds characters that no header can")
+            asked.add_unredirected_header("Authorization", f"Bearer {token}")
+        with urlopen(asked, timeout=_LONGEST) as answer:
             while len(body) < _LARGEST and (part := answer.read1(_LARGEST)):
                 body += part
                 if time.monotonic() > ends:
@@ -198,7 +208,8 @@ def _fetched(address: str) -> str:
                 return zlib.decompressobj(_GZIP).decompress(bytes(body), _LARGEST).decode("utf-8", "replace")
             return body.decode("utf-8", "replace")
     except HTTPError as error:
-        raise SpecError(f"{address} answers {error.code} {error.reason}") from None
+        hint = f"; {TOKEN} in the environment is sent as its bearer token" if error.code in _REFUSED else ""
+        raise SpecError(f"{address} answers {error.code} {error.reason}{hint}") from None
     except (OSError, ValueError, HTTPException, zlib.error) as error:
         raise SpecError(f"{address} does not answer: {getattr(error, 'reason', error)}") from None
 
