@@ -26,7 +26,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
-from rooflinekit.cli.watch import _exporter, _seen
+from rooflinekit.cli.watch import _exporter, _intervals, _seen
 from rooflinekit.evidence.benchmark_runs import Given, pose, resolve_facts
 from rooflinekit.evidence.exposition import (
     Interval,
@@ -334,26 +334,27 @@ def test_a_recording_says_of_how_many_servers_it_is(tmp_path: Path) -> None:
     """Read as one server of twice the load, its prediction would be another one."""
     once = after_minutes(AN_HOUR)
     found = read_recording("day", recorded(once, once))
-    with pytest.raises(InputError, match="is of 2 servers; add --replicas 2"):
-        watch(found, gpu="h100-sxm", tp=1)
     alone = watch(read_recording("day", recorded(once)), gpu="h100-sxm", tp=1)
-    both = watch(found, gpu="h100-sxm", tp=1, replicas=2)
+    both = watch(found, gpu="h100-sxm", tp=1)
+    assert watch(found, gpu="h100-sxm", tp=1, replicas=2).now == both.now
     assert both.now.rate == pytest.approx(2.0 * alone.now.rate)
     assert both.now.tpot.expected == pytest.approx(alone.now.tpot.expected)
     assert both.now.kv_expected == pytest.approx(alone.now.kv_expected)
     path = tmp_path / "day.prom"
     path.write_text(recorded(once, once))
-    shown = CliRunner().invoke(app, ["watch", str(path), "--gpu", "h100-sxm", "--tp", "1", "--replicas", "2"])
+    shown = CliRunner().invoke(app, ["watch", str(path), "--gpu", "h100-sxm", "--tp", "1"])
     assert shown.stdout.startswith("llama-3-8b on 2 x h100-sxm, vllm\n"), shown.output
 
 
-def test_one_of_two_servers_that_starts_anew_leaves_its_minute_out() -> None:
+def test_one_of_two_servers_that_starts_anew_does_not_count_in_that_minute() -> None:
     """What both count together grows all the same."""
     steady = after_minutes(AN_HOUR, AN_HOUR, AN_HOUR)
     young = [*after_minutes({name: value / 10 for name, value in AN_HOUR.items()})]
     young += after_minutes({name: value / 20 for name, value in AN_HOUR.items()})[1:]
     young += after_minutes({name: value / 10 for name, value in AN_HOUR.items()})[1:]
-    assert [each.end for each in read_recording("day", recorded(steady, young))] == [60.0, 180.0]
+    found = read_recording("day", recorded(steady, young))
+    assert [each.run.servers for each in found] == [2, 1, 2]
+    assert [each.run.facts.rate for each in found] == [pytest.approx(rate) for rate in (1.1, 1.0, 1.05)]
     with pytest.raises(SpecError, match="servers of sglang and vllm share no load"):
         together([read_scrape(exposition(NOTHING, engine), 0.0, "url") for engine in ("vllm", "sglang")])
     labels = ('model_name="a"', 'model_name="b"')
@@ -943,6 +944,35 @@ def test_metrics_that_need_a_key_get_it_from_the_environment(monkeypatch: pytest
         torn = CliRunner().invoke(app, ["watch", f"{address}/metrics", *options])
         assert torn.exit_code == 2 and "no header can" in torn.stderr and "secret" not in torn.stderr
         server.shutdown()
+
+
+def test_the_other_servers_are_watched_while_one_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They answer as a fleet of fewer; the one that comes back counts again from its second look on."""
+    servers = {"http://a": after_minutes(*[AN_HOUR] * 4), "http://b": after_minutes(*[AN_HOUR] * 4)}
+    looks = {name: iter(said) for name, said in servers.items()}
+    clock = iter([60.0 * minute for minute in range(5)])
+
+    def fetched(address: str) -> str:
+        text = next(looks[address])
+        if address == "http://b" and text == servers["http://b"][2]:
+            raise SpecError(f"{address} does not answer")
+        return text
+
+    monkeypatch.setattr("rooflinekit.cli.watch._fetched", fetched)
+    monkeypatch.setattr("rooflinekit.cli.watch.time", SimpleNamespace(
+        monotonic=lambda: 0.0, time=lambda: next(clock), sleep=lambda _: None))  # fmt: skip
+    path = tmp_path / "day.prom"
+    watcher, live = Watcher(Given.of(gpu="h100-sxm", tp=1)), _intervals([*servers], 60.0, path)
+    for _ in range(4):
+        watcher.see(*next(live))
+    assert "http://b does not answer; looking again" in capsys.readouterr().err
+    assert [each.rate for each in watcher.seen] == [pytest.approx(rate) for rate in (2.0, 1.0, 1.0, 2.0)]
+    knees = [each.knee for each in watcher.seen]
+    assert knees[0] == knees[3] == pytest.approx(2.0 * knees[1]) and knees[1] == knees[2]
+    again = watch(read_intervals(path), gpu="h100-sxm", tp=1)
+    assert again.intervals == tuple(watcher.seen) and again.gpus == watcher.answer().gpus == 2
 
 
 class Strange(BaseHTTPRequestHandler):

@@ -73,7 +73,7 @@ def watch(
     to.check()
     if update is not None and str(update) != str(said.get("calibration")):
         check_target(update, to.force)
-    given = Given.of(**({"replicas": len(live)} | said if live else said))
+    given = Given.of(**said)
     watcher = Watcher(given, logs=logs)
     ends = not live and not follow
     looks = _intervals(live, every, record) if live else _followed(files, every) if follow else _read(files)
@@ -163,22 +163,30 @@ def _updated(watcher: Watcher, update: Path | None) -> int:
 
 
 def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> Iterator[list[Interval]]:
-    """What happens between looks at all servers; one that gives no metrics is said, and looked at again."""
-    before: list[Scrape] = []
+    """What happens between looks at all servers.
+
+    All must answer the first look. Later, one that gives no metrics is said, and the others go on.
+    """
+    before: dict[str, Scrape] = {}
     while True:
-        begun = time.monotonic()
-        try:
-            texts, now = [_fetched(address) for address in addresses], time.time()
-            after = [read_scrape(text, now, where) for text, where in zip(texts, addresses, strict=True)]
-            together(after)
-        except SpecError as error:
-            if not before:
-                raise
-            note(f"{error}; looking again")
-        else:
-            if record is not None:
-                with record.open("a", encoding="utf-8") as file:
-                    file.write("".join(scrape_text(text, now) for text in texts))
+        begun, now = time.monotonic(), time.time()
+        texts, after = dict[str, str](), dict[str, Scrape]()
+        for address in addresses:
+            try:
+                text = _fetched(address)
+                after[address] = read_scrape(text, now, address)
+                together(list(after.values()))
+            except SpecError as error:
+                if not before:
+                    raise
+                after.pop(address, None)
+                note(f"{error}; looking again")
+            else:
+                texts[address] = text
+        if record is not None and texts:
+            with record.open("a", encoding="utf-8") as file:
+                file.write("".join(scrape_text(text, now, address) for address, text in texts.items()))
+        if after:
             found = between(before, after, addresses[0]) if before else None
             if before and found is None:
                 note("no request got its first token, or a server restarted; looking again")

@@ -223,7 +223,7 @@ def _run(run: Measurement, given: Given, room: int | None) -> Run:
     posed = pose(run, given, room)
     resolved, load = posed.resolved, posed.load
     one = predict_load(resolved.predictor, load)
-    expected = replace(one, output_tok_s=one.output_tok_s * given.replicas)
+    expected = replace(one, output_tok_s=one.output_tok_s * given.copies(run))
     notes, known = [*run.notes, *([expected.note] if expected.note else []), *resolved.warnings], about(resolved.plan)
     together = not resolved.plan.costs.mixes and load.rate is None and (load.users or 1) > 1
     if together and posed.facts.osl_cv is None:

@@ -1,7 +1,8 @@
 """What a running server says of itself: scrapes of its `/metrics` and logs of its requests, as measured intervals.
 
 A recording holds scrapes one after another, each below a line `# scraped 2026-11-22T14:00:00+00:00`, as
-`rooflinekit watch URL --record FILE` writes them. Those of one time are of servers that share a load.
+`rooflinekit watch URL --record FILE` writes them, with the server's address behind the time. Those of one time are of
+servers that share a load.
 """
 
 from __future__ import annotations
@@ -157,15 +158,16 @@ def together(scrapes: Sequence[Scrape]) -> Scrape:
     return replace(first, values=values, kv_tokens=tokens, servers=len(scrapes))
 
 
-def between(before: Sequence[Scrape], after: Sequence[Scrape], source: str) -> Interval | None:
-    """What happened between two looks at servers that share a load.
+def between(before: Mapping[str, Scrape], after: Mapping[str, Scrape], source: str) -> Interval | None:
+    """What happened between two looks at servers that share a load, by their names: those of which both looks tell.
 
-    None where one of them started anew, one more or less was looked at, or no request came to its first token. Raises
-    what `together` does.
+    None where each of them started anew, or no request came to its first token. Raises what `together` does.
     """
-    if len(before) != len(after) or any(map(_began_anew, before, after)):
+    both = [name for name in after if name in before and not _began_anew(before[name], after[name])]
+    if not both:
         return None
-    return interval(together(before), together(after), source)
+    old, new = (together([look[name] for name in both]) for look in (before, after))
+    return interval(old, new, source)
 
 
 def _began_anew(before: Scrape, after: Scrape) -> bool:
@@ -250,9 +252,10 @@ def is_recording(text: str) -> bool:
     return text.startswith(SCRAPED)
 
 
-def scrape_text(text: str, time: float) -> str:
+def scrape_text(text: str, time: float, address: str = "") -> str:
     """A scrape as a recording holds it."""
-    return f"{SCRAPED}{datetime.fromtimestamp(time, UTC).isoformat(timespec='milliseconds')}\n{text.rstrip()}\n"
+    stamp = datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds")
+    return f"{SCRAPED}{stamp} {address}".rstrip() + f"\n{text.rstrip()}\n"
 
 
 def read_recording(source: str, text: str) -> list[Interval]:
@@ -261,28 +264,31 @@ def read_recording(source: str, text: str) -> list[Interval]:
     Raises SpecError for a time that cannot be read, one that does not grow, fewer than two scrapes, or servers that
     share no load.
     """
-    looks: list[list[Scrape]] = []
+    looks: list[tuple[float, dict[str, Scrape]]] = []
+    last = -math.inf
     _, *parts = text.split(SCRAPED)
     for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
-        stamp, _, body = part.partition("\n")
+        head, _, body = part.partition("\n")
         if left and not body.endswith("\n"):
             continue
-        time = _seconds(stamp.strip(), f"{source}: {SCRAPED.strip()}")
-        if looks and time < looks[-1][0].time:
-            raise SpecError(f"{source}: {SCRAPED}{stamp.strip()} does not come after the scrape above it")
+        stamp, _, name = head.strip().rpartition(" ") if "://" in head else (head.strip(), "", "")
+        time = _seconds(stamp, f"{source}: {SCRAPED.strip()}")
+        beside = looks[-1][1] if time == last else {}
+        name = name or str(len(beside))
+        if time < last or name in beside:
+            raise SpecError(f"{source}: {SCRAPED}{head.strip()} does not come after the scrape above it")
         try:
-            scrape = read_scrape(body, time, f"{source} at {stamp.strip()}")
+            scrape = read_scrape(body, time, f"{source} at {stamp}")
         except SpecError:
             if body.endswith("\n"):
                 raise
             continue
-        if looks and time == looks[-1][0].time:
-            looks[-1].append(scrape)
-        else:
-            looks.append([scrape])
+        if time > last:
+            looks.append((time, beside))
+        beside[name], last = scrape, time
     if len(looks) < 2:
         raise SpecError(f"{source}: holds one scrape; a measurement needs two")
-    found = (between(*pair, f"{source} at {_clock(pair[1][0].time)}") for pair in pairwise(looks))
+    found = (between(old, new, f"{source} at {_clock(time)}") for (_, old), (time, new) in pairwise(looks))
     return [each for each in found if each is not None]
 
 

@@ -210,7 +210,7 @@ class Watcher:
         Raises InputError for what its deployment lacks, DoesNotFitError where not one request would fit.
         """
         posed = pose(interval.run, self.given, self._room_of(interval))
-        beside = set_beside(interval, posed, self.given.replicas)
+        beside = set_beside(interval, posed, self.given.copies(interval.run))
         self._posed = posed
         self.seen.append(beside)
         self._intervals.append(interval)
@@ -229,7 +229,7 @@ class Watcher:
         resolved = self._posed.resolved
         return Watched(
             resolved.plan.model.name, resolved.plan.system.accelerator.name, self._posed.facts.engine or "vllm",
-            resolved.plan.deployment.gpus * self.given.replicas, tuple(self.seen),
+            resolved.plan.deployment.gpus * self.given.copies(self._posed.run), tuple(self.seen),
             tuple(self._drift(name) for name, change in self._changes.items() if change.since is not None),
             headroom(self.seen), self._moved(), (*resolved.warnings, *self._intervals[-1].run.notes),
             about(resolved.plan)["calibration"],
@@ -237,7 +237,7 @@ class Watcher:
 
     def _room_of(self, interval: Interval) -> int | None:
         """Tokens that the cache of one replica holds."""
-        return interval.kv_tokens // self.given.replicas if interval.kv_tokens else self._room
+        return interval.kv_tokens // self.given.copies(interval.run) if interval.kv_tokens else self._room
 
     def fit(self, date: str) -> EngineFit:
         """The engine's costs after these intervals, with those in use as prior: what `calibrate` does with a recording.
@@ -275,7 +275,7 @@ class Watcher:
             return {}
         parts = ("rate", "isl", "osl", "hits")
         base = {part: fmean(getattr(each, part) or 0.0 for each in usual) for part in parts}
-        copies, predictor = self.given.replicas, posed.resolved.predictor
+        copies, predictor = self.given.copies(posed.run), posed.resolved.predictor
 
         def tpot(**changed: float) -> float:
             at = base | changed
