@@ -333,6 +333,13 @@ class TestCommand:
         assert suite.find("testcase/failure").get("message") in run.output
         assert CliRunner().invoke(app, ["guard", str(before), "--baseline", str(before)]).exit_code == 0
 
+    def test_a_log_names_the_regressions_when_the_answer_goes_to_a_file(self, written, tmp_path):
+        before, now = written("a.json", pytest_benchmark()), written("b.json", pytest_benchmark({16: 1.3}))
+        options = ["--baseline", str(before), "--format", "md", "--out", str(tmp_path / "guard.md")]
+        run = CliRunner().invoke(app, ["guard", str(now), *options])
+        (said,) = run.stderr.splitlines()
+        assert run.exit_code == 4 and said.removeprefix("rooflinekit: ") in (tmp_path / "guard.md").read_text()
+
     def test_names_that_xml_cannot_hold_are_replaced(self, written, tmp_path):
         data = pytest_benchmark({16: 2.0})
         data["benchmarks"][0]["fullname"] = "a\x01<&\ud800"

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 from test_compare import VLLM
+from typer.testing import CliRunner
 
 import rooflinekit as rk
+from rooflinekit.cli.app import app
 from rooflinekit.estimation.options import options_of
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.service import workers as pool
@@ -83,6 +85,7 @@ class TestAnswers:
         assert key in body["answer"]
         if tool not in ("models", "gpus"):
             assert body["basis"]["sources"][0].startswith("rooflinekit://")
+            assert all(body["basis"][part] for part in ("level", "interval", "evidence")), body["basis"]
 
     @pytest.mark.parametrize(
         ("tool", "asked", "answer"),
@@ -113,6 +116,16 @@ class TestAnswers:
         assert basis["sources"] == ["rooflinekit://gpu/h100-sxm", "rooflinekit://model/llama-3-8b"]
         bare = client.post("/v1/plan", json=asked | {"calibration": "none"}).json()["basis"]
         assert (bare["level"], bare["interval"]) == ("bound", None)
+
+    def test_a_comparison_rests_on_the_prediction_of_its_first_run(self, client):
+        asked = {"run": VLLM, "gpu": "h100", "tp": 1}
+        body = client.post("/v1/compare", json=asked).json()
+        predicted = {row["metric"]: row["predicted"] for row in body["answer"]["runs"][0]["metrics"]}
+        for name in ("ttft_ms", "tpot_ms"):
+            low, high = body["basis"]["interval"][name]
+            assert low < predicted[name] < high
+        bare = client.post("/v1/compare", json=asked | {"calibration": "none"}).json()["basis"]
+        assert (bare["level"], bare["interval"], bare["evidence"]) == ("bound", None, "datasheet")
 
     def test_a_derivation_is_cut_at_the_depth_that_is_asked_for(self, client):
         def height(node):
@@ -209,13 +222,16 @@ class TestRefusals:
             wrong = made.post("/v1/estimate", json=STATIC, headers={"authorization": "Bearer secret"})
             refused(wrong, 401)
             assert "secret-of-the-test" not in wrong.text + made.get("/openapi.json").text
-            right = made.post("/v1/estimate", json=STATIC, headers={"authorization": "Bearer secret-of-the-test"})
-            assert right.status_code == 200
+            assert wrong.headers["www-authenticate"] == "Bearer"
+            for scheme in ("Bearer", "bearer"):
+                shown = {"authorization": f"{scheme} secret-of-the-test"}
+                assert made.post("/v1/estimate", json=STATIC, headers=shown).status_code == 200
+            refused(made.post("/v1/estimate", json=STATIC, headers={"authorization": "secret-of-the-test"}), 401)
 
     def test_another_address_needs_a_token(self, monkeypatch):
         monkeypatch.delenv(web.TOKEN, raising=False)
         with pytest.raises(InputError, match=r"0\.0\.0\.0 lets others in; set ROOFLINEKIT_TOKEN"):
-            web.run("0.0.0.0", 8000, 1, 1.0)
+            web.listen("0.0.0.0", 8000)
 
 
 NASTY = [
@@ -359,8 +375,10 @@ def port():
 
 
 def test_the_command_serves_until_it_is_ended(port):
-    with serving(port):
+    with serving(port) as server:
         assert ask(port, "estimate", STATIC)["answer"]["model"] == "llama-3-8b"
+        server.terminate()
+        assert f"serving on http://127.0.0.1:{port};" in server.stderr.read().decode()
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
@@ -402,8 +420,10 @@ def test_callers_that_are_slow_or_go_or_send_too_much_are_told_and_leave_no_trac
 
 
 def test_a_taken_port_is_one_line(port):
-    with socket.create_server(("127.0.0.1", port)), pytest.raises(InputError, match=f"--port {port}: Address already"):
-        web.run("127.0.0.1", port, 1, 1.0)
+    with socket.create_server(("127.0.0.1", port)):
+        refused = CliRunner().invoke(app, ["serve", "--port", str(port)])
+    assert refused.exit_code == 2 and f"--port {port}: Address already" in refused.stderr
+    assert "serving on" not in refused.stderr
 
 
 def test_small_answers_do_not_wait_for_an_acknowledgement(port, monkeypatch):
@@ -415,7 +435,8 @@ def test_small_answers_do_not_wait_for_an_acknowledgement(port, monkeypatch):
             found.append(listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
     monkeypatch.setattr(web.uvicorn, "run", run)
-    web.run("127.0.0.1", port, 2, 1.0)
+    with web.listen("127.0.0.1", port) as listening:
+        web.run(listening, 2, 1.0)
     assert found[0]
 
 
@@ -446,7 +467,7 @@ class TestPages:
 
     def test_a_folder_without_a_playground_is_refused(self, tmp_path):
         with pytest.raises(InputError, match=r"holds no playground/index\.html"):
-            web.run("127.0.0.1", 0, 1, 1.0, tmp_path)
+            web.listen("127.0.0.1", 0, tmp_path)
 
     def test_without_a_site_a_page_on_one_model_is_made_once(self, tmp_path, monkeypatch):
         monkeypatch.setattr(pages, "SITE", tmp_path)

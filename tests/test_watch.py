@@ -18,7 +18,7 @@ from socket import socket
 from statistics import fmean
 from threading import Thread
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from urllib.request import urlopen
 
 import prometheus_client
@@ -26,7 +26,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
-from rooflinekit.cli.watch import _exporter
+from rooflinekit.cli.watch import _exporter, _intervals, _seen
 from rooflinekit.evidence.benchmark_runs import Given, pose, resolve_facts
 from rooflinekit.evidence.exposition import (
     Interval,
@@ -92,6 +92,21 @@ def exposition(
 NOTHING = {"output": 0.0, "prompts": 0.0, "ttft": 0.0, "e2e": 0.0, "gap": 0.0, "requests": 0.0, "gaps": 0.0}
 AN_HOUR = {"output": 12000.0, "prompts": 60000.0, "hits": 15000.0, "ttft": 6.0, "e2e": 126.0, "gap": 118.8,
            "requests": 60.0, "gaps": 11940.0, "preempted": 3.0}  # fmt: skip
+
+
+def after_minutes(*each: dict[str, float]) -> list[str]:
+    """What a server says at the start and after each of these minutes."""
+    totals, said = dict(NOTHING), [exposition(NOTHING)]
+    for minute in each:
+        totals = {name: totals.get(name, 0.0) + minute.get(name, 0.0) for name in totals | minute}
+        said.append(exposition(totals))
+    return said
+
+
+def recorded(*servers: list[str]) -> str:
+    """Looks at servers, a minute apart, as `--record` writes them."""
+    looks = enumerate(zip(*servers, strict=True))
+    return "".join(scrape_text(text, 60.0 * number) for number, texts in looks for text in texts)
 
 
 @pytest.mark.parametrize("engine", list(NAMES))
@@ -286,7 +301,7 @@ def test_a_recording_is_watched_compared_and_refused_in_a_line(tmp_path: Path) -
     (only,) = read_intervals(path)
     assert read_measurements(path) == [only.run]
     with pytest.raises(SpecError, match="does not come after"):
-        read_recording("day", scrape_text(exposition(AN_HOUR), 60.0) * 2)
+        read_recording("day", text + scrape_text(exposition(AN_HOUR), 59.0))
     with pytest.raises(SpecError, match="holds one scrape"):
         read_recording("day", scrape_text(exposition(AN_HOUR), 60.0))
     with pytest.raises(SpecError, match="is no time"):
@@ -306,6 +321,56 @@ SPAN = {"name": "llm_request", "startTimeUnixNano": "60000000000", "attributes":
 ]}  # fmt: skip
 FLAT = {"start_time": "1970-01-01T00:01:30Z", "gen_ai.usage.input_tokens": 3000, "gen_ai.usage.output_tokens": 1,
         "gen_ai.server.time_to_first_token": 0.4, "gen_ai.server.request.duration": 0.4}  # fmt: skip
+
+
+def test_a_minute_in_which_a_long_answer_goes_on_and_nobody_comes_ends_no_watch() -> None:
+    tokens_alone = {"output": 3000.0, "gap": 30.0, "gaps": 3000.0}
+    found = read_recording("day", recorded(after_minutes(AN_HOUR, tokens_alone, AN_HOUR)))
+    assert [each.end for each in found] == [60.0, 180.0]
+    assert len(watch(found, gpu="h100-sxm", tp=1).intervals) == 2
+
+
+def test_a_recording_says_of_how_many_servers_it_is(tmp_path: Path) -> None:
+    """Read as one server of twice the load, its prediction would be another one."""
+    once = after_minutes(AN_HOUR)
+    found = read_recording("day", recorded(once, once))
+    alone = watch(read_recording("day", recorded(once)), gpu="h100-sxm", tp=1)
+    both = watch(found, gpu="h100-sxm", tp=1)
+    assert watch(found, gpu="h100-sxm", tp=1, replicas=2).now == both.now
+    assert both.now.rate == pytest.approx(2.0 * alone.now.rate)
+    assert both.now.tpot.expected == pytest.approx(alone.now.tpot.expected)
+    assert both.now.kv_expected == pytest.approx(alone.now.kv_expected)
+    path = tmp_path / "day.prom"
+    path.write_text(recorded(once, once))
+    shown = CliRunner().invoke(app, ["watch", str(path), "--gpu", "h100-sxm", "--tp", "1"])
+    assert shown.stdout.startswith("llama-3-8b on 2 x h100-sxm, vllm\n"), shown.output
+
+
+def test_one_of_two_servers_that_starts_anew_does_not_count_in_that_minute() -> None:
+    """What both count together grows all the same."""
+    steady = after_minutes(AN_HOUR, AN_HOUR, AN_HOUR)
+    young = [*after_minutes({name: value / 10 for name, value in AN_HOUR.items()})]
+    young += after_minutes({name: value / 20 for name, value in AN_HOUR.items()})[1:]
+    young += after_minutes({name: value / 10 for name, value in AN_HOUR.items()})[1:]
+    found = read_recording("day", recorded(steady, young))
+    assert [each.run.servers for each in found] == [2, 1, 2]
+    assert [each.run.facts.rate for each in found] == [pytest.approx(rate) for rate in (1.1, 1.0, 1.05)]
+    with pytest.raises(SpecError, match="servers of sglang and vllm share no load"):
+        together([read_scrape(exposition(NOTHING, engine), 0.0, "url") for engine in ("vllm", "sglang")])
+    labels = ('model_name="a"', 'model_name="b"')
+    with pytest.raises(SpecError, match="servers of a and b share no load"):
+        together([read_scrape(exposition(NOTHING, label=label), 0.0, "url") for label in labels])
+
+
+@pytest.mark.parametrize("cut", [10, 500, 2000])
+def test_a_scrape_whose_writer_was_killed_is_left_out(cut: int) -> None:
+    """At the end of a recording, and where a new watch went on with it."""
+    first, second, third, fourth = (scrape_text(text, 60.0 * number) for number, text in
+                                    enumerate(after_minutes(AN_HOUR, AN_HOUR, AN_HOUR)))  # fmt: skip
+    assert [each.end for each in read_recording("day", first + second + third[:-cut])] == [60.0]
+    resumed = read_recording("day", first + second + third[:-cut] + fourth)
+    assert [each.end for each in resumed] == [60.0, 180.0]
+    assert resumed[1].run.facts.rate == pytest.approx(1.0)
 
 
 def test_requests_are_gathered_by_the_minute_in_which_they_end(tmp_path: Path) -> None:
@@ -677,7 +742,27 @@ def test_before_six_days_the_last_day_is_set_beside_the_same_hours_of_the_day_be
     assert (headroom(days(since / 86_400 + 0.01, 0.1)) or left).hours_left is not None
     words = list(_left(SimpleNamespace(headroom=left)))  # type: ignore[arg-type]
     assert "against the same hours a day before" in words[0]
+    assert ("if each day adds as much, none is left in" in words[0]) == (growth > 0.0)
     assert words[1] == "too early to tell a growth from the swing of a week: known from Tue 23:00"
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("count", [1.6, 2.4, 4.0, 5.5])
+def test_before_six_days_the_time_left_holds_if_each_day_adds_as_much(count: float, alike: bool) -> None:
+    """As many requests at each hour (`alike`), or as large a part of each hour; the knee is at 40, the peak near 15."""
+    added, seen = 1.5, days(count, 0.15)
+    if not alike:
+        for each in seen:
+            day = each.end / 86_400
+            each.rate += 1.5 * day * 0.5 * math.sin(2.0 * math.pi * day)
+        added = 2.25
+    left = headroom(seen)
+    assert left is not None and left.hours_left is None and left.hours_if_repeated is not None
+    peak = max(fmean(each.rate for each in seen[-60 * hour - 60 : len(seen) - 60 * hour]) for hour in range(24))
+    sooner, later = left.hours_if_repeated
+    assert sooner < 24.0 * (40.0 - peak) / added < later
+    assert later < 4.0 * sooner
+    assert (headroom(days(count, 0.0)) or left).hours_if_repeated is None
 
 
 def test_a_day_like_the_one_before_has_no_change_within_its_interval() -> None:
@@ -819,6 +904,77 @@ def test_a_running_server_is_looked_at_and_recorded(tmp_path: Path) -> None:
     assert read_intervals(recorded)[0].run.ttft.mean == pytest.approx(100.0)
 
 
+class Closed(BaseHTTPRequestHandler):
+    """Metrics for who has the key; elsewhere it must not come."""
+
+    asked: ClassVar[dict[str, list[str | None]]] = {}
+
+    def do_GET(self) -> None:
+        shown = self.asked.setdefault(self.path, [])
+        shown.append(self.headers["Authorization"])
+        if self.path == "/moved":
+            self.send_response(302)
+            self.send_header("Location", f"http://localhost:{self.server.server_address[1]}/metrics")
+            self.end_headers()
+            return
+        self.send_response(200 if shown[-1] == "Bearer key" else 401)
+        self.end_headers()
+        if shown[-1] == "Bearer key":
+            self.wfile.write(exposition({name: value * len(shown) for name, value in AN_HOUR.items()}).encode())
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_metrics_that_need_a_key_get_it_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--gpu", "h100-sxm", "--tp", "1", "--once", "--every", "1"]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Closed) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.delenv("ROOFLINEKIT_WATCH_TOKEN", raising=False)
+        without = CliRunner().invoke(app, ["watch", f"{address}/metrics", *options])
+        assert without.exit_code == 2 and "answers 401 Unauthorized; ROOFLINEKIT_WATCH_TOKEN" in without.stderr
+        monkeypatch.setenv("ROOFLINEKIT_WATCH_TOKEN", "key")
+        shown = CliRunner().invoke(app, ["watch", f"{address}/metrics", *options])
+        assert shown.exit_code == 0 and "headroom" in shown.stdout, shown.output
+        moved = CliRunner().invoke(app, ["watch", f"{address}/moved", *options])
+        assert moved.exit_code == 2
+        assert Closed.asked["/moved"] == ["Bearer key"] and Closed.asked["/metrics"][-1] is None
+        monkeypatch.setenv("ROOFLINEKIT_WATCH_TOKEN", "secret\nkey")
+        torn = CliRunner().invoke(app, ["watch", f"{address}/metrics", *options])
+        assert torn.exit_code == 2 and "no header can" in torn.stderr and "secret" not in torn.stderr
+        server.shutdown()
+
+
+def test_the_other_servers_are_watched_while_one_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They answer as a fleet of fewer; the one that comes back counts again from its second look on."""
+    servers = {"http://a": after_minutes(*[AN_HOUR] * 4), "http://b": after_minutes(*[AN_HOUR] * 4)}
+    looks = {name: iter(said) for name, said in servers.items()}
+    clock = iter([60.0 * minute for minute in range(5)])
+
+    def fetched(address: str) -> str:
+        text = next(looks[address])
+        if address == "http://b" and text == servers["http://b"][2]:
+            raise SpecError(f"{address} does not answer")
+        return text
+
+    monkeypatch.setattr("rooflinekit.cli.watch._fetched", fetched)
+    monkeypatch.setattr("rooflinekit.cli.watch.time", SimpleNamespace(
+        monotonic=lambda: 0.0, time=lambda: next(clock), sleep=lambda _: None))  # fmt: skip
+    path = tmp_path / "day.prom"
+    watcher, live = Watcher(Given.of(gpu="h100-sxm", tp=1)), _intervals([*servers], 60.0, path)
+    for _ in range(4):
+        watcher.see(*next(live))
+    assert "http://b does not answer; looking again" in capsys.readouterr().err
+    assert [each.rate for each in watcher.seen] == [pytest.approx(rate) for rate in (2.0, 1.0, 1.0, 2.0)]
+    knees = [each.knee for each in watcher.seen]
+    assert knees[0] == knees[3] == pytest.approx(2.0 * knees[1]) and knees[1] == knees[2]
+    again = watch(read_intervals(path), gpu="h100-sxm", tp=1)
+    assert again.intervals == tuple(watcher.seen) and again.gpus == watcher.answer().gpus == 2
+
+
 class Strange(BaseHTTPRequestHandler):
     """Answers as its path says, at the second look; a server that is whole otherwise."""
 
@@ -883,6 +1039,42 @@ def test_a_server_that_does_not_answer_is_named() -> None:
     refused = CliRunner().invoke(app, ["watch", "http://127.0.0.1:9/metrics", "--gpu", "h100", "--tp", "1"])
     assert refused.exit_code == 2
     assert "http://127.0.0.1:9/metrics does not answer" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("sources", "said"),
+    [(["localhost:8000/metrics"], "the address of a server begins with http:// or https://"),
+     (["htp://localhost/metrics"], "the address of a server begins with http:// or https://"),
+     (["http://localhost/a", "http://localhost/a"], "http://localhost/a is given twice"),
+     (["http://me:secret@localhost/a"], "an address holds no user and no password")],
+)  # fmt: skip
+def test_addresses_that_are_none_are_refused_by_name(sources: list[str], said: str) -> None:
+    refused = CliRunner().invoke(app, ["watch", *sources, "--gpu", "h100", "--tp", "1"])
+    assert refused.exit_code == 2 and said in refused.stderr and "secret" not in refused.stderr
+
+
+def test_a_recording_goes_on_in_a_recording_and_in_no_other_file(tmp_path: Path) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("mine\n")
+    for place, said in ((other, "is no recording; name another file"), (tmp_path, "is a folder"),
+                        (tmp_path / "none" / "day.prom", "is not a folder; make it first")):  # fmt: skip
+        options = ["--gpu", "h100", "--tp", "1", "--once", "--record", str(place)]
+        refused = CliRunner().invoke(app, ["watch", "http://127.0.0.1:9/metrics", *options])
+        assert refused.exit_code == 2 and said in refused.stderr
+    assert other.read_text() == "mine\n"
+
+
+def test_an_interval_that_cannot_be_predicted_ends_no_watch_that_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = read_recording("day", recorded(after_minutes(AN_HOUR, AN_HOUR)))
+    bad = replace(bad, run=replace(bad.run, facts=replace(bad.run.facts, isl=None)))
+    watcher = Watcher(Given.of(gpu="h100-sxm", tp=1))
+    with pytest.raises(InputError, match="add --isl"):
+        _seen(watcher, bad, False)  # the first one says what is missing
+    for each in (good, bad, good):
+        _seen(watcher, each, False)
+    assert len(watcher.seen) == 2 and "add --isl; looking again" in capsys.readouterr().err
+    with pytest.raises(InputError, match="add --isl"):
+        _seen(watcher, bad, True)
 
 
 def test_metrics_keep_nothing_of_an_earlier_interval(monkeypatch: pytest.MonkeyPatch) -> None:

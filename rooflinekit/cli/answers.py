@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import MAYBE_MODEL, MODEL, Argument, command
 from rooflinekit.cli.failures import INTERRUPTED
-from rooflinekit.cli.output import Output, counting, emit, to_csv, to_json, working
+from rooflinekit.cli.output import Output, counting, emit, note, to_csv, to_json, working
 from rooflinekit.estimation.options import options_of
 from rooflinekit.estimation.scenario import (
     Accelerator,
@@ -237,7 +237,7 @@ def guard(files: list[str], *, to: Output, junit: Path | None = None, **said: An
     The exit code is 4 where something has.
     """
     from rooflinekit.evidence.guard import guard as judge
-    from rooflinekit.report.guard import junit_xml
+    from rooflinekit.report.guard import junit_xml, line
 
     if junit is not None:
         check_target(junit, to.force)
@@ -246,6 +246,8 @@ def guard(files: list[str], *, to: Output, junit: Path | None = None, **said: An
     if junit is not None:
         emit(junit_xml(found), junit, to.force)
     to.show(found)
+    for row in found.regressions if to.out is not None else ():
+        note(line(row, found.against))
     return 4 if found.regressions else 0
 
 

@@ -17,10 +17,12 @@ def serve(
     seconds: float = _SECONDS,
 ) -> None:  # fmt: skip
     """Answer questions over HTTP: JSON in, JSON out, described at /openapi.json; charts for a browser at /."""
-    from rooflinekit.service.web import run
+    from rooflinekit.service.web import listen, run
 
-    note(f"serving on http://{host}:{port}; /openapi.json says what; ends with Ctrl-C")
-    run(host, port, workers, seconds, site)
+    name = f"[{host}]" if ":" in host else host
+    with listen(host, port, site) as listening:
+        note(f"serving on http://{name}:{port}; /openapi.json says what; ends with Ctrl-C")
+        run(listening, workers, seconds)
 
 
 @command(Answering, arguments={})

@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 from rooflinekit.cli.command import Argument, command
 from rooflinekit.cli.output import Output, note
@@ -28,7 +28,7 @@ from rooflinekit.evidence.exposition import (
     GrowingLog,
     Interval,
     Scrape,
-    interval,
+    between,
     is_recording,
     read_scrape,
     scrape_text,
@@ -38,10 +38,13 @@ from rooflinekit.evidence.exposition import (
 from rooflinekit.evidence.measured import read_intervals, read_start
 from rooflinekit.evidence.measurement import StartUp
 from rooflinekit.evidence.watching import LEARNT, SMALLEST, Watched, Watcher
-from rooflinekit.model.types.errors import InputError, SpecError
+from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecError
 from rooflinekit.specs.files import refuse_device
 from rooflinekit.specs.writing import check_target, write_whole
 
+TOKEN = "ROOFLINEKIT_WATCH_TOKEN"
+"""Variable of the environment: what servers whose metrics are not open have to be shown."""
+_REFUSED = (401, 403)
 _LONGEST = 10.0  # seconds that a server may take to answer
 _LARGEST = 64 << 20  # bytes of an exposition
 _GZIP = 31  # how zlib calls the format
@@ -63,12 +66,14 @@ def watch(
     Several addresses are replicas that share the load.
     """
     live, files, logs = _told_apart(sources, follow, record is not None or (listen is not None and not follow))
+    if record is not None:
+        _check_recording(record)
     if follow and once:
         raise InputError("--follow goes on, and --once ends; give one of them")
     to.check()
     if update is not None and str(update) != str(said.get("calibration")):
         check_target(update, to.force)
-    given = Given.of(**({"replicas": len(live)} | said if live else said))
+    given = Given.of(**said)
     watcher = Watcher(given, logs=logs)
     ends = not live and not follow
     looks = _intervals(live, every, record) if live else _followed(files, every) if follow else _read(files)
@@ -77,7 +82,7 @@ def watch(
         for found in looks:
             hours = -len(watcher.seen) // LEARNT
             for each in found:
-                watcher.see(each)
+                _seen(watcher, each, ends)
             answer = watcher.answer()
             show(answer)
             if -len(watcher.seen) // LEARNT < hours:
@@ -96,10 +101,27 @@ def watch(
     return _updated(watcher, update)
 
 
+def _seen(watcher: Watcher, each: Interval, ends: bool) -> None:
+    """Judge an interval; one that cannot be predicted is said, and ends no watch that goes on."""
+    try:
+        watcher.see(each)
+    except RooflinekitError as error:
+        if ends or not watcher.seen:
+            raise
+        note(f"{error}; looking again")
+
+
 def _told_apart(sources: Sequence[str], follow: bool, running: bool) -> tuple[list[str], list[Path], list[StartUp]]:
     """Addresses or files, and start-up logs; `follow` where only logs can be meant, `running` where only servers."""
     live = [source for source in sources if source.startswith(("http://", "https://"))]
     paths = [Path(source) for source in sources if source not in live]
+    if twice := next((source for source in live if live.count(source) > 1), None):
+        raise InputError(f"{twice} is given twice; each server counts once")
+    if any("@" in source.split("/", 3)[2] for source in live):
+        raise InputError(f"an address holds no user and no password; {TOKEN} in the environment is a bearer token")
+    for path in paths:
+        if ":" in str(path) and not path.exists():
+            raise InputError(f"{path}: no such file; the address of a server begins with http:// or https://")
     empty = [path for path in paths if follow and path.is_file() and not path.stat().st_size]
     started = {path: None if path in empty else read_start(path) for path in paths}
     files = [path for path, log in started.items() if log is None]
@@ -119,6 +141,13 @@ def _read(paths: Sequence[Path]) -> Iterator[list[Interval]]:
     yield sorted((each for path in paths for each in read_intervals(path)), key=attrgetter("end"))
 
 
+def _check_recording(path: Path) -> None:
+    """Refuse what a recording cannot go on in. Raises InputError."""
+    check_target(path, force=True)
+    if path.exists() and path.stat().st_size and not _recorded(path):
+        raise InputError(f"{path} exists, and is no recording; name another file")
+
+
 def _recorded(path: Path) -> bool:
     refuse_device(path)
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -134,23 +163,32 @@ def _updated(watcher: Watcher, update: Path | None) -> int:
 
 
 def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> Iterator[list[Interval]]:
-    """What happens between looks at all servers; one that gives no metrics is said, and looked at again."""
-    before: Scrape | None = None
+    """What happens between looks at all servers.
+
+    All must answer the first look. Later, one that gives no metrics is said, and the others go on.
+    """
+    before: dict[str, Scrape] = {}
     while True:
-        begun = time.monotonic()
-        try:
-            texts, now = [_fetched(address) for address in addresses], time.time()
-            after = together([read_scrape(text, now, where) for text, where in zip(texts, addresses, strict=True)])
-        except SpecError as error:
-            if before is None:
-                raise
-            note(f"{error}; looking again")
-        else:
-            if record is not None:
-                with record.open("a", encoding="utf-8") as file:
-                    file.write(scrape_text("\n".join(texts), now))
-            found = interval(before, after, addresses[0]) if before is not None else None
-            if before is not None and found is None:
+        begun, now = time.monotonic(), time.time()
+        texts, after = dict[str, str](), dict[str, Scrape]()
+        for address in addresses:
+            try:
+                text = _fetched(address)
+                after[address] = read_scrape(text, now, address)
+                together(list(after.values()))
+            except SpecError as error:
+                if not before:
+                    raise
+                after.pop(address, None)
+                note(f"{error}; looking again")
+            else:
+                texts[address] = text
+        if record is not None and texts:
+            with record.open("a", encoding="utf-8") as file:
+                file.write("".join(scrape_text(text, now, address) for address, text in texts.items()))
+        if after:
+            found = between(before, after, addresses[0]) if before else None
+            if before and found is None:
                 note("no request got its first token, or a server restarted; looking again")
             before = after
             if found is not None:
@@ -162,7 +200,12 @@ def _fetched(address: str) -> str:
     """The text at an address; raises SpecError, which names it."""
     ends, body = time.monotonic() + _LONGEST, bytearray()
     try:
-        with urlopen(address, timeout=_LONGEST) as answer:
+        asked = Request(address)
+        if token := os.environ.get(TOKEN, "").strip():
+            if not (token.isascii() and token.isprintable()):
+                raise InputError(f"{TOKEN} holds characters that no header can")
+            asked.add_unredirected_header("Authorization", f"Bearer {token}")
+        with urlopen(asked, timeout=_LONGEST) as answer:
             while len(body) < _LARGEST and (part := answer.read1(_LARGEST)):
                 body += part
                 if time.monotonic() > ends:
@@ -173,7 +216,8 @@ def _fetched(address: str) -> str:
                 return zlib.decompressobj(_GZIP).decompress(bytes(body), _LARGEST).decode("utf-8", "replace")
             return body.decode("utf-8", "replace")
     except HTTPError as error:
-        raise SpecError(f"{address} answers {error.code} {error.reason}") from None
+        hint = f"; {TOKEN} in the environment is sent as its bearer token" if error.code in _REFUSED else ""
+        raise SpecError(f"{address} answers {error.code} {error.reason}{hint}") from None
     except (OSError, ValueError, HTTPException, zlib.error) as error:
         raise SpecError(f"{address} does not answer: {getattr(error, 'reason', error)}") from None
 

@@ -375,7 +375,7 @@ class Served(TypedDict, total=False):
     pp: Annotated[int, Option("Pipeline parallel degree.", 1, group="Parallelism")]
     ep: Annotated[int, Option("Expert parallel degree.", 1, group="Parallelism")]
     dp: Annotated[int, Option("Attention data parallel degree.", 1, group="Parallelism")]
-    replicas: Annotated[int, Option("Copies of the deployment that shared the load.", 1)]
+    replicas: Annotated[int | None, Option("Copies of the deployment that shared the load.", usual="servers watched, or 1")]
     isl: Annotated[int | None, Option("Mean prompt length in tokens.", unit="tokens")]
     osl: Annotated[int | None, Option("Mean output length in tokens.", unit="tokens")]
     osl_cv: Annotated[float | None, Option("Deviation of output lengths over their mean.", most=10.0)]

@@ -79,13 +79,13 @@ def predict_load(predictor: Predictor, question: LoadQuestion) -> LoadPrediction
 class Given:
     """What the user says: facts that go before those of a file, and the rest of the deployment.
 
-    replicas: independent copies of the deployment that shared the load evenly.
+    replicas: independent copies of the deployment that shared the load evenly (None: as many as servers were measured).
     """
 
     facts: Facts = field(default_factory=Facts)
     deployment: Mapping[str, Any] = field(default_factory=dict)
     calibration: str | None = None
-    replicas: int = 1
+    replicas: int | None = None
 
     @classmethod
     def of(cls, **said: Any) -> Given:
@@ -93,14 +93,18 @@ class Given:
         known = read(Served, said)
         if "rate" in known and "concurrency" in known:
             raise InputError("--concurrency is a closed loop and --rate an open one; give one of them")
-        split = part_of(known, _SPLIT)
+        split, replicas = part_of(known, _SPLIT), known.get("replicas")
         known = {name: option.default for name, option in options_of(Served).items()} | known
-        return cls(Facts(**part_of(known, _FACTS)), split, known["calibration"], known["replicas"])
+        return cls(Facts(**part_of(known, _FACTS)), split, known["calibration"], replicas)
+
+    def copies(self, run: Measurement) -> int:
+        """Copies of the deployment that a run measured."""
+        return self.replicas or run.servers
 
     def refuse_beside(self, name: str) -> None:
         """Raise InputError for what a file of whole steps says itself: all but the accelerator."""
         said = {each for each, value in asdict(self.facts).items() if value not in (None, asdict(Facts())[each])}
-        said |= set(self.deployment) | ({"replicas"} if self.replicas != 1 else set())
+        said |= set(self.deployment) | ({"replicas"} if self.replicas not in (None, 1) else set())
         if others := said - {"gpu"}:
             option = min(others).replace("_", "-")
             raise InputError(f"{name} says itself how its steps ran; leave --{option} out")
@@ -151,7 +155,7 @@ def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:
     facts = known_facts(run.source, read, given.facts, (*_OPTIONS, "" if counts else "load"))
     isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
     facts = replace(facts, isl=isl, osl=osl)
-    copies = given.replicas  # which share the load evenly
+    copies = given.copies(run)  # which share the load evenly
     users, requests = (None if count is None else -(-count // copies) for count in (facts.concurrency, facts.requests))
     traffic = Traffic(
         float(isl), float(osl), osl_cv=facts.osl_cv or 0.0,

@@ -116,7 +116,10 @@ class Metric:
 
 @dataclass(frozen=True)
 class Run:
-    """One measured run beside its prediction. `gap` is None where TTFT or TPOT was not measured, or overloaded."""
+    """One measured run beside its prediction. `gap` is None where TTFT or TPOT was not measured, or overloaded.
+
+    interval: both ends of the predicted times' 90 % intervals [ms] (None: no upper end); evidence: what they rest on.
+    """
 
     source: str
     tool: str
@@ -126,13 +129,15 @@ class Run:
     notes: tuple[str, ...]
     calibration: dict[str, str] | None = None
     overloaded: bool = False  #: more requests arrive than the prediction can serve
+    interval: Mapping[str, tuple[float, float | None]] | None = None
+    evidence: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON of one run."""
         rows = [asdict(metric) | {"error": metric.error} for metric in self.metrics]
         data = {"source": self.source, "tool": self.tool, **asdict(self.facts), "metrics": rows}
         data |= {"gap": self.gap.to_dict() if self.gap else None, "notes": list(self.notes)}
-        data["overloaded"] = self.overloaded
+        data |= {name: getattr(self, name) for name in ("overloaded", "interval", "evidence")}
         return data | {"calibration": self.calibration, "version": __version__}
 
 
@@ -218,8 +223,8 @@ def _run(run: Measurement, given: Given, room: int | None) -> Run:
     posed = pose(run, given, room)
     resolved, load = posed.resolved, posed.load
     one = predict_load(resolved.predictor, load)
-    expected = replace(one, output_tok_s=one.output_tok_s * given.replicas)
-    notes = [*run.notes, *([expected.note] if expected.note else []), *resolved.warnings]
+    expected = replace(one, output_tok_s=one.output_tok_s * given.copies(run))
+    notes, known = [*run.notes, *([expected.note] if expected.note else []), *resolved.warnings], about(resolved.plan)
     together = not resolved.plan.costs.mixes and load.rate is None and (load.users or 1) > 1
     if together and posed.facts.osl_cv is None:
         notes.append(_EQUAL)
@@ -242,9 +247,12 @@ def _run(run: Measurement, given: Given, room: int | None) -> Run:
         ),
         gap,
         tuple(notes + list(gap.notes if gap else ())),
-        about(resolved.plan)["calibration"],
+        known["calibration"],
         overloaded,
-    )
+        {name: (low, high if math.isfinite(high) else None) for name, (low, high) in expected.ends_ms.items()}
+        if known["calibration"] and not overloaded else None,
+        known["evidence"],
+    )  # fmt: skip
 
 
 def _steps(path: Path, given: Given, alone: bool) -> list[Run]:
@@ -269,7 +277,9 @@ def _steps(path: Path, given: Given, alone: bool) -> list[Run]:
             (Metric(each.point.metric, "median", each.measured_ms, each.predicted_ms),), None,
             (*([f"90 % interval {each.low_ms:.4g} to {each.high_ms:.4g} ms"] if each.estimate.interval else []), *other,
              *each.estimate.warnings),
-            each.estimate.calibration,
+            each.estimate.calibration, False,
+            {each.point.metric: (each.low_ms, each.high_ms)} if each.estimate.interval else None,
+            each.estimate.evidence,
         )
         for step, each in zip(steps, compare_model([one.row for one in steps], gpu, given.calibration), strict=True)
     ]  # fmt: skip

@@ -1,7 +1,8 @@
 """What a running server says of itself: scrapes of its `/metrics` and logs of its requests, as measured intervals.
 
 A recording holds scrapes one after another, each below a line `# scraped 2026-11-22T14:00:00+00:00`, as
-`rooflinekit watch URL --record FILE` writes them.
+`rooflinekit watch URL --record FILE` writes them, with the server's address behind the time. Those of one time are of
+servers that share a load.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Scrape:
     """One look at the servers of a deployment: totals since they started, and gauges, over all their label sets.
 
     time: seconds of the Unix clock. values: by quantity; of a histogram `ttft.sum` [s], `ttft.count` and `ttft.le.0.5`,
-    how many were at most 0.5 s. kv_tokens: what their caches hold together, where they say so.
+    how many were at most 0.5 s. kv_tokens: what their caches hold together, where they say so. servers: how many.
     """
 
     time: float
@@ -55,6 +56,7 @@ class Scrape:
     model: str | None
     values: Mapping[str, float]
     kv_tokens: int | None = None
+    servers: int = 1
 
 
 @dataclass(frozen=True)
@@ -140,18 +142,42 @@ def _room(labels: Mapping[str, str]) -> float:
 
 
 def together(scrapes: Sequence[Scrape]) -> Scrape:
-    """Servers that share a load as one: what they count adds up, and their caches are used as on average."""
+    """Servers that share a load as one: what they count adds up, and their caches are used as on average.
+
+    Raises SpecError for servers of several engines or models.
+    """
     first = scrapes[0]
+    for several in ({each.engine for each in scrapes}, {each.model for each in scrapes if each.model}):
+        if len(several) > 1:
+            raise SpecError(f"servers of {' and '.join(sorted(several))} share no load; watch each by itself")
     names = dict.fromkeys(name for each in scrapes for name in each.values)
     values = {name: sum(each.values.get(name, 0.0) for each in scrapes) for name in names}
     if "kv_use" in values:
         values["kv_use"] /= len(scrapes)
-    return replace(first, values=values, kv_tokens=sum(each.kv_tokens or 0 for each in scrapes) or None)
+    tokens = sum(each.kv_tokens or 0 for each in scrapes) or None
+    return replace(first, values=values, kv_tokens=tokens, servers=len(scrapes))
+
+
+def between(before: Mapping[str, Scrape], after: Mapping[str, Scrape], source: str) -> Interval | None:
+    """What happened between two looks at servers that share a load, by their names: those of which both looks tell.
+
+    None where each of them started anew, or no request came to its first token. Raises what `together` does.
+    """
+    both = [name for name in after if name in before and not _began_anew(before[name], after[name])]
+    if not both:
+        return None
+    old, new = (together([look[name] for name in both]) for look in (before, after))
+    return interval(old, new, source)
+
+
+def _began_anew(before: Scrape, after: Scrape) -> bool:
+    """Whether a total is smaller than it was."""
+    return any(after.values.get(name, 0.0) < value for name, value in before.values.items() if name not in _GAUGES)
 
 
 def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
     """What happened between two scrapes; None where a server started anew, or no request came to its first token."""
-    if any(after.values.get(name, 0.0) < value for name, value in before.values.items() if name not in _GAUGES):
+    if _began_anew(before, after):
         return None
     seconds = after.time - before.time
     grown = {name: value - before.values.get(name, 0.0) for name, value in after.values.items()}
@@ -164,7 +190,8 @@ def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
         return grown[above] / grown[below] if above in grown and grown.get(below, 0.0) > 0.0 else None
 
     begun = grown.get("ttft.count", 0.0) + grown.get("unstreamed", 0.0) or grown.get("e2e.count") or 0.0
-    if seconds <= 0.0 or (not begun and not grown.get("output_tokens")):
+    counted = "ttft.count" in grown or "e2e.count" in grown  # else tokens alone are
+    if seconds <= 0.0 or not (begun or (grown.get("output_tokens") and not counted)):
         return None
     ended = grown.get("e2e.count") or begun
     gap = mean("gap") or ratio("gap_seconds", "output_tokens") or _beyond_first(mean)
@@ -184,6 +211,7 @@ def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
         Spread(mean=milliseconds["ttft"]), Spread(mean=milliseconds["gap"]), e2e=Spread(mean=milliseconds["e2e"]),
         output_tok_s=grown.get("output_tokens", 0.0) / seconds or None, request_s=ended / seconds or None,
         unbegun=grown["prompt_seconds"] / seconds + gauges.get("waiting", 0.0) if "prompt_seconds" in grown else None,
+        servers=after.servers,
     )  # fmt: skip
     preemptions, moving = grown.get("preemptions"), _moving(grown)
     return Interval(
@@ -224,26 +252,43 @@ def is_recording(text: str) -> bool:
     return text.startswith(SCRAPED)
 
 
-def scrape_text(text: str, time: float) -> str:
+def scrape_text(text: str, time: float, address: str = "") -> str:
     """A scrape as a recording holds it."""
-    return f"{SCRAPED}{datetime.fromtimestamp(time, UTC).isoformat(timespec='milliseconds')}\n{text.rstrip()}\n"
+    stamp = datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds")
+    return f"{SCRAPED}{stamp} {address}".rstrip() + f"\n{text.rstrip()}\n"
 
 
 def read_recording(source: str, text: str) -> list[Interval]:
-    """The intervals of a recording, in order of time.
+    """The intervals of a recording, in order of time; scrapes that their writer did not finish are left out.
 
-    Raises SpecError for a time that cannot be read, one that does not grow, or fewer than two scrapes.
+    Raises SpecError for a time that cannot be read, one that does not grow, fewer than two scrapes, or servers that
+    share no load.
     """
-    scrapes: list[Scrape] = []
-    for part in text.split(SCRAPED)[1:]:
-        stamp, _, body = part.partition("\n")
-        time = _seconds(stamp.strip(), f"{source}: {SCRAPED.strip()}")
-        if scrapes and time <= scrapes[-1].time:
-            raise SpecError(f"{source}: {SCRAPED}{stamp.strip()} does not come after the scrape above it")
-        scrapes.append(read_scrape(body, time, f"{source} at {stamp.strip()}"))
-    if len(scrapes) < 2:
+    looks: list[tuple[float, dict[str, Scrape]]] = []
+    last = -math.inf
+    _, *parts = text.split(SCRAPED)
+    for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
+        head, _, body = part.partition("\n")
+        if left and not body.endswith("\n"):
+            continue
+        stamp, _, name = head.strip().rpartition(" ") if "://" in head else (head.strip(), "", "")
+        time = _seconds(stamp, f"{source}: {SCRAPED.strip()}")
+        beside = looks[-1][1] if time == last else {}
+        name = name or str(len(beside))
+        if time < last or name in beside:
+            raise SpecError(f"{source}: {SCRAPED}{head.strip()} does not come after the scrape above it")
+        try:
+            scrape = read_scrape(body, time, f"{source} at {stamp}")
+        except SpecError:
+            if body.endswith("\n"):
+                raise
+            continue
+        if time > last:
+            looks.append((time, beside))
+        beside[name], last = scrape, time
+    if len(looks) < 2:
         raise SpecError(f"{source}: holds one scrape; a measurement needs two")
-    found = (interval(*pair, f"{source} at {_clock(pair[1].time)}") for pair in pairwise(scrapes))
+    found = (between(old, new, f"{source} at {_clock(time)}") for (_, old), (time, new) in pairwise(looks))
     return [each for each in found if each is not None]
 
 

@@ -60,7 +60,7 @@ class Measurement:
     ttft: request sent to first token. tpot: mean over tokens 2..n of a request. itl: single gaps between tokens. e2e:
     request sent to last token. output_tok_s: all output tokens over the duration. request_s: requests completed a
     second. unbegun: requests that wait for their first token, on average, where the time itself is not counted. notes:
-    what the mapping had to assume.
+    what the mapping had to assume. servers: how many were measured together.
     """
 
     source: str
@@ -74,6 +74,7 @@ class Measurement:
     request_s: float | None = None
     unbegun: float | None = None
     notes: tuple[str, ...] = ()
+    servers: int = 1
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,9 @@ class Headroom:
     until it reaches the knee. hours_between: the 90 % interval of hours_left, by the scatter of the rates.
     From one day to six, where a growth cannot be told from the swing of a week: day_change is the last day's mean rate
     over that of the same hours a day before, less 1; day_between its 90 % interval, by the scatter of the hours;
-    known_from the time [s since 1970] from which six whole days tell a growth.
+    hours_if_repeated the hours until the highest hour reaches the knee if each day adds as much as the last: at the
+    upper end of day_between with the highest hour in proportion, and at the lower end with as many requests at each
+    hour (None where there may be no change); known_from the time [s since 1970] from which six days tell a growth.
     """
 
     rate: float
@@ -155,6 +157,7 @@ class Headroom:
     hours_between: tuple[float, float] | None = None
     day_change: float | None = None
     day_between: tuple[float, float] | None = None
+    hours_if_repeated: tuple[float, float] | None = None
     known_from: float | None = None
 
 
@@ -207,7 +210,7 @@ class Watcher:
         Raises InputError for what its deployment lacks, DoesNotFitError where not one request would fit.
         """
         posed = pose(interval.run, self.given, self._room_of(interval))
-        beside = set_beside(interval, posed, self.given.replicas)
+        beside = set_beside(interval, posed, self.given.copies(interval.run))
         self._posed = posed
         self.seen.append(beside)
         self._intervals.append(interval)
@@ -226,7 +229,7 @@ class Watcher:
         resolved = self._posed.resolved
         return Watched(
             resolved.plan.model.name, resolved.plan.system.accelerator.name, self._posed.facts.engine or "vllm",
-            resolved.plan.deployment.gpus * self.given.replicas, tuple(self.seen),
+            resolved.plan.deployment.gpus * self.given.copies(self._posed.run), tuple(self.seen),
             tuple(self._drift(name) for name, change in self._changes.items() if change.since is not None),
             headroom(self.seen), self._moved(), (*resolved.warnings, *self._intervals[-1].run.notes),
             about(resolved.plan)["calibration"],
@@ -234,7 +237,7 @@ class Watcher:
 
     def _room_of(self, interval: Interval) -> int | None:
         """Tokens that the cache of one replica holds."""
-        return interval.kv_tokens // self.given.replicas if interval.kv_tokens else self._room
+        return interval.kv_tokens // self.given.copies(interval.run) if interval.kv_tokens else self._room
 
     def fit(self, date: str) -> EngineFit:
         """The engine's costs after these intervals, with those in use as prior: what `calibrate` does with a recording.
@@ -272,7 +275,7 @@ class Watcher:
             return {}
         parts = ("rate", "isl", "osl", "hits")
         base = {part: fmean(getattr(each, part) or 0.0 for each in usual) for part in parts}
-        copies, predictor = self.given.replicas, posed.resolved.predictor
+        copies, predictor = self.given.copies(posed.run), posed.resolved.predictor
 
         def tpot(**changed: float) -> float:
             at = base | changed
@@ -503,9 +506,9 @@ def headroom(seen: Sequence[Beside]) -> Headroom | None:
 
     Of up to one day the rate is a straight line over time. From six days on it is one over the highest hour of each
     day, and from two weeks on with a height for each day of the week, since traffic swings with both. Between one day
-    and six the last day is set beside the same hours of the day before, and no time is promised. Neighbouring minutes
-    and hours err alike. So the line goes through the means of six blocks, or through whole days, and only these count
-    as independent (batch means, Law & Carson 1979).
+    and six the last day is set beside the same hours of the day before, and a time holds only if days to come add as
+    much. Neighbouring minutes and hours err alike. So the line goes through the means of six blocks, or through whole
+    days, and only these count as independent (batch means, Law & Carson 1979).
     """
     if not seen:
         return None
@@ -555,7 +558,13 @@ def _day_on_day(left: Headroom, hours: Mapping[int, Sequence[float]]) -> Headroo
     if before <= 0.0:
         return left
     between = (change - error) / before, (change + error) / before
-    return replace(left, day_change=change / before, day_between=between)
+    left = replace(left, day_change=change / before, day_between=between)
+    peak = max(fmean(rates) for hour, rates in hours.items() if hour < _DAY)
+    if change <= error or peak >= left.knee:
+        return left
+    quickest = (change + error) * max(peak / (before + change), 1.0)
+    sooner, later = (_DAY * (left.knee - peak) / rise for rise in (quickest, change - error))
+    return replace(left, hours_if_repeated=(sooner, later))
 
 
 def _reached(

@@ -334,7 +334,7 @@ def machine(gpu: str, gpus: int, inputs: dict[str, Any]) -> str:
     """The accelerators that a deployment takes, and how it is split over them."""
     split = [f"{key}{inputs[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if inputs.get(key, 1) > 1]
     split += [f"{inputs[f'{key}_gpus']} for {what}" for key, what in _GROUPS if inputs.get(f"{key}_gpus")]
-    return f"{gpus} x {gpu} ({' '.join(split)})" if gpus > 1 else gpu
+    return gpu if gpus == 1 else f"{gpus} x {gpu} ({' '.join(split)})" if split else f"{gpus} x {gpu}"
 
 
 _GROUPS = (("ffn", "FFN"), ("encoder", "images"))

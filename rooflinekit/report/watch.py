@@ -25,6 +25,7 @@ _SAID = {"rate": "the request rate", "isl": "the prompts' length", "osl": "the a
 _DRIFTS = {"tpot": "TPOT is", "ttft": "TTFT is", "stalls": "requests that stand still hold TPOT"}
 _GROWS = "grows"  # above the knee
 _LITTLE = 0.01  # of a cache, or of a request that waits: less makes no ratio
+_LEAST = 1e-3  # ms: a part of a gap that is less is rounding
 _MOVED = 0.05  # of the predicted TPOT: less is not worth a sentence
 
 
@@ -34,7 +35,7 @@ def document(found: Watched) -> Document:
     sizes = f"{now.isl:,.0f} tokens in, {now.osl:,.0f} out"
     hits = "" if now.hits is None else f", {percent(now.hits)} of the prompt in the prefix cache"
     title = f"{found.model} on {machine(found.gpu, found.gpus, {})}, {found.engine}"
-    span = f"{_clock(now.start)} to {_clock(now.end)}, interval {len(found.intervals)}"
+    span = f"{_clock(now.start)} to {_clock(now.end)} UTC, interval {len(found.intervals)}"
     rows = [
         ["TTFT", *_times(now.ttft)],
         ["TPOT", *_times(now.tpot)],
@@ -70,16 +71,20 @@ def _ratio(measured: float | None, expected: float | None) -> str:
     return f"x {measured / expected:.2f}" if measured is not None and expected and expected >= _LITTLE else ""
 
 
+def _part(value: float) -> str:
+    return signed_ms(value if abs(value) >= _LEAST else 0.0)
+
+
 def _gaps(now: Beside) -> Iterator[str]:
     """Of each time that was measured, where its gap comes from."""
     if now.tpot.measured is not None and now.batch_ms is not None and now.step_ms is not None:
-        stalls = "" if now.stall_ms is None else f"{signed_ms(now.stall_ms)} from requests that stood still, "
-        yield (f"gap of TPOT {signed_ms(now.tpot.measured - now.tpot.expected)}: {signed_ms(now.batch_ms)} from "
+        stalls = "" if now.stall_ms is None else f"{_part(now.stall_ms)} from requests that stood still, "
+        yield (f"gap of TPOT {signed_ms(now.tpot.measured - now.tpot.expected)}: {_part(now.batch_ms)} from "
                f"{now.in_flight:.1f} requests under way, {stalls}"
-               f"{signed_ms(now.step_ms)} from steps of that many")  # fmt: skip
+               f"{_part(now.step_ms)} from steps of that many")  # fmt: skip
     if now.ttft.measured is not None and now.queue_ms is not None and now.prompt_ms is not None:
-        yield (f"gap of TTFT {signed_ms(now.ttft.measured - now.ttft.expected)}: {signed_ms(now.queue_ms)} from "
-               f"waiting, {signed_ms(now.prompt_ms)} from the prompt's own steps")  # fmt: skip
+        yield (f"gap of TTFT {signed_ms(now.ttft.measured - now.ttft.expected)}: {_part(now.queue_ms)} from "
+               f"waiting, {_part(now.prompt_ms)} from the prompt's own steps")  # fmt: skip
 
 
 def _state(now: Beside) -> Iterator[str]:
@@ -120,6 +125,8 @@ def _left(found: Watched) -> Iterator[str]:
             between = " to ".join(percent(end, signed=True) for end in left.day_between)
             words += f"; {percent(left.day_change, signed=True)} (90 % interval {between})"
             words += " against the same hours a day before"
+        if left.hours_if_repeated is not None:
+            words += f"; if each day adds as much, none is left in {' to '.join(map(_spell, left.hours_if_repeated))}"
         yield words
         if left.known_from is not None:
             yield f"too early to tell a growth from the swing of a week: known from {_clock(left.known_from)}"

@@ -176,7 +176,8 @@ def _basis(found: Any) -> dict[str, Any]:
     sources = [f"rooflinekit://{kind}/{name}" for kind, name in names.items() if isinstance(name, str)]
     if made := best.get("calibration"):
         sources.append(f"calibration {made['name']} ({made['hash']})")
-    level = data.get("level") or ("expected" if made or best.get("interval") else "bound" if "best" in data else None)
+    rests = "best" in data or best.get("evidence")
+    level = data.get("level") or ("expected" if made or best.get("interval") else "bound" if rests else None)
     return {"level": level, "interval": best.get("interval"), "evidence": best.get("evidence"), "sources": sources}
 
 

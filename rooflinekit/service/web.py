@@ -124,9 +124,9 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _answered(request: Request, tool: Tool, workers: Workers, token: str) -> Response:
     """One question."""
-    shown = request.headers.get("authorization", "").removeprefix("Bearer ")
-    if token and not hmac.compare_digest(shown.encode(), token.encode()):
-        return _error(401, "give the token of this service as 'Authorization: Bearer …'")
+    scheme, _, shown = request.headers.get("authorization", "").partition(" ")  # whose case does not count: RFC 9110
+    if token and not (scheme.lower() == "bearer" and hmac.compare_digest(shown.strip().encode(), token.encode())):
+        return _error(401, "give the token of this service as 'Authorization: Bearer TOKEN'")
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         return _error(415, "send JSON, with Content-Type: application/json")
     try:
@@ -176,7 +176,10 @@ def _json(data: Any, status: int = 200) -> Response:
 
 
 def _error(status: int, message: str) -> Response:
-    return _json({"error": " ".join(message.split())[:2000]}, status)
+    answer = _json({"error": " ".join(message.split())[:2000]}, status)
+    if status == 401:
+        answer.headers["www-authenticate"] = "Bearer"
+    return answer
 
 
 def openapi() -> dict[str, Any]:
@@ -198,27 +201,31 @@ def openapi() -> dict[str, Any]:
     return {"openapi": "3.1.0", "info": about, "paths": paths, "components": parts, "security": [{}, {"token": []}]}
 
 
-def run(host: str, port: int, workers: int, seconds: float, site: Path | None = None) -> None:
-    """Serve until a signal comes; site: the folder that `make site` wrote.
+def listen(host: str, port: int, site: Path | None = None) -> socket.socket:
+    """A socket to which callers can connect; site: the folder that `make site` wrote.
 
-    Raises InputError where another host than this one is bound without a token, and for a folder without a playground.
+    Raises InputError where another host than this one is bound without a token, for a folder without a playground, and
+    for an address that is taken or not of this machine.
     """
-    local = host in LOCAL
-    if not local and not os.environ.get(TOKEN):
+    if host not in LOCAL and not os.environ.get(TOKEN):
         raise InputError(f"--host {host} lets others in; set {TOKEN} in the environment, or bind localhost")
-    os.environ[SECONDS] = f"{seconds:g}"
     if site is not None:
         Pages(site)  # says what is wrong before anything is served
         os.environ[SITE] = str(site.resolve())
-    place = f"rooflinekit.service.web:{'app' if local else 'open_app'}"
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise InputError(f"--host {host} --port {port}: {error.strerror or error}") from None
-    with listening:
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else answers wait 40 ms for a delayed ACK
-        uvicorn.run(place, factory=True, fd=listening.fileno(), workers=workers, log_level="warning", access_log=False,
-                    server_header=False, timeout_keep_alive=_KEPT_ALIVE)  # fmt: skip
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else answers wait 40 ms for a delayed ACK
+    return listening
+
+
+def run(listening: socket.socket, workers: int, seconds: float) -> None:
+    """Serve until a signal comes; seconds: the longest that an answer may take."""
+    os.environ[SECONDS] = f"{seconds:g}"
+    place = f"rooflinekit.service.web:{'app' if listening.getsockname()[0] in LOCAL else 'open_app'}"
+    uvicorn.run(place, factory=True, fd=listening.fileno(), workers=workers, log_level="warning", access_log=False,
+                server_header=False, timeout_keep_alive=_KEPT_ALIVE)  # fmt: skip
 
 
 def open_app() -> ASGIApp:

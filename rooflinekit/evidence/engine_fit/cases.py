@@ -170,7 +170,7 @@ def posed_benchmarks(
             continue
         counted[same] = one.run.source
         with listed(failed, one.run.source):
-            cases.append(case_of(one, given.replicas, hashes.index(digest)))
+            cases.append(case_of(one, given.copies(one.run), hashes.index(digest)))
     notes += [f"{case.posed.run.source}: no TTFT, TPOT or throughput that depends on the engine; not used"
               for case in cases if not case.measured]  # fmt: skip
     used = tuple(case for case in cases if case.measured)
