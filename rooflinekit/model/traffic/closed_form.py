@@ -110,7 +110,7 @@ class Traffic:
 
     def of(self, users: Numeric, in_step: bool = False) -> InFlight:
         """So many of these requests in flight."""
-        return InFlight(users, self.isl, self.osl, self.cached, in_step, self.osl_cv)
+        return InFlight(users, self.isl, self.osl, self.cached, in_step, self.osl_cv, turns=self.requests)
 
 
 @dataclass(frozen=True)
@@ -578,7 +578,8 @@ class _Flow:
         if turning is None:
             turning = self._turning(sharing, 0.0 if self.in_step else times.alone.expected / times.step.expected)
         arriving, step, share = turning.arriving, times.step.expected, times.share.expected
-        tpot = times.step.plus(times.share, arriving).named("mean", "a step in the mean, prompts of others included")
+        behind = arriving - self._behind_once(arriving * (turning.bunched - 1.0))
+        tpot = times.step.plus(times.share, behind).named("mean", "a step in the mean, prompts of others included")
         if rate is None:
             once = minimum(turning.chunks * step + share, times.alone.expected) if mixes else times.alone.expected
             once = named(once + share * arriving, "once", "about the steps that hold the own prompt", "s")
@@ -586,7 +587,7 @@ class _Flow:
             rate = named(rate, "others", "prompts of others in a second", "1/s")
         under_way, late = self._late(turning, times, rate, closed)
         met, others = (arriving, arriving) if in_step else (rate * under_way, rate * tpot.expected)
-        first = self._first(turning, times, met, others * after, crowd)
+        first = self._first(turning, times, met * turning.bunched, others * after, crowd)
         exposed = self._exposed(first.expected, tpot.expected, step)
         ahead = self._ahead(turning, times, rate, in_step, gaps)
         at_once = in_step and self.predictor.plan.costs.request == 0.0
@@ -617,7 +618,8 @@ class _Flow:
         long = named(long, "long", "a step that holds prompts", "s")
         holding = named(minimum(rate / turning.together * long, 1.0), "prompts", "share of the time in such steps")
         plain = minimum(1.0 - holding, rate * self._after * step)
-        next_long = turning.holding if times.mixes else turning.holding / (1.0 + turning.holding)
+        local = turning.holding * turning.bunched
+        next_long = local if times.mixes else local / (1.0 + local)
         mean = (holding + plain) * (step + next_long * (long - step))
         if closed:
             phase = long if times.mixes else times.share.expected * turning.arriving / any_of(turning.arriving)
@@ -634,6 +636,7 @@ class _Flow:
         mean = turning.arriving
         if not self.in_step:
             mean = turning.meanwhile(times.step.expected, times.share.expected, times.mixes)
+        mean = mean * turning.bunched
         own = turning.met(met)
         further = named(own - turning.met(mean), "further", "prompts in them beyond those in the mean")
         further = turning.beside * further
