@@ -422,8 +422,7 @@ class _Flow:
         if finite := not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
             one, filled = burst(self.predictor, traffic.of(most))
             whole, last = one.expected * filled, one.expected * maximum(filled - 1.0, 0.0)
-            side_by_side = self.predictor.plan.deployment.dp  # replicas compute the first burst so, later turns not
-            prompt = minimum(prompt, whole * side_by_side / most)
+            prompt = prompt + minimum(together, most / (users * traffic.requests)) * (whole / most - prompt)
             if not times.mixes:
                 together = _together(traffic, whole, self._after * stay.tpot.expected)
             stay = self._at_once(stay, most, together, one, last)
@@ -585,9 +584,13 @@ class _Flow:
             once = named(once + share * arriving, "once", "about the steps that hold the own prompt", "s")
             rate = arriving * maximum(after, 1.0) / self._exposed(once, tpot.expected, step)
             rate = named(rate, "others", "prompts of others in a second", "1/s")
-        under_way, late = self._late(turning, times, rate, closed)
-        met, others = (arriving, arriving) if in_step else (rate * under_way, rate * tpot.expected)
-        first = self._first(turning, times, met * turning.bunched, others * after, crowd)
+        company = _company(rate * tpot.expected * after, crowd)
+        company = named(company, "company", "chance that others decode beside the prompt")
+        under_way, late = self._late(turning, times, rate, company, closed)
+        met = arriving if in_step else rate * under_way
+        if in_step:
+            company = named(_company(arriving * after, crowd), "company", "chance that others decode beside the prompt")
+        first = self._first(turning, times, met * turning.bunched, company)
         exposed = self._exposed(first.expected, tpot.expected, step)
         ahead = self._ahead(turning, times, rate, in_step, gaps)
         at_once = in_step and self.predictor.plan.costs.request == 0.0
@@ -606,12 +609,14 @@ class _Flow:
     def _turning(self, sharing: Numeric, ratio: Numeric) -> Rotation:
         return rotation(self.predictor, self.traffic.of(sharing), ratio)
 
-    def _late(self, turning: Rotation, times: Shared, rate: Numeric, closed: bool) -> tuple[Numeric, Numeric]:
+    def _late(
+        self, turning: Rotation, times: Shared, rate: Numeric, company: Numeric, closed: bool
+    ) -> tuple[Numeric, Numeric]:  # fmt: skip
         """The step under way when a prompt comes, and what is left of it.
 
         Half of it is left where prompts come at any time, and a long one is met more often. A user of a closed loop
         sends the next prompt when a step has ended: as long as the front end takes after the next one began. Steps that
-        are made up by then come before the prompt too.
+        are made up by then come before the prompt too, where any others decode in them.
         """
         step, request = times.step.expected, times.request
         long = turning.together * times.share.expected + (step if times.mixes else 0.0)
@@ -628,11 +633,14 @@ class _Flow:
         else:
             under_way = holding * long + plain * step
             late = under_way / 2.0
-        late += self.predictor.plan.costs.overlap * mean
+        late += self.predictor.plan.costs.overlap * mean * company
         return under_way, named(late, "under_way", "what is left of the step under way, and of those made up", "s")
 
-    def _first(self, turning: Rotation, times: Shared, met: Numeric, others: Numeric, crowd: Numeric) -> Time:
-        """The steps that hold the own prompt, `met` of those that came in the same step, and `others` that decode."""
+    def _first(self, turning: Rotation, times: Shared, met: Numeric, company: Numeric) -> Time:
+        """The steps that hold the own prompt, and `met` of those that came in the same step.
+
+        company: chance that others decode beside it.
+        """
         mean = turning.arriving
         if not self.in_step:
             mean = turning.meanwhile(times.step.expected, times.share.expected, times.mixes)
@@ -642,7 +650,6 @@ class _Flow:
         further = turning.beside * further
         first = times.own.plus(times.share, further)
         if times.mixes:
-            company = named(_company(others, crowd), "company", "chance that others decode beside the prompt")
             lone = times.alone.plus(times.share, turning.beside * (own - 1.0))
             first = lone.plus(first.plus(lone, -1.0), company)
         return first.named(*_FIRST)
