@@ -623,7 +623,7 @@ class _Flow:
         long = named(long, "long", "a step that holds prompts", "s")
         holding = named(minimum(rate / turning.together * long, 1.0), "prompts", "share of the time in such steps")
         plain = minimum(1.0 - holding, rate * self._after * step)
-        local = turning.holding * turning.bunched
+        local = turning.holding * turning.bunched * turning.beyond(self.traffic.osl)
         next_long = local if times.mixes else local / (1.0 + local)
         mean = (holding + plain) * (step + next_long * (long - step))
         if closed:

@@ -136,6 +136,12 @@ class Rotation:
         """Prompts, or what chunks are of one, in a step that holds some."""
         return named(self.arriving / self.holding, "together", "prompts in a step that holds some")
 
+    def beyond(self, osl: Numeric) -> Numeric:
+        """Density of prompts in the N − 1 steps after the own prompt, over that of all N: (N − b)/(N − 1), at most 1."""
+        if isinstance(self.bunched, float) and self.bunched == 1.0:
+            return 1.0
+        return minimum(maximum(osl - self.bunched, 0.0) / maximum(osl - 1.0, _NONE), 1.0)
+
     def met(self, others: Numeric) -> Numeric:
         """Prompts in the steps of one, itself included, on its replica, where so many `others` came meanwhile."""
         own = minimum(maximum((1.0 + others) / self.beside_own, 1.0), self.fitting)
