@@ -423,8 +423,6 @@ class _Flow:
             one, filled = burst(self.predictor, traffic.of(most))
             whole, last = one.expected * filled, one.expected * maximum(filled - 1.0, 0.0)
             prompt = prompt + minimum(together, most / (users * traffic.requests)) * (whole / most - prompt)
-            if not times.mixes:
-                together = _together(traffic, whole, self._after * stay.tpot.expected)
             stay = self._at_once(stay, most, together, one, last)
         stay = self._repeating(stay, sharing, where(room.fits, crowded, 0.0))
         together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
@@ -577,7 +575,7 @@ class _Flow:
         if turning is None:
             turning = self._turning(sharing, 0.0 if self.in_step else times.alone.expected / times.step.expected)
         arriving, step, share = turning.arriving, times.step.expected, times.share.expected
-        behind = arriving - self._behind_once(arriving * (turning.bunched - 1.0))
+        behind = arriving - self._behind_once(arriving * (turning.bunched - (1.0 if mixes else 0.0)))
         tpot = times.step.plus(times.share, behind).named("mean", "a step in the mean, prompts of others included")
         if rate is None:
             once = minimum(turning.chunks * step + share, times.alone.expected) if mixes else times.alone.expected
@@ -594,9 +592,9 @@ class _Flow:
         exposed = self._exposed(first.expected, tpot.expected, step)
         ahead = self._ahead(turning, times, rate, in_step, gaps)
         at_once = in_step and self.predictor.plan.costs.request == 0.0
-        if at_once and not mixes:  # prompts that come together: some before the own one, some behind it
+        if in_step and not mixes:  # prompts that come together: some before the own one, some behind it
             before = ahead / maximum(share, _NOTHING)
-            tpot = times.step.plus(times.share, arriving - self._behind_once(arriving - before))
+            tpot = times.step.plus(times.share, arriving - self._behind_once(arriving * turning.bunched - before))
         late = named(0.0 if at_once else late, "late", "until the step under way has ended", "s")
         tpot = tpot.named(*_TPOT)
         held = named(first.expected + after * tpot.expected, *_HELD)
@@ -669,7 +667,7 @@ class _Flow:
         crowded = named(crowded, "crowded", "time of a prompt where full steps follow each other", "s")
         ahead = _behind(turning.full if in_step else rate * crowded, each, self.traffic, gaps) * crowded / each
         if in_step and not times.mixes:
-            steps = maximum((1.0 + turning.arriving) / turning.fitting - 1.0, 0.0) / 2.0
+            steps = maximum((1.0 + turning.arriving * turning.bunched) / turning.fitting - 1.0, 0.0) / 2.0
             ahead = where(self._after > 0.0, steps * turning.together * share, ahead)
         return named(ahead, "ahead", "behind prompts that came before", "s")
 

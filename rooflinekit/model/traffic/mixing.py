@@ -310,7 +310,7 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     new = load.isl - load.cached
     arriving = others_arriving(predictor.plan, load)
     dense = bunched(predictor, load)
-    decoding = _decoding(load, arriving, dense)
+    decoding = _decoding(load, arriving, dense if costs.mixes else 1.0)
     if replicas > 1:
         decoding = ceil_div(decoding, fact(replicas, "dp", "attention replicas", source="the question"))
     decoding = named(decoding, "own", "sequences that decode on the fullest attention replica")
@@ -329,7 +329,7 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     beside = side_by_side(pieces * (1.0 + load.again), replicas)
     if replicas > 1:  # where prompts queue, every replica has its own
         beside = 1.0 / ((1.0 - full * full) / beside + full * full / replicas)
-    some = any_of(pieces) / dense if costs.mixes else _steps_of_prompts(arriving, ratio)
+    some = any_of(pieces) / dense if costs.mixes else _steps_of_prompts(arriving * dense, ratio) / dense
     some = where(load.osl > 1.0, some, pieces / (1.0 + pieces))  # without a decode step each step holds the own prompt
     holding = maximum(some, full if costs.mixes else every * sizes / replicas)
     holding = named(holding, "holding", "steps that hold prompts, for each step")
@@ -345,12 +345,13 @@ def bunched(predictor: Predictor, load: InFlight) -> Numeric:
     so that they come over √(W² + 12·j·v²·N²) steps, and never over more than all N. The mean over all turns but the
     first, which is a burst: ∫N/√(W² + 12·j·v²·N²) dj, until nothing is left of it.
     """
-    mixes, plan, turns = predictor.plan.costs.mixes, predictor.plan, load.turns
-    if not mixes or (isinstance(turns, float) and math.isinf(turns)):
+    plan, turns = predictor.plan, load.turns
+    if isinstance(turns, float) and math.isinf(turns):
         return 1.0
     later = maximum(minimum(turns, _MANY) - 1.0, _NONE)
     filling = load.users * (load.isl - load.cached) / (plan.token_budget * plan.deployment.dp)
-    first = minimum(maximum(filling, 1.0) / load.osl, 1.0) ** 2
+    filling = maximum(filling, 1.0) if plan.costs.mixes else 1.0
+    first = minimum(filling / _turn(plan, load), 1.0) ** 2
     drift = maximum(12.0 * load.osl_cv**2, _NONE)
     until = minimum(maximum((1.0 - first) / drift, 0.5), later + 0.5)
     widths = sqrt(minimum(first + drift / 2.0, 1.0)) + sqrt(minimum(first + drift * until, 1.0))
@@ -413,8 +414,12 @@ _FEW = 1e-9  # prompts of others in a step, below which there are none
 
 def others_arriving(plan: Plan, load: InFlight) -> Numeric:
     """Prompts of others that begin in a step, of the decode steps where prompts have steps of their own."""
-    turn = load.osl if plan.costs.mixes else maximum(load.osl - 1.0, 1.0)
-    return named(maximum((load.users - 1.0) / turn, _FEW), "q", "prompts of others that begin in a step")
+    return named(maximum((load.users - 1.0) / _turn(plan, load), _FEW), "q", "prompts of others that begin in a step")
+
+
+def _turn(plan: Plan, load: InFlight) -> Numeric:
+    """Steps of a turn in which answers end: all, or the decode steps, where prompts have steps of their own."""
+    return load.osl if plan.costs.mixes else maximum(load.osl - 1.0, 1.0)
 
 
 def shared_times(predictor: Predictor, load: InFlight, full: bool = True, alone: Time | None = None) -> Shared:
@@ -424,7 +429,7 @@ def shared_times(predictor: Predictor, load: InFlight, full: bool = True, alone:
     """
     plan = predictor.plan
     arriving = others_arriving(plan, load)
-    decoding = _decoding(load, arriving, bunched(predictor, load))
+    decoding = _decoding(load, arriving, bunched(predictor, load) if plan.costs.mixes else 1.0)
     tpot, middle = predictor.decoding(Workload(decoding, load.isl, load.under_way))
     step = tpot.named("step", "a decode step of all that decode")
     whole = type(predictor) is Predictor and plan.deployment.in_flight == 1  # no draft, and no part of the batch
