@@ -309,7 +309,7 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     budget = fact(budget, "budget", "tokens of a step at most", source="the engine's token budget")
     new = load.isl - load.cached
     arriving = others_arriving(predictor.plan, load)
-    dense = bunched(predictor, load)
+    dense, width = bunched(predictor, load)
     decoding = _decoding(load, arriving, dense if costs.mixes else 1.0)
     if replicas > 1:
         decoding = ceil_div(decoding, fact(replicas, "dp", "attention replicas", source="the question"))
@@ -325,11 +325,11 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
         sizes = 1.0 / fitting
     every = arriving * (1.0 + load.again)
     full = named(minimum(every * sizes / replicas, 1.0), "rho", "share of the room for prompts that is used")
-    pieces = arriving * (maximum(sizes, 1.0) if costs.mixes else 1.0) * dense
+    pieces = arriving * (maximum(sizes, 1.0) if costs.mixes else 1.0) / width
     beside = side_by_side(pieces * (1.0 + load.again), replicas)
     if replicas > 1:  # where prompts queue, every replica has its own
         beside = 1.0 / ((1.0 - full * full) / beside + full * full / replicas)
-    some = any_of(pieces) / dense if costs.mixes else _steps_of_prompts(arriving * dense, ratio) / dense
+    some = width * (any_of(pieces) if costs.mixes else _steps_of_prompts(arriving / width, ratio))
     some = where(load.osl > 1.0, some, pieces / (1.0 + pieces))  # without a decode step each step holds the own prompt
     holding = maximum(some, full if costs.mixes else every * sizes / replicas)
     holding = named(holding, "holding", "steps that hold prompts, for each step")
@@ -338,7 +338,7 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     return Rotation(every, decoding, chunks, full, holding, beside, beside_own, fitting, each, even, dense)
 
 
-def bunched(predictor: Predictor, load: InFlight) -> Numeric:
+def bunched(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric]:
     """By how much the prompts of a turn come more densely than evenly over its steps, where phases mix; at least 1.
 
     The first prompts fill W of the N steps of a turn. After j turns the begins have a deviation of √j·v·N steps more,
@@ -347,16 +347,19 @@ def bunched(predictor: Predictor, load: InFlight) -> Numeric:
     """
     plan, turns = predictor.plan, load.turns
     if isinstance(turns, float) and math.isinf(turns):
-        return 1.0
+        return 1.0, 1.0
     later = maximum(minimum(turns, _MANY) - 1.0, _NONE)
     filling = load.users * (load.isl - load.cached) / (plan.token_budget * plan.deployment.dp)
     filling = maximum(filling, 1.0) if plan.costs.mixes else 1.0
     first = minimum(filling / _turn(plan, load), 1.0) ** 2
     drift = maximum(12.0 * load.osl_cv**2, _NONE)
     until = minimum(maximum((1.0 - first) / drift, 0.5), later + 0.5)
-    widths = sqrt(minimum(first + drift / 2.0, 1.0)) + sqrt(minimum(first + drift * until, 1.0))
-    dense = (2.0 * (until - 0.5) / widths + later + 0.5 - until) / later
-    return named(maximum(dense, 1.0), "dense", "prompts in a step that has its share of them, over those in the mean")
+    narrow, wide = (sqrt(minimum(first + drift * turn, 1.0)) for turn in (0.5, until))
+    drifting, even, both = until - 0.5, later + 0.5 - until, narrow + wide
+    dense = (drifting * 2.0 / both + even) / later
+    width = (drifting * 2.0 / 3.0 * (both - narrow * wide / both) + even) / later
+    dense = named(maximum(dense, 1.0), "dense", "prompts in a step that has its share of them, over those in the mean")
+    return dense, named(minimum(width, 1.0), "width", "of the steps of a turn, those over which its prompts come")
 
 
 def _decoding(load: InFlight, arriving: Numeric, dense: Numeric) -> Numeric:
@@ -429,7 +432,7 @@ def shared_times(predictor: Predictor, load: InFlight, full: bool = True, alone:
     """
     plan = predictor.plan
     arriving = others_arriving(plan, load)
-    decoding = _decoding(load, arriving, bunched(predictor, load) if plan.costs.mixes else 1.0)
+    decoding = _decoding(load, arriving, bunched(predictor, load)[0] if plan.costs.mixes else 1.0)
     tpot, middle = predictor.decoding(Workload(decoding, load.isl, load.under_way))
     step = tpot.named("step", "a decode step of all that decode")
     whole = type(predictor) is Predictor and plan.deployment.in_flight == 1  # no draft, and no part of the batch
