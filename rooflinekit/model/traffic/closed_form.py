@@ -90,7 +90,7 @@ class Traffic:
     closed loop sends, the first of all users at once (infinite: the start is long over); most: sequences that run at
     once at the most. receive_interval: decode steps between two looks at new requests (SGLang's
     --scheduler-recv-interval); batch_wait: decode steps for which prompts are held back, so that several are computed
-    together (TensorRT-LLM's batch_wait_timeout_iters).
+    together (TensorRT-LLM's batch_wait_timeout_iters); crowd: users of a closed loop that begin at once.
     """
 
     isl: Numeric
@@ -103,6 +103,7 @@ class Traffic:
     receive_interval: Numeric = 1.0
     batch_wait: Numeric = 0.0
     cached: Numeric = 0.0
+    crowd: Numeric = 1.0
 
     def places(self, predictor: Predictor) -> Places:
         """Room for sequences of such requests."""
@@ -110,7 +111,7 @@ class Traffic:
 
     def of(self, users: Numeric, in_step: bool = False) -> InFlight:
         """So many of these requests in flight."""
-        return InFlight(users, self.isl, self.osl, self.cached, in_step, self.osl_cv, turns=self.requests)
+        return InFlight(users, self.isl, self.osl, self.cached, in_step, self.osl_cv, turns=self.requests, crowd=self.crowd)
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,10 @@ def closed_loop(
     `known`: times that are tabulated, else worked out; `find` searches the roots. Where the memory model has no room
     for one sequence, all are taken to run: what was measured did.
     """
-    flow = _Flow.of(predictor, traffic, known, find, in_step=follows(predictor.plan))
-    return flow.closed(users, traffic.places(predictor))
+    room = traffic.places(predictor)
+    if not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
+        traffic = replace(traffic, crowd=minimum(users, where(room.fits, room.slots, users)))
+    return _Flow.of(predictor, traffic, known, find, in_step=follows(predictor.plan)).closed(users, room)
 
 
 def open_loop(
@@ -579,7 +582,7 @@ class _Flow:
         tpot = times.step.plus(times.share, behind).named("mean", "a step in the mean, prompts of others included")
         if rate is None:
             once = minimum(turning.chunks * step + share, times.alone.expected) if mixes else times.alone.expected
-            once = named(once + share * arriving, "once", "about the steps that hold the own prompt", "s")
+            once = named(once + share * arriving * turning.bunched, "once", "about the steps that hold the own prompt", "s")
             rate = arriving * maximum(after, 1.0) / self._exposed(once, tpot.expected, step)
             rate = named(rate, "others", "prompts of others in a second", "1/s")
         company = _company(rate * tpot.expected * after, crowd)

@@ -35,7 +35,7 @@ class InFlight:
     cached: of each prompt, already in the cache and not computed again; in_step: each comes when a step has ended;
     osl_cv: standard deviation of `osl` over its mean; again: prompts that a request computes again, preempted, which
     come in the same steps as new ones: both come where an answer has ended. turns: of a closed loop whose requests all
-    began at once, the first included (infinite: the start is long over).
+    began at once, the first included (infinite: the start is long over), and crowd: how many of them did.
     """
 
     users: Numeric
@@ -46,6 +46,7 @@ class InFlight:
     osl_cv: Numeric = 0.0
     again: Numeric = 0.0
     turns: Numeric = math.inf
+    crowd: Numeric = 1.0
 
     @property
     def under_way(self) -> Numeric:
@@ -349,7 +350,7 @@ def bunched(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric]:
     if isinstance(turns, float) and math.isinf(turns):
         return 1.0, 1.0
     later = maximum(minimum(turns, _MANY) - 1.0, _NONE)
-    filling = load.users * (load.isl - load.cached) / (plan.token_budget * plan.deployment.dp)
+    filling = load.crowd * (load.isl - load.cached) / (plan.token_budget * plan.deployment.dp)
     filling = maximum(filling, 1.0) if plan.costs.mixes else 1.0
     first = minimum(filling / _turn(plan, load), 1.0) ** 2
     drift = maximum(12.0 * load.osl_cv**2, _NONE)
