@@ -49,6 +49,7 @@ from rooflinekit.model.traffic.mixing import (
     rotation,
     shared_times,
     steps_begun,
+    turn_steps,
 )
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.errors import DoesNotFitError
@@ -347,6 +348,11 @@ class _Flow:
         """Tokens after the first."""
         return self.traffic.osl - 1.0
 
+    @property
+    def _turn(self) -> Numeric:
+        """Steps of a turn in which answers end."""
+        return turn_steps(self.predictor.plan, self.traffic.of(1.0))
+
     # --- the root ----------------------------------------------------------------------------------------------------
 
     def closed(self, users: Numeric, room: Places) -> Loaded:
@@ -434,7 +440,9 @@ class _Flow:
         held = (1.0 - 1.0 / maximum(users, 1.0)) * held_back(traffic, turning.arriving) * stay.tpot.expected
         free = named(times.request + stay.late + stay.ahead, "free", "of a request's time, without a place", "s")
         time = named(stay.held + behind + held, "held", "in a place, or held back from one", "s")
-        least = self._steps_of(users, turning) * times.step.expected + users * prompt
+        holding = maximum(turning.width * self._turn, users * turning.each)  # steps of a turn, at most
+        holding = minimum(users * prompt, holding * turning.together * times.share.expected)
+        least = self._steps_of(users, turning) * times.step.expected + holding
         least = named(least, "least", "steps and prompts of a turn", "s")
         asking = users * time / (free + time)
         crowd = where(room.fits, room.taken(asking, in_step)[0], asking)

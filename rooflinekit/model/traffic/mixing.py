@@ -117,7 +117,7 @@ class Rotation:
     prompts, for each step (each decode step, where prompts have steps of their own); beside: prompts that attention
     replicas compute side by side, and beside_own with the own one; fitting: prompts that the steps of one have room
     for; each: share of a step of all replicas that a prompt takes; even: how evenly replicas share prompts, at most 1;
-    bunched: by how much the prompts of a turn come more densely than evenly over it.
+    bunched, width: by how much the prompts of a turn come more densely than evenly over it, and over what share of it.
     """
 
     arriving: Numeric
@@ -131,6 +131,7 @@ class Rotation:
     each: Numeric
     even: Numeric
     bunched: Numeric = 1.0
+    width: Numeric = 1.0
 
     @property
     def together(self) -> Numeric:
@@ -336,7 +337,7 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     holding = named(holding, "holding", "steps that hold prompts, for each step")
     beside_own = side_by_side(1.0 + arriving * dense, replicas)
     each, even = sizes / replicas, beside / replicas
-    return Rotation(every, decoding, chunks, full, holding, beside, beside_own, fitting, each, even, dense)
+    return Rotation(every, decoding, chunks, full, holding, beside, beside_own, fitting, each, even, dense, width)
 
 
 def bunched(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric]:
@@ -352,7 +353,7 @@ def bunched(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric]:
     later = maximum(minimum(turns, _MANY) - 1.0, _NONE)
     filling = load.crowd * (load.isl - load.cached) / (plan.token_budget * plan.deployment.dp)
     filling = maximum(filling, 1.0) if plan.costs.mixes else 1.0
-    first = minimum(filling / _turn(plan, load), 1.0) ** 2
+    first = minimum(filling / turn_steps(plan, load), 1.0) ** 2
     drift = maximum(12.0 * load.osl_cv**2, _NONE)
     until = minimum(maximum((1.0 - first) / drift, 0.5), later + 0.5)
     narrow, wide = (sqrt(minimum(first + drift * turn, 1.0)) for turn in (0.5, until))
@@ -418,10 +419,10 @@ _FEW = 1e-9  # prompts of others in a step, below which there are none
 
 def others_arriving(plan: Plan, load: InFlight) -> Numeric:
     """Prompts of others that begin in a step, of the decode steps where prompts have steps of their own."""
-    return named(maximum((load.users - 1.0) / _turn(plan, load), _FEW), "q", "prompts of others that begin in a step")
+    return named(maximum((load.users - 1.0) / turn_steps(plan, load), _FEW), "q", "prompts of others that begin in a step")
 
 
-def _turn(plan: Plan, load: InFlight) -> Numeric:
+def turn_steps(plan: Plan, load: InFlight) -> Numeric:
     """Steps of a turn in which answers end: all, or the decode steps, where prompts have steps of their own."""
     return load.osl if plan.costs.mixes else maximum(load.osl - 1.0, 1.0)
 
