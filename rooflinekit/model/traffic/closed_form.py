@@ -596,10 +596,10 @@ class _Flow:
         company = _company(rate * tpot.expected * after, crowd)
         company = named(company, "company", "chance that others decode beside the prompt")
         under_way, late = self._late(turning, times, rate, company, closed)
-        met = arriving if in_step else rate * under_way
+        met = turning.bunch(arriving if in_step else rate * under_way)
         if in_step:
             company = named(_company(arriving * after, crowd), "company", "chance that others decode beside the prompt")
-        first = self._first(turning, times, met * turning.bunched, company)
+        first = self._first(turning, times, met, company)
         exposed = self._exposed(first.expected, tpot.expected, step)
         ahead = self._ahead(turning, times, rate, in_step, gaps)
         at_once = in_step and self.predictor.plan.costs.request == 0.0
@@ -632,7 +632,8 @@ class _Flow:
         long = named(long, "long", "a step that holds prompts", "s")
         holding = named(minimum(rate / turning.together * long, 1.0), "prompts", "share of the time in such steps")
         plain = minimum(1.0 - holding, rate * self._after * step)
-        local = turning.holding * turning.bunched * turning.beyond(self.traffic.osl)
+        beyond = turning.beyond(self.traffic.osl)
+        local = turning.holding * turning.bunched * beyond
         next_long = local if times.mixes else local / (1.0 + local)
         mean = (holding + plain) * (step + next_long * (long - step))
         if closed:
@@ -642,7 +643,8 @@ class _Flow:
         else:
             under_way = holding * long + plain * step
             late = under_way / 2.0
-        late += self.predictor.plan.costs.overlap * mean * company
+        after_it = (holding + plain) * (step + next_long * beyond * (long - step))
+        late += self.predictor.plan.costs.overlap * after_it * company
         return under_way, named(late, "under_way", "what is left of the step under way, and of those made up", "s")
 
     def _first(self, turning: Rotation, times: Shared, met: Numeric, company: Numeric) -> Time:
@@ -653,7 +655,7 @@ class _Flow:
         mean = turning.arriving
         if not self.in_step:
             mean = turning.meanwhile(times.step.expected, times.share.expected, times.mixes)
-        mean = mean * turning.bunched
+        mean = turning.bunch(mean)
         own = turning.met(met)
         further = named(own - turning.met(mean), "further", "prompts in them beyond those in the mean")
         further = turning.beside * further

@@ -144,6 +144,10 @@ class Rotation:
             return 1.0
         return minimum(maximum(osl - self.bunched, 0.0) / maximum(osl - 1.0, _NONE), 1.0)
 
+    def bunch(self, others: Numeric) -> Numeric:
+        """Prompts of others in the own step: those that come at any time, and the more of the own turn."""
+        return others + self.arriving * (self.bunched - 1.0)
+
     def met(self, others: Numeric) -> Numeric:
         """Prompts in the steps of one, itself included, on its replica, where so many `others` came meanwhile."""
         own = minimum(maximum((1.0 + others) / self.beside_own, 1.0), self.fitting)
@@ -445,7 +449,7 @@ def shared_times(predictor: Predictor, load: InFlight, full: bool = True, alone:
     share = prefill_share(predictor, load, ratio, one).named("s", "what one prompt adds to the steps of the others")
     turning = rotation(predictor, load, ratio)
     met = arriving if load.in_step else turning.meanwhile(step.expected, share.expected, plan.costs.mixes)
-    met = met * turning.bunched
+    met = turning.bunch(met)
     own = _own_steps(predictor, load, turning, met)
     own = own.named("own_steps", "the steps of a prompt, with what they hold beside it")
     again = share.times(0.0, 0.0)
