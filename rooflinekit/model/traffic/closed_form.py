@@ -422,7 +422,7 @@ class _Flow:
         """
         stay, traffic = self.stay(sharing, users), self.traffic
         in_step = _together(traffic, 1.0, 1.0)  # of answers that drift by less than a turn
-        stay = stay if stay.times.mixes else self._within(stay, users)
+        stay = self._within(stay, users)
         crowded = room.taken(users * self._asking(stay), in_step)[1]
         times, turning = stay.times, stay.turning
         most = where(room.fits, room.taken(users, in_step)[0], users)
@@ -485,12 +485,14 @@ class _Flow:
         times, after = stay.times, self._after
         step, share = times.step.expected, times.share.expected
         steps = after + 1.0 + self.predictor.plan.costs.overlap
-        longest = crowd * maximum(times.alone.expected, share) + steps * step
+        longest = crowd * (share if times.mixes else maximum(times.alone.expected, share)) + steps * step
         longest = named(longest, "longest", "the prompts of all, the own decode steps, and the step under way", "s")
         beyond = maximum(stay.time - longest, 0.0)
+        if times.mixes:  # prompts that come evenly over a turn are of several turns of others
+            beyond = beyond * (1.0 - stay.turning.width)
         each = maximum(share, _NOTHING)
         prompts = maximum(stay.tpot.expected - step, 0.0) / each
-        less = minimum(beyond / each / maximum(after, 1.0), where(after > 0.0, prompts, 0.0))
+        less = 0.0 if times.mixes else minimum(beyond / each / maximum(after, 1.0), where(after > 0.0, prompts, 0.0))
         tpot = stay.tpot.plus(times.share, -less).named(*_TPOT)
         beyond = beyond - less * after * share
         late = maximum(stay.late - beyond, 0.0)
