@@ -49,7 +49,6 @@ from rooflinekit.model.traffic.mixing import (
     rotation,
     shared_times,
     steps_begun,
-    turn_steps,
 )
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.errors import DoesNotFitError
@@ -112,7 +111,9 @@ class Traffic:
 
     def of(self, users: Numeric, in_step: bool = False) -> InFlight:
         """So many of these requests in flight."""
-        return InFlight(users, self.isl, self.osl, self.cached, in_step, self.osl_cv, turns=self.requests, crowd=self.crowd)
+        return InFlight(
+            users, self.isl, self.osl, self.cached, in_step, self.osl_cv, turns=self.requests, crowd=self.crowd
+        )
 
 
 @dataclass(frozen=True)
@@ -348,11 +349,6 @@ class _Flow:
         """Tokens after the first."""
         return self.traffic.osl - 1.0
 
-    @property
-    def _turn(self) -> Numeric:
-        """Steps of a turn in which answers end."""
-        return turn_steps(self.predictor.plan, self.traffic.of(1.0))
-
     # --- the root ----------------------------------------------------------------------------------------------------
 
     def closed(self, users: Numeric, room: Places) -> Loaded:
@@ -440,9 +436,12 @@ class _Flow:
         held = (1.0 - 1.0 / maximum(users, 1.0)) * held_back(traffic, turning.arriving) * stay.tpot.expected
         free = named(times.request + stay.late + stay.ahead, "free", "of a request's time, without a place", "s")
         time = named(stay.held + behind + held, "held", "in a place, or held back from one", "s")
-        holding = maximum(turning.width * self._turn, users * turning.each)  # steps of a turn, at most
-        holding = minimum(users * prompt, holding * turning.together * times.share.expected)
-        least = self._steps_of(users, turning) * times.step.expected + holding
+        prompts = users * prompt
+        if times.mixes:  # they fill no more steps than they come over
+            most_steps = maximum(turning.width * self.traffic.osl, users * turning.each)
+            beyond = maximum(prompts - most_steps * turning.together * times.share.expected, 0.0)
+            prompts = prompts - (1.0 - turning.width) * beyond
+        least = self._steps_of(users, turning) * times.step.expected + prompts
         least = named(least, "least", "steps and prompts of a turn", "s")
         asking = users * time / (free + time)
         crowd = where(room.fits, room.taken(asking, in_step)[0], asking)
@@ -588,11 +587,13 @@ class _Flow:
         if turning is None:
             turning = self._turning(sharing, 0.0 if self.in_step else times.alone.expected / times.step.expected)
         arriving, step, share = turning.arriving, times.step.expected, times.share.expected
-        behind = arriving - self._behind_once(arriving * (turning.bunched - (1.0 if mixes else 0.0)))
+        behind = arriving - self._behind_once(arriving * (turning.bunched - 1.0))
         tpot = times.step.plus(times.share, behind).named("mean", "a step in the mean, prompts of others included")
         if rate is None:
             once = minimum(turning.chunks * step + share, times.alone.expected) if mixes else times.alone.expected
-            once = named(once + share * arriving * turning.bunched, "once", "about the steps that hold the own prompt", "s")
+            once = named(
+                once + share * arriving * turning.bunched, "once", "about the steps that hold the own prompt", "s"
+            )
             rate = arriving * maximum(after, 1.0) / self._exposed(once, tpot.expected, step)
             rate = named(rate, "others", "prompts of others in a second", "1/s")
         company = _company(rate * tpot.expected * after, crowd)

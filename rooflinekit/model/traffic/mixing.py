@@ -139,7 +139,7 @@ class Rotation:
         return named(self.arriving / self.holding, "together", "prompts in a step that holds some")
 
     def beyond(self, osl: Numeric) -> Numeric:
-        """Density of prompts in the N − 1 steps after the own prompt, over that of all N: (N − b)/(N − 1), at most 1."""
+        """Density of prompts in the N − 1 steps after the own prompt, over that of all N: (N − b)/(N − 1)."""
         if isinstance(self.bunched, float) and self.bunched == 1.0:
             return 1.0
         return minimum(maximum(osl - self.bunched, 0.0) / maximum(osl - 1.0, _NONE), 1.0)
@@ -364,6 +364,7 @@ def bunched(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric]:
     drifting, even, both = until - 0.5, later + 0.5 - until, narrow + wide
     dense = (drifting * 2.0 / both + even) / later
     width = (drifting * 2.0 / 3.0 * (both - narrow * wide / both) + even) / later
+    dense, width = where(turns < math.inf, dense, 1.0), where(turns < math.inf, width, 1.0)
     dense = named(maximum(dense, 1.0), "dense", "prompts in a step that has its share of them, over those in the mean")
     return dense, named(minimum(width, 1.0), "width", "of the steps of a turn, those over which its prompts come")
 
@@ -423,7 +424,9 @@ _FEW = 1e-9  # prompts of others in a step, below which there are none
 
 def others_arriving(plan: Plan, load: InFlight) -> Numeric:
     """Prompts of others that begin in a step, of the decode steps where prompts have steps of their own."""
-    return named(maximum((load.users - 1.0) / turn_steps(plan, load), _FEW), "q", "prompts of others that begin in a step")
+    return named(
+        maximum((load.users - 1.0) / turn_steps(plan, load), _FEW), "q", "prompts of others that begin in a step"
+    )
 
 
 def turn_steps(plan: Plan, load: InFlight) -> Numeric:
