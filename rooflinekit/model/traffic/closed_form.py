@@ -23,7 +23,8 @@ a wait for their next. Others wait for a first place.
 
 A closed loop that starts with all users at once makes each of them wait for half of the steps that hold their prompts
 on average, once in the `requests` that each sends; all of these requests take whole turns of the places, the last of
-which leaves some empty. Users beyond the room for sequences wait for a slot: a full turn each. In an open loop the wait
+which leaves some empty. In later turns their prompts still come together, until answers have drawn them apart
+(`mixing.bunched`). Users beyond the room for sequences wait for a slot: a full turn each. In an open loop the wait
 for a slot is Sakasegawa's approximation of the M/M/c queue (doi:10.1007/BF02480951).
 """
 
