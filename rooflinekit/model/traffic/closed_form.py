@@ -437,12 +437,7 @@ class _Flow:
         held = (1.0 - 1.0 / maximum(users, 1.0)) * held_back(traffic, turning.arriving) * stay.tpot.expected
         free = named(times.request + stay.late + stay.ahead, "free", "of a request's time, without a place", "s")
         time = named(stay.held + behind + held, "held", "in a place, or held back from one", "s")
-        prompts = users * prompt
-        if times.mixes:  # they fill no more steps than they come over
-            most_steps = maximum(turning.width * self.traffic.osl, users * turning.each)
-            beyond = maximum(prompts - most_steps * turning.together * times.share.expected, 0.0)
-            prompts = prompts - (1.0 - turning.width) * beyond
-        least = self._steps_of(users, turning) * times.step.expected + prompts
+        least = self._least(users, turning, times, prompt)
         least = named(least, "least", "steps and prompts of a turn", "s")
         asking = users * time / (free + time)
         crowd = where(room.fits, room.taken(asking, in_step)[0], asking)
@@ -469,6 +464,15 @@ class _Flow:
         if finite:
             found = replace(found, running=where(turns < _ENDLESS, minimum(found.running, most), found.running))
         return found
+
+    def _least(self, users: Numeric, turning: Rotation, times: Shared, prompt: Numeric) -> Numeric:
+        """Steps and prompts of a turn; prompts that come together fill no more steps than they come over [s]."""
+        prompts = users * prompt
+        if times.mixes:
+            most_steps = maximum(turning.width * self.traffic.osl, users * turning.each)
+            beyond = maximum(prompts - most_steps * turning.together * times.share.expected, 0.0)
+            prompts = prompts - (1.0 - turning.width) * beyond
+        return self._steps_of(users, turning) * times.step.expected + prompts
 
     def _behind_burst(self, stay: _Stay, whole: Numeric, last: Numeric) -> Numeric:
         """What the mean request of a burst waits, beyond what others wait and compute [s]."""
