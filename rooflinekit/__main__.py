@@ -1,6 +1,12 @@
 """`python -m rooflinekit`."""
 
-from rooflinekit.cli import main
-
 if __name__ == "__main__":
-    main()
+    try:
+        from rooflinekit.cli import main
+
+        main()
+    except KeyboardInterrupt:  # before `main` can tell it
+        import os
+
+        os.write(2, b"rooflinekit: interrupted\n")
+        raise SystemExit(130) from None

@@ -16,6 +16,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import OpenLoop, Traffic, closed_loop, largest_rate, open_loop
 from rooflinekit.model.traffic.mixing import (
     InFlight,
+    bunched,
     lone_prompt,
     mixed_step,
     prefill_share,
@@ -27,6 +28,8 @@ from rooflinekit.model.traffic.percentiles import spread
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, WorkloadError
+from rooflinekit.simulation.arrivals import Arrival
+from rooflinekit.simulation.simulate import Load, serve
 
 PREDICTOR = resolve("llama-3-8b", "h100-sxm", read_deployment({}), None).predictor
 BOUND = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
@@ -388,3 +391,34 @@ def test_memory_has_room_for_whole_answers_where_an_engine_reserves_them():
             answer.memory.max_batch == rk.estimate("llama-3-8b", engine=engine, isl=1024, context=held).memory.max_batch
         )
         assert answer.memory.max_batch == answer.load.slots
+
+
+TOGETHER = [
+    ("deepseek-v3", "h200-sxm", {"engine": "trtllm", "tp": 8, "dp": 8, "ep": 8}, 256, 5, 1000, 300),
+    ("deepseek-v3", "b200-sxm", {"engine": "trtllm", "tp": 8, "dp": 8, "ep": 8}, 22, 10, 1296, 4),
+    ("llama-3.1-70b", "b200-sxm", {"weights": "fp8", "tp": 2}, 32, 10, 170, 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TOGETHER, ids=lambda case: f"{case[0]}-{case[3]}")
+def test_equal_answers_that_begin_together_stay_together(case):
+    """Prompts of a turn come in as few steps as at first, and share them: rates were 20 to 75 % below the simulator."""
+    model, gpu, split, users, each, isl, osl = case
+    resolved = resolve(model, gpu, read_deployment(split), None)
+    formed = closed_loop(resolved.predictor, float(users), Traffic(float(isl), float(osl), requests=float(each)))
+    arrivals = (Arrival(0.0, isl, osl) for _ in range(users * each))
+    played = serve(resolved, Load(arrivals, float(isl + osl), isl + osl, users))
+    assert float(formed.rate) == pytest.approx(played.request_rate, rel=0.06)
+    assert 1e3 * float(formed.e2e) == pytest.approx(played.e2e_ms.mean, rel=0.12)
+
+
+def test_prompts_of_a_turn_spread_as_answers_vary():
+    """All in one step where answers are equal, evenly over the turn where they vary or the start is long over."""
+    load = InFlight(16.0, 100.0, 64.0, turns=10.0, crowd=16.0)
+    found = [bunched(PREDICTOR, replace(load, osl_cv=cv)) for cv in (0.0, 0.02, 0.1, 0.2, 3.0)]
+    dense, width = zip(*found, strict=True)
+    assert dense[0] == pytest.approx(64.0, rel=1e-3) and width[0] == pytest.approx(1.0 / 64.0, rel=1e-3)
+    assert dense[-1] == width[-1] == 1.0
+    assert all(one > two for one, two in pairwise(dense)) and all(one < two for one, two in pairwise(width))
+    assert bunched(PREDICTOR, replace(load, turns=math.inf)) == (1.0, 1.0)
+    assert bunched(PREDICTOR, replace(load, turns=np.array([math.inf])))[0].tolist() == [1.0]

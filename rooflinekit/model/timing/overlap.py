@@ -55,38 +55,66 @@ def two_batches(
 ) -> list[KernelTime]:
     """Kernels of a step that is computed in halves where it is `split`; `step` are all kernels of one half.
 
-    Of the exchanges only what is exposed stays: of the bound no more than of the time, and of their energy as much.
+    Of the exchanges only what is exposed stays, and of their energy as much. At the datasheet's rates, and at the low
+    end, more of them may be exposed than of the expected time; for that remainder the computing waits.
     """
     moving = [timed for timed in step if timed.kernel.family == "exchange"]
     movers = max((float(timed.kernel.shaped(ExchangeShape).movers) for timed in moving), default=0.0)
-    left = {
-        end: _exposed(step, end, share)
-        for end, share in (("expected", movers / cores), ("low", movers / cores), ("bound", 0.0))
-    }
+    shares = {"expected": movers / cores, "low": movers / cores, "bound": 0.0}
+    left = _Left({end: _exposed(step, end, share) for end, share in shares.items()}, step)
     return [_twice(one, half, left, split) for one, half in zip(whole, halves, strict=True)]
 
 
-def _twice(one: Spent, half: Spent, left: Mapping[str, Numeric], split: object) -> KernelTime:
+class _Left:
+    """What stays of the exchanges of a half, by one end of their times, and for what share of it others wait.
+
+    seen: seconds over those of the exchanges, at most the expected seconds; waited: the rest of them, over what the
+    computing takes beyond that end.
+    """
+
+    def __init__(self, exposed: Mapping[str, Numeric], step: Sequence[KernelTime]) -> None:
+        self.seen, self.waited = dict(exposed), {}
+        for end in ("low", "bound"):
+            exchange, computing = _spent(step, end)
+            most, longest = _spent(step, "expected")
+            rest = maximum(exposed[end] * exchange - exposed["expected"] * most, 0.0)
+            self.waited[end] = minimum(rest / maximum(longest - computing, _NOTHING), 1.0)
+
+
+def _twice(one: Spent, half: Spent, left: _Left, split: object) -> KernelTime:
     """A kernel once, or in both halves."""
     if half.kernel.family == "exchange":
-        seen = left["expected"]
-        ends = {end: share * getattr(half, end) for end, share in left.items()}
+        seen = left.seen["expected"]
+        ends = {end: share * getattr(half, end) for end, share in left.seen.items()}
         least = {end: minimum(ends[end], ends["expected"]) for end in ("low", "bound")}
         parts = {part: seen * getattr(half, part) for part in ("compute", "memory", "network", "overhead")}
         half = replace(half, **(ends | least | parts), energy=half.energy.times(seen))
+    else:
+        waiting = {
+            end: getattr(half, end) + share * (half.expected - getattr(half, end)) for end, share in left.waited.items()
+        }
+        half = replace(half, **waiting)
     kernel = replace(one.kernel, **{name: 2.0 * getattr(half.kernel, name) for name in _WORK})
     return choose(split, lambda: half.repeated(2.0, kernel), lambda: one).labelled()
 
 
 def _exposed(step: Sequence[KernelTime], end: str, share: float) -> Numeric:
     """Share of the exchanges of a half that stays visible, by one end of their times."""
+    exchange, computing = _spent(step, end)
+    computing = named(computing, "t_c", "all other kernels of a half", "s")
+    exchange = named(exchange, "t_x", "exchanges of a half", "s")
+    return exposed_time(exchange, computing, share) / maximum(exchange, _NOTHING)
+
+
+def _spent(step: Sequence[KernelTime], end: str) -> tuple[Numeric, Numeric]:
+    """Time of the exchanges of a half, and of all other kernels, by one end."""
     both: tuple[list[Numeric], list[Numeric]] = ([], [])
     for timed in step:
         both[timed.kernel.family == "exchange"].append(getattr(timed, end))
-    computing = named(sum(both[False], 0.0), "t_c", "all other kernels of a half", "s")
-    exchange = named(sum(both[True], 0.0), "t_x", "exchanges of a half", "s")
-    return exposed_time(exchange, computing, share) / maximum(exchange, 1e-30)
+    return sum(both[True], 0.0), sum(both[False], 0.0)
 
+
+_NOTHING = 1e-30
 
 _WORK = (
     "flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes", "network_bytes", "nic_bytes",

@@ -23,7 +23,8 @@ a wait for their next. Others wait for a first place.
 
 A closed loop that starts with all users at once makes each of them wait for half of the steps that hold their prompts
 on average, once in the `requests` that each sends; all of these requests take whole turns of the places, the last of
-which leaves some empty. Users beyond the room for sequences wait for a slot: a full turn each. In an open loop the wait
+which leaves some empty. In later turns their prompts still come together, until answers have drawn them apart
+(`mixing.bunched`). Users beyond the room for sequences wait for a slot: a full turn each. In an open loop the wait
 for a slot is Sakasegawa's approximation of the M/M/c queue (doi:10.1007/BF02480951).
 """
 
@@ -90,7 +91,7 @@ class Traffic:
     closed loop sends, the first of all users at once (infinite: the start is long over); most: sequences that run at
     once at the most. receive_interval: decode steps between two looks at new requests (SGLang's
     --scheduler-recv-interval); batch_wait: decode steps for which prompts are held back, so that several are computed
-    together (TensorRT-LLM's batch_wait_timeout_iters).
+    together (TensorRT-LLM's batch_wait_timeout_iters); crowd: users of a closed loop that begin at once.
     """
 
     isl: Numeric
@@ -103,6 +104,7 @@ class Traffic:
     receive_interval: Numeric = 1.0
     batch_wait: Numeric = 0.0
     cached: Numeric = 0.0
+    crowd: Numeric = 1.0
 
     def places(self, predictor: Predictor) -> Places:
         """Room for sequences of such requests."""
@@ -110,7 +112,9 @@ class Traffic:
 
     def of(self, users: Numeric, in_step: bool = False) -> InFlight:
         """So many of these requests in flight."""
-        return InFlight(users, self.isl, self.osl, self.cached, in_step, self.osl_cv)
+        return InFlight(
+            users, self.isl, self.osl, self.cached, in_step, self.osl_cv, turns=self.requests, crowd=self.crowd
+        )
 
 
 @dataclass(frozen=True)
@@ -174,8 +178,10 @@ def closed_loop(
     `known`: times that are tabulated, else worked out; `find` searches the roots. Where the memory model has no room
     for one sequence, all are taken to run: what was measured did.
     """
-    flow = _Flow.of(predictor, traffic, known, find, in_step=follows(predictor.plan))
-    return flow.closed(users, traffic.places(predictor))
+    room = traffic.places(predictor)
+    if not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
+        traffic = replace(traffic, crowd=minimum(users, where(room.fits, room.slots, users)))
+    return _Flow.of(predictor, traffic, known, find, in_step=follows(predictor.plan)).closed(users, room)
 
 
 def open_loop(
@@ -413,7 +419,7 @@ class _Flow:
         """
         stay, traffic = self.stay(sharing, users), self.traffic
         in_step = _together(traffic, 1.0, 1.0)  # of answers that drift by less than a turn
-        stay = stay if stay.times.mixes else self._within(stay, users)
+        stay = self._within(stay, users)
         crowded = room.taken(users * self._asking(stay), in_step)[1]
         times, turning = stay.times, stay.turning
         most = where(room.fits, room.taken(users, in_step)[0], users)
@@ -422,10 +428,7 @@ class _Flow:
         if finite := not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
             one, filled = burst(self.predictor, traffic.of(most))
             whole, last = one.expected * filled, one.expected * maximum(filled - 1.0, 0.0)
-            side_by_side = self.predictor.plan.deployment.dp  # replicas compute the first burst so, later turns not
-            prompt = minimum(prompt, whole * side_by_side / most)
-            if not times.mixes:
-                together = _together(traffic, whole, self._after * stay.tpot.expected)
+            prompt = prompt + minimum(together, most / (users * traffic.requests)) * (whole / most - prompt)
             stay = self._at_once(stay, most, together, one, last)
         stay = self._repeating(stay, sharing, where(room.fits, crowded, 0.0))
         together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
@@ -434,7 +437,7 @@ class _Flow:
         held = (1.0 - 1.0 / maximum(users, 1.0)) * held_back(traffic, turning.arriving) * stay.tpot.expected
         free = named(times.request + stay.late + stay.ahead, "free", "of a request's time, without a place", "s")
         time = named(stay.held + behind + held, "held", "in a place, or held back from one", "s")
-        least = self._steps_of(users, turning) * times.step.expected + users * prompt
+        least = self._least(users, turning, times, prompt)
         least = named(least, "least", "steps and prompts of a turn", "s")
         asking = users * time / (free + time)
         crowd = where(room.fits, room.taken(asking, in_step)[0], asking)
@@ -462,6 +465,15 @@ class _Flow:
             found = replace(found, running=where(turns < _ENDLESS, minimum(found.running, most), found.running))
         return found
 
+    def _least(self, users: Numeric, turning: Rotation, times: Shared, prompt: Numeric) -> Numeric:
+        """Steps and prompts of a turn; prompts that come together fill no more steps than they come over [s]."""
+        prompts = users * prompt
+        if times.mixes:
+            most_steps = maximum(turning.width * self.traffic.osl, users * turning.each)
+            beyond = maximum(prompts - most_steps * turning.together * times.share.expected, 0.0)
+            prompts = prompts - (1.0 - turning.width) * beyond
+        return self._steps_of(users, turning) * times.step.expected + prompts
+
     def _behind_burst(self, stay: _Stay, whole: Numeric, last: Numeric) -> Numeric:
         """What the mean request of a burst waits, beyond what others wait and compute [s]."""
         if not self._mixes:
@@ -477,12 +489,14 @@ class _Flow:
         times, after = stay.times, self._after
         step, share = times.step.expected, times.share.expected
         steps = after + 1.0 + self.predictor.plan.costs.overlap
-        longest = crowd * maximum(times.alone.expected, share) + steps * step
+        longest = crowd * (share if times.mixes else maximum(times.alone.expected, share)) + steps * step
         longest = named(longest, "longest", "the prompts of all, the own decode steps, and the step under way", "s")
         beyond = maximum(stay.time - longest, 0.0)
+        if times.mixes:  # prompts that come evenly over a turn are of several turns of others
+            beyond = beyond * (1.0 - stay.turning.width)
         each = maximum(share, _NOTHING)
         prompts = maximum(stay.tpot.expected - step, 0.0) / each
-        less = minimum(beyond / each / maximum(after, 1.0), where(after > 0.0, prompts, 0.0))
+        less = 0.0 if times.mixes else minimum(beyond / each / maximum(after, 1.0), where(after > 0.0, prompts, 0.0))
         tpot = stay.tpot.plus(times.share, -less).named(*_TPOT)
         beyond = beyond - less * after * share
         late = maximum(stay.late - beyond, 0.0)
@@ -578,21 +592,28 @@ class _Flow:
         if turning is None:
             turning = self._turning(sharing, 0.0 if self.in_step else times.alone.expected / times.step.expected)
         arriving, step, share = turning.arriving, times.step.expected, times.share.expected
-        tpot = times.step.plus(times.share, arriving).named("mean", "a step in the mean, prompts of others included")
+        behind = arriving - self._behind_once(arriving * (turning.bunched - 1.0))
+        tpot = times.step.plus(times.share, behind).named("mean", "a step in the mean, prompts of others included")
         if rate is None:
             once = minimum(turning.chunks * step + share, times.alone.expected) if mixes else times.alone.expected
-            once = named(once + share * arriving, "once", "about the steps that hold the own prompt", "s")
+            once = named(
+                once + share * arriving * turning.bunched, "once", "about the steps that hold the own prompt", "s"
+            )
             rate = arriving * maximum(after, 1.0) / self._exposed(once, tpot.expected, step)
             rate = named(rate, "others", "prompts of others in a second", "1/s")
-        under_way, late = self._late(turning, times, rate, closed)
-        met, others = (arriving, arriving) if in_step else (rate * under_way, rate * tpot.expected)
-        first = self._first(turning, times, met, others * after, crowd)
+        company = _company(rate * tpot.expected * after, crowd)
+        company = named(company, "company", "chance that others decode beside the prompt")
+        under_way, late = self._late(turning, times, rate, company, closed)
+        met = turning.bunch(arriving if in_step else rate * under_way)
+        if in_step:
+            company = named(_company(arriving * after, crowd), "company", "chance that others decode beside the prompt")
+        first = self._first(turning, times, met, company)
         exposed = self._exposed(first.expected, tpot.expected, step)
         ahead = self._ahead(turning, times, rate, in_step, gaps)
         at_once = in_step and self.predictor.plan.costs.request == 0.0
-        if at_once and not mixes:  # prompts that come together: some before the own one, some behind it
+        if in_step and not mixes:  # prompts that come together: some before the own one, some behind it
             before = ahead / maximum(share, _NOTHING)
-            tpot = times.step.plus(times.share, arriving - self._behind_once(arriving - before))
+            tpot = times.step.plus(times.share, arriving - self._behind_once(arriving * turning.bunched - before))
         late = named(0.0 if at_once else late, "late", "until the step under way has ended", "s")
         tpot = tpot.named(*_TPOT)
         held = named(first.expected + after * tpot.expected, *_HELD)
@@ -605,19 +626,23 @@ class _Flow:
     def _turning(self, sharing: Numeric, ratio: Numeric) -> Rotation:
         return rotation(self.predictor, self.traffic.of(sharing), ratio)
 
-    def _late(self, turning: Rotation, times: Shared, rate: Numeric, closed: bool) -> tuple[Numeric, Numeric]:
+    def _late(
+        self, turning: Rotation, times: Shared, rate: Numeric, company: Numeric, closed: bool
+    ) -> tuple[Numeric, Numeric]:  # fmt: skip
         """The step under way when a prompt comes, and what is left of it.
 
         Half of it is left where prompts come at any time, and a long one is met more often. A user of a closed loop
         sends the next prompt when a step has ended: as long as the front end takes after the next one began. Steps that
-        are made up by then come before the prompt too.
+        are made up by then come before the prompt too, where any others decode in them.
         """
         step, request = times.step.expected, times.request
         long = turning.together * times.share.expected + (step if times.mixes else 0.0)
         long = named(long, "long", "a step that holds prompts", "s")
         holding = named(minimum(rate / turning.together * long, 1.0), "prompts", "share of the time in such steps")
         plain = minimum(1.0 - holding, rate * self._after * step)
-        next_long = turning.holding if times.mixes else turning.holding / (1.0 + turning.holding)
+        beyond = turning.beyond(self.traffic.osl)
+        local = turning.holding * turning.bunched * beyond
+        next_long = local if times.mixes else local / (1.0 + local)
         mean = (holding + plain) * (step + next_long * (long - step))
         if closed:
             phase = long if times.mixes else times.share.expected * turning.arriving / any_of(turning.arriving)
@@ -626,20 +651,24 @@ class _Flow:
         else:
             under_way = holding * long + plain * step
             late = under_way / 2.0
-        late += self.predictor.plan.costs.overlap * mean
+        after_it = (holding + plain) * (step + next_long * beyond * (long - step))
+        late += self.predictor.plan.costs.overlap * after_it * company
         return under_way, named(late, "under_way", "what is left of the step under way, and of those made up", "s")
 
-    def _first(self, turning: Rotation, times: Shared, met: Numeric, others: Numeric, crowd: Numeric) -> Time:
-        """The steps that hold the own prompt, `met` of those that came in the same step, and `others` that decode."""
+    def _first(self, turning: Rotation, times: Shared, met: Numeric, company: Numeric) -> Time:
+        """The steps that hold the own prompt, and `met` of those that came in the same step.
+
+        company: chance that others decode beside it.
+        """
         mean = turning.arriving
         if not self.in_step:
             mean = turning.meanwhile(times.step.expected, times.share.expected, times.mixes)
+        mean = turning.bunch(mean)
         own = turning.met(met)
         further = named(own - turning.met(mean), "further", "prompts in them beyond those in the mean")
         further = turning.beside * further
         first = times.own.plus(times.share, further)
         if times.mixes:
-            company = named(_company(others, crowd), "company", "chance that others decode beside the prompt")
             lone = times.alone.plus(times.share, turning.beside * (own - 1.0))
             first = lone.plus(first.plus(lone, -1.0), company)
         return first.named(*_FIRST)
@@ -659,7 +688,7 @@ class _Flow:
         crowded = named(crowded, "crowded", "time of a prompt where full steps follow each other", "s")
         ahead = _behind(turning.full if in_step else rate * crowded, each, self.traffic, gaps) * crowded / each
         if in_step and not times.mixes:
-            steps = maximum((1.0 + turning.arriving) / turning.fitting - 1.0, 0.0) / 2.0
+            steps = maximum((1.0 + turning.arriving * turning.bunched) / turning.fitting - 1.0, 0.0) / 2.0
             ahead = where(self._after > 0.0, steps * turning.together * share, ahead)
         return named(ahead, "ahead", "behind prompts that came before", "s")
 

@@ -34,7 +34,8 @@ class InFlight:
 
     cached: of each prompt, already in the cache and not computed again; in_step: each comes when a step has ended;
     osl_cv: standard deviation of `osl` over its mean; again: prompts that a request computes again, preempted, which
-    come in the same steps as new ones: both come where an answer has ended.
+    come in the same steps as new ones: both come where an answer has ended. turns: of a closed loop whose requests all
+    began at once, the first included (infinite: the start is long over), and crowd: how many of them did.
     """
 
     users: Numeric
@@ -44,6 +45,8 @@ class InFlight:
     in_step: bool = False
     osl_cv: Numeric = 0.0
     again: Numeric = 0.0
+    turns: Numeric = math.inf
+    crowd: Numeric = 1.0
 
     @property
     def under_way(self) -> Numeric:
@@ -113,7 +116,8 @@ class Rotation:
     chunks: steps that a prompt takes; full: share of the room for prompts that is used; holding: steps that hold
     prompts, for each step (each decode step, where prompts have steps of their own); beside: prompts that attention
     replicas compute side by side, and beside_own with the own one; fitting: prompts that the steps of one have room
-    for; each: share of a step of all replicas that a prompt takes; even: how evenly replicas share prompts, at most 1.
+    for; each: share of a step of all replicas that a prompt takes; even: how evenly replicas share prompts, at most 1;
+    bunched, width: by how much the prompts of a turn come more densely than evenly over it, and over what share of it.
     """
 
     arriving: Numeric
@@ -126,11 +130,23 @@ class Rotation:
     fitting: Numeric
     each: Numeric
     even: Numeric
+    bunched: Numeric = 1.0
+    width: Numeric = 1.0
 
     @property
     def together(self) -> Numeric:
         """Prompts, or what chunks are of one, in a step that holds some."""
         return named(self.arriving / self.holding, "together", "prompts in a step that holds some")
+
+    def beyond(self, osl: Numeric) -> Numeric:
+        """Density of prompts in the N − 1 steps after the own prompt, over that of all N: (N − b)/(N − 1)."""
+        if isinstance(self.bunched, float) and self.bunched == 1.0:
+            return 1.0
+        return minimum(maximum(osl - self.bunched, 0.0) / maximum(osl - 1.0, _NONE), 1.0)
+
+    def bunch(self, others: Numeric) -> Numeric:
+        """Prompts of others in the own step: those that come at any time, and the more of the own turn."""
+        return others + self.arriving * (self.bunched - 1.0)
 
     def met(self, others: Numeric) -> Numeric:
         """Prompts in the steps of one, itself included, on its replica, where so many `others` came meanwhile."""
@@ -299,7 +315,8 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     budget = fact(budget, "budget", "tokens of a step at most", source="the engine's token budget")
     new = load.isl - load.cached
     arriving = others_arriving(predictor.plan, load)
-    decoding = 1.0 + arriving * (load.osl - 1.0)
+    dense, width = bunched(predictor, load)
+    decoding = _decoding(load, arriving, dense if costs.mixes else 1.0)
     if replicas > 1:
         decoding = ceil_div(decoding, fact(replicas, "dp", "attention replicas", source="the question"))
     decoding = named(decoding, "own", "sequences that decode on the fullest attention replica")
@@ -314,17 +331,52 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
         sizes = 1.0 / fitting
     every = arriving * (1.0 + load.again)
     full = named(minimum(every * sizes / replicas, 1.0), "rho", "share of the room for prompts that is used")
-    pieces = arriving * (maximum(sizes, 1.0) if costs.mixes else 1.0)
+    pieces = arriving * (maximum(sizes, 1.0) if costs.mixes else 1.0) / width
     beside = side_by_side(pieces * (1.0 + load.again), replicas)
     if replicas > 1:  # where prompts queue, every replica has its own
         beside = 1.0 / ((1.0 - full * full) / beside + full * full / replicas)
-    some = any_of(pieces) if costs.mixes else _steps_of_prompts(arriving, ratio)
+    some = width * (any_of(pieces) if costs.mixes else _steps_of_prompts(arriving / width, ratio))
     some = where(load.osl > 1.0, some, pieces / (1.0 + pieces))  # without a decode step each step holds the own prompt
     holding = maximum(some, full if costs.mixes else every * sizes / replicas)
     holding = named(holding, "holding", "steps that hold prompts, for each step")
-    beside_own = side_by_side(1.0 + arriving, replicas)
+    beside_own = side_by_side(1.0 + arriving * dense, replicas)
     each, even = sizes / replicas, beside / replicas
-    return Rotation(every, decoding, chunks, full, holding, beside, beside_own, fitting, each, even)
+    return Rotation(every, decoding, chunks, full, holding, beside, beside_own, fitting, each, even, dense, width)
+
+
+def bunched(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric]:
+    """By how much the prompts of a turn come more densely than evenly over its steps, where phases mix; at least 1.
+
+    The first prompts fill W of the N steps of a turn. After j turns the begins have a deviation of √j·v·N steps more,
+    so that they come over √(W² + 12·j·v²·N²) steps, and never over more than all N. The mean over all turns but the
+    first, which is a burst: ∫N/√(W² + 12·j·v²·N²) dj, until nothing is left of it.
+    """
+    plan, turns = predictor.plan, load.turns
+    if isinstance(turns, float) and math.isinf(turns):
+        return 1.0, 1.0
+    later = maximum(minimum(turns, _MANY) - 1.0, _NONE)
+    filling = load.crowd * (load.isl - load.cached) / (plan.token_budget * plan.deployment.dp)
+    filling = maximum(filling, 1.0) if plan.costs.mixes else 1.0
+    first = minimum(filling / turn_steps(plan, load), 1.0) ** 2
+    drift = maximum(12.0 * load.osl_cv**2, _NONE)
+    until = minimum(maximum((1.0 - first) / drift, 0.5), later + 0.5)
+    narrow, wide = (sqrt(minimum(first + drift * turn, 1.0)) for turn in (0.5, until))
+    drifting, even, both = until - 0.5, later + 0.5 - until, narrow + wide
+    dense = (drifting * 2.0 / both + even) / later
+    width = (drifting * 2.0 / 3.0 * (both - narrow * wide / both) + even) / later
+    dense, width = where(turns < math.inf, dense, 1.0), where(turns < math.inf, width, 1.0)
+    dense = named(maximum(dense, 1.0), "dense", "prompts in a step that has its share of them, over those in the mean")
+    return dense, named(minimum(width, 1.0), "width", "of the steps of a turn, those over which its prompts come")
+
+
+def _decoding(load: InFlight, arriving: Numeric, dense: Numeric) -> Numeric:
+    """Sequences that decode in a step: one, and of the others those that hold no prompt in it.
+
+    In the N − 1 steps after his own prompt one meets the prompts of others but for those that came with it.
+    """
+    if isinstance(dense, float) and dense == 1.0:
+        return 1.0 + arriving * (load.osl - 1.0)
+    return 1.0 + arriving * (load.osl - (load.osl - dense) / maximum(load.osl - 1.0, 1.0))
 
 
 _WITHIN = 1.0 - 1e-12  # no rounding makes the tokens of a full step one more than its budget, and so another tile
@@ -372,8 +424,14 @@ _FEW = 1e-9  # prompts of others in a step, below which there are none
 
 def others_arriving(plan: Plan, load: InFlight) -> Numeric:
     """Prompts of others that begin in a step, of the decode steps where prompts have steps of their own."""
-    turn = load.osl if plan.costs.mixes else maximum(load.osl - 1.0, 1.0)
-    return named(maximum((load.users - 1.0) / turn, _FEW), "q", "prompts of others that begin in a step")
+    return named(
+        maximum((load.users - 1.0) / turn_steps(plan, load), _FEW), "q", "prompts of others that begin in a step"
+    )
+
+
+def turn_steps(plan: Plan, load: InFlight) -> Numeric:
+    """Steps of a turn in which answers end: all, or the decode steps, where prompts have steps of their own."""
+    return load.osl if plan.costs.mixes else maximum(load.osl - 1.0, 1.0)
 
 
 def shared_times(predictor: Predictor, load: InFlight, full: bool = True, alone: Time | None = None) -> Shared:
@@ -383,7 +441,7 @@ def shared_times(predictor: Predictor, load: InFlight, full: bool = True, alone:
     """
     plan = predictor.plan
     arriving = others_arriving(plan, load)
-    decoding = 1.0 + arriving * (load.osl - 1.0)
+    decoding = _decoding(load, arriving, bunched(predictor, load)[0] if plan.costs.mixes else 1.0)
     tpot, middle = predictor.decoding(Workload(decoding, load.isl, load.under_way))
     step = tpot.named("step", "a decode step of all that decode")
     whole = type(predictor) is Predictor and plan.deployment.in_flight == 1  # no draft, and no part of the batch
@@ -394,6 +452,7 @@ def shared_times(predictor: Predictor, load: InFlight, full: bool = True, alone:
     share = prefill_share(predictor, load, ratio, one).named("s", "what one prompt adds to the steps of the others")
     turning = rotation(predictor, load, ratio)
     met = arriving if load.in_step else turning.meanwhile(step.expected, share.expected, plan.costs.mixes)
+    met = turning.bunch(met)
     own = _own_steps(predictor, load, turning, met)
     own = own.named("own_steps", "the steps of a prompt, with what they hold beside it")
     again = share.times(0.0, 0.0)
