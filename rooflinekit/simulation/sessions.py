@@ -89,6 +89,13 @@ class SessionLaw:
         """Turns of a thousand sessions."""
         return [max(round(self.turns.at((at + 0.5) / _GRID)), 1) for at in range(_GRID)]
 
+    def cut(self, most: int, answer: float) -> tuple[str, ...]:
+        """What a user should hear where most first prompts are longer than a context of `most` tokens has room for."""
+        first = self.system + self.first.at(0.5)
+        if first + answer <= most:
+            return ()
+        return (f"first prompts of {first:,.0f} tokens in the median are cut to {most:,} with their answers",)
+
     @property
     def mean_turns(self) -> float:
         """Requests of a session."""

@@ -650,7 +650,9 @@ def plan(
              + f" on {each.gpu}" for each in candidates]  # fmt: skip
     over = None
     try:
-        over = over_time(question, question.course, order, names) if question.course else None
+        asked = replace(question, confirm=0) if found.interrupted else question  # then by the formula
+        over = over_time(asked, question.course, order, names) if question.course else None
+        found.interrupted |= over is not None and over.interrupted
     except KeyboardInterrupt:  # the plan is known
         found.interrupted = True
     return PlanAnswer(
