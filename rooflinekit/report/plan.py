@@ -212,7 +212,7 @@ def _fleets(plan: ClassPlan) -> Table:
 def _class_hours(number: int, fleet: ClassFleet) -> Table:
     names = list(dict.fromkeys(name for each in fleet.hours for name in each.jobs))
     head = [f"fleet {number}, hour", "req/s", *(f"{name} req/s" for name in names), "replicas"]
-    rows = [[f"{each.hour:g}", three(each.rate), *(three(each.jobs.get(name, 0.0)) for name in names),
+    rows = [[f"{each.hour:.4g}", three(each.rate), *(three(each.jobs.get(name, 0.0)) for name in names),
              f"{each.replicas:,}"] for each in fleet.hours[:_CLASS_HOURS]]  # fmt: skip
     return Table(head, rows)
 
@@ -272,7 +272,7 @@ def _hours(made: OverTime) -> Table:
     starts = [rows[start].hour for start in range(0, len(rows), size)]
     most = max(row.gpus for row in shown)
     head = ["hour", "req/s", "replicas", "GPUs", "$/h", ""]
-    cells = [[f"{start:g}", three(row.rate), f"{row.replicas:,}", f"{row.gpus:,}", amount(row.usd_per_hour),
+    cells = [[f"{start:.4g}", three(row.rate), f"{row.replicas:,}", f"{row.gpus:,}", amount(row.usd_per_hour),
               "█" * max(round(_BAR * row.gpus / most), 1)]
              for start, row in zip(starts, shown, strict=True)]  # fmt: skip
     return Table(head, cells, left=(5,))

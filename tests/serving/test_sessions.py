@@ -135,3 +135,14 @@ def test_sessions_come_by_a_rate_or_users_and_nothing_else():
     asked = json.loads(run.stdout)["inputs"]
     assert (asked["sessions"], asked["osl"]) == ("chat:first=500,asked=50", "343")
     assert "sessions chat" in CliRunner().invoke(app, words).stdout
+
+
+def test_first_prompts_beyond_the_context_are_said():
+    """A note, in the simulator and in a plan; none where they fit."""
+    asked = {"rate": 2.0, "osl": 40, "calibration": "none"}
+    for first, told in ((100_000, True), (500, False)):
+        kind = f"chat:turns=3,first={first}"
+        notes = (*rk.simulate("llama-3-8b", requests=40, sessions=kind, **asked).warnings,
+                 *rk.plan("llama-3-8b", sessions=kind, tp=[1], aggregated_only=True, confirm=0, slo="ttft<60s",
+                          **asked).warnings)  # fmt: skip
+        assert sum("are cut to 8,192" in each for each in notes) == 2 * told

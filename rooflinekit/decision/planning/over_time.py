@@ -316,7 +316,7 @@ def _scaled_words(made: OverTime, scaling: Autoscaling) -> str:
     return (
         f"Autoscaled by {best.policy} at {percent(best.target)} of a replica's capacity it costs {_price(best)} a "
         f"month with {start}. That is {against} the fleet for the peak. "
-        f"Its objectives hold over the {scaling.played_h:g} h played, by the closed form at each look"
+        f"Its objectives hold over the {scaling.played_h:.3g} h played, by the closed form at each look"
         f"{_drawn_words(best)} "
         f"Other cold starts: {', '.join(costs)}."
     )
