@@ -659,8 +659,24 @@ class TestOwning:
                 owned = needed
             return total
 
-        first = next((month for month in range(1, 37) if ahead(month) >= -1e-6), None)
-        assert told.break_even_month == first
+        behind = [month for month in range(1, 37) if ahead(month) < -1e-6]
+        assert told.break_even_month == (None if behind[-1:] == [36] else max(behind, default=0) + 1)
+
+    def test_a_fleet_that_grows_late_breaks_even_late(self) -> None:
+        """One accelerator has paid for itself by month 10; nine more in month 12 take until month 20."""
+        told = rent_or_buy(Purchase(10_000.0, 3.0), [1] * 11 + [10], [1000.0] * 11 + [10_000.0], 0.0, 0.0)
+        assert told.break_even_month == 20
+
+    def test_a_sale_in_the_end_may_make_the_difference(self, tmp_path: Path) -> None:
+        """Between the annuities of a purchase and the purchase itself: no month pays, and owning costs less."""
+        path = tmp_path / "own.yaml"
+        path.write_text(self.TEXT)
+        over = _plan(tco=str(path), profile=[3.0] * 24, prices=1.40).over_time
+        assert over is not None
+        assert over.tco is not None
+        assert over.tco.break_even_month is None
+        assert over.tco.own_usd < over.tco.rent_usd
+        assert "Buying is cheaper once it is sold" in over.answer
 
     def test_a_plan_says_when_buying_pays(self, tmp_path: Path) -> None:
         path = tmp_path / "own.yaml"
@@ -690,7 +706,7 @@ class TestOwning:
             ("purchase: 1\n", "years: is missing"),
             ("purchase: 1\nyears: 4\nintrest: 1\n", "nearest: interest"),
             ("purchase: -1\nyears: 4\n", "purchase must be"),
-            ("purchase: 1\nyears: 4\nresidual: 2\n", "shares"),
+            ("purchase: 1\nyears: 4\nresidual: 2\n", "residual must be at most 1, not 2"),
             ("purchase: 1\nyears: 4\npue: 0.5\n", "pue"),
             ("purchase: 1\nyears: 0.01\n", "years must"),
             ("", "empty"),

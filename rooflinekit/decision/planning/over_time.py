@@ -289,6 +289,8 @@ def _words(made: OverTime) -> str:
     if made.tco is not None:
         when = made.tco.break_even_month
         better = f"Buying is cheaper from month {when} on" if when else "Renting stays cheaper than buying"
+        if not when and made.tco.own_usd < made.tco.rent_usd:
+            better = "Buying is cheaper once it is sold in the end"
         parts.append(f"{better}: ${made.tco.own_usd:,.0f} to own against ${made.tco.rent_usd:,.0f} to rent over "
                      f"{made.tco.inputs.years:g} years at their present value.")  # fmt: skip
     if made.autoscaling is not None:
