@@ -160,6 +160,16 @@ class TestHours:
         assert any("interrupted" in each for each in answer.over_time.warnings)
         assert answer.over_time.gpu_hours >= simulated.over_time.gpu_hours
 
+    def test_shares_of_terms_are_of_what_is_paid(self, tmp_path: Path) -> None:
+        """Spot machines with spares are more than the fleet, and yet no more than all that is paid."""
+        path = tmp_path / "prices.csv"
+        path.write_text("name,term,commitment,interruptions,low,high,source\nh100-sxm,on demand,,,3,3,me\n"
+                        "h100-sxm,spot,,900,1,1,me\n")  # fmt: skip
+        over = _plan(prices=str(path)).over_time
+        assert over is not None
+        assert sum(each.gpu_hours for each in over.paid) > over.gpu_hours
+        assert "Paid as 100 % spot" in over.answer
+
     def test_a_load_that_never_changes_saves_nothing(self) -> None:
         """Twenty-four equal hours: the sentence and the two totals are the same."""
         over = _plan(profile=[3.0] * 24).over_time

@@ -284,7 +284,9 @@ def _words(made: OverTime) -> str:
         parts.append(f"The fleet of {made.buy[0][2]:,} must grow: buy {told}{more} "
                      f"({made.buy[-1][2]:,} GPUs in the end).")  # fmt: skip
     if made.paid_usd is not None and made.usd and made.saved_usd > 0.0:
-        split = ", ".join(f"{percent(each.gpu_hours / made.gpu_hours)} {each.term}" for each in made.paid)
+        whole = sum(each.gpu_hours for each in made.paid)  # with spares of spot
+        split = ", ".join(f"{percent(each.gpu_hours / whole)} {each.term}" for each in made.paid
+                          if each.gpu_hours >= _NOTICED * whole)  # fmt: skip
         parts.append(f"Paid as {split} it is ${made.paid_usd:,.0f}, {percent(1.0 - made.paid_usd / made.usd)} less.")
     if made.tco is not None:
         when = made.tco.break_even_month
