@@ -26,6 +26,7 @@ from rooflinekit.decision.planning.mix import Mix, Mixed, TrafficClass, read_cla
 from rooflinekit.decision.planning.objective import Felt, missed, parse_objectives
 from rooflinekit.decision.planning.plan import read_question
 from rooflinekit.decision.planning.profile import Profile
+from rooflinekit.decision.planning.search import search
 from rooflinekit.decision.planning.valleys import Valleys
 from rooflinekit.estimation.lengths import Fixed, LogNormal, Uniform
 from rooflinekit.model.types.errors import InfeasibleError, InputError, SpecError
@@ -203,6 +204,29 @@ class TestFleets:
         assert len(calls) == after
         assert plan.gpus
         assert any("interrupted" in each for each in plan.warnings)
+
+    def test_an_interrupt_of_the_search_keeps_the_classes_that_have_a_fleet(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ctrl-C while the pooled fleet is looked for: the separate ones are an answer, earlier there is none."""
+        file = _file(tmp_path, "chat:\n  rate: 10\n  isl: 500\ncode:\n  rate: 5\n  isl: 900\n")
+        calls: list[int] = []
+        after = 3
+
+        def stopped(*given: Any) -> Any:
+            calls.append(1)
+            if len(calls) == after:
+                raise KeyboardInterrupt
+            return search(*given)
+
+        monkeypatch.setattr("rooflinekit.decision.planning.classes.search", stopped)
+        plan = plan_classes(file, MODEL, **ONE | {"confirm": 1})
+        assert plan.interrupted
+        assert [fleet.classes for fleet in plan.fleets] == [("chat",), ("code",)]
+        assert plan.fleets[0].candidate.simulated is None
+        after = len(calls) + 2
+        with pytest.raises(KeyboardInterrupt):
+            plan_classes(file, MODEL, **ONE)
 
     def test_several_models_share_hosts(self, tmp_path: Path) -> None:
         text = "small: {rate: 20}\nlarge: {rate: 1, model: llama-3.3-70b}\n"

@@ -29,6 +29,7 @@ from rooflinekit.decision.planning.confirm import simulated as simulated_runs
 from rooflinekit.decision.planning.fleet import Option, Reserve
 from rooflinekit.decision.planning.plan import PlanAnswer, read_question
 from rooflinekit.decision.planning.profile import read_growth, read_profile
+from rooflinekit.decision.planning.search import _aggregated as aggregated
 from rooflinekit.decision.planning.search import search
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.estimation.lengths import Fixed
@@ -133,6 +134,22 @@ class TestHours:
         answer = rk.plan(MODEL, [GPU, "l40s"], "p95 tpot<60ms", **more)
         assert "mixed" not in {each.kind for each in answer.candidates}
         assert answer.over_time is not None
+
+    def test_an_interrupt_of_the_search_keeps_the_accelerators_that_were_searched(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def stopped(question: Any, replica: Any, found: Any) -> Any:
+            if replica.gpu == "h200-sxm":
+                raise KeyboardInterrupt
+            return aggregated(question, replica, found)
+
+        monkeypatch.setattr("rooflinekit.decision.planning.search._aggregated", stopped)
+        answer = rk.plan(MODEL, [GPU, "h200"], SLO, **(ONE | {"prices": None, "rate": 40, "confirm": 1}))
+        assert answer.interrupted
+        assert {each.gpu for each in answer.candidates} == {GPU}
+        assert "interrupted: the search left out h200-sxm" in answer.warnings
+        with pytest.raises(KeyboardInterrupt):
+            rk.plan(MODEL, ["h200"], SLO, **(ONE | {"prices": None, "rate": 40}))
 
     def test_an_interrupt_keeps_the_plan(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def stopped(*_: Any) -> None:

@@ -249,8 +249,8 @@ def plan_classes(
         unmet |= refused
         met = tuple(each.name for each in own if each.name not in refused)
         if met:
-            confirm = given.get("confirm", 1) and not any(group.found.interrupted for group in chosen)
-            best, others, why = _cheapest(groups, met, bool(confirm))
+            cut = any(group.found.interrupted for group in (*chosen, *groups.values()))
+            best, others, why = _cheapest(groups, met, bool(given.get("confirm", 1)) and not cut)
             chosen += best
             names |= {id(group): name for group in best}
             groupings += [_grouping(each) for each in (best, *others)]
@@ -280,11 +280,17 @@ def _groups(question: PlanQuestion, classes: Sequence[TrafficClass]) -> dict[tup
     found: dict[tuple[str, ...], _Group] = {}
     tables: dict[Any, Any] = {}
     searched: dict[tuple[str, ...], Found] = {}  # a job that fills the valleys has no part in the search
-    for count in counts:
-        for own in combinations(classes, count):
-            alone = [found[each.name,] for each in own] if count > 1 else []
-            if all(group.best is not None for group in alone):
-                found[tuple(each.name for each in own)] = _group(question, own, tables, searched)
+    try:
+        for count in counts:
+            for own in combinations(classes, count):
+                alone = [found[each.name,] for each in own] if count > 1 else []
+                if all(group.best is not None for group in alone):
+                    found[tuple(each.name for each in own)] = _group(question, own, tables, searched)
+    except KeyboardInterrupt:
+        if len(found) < len(classes):
+            raise
+        for group in found.values():  # each class has a fleet by now
+            group.found.interrupted = True
     return found
 
 

@@ -637,7 +637,17 @@ def plan(
     (True, 1)
     """
     question = read_question(model, gpus, slo or DEFAULT_SLO, scenario, progress)
-    found = search(question)
+    found = Found()
+    try:
+        search(question, found)
+    except KeyboardInterrupt:  # what is found by now can be compared
+        if not found.options:
+            raise
+        found.interrupted = True
+        known = {name for option in found.options for name in option.names}
+        names = [load_accelerator(gpu).value.name for gpu in question.space.gpus]
+        left = [name for name in names if name not in known] or ["some deployments"]
+        found.notes.append(f"interrupted: the search left out {', '.join(left)}")
     order = ranked(question, found)
     if not order:
         raise nothing_found(question, found)

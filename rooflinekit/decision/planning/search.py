@@ -210,12 +210,12 @@ class Found:
     interrupted: bool = False  #: while candidates were simulated
 
 
-def search(question: PlanQuestion) -> Found:
-    """Go through the whole space.
+def search(question: PlanQuestion, found: Found | None = None) -> Found:
+    """Go through the whole space; `found`: what is filled, which an interrupt leaves with what was found by then.
 
     Raises InputError (and its kinds) for names and numbers that make no sense.
     """
-    found, space, pools = Found(), question.space, list[_Pools]()
+    found, space, pools = found or Found(), question.space, list[_Pools]()
     model = load_model(question.model).value
     longest = _longest(model, question.demand, found)
     shared = {"max_model_len": longest} | space.fixed()
