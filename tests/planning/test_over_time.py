@@ -537,7 +537,7 @@ class TestAutoscaling:
         question = read_question(MODEL, GPU, SLO, ONE | {"rate": 20.0, "confirm": 1})
         part = search(question).options[0].parts[0]
         demand = replace(question.demand, rate=20.0)
-        run = run_varying(part, demand, np.full(960, 20.0), 400, 15.0, 4000, 1.0, 0)
+        run = run_varying(part, demand, np.full(960, 20.0), 400, 400, 15.0, 4000, 1.0, 0)
         one = replace(part, working=1, reserve=Reserve())
         alone, _ = simulated_runs(Option("serve", (one,)), demand, 1, whole=False)
         assert 3800 <= run.requests <= 1.05 * (4000 + 3 * 15 * 20)  # windows end with a period
@@ -551,11 +551,23 @@ class TestAutoscaling:
         rates = np.repeat([2.0, 30.0, 2.0, 30.0], 240)
 
         def tpot(place: int) -> float:
-            return float(run_varying(part, question.demand, rates, place, 15.0, 600, 1.0, 0).felt.means["tpot"])
+            return float(run_varying(part, question.demand, rates, place, place, 15.0, 600, 1.0, 0).felt.means["tpot"])
 
         assert tpot(360) > 1.3 * tpot(120)
-        steady = run_varying(part, question.demand, np.full(960, 30.0), 360, 15.0, 600, 1.0, 0).felt.means["tpot"]
+        steady = run_varying(part, question.demand, np.full(960, 30.0), 360, 360, 15.0, 600, 1.0, 0).felt.means["tpot"]
         assert tpot(360) == pytest.approx(steady, rel=0.1)
+
+    def test_what_waited_before_is_played_too(self) -> None:
+        """Two minutes beyond the knee: at their end a replica that is played from their start has requests waiting."""
+        question = read_question(MODEL, GPU, SLO, ONE | {"rate": 20.0, "confirm": 1})
+        part = search(question).options[0].parts[0]
+        rates = np.full(960, 10.0)
+        rates[400:408] = 2.0 * part.replica.knee(question.demand)
+        late, fresh = (
+            run_varying(part, question.demand, rates, 407, calm, 15.0, 300, 1.0, 0).felt.means["ttft"]
+            for calm in (399, 407)
+        )
+        assert late > 2.0 * fresh
 
     def test_an_interrupt_keeps_the_policies(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def stopped(*_: Any) -> None:
@@ -648,6 +660,7 @@ class TestAutoscaling:
             assert outcome.requests.finished == len(times)
             assert outcome.goodput is not None
             assert outcome.goodput >= 0.95
+            assert min(least.simulated.values()) == pytest.approx(outcome.goodput, abs=0.03)
 
 
 class TestOwning:

@@ -226,18 +226,21 @@ def _alike(part: Part, demand: Demand, seed: int, longer: float) -> Run:
 
 
 def run_varying(  # noqa: PLR0913, PLR0917 - a load that varies, and where it is looked at
-    part: Part, demand: Demand, rates: NDArray[np.float64], place: int, period: float, count: int, factor: float,
-    seed: int,
+    part: Part, demand: Demand, rates: NDArray[np.float64], place: int, calm: int, period: float, count: int,
+    factor: float, seed: int,
 ) -> Run:  # fmt: skip
     """One replica whose requests come at a rate of its own in each period, `count` of them around one of these.
 
-    rates: requests/s of the replica in periods of so many seconds, which repeat; factor: how many times as long as
+    rates: requests/s of the replica in periods of so many seconds, which repeat; calm: the last one up to `place` at
+    which nothing waits, from which on it is played (some thousand requests at most); factor: how many times as long as
     expected each step takes. As in `Demand.stretched`, requests come so much faster, and latencies are to be stretched.
     Raises KeyboardInterrupt.
     """
     load = min(float(rates[place]) * factor, _BUSY * part.replica.knee(demand))
     warm = _WARM * float(part.replica.answer(demand, load).loaded.e2e) * factor
     seconds = count / max(float(rates[place]), 1.0 / (len(rates) * period))
+    longest = place - int(_WINDOW / max(float(rates[calm : place + 1].mean()), 1e-12) / period)
+    warm += period * (place - max(calm, longest))
     first, last = place - math.ceil((seconds / 2.0 + warm) / period), place + math.ceil(seconds / 2.0 / period)
     passed = np.concatenate([[0.0], np.cumsum(np.take(rates, np.arange(first, last), mode="wrap") * period)])
     clock = np.arange(len(passed)) * period / factor
