@@ -42,6 +42,7 @@ from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 _REQUESTS = (400, 2000)  # least and most that count, far below the knee
 _LONG, _NEAR = 4.0, 0.8  # times as many nearer to the knee than this
 _STEPS = 150_000  # of one replica, to which the requests are cut
+_BESIDE = 8  # replicas with prefix caches that are played at most: a router knows what they hold and how busy they are
 _SESSIONS = 3.0  # times as many where they are turns, since the turns of a session are alike
 _WARM = 2.5  # requests' own times before anything counts
 _PAIRED = 2500  # requests that count on two pools, which are many replicas
@@ -201,7 +202,7 @@ def _felt(sketches: Sequence[Sketch]) -> Felt:
 
 
 def _alike(part: Part, demand: Demand, seed: int, longer: float) -> Run:
-    """One replica with its share of the requests."""
+    """One replica with its share of the requests; of sessions that a router places by their prefix, several."""
     seen, load = part.seen(demand), part.load(demand)
     loaded = part.replica.answer(seen, load).loaded
     turn, step = float(loaded.e2e), float(loaded.tpot.expected)
@@ -217,8 +218,12 @@ def _alike(part: Part, demand: Demand, seed: int, longer: float) -> Run:
         comes: Iterator[Arrival] | SessionSource = seen.arrivals(load, seed)
         if demand.prefixes is not None and (law := demand.prefixes.law) is not None:
             counted *= _SESSIONS
-            requests = math.ceil(counted + warm * rate)
-            comes = SessionSource(law, demand.osl, law.most or 0, rate=load, requests=requests, seed=seed)
+            router = demand.prefixes.router
+            count = min(part.working, _BESIDE) if part.replica.kept is not None and router != _ROUTER else 1
+            requests, rate = math.ceil(counted + warm * rate * count), rate * count
+            comes = SessionSource(law, demand.osl, law.most or 0, rate=rate, requests=requests, seed=seed)
+            setup = Setup(replicas=count, router=router, seed=seed) if count > 1 else Setup(seed=seed)
+            return _run(part, demand, comes, setup, counted / rate + warm, warm)
         return _run(part, demand, comes, Setup(seed=seed), counted / rate + warm, warm)
     osl = demand.osl if cv(demand.osl) > 0.0 or demand.osl.mean < 2.0 else LogNormal(demand.osl.mean, _DRIFT)
     arrivals = generate(Gamma(1.0), Requests(demand.isl, osl), 1 << 40, seed)
