@@ -185,7 +185,7 @@ def _classes(plan: ClassPlan) -> Table:
     rows = []
     for each in plan.classes:
         own = [each.name, "-" if each.fleet is None else str(each.fleet), three(each.rate), str(each.priority)]
-        if each.deadline_h is not None:
+        if each.deadline_h is not None and not each.unmet:
             done = "-" if each.done_h is None else f"{significant(each.done_h)} h"
             rows.append([*own, f"{each.requests:,.0f} in {each.deadline_h:g} h", "-", done, "-", "-"])
         for place, held in enumerate(each.objectives):
@@ -212,7 +212,7 @@ def _fleets(plan: ClassPlan) -> Table:
 def _class_hours(number: int, fleet: ClassFleet) -> Table:
     names = list(dict.fromkeys(name for each in fleet.hours for name in each.jobs))
     head = [f"fleet {number}, hour", "req/s", *(f"{name} req/s" for name in names), "replicas"]
-    rows = [[f"{each.hour:g}", three(each.rate), *(three(each.jobs.get(name, 0.0)) for name in names),
+    rows = [[f"{each.hour:.4g}", three(each.rate), *(three(each.jobs.get(name, 0.0)) for name in names),
              f"{each.replicas:,}"] for each in fleet.hours[:_CLASS_HOURS]]  # fmt: skip
     return Table(head, rows)
 
@@ -250,14 +250,16 @@ def _policies(made: OverTime) -> Table:
     """The cheapest setting of each policy for each cold start, the best with a star."""
     if made.autoscaling is None:
         return Table([], [])
-    head = ["cold start", "policy", "target", "within", "GPU-hours", "$ a month", "changes/h", "back/h", "holds"]
+    head = ["cold start", "policy", "target", "within", "simulated", "GPU-hours", "$ a month", "changes/h", "back/h",
+            "holds"]  # fmt: skip
     return Table(head, [
         [f"{each.cold_start_s:.0f} s", f"{each.policy}{'*' if each is made.autoscaling.best else ''}",
-         percent(each.target), f"{percent(min(each.attained.values()), 2)}", f"{each.gpu_hours_per_month:,.0f}",
+         percent(each.target), percent(min(each.attained.values()), 2),
+         percent(min(each.simulated.values()), 1) if each.simulated else "-", f"{each.gpu_hours_per_month:,.0f}",
          amount(each.usd_per_month, 0), f"{each.changes_per_hour:.2f}", f"{each.reversals_per_hour:.2f}",
          "yes" if each.meets else "no"]
         for each in made.autoscaling.policies
-    ], left=(1,), gap=1, drop=(4,))  # fmt: skip
+    ], left=(1,), gap=1, drop=(5,))  # fmt: skip
 
 
 def _hours(made: OverTime) -> Table:
@@ -270,7 +272,7 @@ def _hours(made: OverTime) -> Table:
     starts = [rows[start].hour for start in range(0, len(rows), size)]
     most = max(row.gpus for row in shown)
     head = ["hour", "req/s", "replicas", "GPUs", "$/h", ""]
-    cells = [[f"{start:g}", three(row.rate), f"{row.replicas:,}", f"{row.gpus:,}", amount(row.usd_per_hour),
+    cells = [[f"{start:.4g}", three(row.rate), f"{row.replicas:,}", f"{row.gpus:,}", amount(row.usd_per_hour),
               "█" * max(round(_BAR * row.gpus / most), 1)]
              for start, row in zip(starts, shown, strict=True)]  # fmt: skip
     return Table(head, cells, left=(5,))

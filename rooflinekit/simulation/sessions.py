@@ -46,11 +46,24 @@ class Quantiles:
     scale: float = 1.0
 
     @cached_property
-    def mean(self) -> float:
-        """First moment; of a stretch between a and b it is (b − a)/ln(b/a)."""
+    def _parts(self) -> list[float]:
+        """First moments of the stretches between the values; of one from a to b it is (b − a)/ln(b/a)."""
         stretches = zip(pairwise(self.values), pairwise(_SHARES), strict=True)
-        parts = ((high - low) * (a if a == b else (b - a) / math.log(b / a)) for (a, b), (low, high) in stretches)
-        return self.scale * sum(parts)
+        return [(high - low) * (a if a == b else (b - a) / math.log(b / a)) for (a, b), (low, high) in stretches]
+
+    @cached_property
+    def mean(self) -> float:
+        """First moment."""
+        return self.scale * sum(self._parts)
+
+    def left(self, draw: Random) -> float:
+        """What is left, at any moment, of a time that is under way then.
+
+        A time w is under way with density w·f(w)/mean, which is even between two of the values, and any share of it is
+        over (Cox 1962, Renewal Theory, section 5.2).
+        """
+        ((a, b),) = draw.choices(list(pairwise(self.values)), self._parts)
+        return self.scale * draw.uniform(a, b) * draw.random()
 
     def at(self, share: float) -> float:
         """The value that `share` of all do not exceed."""
@@ -88,6 +101,13 @@ class SessionLaw:
     def counts(self) -> list[int]:
         """Turns of a thousand sessions."""
         return [max(round(self.turns.at((at + 0.5) / _GRID)), 1) for at in range(_GRID)]
+
+    def cut(self, most: int, answer: float) -> tuple[str, ...]:
+        """What a user should hear where most first prompts are longer than a context of `most` tokens has room for."""
+        first = self.system + self.first.at(0.5)
+        if first + answer <= most:
+            return ()
+        return (f"first prompts of {first:,.0f} tokens in the median are cut to {most:,} with their answers",)
 
     @property
     def mean_turns(self) -> float:
@@ -200,7 +220,7 @@ class SessionSource:
                 yield from self._send(self._new(), 0.0)
             return
         for session in self.under_way:
-            yield from self._send(session, self.draw.random() * session.wait())
+            yield from self._send(session, self.law.wait.left(self.draw))
         yield from self._begin()
 
     def before(self) -> Iterator[tuple[int, Sequence[int]]]:

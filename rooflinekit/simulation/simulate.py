@@ -521,7 +521,8 @@ def _sessions(
     seen = session_trace(made(rate=question.rate or 1.0))
     source = made(rate=question.rate, users=users, requests=count, warmup=question.warmup)
     typical = (sum(seen.isl[seen.former :]) + sum(seen.osl[seen.former :])) / (len(seen) - seen.former)
-    return Load(iter(()), typical, most, users, 0, question.duration, objective, source), BLOCK, ()
+    load = Load(iter(()), typical, most, users, 0, question.duration, objective, source)
+    return load, BLOCK, law.cut(most, osl.mean)
 
 
 def _process(question: Question) -> Process:

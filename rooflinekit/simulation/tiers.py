@@ -72,16 +72,17 @@ def _size(text: str, part: str) -> tuple[str, float]:
     """What a part of a tier says, by its unit."""
     try:
         if part.endswith("$/GBh"):
-            return "usd_gb_hour", quantity(part.removesuffix("$/GBh"))
-        if part.endswith("/s"):
+            kind, value = "usd_gb_hour", quantity(part.removesuffix("$/GBh"))
+        elif part.endswith("/s"):
             kind, value = "bandwidth", quantity(part, "GB/s") * GB
         elif part.endswith("s"):
-            return "latency", quantity(part[:-2], "") * 1e-6 if part.endswith("us") else quantity(part, "s")
+            kind, value = "latency", quantity(part[:-2], "") * 1e-6 if part.endswith("us") else quantity(part, "s")
         else:
             kind, value = "capacity", quantity(part, "GiB") * GIB
     except ValueError:
         raise WorkloadError(f"cache_tier {text!r}: {part!r} is no size, rate, time or price; {_LIKE}") from None
-    if not 0.0 < value < 1e30 or part[-1:].isdigit():
+    free = kind in ("usd_gb_hour", "latency") and value == 0.0
+    if not (0.0 < value < 1e30 or free) or part[-1:].isdigit():
         raise WorkloadError(f"cache_tier {text!r}: {part!r} must be above 0, with its unit; {_LIKE}")
     return kind, value
 

@@ -34,6 +34,7 @@ _EPOCH = (1e9, 4e9)  # but seconds since 1970, from 2001 to 2096, are a clock
 _MOST_ID = 2**63 - 1
 _SHORT = 7  # fewer digits are below any limit
 _SURPLUS = "\0"  # key of cells beyond the header: no column is called so
+_SHOWN = 8  # columns of a file that is no trace
 
 _UNSORTED, _DUPLICATE = "out of order", "duplicate"
 
@@ -141,7 +142,7 @@ def open_trace(path: Path) -> tuple[TraceFormat, Iterator[tuple[int, Mapping[str
         if names.issuperset(layout.columns):
             return layout, chain([first], rows)
     known = "; ".join(f"{layout.name}: {', '.join(layout.columns)}" for layout in FORMATS)
-    raise SpecError(f"{path}: has the columns {_short(sorted(names))}, those of no known trace ({known})")
+    raise SpecError(f"{path}: has the columns {', '.join(sorted(names)[:_SHOWN])}, those of no known trace ({known})")
 
 
 def read_row(layout: TraceFormat, cells: Mapping[str, Any]) -> Row:

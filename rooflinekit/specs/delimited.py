@@ -35,17 +35,19 @@ def check_columns(name: str, header: str) -> None:
         raise InputError(f"{name}: has the column {twice!r} twice; name each once")
 
 
-def text_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Columns and rows of a small text table, all cells as text without blanks around them.
+def text_rows(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    """Columns in small letters, and rows with their lines; all cells are text without blanks around them.
 
     Raises SpecError for a file that cannot be read, InputError for a column that is there twice.
     """
-    text = read_text(path).lstrip("\n")
-    header = text.partition("\n")[0]
+    whole = read_text(path)
+    text = whole.lstrip("\n")
+    header, before = text.partition("\n")[0].lower(), len(whole) - len(text)
     check_columns(str(path), header)
-    table = csv.DictReader(text.splitlines(), delimiter=delimiter_of(header), skipinitialspace=True)
+    table = csv.DictReader([header, *text.splitlines()[1:]], delimiter=delimiter_of(header), skipinitialspace=True)
     names = [name.strip() for name in table.fieldnames or () if name.strip()]
-    rows = [{(key or "").strip(): (cell or "").strip() for key, cell in row.items() if key is not None}
+    rows = [(before + table.line_num,
+             {(key or "").strip(): (cell or "").strip() for key, cell in row.items() if key is not None})
             for row in table]  # fmt: skip
     return names, rows
 

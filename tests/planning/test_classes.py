@@ -26,6 +26,7 @@ from rooflinekit.decision.planning.mix import Mix, Mixed, TrafficClass, read_cla
 from rooflinekit.decision.planning.objective import Felt, missed, parse_objectives
 from rooflinekit.decision.planning.plan import read_question
 from rooflinekit.decision.planning.profile import Profile
+from rooflinekit.decision.planning.search import search
 from rooflinekit.decision.planning.valleys import Valleys
 from rooflinekit.estimation.lengths import Fixed, LogNormal, Uniform
 from rooflinekit.model.types.errors import InfeasibleError, InputError, SpecError
@@ -173,6 +174,59 @@ class TestFleets:
         assert "hasty cannot be met: no deployment meets hasty p95 TTFT <= 1 ms" in answer.answer
         with pytest.raises(InfeasibleError, match="hasty: no deployment"):
             plan_classes(_file(tmp_path, "hasty: {rate: 5, slo: 'p95 ttft<1ms'}\n"), MODEL, GPU, **ONE)
+
+    def test_a_class_beyond_the_context_is_named_and_the_others_are_planned(self, tmp_path: Path) -> None:
+        file = _file(tmp_path, "chat:\n  rate: 4\n  isl: 500\nbooks:\n  rate: 1\n  isl: 20000\n")
+        plan = plan_classes(file, MODEL, **ONE)
+        assert plan.unmet == ("books",)
+        assert "books cannot be met: the longest request has 20,256 tokens" in plan.answer
+        assert plan.fleets[0].classes == ("chat",)
+
+    @pytest.mark.parametrize("after", [1, 2, 3])
+    def test_an_interrupt_keeps_what_was_simulated(
+        self, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ctrl-C in the first, second or third simulation, with and without jobs in the valleys of a profile."""
+        calls: list[int] = []
+
+        def stopped(*given: Any, **more: Any) -> Any:
+            calls.append(1)
+            if len(calls) == after:
+                raise KeyboardInterrupt
+            return play(*given, **more)
+
+        for module in ("confirm", "classes"):
+            monkeypatch.setattr(f"rooflinekit.decision.planning.{module}.play", stopped)
+        file = _file(tmp_path, "chat:\n  rate: 10\n  isl: 500\n  osl: 60\nbatch:\n  requests: 90000\n  deadline: 4h\n"
+                               "  isl: 500\n  osl: 60\n")  # fmt: skip
+        plan = plan_classes(file, MODEL, **ONE | {"confirm": 1, "profile": DAY})
+        assert plan.interrupted
+        assert len(calls) == after
+        assert plan.gpus
+        assert any("interrupted" in each for each in plan.warnings)
+
+    def test_an_interrupt_of_the_search_keeps_the_classes_that_have_a_fleet(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ctrl-C while the pooled fleet is looked for: the separate ones are an answer, earlier there is none."""
+        file = _file(tmp_path, "chat:\n  rate: 10\n  isl: 500\ncode:\n  rate: 5\n  isl: 900\n")
+        calls: list[int] = []
+        after = 3
+
+        def stopped(*given: Any) -> Any:
+            calls.append(1)
+            if len(calls) == after:
+                raise KeyboardInterrupt
+            return search(*given)
+
+        monkeypatch.setattr("rooflinekit.decision.planning.classes.search", stopped)
+        plan = plan_classes(file, MODEL, **ONE | {"confirm": 1})
+        assert plan.interrupted
+        assert [fleet.classes for fleet in plan.fleets] == [("chat",), ("code",)]
+        assert plan.fleets[0].candidate.simulated is None
+        after = len(calls) + 2
+        with pytest.raises(KeyboardInterrupt):
+            plan_classes(file, MODEL, **ONE)
 
     def test_several_models_share_hosts(self, tmp_path: Path) -> None:
         text = "small: {rate: 20}\nlarge: {rate: 1, model: llama-3.3-70b}\n"

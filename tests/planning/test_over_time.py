@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,12 @@ from rooflinekit.decision.economics.price import HourlyPrice, Purchase, quotes_o
 from rooflinekit.decision.economics.tco import rent_or_buy
 from rooflinekit.decision.planning.budget import affordable
 from rooflinekit.decision.planning.capacity import formula_capacity
+from rooflinekit.decision.planning.confirm import run_varying
+from rooflinekit.decision.planning.confirm import simulated as simulated_runs
+from rooflinekit.decision.planning.fleet import Option, Reserve
 from rooflinekit.decision.planning.plan import PlanAnswer, read_question
 from rooflinekit.decision.planning.profile import read_growth, read_profile
+from rooflinekit.decision.planning.search import _aggregated as aggregated
 from rooflinekit.decision.planning.search import search
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.estimation.lengths import Fixed
@@ -130,6 +135,22 @@ class TestHours:
         assert "mixed" not in {each.kind for each in answer.candidates}
         assert answer.over_time is not None
 
+    def test_an_interrupt_of_the_search_keeps_the_accelerators_that_were_searched(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def stopped(question: Any, replica: Any, found: Any) -> Any:
+            if replica.gpu == "h200-sxm":
+                raise KeyboardInterrupt
+            return aggregated(question, replica, found)
+
+        monkeypatch.setattr("rooflinekit.decision.planning.search._aggregated", stopped)
+        answer = rk.plan(MODEL, [GPU, "h200"], SLO, **(ONE | {"prices": None, "rate": 40, "confirm": 1}))
+        assert answer.interrupted
+        assert {each.gpu for each in answer.candidates} == {GPU}
+        assert "interrupted: the search left out h200-sxm" in answer.warnings
+        with pytest.raises(KeyboardInterrupt):
+            rk.plan(MODEL, ["h200"], SLO, **(ONE | {"prices": None, "rate": 40}))
+
     def test_an_interrupt_keeps_the_plan(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def stopped(*_: Any) -> None:
             raise KeyboardInterrupt
@@ -139,6 +160,39 @@ class TestHours:
         assert answer.interrupted
         assert answer.over_time is None
         assert answer.best.gpus
+
+    def test_an_interrupt_keeps_the_hours_with_which_the_simulation_agreed(
+        self, monkeypatch: pytest.MonkeyPatch, simulated: PlanAnswer
+    ) -> None:
+        """Ctrl-C while the hours are simulated: those of the peak's share stand, and the answer says so."""
+
+        def stopped(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("rooflinekit.decision.planning.capacity.play", stopped)
+        answer = _plan(confirm=1)
+        assert answer.interrupted
+        assert answer.over_time is not None
+        assert simulated.over_time is not None
+        assert any("interrupted" in each for each in answer.over_time.warnings)
+        assert answer.over_time.gpu_hours >= simulated.over_time.gpu_hours
+
+    def test_shares_of_terms_are_of_what_is_paid(self, tmp_path: Path) -> None:
+        """Spot machines with spares are more than the fleet, and yet no more than all that is paid."""
+        path = tmp_path / "prices.csv"
+        path.write_text("name,term,commitment,interruptions,low,high,source\nh100-sxm,on demand,,,3,3,me\n"
+                        "h100-sxm,spot,,900,1,1,me\n")  # fmt: skip
+        over = _plan(prices=str(path)).over_time
+        assert over is not None
+        assert sum(each.gpu_hours for each in over.paid) > over.gpu_hours
+        assert "Paid as 100 % spot" in over.answer
+
+    def test_a_load_that_never_changes_saves_nothing(self) -> None:
+        """Twenty-four equal hours: the sentence and the two totals are the same."""
+        over = _plan(profile=[3.0] * 24).over_time
+        assert over is not None
+        assert over.gpu_hours == over.peak_gpu_hours
+        assert "below" not in over.answer
 
     def test_an_accelerator_without_a_price_is_planned_by_its_hours(self) -> None:
         over = rk.plan(
@@ -235,7 +289,10 @@ class TestTerms:
         with pytest.raises(InputError, match="no price on demand"):
             _plan(prices=str(path))
         path.write_text(head + "h100-sxm,one year,soon,,2,2,me\n")
-        with pytest.raises(InputError, match="line 2"):
+        with pytest.raises(InputError, match="line 2: commitment must be whole months"):
+            _plan(prices=str(path))
+        path.write_text(head + "h100-sxm,one year,1 year,20,2,2,me\n")
+        with pytest.raises(InputError, match="line 2: a price has a commitment or interruptions, not both"):
             _plan(prices=str(path))
 
 
@@ -248,6 +305,22 @@ class TestFiles:
         assert read.hours == (6.0, 1.0, 1.0)
         path.write_text("time,rate\n2026-05-01T00:00,1\n2026-05-01T00:30,2\n")
         assert read_profile(path).hours == (0.5, 0.5)
+        path.write_text("Time,RATE\n2026-05-01T02:00+02:00,1\n2026-05-01T01:00,2\n")  # without a zone it is UTC
+        assert read_profile(path).hours == (1.0, 1.0)
+
+    def test_gaps_and_cut_days_are_said(self, tmp_path: Path) -> None:
+        """A row that is missing makes the one before it last longer; a day of 23 hours is none."""
+        path = tmp_path / "load.csv"
+
+        def notes(hours: list[int]) -> str:
+            path.write_text("hour,rate\n" + "".join(f"{hour},5\n" for hour in hours))
+            over = _plan(profile=str(path)).over_time
+            assert over is not None
+            return " ".join(over.warnings)
+
+        assert "load.csv" not in notes([*range(24)])
+        assert "last 1 to 2 h" in notes([*range(12), *range(13, 24)])
+        assert "lasts 23 h" in notes([*range(23)])
 
     @pytest.mark.parametrize(
         ("text", "says"),
@@ -258,6 +331,8 @@ class TestFiles:
             ("hour,rate\n0,1\n0,2\n", "line 3"),
             ("hour,rate\n0,1\n1,-2\n", "line 3"),
             ("hour,rate\n0,1\n1,many\n", "line 3"),
+            ("hour,rate\n0,1\n\n1,many\n", "line 4"),
+            ("hour,rates\n0,1\n1,2\n", "nearest: rates$"),
             ("hour,rate\n0,0\n1,0\n", "no request"),
             ("time,rate\nnoon,1\n1,0\n", "line 2"),
             ("", "empty"),
@@ -277,6 +352,7 @@ class TestFiles:
             ({"profile": "trace", "rate": 5}, "that of a trace"),
             ({"profile": None, "users": 5, "growth": "8%/month"}, "requests a second"),
             ({"growth": "lots"}, "8%/month"),
+            ({"growth": "8"}, "8% or 800%"),
             ({"months": 0}, "months"),
             ({"profile": [0.0, 0.0]}, "no request"),
         ],
@@ -438,7 +514,72 @@ class TestAutoscaling:
         json.dumps(scaled.to_dict())
 
     def test_its_sentence_says_what_the_objectives_rest_on(self, scaled: PlanAnswer) -> None:
-        assert "closed form" in scaled.over_time.answer.partition("Autoscaled")[2]  # type: ignore[union-attr]
+        over = scaled.over_time
+        assert over is not None
+        assert over.autoscaling is not None
+        assert over.autoscaling.best is not None
+        told = over.answer.partition("Autoscaled")[2]
+        assert "closed form" in told
+        assert f"Of {over.autoscaling.best.requests:,} single requests" in told
+
+    def test_the_cheapest_with_each_cold_start_agrees_with_a_simulation(self, scaled: PlanAnswer) -> None:
+        over = scaled.over_time
+        assert over is not None
+        assert over.autoscaling is not None
+        for start in {each.cold_start_s for each in over.autoscaling.policies}:
+            good = [each for each in over.autoscaling.policies if each.cold_start_s == start and each.meets]
+            least = min(good, key=lambda each: each.gpu_hours_per_month)
+            assert least.requests > 1000
+            assert all(share >= 0.95 for share in least.simulated.values())
+
+    def test_a_replica_whose_load_never_changes_is_simulated_as_any_other(self) -> None:
+        """At a constant rate the windows are a steady state: shares within the limits are those of a plain run."""
+        question = read_question(MODEL, GPU, SLO, ONE | {"rate": 20.0, "confirm": 1})
+        part = search(question).options[0].parts[0]
+        demand = replace(question.demand, rate=20.0)
+        run = run_varying(part, demand, np.full(960, 20.0), 400, 400, 15.0, 4000, 1.0, 0)
+        one = replace(part, working=1, reserve=Reserve())
+        alone, _ = simulated_runs(Option("serve", (one,)), demand, 1, whole=False)
+        assert 3800 <= run.requests <= 1.05 * (4000 + 3 * 15 * 20)  # windows end with a period
+        for metric in ("ttft", "tpot"):
+            assert run.felt.means[metric] == pytest.approx(alone[0].felt.means[metric], rel=0.05)
+
+    def test_a_replica_is_busy_when_its_requests_come(self) -> None:
+        """Rates of 2 and 30 in turns: around the middle of the busy ones it feels what 30 a second do."""
+        question = read_question(MODEL, GPU, SLO, ONE | {"rate": 20.0, "confirm": 1})
+        part = search(question).options[0].parts[0]
+        rates = np.repeat([2.0, 30.0, 2.0, 30.0], 240)
+
+        def tpot(place: int) -> float:
+            return float(run_varying(part, question.demand, rates, place, place, 15.0, 600, 1.0, 0).felt.means["tpot"])
+
+        assert tpot(360) > 1.3 * tpot(120)
+        steady = run_varying(part, question.demand, np.full(960, 30.0), 360, 360, 15.0, 600, 1.0, 0).felt.means["tpot"]
+        assert tpot(360) == pytest.approx(steady, rel=0.1)
+
+    def test_what_waited_before_is_played_too(self) -> None:
+        """Two minutes beyond the knee: at their end a replica that is played from their start has requests waiting."""
+        question = read_question(MODEL, GPU, SLO, ONE | {"rate": 20.0, "confirm": 1})
+        part = search(question).options[0].parts[0]
+        rates = np.full(960, 10.0)
+        rates[400:408] = 2.0 * part.replica.knee(question.demand)
+        late, fresh = (
+            run_varying(part, question.demand, rates, 407, calm, 15.0, 300, 1.0, 0).felt.means["ttft"]
+            for calm in (399, 407)
+        )
+        assert late > 2.0 * fresh
+
+    def test_an_interrupt_keeps_the_policies(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def stopped(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("rooflinekit.decision.planning.autoscale.run_varying", stopped)
+        answer = _plan(confirm=1, autoscale=True, cold_start=[2])
+        assert answer.interrupted
+        assert answer.over_time is not None
+        assert answer.over_time.autoscaling is not None
+        assert answer.over_time.autoscaling.best is not None
+        assert "no single requests are drawn" in answer.over_time.answer
 
     def test_bounds_and_cooldown_are_kept(self) -> None:
         def scaled(**more: Any) -> Any:
@@ -519,6 +660,7 @@ class TestAutoscaling:
             assert outcome.requests.finished == len(times)
             assert outcome.goodput is not None
             assert outcome.goodput >= 0.95
+            assert min(least.simulated.values()) == pytest.approx(outcome.goodput, abs=0.03)
 
 
 class TestOwning:
@@ -557,8 +699,24 @@ class TestOwning:
                 owned = needed
             return total
 
-        first = next((month for month in range(1, 37) if ahead(month) >= -1e-6), None)
-        assert told.break_even_month == first
+        behind = [month for month in range(1, 37) if ahead(month) < -1e-6]
+        assert told.break_even_month == (None if behind[-1:] == [36] else max(behind, default=0) + 1)
+
+    def test_a_fleet_that_grows_late_breaks_even_late(self) -> None:
+        """One accelerator has paid for itself by month 10; nine more in month 12 take until month 20."""
+        told = rent_or_buy(Purchase(10_000.0, 3.0), [1] * 11 + [10], [1000.0] * 11 + [10_000.0], 0.0, 0.0)
+        assert told.break_even_month == 20
+
+    def test_a_sale_in_the_end_may_make_the_difference(self, tmp_path: Path) -> None:
+        """Between the annuities of a purchase and the purchase itself: no month pays, and owning costs less."""
+        path = tmp_path / "own.yaml"
+        path.write_text(self.TEXT)
+        over = _plan(tco=str(path), profile=[3.0] * 24, prices=1.40).over_time
+        assert over is not None
+        assert over.tco is not None
+        assert over.tco.break_even_month is None
+        assert over.tco.own_usd < over.tco.rent_usd
+        assert "Buying is cheaper once it is sold" in over.answer
 
     def test_a_plan_says_when_buying_pays(self, tmp_path: Path) -> None:
         path = tmp_path / "own.yaml"
@@ -588,7 +746,7 @@ class TestOwning:
             ("purchase: 1\n", "years: is missing"),
             ("purchase: 1\nyears: 4\nintrest: 1\n", "nearest: interest"),
             ("purchase: -1\nyears: 4\n", "purchase must be"),
-            ("purchase: 1\nyears: 4\nresidual: 2\n", "shares"),
+            ("purchase: 1\nyears: 4\nresidual: 2\n", "residual must be at most 1, not 2"),
             ("purchase: 1\nyears: 4\npue: 0.5\n", "pue"),
             ("purchase: 1\nyears: 0.01\n", "years must"),
             ("", "empty"),

@@ -152,7 +152,8 @@ def test_hosts_say_what_they_draw_and_how_many_racks_hold_them() -> None:
     assert hosts.racks == -(-hosts.count // 2)
     assert "8.4 kW" in hosts.power
     (alone,) = _plan(rack=8_000.0).best.hosts
-    assert alone.racks is None
+    assert alone.racks == 0
+    assert "no room" in alone.power
 
 
 def test_a_power_budget_is_a_limit(quick: PlanAnswer) -> None:

@@ -126,3 +126,11 @@ def test_what_contradicts_sessions_is_refused(given, said):
         read_demand({key: value for key, value in (ASKED | given).items() if value is not None})
     with pytest.raises(UnknownNameError, match="prefix-affinity"):
         read(Traffic, {"rate": 1.0, "router": "affinity"})
+
+
+def test_with_a_draft_the_caches_are_candidates_too():
+    """Four of them: with and without each."""
+    found = plan("llama-3.1-8b", slo="p95 ttft<1s, p95 tpot<40ms", confirm=0, draft="eagle3", draft_tokens=[1], **ASKED)
+    fleets = [fleet for each in found.candidates for fleet in each.fleets]
+    kinds = {(fleet.hit_rate is not None, "draft" in fleet.scenario) for fleet in fleets}
+    assert kinds == {(False, False), (True, False), (False, True), (True, True)}

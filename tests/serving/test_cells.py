@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
+import os
+import signal
 
 import pytest
 from typer.testing import CliRunner
@@ -52,6 +55,21 @@ def test_two_processes_give_the_same_bits(asked):
     assert plain(rk.simulate("llama-3-8b", cells=2, **asked)) == plain(
         rk.simulate("llama-3-8b", cells=2, workers=2, **asked)
     )
+
+
+def test_a_worker_that_dies_loses_nothing():
+    """Killed while cells are under way: they are played again elsewhere, to the same bits."""
+    asked, killed = ASKED | {"replicas": 8, "requests": 1600}, []
+
+    def kill_one():
+        workers = multiprocessing.active_children()
+        if workers and not killed:
+            killed.append(workers[0].pid)
+            os.kill(killed[0], signal.SIGKILL)
+
+    found = rk.simulate("llama-3-8b", cells=8, workers=2, progress=kill_one, **asked)
+    assert killed
+    assert plain(found) == plain(rk.simulate("llama-3-8b", cells=8, **asked))
 
 
 def test_dask_gives_the_same_bits():

@@ -6,6 +6,7 @@ import json
 import math
 from collections import defaultdict
 from itertools import pairwise
+from random import Random
 
 import pytest
 from typer.testing import CliRunner
@@ -54,6 +55,29 @@ def test_a_stream_of_sessions_is_steady_from_its_start():
     times = trace.time[trace.former :]
     counts = [sum(600 * part <= time < 600 * part + 600 for time in times) for part in range(5)]
     assert all(count == pytest.approx(1200, rel=0.2) for count in counts), counts
+
+
+@pytest.mark.parametrize("kind", ["chat", "chat:turns=6,wait=60", "coding-agent", "swe-bench"])
+def test_the_first_seconds_of_a_stream_are_as_busy_as_all_others(kind):
+    """Waits under way are met in proportion to their length; what is left of them brings no burst at the start."""
+    counts = [0, 0, 0]
+    for seed in range(12):
+        trace = session_trace(
+            SessionSource(parse_sessions(kind), Fixed(50), 131_072, rate=30.0, requests=3000, seed=seed)
+        )
+        for time in trace.time[trace.former :]:
+            if time < 30.0:
+                counts[int(time // 10.0)] += 1
+    assert counts == pytest.approx([3600.0] * 3, rel=0.2)
+
+
+def test_what_is_left_of_a_time_under_way():
+    """E[W²]/(2·E[W]) in the mean, from samples of W itself."""
+    law, draw = session_laws()["chat"].wait, Random(1)
+    whole = [law.at(draw.random()) for _ in range(60_000)]
+    left = [law.left(draw) for _ in range(60_000)]
+    wanted = sum(each**2 for each in whole) / sum(whole) / 2.0
+    assert sum(left) / len(left) == pytest.approx(wanted, rel=0.05)
 
 
 def test_the_simulator_finds_what_the_stack_says():
@@ -135,3 +159,14 @@ def test_sessions_come_by_a_rate_or_users_and_nothing_else():
     asked = json.loads(run.stdout)["inputs"]
     assert (asked["sessions"], asked["osl"]) == ("chat:first=500,asked=50", "343")
     assert "sessions chat" in CliRunner().invoke(app, words).stdout
+
+
+def test_first_prompts_beyond_the_context_are_said():
+    """A note, in the simulator and in a plan; none where they fit."""
+    asked = {"rate": 2.0, "osl": 40, "calibration": "none"}
+    for first, told in ((100_000, True), (500, False)):
+        kind = f"chat:turns=3,first={first}"
+        notes = (*rk.simulate("llama-3-8b", requests=40, sessions=kind, **asked).warnings,
+                 *rk.plan("llama-3-8b", sessions=kind, tp=[1], aggregated_only=True, confirm=0, slo="ttft<60s",
+                          **asked).warnings)  # fmt: skip
+        assert sum("are cut to 8,192" in each for each in notes) == 2 * told

@@ -319,7 +319,7 @@ def _price_file(path: Path) -> dict[str, list[HourlyPrice]]:
     if missing:
         raise SpecError(f"{path}: needs the columns {', '.join(_COLUMNS)}; {', '.join(missing)} is missing")
     found: dict[str, list[HourlyPrice]] = {}
-    for line, row in enumerate(rows, 2):
+    for line, row in rows:
         try:
             low, high = (positive(quantity(row[key], "USD"), key) for key in ("low", "high"))
             months, interruptions = _terms(row)
@@ -343,9 +343,15 @@ def _price_file(path: Path) -> dict[str, list[HourlyPrice]]:
 def _terms(row: Mapping[str, str]) -> tuple[float, float | None]:
     """Months of a commitment, and interruptions a month of a spot price. Raises ValueError and WorkloadError."""
     said, often = (row.get(key, "") for key in ("commitment", "interruptions"))
-    months = 0.0 if said in ("", "0", "none") else 12.0 * positive(quantity(said, "years"), "commitment")
+    wanted = WorkloadError(f"commitment must be whole months, like 12 months or 3 years, not {said!r}")
+    try:
+        months = 0.0 if said in ("", "0", "none") else 12.0 * positive(quantity(said, "years"), "commitment")
+    except ValueError:
+        raise wanted from None
     if abs(months - round(months)) > 1e-6:
-        raise WorkloadError(f"commitment must be whole months, like 12 months or 3 years, not {said!r}")
+        raise wanted
+    if months and often:
+        raise WorkloadError("a price has a commitment or interruptions, not both; leave one empty")
     return float(round(months)), positive(quantity(often), "interruptions", zero=True) if often else None
 
 

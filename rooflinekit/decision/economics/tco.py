@@ -2,7 +2,7 @@
 
     capital = (P − R·(1 + i)^−n)·i/(1 − (1 + i)^−n)     a month: annuity of price P and residual value R over n months
     running = W·PUE·730 h·USD/kWh + kW·rack + staff/12  a month and accelerator; cooling is in the PUE
-    month of break-even: the first m with Σ rent/(1 + i)^k ≥ Σ purchases + Σ running/(1 + i)^k, k to m
+    month of break-even: the first m from which on Σ rent/(1 + i)^k ≥ Σ purchases + Σ running/(1 + i)^k, k to m
 
 i is the interest a month, (1 + a year's)^(1/12) − 1; a sale before the n months is not counted.
 """
@@ -30,8 +30,9 @@ def read_owning(path: str | PathLike[str]) -> Purchase:
     section.expect(required, known)
     try:
         owning = Purchase.checked(**section.data)
-        if owning.residual > 1.0 or owning.interest > 1.0 or owning.pue > 10.0:
-            raise WorkloadError("residual and interest are shares up to 1, pue is from 1 to 10")
+        for key, most in (("residual", 1.0), ("interest", 1.0), ("pue", 10.0)):
+            if getattr(owning, key) > most:
+                raise WorkloadError(f"{key} must be at most {most:g}, not {getattr(owning, key):g}")
         if not 1.0 <= 12.0 * owning.years <= 1200.0:
             raise WorkloadError("years must be from a month to a century")
     except WorkloadError as error:
@@ -82,6 +83,5 @@ def rent_or_buy(owning: Purchase, gpus: Sequence[int], rents: Sequence[float], w
         rent += rents[place] * worth
         own += owned * (owning.capital + running) * worth
         cash += owned * running * worth
-        if month_of is None and rent >= bought + cash:
-            month_of = month
+        month_of = (month_of or month) if rent >= bought + cash else None
     return Tco(owning, owning.capital, running, rent, own, month_of)

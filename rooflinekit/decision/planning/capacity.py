@@ -22,11 +22,15 @@ _IDLE = 1e-9  # requests/s of an interval in which nothing comes
 
 @dataclass(frozen=True)
 class Capacity:
-    """A deployment, and how many replicas of it carry a rate; `used`: u of each part."""
+    """A deployment, and how many replicas of it carry a rate; `used`: u of each part.
+
+    interrupted: while u was looked for.
+    """
 
     question: PlanQuestion
     option: Option
     used: tuple[float, ...]
+    interrupted: bool = False
     _able: dict[tuple[int, float], Ability] = field(default_factory=dict, repr=False)
     _fleets: dict[float, Option] = field(default_factory=dict, repr=False)
 
@@ -72,7 +76,7 @@ def capacity_of(question: PlanQuestion, entry: Ranked, rates: Iterable[float]) -
     The candidate agrees at its peak, so that u lies between what its replicas have to do there and 1.
     """
     option, demand = entry.option, question.demand
-    if entry.played is None or not entry.played.agrees:
+    if not question.confirm or entry.played is None or not entry.played.agrees:
         return formula_capacity(question, option)
     room = 1.0 - question.reserve.headroom
     least = tuple(min(part.load(demand) / (part.ability.load * room), 1.0) for part in option.parts)
@@ -110,5 +114,5 @@ def agreed_capacity(
             middle = (low + high) / 2.0
             low, high = (middle, high) if agrees(middle) else (low, middle)
     except KeyboardInterrupt:
-        pass
+        return replace(at(low), interrupted=True)
     return at(low)

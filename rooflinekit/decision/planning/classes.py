@@ -32,7 +32,7 @@ from rooflinekit.decision.planning.valleys import Hour, Valleys, steady_and_jobs
 from rooflinekit.estimation.options import keywords, read
 from rooflinekit.estimation.scenario import Plan
 from rooflinekit.model.types.answer import Plain, Tabled
-from rooflinekit.model.types.errors import InfeasibleError, InputError
+from rooflinekit.model.types.errors import InfeasibleError, InputError, WorkloadError
 from rooflinekit.specs import load_model
 from rooflinekit.specs.calibration.evidence import evidence
 from rooflinekit.version import __version__
@@ -42,9 +42,9 @@ _PLAYED = 2  # partitions that are simulated beside the cheapest by the formula,
 _SHOWN = 6  # of the others
 _FILLED = 2  # deployments of a fleet into whose valleys jobs are put
 _AGREES = (1.0, 0.9, 0.8, 0.65, 0.5)  # shares of what a job may take that are simulated, until one agrees
+_OF_CLASSES = ("rate", "users", "concurrency", "trace", "sessions", "isl", "osl", "peak", "images", "image_size")
 _NO_PART = (
-    "rate", "users", "concurrency", "trace", "sessions", "isl", "osl", "cache_tier", "peak", "growth", "months",
-    "autoscale", "tco", "disaggregated", "mixed", "by", "clean", "router", "images", "image_size",
+    "cache_tier", "growth", "months", "autoscale", "tco", "disaggregated", "mixed", "by", "clean", "router",
 )  # fmt: skip
 
 
@@ -160,6 +160,7 @@ class _Group:
     valleys: dict[tuple[str, ...], Valleys]
     best: Option | None = None
     entry: Ranked | None = None
+    why: str = ""  #: nothing serves them whatever the objectives
 
     @property
     def name(self) -> str:
@@ -227,9 +228,10 @@ def plan_classes(
     ...     plan_classes(file, "llama-3-8b", price=3.0, tp=[1], confirm=0).groupings[0].fleets
     'chat + long'
     """
-    for key in _NO_PART:
+    for key in (*_OF_CLASSES, *_NO_PART):
         if scenario.get(key) is not None:
-            raise InputError(f"{key} and classes exclude each other: each class has its own load")
+            why = "each class has its own load" if key in _OF_CLASSES else "leave it out"
+            raise InputError(f"{key} and classes exclude each other: {why}")
     given = {key: value for key, value in read(Plan, scenario).items() if key != "classes"}
     classes = read_classes(file, slo or DEFAULT_SLO)
     by_model: dict[str, list[TrafficClass]] = {}
@@ -242,12 +244,13 @@ def plan_classes(
     for name, own in by_model.items():
         question = _question(paths[name], gpus, own, given, progress)
         groups = _groups(question, own)
-        refused = {group.classes[0].name: str(nothing_found(group.question, group.found))
+        refused = {group.classes[0].name: group.why or str(nothing_found(group.question, group.found))
                    for group in groups.values() if len(group.classes) == 1 and group.best is None}  # fmt: skip
         unmet |= refused
         met = tuple(each.name for each in own if each.name not in refused)
         if met:
-            best, others, why = _cheapest(groups, met, bool(given.get("confirm", 1)))
+            cut = any(group.found.interrupted for group in (*chosen, *groups.values()))
+            best, others, why = _cheapest(groups, met, bool(given.get("confirm", 1)) and not cut)
             chosen += best
             names |= {id(group): name for group in best}
             groupings += [_grouping(each) for each in (best, *others)]
@@ -277,11 +280,17 @@ def _groups(question: PlanQuestion, classes: Sequence[TrafficClass]) -> dict[tup
     found: dict[tuple[str, ...], _Group] = {}
     tables: dict[Any, Any] = {}
     searched: dict[tuple[str, ...], Found] = {}  # a job that fills the valleys has no part in the search
-    for count in counts:
-        for own in combinations(classes, count):
-            alone = [found[each.name,] for each in own] if count > 1 else []
-            if all(group.best is not None for group in alone):
-                found[tuple(each.name for each in own)] = _group(question, own, tables, searched)
+    try:
+        for count in counts:
+            for own in combinations(classes, count):
+                alone = [found[each.name,] for each in own] if count > 1 else []
+                if all(group.best is not None for group in alone):
+                    found[tuple(each.name for each in own)] = _group(question, own, tables, searched)
+    except KeyboardInterrupt:
+        if len(found) < len(classes):
+            raise
+        for group in found.values():  # each class has a fleet by now
+            group.found.interrupted = True
     return found
 
 
@@ -297,7 +306,10 @@ def _group(
     asked = replace(question, demand=mix, slo=mix.slo, course=None)
     names = tuple(each.name for each in mix.classes)
     if names not in searched:
-        searched[names] = search(asked)
+        try:
+            searched[names] = search(asked)
+        except WorkloadError as error:  # longer than the model's context
+            return _Group(classes, asked, Found(), {}, why=str(error))
     found = replace(searched[names], refused=list(searched[names].refused))
     group = _Group(classes, asked, found, {})
     if filling and question.course is not None:
@@ -348,16 +360,20 @@ def _cheapest(
     left = sorted((each for each in whole if all(group.best is not None for group in each)), key=_rank)
     ends = [each for each in left if len(each) in {1, len(names)}]
     done: list[list[_Group]] = []
-    for each in [left[0], *ends] if confirm else []:
-        _played(each, done)
-    for _ in range(_PLAYED):
-        cheaper = [each for each in left if each not in done and done and _rank(each) < min(map(_rank, done))]
-        if confirm and cheaper:
-            _played(min(cheaper, key=_rank), done)
+    try:
+        for each in [left[0], *ends] if confirm else []:
+            _played(each, done)
+        for _ in range(_PLAYED):
+            cheaper = [each for each in left if each not in done and done and _rank(each) < min(map(_rank, done))]
+            if confirm and cheaper:
+                _played(min(cheaper, key=_rank), done)
+    except KeyboardInterrupt:  # what was simulated by now is an answer
+        for group in min(done or left, key=_rank):
+            group.found.interrupted = True
     best = min(done or left, key=_rank)
     others = sorted((each for each in left if each is not best), key=lambda each: (each not in done, _rank(each)))
     shown = [each for place, each in enumerate(others) if place < _SHOWN or each in ends]
-    return best, shown, _why(best, [each for each in ends if each is not best])
+    return best, shown, _why(best, [each for each in ends if each is not best and (each in done or not done)])
 
 
 def _played(fleets: list[_Group], done: list[list[_Group]]) -> None:
@@ -378,6 +394,8 @@ def _simulate(group: _Group) -> None:
     """Play the options until one agrees, at the peak and with its jobs in the hour that has most of them."""
     found = replace(group.found, options=list(group.found.options))
     for entry in ranked(group.question, found):
+        if found.interrupted and entry.played is None:
+            raise KeyboardInterrupt
         valleys = group.beside(entry.option)
         if valleys is None or entry.played is None:
             group.entry = entry
@@ -386,7 +404,8 @@ def _simulate(group: _Group) -> None:
         if agreed is not None:
             group.entry, group.valleys[_key(agreed[0].option)] = agreed
             break
-    group.found.interrupted |= found.interrupted
+    if found.interrupted:  # what agrees stands
+        raise KeyboardInterrupt
 
 
 def _with_jobs(question: PlanQuestion, entry: Ranked, valleys: Valleys) -> tuple[Ranked, Valleys] | None:

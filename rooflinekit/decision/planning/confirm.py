@@ -17,6 +17,9 @@ from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 from random import Random
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rooflinekit.decision.planning.cost import fleet_watts
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part
@@ -39,12 +42,14 @@ from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 _REQUESTS = (400, 2000)  # least and most that count, far below the knee
 _LONG, _NEAR = 4.0, 0.8  # times as many nearer to the knee than this
 _STEPS = 150_000  # of one replica, to which the requests are cut
+_BESIDE = 8  # replicas with prefix caches that are played at most: a router knows what they hold and how busy they are
 _SESSIONS = 3.0  # times as many where they are turns, since the turns of a session are alike
 _WARM = 2.5  # requests' own times before anything counts
 _PAIRED = 2500  # requests that count on two pools, which are many replicas
 _SLICE = 48  # replicas of two pools that are played at most
 _WINDOW, _WHOLE = 4000, 60_000  # requests of a window of a trace that are played, and of a trace that is played whole
 _ROUTER = "random"  # as the formula has it: what a replica sees are arrivals of its own
+_BUSY = 0.95  # of the knee, at which the time of a request is taken to be at most
 _DRIFT = 0.1  # variation of equal answers of users, who would otherwise march in step as no real clients do
 
 _RUNS = 12  # simulations beyond those of the candidates that are asked for
@@ -197,7 +202,7 @@ def _felt(sketches: Sequence[Sketch]) -> Felt:
 
 
 def _alike(part: Part, demand: Demand, seed: int, longer: float) -> Run:
-    """One replica with its share of the requests."""
+    """One replica with its share of the requests; of sessions that a router places by their prefix, several."""
     seen, load = part.seen(demand), part.load(demand)
     loaded = part.replica.answer(seen, load).loaded
     turn, step = float(loaded.e2e), float(loaded.tpot.expected)
@@ -213,12 +218,45 @@ def _alike(part: Part, demand: Demand, seed: int, longer: float) -> Run:
         comes: Iterator[Arrival] | SessionSource = seen.arrivals(load, seed)
         if demand.prefixes is not None and (law := demand.prefixes.law) is not None:
             counted *= _SESSIONS
-            requests = math.ceil(counted + warm * rate)
-            comes = SessionSource(law, demand.osl, law.most or 0, rate=load, requests=requests, seed=seed)
+            router = demand.prefixes.router
+            count = min(part.working, _BESIDE) if part.replica.kept is not None and router != _ROUTER else 1
+            requests, rate = math.ceil(counted + warm * rate * count), rate * count
+            comes = SessionSource(law, demand.osl, law.most or 0, rate=rate, requests=requests, seed=seed)
+            setup = Setup(replicas=count, router=router, seed=seed) if count > 1 else Setup(seed=seed)
+            return _run(part, demand, comes, setup, counted / rate + warm, warm)
         return _run(part, demand, comes, Setup(seed=seed), counted / rate + warm, warm)
     osl = demand.osl if cv(demand.osl) > 0.0 or demand.osl.mean < 2.0 else LogNormal(demand.osl.mean, _DRIFT)
     arrivals = generate(Gamma(1.0), Requests(demand.isl, osl), 1 << 40, seed)
     return _run(part, demand, arrivals, Setup(seed=seed), counted / rate + warm, warm, users=int(load))
+
+
+def run_varying(  # noqa: PLR0913, PLR0917 - a load that varies, and where it is looked at
+    part: Part, demand: Demand, rates: NDArray[np.float64], place: int, calm: int, period: float, count: int,
+    factor: float, seed: int,
+) -> Run:  # fmt: skip
+    """One replica whose requests come at a rate of its own in each period, `count` of them around one of these.
+
+    rates: requests/s of the replica in periods of so many seconds, which repeat; calm: the last one up to `place` at
+    which nothing waits, from which on it is played (some thousand requests at most); factor: how many times as long as
+    expected each step takes. As in `Demand.stretched`, requests come so much faster, and latencies are to be stretched.
+    Raises KeyboardInterrupt.
+    """
+    load = min(float(rates[place]) * factor, _BUSY * part.replica.knee(demand))
+    warm = _WARM * float(part.replica.answer(demand, load).loaded.e2e) * factor
+    seconds = count / max(float(rates[place]), 1.0 / (len(rates) * period))
+    longest = place - int(_WINDOW / max(float(rates[calm : place + 1].mean()), 1e-12) / period)
+    warm += period * (place - max(calm, longest))
+    first, last = place - math.ceil((seconds / 2.0 + warm) / period), place + math.ceil(seconds / 2.0 / period)
+    passed = np.concatenate([[0.0], np.cumsum(np.take(rates, np.arange(first, last), mode="wrap") * period)])
+    clock = np.arange(len(passed)) * period / factor
+
+    def comes() -> Iterator[Arrival]:
+        for each in demand.arrivals(1.0, seed + place):
+            if each.time >= passed[-1]:
+                return
+            yield each._replace(time=float(np.interp(each.time, passed, clock)))
+
+    return _run(part, demand, comes(), Setup(seed=seed), float(clock[-1]), warm / factor)
 
 
 def _pools(option: Option, demand: Demand, seed: int, longer: float) -> Run:
@@ -460,11 +498,10 @@ OWN_FORMATS = "weights and cache are in the checkpoint's formats; others, such a
 
 def warnings(question: PlanQuestion, found: Found, order: list[Ranked]) -> list[str]:
     """What a planner should hear beside the numbers."""
-    notes = list(found.notes)
-    if question.demand.trace is not None:
-        notes += question.demand.trace.notes
+    notes = [*found.notes, *question.demand.notes]
     if found.interrupted:
-        notes.append(f"interrupted: {sum(each.played is not None for each in order)} candidates were simulated by then")
+        count = sum(each.played is not None for each in order)
+        notes.append(f"interrupted: {count} candidate{' was' if count == 1 else 's were'} simulated by then")
     unknown = [gpu for gpu, price in question.tariff.prices.items() if price is None]
     if unknown:
         notes.append(f"no price is known for {', '.join(unknown)}; give --price {unknown[0]}=USD to compare by cost")

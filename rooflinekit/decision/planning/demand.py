@@ -16,7 +16,7 @@ from typing import Any
 from rooflinekit.decision.planning.curve import SharedCurve, tabulate
 from rooflinekit.decision.planning.objective import METRICS, Felt, Objective
 from rooflinekit.decision.planning.prefixes import Prefixes
-from rooflinekit.estimation.lengths import Empirical, Fixed, Length, Longer, cv, longer, parse_length
+from rooflinekit.estimation.lengths import Empirical, Length, Longer, cv, longer, parse_length
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Times, Traffic
 from rooflinekit.model.traffic.question import LoadAnswer, LoadQuestion
@@ -118,6 +118,13 @@ class Demand:
         return self.isl.quantile(1.0) + self.osl.quantile(1.0)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should hear of a trace, or of sessions that are longer than the context."""
+        if self.prefixes is not None and (law := self.prefixes.law) is not None:
+            return law.cut(law.most or 0, self.osl.mean)
+        return () if self.trace is None else self.trace.notes
+
+    @property
     def unit(self) -> str:
         """Of a load."""
         return "users" if self.closed else "requests/s"
@@ -201,9 +208,7 @@ class Demand:
 def _length(length: Length) -> str:
     if isinstance(length, Longer):
         return f"{_length(length.text)} and {length.more:,} of images"
-    if isinstance(length, Fixed):
-        return f"{length.tokens:,}"
-    return f"{length.mean:,.0f} (cv {cv(length):.2g})"
+    return f"{length.mean:,.0f}{f' (cv {cv(length):.2g})' if cv(length) else ''}"
 
 
 def thinned_cv(arrival_cv: float, replicas: float) -> float:

@@ -17,8 +17,8 @@ class Hosts(Plain):
 
     size: accelerators of each, the scale-up domain; count: machines; spare: accelerators that no replica has; packed:
     what stands on them, and how many stand so. watts_most: of a machine at the plug with its boards at their limit,
-    None where that is not known; racks: of the stated power that hold all machines, None where none is stated or one
-    holds no machine.
+    None where that is not known; racks: of the stated power that hold all machines, None where none is stated, 0 where
+    one holds no machine.
     """
 
     gpu: str
@@ -42,6 +42,7 @@ class Hosts(Plain):
     def power(self) -> str:
         """What each may draw, and the racks that hold them."""
         racks = "" if self.racks is None else f"; all fit in {self.racks:,} rack{'s' if self.racks > 1 else ''}"
+        racks = "; a rack has no room for it" if self.racks == 0 else racks
         most = (self.watts_most or 0.0) / 1e3
         return f"a {self.kind} of {self.size} {self.gpu} draws {most:.3g} kW at most at the plug{racks}"
 
@@ -92,7 +93,7 @@ def _packed(gpu: str, several: list[tuple[int, str, Part]], rack: float | None) 
     spare = sum(room * count for (room, _), count in hosts.items())
     watts = None if law is None else float(plug_power(size * law.limit, law.host))
     held = int(rack / watts) if rack and watts else 0
-    racks = -(-hosts.total() // held) if held else None
+    racks = -(-hosts.total() // held) if held else 0 if rack and watts else None
     return Hosts(gpu, size, hosts.total(), spare, tuple(each for each in stands.items() if each[1]), watts, racks)
 
 

@@ -286,7 +286,10 @@ def _yaml_rows(path: Path) -> dict[str, dict[str, Any]]:
 
 def _csv_rows(path: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for line, cells in enumerate(text_rows(path)[1], 2):
+    names, rows = text_rows(path)
+    if rows and "name" not in names:
+        raise SpecError(f"{path}: needs a column name; it has {', '.join(names)}")
+    for line, cells in rows:
         name = cells.pop("name", "")
         if not name or name in found:
             raise SpecError(f"{path}, line {line}: needs a name of its own in the column name")

@@ -34,6 +34,7 @@ from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.units import percent
 
 _COMPARED = 4  # candidates of the plan that are looked at over time
+_NOTICED = 0.005  # share that is not rounded to nothing
 _PURCHASES = 5  # that the sentence names
 _ASSUMED = {"provision": PROVISION_NOTE, "engine_start": ENGINE_NOTE}
 _COLD_STARTS = (2, 5, 8)  # minutes
@@ -74,7 +75,7 @@ class OverTime(Tabled):
     profile: its name; span_h: hours until it repeats; growth: a month; rank: of its candidate, from 1; used: share of
     what a replica bears that it is given at most; gpu_hours, usd: by the hour on demand, in all months; peak_: of a
     fleet for the peak of each month; paid: the cheapest split by term; buy: month, accelerators more, and in all;
-    autoscaling: policies that were played, None where that was not asked for.
+    autoscaling: policies that were played, None where that was not asked for; interrupted: while it was simulated.
     """
 
     profile: str
@@ -95,6 +96,7 @@ class OverTime(Tabled):
     buy: tuple[tuple[int, int, int], ...]
     autoscaling: Autoscaling | None
     tco: Tco | None
+    interrupted: bool
     warnings: tuple[str, ...]
 
     @property
@@ -125,6 +127,8 @@ def over_time(question: PlanQuestion, course: Course, order: Sequence[Ranked], n
         if not found or bound < found[0][0]:
             capacity = capacity_of(question, entry, rates)
             found = sorted([*found, (_hourly(capacity, course), place, capacity)], key=lambda each: each[:2])
+            if capacity.interrupted:
+                break
     _, place, capacity = found[0]
     return _told(question, course, capacity, place, names[place - 1])
 
@@ -154,11 +158,11 @@ def _told(question: PlanQuestion, course: Course, capacity: Capacity, rank: int,
             for fleet in (capacity.fleet(rate * factor),)
         ]
         intervals += rows
-        most, whole = max(rows, key=lambda row: row.gpus), float(gpus[month - 1] @ course.month_hours)
+        most, whole = max(rows, key=lambda row: row.gpus), round(float(gpus[month - 1] @ course.month_hours), 6)
         peak = most.gpus * MONTH_HOURS
         months.append(Month(month, profile.peak * factor, most.replicas, most.gpus, whole, peak,
                             price and whole * price, price and peak * price))  # fmt: skip
-    paid = _paid(question, capacity, gpus, course)
+    paid, scaling = _paid(question, capacity, gpus, course), _autoscaling(question, course, capacity)
     owned = [0, *accumulate((row.gpus for row in months), max)]
     hours, peak_hours = (sum(getattr(row, key) for row in months) for key in ("gpu_hours", "peak_gpu_hours"))
     made = OverTime(
@@ -178,8 +182,9 @@ def _told(question: PlanQuestion, course: Course, capacity: Capacity, rank: int,
         paid=paid,
         paid_usd=sum(each.usd for each in paid) if paid else None,
         buy=tuple((month, now - then, now) for month, (then, now) in enumerate(pairwise(owned), 1) if now > then),
-        autoscaling=_autoscaling(question, course, capacity),
+        autoscaling=scaling,
         tco=_tco(question, course, capacity, months, paid),
+        interrupted=capacity.interrupted or (scaling is not None and scaling.interrupted),
         warnings=tuple(_warnings(question, capacity, months, paid)),
     )
     return replace(made, answer=_words(made))
@@ -188,6 +193,9 @@ def _told(question: PlanQuestion, course: Course, capacity: Capacity, rank: int,
 def _autoscaling(question: PlanQuestion, course: Course, capacity: Capacity) -> Autoscaling | None:
     if course.scaling is None:
         return None
+    if capacity.interrupted:
+        question = replace(question, confirm=0)
+        capacity = replace(capacity, question=question)
     cold = read_cold_start(capacity.option.parts[0].replica, question.tariff, course.scaling)
     minutes = course.scaling.get("cold_start") or _COLD_STARTS
     several = [minutes] if isinstance(minutes, int) else minutes
@@ -242,6 +250,10 @@ def _warnings(
     limit = question.reserve.limit(capacity.option.names[0])
     if over := next((row for row in months if row.gpus > limit), None):
         yield f"month {over.month} takes {over.gpus:,} GPUs, more than the {limit:,.0f} that there are"
+    if capacity.interrupted:
+        yield "interrupted: hours have the share of a replica's capacity with which the simulation agreed by then"
+    if question.course and (uneven := question.course.profile.uneven):
+        yield uneven
     yield "the load of an interval is its mean: what is busier within it needs --headroom, or shorter intervals"
     if any(each.term == "spot" for each in paid):
         yield RECOVERY_NOTE
@@ -257,7 +269,7 @@ def _words(made: OverTime) -> str:
     dollars = "" if made.usd is None else f" and ${made.usd:,.0f}"
     instead = "" if made.peak_usd is None else f" and ${made.peak_usd:,.0f}"
     count = len(made.months)
-    saved = 1.0 - made.gpu_hours / made.peak_gpu_hours
+    saved = round(1.0 - made.gpu_hours / made.peak_gpu_hours, 6)
     span = f"{least:,} to {most:,} GPUs" if least < most else f"{most:,} GPU{'s' if most > 1 else ''}"
     against = (
         f", {percent(saved)} below the {made.peak_gpu_hours:,.0f}{instead} of a fleet for the peak" if saved else ""
@@ -272,11 +284,15 @@ def _words(made: OverTime) -> str:
         parts.append(f"The fleet of {made.buy[0][2]:,} must grow: buy {told}{more} "
                      f"({made.buy[-1][2]:,} GPUs in the end).")  # fmt: skip
     if made.paid_usd is not None and made.usd and made.saved_usd > 0.0:
-        split = ", ".join(f"{percent(each.gpu_hours / made.gpu_hours)} {each.term}" for each in made.paid)
+        whole = sum(each.gpu_hours for each in made.paid)  # with spares of spot
+        split = ", ".join(f"{percent(each.gpu_hours / whole)} {each.term}" for each in made.paid
+                          if each.gpu_hours >= _NOTICED * whole)  # fmt: skip
         parts.append(f"Paid as {split} it is ${made.paid_usd:,.0f}, {percent(1.0 - made.paid_usd / made.usd)} less.")
     if made.tco is not None:
         when = made.tco.break_even_month
         better = f"Buying is cheaper from month {when} on" if when else "Renting stays cheaper than buying"
+        if not when and made.tco.own_usd < made.tco.rent_usd:
+            better = "Buying is cheaper once it is sold in the end"
         parts.append(f"{better}: ${made.tco.own_usd:,.0f} to own against ${made.tco.rent_usd:,.0f} to rent over "
                      f"{made.tco.inputs.years:g} years at their present value.")  # fmt: skip
     if made.autoscaling is not None:
@@ -300,12 +316,22 @@ def _scaled_words(made: OverTime, scaling: Autoscaling) -> str:
         costs.append(f"{least.policy} at {percent(least.target)} {_price(least)} with {seconds:.0f} s" if least
                      else f"nothing does with {seconds:.0f} s")  # fmt: skip
     below = 1.0 - best.gpu_hours_per_month / made.months[0].peak_gpu_hours
+    against = f"{percent(abs(below))} {'below' if below > 0.0 else 'above'}" if abs(below) >= _NOTICED else "as much as"
     return (
         f"Autoscaled by {best.policy} at {percent(best.target)} of a replica's capacity it costs {_price(best)} a "
-        f"month with {start}. That is {percent(below)} below the fleet for the peak. "
-        f"Its objectives hold over the {scaling.played_h:g} h played, by the closed form at each look; "
-        f"no single requests are drawn. Other cold starts: {', '.join(costs)}."
+        f"month with {start}. That is {against} the fleet for the peak. "
+        f"Its objectives hold over the {scaling.played_h:.3g} h played, by the closed form at each look"
+        f"{_drawn_words(best)} "
+        f"Other cold starts: {', '.join(costs)}."
     )
+
+
+def _drawn_words(best: Scaled) -> str:
+    """What single requests say of it."""
+    if not best.simulated:
+        return "; no single requests are drawn."
+    return (f". Of {best.requests:,} single requests, drawn where replicas are busy, "
+            f"{percent(min(best.simulated.values()), 1)} are within them.")  # fmt: skip
 
 
 def _price(scaled: Scaled) -> str:

@@ -637,7 +637,17 @@ def plan(
     (True, 1)
     """
     question = read_question(model, gpus, slo or DEFAULT_SLO, scenario, progress)
-    found = search(question)
+    found = Found()
+    try:
+        search(question, found)
+    except KeyboardInterrupt:  # what is found by now can be compared
+        if not found.options:
+            raise
+        found.interrupted = True
+        known = {name for option in found.options for name in option.names}
+        names = [load_accelerator(gpu).value.name for gpu in question.space.gpus]
+        left = [name for name in names if name not in known] or ["some deployments"]
+        found.notes.append(f"interrupted: the search left out {', '.join(left)}")
     order = ranked(question, found)
     if not order:
         raise nothing_found(question, found)
@@ -650,7 +660,9 @@ def plan(
              + f" on {each.gpu}" for each in candidates]  # fmt: skip
     over = None
     try:
-        over = over_time(question, question.course, order, names) if question.course else None
+        asked = replace(question, confirm=0) if found.interrupted else question  # then by the formula
+        over = over_time(asked, question.course, order, names) if question.course else None
+        found.interrupted |= over is not None and over.interrupted
     except KeyboardInterrupt:  # the plan is known
         found.interrupted = True
     return PlanAnswer(

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import accumulate, pairwise
 from os import PathLike
 from pathlib import Path
@@ -20,7 +20,8 @@ from rooflinekit.specs.delimited import text_rows
 if TYPE_CHECKING:
     from rooflinekit.simulation.traces import Trace
 
-_DAY = 24  # intervals of a trace that is shorter than a day
+_DAY = 24  # intervals of a trace that is shorter than a day, and hours of one
+_CLOSE = 1e-6  # relative, of hours that are the same
 _HOUR = 3600.0
 _TIMES = ("hour", "time")
 _GROWTH = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*(%?)\s*(?:(?:/|a |per )\s*(month|year))?", re.IGNORECASE)
@@ -55,6 +56,18 @@ class Profile:
         return sum(rate * hours for rate, hours in zip(self.rates, self.hours, strict=True)) / self.span
 
     @property
+    def uneven(self) -> str:
+        """What a user should hear of intervals that are not alike, or do not make whole days; else empty."""
+        ends = min(self.hours), max(self.hours)
+        if ends[1] > ends[0] * (1.0 + _CLOSE):
+            return (f"intervals of {self.name} last {ends[0]:g} to {ends[1]:g} h: each goes on until the next row, "
+                    "the last as long as the one before it")  # fmt: skip
+        days = self.span / _DAY
+        if len(self.rates) > 1 and abs(days - round(days)) > _CLOSE * days:
+            return f"{self.name} lasts {self.span:.3g} h and repeats, which is no whole number of days"
+        return ""
+
+    @property
     def starts(self) -> list[float]:
         """When each interval begins [h]."""
         return [0.0, *accumulate(self.hours[:-1])]
@@ -83,7 +96,7 @@ def hourly(rates: Sequence[float]) -> Profile:
 def read_profile(path: str | PathLike[str]) -> Profile:
     """Read a CSV with a column `hour` (hours from the start) or `time` (seconds, or dates), and one `rate`.
 
-    An interval lasts until the next row, the last one as long as the one before it.
+    An interval lasts until the next row, the last one as long as the one before it. Dates without a zone are UTC.
 
     Raises SpecError with file and line for what is no profile.
     """
@@ -91,17 +104,15 @@ def read_profile(path: str | PathLike[str]) -> Profile:
     column = next((name for name in _TIMES if name in names), None)
     for wanted, found in (("hour", column), ("rate", "rate" if "rate" in names else None)):
         if found is None:
-            near = nearest(wanted, names) or names
-            raise SpecError(f"{path}: needs the columns hour (or time) and rate; {wanted} is missing among {near}")
-    times = [_time(path, line, row[column or ""], column == "hour") for line, row in enumerate(cells, 2)]
-    rates = [_rate(path, line, row["rate"]) for line, row in enumerate(cells, 2)]
+            near = ", ".join(nearest(wanted, names) or names)
+            raise SpecError(f"{path}: needs the columns hour (or time) and rate; {wanted} is missing, nearest: {near}")
+    times = [_time(path, line, row[column or ""], column == "hour") for line, row in cells]
+    rates = [_rate(path, line, row["rate"]) for line, row in cells]
     if len(rates) < 2:
         raise SpecError(f"{path}: a profile needs at least two rows; for one rate give --rate")
-    for line, (before, after) in enumerate(pairwise(times), 3):
+    for (line, row), (before, after) in zip(cells[1:], pairwise(times), strict=True):
         if not before < after:
-            raise SpecError(
-                f"{path}, line {line}: {column} {cells[line - 2][column or '']} does not follow the one before"
-            )
+            raise SpecError(f"{path}, line {line}: {column} {row[column or '']} does not follow the one before")
     if not any(rates):
         raise SpecError(f"{path}: no request comes at any time")
     hours = [after - before for before, after in pairwise(times)]
@@ -114,7 +125,8 @@ def _time(path: str | PathLike[str], line: int, cell: str, hours: bool) -> float
         value = float(cell) if hours else float(cell) / _HOUR
     except ValueError:
         try:
-            value = math.nan if hours else datetime.fromisoformat(cell.strip()).timestamp() / _HOUR
+            date = datetime.fromisoformat(cell.strip())
+            value = math.nan if hours else (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() / _HOUR
         except ValueError:
             value = math.nan
     if not math.isfinite(value):
@@ -163,6 +175,9 @@ def read_growth(text: str | float) -> float:
     """
     said = f"{text:f}" if isinstance(text, float) else str(text).strip()
     hit = _GROWTH.fullmatch(said)
+    if hit is not None and not hit[2] and float(hit[1]) > 1.0:
+        value = float(hit[1])
+        raise WorkloadError(f"growth {value:g} may be {value:g}% or {100.0 * value:g}%; write the one that is meant")
     share = math.nan if hit is None else float(hit[1]) / (100.0 if hit[2] else 1.0)
     if hit is None or not -1.0 < share <= 10.0:
         raise WorkloadError(f"growth must be above -100% and at most 1000%, like 8%/month or 100%/year, not {text!r}")

@@ -40,6 +40,7 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.model.types.units import percent
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.simulation.tiers import CacheTier
 from rooflinekit.specs import load_accelerator, load_model, load_system
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
@@ -210,12 +211,12 @@ class Found:
     interrupted: bool = False  #: while candidates were simulated
 
 
-def search(question: PlanQuestion) -> Found:
-    """Go through the whole space.
+def search(question: PlanQuestion, found: Found | None = None) -> Found:
+    """Go through the whole space; `found`: what is filled, which an interrupt leaves with what was found by then.
 
     Raises InputError (and its kinds) for names and numbers that make no sense.
     """
-    found, space, pools = Found(), question.space, list[_Pools]()
+    found, space, pools = found or Found(), question.space, list[_Pools]()
     model = load_model(question.model).value
     longest = _longest(model, question.demand, found)
     shared = {"max_model_len": longest} | space.fixed()
@@ -294,12 +295,18 @@ def _cached(question: PlanQuestion, base: Replica, found: Found) -> None:
     if demand.prefixes is None or demand.closed:
         return
     for tiers in dict.fromkeys(((), demand.prefixes.tiers)):
-        replicas = max(demand.peak_load / base.knee(demand), 1.0)
-        for _ in range(_SETTLED):
+
+        def sharing(replicas: float, tiers: tuple[CacheTier, ...] = tiers) -> Part:
             replica = remembering(base, demand, tiers, replicas)
             able = ability(replica, demand, question.slo, question.deviations)
-            part = Part.of("serve", replica, able, demand, question.reserve)
+            return Part.of("serve", replica, able, demand, question.reserve)
+
+        replicas = max(demand.peak_load / base.knee(demand), 1.0)
+        for _ in range(_SETTLED):
+            part, shared = sharing(replicas), replicas
             replicas = float(part.working or replicas)
+        if replicas > shared:  # fewer find too little; as many find more than they need
+            part = replace(sharing(replicas), working=int(replicas))
         found.tried += 1
         if part.working and not refused_fleet(question, (part,)):
             found.options.append(Option("aggregated", (part,)))
@@ -325,6 +332,7 @@ def _drafted(question: PlanQuestion, base: Replica, found: Found) -> None:
             found.refused.append(Refusal(name, f"serves {bears:.3g} {demand.unit}, and {plain:.3g} without the draft"))
             continue
         _offered(question, part, name, found)
+        _cached(question, replica, found)
 
 
 def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica | None:

@@ -12,7 +12,18 @@ from rooflinekit.decision.sensitivity.levers import Levers
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.units import format_count, format_time, percent
 from rooflinekit.report.document import three
-from rooflinekit.report.plots.style import Frame, Picture, Theme, decades, headed, label_ticks, legend, scale_text
+from rooflinekit.report.plots import labels
+from rooflinekit.report.plots.style import (
+    Frame,
+    Picture,
+    Theme,
+    decades,
+    headed,
+    label_ticks,
+    legend,
+    scale_text,
+    shortened,
+)
 from rooflinekit.simulation.outcome import Outcome
 from rooflinekit.version import __version__
 
@@ -169,6 +180,7 @@ def hours(answer: PlanAnswer | OverTime, theme: Theme) -> Picture:
         panel.yaxis.set_major_locator(MaxNLocator(4, integer=panel is fleet))
     load.set_xlabel("hour")
     fleet.tick_params(labelbottom=False)
+    fleet.set_title(shortened(frame.subject), pad=18)
     legend(fleet)
     return Picture("hours", frame.title, made.answer, figure, theme)
 
@@ -194,8 +206,6 @@ def hit_rate(found: TraceAnswer, theme: Theme) -> Picture:
     for number, each in enumerate(found.memories):
         color = theme.series[number % len(theme.series)]
         first.plot(each.tokens, 100 * each.hit_rate, marker="o", ms=6, color=color, ls="", gid=each.memory)
-        end = each.tokens, 100 * each.hit_rate
-        first.annotate(each.memory, end, (-6, 6), textcoords="offset points", ha="right", fontsize=7, color=color)
     for panel, key, title in zip(panels[1:], ("ttft_ms", "usd_per_million"), ("mean TTFT [ms]", "USD a million tokens"),
                                  strict=False):  # fmt: skip
         values = [getattr(each, key) for each in found.memories]
@@ -206,6 +216,9 @@ def hit_rate(found: TraceAnswer, theme: Theme) -> Picture:
         label_ticks(panel.xaxis, [f"+ {each.memory}" if at else "alone" for at, each in enumerate(found.memories)])
         panel.set_ylabel(title)
         panel.margins(y=0.15)
+    names = [labels.Label(each.memory, each.tokens, 100 * each.hit_rate, theme.series[number % len(theme.series)])
+             for number, each in enumerate(found.memories)]  # fmt: skip
+    labels.place(first, names)
     parts = [
         f"{each.memory} {format_count(each.tokens)} tokens, {percent(each.hit_rate, 1)}" for each in found.memories
     ]
