@@ -97,7 +97,7 @@ def test_conversations_that_are_spread_at_random_are_found_less_often():
 
 
 def test_the_simulation_agrees_with_a_cached_plan():
-    answer = plan("llama-3.1-8b", slo="p95 ttft<1s, p95 tpot<40ms", confirm=1, **(ASKED | {"rate": 8.0, "osl": 50}))
+    answer = plan("llama-3.1-8b", slo="p95 ttft<1s, p95 tpot<40ms", confirm=1, **(ASKED | {"rate": 12.0, "osl": 50}))
     best = answer.best
     assert best.confirmed
     assert best.fleets[0].hit_rate > 0.3
