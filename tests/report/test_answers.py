@@ -25,6 +25,7 @@ from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.page.program import INPUTS, LOADED, MEMORY, Program, Written, load_kind, values
+from rooflinekit.specs import names
 
 from .making import FEW, in_node, page_of, view_of
 
@@ -223,6 +224,15 @@ def test_javascript_answers_as_python_of_images(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(f"{__name__}.KINDS", (seeing,))
     monkeypatch.setattr(f"{__name__}.MODELS", ("gemma-3-27b", "llama-4-scout", "qwen2.5-vl-7b"))
     assert compare(5, 2, seed=1) < 1e-12
+
+
+def test_what_deployments_of_a_model_share_answers_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that were traced for the first accelerator are called with the kernels and numbers of the others."""
+    kind = {"tp": (1, 2), "weights": ("fp8", None), "rate": (None, 2.0), "engine": ("vllm", "llama.cpp")}
+    monkeypatch.setattr(f"{__name__}.KINDS", (kind,))
+    monkeypatch.setattr(f"{__name__}.GPUS", tuple(names("accelerator")))
+    monkeypatch.setattr(f"{__name__}.MODELS", ("llama-3.1-8b",))
+    assert compare(60, 1, seed=3) < 1e-12
 
 
 def test_javascript_answers_as_python_of_users_who_begin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,16 +166,19 @@ class _Stay:
         return named(self.late + self.ahead + self.held, *_STAY)
 
 
-def closed_loop(
-    predictor: Predictor, users: Numeric, traffic: Traffic, known: Times | None = None, find: Find = root
-) -> Loaded:
+def closed_loop(  # noqa: PLR0913, PLR0917 - what both loops take, and what may be known
+    predictor: Predictor, users: Numeric, traffic: Traffic, known: Times | None = None, find: Find = root,
+    room: Places | None = None, in_step: bool | None = None,
+) -> Loaded:  # fmt: skip
     """`users` requests in flight at any time; each that ends is followed by the next. Scalars or arrays.
 
-    `known`: times that are tabulated, else worked out; `find` searches the roots. Where the memory model has no room
+    `known`: times that are tabulated, else worked out; `find` searches the roots; `room` where it is known; `in_step`
+    where it is not the engine's: whether each comes when a step has ended. Where the memory model has no room
     for one sequence, all are taken to run: what was measured did.
     """
-    flow = _Flow.of(predictor, traffic, known, find, in_step=follows(predictor.plan))
-    return flow.closed(users, traffic.places(predictor))
+    in_step = follows(predictor.plan) if in_step is None else in_step
+    flow = _Flow.of(predictor, traffic, known, find, in_step=in_step)
+    return flow.closed(users, room or traffic.places(predictor))
 
 
 def open_loop(
@@ -205,12 +208,12 @@ class OpenLoop:
     knee: Numeric
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913, PLR0917 - what both loops take, and what may be known
         cls, predictor: Predictor, traffic: Traffic, known: Times | None = None, find: Find = root,
-        closed: Callable[[Numeric], Loaded] | None = None,
+        closed: Callable[[Numeric], Loaded] | None = None, room: Places | None = None,
     ) -> OpenLoop:  # fmt: skip
-        """As `open_loop`, without a rate; `closed`: loops of users who come at any time, where they are known."""
-        places = traffic.places(predictor)
+        """As `open_loop`, without a rate; `closed`: loops of users who come at any time; both where they are known."""
+        places = room or traffic.places(predictor)
         if fails(places.slots >= 1.0):
             raise no_room(predictor, traffic)
         flow = _Flow.of(predictor, traffic, known, find)
