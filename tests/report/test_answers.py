@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import rooflinekit as rk
 from rooflinekit.decision.sensitivity.scaled import scaled
 from rooflinekit.estimation.estimator import Question, ask
 from rooflinekit.estimation.results import EnergyResult
-from rooflinekit.model.graph.javascript import Instance
+from rooflinekit.model.graph.javascript import Instance, Printed
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS
 from rooflinekit.model.roofline import time_parts
@@ -25,7 +26,6 @@ from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.page.program import INPUTS, LOADED, MEMORY, Program, Written, load_kind, values
-from rooflinekit.specs import names
 
 from .making import FEW, in_node, page_of, view_of
 
@@ -226,13 +226,26 @@ def test_javascript_answers_as_python_of_images(monkeypatch: pytest.MonkeyPatch)
     assert compare(5, 2, seed=1) < 1e-12
 
 
-def test_what_deployments_of_a_model_share_answers_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions that were traced for the first accelerator are called with the kernels and numbers of the others."""
-    kind = {"tp": (1, 2), "weights": ("fp8", None), "rate": (None, 2.0), "engine": ("vllm", "llama.cpp")}
-    monkeypatch.setattr(f"{__name__}.KINDS", (kind,))
-    monkeypatch.setattr(f"{__name__}.GPUS", tuple(names("accelerator")))
-    monkeypatch.setattr(f"{__name__}.MODELS", ("llama-3.1-8b",))
-    assert compare(60, 1, seed=3) < 1e-12
+def test_what_deployments_share_is_what_each_would_have_been_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that were traced for the first accelerator, with the kernels and numbers of others in place of its."""
+
+    def library() -> Printed:
+        page = Program()
+        for gpu, tp, engine in product((*GPUS, "mi350x", "rtx-6000-ada"), (1, 2), ("vllm", "llama.cpp")):
+            page.write(*written(gpu, tp, engine))
+        return page.printed()
+
+    def written(gpu: str, tp: int, engine: str) -> tuple[Predictor, tuple[LoadQuestion, ...]]:
+        question = ask("llama-3.1-8b", gpu, {"tp": tp, "engine": engine, "concurrency": 8})
+        assert question.load is not None
+        users, rate = question.load, replace(question.load, users=None, rate=1.0)
+        return question.resolved.predictor, (rate, users)
+
+    shared = library()
+    monkeypatch.setattr(Program, "_shared", lambda *_: None)
+    alone = library()
+    assert shared.source == alone.source
+    assert shared.data == alone.data
 
 
 def test_javascript_answers_as_python_of_users_who_begin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
