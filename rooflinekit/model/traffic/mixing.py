@@ -301,10 +301,10 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     arriving = others_arriving(predictor.plan, load)
     decoding = 1.0 + arriving * (load.osl - 1.0)
     if replicas > 1:
-        decoding = ceil_div(decoding, fact(replicas, "dp", "attention replicas", source="the question"))
+        decoding = ceil_div(decoding * WITHIN, fact(replicas, "dp", "attention replicas", source="the question"))
     decoding = named(decoding, "own", "sequences that decode on the fullest attention replica")
     if costs.mixes:
-        room = maximum((budget - decoding) * _WITHIN, 1.0)
+        room = maximum((budget - decoding) * WITHIN, 1.0)
         sizes = named(new / room, "size", "of a prompt, in the room that a step has for prompts")
         chunks = named(steps_begun(sizes, sqrt(decoding) / room), "chunks", "steps that a prompt takes")
         fitting = chunks / sizes
@@ -327,7 +327,8 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     return Rotation(every, decoding, chunks, full, holding, beside, beside_own, fitting, each, even)
 
 
-_WITHIN = 1.0 - 1e-12  # no rounding makes the tokens of a full step one more than its budget, and so another tile
+WITHIN = 1.0 - 1e-12
+"""No rounding makes a full step, or a mean number of sequences, one more than a whole number, and so another tile."""
 
 
 def steps_begun(sizes: Numeric, varying: Numeric) -> Numeric:
