@@ -1,4 +1,8 @@
-"""The functions behind a page: each deployment is traced once, and its kernels call functions that equal ones share."""
+"""The functions behind a page: each deployment is traced once, and its kernels call functions that equal ones share.
+
+What is left of a deployment asks for kernels and for a few numbers of its accelerator. Deployments that are alike in
+all else share it: it is traced for the first of them, and calls the kernels of each (`Program._shared`).
+"""
 
 from __future__ import annotations
 
@@ -91,8 +95,8 @@ class Program:
         self._functions: dict[tuple[Any, ...], list[tuple[Kernel, Instance]]] = {}
         self._calls: dict[tuple[Any, ...], list[KernelTime]] = {}
         self._alike: dict[Any, list[_Part]] = {}  #: what deployments share that differ in what it calls alone
-        self._likes: dict[tuple[Any, ...], int] = {}
-        self._made: dict[int, tuple[Any, Any]] = {}
+        self._likes: dict[tuple[Any, ...], int] = {}  #: numbers for what deployments agree in
+        self._made: dict[int, tuple[Any, Any]] = {}  #: by the place of what it was made of, which is kept with it
         self._phased: set[Operation] = set()  #: that ask which sequences are prompts and which answers
         self._kept: list[Any] = []  # what keys name by its place
         self.patterns: dict[Any, int] = {}  #: of steps, each with its number
