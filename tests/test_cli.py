@@ -720,8 +720,9 @@ def test_a_very_long_value_does_not_fill_the_screen():
 
 def test_the_help_groups_every_command() -> None:
     lines = CliRunner().invoke(app, ["--help"]).output.splitlines()
-    heads = [line.split()[1] for line in lines if line.startswith("╭")]
-    assert heads == ["Options", "Predict", "Decide", "Look", "Measure", "Show"]
+    heads = [line.removesuffix(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert heads == [*PANELS, "Options"]
+    assert "  --version                Print the version." in lines  # no kind of value beside what takes none
     assert {words.split()[0] for words in COMMANDS} == {name for names in PANELS.values() for name in names}
 
 

@@ -75,6 +75,20 @@ class CommandGroup(TyperGroup):
 
         sys.exit(guarded(answered, self.commands)[1])
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The commands below their headings, and the options."""
+        lines = [f"Usage: {ctx.command_path} [OPTIONS] COMMAND [ARGS]...", "", *wrap(self.help or "", _width())]
+        panels: dict[str, list[str]] = {}
+        made: Mapping[str, Any] = self.commands
+        for name, each in made.items():
+            told = (each.help or "").partition("\n\n")[0].replace("\n", " ")
+            panels.setdefault(each.rich_help_panel or "Commands", []).extend(_columns(name, told))
+        params: list[Any] = self.get_params(ctx)
+        options = [line for each in params for line in _columns(", ".join(each.opts), each.help)]
+        for title, body in (panels | {"Options": options}).items():
+            lines += ["", f"{title}:", *body]
+        formatter.write("\n".join([*lines, *(["", self.epilog] if self.epilog else [])]) + "\n")
+
 
 class AccuracyGroup(CommandGroup):
     """Those of `accuracy`."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rooflinekit.cli.interrupts import interrupted
-from rooflinekit.cli.output import brief, note
+from rooflinekit.cli.output import brief, emit, note
 from rooflinekit.model.types.errors import RooflinekitError, nearest
 
 INTERRUPTED = 130
@@ -50,7 +50,8 @@ def _other(error: Exception, commands: Iterable[str]) -> int:
     kind = type(error).__name__
     if kind == "Abort":
         return _say("interrupted", INTERRUPTED)
-    if kind == "NoArgsIsHelpError":  # the help has been shown
+    if kind == "NoArgsIsHelpError":
+        emit(str(getattr(error, "message", "")))  # the help
         return 0
     if not hasattr(error, "format_message"):
         return _say(f"internal error, please report: {kind}: {error}", 1)

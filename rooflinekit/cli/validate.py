@@ -150,6 +150,16 @@ def _measure(place: Device, suite: str, model: str, minutes: float, target: Targ
     return 4 if recorder.counts["failed"] else 0
 
 
+def _unfinished(minutes: float) -> str:
+    """What is said where the time was over before all was measured.
+
+    >>> _unfinished(1.0), _unfinished(2.5)[:28]
+    ('note: 1 minute was not enough for all; --resume measures the rest', 'note: 2.5 minutes were not e')
+    """
+    spent = "1 minute was" if minutes == 1.0 else f"{minutes:g} minutes were"
+    return f"note: {spent} not enough for all; --resume measures the rest"
+
+
 def _said(place: Device, recorder: Recorder, ending: str, minutes: float, gpu: str | None) -> list[str]:
     """What was written, what could not be measured and why, models beside their prediction, and what to do next."""
     from rooflinekit.evidence.kernel_fit.groups import read_measurements
@@ -160,7 +170,7 @@ def _said(place: Device, recorder: Recorder, ending: str, minutes: float, gpu: s
     lines = [f"wrote {recorder.path}: run {recorder.run} on {place.name}, {counts}"]
     lines += [*_reasons(found.rows), *_drift(found)]
     if ending == "budget":
-        lines.append(f"note: {minutes:g} minutes were not enough for all; --resume measures the rest")
+        lines.append(_unfinished(minutes))
     if not place.is_cuda and (spec := _write_spec(found)):
         lines.append(f"wrote {spec}: this CPU as an accelerator, from its ceilings")
         gpu = gpu or spec

@@ -229,8 +229,8 @@ class Plan:
     def token_budget(self) -> float:
         """Tokens that one engine step computes at most."""
         rule = self.engine.memory
-        default = rule.default(rule.token_budget, self.system.accelerator)
-        return float(self.deployment.settings.token_budget or default)
+        given = self.deployment.settings.token_budget
+        return float(given or rule.default(rule.token_budget, self.system.accelerator))
 
     @property
     def image_tokens(self) -> int:

@@ -116,6 +116,25 @@ class Library:
             template = self._templates[structure] = _Template(Graph(structure[0], graph.outputs), slots)
         return template.instances.setdefault(constants, Instance(template, constants))
 
+    def changed(self, instance: Instance, others: dict[Instance, Instance]) -> Instance:
+        """The same with other instances in place of those that it calls, or that these call; `others` grows by both.
+
+        >>> from rooflinekit.model.graph.trace import trace
+        >>> library = Library()
+        >>> double, triple = (library.add(trace(lambda m, n=n: {"bytes": n * m}, ["m"])) for n in (2.0, 3.0))
+        >>> more = library.add(trace(lambda m: {"sum": 1.0 + call(double, [m], 1)[0]}, ["m"]))
+        >>> library.changed(more, {double: triple}).constants == (triple, 1.0)
+        True
+        """
+        if instance not in others:
+            constants = instance.constants
+            calls = any(type(entry) is Instance for entry in constants)
+            own = tuple(self.changed(each, others) if type(each) is Instance else each for each in constants)
+            same = not calls or own == constants
+            instances = instance.template.instances
+            others[instance] = instance if same else instances.setdefault(own, Instance(instance.template, own))
+        return others[instance]
+
     def printed(self) -> Printed:
         """All templates as functions, and the numbers of their instances.
 

@@ -170,18 +170,26 @@ class _Stay:
         return named(self.late + self.ahead + self.held, *_STAY)
 
 
-def closed_loop(
-    predictor: Predictor, users: Numeric, traffic: Traffic, known: Times | None = None, find: Find = root
-) -> Loaded:
+def closed_loop(  # noqa: PLR0913, PLR0917 - what both loops take, and what may be known
+    predictor: Predictor, users: Numeric, traffic: Traffic, known: Times | None = None, find: Find = root,
+    room: Places | None = None, in_step: bool | None = None,
+) -> Loaded:  # fmt: skip
     """`users` requests in flight at any time; each that ends is followed by the next. Scalars or arrays.
 
-    `known`: times that are tabulated, else worked out; `find` searches the roots. Where the memory model has no room
+    `known`: times that are tabulated, else worked out; `find` searches the roots; `room` where it is known; `in_step`
+    where it is not the engine's: whether each comes when a step has ended. Where the memory model has no room
     for one sequence, all are taken to run: what was measured did.
     """
-    room = traffic.places(predictor)
+    room = room or traffic.places(predictor)
     if not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
-        traffic = replace(traffic, crowd=minimum(users, where(room.fits, room.slots, users)))
-    return _Flow.of(predictor, traffic, known, find, in_step=follows(predictor.plan)).closed(users, room)
+        traffic = replace(traffic, crowd=crowd_of(users, room))
+    in_step = follows(predictor.plan) if in_step is None else in_step
+    return _Flow.of(predictor, traffic, known, find, in_step=in_step).closed(users, room)
+
+
+def crowd_of(users: Numeric, room: Places) -> Numeric:
+    """Users of a closed loop whose first prompts come at once: all that have a place."""
+    return minimum(users, where(room.fits, room.slots, users))
 
 
 def open_loop(
@@ -211,12 +219,12 @@ class OpenLoop:
     knee: Numeric
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913, PLR0917 - what both loops take, and what may be known
         cls, predictor: Predictor, traffic: Traffic, known: Times | None = None, find: Find = root,
-        closed: Callable[[Numeric], Loaded] | None = None,
+        closed: Callable[[Numeric], Loaded] | None = None, room: Places | None = None,
     ) -> OpenLoop:  # fmt: skip
-        """As `open_loop`, without a rate; `closed`: loops of users who come at any time, where they are known."""
-        places = traffic.places(predictor)
+        """As `open_loop`, without a rate; `closed`: loops of users who come at any time; both where they are known."""
+        places = room or traffic.places(predictor)
         if fails(places.slots >= 1.0):
             raise no_room(predictor, traffic)
         flow = _Flow.of(predictor, traffic, known, find)

@@ -17,7 +17,7 @@ from rooflinekit.model.operating_point import OperatingPoint, Predictor
 from rooflinekit.model.power import Energy, idle_energy, plug_power
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.traffic.closed_form import Loaded, Traffic
-from rooflinekit.model.traffic.mixing import InFlight, mixed_step
+from rooflinekit.model.traffic.mixing import WITHIN, InFlight, mixed_step
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import PowerLaw
@@ -144,7 +144,7 @@ def served_energy(predictor: Predictor, traffic: Traffic, loaded: Loaded) -> Tok
     if predictor.plan.system.accelerator.power is None:
         return None
     mean = maximum(loaded.running, _RARE)
-    users = named(mean / (1.0 - exp(-mean)), "C", "sequences in a step that has some")
+    users = named(mean * WITHIN / (1.0 - exp(-mean)), "C", "sequences in a step that has some")
     return token_energy(predictor, traffic.of(users))
 
 

@@ -318,10 +318,10 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     dense, width = bunched(predictor, load)
     decoding = _decoding(load, arriving, dense if costs.mixes else 1.0)
     if replicas > 1:
-        decoding = ceil_div(decoding, fact(replicas, "dp", "attention replicas", source="the question"))
+        decoding = ceil_div(decoding * WITHIN, fact(replicas, "dp", "attention replicas", source="the question"))
     decoding = named(decoding, "own", "sequences that decode on the fullest attention replica")
     if costs.mixes:
-        room = maximum((budget - decoding) * _WITHIN, 1.0)
+        room = maximum((budget - decoding) * WITHIN, 1.0)
         sizes = named(new / room, "size", "of a prompt, in the room that a step has for prompts")
         chunks = named(steps_begun(sizes, sqrt(decoding) / room), "chunks", "steps that a prompt takes")
         fitting = chunks / sizes
@@ -379,7 +379,8 @@ def _decoding(load: InFlight, arriving: Numeric, dense: Numeric) -> Numeric:
     return 1.0 + arriving * (load.osl - (load.osl - dense) / maximum(load.osl - 1.0, 1.0))
 
 
-_WITHIN = 1.0 - 1e-12  # no rounding makes the tokens of a full step one more than its budget, and so another tile
+WITHIN = 1.0 - 1e-12
+"""No rounding makes a full step, or a mean number of sequences, one more than a whole number, and so another tile."""
 
 
 def steps_begun(sizes: Numeric, varying: Numeric) -> Numeric:

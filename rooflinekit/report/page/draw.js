@@ -100,7 +100,7 @@ function drawRest() {
   }, 250);
 }
 
-// A chart that is drawn at once when it is near the window, and whose table is written when it is opened.
+// A chart that is drawn at once when it is in sight, and whose table is written when it is opened.
 class Chart {
   constructor(id, height, renderer = "svg") {  // without a height its option makes elements
     this.box = byId(id);
@@ -115,7 +115,7 @@ class Chart {
     new IntersectionObserver((entries) => {
       this.seen = entries[entries.length - 1].isIntersecting;
       if (this.seen && this.stale) this.paint();
-    }, { rootMargin: "400px" }).observe(this.box);
+    }, { rootMargin: "0px" }).observe(this.box);
     CHARTS.set(id, this);
   }
 

@@ -1,11 +1,18 @@
-"""The functions behind a page: each deployment is traced once, and its kernels call functions that equal ones share."""
+"""The functions behind a page: each deployment is traced once, and its kernels call functions that equal ones share.
+
+What is left of a deployment asks for kernels and for a few numbers of its accelerator. Deployments that are alike in
+all else share it: it is traced for the first of them, and calls the kernels of each (`Program._shared`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass
-from functools import cached_property
-from typing import Any, TypeVar
+from functools import cached_property, partial
+from itertools import count
+from math import isinf
+from types import SimpleNamespace
+from typing import Any, TypeAlias, TypeVar, cast
 
 from rooflinekit.estimation.results import time_by_cause
 from rooflinekit.model.graph import Pool, Symbol, trace
@@ -18,16 +25,19 @@ from rooflinekit.model.roofline import time_parts
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.overlap import Spent
-from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, closed_loop
+from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, closed_loop, crowd_of, no_room
 from rooflinekit.model.traffic.energy import TokenEnergy, load_power, served_energy, static_energy
 from rooflinekit.model.traffic.mixing import Shared, follows, shared_times, slots
 from rooflinekit.model.traffic.percentiles import spread
 from rooflinekit.model.traffic.question import LoadAnswer, LoadQuestion
 from rooflinekit.model.types.batch import Batch, Sequences
-from rooflinekit.model.types.engine import StepCosts
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.engine import IDEAL, Engine, StepCosts
 from rooflinekit.model.types.frozen import dataclass, replace
+from rooflinekit.model.types.hardware import Accelerator, PowerLaw
 from rooflinekit.model.types.kernel import Kernel
-from rooflinekit.model.types.numeric import Numeric, minimum
+from rooflinekit.model.types.numeric import Numeric, fails, minimum
 from rooflinekit.model.types.time import ENDS, KernelTime, Time
 from rooflinekit.model.types.workload import Workload
 
@@ -43,6 +53,7 @@ MEMORY = ("capacity_bytes", "weight_bytes", "kv_bytes", "activation_bytes", "ove
            "kv_pool_bytes", "needed_bytes", "available_bytes", "max_batch", "fits")  # fmt: skip
 LOADED = ("e2e", "running", "rate", "knee", "stable", "busy", "queue")
 P = TypeVar("P", bound=Predictor)
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,23 @@ class Written:
     decode: int
 
 
+_Asked: TypeAlias = tuple[tuple[tuple[int, tuple[Operation, int]], "_Step", bool], ...]
+"""Kernels that were asked for: an operation, the step, and whether as they run among their neighbours."""
+
+_Calls: TypeAlias = tuple[tuple[Any, Instance], ...]
+"""Functions that a function calls, each with what must be equal where others stand in their place."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A function of a deployment, and what it gives, with symbols where its outputs stand; what it calls."""
+
+    instance: Instance
+    whole: Any
+    calls: _Calls
+    asked: _Asked = ()
+
+
 class Program:
     """The deployments of one page."""
 
@@ -66,116 +94,239 @@ class Program:
         self.numbers: dict[tuple[Operation, int], int] = {}
         self._functions: dict[tuple[Any, ...], list[tuple[Kernel, Instance]]] = {}
         self._calls: dict[tuple[Any, ...], list[KernelTime]] = {}
+        self._alike: dict[Any, list[_Part]] = {}  #: what deployments share that differ in what it calls alone
+        self._likes: dict[tuple[Any, ...], int] = {}  #: numbers for what deployments agree in
+        self._made: dict[int, tuple[Any, Any]] = {}  #: by the place of what it was made of, which is kept with it
         self._phased: set[Operation] = set()  #: that ask which sequences are prompts and which answers
         self._kept: list[Any] = []  # what keys name by its place
         self.patterns: dict[Any, int] = {}  #: of steps, each with its number
 
     def write(self, predictor: Predictor, questions: Iterable[LoadQuestion] = (), fixed: bool = False) -> Written:
         """Trace a deployment; further functions answer `questions`, and `fixed` says that the context is given."""
-        steps: list[tuple[KernelTime, ...]] = []
+        plan, gpu = predictor.plan, predictor.plan.system.accelerator
 
-        def static(batch: Any, isl: Any, osl: Any, speed: Any, **more: Any) -> list[Any]:
-            outlined = self._outlined(predictor, speed)
-            prompt = outlined.plan.prompt(isl)
-            work = Workload(batch, prompt, osl, more["cached"], more["context"] if fixed else None)
-            point = outlined.evaluate(work)
-            steps[:] = point.prefill.kernels, point.decode.kernels
-            rates = _rates(point.output_rate(batch, osl), predictor, point.tpot)
-            rows = [[_row(each, outlined.plan.energy(each)) for each in step] for step in steps]
-            gpu = predictor.plan.system.accelerator
-            faster = replace(gpu, memory_bandwidth=gpu.memory_bandwidth * speed)
-            parts = [list(time_parts(step, faster).values()) for step in (point.prefill, point.decode)]
-            energy = _energy(static_energy(outlined, work, point), work) if gpu.power else 0.0
-            ends = _ends(point.ttft), _ends(point.tpot)
-            return [*ends, _memory(point.memory), point.e2e(osl), rates, energy, *rows, parts]
+        def answered(told: Predictor, **at: Any) -> tuple[list[Any], list[Any]]:
+            """What is made of kernels, and these."""
+            work = _work(plan, at, fixed)
+            point = told.evaluate(work)
+            rates = _rates(point.output_rate(work.batch, work.osl), predictor, point.tpot)
+            both, chip = (point.prefill, point.decode), told.plan.system.accelerator
+            rows = [[_row(each, told.plan.energy(each)) for each in step.kernels] for step in both]
+            faster: Any = SimpleNamespace(l2_bytes=chip.l2_bytes, peak=chip.peak)
+            faster.memory_bandwidth = chip.memory_bandwidth * at["speed"]
+            parts = [list(time_parts(step, faster).values()) for step in both]
+            energy = _energy(static_energy(told, work, point), work) if chip.power else 0.0
+            kernels = [[each.kernel for each in step.kernels] for step in both]
+            return [_ends(point.ttft), _ends(point.tpot), point.e2e(work.osl), rates, energy, *rows, parts], kernels
+
+        steps = self._stepped(("static", fixed), answered, predictor, INPUTS)
+
+        def static(**at: Any) -> list[Any]:
+            work = _work(plan, at, fixed)
+            memory = predictor.memory.evaluate(work.batch, work.longest_context, work.isl - work.cached)
+            ttft, tpot, *rest = _call(steps, at | _numbers(gpu), 8)
+            return [ttft, tpot, _memory(memory), *rest]
 
         instance = self._added(static, INPUTS)
-        parts: dict[str, tuple[Instance, Any]] = {}
+        parts: dict[str, _Part] = {}
         under = {load_kind(question): self._loaded(predictor, question, parts) for question in questions}
-        gpu = predictor.plan.system.accelerator
         named = (  # name, family, launches and peak of each kernel
-            tuple((k.name, k.family, k.count, 0.0 if k.family == "host" else gpu.peak(k.dtype))
-                  for k in (timed.kernel for timed in step))
-            for step in steps
+            tuple((k.name, k.family, k.count, 0.0 if k.family == "host" else gpu.peak(k.dtype)) for k in step)
+            for step in steps.whole
         )  # fmt: skip
         kinds = [self.steps.setdefault(each, len(self.steps)) for each in named]
-        return Written(instance, under, predictor.plan.deployment.gpus, *kinds)
+        return Written(instance, under, plan.deployment.gpus, *kinds)
 
-    def _loaded(self, predictor: Predictor, question: LoadQuestion, parts: dict[str, tuple[Instance, Any]]) -> Instance:
+    def _loaded(self, predictor: Predictor, question: LoadQuestion, parts: dict[str, _Part]) -> Instance:
         """What users feel.
 
         What is asked for more than once is a function of its own among the `parts` of a deployment: the times that
         requests share, a closed loop of users, an open loop at a rate, and the energy of requests in flight. Questions
-        differ in the load.
+        differ in the load. The loops ask for no more than these times and how an engine admits requests: deployments
+        that agree in this share what was traced for the first of them.
         """
-        follow = question.users is not None and follows(predictor.plan)
+        plan, gpu = predictor.plan, predictor.plan.system.accelerator
+        follow = question.users is not None and follows(plan)
 
         def loaded(load: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
-            outlined, lengths = self._outlined(predictor, speed), [isl, osl, speed]
-            traffic = replace(question.traffic, isl=predictor.plan.prompt(isl), osl=osl)
+            lengths = {"isl": isl, "osl": osl, "speed": speed}
+            traffic = replace(question.traffic, isl=plan.prompt(isl), osl=osl)
+            room = traffic.places(predictor)
+            if fails(room.slots >= 1.0):
+                raise no_room(predictor, traffic)
+            steady = isinf(float(traffic.requests))
+            admitting = _admitting(predictor) if steady else self._outlined(predictor, speed)
+            own, others = " in step" if follow else "", question.users is None
 
             def part(name: str, function: Callable[..., Any], **given: Any) -> Any:
-                """What a function of these symbols gives, as a call."""
+                """What a function of these symbols gives, as a call; deployments that are alike have the same."""
                 if name not in parts:
-                    made: list[Any] = []
+                    key, calls = (name, alike) if steady else None, ((times.instance.inputs, times.instance),)
+                    parts[name] = self._shared(key, lambda _: calls) or self._written(key, function, given, calls)
+                return _recalled(parts[name], given | lengths)
 
-                    def run(**at: Any) -> list[Any]:
-                        made[:] = [function(*(at[each] for each in given))]
-                        return _symbols(made[0])
+            def shared(own: Predictor, users: Any, crowd: Any = 1.0, **_: Any) -> Shared:
+                return replace(shared_times(own, replace(traffic, crowd=crowd).of(users, follow)), turning=None)
 
-                    parts[name] = self._added(run, (*given, *_LENGTHS)), made[0]
-                instance, whole = parts[name]
-                return _rebuilt(whole, iter(call(instance, [*given.values(), *lengths], len(_symbols(whole)))))
+            def known(users: Any, **begun: Any) -> Shared:
+                found: Shared = _recalled(times, {"users": users} | begun | lengths)
+                return found
 
-            def shared(users: Any) -> Shared:
-                return replace(shared_times(outlined, traffic.of(users, follow)), turning=None)
+            if f"times{own}" not in parts:
+                inputs = "users", *(() if steady else ("crowd",)), *_LENGTHS
+                parts[f"times{own}"] = self._stepped(("times", follow, traffic), shared, predictor, inputs)
+            times = parts[f"times{own}"]
+            alike = _key(admitting.plan), _pattern(room), _pattern(times.whole), traffic
+            told = {f"room{n}": each for n, each in enumerate(_symbols(room))}
 
-            def known(users: Any) -> Shared:
-                times: Shared = part("times in step" if follow else "times", shared, users=users)
-                return times
+            def closed(users: Any, **room_given: Any) -> Loaded:
+                def run(users: Any, **symbols: Any) -> Loaded:
+                    here = _rebuilt(room, iter(symbols.values()))
+                    begun = {} if steady else {"crowd": crowd_of(users, here)}
+                    times = partial(known, **begun)
+                    return closed_loop(admitting, users, traffic, times, room=here, in_step=follow)
 
-            def closed(users: Any) -> Loaded:
-                loop: Loaded = part("closed", lambda users: closed_loop(outlined, users, traffic, known), users=users)
-                return loop
+                found: Loaded = part(f"closed{own}", run, users=users, **room_given)
+                return found
 
-            def served(running: Any) -> TokenEnergy | None:
-                return served_energy(outlined, traffic, replace(answer.loaded, running=running))
+            def opened(rate: Any, **symbols: Any) -> Loaded:
+                here = _rebuilt(room, iter(symbols.values()))
+                loop = OpenLoop.of(admitting, traffic, known, closed=partial(closed, **symbols), room=here)
+                whole = {entry.name: getattr(loop, entry.name) for entry in fields(loop)}
+                return _OpenLoop(**whole, part=part).within(rate)
+
+            def served(own: Predictor, running: Any, **_: Any) -> TokenEnergy | None:
+                return served_energy(own, traffic, replace(answer.loaded, running=running))
 
             asked = replace(question, traffic=traffic, **{load_kind(question): load})
-            if question.users is None:
-                alike = OpenLoop.of(outlined, traffic, known, closed=None if follows(predictor.plan) else closed)
-                loop = _OpenLoop(**{entry.name: getattr(alike, entry.name) for entry in fields(alike)}, part=part)
-                found = loop.within(load)
-                answer = LoadAnswer(found, spread(found, traffic, False), asked)
-            else:
-                found = closed(load)
-                answer = LoadAnswer(found, spread(found, traffic, True), asked)
+            found = part("open", opened, rate=load, **told) if others else closed(load, **told)
+            answer = LoadAnswer(found, spread(found, traffic, not others), asked)
             felt = [
                 *(getattr(found, name) for name in LOADED),
                 slots(predictor, traffic.isl, osl, osl_cv=traffic.osl_cv),
             ]
             made = minimum(found.rate, found.knee) * osl
-            energy: Any = part("energy", served, running=found.running)
-            if energy is not None:
-                energy = _energy(energy, Workload(1.0, traffic.isl, osl, traffic.cached), made)
+            energy: Any = None
+            if gpu.power:
+                if "energy" not in parts:
+                    given = "running", *_LENGTHS
+                    parts["energy"] = self._stepped(("energy", traffic), served, predictor, given)
+                tokens = _recalled(parts["energy"], {"running": found.running} | lengths | _numbers(gpu))
+                tokens = replace(tokens, law=gpu.power)
+                energy = _energy(tokens, Workload(1.0, traffic.isl, osl, traffic.cached), made)
             rates = _rates(made, predictor, found.tpot)
             return [_ends(found.ttft), _ends(found.tpot), felt, _memory(answer.memory(predictor)), rates, energy or 0.0]
 
         return self._added(loaded, ("load", *_LENGTHS))
 
-    def _added(self, function: Callable[..., list[Any]], inputs: Sequence[str]) -> Instance:
-        """A function whose outputs are numbers, and lists of them."""
+    def _shared(self, key: Any, calls: Callable[[_Asked], _Calls]) -> _Part | None:
+        """The function of the first deployment that is alike, with other functions called; None where there is none.
+
+        calls: what those of another deployment are called for, here.
+        """
+        for part in self._alike.get(key, ()):
+            others: dict[Instance, Instance] = {}
+            here = calls(part.asked)
+            if [what for what, _ in here] == [what for what, _ in part.calls] and all(
+                others.setdefault(old, new) is new for (_, old), (_, new) in zip(part.calls, here, strict=True)
+            ):
+                return _Part(self.library.changed(part.instance, others), part.whole, here, part.asked)
+        return None
+
+    def _keep(self, key: Any, part: _Part) -> _Part:
+        if key is not None:
+            self._alike.setdefault(key, []).append(part)
+        return part
+
+    def _written(self, key: Any, function: Callable[..., Any], given: Iterable[str], calls: _Calls) -> _Part:
+        """A function of the symbols of these names, and of the lengths, as an instance."""
+        made: list[Any] = []
+
+        def run(**at: Any) -> list[Any]:
+            made[:] = [function(**{name: at[name] for name in given})]
+            return _symbols(made[0])
+
+        instance = self._added(run, (*given, *_LENGTHS), True)
+        return self._keep(key, _Part(instance, made[0], calls))
+
+    def _stepped(
+        self, kind: tuple[Any, ...], function: Callable[..., Any], predictor: Predictor, inputs: Sequence[str]
+    ) -> _Part:
+        """A function of a predictor and of inputs, `speed` among them: of its numbers, or of a list and what is beside.
+
+        It asks for no numbers of an accelerator but those that are inputs too. What tells deployments of a model apart
+        besides are the functions of their kernels: those that are alike share what was traced for the first of them.
+        """
+        plan, made = predictor.plan, list[Any]()
+        plain = type(predictor) is Predictor and not plan.deployment.two_batch and plan.deployment.microbatches == 1
+        key = (kind, self._likeness(plan)) if plain else None
+
+        def calls(asked: _Asked) -> _Calls:
+            own: Any = self._outlined(predictor, None).plan
+            costs = {True: own.costs, False: None}
+            keys = [self.function(own, each, step, costs[among])[0] for each, step, among in asked]
+            return tuple(
+                ((key[3], function.inputs, *_signature(kernel)), function)
+                for key in keys
+                for kernel, function in self._functions[key]
+            )
+
+        found = self._shared(key, calls)
+        if found is not None:
+            return found
+        asked: dict[Any, Any] = {}
+
+        def run(**at: Any) -> list[Any]:
+            own = self._outlined(predictor, at["speed"])
+            if plain:
+                outlined: Any = own.plan
+                own = replace(own, plan=outlined.without_numbers(at, asked), memory=_NO_MEMORY)
+            made[:] = [function(own, **at)]
+            return made[0][0] if isinstance(made[0], tuple) else _symbols(made[0])
+
+        instance = self._added(run, (*inputs, *_numbers(plan.system.accelerator)), True)
+        whole, told = made[0][1] if isinstance(made[0], tuple) else made[0], tuple(asked.values())
+        return self._keep(key, _Part(instance, whole, calls(told), told))
+
+    def _likeness(self, plan: Plan) -> int:
+        """What deployments agree in whose steps differ in functions of kernels and numbers of accelerators alone."""
+
+        def number() -> int:
+            gpu = plan.system.accelerator
+            agreed = (
+                self.place(plan.model), _deployment(plan), tuple(number for number, _ in self.numbered(plan)),
+                plan.precision, plan.calibration is None, _engine(plan), gpu.power and gpu.power.host, gpu.is_cpu,
+            )  # fmt: skip
+            return self._likes.setdefault(agreed, len(self._likes))
+
+        return self._once(plan, number)
+
+    def numbered(self, plan: Plan) -> list[tuple[int, tuple[Operation, int]]]:
+        """The operations with a number for each that is the same in all plans of the program."""
+        numbers = self.numbers
+        pairs = plan.operations.items()
+        return self._once(plan.operations, lambda: [(numbers.setdefault(pair, len(numbers)), pair) for pair in pairs])
+
+    def _once(self, part: Any, make: Callable[[], R]) -> R:
+        """What was made of a part, once for each."""
+        if id(part) not in self._made:
+            self._made[id(part)] = part, make()  # holds the part, so that no id is reused
+        found: R = self._made[id(part)][1]
+        return found
+
+    def _added(self, function: Callable[..., list[Any]], inputs: Sequence[str], trim: bool = False) -> Instance:
+        """A function whose outputs are numbers, and lists of them; with `trim`, of no more than it depends on."""
 
         def nested(value: Any) -> Any:
             return array(list(map(nested, value)), self.pool) if isinstance(value, list) else value
 
-        return self.library.add(trace(lambda **at: list(map(nested, function(**at))), inputs, pool=self.pool))
+        return self.library.add(trace(lambda **at: list(map(nested, function(**at))), inputs, pool=self.pool), trim)
 
     def printed(self) -> Printed:
         """All of it as JavaScript."""
         return self.library.printed()
 
-    def _outlined(self, predictor: P, speed: Symbol) -> P:
+    def _outlined(self, predictor: P, speed: Symbol | None) -> P:
         """The same, its kernels calls."""
 
         def outlined(plan: Plan) -> Plan:
@@ -191,7 +342,17 @@ class Program:
     def kernels(
         self, plan: _Outlined, operation: tuple[int, tuple[Operation, int]], step: _Step, costs: StepCosts | None
     ) -> list[KernelTime]:
-        """The kernels of one operation as calls of functions of the batch.
+        """The kernels of one operation as calls of functions of the batch."""
+        key, values, places = self.function(plan.own or plan, operation, step, costs)
+        plan.asked[key] = operation, step, costs is not None
+        if (key, places) not in self._calls:
+            self._calls[key, places] = [_called(function, values) for function in self._functions[key]]
+        return self._calls[key, places]
+
+    def function(
+        self, plan: _Outlined, operation: tuple[int, tuple[Operation, int]], step: _Step, costs: StepCosts | None
+    ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
+        """The key of an operation's functions; what their inputs stand for, and its places.
 
         Those that ask for no more than counts are traced once for prompts, answers and steps that hold both; those
         that leave the cache alone, once for all its formats.
@@ -208,13 +369,10 @@ class Program:
                 if phased:
                     raise
                 self._phased.add(pair[0])
-                return self.kernels(plan, operation, step, costs)
+                return self.function(plan, operation, step, costs)
             key = keys[cached]
             self._functions[key] = functions
-        place = key, places
-        if place not in self._calls:
-            self._calls[place] = [_called(function, values) for function in self._functions[key]]
-        return self._calls[place]
+        return key, values, places
 
     def place(self, part: Any) -> int:
         """The place of the first that is equal to it."""
@@ -257,12 +415,97 @@ class _OpenLoop(OpenLoop):
         whole = {name: getattr(self, name) for name in ("places", "most", "knee")}
         given = {f"{name}{n}": each for name, part in whole.items() for n, each in enumerate(_symbols(part))}
 
-        def run(rate: Any, *symbols: Any) -> Loaded:
-            left = iter(symbols)
+        def run(rate: Any, **symbols: Any) -> Loaded:
+            left = iter(symbols.values())
             return OpenLoop(self.flow, **{name: _rebuilt(part, left) for name, part in whole.items()}).at(rate)
 
         found: Loaded = self.part("loop", run, rate=rate, **given)
         return found
+
+
+def _work(plan: Plan, at: dict[str, Any], fixed: bool) -> Workload:
+    """A static batch of the inputs of a page."""
+    return Workload(at["batch"], plan.prompt(at["isl"]), at["osl"], at["cached"], at["context"] if fixed else None)
+
+
+def _call(part: _Part, values: dict[str, Any], outputs: int) -> list[Symbol]:
+    return call(part.instance, [values[name] for name in part.instance.inputs], outputs)
+
+
+def _recalled(part: _Part, values: dict[str, Any]) -> Any:
+    """What a function gives for these values of its inputs."""
+    return _rebuilt(part.whole, iter(_call(part, values, len(_symbols(part.whole)))))
+
+
+def _signature(kernel: Kernel) -> tuple[Any, ...]:
+    """What steps ask of a kernel besides its numbers."""
+    return (
+        kernel.name, kernel.family, kernel.count, kernel.dtype, kernel.gpus, kernel.variant, kernel.on_host,
+        kernel.dequantised, kernel.place, type(kernel.shape),
+    )  # fmt: skip
+
+
+class _Chip:
+    """What steps ask of an accelerator besides their kernels, as numbers that are inputs."""
+
+    def __init__(self, at: Mapping[str, Any], is_cpu: bool, law: PowerLaw | None) -> None:
+        self.memory_bandwidth, self.l2_bytes, self._at, self.is_cpu = at["bandwidth"], at["l2"], at, is_cpu
+        self.power = law and SimpleNamespace(**{name: at[name] for name in _POWER}, host=law.host)
+
+    def peak(self, dtype: Dtype) -> Any:
+        """Dense peak rate [FLOP/s]."""
+        return self._at[dtype.unit.name]
+
+
+def _numbers(gpu: Accelerator) -> dict[str, float]:
+    """These numbers; 0 for arithmetic that it does not have, which none of its kernels asks for."""
+    law = gpu.power
+    own = {"bandwidth": float(gpu.memory_bandwidth), "l2": float(gpu.l2_bytes)}
+    peaks = {dtype.name: float(gpu.peaks.get(dtype, 0.0)) for dtype in Dtype}
+    return own | peaks | {name: float(getattr(law, name)) if law else 0.0 for name in _POWER}
+
+
+_POWER = "idle", "limit", "held"
+
+
+def _engine(plan: Plan) -> Engine:
+    """An engine as far as steps and loads ask."""
+    own = plan.engine
+    memory = replace(IDEAL.memory, reserves=own.memory.reserves)
+    return replace(IDEAL, memory=memory, costs=own.costs, loaded=own.loaded)
+
+
+def _deployment(plan: Plan) -> Deployment:
+    """The deployment with the token budget that the engine takes."""
+    own = plan.deployment
+    return replace(own, settings=replace(own.settings, token_budget=int(plan.token_budget)))
+
+
+_FITTED: Any = "fitted"  # stands for a calibration where only that there is one matters
+_NO_MEMORY: Any = SimpleNamespace(evaluate=lambda *_: None)
+
+
+def _admitting(predictor: Predictor) -> Predictor:
+    """How an engine admits requests, and nothing else of a deployment: what only this was asked of is shared by it."""
+    plan = predictor.plan
+    told: dict[str, Any] = {
+        "deployment": SimpleNamespace(dp=plan.deployment.dp, settings=SimpleNamespace(token_budget=plan.token_budget)),
+        "system": SimpleNamespace(accelerator=SimpleNamespace(is_cpu=plan.system.accelerator.is_cpu)),
+        "calibration": plan.calibration and _FITTED,
+        "engine": _engine(plan),
+    }
+    nothing: dict[str, Any] = dict.fromkeys(("model", "precision", "operations"))
+    return Predictor(Plan(**nothing, **told), cast("Any", None))
+
+
+def _key(plan: Plan) -> tuple[Any, ...]:
+    """What tells two such plans apart."""
+    return plan.deployment.dp, plan.token_budget, plan.system.accelerator.is_cpu, plan.calibration, plan.engine
+
+
+def _pattern(whole: Any) -> Any:
+    """The same with places in place of symbols."""
+    return _rebuilt(whole, map(str, count()))
 
 
 def _symbols(whole: Any) -> list[Any]:
@@ -293,13 +536,18 @@ class _Outlined(Plan):
     """A plan whose kernels are calls."""
 
     program: Program = field(kw_only=True, compare=False, repr=False)
-    speed: Symbol = field(kw_only=True, compare=False, repr=False)
+    speed: Symbol | None = field(kw_only=True, compare=False, repr=False)
+    own: _Outlined | None = field(default=None, kw_only=True, compare=False, repr=False)  #: whose kernels it has
+    asked: dict[Any, Any] = field(default_factory=dict, kw_only=True, compare=False, repr=False)
 
-    @cached_property
-    def numbered(self) -> list[tuple[int, tuple[Operation, int]]]:
-        """The operations with a number for each that is the same in all plans of the program."""
-        numbers = self.program.numbers
-        return [(numbers.setdefault(pair, len(numbers)), pair) for pair in self.operations.items()]
+    def without_numbers(self, at: Mapping[str, Any], asked: dict[Any, Any]) -> _Outlined:
+        """The same whose accelerator has inputs in place of numbers; `asked` is told which kernels it has."""
+        gpu = self.system.accelerator
+        told: Any = SimpleNamespace(accelerator=_Chip(at, gpu.is_cpu, gpu.power))
+        return replace(
+            self, system=told, deployment=_deployment(self), engine=_engine(self),
+            calibration=self.calibration and _FITTED, own=self, asked=asked,
+        )  # fmt: skip
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
@@ -314,7 +562,7 @@ class _Outlined(Plan):
 
     def apart(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> list[KernelTime]:
         """The kernels of a step with their times, as calls."""
-        chosen = [each for each in self.numbered if grows is None or each[1][0].grows is grows]
+        chosen = [each for each in self.program.numbered(self) if grows is None or each[1][0].grows is grows]
         step = _Step(batch, self.speed, self.program.patterns)
         return [timed for each in chosen for timed in self.program.kernels(self, each, step, costs)]
 
@@ -340,7 +588,7 @@ _FORMS = ("span", "filled", "ragged")
 class _Step:
     """A step, and its counts alone: the pattern, names in place of numbers; its number; what names stand for; a key."""
 
-    def __init__(self, batch: Batch, speed: Symbol, patterns: dict[Any, int]) -> None:
+    def __init__(self, batch: Batch, speed: Symbol | None, patterns: dict[Any, int]) -> None:
         self.batch, self.speed, self.patterns = batch, speed, patterns
 
     @cached_property
