@@ -184,9 +184,9 @@ def sustained(timed: KernelTime, accelerator: Accelerator) -> KernelTime:
         return timed
     wide = kernel.family in _ATTENTION
     each = next(law.ask[unit] for unit in (Dtype.BF16, *law.ask) if unit in law.ask) if wide else _each(law.ask, kernel)
-    energy = _asked(timed, accelerator, law, each)
-    work = named(replace(energy, running=0.0).total, "E_work", "energy of the work at the clock of a burst", "J")
     burst = named(timed.expected, "burst", "time at the clock of a burst", "s")
+    energy = _asked(replace(timed, expected=burst), accelerator, law, each)
+    work = named(replace(energy, running=0.0).total, "E_work", "energy of the work at the clock of a burst", "J")
     asked = named((work + energy.running) / maximum(burst, _NOTHING), *_ASKED)
     part = named(energy.arithmetic / maximum(work, _NOTHING), "a", "arithmetic's share of what the work draws")
     slower = slowdown(asked, accelerator.tdp_w, part, burst / kernel.count, law.settled)

@@ -37,7 +37,7 @@ def test_names_do_not_touch(browser: Browser, pages: dict[str, Path], kind: str,
     browser.size(width, 20_000)  # everything is in the window, so the roofline is drawn
     browser.open(pages[kind], f"#{state}")
     count, touching, outside, struck = browser.value(SHARED)
-    assert count >= 2
+    assert count >= (2 if width > 390 else 1)
     assert touching == outside == []
     assert struck == 0
 

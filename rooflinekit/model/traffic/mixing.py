@@ -139,10 +139,8 @@ class Rotation:
         return named(self.arriving / self.holding, "together", "prompts in a step that holds some")
 
     def beyond(self, osl: Numeric) -> Numeric:
-        """Density of prompts in the N − 1 steps after the own prompt, over that of all N: (N − b)/(N − 1)."""
-        if isinstance(self.bunched, float) and self.bunched == 1.0:
-            return 1.0
-        return minimum(maximum(osl - self.bunched, 0.0) / maximum(osl - 1.0, _NONE), 1.0)
+        """Density of prompts in the N − 1 steps after the own prompt, over that of all N."""
+        return _thinned(osl, self.bunched)
 
     def bunch(self, others: Numeric) -> Numeric:
         """Prompts of others in the own step: those that come at any time, and the more of the own turn."""
@@ -374,9 +372,18 @@ def _decoding(load: InFlight, arriving: Numeric, dense: Numeric) -> Numeric:
 
     In the N − 1 steps after his own prompt one meets the prompts of others but for those that came with it.
     """
+    return 1.0 + arriving * (load.osl - _thinned(load.osl, dense))
+
+
+def _thinned(osl: Numeric, dense: Numeric) -> Numeric:
+    """(N − b)/(N − 1): what prompts that come b times as densely in a step leave for the N − 1 others; 1 without any.
+
+    >>> _thinned(101.0, 1.0), _thinned(101.0, 51.0), _thinned(1.0, 1.0)
+    (1.0, 0.5, 1.0)
+    """
     if isinstance(dense, float) and dense == 1.0:
-        return 1.0 + arriving * (load.osl - 1.0)
-    return 1.0 + arriving * (load.osl - (load.osl - dense) / maximum(load.osl - 1.0, 1.0))
+        return 1.0
+    return where(osl > 1.0, minimum(maximum(osl - dense, 0.0) / maximum(osl - 1.0, _NONE), 1.0), 1.0)
 
 
 WITHIN = 1.0 - 1e-12
