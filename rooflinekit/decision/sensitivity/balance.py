@@ -15,7 +15,8 @@ _MOST = 1e9  # sequences or tokens beyond which no crossing is looked for
 _ROUNDS = 100
 
 _NAMED = {"bandwidth": "memory bandwidth", "flops": "FLOP/s", "network": "network bandwidth",
-          "power": "the power limit", "launch": "the latencies of kernels", "host": "the engine's host time"}  # fmt: skip
+          "power": "the power limit",
+          "launch": "the latencies of kernels", "host": "the engine's host time"}  # fmt: skip
 _LEVERS = {
     "weights": "Smaller weights help most",
     "kv": "A smaller KV cache helps most",

@@ -173,8 +173,9 @@ class Program:
                 return found
 
             if f"times{own}" not in parts:
-                inputs = "users", *(() if steady else ("crowd",)), *_LENGTHS
-                parts[f"times{own}"] = self._stepped(("times", follow, traffic), shared, predictor, inputs)
+                parts[f"times{own}"] = self._stepped(
+                    ("times", follow, traffic), shared, predictor, ("users", *(() if steady else ("crowd",)), *_LENGTHS)
+                )
             times = parts[f"times{own}"]
             alike = _key(admitting.plan), _pattern(room), _pattern(times.whole), traffic
             told = {f"room{n}": each for n, each in enumerate(_symbols(room))}
@@ -182,9 +183,8 @@ class Program:
             def closed(users: Any, **room_given: Any) -> Loaded:
                 def run(users: Any, **symbols: Any) -> Loaded:
                     here = _rebuilt(room, iter(symbols.values()))
-                    begun = {} if steady else {"crowd": crowd_of(users, here)}
-                    times = partial(known, **begun)
-                    return closed_loop(admitting, users, traffic, times, room=here, in_step=follow)
+                    begun = known if steady else partial(known, crowd=crowd_of(users, here))
+                    return closed_loop(admitting, users, traffic, begun, room=here, in_step=follow)
 
                 found: Loaded = part(f"closed{own}", run, users=users, **room_given)
                 return found
