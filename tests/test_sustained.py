@@ -20,7 +20,7 @@ from rooflinekit.model.types.time import KernelTime
 from rooflinekit.specs import load_accelerator, names
 
 MEASURED = Path(__file__).parents[1] / "validate" / "measurements" / "h100-sxm-2026-11-27"
-OWN = ("h100-sxm", "h200-sxm", "b200-sxm")
+OWN = ("h100-sxm", "h200-sxm", "h800-sxm", "b200-sxm")
 SHARES = st.floats(0.0, 1.0)
 
 
@@ -36,8 +36,8 @@ def slower(chip, peak, bandwidth, seconds=2e-4):
 
 
 @given(st.sampled_from(OWN), SHARES, SHARES, st.floats(1e-6, 1.0))
-def test_a_busy_board_is_never_faster_and_at_most_a_third_slower(chip, peak, bandwidth, seconds):
-    assert 1.0 <= slower(chip, peak, bandwidth, seconds) <= 1.4
+def test_a_busy_board_is_never_faster_and_at_most_a_quarter_slower(chip, peak, bandwidth, seconds):
+    assert 1.0 <= slower(chip, peak, bandwidth, seconds) <= 1.28
 
 
 @given(st.sampled_from(OWN), SHARES, SHARES, st.floats(1.0, 1.5))

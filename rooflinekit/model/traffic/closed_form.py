@@ -436,7 +436,10 @@ class _Flow:
         if finite := not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
             one, filled = burst(self.predictor, traffic.of(most))
             whole, last = one.expected * filled, one.expected * maximum(filled - 1.0, 0.0)
-            prompt = prompt + minimum(together, most / (users * traffic.requests)) * (whole / most - prompt)
+            first = minimum(together, most / (users * traffic.requests))
+            prompt = prompt + first * (minimum(whole / most, prompt) - prompt)
+            if not times.mixes:
+                together = _together(traffic, whole, self._after * stay.tpot.expected)
             stay = self._at_once(stay, most, together, one, last)
         stay = self._repeating(stay, sharing, where(room.fits, crowded, 0.0))
         together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
