@@ -397,6 +397,8 @@ TOGETHER = [
     ("deepseek-v3", "h200-sxm", {"engine": "trtllm", "tp": 8, "dp": 8, "ep": 8}, 256, 5, 1000, 300),
     ("deepseek-v3", "b200-sxm", {"engine": "trtllm", "tp": 8, "dp": 8, "ep": 8}, 22, 10, 1296, 4),
     ("llama-3.1-70b", "b200-sxm", {"weights": "fp8", "tp": 2}, 32, 10, 170, 3),
+    ("llama-3-8b", "h100-sxm", {"engine": "sglang"}, 64, 10, 128, 2),
+    ("llama-3-8b", "h100-sxm", {"engine": "sglang"}, 64, 10, 1000, 5),
 ]  # fmt: skip
 
 
@@ -410,6 +412,13 @@ def test_equal_answers_that_begin_together_stay_together(case):
     played = serve(resolved, Load(arrivals, float(isl + osl), isl + osl, users))
     assert float(formed.rate) == pytest.approx(played.request_rate, rel=0.06)
     assert 1e3 * float(formed.e2e) == pytest.approx(played.e2e_ms.mean, rel=0.12)
+
+
+@pytest.mark.parametrize(("users", "osl"), [(1, 2), (1, 50), (16, 3)])
+def test_one_turn_takes_its_burst_once(users, osl):
+    """Requests that are each alone: the rate is one over their time."""
+    answer = rk.estimate("llama-3-8b", concurrency=users, requests=users, isl=1000, osl=osl)
+    assert answer.output_tok_s * answer.e2e_ms / 1e3 / (users * osl) == pytest.approx(1.0, abs=0.1)
 
 
 def test_prompts_of_a_turn_spread_as_answers_vary():

@@ -362,6 +362,27 @@ def test_one_of_two_servers_that_starts_anew_does_not_count_in_that_minute() -> 
         together([read_scrape(exposition(NOTHING, label=label), 0.0, "url") for label in labels])
 
 
+def test_a_server_that_answers_from_some_minute_on_brings_its_load_and_no_growth() -> None:
+    minutes = 3 * LEARNT
+    looks = after_minutes(*[AN_HOUR] * minutes)
+    text = "".join(
+        scrape_text(look, 60.0 * minute, name)
+        for minute, look in enumerate(looks)
+        for name in ("http://a", "http://b")[: 1 if minute < minutes // 2 else 2]
+    )
+    found = watch(read_recording("day", text), gpu="h100-sxm", tp=1)
+    assert [each.replicas for each in found.intervals[:: minutes - 1]] == [1, 2]
+    assert found.headroom is not None and found.headroom.hours_left is None
+    assert found.moved["rate"] == pytest.approx(1.0)
+    gone = "".join(
+        scrape_text(look, 60.0 * minute, name)
+        for minute, look in enumerate(looks[:6])
+        for name in ("http://a", "http://b")[: 2 if minute < 3 else 1]
+    )
+    fixed = watch(read_recording("day", gone), gpu="h100-sxm", tp=1, replicas=2)
+    assert any("1 of 2 servers answered last" in note for note in fixed.notes)
+
+
 @pytest.mark.parametrize("cut", [10, 500, 2000])
 def test_a_scrape_whose_writer_was_killed_is_left_out(cut: int) -> None:
     """At the end of a recording, and where a new watch went on with it."""
@@ -692,7 +713,7 @@ def promised(growth: float, alike: float, draws: int = 300) -> tuple[float, floa
             keeps = math.exp(-1.0 / alike) if alike else 0.0
             swing = keeps * swing + math.sqrt(1.0 - keeps**2) * noise.gauss(0.0, 1.0)
             rate = 10.0 + swing + growth * (minute - 359) / 60.0
-            seen.append(SimpleNamespace(end=60.0 * minute, knee=28.0, rate=rate))
+            seen.append(SimpleNamespace(end=60.0 * minute, knee=28.0, rate=rate, replicas=1))
         left = headroom(seen)  # type: ignore[arg-type]
         if left is not None and left.hours_between is not None:
             told += 1
@@ -712,7 +733,7 @@ def days(count: float, growth: float) -> list[Any]:
     """Minutes of a rate that swings between 5 and 15 each day and grows by a share of 10 a day; the knee is at 40."""
     noise = random.Random(1)
     return [
-        SimpleNamespace(end=60.0 * minute, knee=40.0, rate=noise.gauss(0.0, 0.4) + 10.0 * (
+        SimpleNamespace(end=60.0 * minute, knee=40.0, replicas=1, rate=noise.gauss(0.0, 0.4) + 10.0 * (
             1.0 + growth * minute / 1440 + 0.5 * math.sin(2.0 * math.pi * minute / 1440)))
         for minute in range(int(1440 * count))
     ]  # fmt: skip
@@ -769,7 +790,7 @@ def test_a_day_like_the_one_before_has_no_change_within_its_interval() -> None:
     """Of 300 pairs of days whose hours err by chance, nine in ten intervals hold zero."""
     noise, within = random.Random(6), 0
     for _ in range(300):
-        left = headroom([SimpleNamespace(end=3600.0 * hour, knee=40.0, rate=10.0 + noise.gauss(0.0, 1.0))
+        left = headroom([SimpleNamespace(end=3600.0 * hour, knee=40.0, replicas=1, rate=10.0 + noise.gauss(0.0, 1.0))
                          for hour in range(61)])  # fmt: skip
         assert left is not None and left.day_between is not None
         within += left.day_between[0] <= 0.0 <= left.day_between[1]
@@ -784,7 +805,8 @@ def test_a_busier_week_end_or_a_busier_day_is_no_growth() -> None:
         for _ in range(60):
             busy = [noise.gauss(0.0, 1.0) + (2.0 if day % 7 < 5 else 0.0) for day in range(count)]
             left = headroom([
-                SimpleNamespace(end=3600.0 * hour, knee=28.0, rate=10.0 + busy[hour // 24] + noise.gauss(0.0, 0.1))
+                SimpleNamespace(end=3600.0 * hour, knee=28.0, replicas=1,
+                                rate=10.0 + busy[hour // 24] + noise.gauss(0.0, 0.1))
                 for hour in range(24 * count)
             ])  # fmt: skip
             promised += left is not None and left.hours_left is not None
@@ -954,7 +976,7 @@ def test_the_other_servers_are_watched_while_one_does_not_answer(
     looks = {name: iter(said) for name, said in servers.items()}
     clock = iter([60.0 * minute for minute in range(5)])
 
-    def fetched(address: str) -> str:
+    def fetched(address: str, token: str) -> str:
         text = next(looks[address])
         if address == "http://b" and text == servers["http://b"][2]:
             raise SpecError(f"{address} does not answer")

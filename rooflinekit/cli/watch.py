@@ -9,6 +9,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -168,12 +169,17 @@ def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> I
     All must answer the first look. Later, one that gives no metrics is said, and the others go on.
     """
     before: dict[str, Scrape] = {}
+    token = os.environ.get(TOKEN, "").strip()
+    if not (token.isascii() and (token.isprintable() or not token)):
+        raise InputError(f"{TOKEN} holds characters that no header can")
     while True:
         begun, now = time.monotonic(), time.time()
         texts, after = dict[str, str](), dict[str, Scrape]()
-        for address in addresses:
+        with ThreadPoolExecutor(len(addresses)) as pool:  # one that hangs delays no look at the others
+            looks = {address: pool.submit(_fetched, address, token) for address in addresses}
+        for address, look in looks.items():
             try:
-                text = _fetched(address)
+                text = look.result()
                 after[address] = read_scrape(text, now, address)
                 together(list(after.values()))
             except SpecError as error:
@@ -196,14 +202,12 @@ def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> I
         time.sleep(max(begun + every - time.monotonic(), 0.0))
 
 
-def _fetched(address: str) -> str:
+def _fetched(address: str, token: str) -> str:
     """The text at an address; raises SpecError, which names it."""
     ends, body = time.monotonic() + _LONGEST, bytearray()
     try:
         asked = Request(address)
-        if token := os.environ.get(TOKEN, "").strip():
-            if not (token.isascii() and token.isprintable()):
-                raise InputError(f"{TOKEN} holds characters that no header can")
+        if token:
             asked.add_unredirected_header("Authorization", f"Bearer {token}")
         with urlopen(asked, timeout=_LONGEST) as answer:
             while len(body) < _LARGEST and (part := answer.read1(_LARGEST)):
@@ -216,6 +220,7 @@ def _fetched(address: str) -> str:
                 return zlib.decompressobj(_GZIP).decompress(bytes(body), _LARGEST).decode("utf-8", "replace")
             return body.decode("utf-8", "replace")
     except HTTPError as error:
+        error.close()
         hint = f"; {TOKEN} in the environment is sent as its bearer token" if error.code in _REFUSED else ""
         raise SpecError(f"{address} answers {error.code} {error.reason}{hint}") from None
     except (OSError, ValueError, HTTPException, zlib.error) as error:

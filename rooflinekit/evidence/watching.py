@@ -79,7 +79,7 @@ class Beside:
     takes longer); that of TTFT is queue_ms + prompt_ms; None where nothing says who waits. waiting_expected,
     kv_expected: what this rate explains of requests that wait (None above the knee) and of the cache. knee: the rate
     that the deployment could sustain. step: predicted TPOT of as many requests as were under way, of which
-    host_ms and kv_ms are the engine's own time and reads of the cache.
+    host_ms and kv_ms are the engine's own time and reads of the cache. replicas: that shared the rate.
     """
 
     start: float
@@ -107,6 +107,7 @@ class Beside:
     knee: float
     host_ms: float
     kv_ms: float
+    replicas: int = 1
 
     @property
     def strain(self) -> dict[str, tuple[float, float]]:
@@ -231,9 +232,19 @@ class Watcher:
             resolved.plan.model.name, resolved.plan.system.accelerator.name, self._posed.facts.engine or "vllm",
             resolved.plan.deployment.gpus * self.given.copies(self._posed.run), tuple(self.seen),
             tuple(self._drift(name) for name, change in self._changes.items() if change.since is not None),
-            headroom(self.seen), self._moved(), (*resolved.warnings, *self._intervals[-1].run.notes),
+            headroom(self.seen), self._moved(),
+            (*resolved.warnings, *self._intervals[-1].run.notes, *self._missing()),
             about(resolved.plan)["calibration"],
         )  # fmt: skip
+
+    def _missing(self) -> list[str]:
+        """What is said where fewer servers answer than did, and the user says how many replicas there are."""
+        servers = [each.run.servers for each in self._intervals]
+        now, most = servers[-1], max(servers)
+        if self.given.replicas is None or now == most:
+            return []
+        copies = self.given.replicas
+        return [f"{now} of {most} servers answered last; their load is divided by {copies} replicas, as given"]
 
     def _room_of(self, interval: Interval) -> int | None:
         """Tokens that the cache of one replica holds."""
@@ -274,16 +285,18 @@ class Watcher:
         if posed is None or len(self.seen) <= self.learnt:
             return {}
         parts = ("rate", "isl", "osl", "hits")
-        base = {part: fmean(getattr(each, part) or 0.0 for each in usual) for part in parts}
-        copies, predictor = self.given.copies(posed.run), posed.resolved.predictor
+        told = [{part: getattr(each, part) or 0.0 for part in parts} | {"rate": each.rate / each.replicas}
+                for each in (*usual, now)]  # fmt: skip
+        base = {part: fmean(each[part] for each in told[:-1]) for part in parts}
+        predictor = posed.resolved.predictor
 
         def tpot(**changed: float) -> float:
             at = base | changed
             load = replace(posed.load.traffic, isl=at["isl"], osl=at["osl"], cached=at["hits"] * at["isl"])
-            return float(OpenLoop.of(predictor, load).at(at["rate"] / copies).tpot.expected)
+            return float(OpenLoop.of(predictor, load).at(at["rate"]).tpot.expected)
 
         whole = tpot()
-        return {part: tpot(**{part: getattr(now, part) or 0.0}) / whole for part in parts}
+        return {part: tpot(**{part: told[-1][part]}) / whole for part in parts}
 
 
 def watch(intervals: Iterable[Interval], given: Given | None = None, **said: Any) -> Watched:
@@ -340,7 +353,7 @@ def set_beside(interval: Interval, posed: Posed, replicas: int) -> Beside:
         step_ms=step.measured - step.expected if step.measured else None,
         queue_ms=queue,
         prompt_ms=ttft.measured - ttft.expected - queue if ttft.measured and queue is not None else None,
-        knee=float(at_rate.knee) * replicas, host_ms=host, kv_ms=kv,
+        knee=float(at_rate.knee) * replicas, host_ms=host, kv_ms=kv, replicas=replicas,
     )  # fmt: skip
 
 
@@ -504,6 +517,8 @@ def cause_of(before: Sequence[Beside], after: Sequence[Beside], usual: Callable[
 def headroom(seen: Sequence[Beside]) -> Headroom | None:
     """The rate against the knee, and when a growth that is more than chance would reach it.
 
+    Rates before are those of a replica, times the replicas now: a server that answers no look takes its load with it.
+
     Of up to one day the rate is a straight line over time. From six days on it is one over the highest hour of each
     day, and from two weeks on with a height for each day of the week, since traffic swings with both. Between one day
     and six the last day is set beside the same hours of the day before, and a time holds only if days to come add as
@@ -514,17 +529,18 @@ def headroom(seen: Sequence[Beside]) -> Headroom | None:
         return None
     now = seen[-1]
     left = Headroom(now.rate, now.knee, 1.0 - now.rate / now.knee)
+    every = [each.rate / each.replicas * now.replicas for each in seen]
     if len(seen) <= LEARNT:
         return left
     ages = [(now.end - each.end) / 3600.0 for each in seen]
     if ages[0] <= _DAY:
         parts = [slice(len(seen) * turn // _BLOCKS, len(seen) * (turn + 1) // _BLOCKS) for turn in range(_BLOCKS)]
         times = [-fmean(ages[part]) for part in parts]
-        found = _reached(times, [fmean(each.rate for each in seen[part]) for part in parts], now.knee)
+        found = _reached(times, [fmean(every[part]) for part in parts], now.knee)
         return left if found is None else replace(left, hours_left=found[0], hours_between=found[1:])
     hours: dict[int, list[float]] = {}
-    for age, each in zip(ages, seen, strict=True):
-        hours.setdefault(math.floor(age), []).append(each.rate)
+    for age, rate in zip(ages, every, strict=True):
+        hours.setdefault(math.floor(age), []).append(rate)
     days: dict[int, list[float]] = {}  # by how long ago
     for hour, rates in hours.items():
         days.setdefault(hour // _DAY, []).append(fmean(rates))

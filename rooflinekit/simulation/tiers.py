@@ -81,9 +81,11 @@ def _size(text: str, part: str) -> tuple[str, float]:
             kind, value = "capacity", quantity(part, "GiB") * GIB
     except ValueError:
         raise WorkloadError(f"cache_tier {text!r}: {part!r} is no size, rate, time or price; {_LIKE}") from None
-    free = kind in ("usd_gb_hour", "latency") and value == 0.0
-    if not (0.0 < value < 1e30 or free) or part[-1:].isdigit():
-        raise WorkloadError(f"cache_tier {text!r}: {part!r} must be above 0, with its unit; {_LIKE}")
+    free = kind in ("usd_gb_hour", "latency")
+    if not (0.0 < value < 1e30 or (free and value == 0.0)) or part[-1:].isdigit():
+        least = "at least" if free else "above"
+        said = "is too large" if value >= 1e30 else f"must be {least} 0, with its unit"
+        raise WorkloadError(f"cache_tier {text!r}: {part!r} {said}; {_LIKE}")
     return kind, value
 
 

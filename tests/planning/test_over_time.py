@@ -520,7 +520,9 @@ class TestAutoscaling:
         assert over.autoscaling.best is not None
         told = over.answer.partition("Autoscaled")[2]
         assert "closed form" in told
-        assert f"Of {over.autoscaling.best.requests:,} single requests" in told
+        assert f"{over.autoscaling.best.requests:,} single requests" in told
+        assert 0.0 <= over.autoscaling.best.busiest <= 1.0
+        assert "around the busiest look" in told
 
     def test_the_cheapest_with_each_cold_start_agrees_with_a_simulation(self, scaled: PlanAnswer) -> None:
         over = scaled.over_time

@@ -84,7 +84,8 @@ class Scaled(Plain):
     whether that is what each asks for; usd_per_month: None without a price; most: replicas at a time; changes_per_hour:
     of the replicas wanted, reversals_per_hour: changes in the other direction than the one before (flapping);
     simulated: share of requests within each objective where single requests are drawn, empty where none are; requests:
-    how many; steps: when the replicas that serve change [s], and to how many.
+    how many; busiest: the least share within an objective around the busiest look; steps: when the replicas that serve
+    change [s], and to how many.
     """
 
     cold_start_s: float
@@ -99,6 +100,7 @@ class Scaled(Plain):
     reversals_per_hour: float
     simulated: dict[str, float] = field(default_factory=dict)
     requests: int = 0
+    busiest: float | None = None
     steps: tuple[tuple[float, int], ...] = field(default=(), repr=False)
 
 
@@ -238,7 +240,7 @@ def _drawn(capacity: Capacity, rates: Table, scaled: Scaled) -> Scaled:
     ends = np.append(1.0 - 0.5 ** np.arange(1, _PARTS), 1.0)
     weights = np.diff(ends, prepend=0.0)
     attained: dict[str, float] = {}
-    requests = 0
+    requests, busiest = 0, 1.0
     for factor in sorted({plain.factor(each.metric, question.deviations) for each in question.slo}):
         waiting = _waiting(rates, served, knee / factor)
         order = np.argsort(each + waiting / served / PERIOD_S, kind="stable")
@@ -251,11 +253,12 @@ def _drawn(capacity: Capacity, rates: Table, scaled: Scaled) -> Scaled:
             requests += run.requests
         for objective in question.slo:
             if plain.factor(objective.metric, question.deviations) == factor:
-                within = float(weights @ [objective.attained(felt) for felt in felts])
+                parts = [objective.attained(felt) for felt in felts]
+                within, busiest = float(weights @ parts), min(busiest, parts[-1])
                 mean = float(weights @ [objective.value(felt) for felt in felts])
                 attained[str(objective)] = within if objective.share is not None else float(mean <= objective.limit)
     meets = all(attained[str(each)] >= (each.share or _MEAN_SHARE) for each in question.slo)
-    return replace(scaled, simulated=attained, requests=requests, meets=meets)
+    return replace(scaled, simulated=attained, requests=requests, busiest=busiest, meets=meets)
 
 
 def _waiting(rates: Table, served: Table, knee: float) -> Table:

@@ -330,8 +330,9 @@ def _drawn_words(best: Scaled) -> str:
     """What single requests say of it."""
     if not best.simulated:
         return "; no single requests are drawn."
-    return (f". Of {best.requests:,} single requests, drawn where replicas are busy, "
-            f"{percent(min(best.simulated.values()), 1)} are within them.")  # fmt: skip
+    busiest = "" if best.busiest is None else f", and {percent(best.busiest, 1)} around the busiest look"
+    return (f". {best.requests:,} single requests, drawn from calm to busy looks, say that "
+            f"{percent(min(best.simulated.values()), 1)} of all are within them{busiest}.")  # fmt: skip
 
 
 def _price(scaled: Scaled) -> str:

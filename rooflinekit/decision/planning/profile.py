@@ -175,7 +175,7 @@ def read_growth(text: str | float) -> float:
     """
     said = f"{text:f}" if isinstance(text, float) else str(text).strip()
     hit = _GROWTH.fullmatch(said)
-    if hit is not None and not hit[2] and float(hit[1]) > 1.0:
+    if hit is not None and not hit[2] and float(hit[1]) >= 1.0:
         value = float(hit[1])
         raise WorkloadError(f"growth {value:g} may be {value:g}% or {100.0 * value:g}%; write the one that is meant")
     share = math.nan if hit is None else float(hit[1]) / (100.0 if hit[2] else 1.0)

@@ -343,11 +343,12 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
 
 
 def bunched(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric]:
-    """By how much the prompts of a turn come more densely than evenly over its steps, where phases mix; at least 1.
+    """By how much the prompts of a turn come more densely than evenly over its steps, and over what share of them.
 
-    The first prompts fill W of the N steps of a turn. After j turns the begins have a deviation of √j·v·N steps more,
-    so that they come over √(W² + 12·j·v²·N²) steps, and never over more than all N. The mean over all turns but the
-    first, which is a burst: ∫N/√(W² + 12·j·v²·N²) dj, until nothing is left of it.
+    The one is at least 1, the other at most 1. The first prompts fill W of the N steps of a turn. After j turns the
+    begins have a deviation of √j·v·N steps more, so that they come over √(W² + 12·j·v²·N²) steps, and never over more
+    than all N. The mean over all turns but the first, which is a burst: ∫N/√(W² + 12·j·v²·N²) dj, until nothing is
+    left of it.
     """
     plan, turns = predictor.plan, load.turns
     if isinstance(turns, float) and math.isinf(turns):

@@ -335,8 +335,8 @@ def clocked(accelerator: Accelerator, clock_hz: float) -> tuple[Accelerator, str
     """The accelerator at a locked core clock, and a sentence that says what it does.
 
     Arithmetic slows with the clock; memory and links do not. Voltage follows the clock, so that a FLOP, and what the
-    chip draws besides its work, take the square of its share (E = C·V²); a byte of memory takes as much as before. Work
-    that the power limit slows already is slowed twice: an upper limit of its time.
+    chip draws besides its work, take the square of its share (E = C·V²); a byte of memory takes as much as before.
+    Without a law of the busy board, work that its limit slows already is slowed twice: an upper limit of its time.
 
     Raises WorkloadError where the largest clock is unknown, or the clock is above it or below 40 % of it.
     """
