@@ -182,8 +182,7 @@ def sustained(timed: KernelTime, accelerator: Accelerator) -> KernelTime:
     law, kernel = accelerator.power, timed.kernel
     if law is None or not law.ask or kernel.on_host or kernel.family not in _PRODUCTS:
         return timed
-    wide = kernel.family in _ATTENTION
-    each = next(law.ask[unit] for unit in (Dtype.BF16, *law.ask) if unit in law.ask) if wide else _each(law.ask, kernel)
+    each = _each(law.ask, replace(kernel, dtype=Dtype.BF16) if kernel.family in _ATTENTION else kernel)
     burst = named(timed.expected, "burst", "time at the clock of a burst", "s")
     energy = _asked(replace(timed, expected=burst), accelerator, law, each)
     work = named(replace(energy, running=0.0).total, "E_work", "energy of the work at the clock of a burst", "J")
