@@ -65,7 +65,7 @@ def _serve(
     rounds: int = 5,
 ) -> int:  # fmt: skip
     """Measure a server under load, for `compare` and `calibrate`."""
-    from rooflinekit.validate.closed_loop import FILE, Load, measure, serving
+    from rooflinekit.validate.closed_loop import FILE, LlamaCpp, Load, measure, serving
 
     if to.out is None or model is None:
         raise InputError(f"validate --engine {engine} needs --model FILE.gguf and --out DIR")
@@ -75,7 +75,7 @@ def _serve(
     to.out.mkdir(parents=True, exist_ok=True)
     load = Load(tuple(sorted(set(concurrency))), isl, osl, rounds=rounds)
     with serving(server or "llama-server", model, load, to.out / "server.log") as address, counting("measuring") as at:
-        rows = measure(address, load, said, at)
+        rows = measure(LlamaCpp(address), load, said, at)
     write_whole(path, "".join(json.dumps(row) + "\n" for row in rows).encode(), to.force)
     lines = [f"wrote {path}: {len(rows)} runs"]
     lines += [f"  {row['max_concurrency']} users: TTFT {row['mean_ttft_ms']:.4g} ms, TPOT {row['mean_tpot_ms']:.4g} ms"
