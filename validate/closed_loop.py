@@ -203,12 +203,13 @@ class _Run(NamedTuple):
                           f"p90_{name}_ms": high[89], f"p99_{name}_ms": high[98]}  # fmt: skip
         return found
 
-
     def detail(self) -> list[list[float]]:
-        """Of each request, in the order in which they were sent: when it was [s], TTFT, time until its end; tokens."""
+        """Of each request, as they were sent: when it was, time to its first token and to its last [s]; tokens."""
         begun = min(each.sent for each in self.answered)
-        return [[round(each.sent - begun, 4), round(each.first - each.sent, 5), round(each.last - each.sent, 5), each.tokens]
-                for each in sorted(self.answered)]  # fmt: skip
+        return [
+            [round(sent - begun, 4), round(first - sent, 5), round(last - sent, 5), tokens]
+            for sent, first, last, tokens in sorted(self.answered)
+        ]
 
 
 def _row(users: int, runs: Sequence[_Run], load: Load) -> dict[str, Any]:
