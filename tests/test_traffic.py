@@ -406,7 +406,7 @@ TOGETHER = [
 def test_equal_answers_that_begin_together_stay_together(case):
     """Prompts of a turn come in as few steps as at first, and share them: rates were 20 to 75 % below the simulator.
 
-    In the simulator requests of vLLM come 0.2 ms apart. That draws ten-token answers apart a little, not in the formula.
+    In the simulator requests of vLLM come 0.2 ms apart, which draws ten-token answers apart a little.
     """
     model, gpu, split, users, each, isl, osl = case
     resolved = resolve(model, gpu, read_deployment(split), None)

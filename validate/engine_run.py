@@ -70,8 +70,8 @@ def _vllm(folder: str) -> Started:
         "token_budget": config.scheduler_config.max_num_batched_tokens,
         "max_num_seqs": config.scheduler_config.max_num_seqs,
         "kv_tokens": (config.cache_config.num_gpu_blocks or 0) * config.cache_config.block_size,
-        "memory_fraction": SHARE,
-    }
+        "memory_fraction": SHARE, "graph_tokens": max(config.compilation_config.cudagraph_capture_sizes),
+    }  # fmt: skip
 
     def generate(prompts: list[list[int]], counts: Sequence[int]) -> list[float]:
         """For several counts sequences end together, when the last one has them: those before it have some more.

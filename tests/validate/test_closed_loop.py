@@ -91,10 +91,12 @@ def test_a_shorter_answer_and_another_server_are_errors(address, monkeypatch):
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (["--engine", "vllm"], "unknown engine to measure 'vllm'; nearest: llama.cpp"),
+    (["--engine", "vlm"], "unknown engine to measure 'vlm'; nearest: vllm"),
+    (["--engine", "vllm", "--server", "x", "--model", "llama-3-8b", "--out", "{}"], "takes no --server"),
+    (["--engine", "vllm", "--model", "llama-3-8b", "--out", "{}", "--device", "cpu"], "vllm is not installed beside"),
     (["--engine", "llama.cpp"], "needs --model FILE.gguf and --out DIR"),
     (["--engine", "llama.cpp", "--resume"], "are of kernels"),
-    (["--rounds", "3"], "--rounds is of a server under load; add --engine llama.cpp"),
+    (["--rounds", "3"], "--rounds is of a server under load; add --engine llama.cpp or vllm"),
     (["--engine", "llama.cpp", "--model", "m", "--out", "{}", "--server", "/nowhere/llama"], "does not start"),
     (["--engine", "llama.cpp", "--model", "m", "--out", "{}", "--server", "false"], "its last words are in"),
     (["--engine", "llama.cpp", "--model", "m", "--out", "{}", "--server", "http://127.0.0.1:9"], "does not answer"),
