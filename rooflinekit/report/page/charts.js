@@ -259,7 +259,7 @@ function ticked({ min, max }, label) {  // a logarithmic axis with ticks at 1, 2
   const ticks = [], steps = Math.log10(max / min) > 2.6 ? [1] : [1, 2, 5];
   for (let scale = 10 ** Math.floor(Math.log10(min) + 1e-9); scale < max * 1.001; scale *= 10) for (const step of steps) if (step * scale > min * 0.999 && step * scale < max * 1.001) ticks.push(step * scale);
   for (const end of [min, max]) if (!ticks.some((tick) => Math.abs(tick / end - 1) < 1e-6)) ticks.push(end);
-  return axis({ axis: { type: "log", min, max, axisTick: { show: false, customValues: ticks } }, label: { customValues: ticks, formatter: (value) => label(Number(value.toPrecision(3))) } });
+  return axis({ axis: { type: "log", min: min * (1 - 1e-9), max: max * (1 + 1e-9), axisTick: { show: false, customValues: ticks } }, label: { customValues: ticks, formatter: (value) => label(Number(value.toPrecision(3))) } });
 }
 
 function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, high, bound] of one
@@ -268,7 +268,7 @@ function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, hi
   const line = (data, place, style, extra = {}) => ({ type: "line", data: data.map((view) => at(view, place)), symbol: "none", silent: true, lineStyle: style, ...extra });
   const main = colour("decode");
   option.tooltip = { ...option.tooltip, trigger: "item", formatter: ({ data }) => data.said ?? "" };
-  option.grid = { ...option.grid, right: 68, left: 58 };
+  option.grid = { ...option.grid, right: more.bound || more.reference?.length ? 68 : 18, left: 58 };
   const dots = (data, style) => ({ type: "scatter", data: data.map((view) => ({ value: at(view, 1), said: more.say(view) })), symbolSize: 8, itemStyle: style, z: 5 });
   const across = rows.map(x), ys = rows.flatMap(y).filter(Number.isFinite), reference = (more.reference ?? []).filter((view) => x(view) >= across[0] && x(view) <= across[across.length - 1]);
   const range = around([...ys, ...reference.map((view) => y(view)[1])]), last = rows[rows.length - 1];
