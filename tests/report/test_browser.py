@@ -209,7 +209,9 @@ def test_lines_and_labels_of_charts_can_be_read(browser: Browser, pages: dict[st
     assert browser.value(told.replace("now", "new View(OFFERS.plans[Object.keys(OFFERS.plans)[0]], state)")) == [1, 1]
 
 
-@pytest.mark.parametrize(("tab", "charts"), [("decode", ["batch"]), ("load", ["tpot", "ttft"]), ("memory", ["context"])])
+@pytest.mark.parametrize(
+    ("tab", "charts"), [("decode", ["batch"]), ("load", ["tpot", "ttft"]), ("memory", ["context"])]
+)
 def test_the_ends_of_logarithmic_axes_are_labelled(
     browser: Browser, pages: dict[str, Path], tab: str, charts: list[str]
 ) -> None:

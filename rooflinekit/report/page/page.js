@@ -295,17 +295,17 @@ function drawAll(view, reference, name) {
 const spanIn = (which) => (each) => [each[which].low * 1e3, each[which].time * 1e3, each[which].high * 1e3, each[which].bound * 1e3];
 
 function drawSweeps(view, other) {
-  const length = "context" in view.at ? "context" : "isl", batches = batchesOf(view), contexts = sweep(view, length, CONTEXTS);
+  const length = "context" in view.at ? "context" : "isl", batches = () => batchesOf(view), contexts = () => (view.contexts ??= sweep(view, length, CONTEXTS));
   const there = (name, values) => other && name in other.at ? sweep(other, name, values) : null;
   const say = (each) => `batch ${three(each.at.batch)}, ${three(each.at.isl)} tokens in\nTPOT ${asTime(each.tpot.time)} (${asTime(each.tpot.low)} to ${asTime(each.tpot.high)})\nTTFT ${asTime(each.ttft.time)}\n${three(each.rateEach)} tok/s each GPU${each.memory.fits ? "" : "\ndoes not fit in memory"}`;
   const rows = (found) => [["batch", "prompt", "TPOT [ms]", "low", "high", "bound", "TTFT [ms]", "tokens/s each GPU", "memory"], ...found.map((each) => [each.at.batch, each.at.isl, ...[1, 0, 2, 3].map((place) => spanIn("tpot")(each)[place]), each.ttft.time * 1e3, each.rateEach, each.memory.fits ? "fits" : "does not fit"])];
   const own = { band: true, bound: true, here: view, say, label: (value) => three(value) };
   const rate = (each) => [0, each.rateEach, 0, 0];
-  C.batch.show("TPOT against batch.", () => sweepOption(batches, (each) => each.at.batch, spanIn("tpot"), { ...own, xName: "batch", reference: there("batch", BATCHES) }), () => rows(batches));
-  C.rate.show("Output tokens a second of one GPU against batch.", () => sweepOption(batches, (each) => each.at.batch, rate, { ...own, band: false, bound: false, xName: "batch", label: plain, reference: there("batch", BATCHES) }), () => rows(batches));
-  C.context.show("TPOT against prompt length.", () => sweepOption(contexts, (each) => each.at[length], spanIn("tpot"), { ...own, xName: LENGTHS[length], reference: there(length, CONTEXTS) }), () => rows(contexts));
-  C.reads.show("Bytes of a decode step against prompt length: weights and KV cache.", () => readsOption(contexts, length), () => [[LENGTHS[length], "weights [B]", "KV cache [B]"], ...contexts.map((each) => [each.at[length], readOf(each).weights, readOf(each).cache])]);
-  return { rows: () => batches, x: (each) => each.at.batch, xName: "batch", here: view };
+  C.batch.show("TPOT against batch.", () => sweepOption(batches(), (each) => each.at.batch, spanIn("tpot"), { ...own, xName: "batch", reference: there("batch", BATCHES) }), () => rows(batches()));
+  C.rate.show("Output tokens a second of one GPU against batch.", () => sweepOption(batches(), (each) => each.at.batch, rate, { ...own, band: false, bound: false, xName: "batch", label: plain, reference: there("batch", BATCHES) }), () => rows(batches()));
+  C.context.show("TPOT against prompt length.", () => sweepOption(contexts(), (each) => each.at[length], spanIn("tpot"), { ...own, xName: LENGTHS[length], reference: there(length, CONTEXTS) }), () => rows(contexts()));
+  C.reads.show("Bytes of a decode step against prompt length: weights and KV cache.", () => readsOption(contexts(), length), () => [[LENGTHS[length], "weights [B]", "KV cache [B]"], ...contexts().map((each) => [each.at[length], readOf(each).weights, readOf(each).cache])]);
+  return { rows: batches, x: (each) => each.at.batch, xName: "batch", here: view };
 }
 const readOf = (each) => (each.read ??= bytesOf(each.decode)), LENGTHS = { isl: "prompt tokens", context: "tokens of context" };
 function readsOption(rows, length) {
