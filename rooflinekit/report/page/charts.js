@@ -189,7 +189,7 @@ function waterfallBars(told) {  // each begins where the one above it ends; then
 function waterfall(told, wide) {  // as elements: a slider moves it, and the library of the other charts takes ten times as long
   const { parts, format, scale, unit } = told, whole = sum(parts), bound = whole - sum(parts.slice(-2)), bars = waterfallBars(told), row = 38, top = 24;
   const most = Math.max(...bars.map(({ start, size }) => start + size)), left = small() ? 118 : 150, span = wide - left - (small() ? 100 : 120), foot = top + row * bars.length;
-  const x = (size) => left + span * size / most, stroke = { stroke: colour("card"), "stroke-width": 4, "paint-order": "stroke" };
+  const x = (size) => left + span * size / most, stroke = { stroke: colour("card"), "stroke-width": 8, "paint-order": "stroke" };
   const upright = (at, tint, more) => svg("path", { d: `M${x(at)} ${top}V${foot}`, stroke: colour(tint), ...more }), tick = nice(most * scale / 5, small());
   const ticks = Array.from({ length: Math.floor(most * scale / tick) + 1 }, (_, place) => place * tick);
   const middle = (place) => top + row * (place + 0.5), thick = 0.62 * row, share = (size) => (size < whole ? `\u2002${asShare(size / whole)}` : "");
