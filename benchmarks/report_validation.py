@@ -59,7 +59,7 @@ def page(found: list[Measurements], gpu: str, calibration: str | None) -> list[B
     held = [half for one in tables for half in halves(one.path, gpu)]
     return [
         *(block for one in found for block in machine(one)), *steps(found, gpu, calibration),
-        *(shipped(tables, gpu) if tables else []), *kernels(held), *bursts(found),
+        *(shipped(tables, gpu) if tables else []), *(kernels(held) if held else []), *bursts(found),
         Block("h2", "Ceilings"), ceilings(found), Block("h2", "What did not run"), *absent(found),
     ]  # fmt: skip
 

@@ -118,18 +118,19 @@ def _summary(found: list[Served]) -> list[str]:
     return markdown(["", "TTFT", "TPOT", "end to end"], rows, left=(0,))
 
 
-def report(folder: Path, gpu: str) -> str:
-    """The report of a folder of measurements."""
+def report(folder: Path, gpu: str, notes: list[str]) -> str:
+    """The report of a folder of measurements; notes are paragraphs behind its summary."""
     found = [each for path in sorted(folder.glob("load-*.jsonl")) for each in predicted(path, gpu)]
     first = found[0].row
     device = first["device"]
     lines = [
         f"# A real vLLM under load on {device['name']}", "",
-        f"{len(found)} loads of vLLM {first['server_version']} ({folder}, whose README says how they were taken): "
-        f"random weights, requests as token ids to its AsyncLLM, no HTTP and no tokenizer. Driver "
-        f"{device['driver_version']}, power limit {device['power.limit']}. No row was used in a fit. The simulator "
-        "serves the same requests.", "",
+        f"{len(found)} loads of vLLM {first['server_version']}, from {folder}. Its README says how they were taken: "
+        "random weights, requests as token ids to vLLM's AsyncLLM, no HTTP and no tokenizer. Driver "
+        f"{device['driver_version']}, power limit {device['power.limit']}. Nothing was fitted to these rows. `formula` "
+        "is what `estimate` answers. `simulator` serves the very requests, in their order and lengths.", "",
         "Median error in %; in brackets the median bias and the worst load.", "", *_summary(found),
+        *(line for note in notes for line in ("", note)),
     ]  # fmt: skip
     for model in dict.fromkeys(each.model for each in found):
         lines += ["", f"## {model}", "", *_table([each for each in found if each.model == model])]
@@ -147,8 +148,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--gpu", required=True)
     parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--note", action="append", default=[], help="a paragraph behind the summary")
     asked = parser.parse_args()
-    asked.out.write_text(report(asked.folder, asked.gpu), encoding="utf-8")
+    asked.out.write_text(report(asked.folder, asked.gpu, asked.note), encoding="utf-8")
 
 
 if __name__ == "__main__":

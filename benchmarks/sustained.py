@@ -1,8 +1,10 @@
 """What a burst of a kernel takes, and what it takes at the power limit: measured, by the law, and in whole steps.
 
-    python benchmarks/sustained.py MEASURED [--pairs POWER KERNELS] [--served TABLE... --cache FOLDER] [--out FILE.md]
+    python benchmarks/sustained.py MEASURED [--unseen FOLDER GPU] [--pairs POWER KERNELS] [--served TABLE...]
+        [--cache FOLDER] [--out FILE.md]
 
-MEASURED is the folder of a run of `rooflinekit validate` with sustained passes: kernels.jsonl and engine.jsonl. POWER
+MEASURED is the folder of a run of `rooflinekit validate` with sustained passes: kernels.jsonl and engine.jsonl. FOLDER
+is one of another GPU, to which the law was not fitted. POWER
 and KERNELS are folders of kernel tables: the same kernels replayed for a second with the board's power, and in a short
 burst. They say what hardware_specs/calibrations/power.yaml calls `asked`. TABLE is a serving table. It is predicted
 with the law and without, engine costs fitted again for each.
@@ -30,12 +32,13 @@ from serving_errors import unseen_rows
 import rooflinekit as rk
 from rooflinekit.evidence.board_power import power_of, powered
 from rooflinekit.evidence.kernel_fit.groups import Group, kernel_groups, read_kernel_tables, read_measurements
+from rooflinekit.evidence.steps import Point, deployment_of
 from rooflinekit.model import step
 from rooflinekit.model.power import sustained
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.specs import load_accelerator
 
-GPU, ENGINE, RELEASE, MODEL = "h100-sxm", "vllm", "0.24.0", "llama-3-8b"
+GPU, RELEASE = "h100-sxm", "0.24.0"
 _BINDS = 1.05  # sustained / burst from which a kernel counts as slowed
 _BUSY, _FREE = 0.97, 0.85  # of the limit
 _EDGES = (60.0, 200.0, 500.0, 1000.0, 3000.0, 1e5)  # us
@@ -84,11 +87,11 @@ def passes(path: Path) -> list[Group]:
     return found
 
 
-def shown(groups: list[Group]) -> pd.DataFrame:
+def shown(groups: list[Group], gpu: str = GPU) -> pd.DataFrame:
     """All kernels as rows, with what the law says and what the law of energy says of their power."""
     found = []
     for group in groups:
-        power = power_of(group, load_accelerator(GPU).value)
+        power = power_of(group, load_accelerator(gpu).value)
         named = dict(zip(("read", "predicted", "low", "high"), power, strict=True))
         found.append(group.table.assign(law=law_ratio(group, settled=math.inf), **named))
     rows = pd.concat(found).drop_duplicates(["op", "backend", "latency_us", "sustained_us"])
@@ -199,8 +202,7 @@ def prompts_part(path: Path) -> str:
 
 
 def _step(row: Mapping[str, Any]) -> Any:
-    lengths = {"isl": row["context"], "osl": 2} if row["phase"] == "prefill" else {"context": row["context"]}
-    return rk.estimate(MODEL, gpu=GPU, engine=ENGINE, engine_version=RELEASE, batch=row["batch"], **lengths)
+    return rk.estimate(row["model"], GPU, allow_oom=True, **Point.of(row).workload, **deployment_of(row))
 
 
 def served(tables: list[Path], folder: Path | None) -> str:
@@ -241,6 +243,16 @@ Measured: an H100 SXM (validate/measurements/h100-sxm-2026-11-27), vLLM 0.24.0 a
 clock 1,980 MHz. A burst is 8 passes of 1 ms or one call, with a pause before each; a sustained pass lasts 1.2 s.
 
 """
+UNSEEN = """
+## A chip that the law had not seen
+
+Kernels of an H200 ({folder}), measured after the law was written down. Nothing was fitted to them.
+
+"""
+BURST = """
+
+One product's passes take less than its burst. Why is not known.
+"""
 LAW = """
 **The law.** A kernel asks for the power that it would draw at the largest clock. That is the law of
 [method, section 11](../docs/method.md#11-power-and-energy) without the limit, with {share:g} x limit/peak joules a FLOP
@@ -252,9 +264,6 @@ the time grows by 1.19. What waits for memory or the last cache does not slow wi
 The largest errors are FlashAttention-2 in PyTorch, at half the rate of newer kernels: it takes more a FLOP.
 Temperature says nothing: it was 43 to 62 °C. `warm_us`, the same call on the same data again, lies between burst and
 sustained time.
-
-## Power of these kernels
-
 """
 POWER = """
 The law of H200 stands in for H100. It was fitted to readings of a meter with pauses in them. Here, without pauses,
@@ -295,6 +304,7 @@ Engine costs are fitted for each way. Median over groups of the median error, an
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("measured", type=Path)
+    parser.add_argument("--unseen", nargs=2, metavar=("FOLDER", "GPU"))
     parser.add_argument("--pairs", type=Path, nargs=2, metavar=("POWER", "KERNELS"))
     parser.add_argument("--served", type=Path, nargs="+", metavar="TABLE")
     parser.add_argument(
@@ -307,7 +317,13 @@ def main() -> None:
     assert law.power is not None
     share = next(each * law.peak(dtype) / law.power.limit for dtype, each in law.power.ask.items())
     text = HEAD + kernels_part(rows) + "\n" + kernels_text(rows, kernels) + "\n" + LAW.format(share=share)
-    text += power_part(rows) + POWER
+    if arguments.unseen:
+        others = passes(Path(arguments.unseen[0]) / "kernels.jsonl")
+        found = shown(others, arguments.unseen[1])
+        text += (
+            UNSEEN.format(folder=arguments.unseen[0]) + kernels_part(found) + "\n" + kernels_text(found, others) + BURST
+        )
+    text += "\n## Power of these kernels\n\n" + power_part(rows) + POWER
     if arguments.pairs:
         both = pairs(*arguments.pairs)
         settled = {"settled": 1e3 * law.power.settled, "fitted": 1e3 * fitted_settled(both)}

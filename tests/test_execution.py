@@ -92,6 +92,21 @@ def test_launches_of_experts_blocks_and_latent_keys_are_counted_where_the_host_w
     assert prompt(block_launches=2) - alone == pytest.approx((4 * 61 + 2 * 61) * 1e-3)
 
 
+def test_prompts_that_fit_into_a_graph_launch_their_attention_alone():
+    """Two launches in each of 32 layers, attention and its cache write, up to twice the sequences that may run."""
+
+    def prompt(tokens: float, **settings: int) -> float:
+        plan = resolve("llama-3-8b", "h200-sxm", read_deployment({"engine": "vllm", **settings}), None).plan
+        costs = StepCosts(launch=1e-3, graph_tokens=512.0)  # every step waits for its launches
+        return float(replace(plan, engine=replace(plan.engine, costs=costs)).time(Batch.prefill(1.0, tokens)).expected)
+
+    assert prompt(512.0) == pytest.approx(64e-3)
+    assert prompt(514.0) > 200e-3
+    assert prompt(128.0, max_num_seqs=64) == pytest.approx(64e-3)
+    assert prompt(130.0, max_num_seqs=64) > 200e-3
+    assert prompt(128.0, eager=True) > 200e-3
+
+
 def test_eager_execution_is_bound_by_its_launches():
     eager, graphs = StepCosts(launch=26 * MICRO, graphs=False), StepCosts(launch=26 * MICRO)
     launches = sum(k.count for k in plan_with(graphs).kernels(Batch.decode(1.0, 128.0)))

@@ -30,6 +30,7 @@ from rooflinekit.specs.engines import load_engine
 
 H100 = System.of(load_accelerator("h100-sxm").value)
 MEASURED = Path(__file__).parents[1] / "validate" / "measurements" / "h100-sxm-2026-11-27"
+LOADS = MEASURED.parent / "h200-sxm-2026-11-28"
 HEADER = {
     "type": "header", "schema": 1, "run": "r", "started": "2026-01-01T00:00:00Z", "suite": "full", "model": "gpt2",
     "dtype": "bf16", "engine": "gpt-fast", "engine_version": "torch 2",
@@ -188,6 +189,42 @@ def test_steps_of_a_real_vllm_lie_inside_their_intervals(phase):
     assert len(found) >= 4
     assert all(step.low_ms <= step.measured_ms <= step.high_ms for step in found)
     assert all(abs(step.error) < (0.05 if phase == "decode" else 0.2) for step in found)
+
+
+def loads(model, wanted):
+    """Rows of a real vLLM under load that are wanted, with tokens in and out."""
+    for line in (LOADS / f"load-{model}.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        each = [row[f"total_{way}_tokens"] / row["completed"] for way in ("input", "output")]
+        if wanted(row, *each):
+            yield row, *each
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "qwen3-30b-a3b"])
+def test_short_prompts_of_a_lone_user_replay_graphs(model):
+    """128 to 512 tokens on an H200, and a front end of 3 ms. Launched one by one they would take 1.4 times as long."""
+    found = list(loads(model, lambda row, isl, osl: isl <= 512 and osl == 1 and row.get("max_concurrency") == 1))
+    assert len(found) >= 2
+    for row, isl, _ in found:
+        asked = {"isl": int(isl), "osl": 1, "concurrency": 1, "token_budget": row["token_budget"]}
+        graphed = rk.estimate(model, "h200-sxm", engine="vllm", **asked)
+        assert graphed.ttft_ms == pytest.approx(row["mean_ttft_ms"], rel=0.12)
+        assert rk.estimate(model, "h200-sxm", engine="vllm", eager=True, **asked).ttft_ms > 1.4 * row["mean_ttft_ms"]
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "qwen3-30b-a3b"])
+def test_users_of_a_real_vllm_wait_as_predicted(model):
+    """Closed loops of an H200 with 32 users and more, which no fit has seen: requests take as long within 8 %."""
+    found = list(loads(model, lambda row, isl, osl: row.get("max_concurrency", 0) >= 32))
+    assert len(found) >= 5
+    for row, isl, osl in found:
+        asked = {
+            "concurrency": row["max_concurrency"],
+            "requests": row["completed"],
+            "token_budget": row["token_budget"],
+        }
+        answer = rk.estimate(model, "h200-sxm", engine="vllm", token_budget=row["token_budget"], **asked)
+        assert answer.e2e_ms == pytest.approx(row["mean_e2el_ms"], rel=0.08)
 
 
 def test_compare_says_what_a_measurement_file_lacks_and_what_it_says_itself(tmp_path):

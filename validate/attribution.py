@@ -29,7 +29,11 @@ CAUSES = ("compute", "memory", "network", "launch", "host")
 _NAMES = (
     ("network", r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|c10d|gloo"),
     ("attention", r"attention|attn|flash|fmha|sdpa|splitkv|split_kv"),
-    ("matrix", r"gemm|gemv|matmul|grouped_mm|aten::(linear|addmm|b?mm|baddbmm|einsum)|nvjet|cutlass|splitk|_scaled_mm"),
+    (
+        "matrix",
+        r"gemm|gemv|matmul|grouped_mm|aten::(linear|addmm|b?mm|baddbmm|einsum)|nvjet|cutlass|splitk|_scaled_mm"
+        r"|fused_moe_kernel",
+    ),
 )
 _CLASS: dict[Family, str] = {
     "gemm": "matrix", "moe": "matrix", "attention_prefill": "attention", "attention_decode": "attention",
@@ -111,6 +115,8 @@ def class_of(name: str) -> str:
 
     >>> class_of("aten::linear"), class_of("ncclDevKernel_AllReduce_Sum_bf16"), class_of("aten::silu")
     ('matrix', 'network', 'elementwise')
+    >>> class_of("fused_moe_kernel"), class_of("triton_red_fused_fused_add_rms_norm_moe_forward_0")
+    ('matrix', 'elementwise')
     """
     folded = name.lower()
     return next((kind for kind, pattern in _NAMES if re.search(pattern, folded)), "elementwise")
