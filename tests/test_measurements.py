@@ -218,7 +218,7 @@ def test_users_of_a_real_vllm_wait_as_predicted(model):
     found = list(loads(model, lambda row, isl, osl: row.get("max_concurrency", 0) >= 32))
     assert len(found) >= 5
     for row, isl, osl in found:
-        asked = {"concurrency": row["max_concurrency"], "requests": row["completed"], "isl": int(isl), "osl": round(osl)}
+        asked = {"concurrency": row["max_concurrency"], "requests": row["completed"], "isl": isl, "osl": round(osl)}
         answer = rk.estimate(model, "h200-sxm", engine="vllm", token_budget=row["token_budget"], **asked)
         assert answer.e2e_ms == pytest.approx(row["mean_e2el_ms"], rel=0.08)
 
