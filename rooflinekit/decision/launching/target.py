@@ -270,19 +270,6 @@ class Target:
         """Machines that one replica needs."""
         return -(-self.plan.deployment.gpus // self.host_gpus)
 
-    @property
-    def kv(self) -> Wish | None:
-        """The cache's format, where it is not what the checkpoint would get by itself."""
-        precision, model = self.plan.precision, self.plan.model
-        if precision.kv is (model.kv_dtype or precision.stream) and precision.kv.is_wide:
-            return None
-        return Wish("kv", precision.kv.value, f"KV cache in {precision.kv}", word=True)
-
-    @property
-    def chunks(self) -> bool:
-        """Whether the engine cuts prompts by itself at this version."""
-        return self.plan.engine.memory.chunked
-
 
 def common(target: Target) -> Iterator[Wish]:
     """What every engine takes alike: pipeline, context, memory, formats, blocks."""
@@ -303,8 +290,9 @@ def common(target: Target) -> Iterator[Wish]:
     if target.weights.online is not None:
         because = f"the server quantises the weights to {target.weights.online} as it loads them"
         yield Wish("quantization", target.weights.online.value, because, word=True)
-    if (kv := target.kv) is not None:
-        yield kv
+    precision = target.plan.precision
+    if precision.kv is not (target.plan.model.kv_dtype or precision.stream) or not precision.kv.is_wide:
+        yield Wish("kv", precision.kv.value, f"KV cache in {precision.kv}", word=True)
     if settings.block_size is not None:
         yield Wish("block", settings.block_size, "tokens of one block of the cache")
 
