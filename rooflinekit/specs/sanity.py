@@ -60,10 +60,6 @@ class Facts:
         other = next((self.flops_per_clock[kind] for kind in _SIXTEEN_BIT if kind in self.flops_per_clock), 0.0)
         return other or float(limits()["tensor_rate"].get(self.accelerator.compute_capability, 0))
 
-    def is_reasoned(self, dtype: Dtype) -> bool:
-        """Whether the file says why a peak is odd, or states the rate that it follows from."""
-        return dtype in self.unusual or dtype in self.flops_per_clock
-
     def finding(self, key: str, value: str, problem: str, refused: bool = False) -> Finding:
         """A finding about `key` of the file."""
         return Finding(self.accelerator.origin, key, value, problem, refused)
@@ -148,7 +144,8 @@ def _gains(facts: Facts) -> Iterator[Finding]:
     """Peaks of narrow formats stand in usual ratios to the 16-bit peak."""
     chip, base = facts.accelerator, facts.sixteen_bit_peak
     for dtype, most in ((Dtype(name), most) for name, most in limits()["gain"].items()):
-        gain = chip.peaks.get(dtype, 0.0) / base if base and not facts.is_reasoned(dtype) else 0.0
+        reasoned = dtype in facts.unusual or dtype in facts.flops_per_clock
+        gain = chip.peaks.get(dtype, 0.0) / base if base and not reasoned else 0.0
         if gain > most:
             most_expected = f"{most - 0.1:g} x is the most expected; {_excess(gain)}, or say why under"
             yield facts.of_peak(dtype, f"is {gain:.3g} x the 16-bit peak, {most_expected} compute.unusual.{dtype}")

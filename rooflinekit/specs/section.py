@@ -103,7 +103,10 @@ class Section:
         """The value of a key that is there, as its annotation says."""
         origin, args = get_origin(hint), get_args(hint)
         if origin is Annotated:
-            return self.cites(key) if args[1] == "sources" else self._number(key, *args)
+            kind, unit = args
+            if unit == "sources":
+                return self.cites(key)
+            return self.count(key) if kind is int else self.quantity(key, unit)
         if origin is Literal:
             return self.choice(key, args)
         if origin in (Union, UnionType):  # `X | None`: what is there is an X; `str | X`: a text, else an X
@@ -117,9 +120,6 @@ class Section:
         if origin in (dict, Mapping):
             return self._mapping(key, *args)
         return _READERS[hint](self, key)
-
-    def _number(self, key: str, kind: type, unit: str) -> float:
-        return self.count(key) if kind is int else self.quantity(key, unit)
 
     def _tuple(self, key: str, item: Any) -> tuple[Any, ...]:
         if item is str:
