@@ -202,11 +202,6 @@ def _powered(
     return pd.concat([_rows(group, columns, **marks), _rows(group, [power[:few]], **marks)])
 
 
-def _accelerator(group: Group, own: Accelerator | None) -> Accelerator:
-    """The one that the rows name: the user's own, or a known one."""
-    return own if own is not None and group.gpu in (own.name, *own.aliases) else load_accelerator(group.gpu).value
-
-
 def signature(calibration: Calibration | None) -> str:
     """Name and hash of a calibration; empty for none."""
     return f"{calibration.name} {calibration.hash}" if calibration else ""
@@ -216,7 +211,8 @@ def timed_with(
     group: Group, asked: Calibration | str | None, own: Accelerator | None
 ) -> tuple[System, Calibration | None]:
     """The accelerator that the rows name, and the calibration asked for, "none", or that of `estimate` for None."""
-    system = System.of(_accelerator(group, own))
+    known = own if own is not None and group.gpu in (own.name, *own.aliases) else load_accelerator(group.gpu).value
+    system = System.of(known)
     engine = serving_engine(group.engine)
     if isinstance(asked, Calibration):
         return system, stand_in(asked, system.accelerator, engine)[0]

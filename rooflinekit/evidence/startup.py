@@ -55,7 +55,8 @@ def read_startup(source: str, text: str) -> StartUp:
     every = {engine: _found(quantities, text) for engine, quantities in _patterns().items()}
     engine = max(every, key=lambda name: len(every[name]))
     said = every[engine]
-    number = {name: float(value[0].replace(",", "")) for name, value in said.items() if _is_number(value[0])}
+    plain = {name: value[0].replace(",", "") for name, value in said.items()}
+    number = {name: float(word) for name, word in plain.items() if word.replace(".", "", 1).isdigit()}
     size, weights = (float(said[name][0]) * _SIZES[said[name][1]] if name in said else None
                      for name in ("kv_size", "weight_size"))  # fmt: skip
     longest, times = number.get("max_len"), number.get("concurrency")
@@ -84,10 +85,6 @@ def _found(quantities: Mapping[str, Sequence[re.Pattern[str]]], text: str) -> di
                 found[name] = matches[-1].groups()
                 break
     return found
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(",", "").replace(".", "", 1).isdigit()
 
 
 def _known(name: str | None) -> str | None:

@@ -173,7 +173,7 @@ def _write_workbook(answers: Iterable[pd.DataFrame], path: Path) -> None:
 
 
 def _write_cell(sheet: Any, row: int, column: int, cell: Any) -> None:
-    if cell is None or cell is pd.NA or cell == "" or (isinstance(cell, float) and math.isnan(cell)):
+    if pd.isna(cell) or cell == "":
         return
     if isinstance(cell, bool):
         sheet.write_boolean(row, column, cell)

@@ -306,7 +306,7 @@ def _results(
 
 
 def _cell(place: str, p: str, value: Any) -> str:
-    if value is None or value is pd.NA or value == "" or (isinstance(value, float) and math.isnan(value)):
+    if pd.isna(value) or value == "":
         return ""
     if isinstance(value, bool):
         return f'<{p}c r="{place}" t="b"><{p}v>{int(value)}</{p}v></{p}c>'
