@@ -233,6 +233,6 @@ def timed_rows(
         label = label.removesuffix("eager").removesuffix("/").removeprefix("nccl_")
     if calibration is not None and family == "sparse_attention":
         label = calibration.nearest_label(family, dtype, label)
-    named = rows.relabelled(label)
+    kernels = tuple(replace(kernel, variant=label) for kernel in rows.kernels)
     warm = rows.warm and calibration is not None
-    return named, tuple(time_kernel(kernel, system, calibration, warm) for kernel in named.kernels)
+    return replace(rows, kernels=kernels), tuple(time_kernel(each, system, calibration, warm) for each in kernels)

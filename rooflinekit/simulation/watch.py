@@ -96,7 +96,9 @@ class Batches:
         latencies = self._taken(replica.ledger)
         if self._marks or not self._start:
             self._parts.append([latencies])
-        self._mark(replica.ledger)
+            if not self._marks:
+                self._marks.append((0.0, 0.0, 0))
+        self._marks.append((replica.ledger.clock, replica.ledger.area, replica.ledger.arrived))
         if len(self._parts) >= 2 * _PIECES:
             self._parts = [a + b for a, b in zip(self._parts[::2], self._parts[1::2], strict=True)]
             self._marks, self._length = self._marks[::2], 2.0 * self._length
@@ -141,11 +143,6 @@ class Batches:
         error = math.sqrt(float(left @ left) / (len(at) - 2) / float(at @ at))
         grown = slope * (time[-1] - time[0])
         return bool(grown > _LOST * (arrived[-1] - arrived[0]) and slope > _SURE * error)
-
-    def _mark(self, ledger: Ledger) -> None:
-        if not self._marks and not self._start:
-            self._marks.append((0.0, 0.0, 0))
-        self._marks.append((ledger.clock, ledger.area, ledger.arrived))
 
     @staticmethod
     def _taken(ledger: Ledger) -> Latencies:

@@ -47,11 +47,6 @@ class Facts:
     pcie_generation: int = 0
     unusual: Mapping[Dtype, str] = field(default_factory=dict)  #: why a ratio of peaks is right though odd
 
-    @property
-    def sixteen_bit_peak(self) -> float:
-        """The faster of the two [FLOP/s]; 0 if there is none."""
-        return max((self.accelerator.peaks.get(dtype, 0.0) for dtype in _SIXTEEN_BIT), default=0.0)
-
     def rate(self, dtype: Dtype) -> float:
         """Dense FLOP per clock and core: as the file states it, in 16 bit also as the generation has it; else 0."""
         stated = self.flops_per_clock.get(dtype, 0.0)
@@ -142,7 +137,8 @@ def _rate_limit(facts: Facts) -> Iterator[Finding]:
 
 def _gains(facts: Facts) -> Iterator[Finding]:
     """Peaks of narrow formats stand in usual ratios to the 16-bit peak."""
-    chip, base = facts.accelerator, facts.sixteen_bit_peak
+    chip = facts.accelerator
+    base = max(chip.peaks.get(dtype, 0.0) for dtype in _SIXTEEN_BIT)
     for dtype, most in ((Dtype(name), most) for name, most in limits()["gain"].items()):
         reasoned = dtype in facts.unusual or dtype in facts.flops_per_clock
         gain = chip.peaks.get(dtype, 0.0) / base if base and not reasoned else 0.0

@@ -156,10 +156,6 @@ class Measured:
         sizes = tuple(int(mask.sum()) for _, mask in kept)
         return replace(self, kernels=kernels, sizes=sizes, time=self.time[rows], group=self.group[rows])
 
-    def relabelled(self, variant: str) -> Measured:
-        """The same rows under the name that a calibration has for their variant."""
-        return replace(self, kernels=tuple(replace(kernel, variant=variant) for kernel in self.kernels))
-
     def each(self, function: Callable[[Kernel], Any]) -> Array:
         """A number for every row."""
         return self.joined(map(function, self.kernels))
