@@ -15,8 +15,8 @@ from rooflinekit.estimation.scenario import Measuring
 from rooflinekit.model.types.errors import (
     InputError,
     InterruptedRunError,
-    MissingExtraError,
     RooflinekitError,
+    needing,
 )
 from rooflinekit.specs.writing import write_whole
 
@@ -97,10 +97,8 @@ class Target:
 
 
 def _open(name: str | None) -> Device:
-    try:
+    with needing("running kernels", "gpu"):
         import torch  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("running kernels", "gpu") from None
     from rooflinekit.validate.device import open_device
 
     return open_device(name)

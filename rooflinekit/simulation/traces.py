@@ -24,7 +24,7 @@ from typing import IO, Any, NamedTuple
 
 from rooflinekit.estimation.lengths import MOST_TOKENS, Empirical
 from rooflinekit.estimation.options import positive
-from rooflinekit.model.types.errors import MissingExtraError, SpecError
+from rooflinekit.model.types.errors import SpecError, needing
 from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.specs.delimited import check_columns, delimiter_of
 from rooflinekit.specs.files import json_lines, refuse_device
@@ -266,11 +266,9 @@ def _csv_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    try:
+    with needing(f"{path.name} is Parquet, and reading it", "accuracy"):
         import pyarrow as pa  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415 - optional
         import pyarrow.parquet as pq  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
-    except ImportError:
-        raise MissingExtraError(f"{path.name} is Parquet, and reading it", "accuracy") from None
     try:
         number = 0
         for batch in pq.ParquetFile(path).iter_batches():

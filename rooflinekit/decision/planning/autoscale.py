@@ -357,7 +357,6 @@ def _counted(rates: Table, cv: float, seed: int) -> Table:
 
 def _largest_ahead(rates: Table, looks: int) -> Table:
     """The largest rate from each look to so many later; what is played repeats."""
-    longer, best = np.concatenate([rates, rates[:looks]]), rates.copy()
-    for shift in range(1, looks + 1):
-        best = np.maximum(best, longer[shift : shift + len(rates)] if shift <= len(rates) else best)
-    return best
+    after = rates[:looks]
+    longest = np.lib.stride_tricks.sliding_window_view(np.concatenate([rates, after]), len(after) + 1).max(axis=1)
+    return np.asarray(longest, float)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from rooflinekit.model.types.errors import InputError, InterruptedRunError, MissingExtraError
+from rooflinekit.model.types.errors import InputError, InterruptedRunError, needing
 from rooflinekit.specs.writing import open_workbook, whole
 from rooflinekit.version import __version__
 
@@ -84,10 +84,8 @@ def need_parquet(what: str) -> None:
 
     Raises MissingExtraError.
     """
-    try:
+    with needing(f"{what} (Parquet)", "accuracy"):
         import pyarrow  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: F401, PLC0415 - optional
-    except ImportError:
-        raise MissingExtraError(f"{what} (Parquet)", "accuracy") from None
 
 
 Writer: TypeAlias = Callable[[Iterable[pd.DataFrame], Path], None]

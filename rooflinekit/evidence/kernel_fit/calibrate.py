@@ -19,7 +19,7 @@ from rooflinekit.evidence.kernel_fit.tables import Measured
 from rooflinekit.model.timing.calibrated import AXES, BORROWED, WIDEST, Beyond, Calibration, FamilyFit, Regimes
 from rooflinekit.model.timing.forms import FORMS, TimeForm, parameters
 from rooflinekit.model.types.deployment import ENGINES
-from rooflinekit.model.types.errors import MissingExtraError, RooflinekitError, SpecError, UnknownNameError
+from rooflinekit.model.types.errors import RooflinekitError, SpecError, UnknownNameError, needing
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.kernel import Family, Kernel
 from rooflinekit.model.types.numeric import Array, Numeric
@@ -126,10 +126,8 @@ class _Problem:
 
     def solve(self, start: TimeForm, free: Sequence[str]) -> FormFit:
         """Fit the named parameters, all others as in `start`."""
-        try:
+        with needing("fitting a calibration", "accuracy"):
             from scipy.optimize import least_squares  # noqa: PLC0415
-        except ImportError:
-            raise MissingExtraError("fitting a calibration", "accuracy") from None
         bounds = parameters(start)
         scale = np.array([bounds[name].scale for name in free])
         low, high = (np.array([getattr(bounds[name], end) for name in free]) for end in ("low", "high"))

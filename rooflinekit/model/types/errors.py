@@ -18,7 +18,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 _FEW = 8  # known names that are all listed when none is like the one given
 
@@ -71,6 +72,15 @@ class MissingExtraError(InputError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs an optional dependency: pip install 'rooflinekit[{extra}]'")
+
+
+@contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """While an optional dependency is imported: raises MissingExtraError where it is not installed."""
+    try:
+        yield
+    except ImportError:
+        raise MissingExtraError(what, extra) from None
 
 
 class DoesNotFitError(RooflinekitError):
