@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast, get_args
 
 from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError, nearest
+from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError, nearest_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -296,7 +296,7 @@ def read(table: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         name = aliases.get(key, key)
         if name not in known:
             shown = [each for each in known if not known[each].hidden]
-            raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, shown) or shown)}")
+            raise InputError(f"unknown option {key!r}; nearest: {nearest_of(key, shown)}")
         if value is None:
             continue
         if name in found:

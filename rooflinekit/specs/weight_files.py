@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rooflinekit.model.types.dtype import BLOCKS, Dtype
-from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecError, nearest
+from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecError, nearest_of
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Model, WeightFormats
 from rooflinekit.specs.config.importer import model_from_config
@@ -192,7 +192,7 @@ def _config(path: Path, header: GGUFHeader) -> dict[str, Any]:
     facts, shapes = header.facts, {tensor.name: tensor.shape for tensor in header.tensors}
     kind, families = facts.get("general.architecture"), _names("families")
     if kind not in families:
-        near = ", ".join(nearest(str(kind), families) or families)
+        near = nearest_of(str(kind), families)
         problem = f"architecture {kind!r} is not read from GGUF; nearest: {near}; give its config.json"
         raise ArchitectureError(f"{path}: {problem}")
 
@@ -300,7 +300,7 @@ def safetensors_bytes(path: Path) -> int:
         except (KeyError, TypeError, ValueError):
             raise SpecError(f"{path}: tensor {name!r} lacks dtype, shape or data_offsets") from None
         if kind not in sizes:
-            known = ", ".join(nearest(str(kind), sizes) or sizes)
+            known = nearest_of(str(kind), sizes)
             raise DtypeError(f"{path}: tensor {name!r} is of type {kind!r}, which is not known; nearest: {known}")
         if stop - begin != count * sizes[kind]:
             raise SpecError(f"{path}: tensor {name!r} has {stop - begin} bytes, not {count * sizes[kind]}")

@@ -111,3 +111,13 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
 
     by_folded = {candidate.lower(): candidate for candidate in known}
     return [by_folded[hit] for hit in get_close_matches(name.lower(), by_folded, n=count, cutoff=0.45)]
+
+
+def nearest_of(name: str, known: Iterable[str]) -> str:
+    """The known names most like `name`, as a message lists them; all of them where none is like it.
+
+    >>> nearest_of("h10-sxm", ["h100-sxm", "l4"]), nearest_of("x", ["h100-sxm", "l4"])
+    ('h100-sxm', 'h100-sxm, l4')
+    """
+    names = list(known)
+    return ", ".join(nearest(name, names) or names)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.errors import DtypeError, SpecError, nearest
+from rooflinekit.model.types.errors import DtypeError, SpecError, nearest_of
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import (
     CompressedAttention,
@@ -141,8 +141,7 @@ def read_formats(r: Reading, dtype: Dtype, layers: Sequence[Layer], quant_config
         return Formats(WeightFormats.uniform(dtype))
     method = keys.word("quant_method", "modelopt" if keys.has("quant_algo") else "")
     if method not in _METHODS:
-        near = (nearest(method, _METHODS) if method else []) or sorted(_METHODS)
-        problem = f"= {shown(method or None)} is not known; nearest: {', '.join(near)}"
+        problem = f"= {shown(method or None)} is not known; nearest: {nearest_of(method, sorted(_METHODS))}"
         raise DtypeError(f"{keys.at('quant_method')} {problem}")
     scheme = _METHODS[method](keys, r.warnings)
     if scheme is None:
