@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from typing import Any
+from functools import cache, partial
 
 from rooflinekit.evidence.measurement import Facts, StartUp
 from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.model.types.units import GB, GIB
 from rooflinekit.specs import load_model
 from rooflinekit.specs.engines import load_engine
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import table_of
 
 _SIZES = {"GiB": GIB, "GB": GB, "MiB": GIB / 1024.0}
 _BEGIN = 1 << 20  # characters of a file within which an engine says how it starts
 _NO_ENGINE = ("formats", "caches")
 
 
-@cache
-def _lines() -> Mapping[str, Mapping[str, Any]]:
-    """Patterns of lines by engine and quantity, and the names of formats, of `startup.yaml`."""
-    return read_yaml(Path(__file__).with_name("startup.yaml"))
+_lines = partial(table_of, __file__)
+"""Patterns of lines by engine and quantity, and the names of formats."""
 
 
 @cache

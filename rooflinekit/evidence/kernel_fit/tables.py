@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -38,7 +37,7 @@ from rooflinekit.model.types.kernel import (
     RowsShape,
 )
 from rooflinekit.model.types.numeric import Array
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -406,7 +405,6 @@ _KERNELS: dict[str, Callable[[Columns, Dtype, str], Kernel]] = {
     "linear_attention": _linear,
 }
 OPERATIONS = {
-    name: KernelTable(kernel=_KERNELS.get(name, _whole_layer), **known)
-    for name, known in read_yaml(Path(__file__).with_name("tables.yaml")).items()
+    name: KernelTable(kernel=_KERNELS.get(name, _whole_layer), **known) for name, known in table_of(__file__).items()
 }
 """Kernel tables by the name of their operation."""

@@ -10,8 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
 from rooflinekit.model.types.dtype import Dtype
@@ -27,7 +26,7 @@ from rooflinekit.model.types.model import (
 )
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, shown
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import table_of
 
 _GROUPS = {None: Dtype.INT4, 128: Dtype.INT4, 64: Dtype.INT4_G64, 32: Dtype.INT4_G32}
 _CACHES = (Dtype.FP8, Dtype.INT8, Dtype.INT4, Dtype.NVFP4)
@@ -40,10 +39,8 @@ _NESTED = r"[*+}][^()]*\)[*+{]"
 _UP_DOWN = ("gate_proj", "up_proj", "down_proj")
 
 
-@cache
-def _table() -> dict[str, Any]:
-    """How checkpoints name their formats and layers."""
-    return read_yaml(Path(__file__).with_suffix(".yaml"))
+_table = partial(table_of, __file__)
+"""How checkpoints name their formats and layers."""
 
 
 @cache
