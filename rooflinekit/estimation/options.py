@@ -313,15 +313,7 @@ def positive(value: object, name: str, zero: bool = False) -> float:
 
     Raises WorkloadError for text, a negative number, infinity or nan.
     """
-    least = "at least 0" if zero else "above 0"
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise WorkloadError(f"{name} must be a number {least}, not {value!r}")
-    number = float(value)
-    if _MOST < number < math.inf:
-        raise WorkloadError(f"{name} must be at most {_MOST:g}, not {value!r}")
-    if not 0.0 <= number <= _MOST or (number == 0.0 and not zero):
-        raise WorkloadError(f"{name} must be a number {least}, not {value!r}")
-    return number
+    return float(Option("", kind="number", above=not zero).check(name, value))
 
 
 def number_of(name: str, value: Any) -> float:
