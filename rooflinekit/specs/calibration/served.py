@@ -9,7 +9,7 @@ from typing import Any
 
 from rooflinekit.model.types.engine import ServedCosts, StepCosts
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.specs.engines import UNITLESS, read_step_costs
+from rooflinekit.specs.engines import UNITLESS, read_facts
 from rooflinekit.specs.section import EMPTY, Layout, Section
 from rooflinekit.version import __version__
 
@@ -85,7 +85,7 @@ def read_served(path: Path, data: Mapping[str, Any]) -> ServedCosts:
     """Read and check the section; raises SpecError by file, key and value."""
     section = Section(path, "", data).section(KEY).with_sources()
     file = section.read(_Served)
-    costs, provenance = read_step_costs(section.section("costs"))
+    costs, provenance = read_facts(section.section("costs"), StepCosts)
     errors = section.section("errors")
     errors.expect((), tuple(costs.spread))
     hashes = (*file.earlier, *(each.sha256 for each in file.files))
