@@ -377,7 +377,7 @@ class Change:
 
     A prediction is not off by the same share at all loads. So the usual is a line over the logarithm of the predicted
     time, by least squares over winsorised values, whose slope is 0 ± `_STEEP` before anything is known. It is learnt
-    over `most` values as long as nothing changes. Errors of its level widen σ and lessen k; what the slope may be off
+    over a day of values as long as nothing changes. Errors of its level widen σ and lessen k; what the slope may be off
     at a load, and beyond the loads that were seen, counts as no change.
 
     >>> change = Change(0.05)
