@@ -111,9 +111,9 @@ def interpolated(table: Array, places: Sequence[tuple[NDArray[np.intp], Array]])
 
 def _multilinear(sizes: Sequence[int], places: Sequence[tuple[Any, Any]], take: Callable[[Any], Any]) -> Any:
     """Interpolate at one place or at many, axis by axis from the last; `take` gives values by their flat number."""
-    base, corners = places[0][0], [0]
-    for axis, size in enumerate(sizes):
-        base = base if axis == 0 else base * size + places[axis][0]
+    base, corners = 0, [0]
+    for axis, (size, (index, _)) in enumerate(zip(sizes, places, strict=True)):
+        base = index if axis == 0 else base * size + index
         corners = [corner * size + step for corner in corners for step in range(min(size, 2))]
     found = [take(base + corner if corner else base) for corner in corners]
     for size, (_, share) in zip(reversed(sizes), reversed(places), strict=True):
