@@ -14,7 +14,7 @@ def main() -> None:
         import gc  # inside, as all that follows: an interrupt at any moment is told in one line
         import signal
 
-        before = signal.signal(signal.SIGTERM, _stop)
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             from rooflinekit.cli.run import main as run
 
@@ -29,7 +29,3 @@ def main() -> None:
             raise
         os.write(2, b"rooflinekit: interrupted\n")
         sys.exit(130)
-
-
-def _stop(number: int, frame: object) -> None:
-    raise KeyboardInterrupt

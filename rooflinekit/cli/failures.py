@@ -9,7 +9,7 @@ from typing import Any
 
 from rooflinekit.cli.interrupts import interrupted
 from rooflinekit.cli.output import brief, emit, note
-from rooflinekit.model.types.errors import RooflinekitError, nearest
+from rooflinekit.model.types.errors import RooflinekitError, nearest_of
 
 INTERRUPTED = 130
 _MOST = 2000  # characters of a message
@@ -58,8 +58,7 @@ def _other(error: Exception, commands: Iterable[str]) -> int:
     message = error.format_message().replace("\n", " ").strip().rstrip(".")
     if message.startswith("No such command"):
         wrong = message.split("'")[1]
-        known = nearest(wrong, commands) or sorted(commands)
-        message = f"unknown command {wrong!r}; nearest: {', '.join(known)}"
+        message = f"unknown command {wrong!r}; nearest: {nearest_of(wrong, sorted(commands))}"
     elif message.startswith("No such option") and (ours := _ELSEWHERE.get(message.split()[3])):
         message = f"no such option: {message.split()[3]}; here it is {ours}"
     elif message.startswith("Missing argument") and (meaning := getattr(getattr(error, "param", None), "help", "")):

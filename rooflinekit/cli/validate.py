@@ -16,8 +16,8 @@ from rooflinekit.estimation.scenario import Measuring
 from rooflinekit.model.types.errors import (
     InputError,
     InterruptedRunError,
-    MissingExtraError,
     RooflinekitError,
+    needing,
 )
 from rooflinekit.specs.writing import write_whole
 
@@ -48,6 +48,7 @@ def validate(
     if check:
         return _check(place)
     from rooflinekit.specs import load_accelerator, load_model
+    from rooflinekit.validate.record import Recorder, header
     from rooflinekit.validate.suite import BUDGETS, MODELS
 
     if to.out is None:
@@ -58,7 +59,12 @@ def validate(
     asked = model or MODELS["cuda" if place.is_cuda else "cpu"]
     known = load_model(asked).value.name
     named = str(Path(asked).resolve()) if Path(asked).exists() else known  # a path stays one, to be read again
-    return _measure(place, suite, named, minutes, Target(to.out, to.force, resume, retry_failed), gpu)
+    if to.force and (resume or retry_failed):
+        other = "--resume goes on with it" if resume else "--retry-failed goes on with it"
+        raise InputError(f"--force replaces a run and {other}: give one of them")
+    to.out.mkdir(parents=True, exist_ok=True)
+    again = {"resume": resume or retry_failed, "force": to.force, "retry_failed": retry_failed}
+    return _measure(place, suite, named, minutes, Recorder(to.out, header(place, suite, named), **again), gpu)
 
 
 def _serve(
@@ -99,21 +105,9 @@ def _serve(
     return 0
 
 
-class Target:
-    """Where to write, and what to do with what is there."""
-
-    def __init__(self, folder: Path, force: bool, resume: bool, retry_failed: bool) -> None:
-        if force and (resume or retry_failed):
-            other = "--resume goes on with it" if resume else "--retry-failed goes on with it"
-            raise InputError(f"--force replaces a run and {other}: give one of them")
-        self.folder, self.force, self.resume, self.retry_failed = folder, force, resume or retry_failed, retry_failed
-
-
 def _open(name: str | None) -> Device:
-    try:
+    with needing("running kernels", "gpu"):
         import torch  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("running kernels", "gpu") from None
     from rooflinekit.validate.device import open_device
 
     return open_device(name)
@@ -138,14 +132,10 @@ def _check(place: Device) -> int:
     return 1 if wrong else 0
 
 
-def _measure(place: Device, suite: str, model: str, minutes: float, target: Target, gpu: str | None) -> int:
-    from rooflinekit.validate.record import Recorder, header
+def _measure(place: Device, suite: str, model: str, minutes: float, recorder: Recorder, gpu: str | None) -> int:
     from rooflinekit.validate.supervise import Supervisor
 
-    target.folder.mkdir(parents=True, exist_ok=True)
-    head = header(place, suite, model)
-    again = {"resume": target.resume, "force": target.force, "retry_failed": target.retry_failed}
-    with Recorder(target.folder, head, **again) as recorder:
+    with recorder:
         try:
             with counting("measuring") as progress:
                 work = Supervisor(place, suite, model, recorder, time.monotonic() + 60.0 * minutes, progress)
@@ -163,16 +153,6 @@ def _measure(place: Device, suite: str, model: str, minutes: float, target: Targ
     return 4 if recorder.counts["failed"] else 0
 
 
-def _unfinished(minutes: float) -> str:
-    """What is said where the time was over before all was measured.
-
-    >>> _unfinished(1.0), _unfinished(2.5)[:28]
-    ('note: 1 minute was not enough for all; --resume measures the rest', 'note: 2.5 minutes were not e')
-    """
-    spent = "1 minute was" if minutes == 1.0 else f"{minutes:g} minutes were"
-    return f"note: {spent} not enough for all; --resume measures the rest"
-
-
 def _said(place: Device, recorder: Recorder, ending: str, minutes: float, gpu: str | None) -> list[str]:
     """What was written, what could not be measured and why, models beside their prediction, and what to do next."""
     from rooflinekit.evidence.kernel_fit.groups import read_measurements
@@ -183,7 +163,8 @@ def _said(place: Device, recorder: Recorder, ending: str, minutes: float, gpu: s
     lines = [f"wrote {recorder.path}: run {recorder.run} on {place.name}, {counts}"]
     lines += [*_reasons(found.rows), *_drift(found)]
     if ending == "budget":
-        lines.append(_unfinished(minutes))
+        spent = "1 minute was" if minutes == 1.0 else f"{minutes:g} minutes were"
+        lines.append(f"note: {spent} not enough for all; --resume measures the rest")
     if not place.is_cuda and (spec := _write_spec(found)):
         lines.append(f"wrote {spec}: this CPU as an accelerator, from its ceilings")
         gpu = gpu or spec

@@ -20,7 +20,7 @@ from rooflinekit.estimation.options import positive
 from rooflinekit.estimation.spelling import read_phrase
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError
-from rooflinekit.specs.files import refuse_device
+from rooflinekit.specs.files import read_text
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -284,25 +284,16 @@ def spread_length(name: str, value: int | str, variation: float | None) -> str:
 def read_lengths(path: Path) -> Empirical:
     """Read a file with one length a line.
 
-    Raises SpecError naming the line that is no length.
+    Raises SpecError as `read_text`, and naming the line that is no length.
     """
-    refuse_device(path)
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except FileNotFoundError:
-        raise SpecError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: cannot be read as text ({type(error).__name__})") from None
     lengths = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
             continue
         try:
             lengths.append(_tokens(float(line), "a length"))
         except ValueError:  # and WorkloadError, which is one
             raise SpecError(f"{path}, line {number}: {line.strip()[:24]!r} is not a length in whole tokens") from None
-    if not lengths:
-        raise SpecError(f"{path}: is empty; write one length a line")
     return Empirical.of(lengths)
 
 

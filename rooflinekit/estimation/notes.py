@@ -239,8 +239,11 @@ def limit_remarks(plan: Plan, work: Workload) -> Iterator[Remark]:
 
 def memory_remarks(need: Numeric, have: Numeric) -> Iterator[Remark]:
     """By how much it does not fit [B]."""
-    sizes = (_tenths(need / GB), _tenths(have / GB), _tenths((need - have) / GB))
-    yield Remark(need > have, lambda *sizes: f"does not fit: {_over(*sizes)}", sizes)
+
+    def words(need: float, have: float, more: float) -> str:
+        return f"does not fit: needs {need:.1f} GB per accelerator and has {have:.1f} GB, {more:.1f} GB too little"
+
+    yield Remark(need > have, words, (_tenths(need / GB), _tenths(have / GB), _tenths((need - have) / GB)))
 
 
 def _tenths(value: Any) -> Any:
@@ -248,10 +251,6 @@ def _tenths(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 1)
     return where(value < 1e12, value.round(1), value)
-
-
-def _over(need: float, have: float, more: float) -> str:
-    return f"needs {need:.1f} GB per accelerator and has {have:.1f} GB, {more:.1f} GB too little"
 
 
 def misfit(predictor: Predictor, work: Workload) -> str:

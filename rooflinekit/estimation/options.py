@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast, get_args
 
 from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError, nearest
+from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError, nearest_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -296,7 +296,7 @@ def read(table: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         name = aliases.get(key, key)
         if name not in known:
             shown = [each for each in known if not known[each].hidden]
-            raise InputError(f"unknown option {key!r}; nearest: {', '.join(nearest(key, shown) or shown)}")
+            raise InputError(f"unknown option {key!r}; nearest: {nearest_of(key, shown)}")
         if value is None:
             continue
         if name in found:
@@ -313,15 +313,7 @@ def positive(value: object, name: str, zero: bool = False) -> float:
 
     Raises WorkloadError for text, a negative number, infinity or nan.
     """
-    least = "at least 0" if zero else "above 0"
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise WorkloadError(f"{name} must be a number {least}, not {value!r}")
-    number = float(value)
-    if _MOST < number < math.inf:
-        raise WorkloadError(f"{name} must be at most {_MOST:g}, not {value!r}")
-    if not 0.0 <= number <= _MOST or (number == 0.0 and not zero):
-        raise WorkloadError(f"{name} must be a number {least}, not {value!r}")
-    return number
+    return float(Option("", kind="number", above=not zero).check(name, value))
 
 
 def number_of(name: str, value: Any) -> float:

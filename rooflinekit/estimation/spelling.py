@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from rooflinekit.model.types.errors import WorkloadError, nearest
+from rooflinekit.model.types.errors import WorkloadError, nearest_of
 
 
 def read_phrase(text: str, kind: str, known: Mapping[str, Mapping[str, float | None]]) -> tuple[str, dict[str, float]]:
@@ -19,7 +19,7 @@ def read_phrase(text: str, kind: str, known: Mapping[str, Mapping[str, float | N
     name, _, rest = text.strip().partition(":")
     name = name.strip().lower()
     if name not in known:
-        raise WorkloadError(f"unknown {kind} {name!r}; nearest: {', '.join(nearest(name, known) or sorted(known))}")
+        raise WorkloadError(f"unknown {kind} {name!r}; nearest: {nearest_of(name, sorted(known))}")
     words: dict[str, str] = {}
     for part in filter(None, map(str.strip, rest.split(","))):
         key, sign, word = (each.strip() for each in part.partition("="))
@@ -33,8 +33,7 @@ def read_phrase(text: str, kind: str, known: Mapping[str, Mapping[str, float | N
             raise WorkloadError(f"{text!r} lacks {key}; write it like '{name}:{key}=…'")
         values[key] = _number(f"{text!r}: {key}", words[key]) if key in words else float(default or 0.0)
     for key in words.keys() - values.keys():
-        hint = ", ".join(nearest(key, values) or values)
-        raise WorkloadError(f"{text!r}: {name} takes no {key!r}; nearest: {hint}")
+        raise WorkloadError(f"{text!r}: {name} takes no {key!r}; nearest: {nearest_of(key, values)}")
     return name, values
 
 

@@ -202,11 +202,6 @@ def _powered(
     return pd.concat([_rows(group, columns, **marks), _rows(group, [power[:few]], **marks)])
 
 
-def _accelerator(group: Group, own: Accelerator | None) -> Accelerator:
-    """The one that the rows name: the user's own, or a known one."""
-    return own if own is not None and group.gpu in (own.name, *own.aliases) else load_accelerator(group.gpu).value
-
-
 def signature(calibration: Calibration | None) -> str:
     """Name and hash of a calibration; empty for none."""
     return f"{calibration.name} {calibration.hash}" if calibration else ""
@@ -216,7 +211,8 @@ def timed_with(
     group: Group, asked: Calibration | str | None, own: Accelerator | None
 ) -> tuple[System, Calibration | None]:
     """The accelerator that the rows name, and the calibration asked for, "none", or that of `estimate` for None."""
-    system = System.of(_accelerator(group, own))
+    known = own if own is not None and group.gpu in (own.name, *own.aliases) else load_accelerator(group.gpu).value
+    system = System.of(known)
     engine = serving_engine(group.engine)
     if isinstance(asked, Calibration):
         return system, stand_in(asked, system.accelerator, engine)[0]
@@ -237,6 +233,6 @@ def timed_rows(
         label = label.removesuffix("eager").removesuffix("/").removeprefix("nccl_")
     if calibration is not None and family == "sparse_attention":
         label = calibration.nearest_label(family, dtype, label)
-    named = rows.relabelled(label)
+    kernels = tuple(replace(kernel, variant=label) for kernel in rows.kernels)
     warm = rows.warm and calibration is not None
-    return named, tuple(time_kernel(kernel, system, calibration, warm) for kernel in named.kernels)
+    return replace(rows, kernels=kernels), tuple(time_kernel(each, system, calibration, warm) for each in kernels)

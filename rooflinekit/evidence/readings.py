@@ -176,14 +176,10 @@ def _table(path: Path, unit: str | None) -> Iterator[Reading]:
     for row in table.to_dict("records"):
         cells = {name: row[name] for name in axes}
         for name, own in units.items():
-            if not _is_above(row[name]):
+            if not (isinstance(row[name], (int, float)) and 0 < row[name] < math.inf):
                 continue  # a provider that cannot run this shape
             value = float(row[name]) * _TIMES.get(own, 1.0)
             yield Reading(_named(f"{path.stem} {name}", cells), value, own not in _TIMES, columns=cells)
-
-
-def _is_above(cell: Any) -> bool:
-    return isinstance(cell, (int, float)) and 0 < cell < math.inf
 
 
 def _served(run: Measurement) -> Iterator[Reading]:

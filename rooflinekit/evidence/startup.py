@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from typing import Any
+from functools import cache, partial
 
 from rooflinekit.evidence.measurement import Facts, StartUp
 from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.model.types.units import GB, GIB
 from rooflinekit.specs import load_model
 from rooflinekit.specs.engines import load_engine
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import table_of
 
 _SIZES = {"GiB": GIB, "GB": GB, "MiB": GIB / 1024.0}
 _BEGIN = 1 << 20  # characters of a file within which an engine says how it starts
 _NO_ENGINE = ("formats", "caches")
 
 
-@cache
-def _lines() -> Mapping[str, Mapping[str, Any]]:
-    """Patterns of lines by engine and quantity, and the names of formats, of `startup.yaml`."""
-    return read_yaml(Path(__file__).with_name("startup.yaml"))
+_lines = partial(table_of, __file__)
+"""Patterns of lines by engine and quantity, and the names of formats."""
 
 
 @cache
@@ -55,7 +51,8 @@ def read_startup(source: str, text: str) -> StartUp:
     every = {engine: _found(quantities, text) for engine, quantities in _patterns().items()}
     engine = max(every, key=lambda name: len(every[name]))
     said = every[engine]
-    number = {name: float(value[0].replace(",", "")) for name, value in said.items() if _is_number(value[0])}
+    plain = {name: value[0].replace(",", "") for name, value in said.items()}
+    number = {name: float(word) for name, word in plain.items() if word.replace(".", "", 1).isdigit()}
     size, weights = (float(said[name][0]) * _SIZES[said[name][1]] if name in said else None
                      for name in ("kv_size", "weight_size"))  # fmt: skip
     longest, times = number.get("max_len"), number.get("concurrency")
@@ -84,10 +81,6 @@ def _found(quantities: Mapping[str, Sequence[re.Pattern[str]]], text: str) -> di
                 found[name] = matches[-1].groups()
                 break
     return found
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(",", "").replace(".", "", 1).isdigit()
 
 
 def _known(name: str | None) -> str | None:

@@ -377,7 +377,7 @@ class Change:
 
     A prediction is not off by the same share at all loads. So the usual is a line over the logarithm of the predicted
     time, by least squares over winsorised values, whose slope is 0 ± `_STEEP` before anything is known. It is learnt
-    over `most` values as long as nothing changes. Errors of its level widen σ and lessen k; what the slope may be off
+    over a day of values as long as nothing changes. Errors of its level widen σ and lessen k; what the slope may be off
     at a load, and beyond the loads that were seen, counts as no change.
 
     >>> change = Change(0.05)
@@ -387,8 +387,8 @@ class Change:
     (64, 0.05)
     """
 
-    def __init__(self, smallest: float, learnt: int = LEARNT, most: int = _A_DAY, between: float = _A_WEEK) -> None:
-        self.smallest, self.learnt, self.most, self.between = smallest, learnt, most, between
+    def __init__(self, smallest: float, learnt: int = LEARNT) -> None:
+        self.smallest, self.learnt = smallest, learnt
         self.size = 0.0
         self.since: int | None = None
         self._kept: list[tuple[float, float]] = []
@@ -403,7 +403,7 @@ class Change:
         if len(self._kept) >= self.learnt:
             self._judge(value, place, at)
         quiet = max(self._sums) < self._h / 2.0 or len(self._kept) < self.learnt
-        if quiet and len(self._kept) < self.most and self.since is None:
+        if quiet and len(self._kept) < _A_DAY and self.since is None:
             self._kept.append((at, value))
             if len(self._kept) % self.learnt == 0:
                 self._learn()
@@ -448,7 +448,7 @@ class Change:
         self._slope_error = spread / math.sqrt(far)
         self._spread = spread * (1.0 + error)
         self._k = max(self.smallest / self._spread / 2.0 - 1.25 * error, 0.1)
-        self._h = max(limit(self._k, self.between / 2.0), self._k)
+        self._h = max(limit(self._k, _A_WEEK / 2.0), self._k)
 
 
 def _within(value: float, spread: float) -> float:

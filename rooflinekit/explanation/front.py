@@ -69,21 +69,11 @@ class Derivation(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        e = self.answer
-        return {
-            **{each.name: getattr(e, each.name) for each in fields(DeploymentAnswer)},
-            "metric": self.metric,
-            "value": self.value,
-            "unit": self.unit,
-            "interval": self.interval,
-            "bound": self.bound,
-            "scale": self.scale,
-            "derivation": self.root.to_dict(),
-            "rule": self.rule.to_dict() if self.rule else None,
-            "formulas": self.formulas,
-            "largest_gap": self.largest_gap,
-            "warnings": list(self.warnings),
-        }
+        asked = {each.name: getattr(self.answer, each.name) for each in fields(DeploymentAnswer)}
+        answered = {name: getattr(self, name) for name in ("metric", "value", "unit", "interval", "bound", "scale")}
+        rule = self.rule.to_dict() if self.rule else None
+        derived = {"derivation": self.root.to_dict(), "rule": rule, "formulas": self.formulas}
+        return asked | answered | derived | {"largest_gap": self.largest_gap, "warnings": list(self.warnings)}
 
 
 @keywords(Scenario)

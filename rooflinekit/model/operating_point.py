@@ -198,7 +198,7 @@ class Predictor:
         Where kernels are launched one by one, the gaps between them depend on the context through those that grow; so
         does what of an exchange they hide.
         """
-        if not self.plan.separable:
+        if self.plan.iteration(Batch.decode(1.0, 1.0)).eager or self.plan.deployment.two_batch:
             return self.plan.time(Batch.decode(batch, context), grows=False).sums
         sizes, places = distinct(batch)
         steady = self.plan.time(Batch.decode(sizes, 1.0), grows=False).sums

@@ -338,11 +338,6 @@ class Plan:
         most = fact(UNDIVIDED[batch.prefilling is not None], "undivided", "tokens of a step that stays whole", *_DBO)
         return where(batch.tokens > most, 2.0, 1.0) if self.deployment.two_batch else 1.0
 
-    @property
-    def separable(self) -> bool:
-        """Whether what a decode step adds to attention is the same at every context."""
-        return not (self.iteration(Batch.decode(1.0, 1.0)).eager or self.deployment.two_batch)
-
     def energy(self, timed: KernelTime) -> Energy:
         """Energy of all launches of one kernel on one board [J]; none where the board's power is not known."""
         if isinstance(timed, Spent):
@@ -445,7 +440,9 @@ def _as_run(deployment: Deployment, system: System) -> Deployment:
     Over PCI Express alone, vLLM and SGLang switch their custom kernel off for more than two accelerators, and NCCL's
     ring is left (custom_all_reduce.py in both).
     """
-    if deployment.all_reduce != "auto" or deployment.tp <= _PAIR or not system.over_pcie:
+    if deployment.all_reduce != "auto" or deployment.tp <= _PAIR:
+        return deployment
+    if not 0.0 < float(system.link_bandwidth) <= float(system.accelerator.pcie_bandwidth):
         return deployment
     return deployment if deployment.sequence_parallel else replace(deployment, all_reduce="ring")
 

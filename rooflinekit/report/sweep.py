@@ -68,7 +68,7 @@ def _result(value: Any) -> str:
 
 
 def _cell(value: Any) -> str:
-    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+    if pd.isna(value):
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -45,11 +45,12 @@ def document(found: Watched) -> Document:
         rows.append(["cache in use", *_beside(now.kv_use, now.kv_expected, percent)])
     if now.waiting is not None:
         rows.append(["requests waiting", *_beside(now.waiting, now.waiting_expected, "{:.1f}".format)])
+    preempted = [f"{now.preemptions:.0f} preemptions"] if now.preemptions else []
     return [
         Section(title, [Words(f"{span}: {significant(now.rate)} requests/s, {sizes}{hits}")]),
         Section("", [Table(["", "measured", "predicted", "90 % interval", "ratio"], rows, left=(0,))]),
         Section("", [Items(*_gaps(now))]),
-        Section("", [Items(*_state(now), *_drifts(found), *_moved(found), *_left(found))]),
+        Section("", [Items(*preempted, *_drifts(found), *_moved(found), *_left(found))]),
         footer(calibrated(found.calibration), found.notes),
     ]
 
@@ -85,11 +86,6 @@ def _gaps(now: Beside) -> Iterator[str]:
     if now.ttft.measured is not None and now.queue_ms is not None and now.prompt_ms is not None:
         yield (f"gap of TTFT {signed_ms(now.ttft.measured - now.ttft.expected)}: {_part(now.queue_ms)} from "
                f"waiting, {_part(now.prompt_ms)} from the prompt's own steps")  # fmt: skip
-
-
-def _state(now: Beside) -> Iterator[str]:
-    if now.preemptions:
-        yield f"{now.preemptions:.0f} preemptions"
 
 
 def _drifts(found: Watched) -> Iterator[str]:

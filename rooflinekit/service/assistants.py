@@ -12,21 +12,19 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
 
-from rooflinekit.model.types.errors import InputError, MissingExtraError, RooflinekitError
+from rooflinekit.model.types.errors import InputError, RooflinekitError, needing
 from rooflinekit.report.markup import finite
 from rooflinekit.service.tools import TOOLS
 from rooflinekit.service.workers import Workers, line_of
 from rooflinekit.specs import Kind, in_catalogue, names, read_text, resolve
 from rooflinekit.version import __version__
 
-try:
+with needing("serving assistants", "mcp"):
     import anyio
     import mcp_types as types
     from mcp import MCPError
     from mcp.server import Server
     from mcp.server.stdio import stdio_server
-except ImportError:
-    raise MissingExtraError("serving assistants", "mcp") from None
 
 _SPECS: dict[str, Kind] = {"model": "model", "gpu": "accelerator"}
 _METHOD = "rooflinekit://method"

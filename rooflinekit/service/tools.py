@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from rooflinekit.estimation import scenario
 from rooflinekit.estimation.options import Option, model_of, options_of
-from rooflinekit.model.types.errors import InputError, RooflinekitError, UnknownNameError, nearest
+from rooflinekit.model.types.errors import InputError, RooflinekitError, UnknownNameError, nearest_of
 from rooflinekit.model.types.speculation import METHODS
 from rooflinekit.specs import Kind, in_catalogue
 
@@ -106,7 +106,7 @@ class Tool:
                 return f"{where} is missing"
             case "extra_forbidden":
                 known = list(self.model.model_fields)
-                near = f"nearest: {', '.join(nearest(where, known) or known)}" if known else "this takes none"
+                near = f"nearest: {nearest_of(where, known)}" if known else "this takes none"
                 return f"unknown option {where[:60]!r}; {near}"
             case "value_error":
                 return str(flaw["ctx"]["error"])

@@ -16,14 +16,14 @@ from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.model.types.errors import InputError, MissingExtraError
+from rooflinekit.model.types.errors import InputError, needing
 from rooflinekit.report.markup import strict_json
 from rooflinekit.service.tools import TOOLS, Tool
 from rooflinekit.service.workers import BusyError, TimeUpError, Workers, line_of
 from rooflinekit.specs.files import reason
 from rooflinekit.version import __version__
 
-try:
+with needing("serving over HTTP", "serve"):
     import anyio
     import uvicorn
     from starlette.applications import Starlette
@@ -35,8 +35,6 @@ try:
     from starlette.types import ASGIApp
 
     from rooflinekit.service.pages import MODEL, Pages
-except ImportError:
-    raise MissingExtraError("serving over HTTP", "serve") from None
 
 TOKEN, SECONDS, SITE = "ROOFLINEKIT_TOKEN", "ROOFLINEKIT_SERVE_SECONDS", "ROOFLINEKIT_SERVE_SITE"
 """Variables of the environment: what callers have to show, how long an answer may take, and the folder of the site."""

@@ -88,7 +88,7 @@ class Reuse:
         return {name: float(np.quantile(self.ages, share)) for name, share in shares.items()} if len(self.ages) else {}
 
 
-def reuse_of(trace: Trace, replicas: int = 1, router: str = "prefix-affinity", seed: int = 0) -> Reuse:
+def reuse_of(trace: Trace, replicas: int = 1, router: str = "prefix-affinity") -> Reuse:
     """Look at every prompt block of a trace whose requests are shared out over some replicas with caches of their own.
 
     >>> trace = Trace("t", "mooncake", [0.0, 1.0, 2.0], [8, 4, 8], [1] * 3, (), [1, 2, 3, 1, 2], [2, 3, 5], 4)
@@ -110,7 +110,7 @@ def reuse_of(trace: Trace, replicas: int = 1, router: str = "prefix-affinity", s
     place = np.arange(len(nodes)) - (ends - np.bincount(request, minlength=len(trace)))[request]  # of a prompt's blocks
     size = trace.block_tokens
     content = np.clip(np.asarray(trace.isl)[request] - place * size, 0, size)
-    where = (_routed(trace, nodes, request, (replicas, router, seed)) if replicas > 1 else 0 * ends)[request]
+    where = (_routed(trace, nodes, request, replicas, router) if replicas > 1 else 0 * ends)[request]
     last_first = np.lexsort((-place, request, where))  # ends of prompts before beginnings
     nodes, request, where = nodes[last_first], request[last_first], where[last_first]
     before = _before(nodes + (int(nodes.max()) + 1) * where)
@@ -173,13 +173,11 @@ def _later(before: Whole) -> Whole:
     return found
 
 
-def _routed(trace: Trace, nodes: Whole, request: Whole, how: tuple[int, str, int]) -> Whole:
+def _routed(trace: Trace, nodes: Whole, request: Whole, replicas: int, router: str) -> Whole:
     """The replica of each request; with affinity that of its conversation, which is drawn with its first request."""
     import numpy as np  # noqa: PLC0415
 
-    replicas, router, seed = how
-    draw = np.random.default_rng(seed)
-    places: Whole = draw.integers(0, replicas, len(trace))
+    places: Whole = np.random.default_rng(0).integers(0, replicas, len(trace))
     return places if router == "random" else places[np.asarray(conversations(trace, nodes, request))]
 
 

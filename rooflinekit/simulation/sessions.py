@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, count, pairwise
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -21,7 +20,7 @@ from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.arrivals import Arrival, Job
 from rooflinekit.simulation.traces import Trace
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import table_of
 
 BLOCK = 64
 """Tokens of one hash of a session's prompts."""
@@ -122,7 +121,7 @@ _KEYS = ("turns", "wait", "first", "asked")
 def session_laws() -> Mapping[str, SessionLaw]:
     """The kinds of sessions by name, of `sessions.yaml`, which says where each law is from."""
     found = {}
-    for name, law in read_yaml(Path(__file__).with_name("sessions.yaml")).items():
+    for name, law in table_of(__file__).items():
         spreads: dict[str, Any] = {key: Quantiles(tuple(map(float, law[key]))) for key in _KEYS}
         found[name] = SessionLaw(**spreads, system=law["system"], answer=law["answer"])
     return found

@@ -612,8 +612,12 @@ def _played(
     question, cells = _question(given), given.get("cells", 1)
     resolved = resolve(model, gpu, deployment, given.get("calibration"))
     most = deployment.settings.max_model_len or resolved.plan.model.max_context
-    tiers = read_tiers(given.get("cache_tier"))
-    setup = Setup(**part_of(given, _SETUP) | _ordered(given), tiers=tiers)
+    chosen = part_of(given, _SETUP) | {"tiers": read_tiers(given.get("cache_tier"))}
+    if "order" in given:
+        chosen["by_class"] = given["order"] == "priority"
+    if "acceptance" in given:  # one of all drafted tokens
+        chosen["acceptance"] = number_of("acceptance", given["acceptance"])
+    setup = Setup(**chosen)
     if max(setup.replicas, setup.prefill_replicas) > _TOGETHER * cells:
         raise WorkloadError(f"one simulation has at most {_TOGETHER:,} replicas; --cells divides more of them")
     if cells > 1:
@@ -642,14 +646,6 @@ def _idle(given: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} has no part here: it goes with {_WITH[name]}, which was not given"
         for other in (each for each in _WITHOUT.get(name, ()) if given.get(each)):
             yield f"{name} has no part here: {other} decides it"
-
-
-def _ordered(given: dict[str, Any]) -> dict[str, Any]:
-    """The order of the queue, and one acceptance of all drafted tokens."""
-    chosen: dict[str, Any] = {"by_class": given["order"] == "priority"} if "order" in given else {}
-    if "acceptance" in given:
-        chosen["acceptance"] = number_of("acceptance", given["acceptance"])
-    return chosen
 
 
 def _asked(question: Question) -> dict[str, Any]:

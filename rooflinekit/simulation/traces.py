@@ -24,7 +24,7 @@ from typing import IO, Any, NamedTuple
 
 from rooflinekit.estimation.lengths import MOST_TOKENS, Empirical
 from rooflinekit.estimation.options import positive
-from rooflinekit.model.types.errors import MissingExtraError, SpecError
+from rooflinekit.model.types.errors import SpecError, needing
 from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.specs.delimited import check_columns, delimiter_of
 from rooflinekit.specs.files import json_lines, refuse_device
@@ -94,10 +94,6 @@ def _number(cell: Any, name: str = "time") -> float:
     return value
 
 
-def _milliseconds(cell: Any) -> float:
-    return _number(cell) / 1e3
-
-
 def _date(cell: Any) -> float:
     """Seconds of a date; one without a zone is UTC."""
     try:
@@ -115,7 +111,14 @@ FORMATS = (
     TraceFormat("burstgpt", "timestamp", "request tokens", "response tokens", _number, exact_clock=False),
     TraceFormat("bailian", "timestamp", "input_length", "output_length", _number, "chat_id", 16),
     TraceFormat(
-        "mooncake", "timestamp", "input_length", "output_length", _milliseconds, "hash_ids", 512, exact_clock=False
+        "mooncake",
+        "timestamp",
+        "input_length",
+        "output_length",
+        lambda cell: _number(cell) / 1e3,
+        "hash_ids",
+        512,
+        exact_clock=False,
     ),
     TraceFormat("plain", "time_s", "isl", "osl", _number, "priority", has_priority=True),
     TraceFormat("plain", "time_s", "isl", "osl", _number),
@@ -243,7 +246,11 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         text = io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")  # type: ignore[arg-type,type-var,unused-ignore]
         head = text.readline()
         text.seek(0)
-        yield from _json_rows(path, text) if head.lstrip().startswith("{") else _csv_rows(path, text)
+        if head.lstrip().startswith("{"):
+            for number, cells in json_lines(path, text):
+                yield number, {name.strip().lower(): value for name, value in cells.items()}
+        else:
+            yield from _csv_rows(path, text)
 
 
 def _csv_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -258,17 +265,10 @@ def _csv_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any
             yield reader.line_num, row | {_SURPLUS: surplus} if surplus else row
 
 
-def _json_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, cells in json_lines(path, text):
-        yield number, {name.strip().lower(): value for name, value in cells.items()}
-
-
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    try:
+    with needing(f"{path.name} is Parquet, and reading it", "accuracy"):
         import pyarrow as pa  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415 - optional
         import pyarrow.parquet as pq  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
-    except ImportError:
-        raise MissingExtraError(f"{path.name} is Parquet, and reading it", "accuracy") from None
     try:
         number = 0
         for batch in pq.ParquetFile(path).iter_batches():

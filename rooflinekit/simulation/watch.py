@@ -15,6 +15,7 @@ TIMELINE = ("time_s", "replica", "queue", "batch", "prompts", "kv_use")
 """Columns of a timeline: end of a step, which replica, who waits, who decodes, prompts in the step, blocks in use."""
 
 _ROWS = 4096  # of the timeline at most: then every other one goes, and the interval doubles
+_INTERVAL = 1e-3  # s between two rows of a replica, at first
 MOST_EVENTS = 200_000
 """Steps that a Chrome trace holds: viewers get slow beyond."""
 
@@ -39,8 +40,8 @@ def both(*watches: Watch | None) -> Watch | None:
 class Timeline:
     """Queue, batch and cache of each replica at the ends of steps, a few thousand rows however long the run."""
 
-    def __init__(self, least: float = 1e-3) -> None:
-        self._interval, self._rows = least, list[dict[str, float]]()
+    def __init__(self) -> None:
+        self._interval, self._rows = _INTERVAL, list[dict[str, float]]()
         self._next: dict[int, float] = {}
 
     def __call__(self, index: int, replica: Replica, now: float) -> None:
@@ -95,7 +96,9 @@ class Batches:
         latencies = self._taken(replica.ledger)
         if self._marks or not self._start:
             self._parts.append([latencies])
-        self._mark(replica.ledger)
+            if not self._marks:
+                self._marks.append((0.0, 0.0, 0))
+        self._marks.append((replica.ledger.clock, replica.ledger.area, replica.ledger.arrived))
         if len(self._parts) >= 2 * _PIECES:
             self._parts = [a + b for a, b in zip(self._parts[::2], self._parts[1::2], strict=True)]
             self._marks, self._length = self._marks[::2], 2.0 * self._length
@@ -141,11 +144,6 @@ class Batches:
         grown = slope * (time[-1] - time[0])
         return bool(grown > _LOST * (arrived[-1] - arrived[0]) and slope > _SURE * error)
 
-    def _mark(self, ledger: Ledger) -> None:
-        if not self._marks and not self._start:
-            self._marks.append((0.0, 0.0, 0))
-        self._marks.append((ledger.clock, ledger.area, ledger.arrived))
-
     @staticmethod
     def _taken(ledger: Ledger) -> Latencies:
         taken = ledger.ttft, ledger.tpot, ledger.e2el
@@ -177,12 +175,12 @@ def _joined(parts: Sequence[Latencies]) -> Latencies:
 class ChromeTrace:
     """Every step as an event of the Trace Event Format (complete events and counters, microseconds)."""
 
-    def __init__(self, most: int = MOST_EVENTS) -> None:
-        self._most, self._events, self.dropped = most, list[dict[str, Any]](), 0
+    def __init__(self) -> None:
+        self._events, self.dropped = list[dict[str, Any]](), 0
 
     def __call__(self, index: int, replica: Replica, now: float) -> None:
         """See a step end."""
-        if len(self._events) >= self._most:
+        if len(self._events) >= MOST_EVENTS:
             self.dropped += 1
             return
         prompts = sum(take for _, take in replica.shares)

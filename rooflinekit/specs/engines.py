@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rooflinekit.model.types.engine import Budget, Engine, LoadEnds, MemoryRule, Pair, StepCosts
 from rooflinekit.model.types.errors import InputError, UnknownNameError
@@ -17,6 +17,8 @@ from rooflinekit.model.types.hardware import Provenance
 from rooflinekit.specs.files import kept
 from rooflinekit.specs.flags import Flag, FlagTable, version_key
 from rooflinekit.specs.section import EMPTY, Cites, Layout, Section, described
+
+T = TypeVar("T")
 
 _FOLDER = Path(__file__).resolve().with_name("profiles")
 _VERSION = r"(?i)[vb]?\d+(?:\.\d+)*(?:[.+-]?[a-z][\w.+-]*)?"
@@ -137,7 +139,7 @@ def _engine(path: Path, _: Path, name: str, version: str | None, accelerator: st
     steps = _range(name, version, accelerator)
     if steps is None:
         return engine
-    costs, origins = read_step_costs(steps.section("costs"))
+    costs, origins = read_facts(steps.section("costs"), StepCosts)
     loaded, factors = read_facts(steps.section("loaded"), LoadEnds, "loaded.")
     words = {key: steps.section("tested").text(key) for key in ("static", "load")} if steps.has("tested") else {}
     return replace(engine, costs=costs, loaded=loaded, tested=words, provenance=(*provenance, *origins, *factors))
@@ -216,13 +218,7 @@ def _choose(name: str, ranges: tuple[_Versions, ...], version: str | None) -> in
     raise InputError(f"engine {name} {version} is older than any version described; the first is {ranges[0].since}")
 
 
-def read_step_costs(section: Section) -> tuple[StepCosts, tuple[Provenance, ...]]:
-    """The costs of one range of versions and where they come from; raises SpecError for anything unknown."""
-    costs: tuple[StepCosts, tuple[Provenance, ...]] = read_facts(section, StepCosts, "")
-    return costs
-
-
-def read_facts(section: Section, kind: Any, prefix: str) -> Any:
+def read_facts(section: Section, kind: type[T], prefix: str = "") -> tuple[T, tuple[Provenance, ...]]:
     """The facts of a section as a `kind` (memory rule, step costs, ends of intervals), and where each comes from.
 
     Keys that are not there keep their defaults. Raises SpecError for anything unknown.

@@ -7,7 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
 
@@ -126,6 +126,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SpecError(f"{path}: not valid YAML: {reason(error)}") from None
     return _mapping(path, data)
+
+
+@cache
+def table_of(module: str) -> dict[str, Any]:
+    """The YAML file that lies beside a module (its `__file__`) under its name; read once."""
+    return read_yaml(Path(module).with_suffix(".yaml"))
 
 
 def refuse_cut(path: Path) -> None:

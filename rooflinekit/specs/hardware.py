@@ -262,28 +262,20 @@ def _read_system(path: Path) -> tuple[_SystemFile, tuple[Provenance, ...]]:
 
 def _provenance(root: Section, file: Any) -> Iterator[Provenance]:
     """Where each number of the cited sections comes from, in the order of their types."""
-    for key, cited in vars(file).items():
-        if isinstance(cited, _Cited):
-            yield from _of_section(root.section(key), cited)
-
-
-def _of_section(section: Section, cited: _Cited) -> Iterator[Provenance]:
-    kind: type[Any] = type(cited)
-    hints = {key: hint for key, hint in described(kind)[1].items() if key not in _Cited.__annotations__}
-    section.section("assumed").expect((), hints)
-    titles = section.titles(cited.source)
-    for key, hint in hints.items():
-        unit = _unit(hint)
-        if unit is None or not section.has(key):
+    for part, cited in vars(file).items():
+        if not isinstance(cited, _Cited):
             continue
-        reason = cited.assumed.get(key)
-        source, confidence = (f"assumed: {reason}", "C") if reason else (titles, cited.confidence)
-        value = getattr(cited, key)
-        for name, number in value.items() if isinstance(value, Mapping) else [("", value)]:
-            label = section.path(f"{key}.{name}" if name else key)
-            yield Provenance(label, number, unit, source, confidence)
-
-
-def _unit(hint: Any) -> str | None:
-    """The unit of a cited number, of one that may be absent, or of a mapping of such; None for anything else."""
-    return next((part.__metadata__[0] for part in (hint, *get_args(hint)) if get_origin(part) is Annotated), None)
+        section, kind = root.section(part), type(cited)
+        hints = {key: hint for key, hint in described(kind)[1].items() if key not in _Cited.__annotations__}
+        section.section("assumed").expect((), hints)
+        for key, hint in hints.items():
+            kinds = (hint, *get_args(hint))  # the number's own, of one that may be absent, or of a mapping
+            unit = next((each.__metadata__[0] for each in kinds if get_origin(each) is Annotated), None)
+            if unit is None or not section.has(key):
+                continue
+            reason = cited.assumed.get(key)
+            source = f"assumed: {reason}" if reason else section.titles(cited.source)
+            value = getattr(cited, key)
+            for name, number in value.items() if isinstance(value, Mapping) else [("", value)]:
+                label = section.path(f"{key}.{name}" if name else key)
+                yield Provenance(label, number, unit, source, "C" if reason else cited.confidence)

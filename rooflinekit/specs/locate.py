@@ -100,7 +100,9 @@ def tokens(name: str) -> tuple[str, ...]:
 
 def names(kind: Kind) -> list[str]:
     """Every name that the library and the user's folder define, sorted; no file is opened."""
-    return sorted({path.stem for path in _files(kind)})
+    return sorted({
+        path.stem for folder in _folders(kind) for paths in kept(_listing, folder).values() for path in paths
+    })  # fmt: skip
 
 
 def aliases(kind: Kind) -> dict[str, tuple[str, ...]]:
@@ -235,11 +237,6 @@ def _usable(kind: Kind, path: Path) -> bool:
         return path.is_file() or (kind == "model" and (path / "config.json").is_file())
     except OSError:  # a name too long to be a path
         return False
-
-
-def _files(kind: Kind) -> list[Path]:
-    """Spec files, the user's before the library's."""
-    return [path for folder in _folders(kind) for paths in kept(_listing, folder).values() for path in paths]
 
 
 def _folders(kind: Kind) -> tuple[Path, Path]:

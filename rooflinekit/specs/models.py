@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.parameter_count import count_parameters
-from rooflinekit.model.types.errors import InputError, MissingExtraError, SpecError, UnknownNameError, nearest
+from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError, nearest, needing
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts, Model, WeightFormats
 from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.config.keys import usual_keys, usual_names
@@ -277,10 +277,8 @@ def _hub_cache() -> Path:
 
 def _download(identifier: str) -> Path:
     """The config.json of `org/name` or `org/name@revision` and its companion, downloaded into the cache."""
-    try:
+    with needing("a download from the Hugging Face hub", "hub"):
         hub = import_module("huggingface_hub")
-    except ImportError:
-        raise MissingExtraError("a download from the Hugging Face hub", "hub") from None
     identifier, _, revision = identifier.partition("@")
     try:
         path = Path(hub.hf_hub_download(identifier, "config.json", revision=revision or None))

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from datetime import date
-from functools import cache
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.units import format_bytes, format_rate
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import table_of
 
 
 @dataclass(frozen=True)
@@ -47,22 +45,13 @@ class Facts:
     pcie_generation: int = 0
     unusual: Mapping[Dtype, str] = field(default_factory=dict)  #: why a ratio of peaks is right though odd
 
-    @property
-    def sixteen_bit_peak(self) -> float:
-        """The faster of the two [FLOP/s]; 0 if there is none."""
-        return max((self.accelerator.peaks.get(dtype, 0.0) for dtype in _SIXTEEN_BIT), default=0.0)
-
     def rate(self, dtype: Dtype) -> float:
         """Dense FLOP per clock and core: as the file states it, in 16 bit also as the generation has it; else 0."""
         stated = self.flops_per_clock.get(dtype, 0.0)
         if stated or dtype not in _SIXTEEN_BIT:
             return stated
         other = next((self.flops_per_clock[kind] for kind in _SIXTEEN_BIT if kind in self.flops_per_clock), 0.0)
-        return other or float(limits()["tensor_rate"].get(self.accelerator.compute_capability, 0))
-
-    def is_reasoned(self, dtype: Dtype) -> bool:
-        """Whether the file says why a peak is odd, or states the rate that it follows from."""
-        return dtype in self.unusual or dtype in self.flops_per_clock
+        return other or float(_limits()["tensor_rate"].get(self.accelerator.compute_capability, 0))
 
     def finding(self, key: str, value: str, problem: str, refused: bool = False) -> Finding:
         """A finding about `key` of the file."""
@@ -77,10 +66,8 @@ class Facts:
         return self.finding(key, format_rate(rate, "B/s"), problem, refused)
 
 
-@cache
-def limits() -> dict[str, Any]:
-    """What accelerators have at most, and how their peaks compare, with sources: sanity.yaml."""
-    return read_yaml(Path(__file__).with_name("sanity.yaml"))
+_limits = partial(table_of, __file__)
+"""What accelerators have at most, and how their peaks compare, with sources."""
 
 
 def findings(facts: Facts) -> list[Finding]:
@@ -136,7 +123,7 @@ def _excess(ratio: float) -> str:
 
 def _rate_limit(facts: Facts) -> Iterator[Finding]:
     """No core of a known generation does more per clock than its whitepaper says."""
-    ceiling = limits()["tensor_rate"].get(facts.accelerator.compute_capability, 0)
+    ceiling = _limits()["tensor_rate"].get(facts.accelerator.compute_capability, 0)
     for dtype in _SIXTEEN_BIT:
         rate = facts.flops_per_clock.get(dtype, 0.0)
         if ceiling and rate > ceiling:
@@ -146,13 +133,15 @@ def _rate_limit(facts: Facts) -> Iterator[Finding]:
 
 def _gains(facts: Facts) -> Iterator[Finding]:
     """Peaks of narrow formats stand in usual ratios to the 16-bit peak."""
-    chip, base = facts.accelerator, facts.sixteen_bit_peak
-    for dtype, most in ((Dtype(name), most) for name, most in limits()["gain"].items()):
-        gain = chip.peaks.get(dtype, 0.0) / base if base and not facts.is_reasoned(dtype) else 0.0
+    chip = facts.accelerator
+    base = max(chip.peaks.get(dtype, 0.0) for dtype in _SIXTEEN_BIT)
+    for dtype, most in ((Dtype(name), most) for name, most in _limits()["gain"].items()):
+        reasoned = dtype in facts.unusual or dtype in facts.flops_per_clock
+        gain = chip.peaks.get(dtype, 0.0) / base if base and not reasoned else 0.0
         if gain > most:
             most_expected = f"{most - 0.1:g} x is the most expected; {_excess(gain)}, or say why under"
             yield facts.of_peak(dtype, f"is {gain:.3g} x the 16-bit peak, {most_expected} compute.unusual.{dtype}")
-        if chip.compute_capability in limits()["doubles"].get(dtype.value, ()) and 0 < gain < 1.9:
+        if chip.compute_capability in _limits()["doubles"].get(dtype.value, ()) and 0 < gain < 1.9:
             asked = "is it the 16-bit number, or is that one sparse? Else say why: compute.unusual."
             usual = f"is {gain:.3g} x the 16-bit peak, and {chip.compute_capability} doubles it; {asked}{dtype}"
             yield facts.of_peak(dtype, usual)
@@ -161,7 +150,7 @@ def _gains(facts: Facts) -> Iterator[Finding]:
 def _columns(facts: Facts) -> Iterator[Finding]:
     """A peak in the wrong column: a wide format faster than a narrow one, or two 16-bit formats that differ."""
     peaks, unusual = facts.accelerator.peaks, facts.unusual
-    for wide, narrow in (map(Dtype, pair) for pair in limits()["order"]):
+    for wide, narrow in (map(Dtype, pair) for pair in _limits()["order"]):
         faster = wide in peaks and narrow in peaks and peaks[wide] > peaks[narrow] * _ROUNDING
         if faster and not {wide, narrow} & {*unusual}:
             swapped = "are the two in each other's place? Else say why: compute.unusual."
@@ -220,7 +209,7 @@ def _capacity(facts: Facts) -> Iterator[Finding]:
 def _bandwidth(facts: Facts) -> Iterator[Finding]:
     """No memory type is faster than its fastest grade, nor so slow that its own capacity takes too long to read."""
     rate = float(facts.accelerator.memory_bandwidth)
-    ceiling, sweeps = limits()["memory"].get(facts.memory_type), limits()["slowest_sweep"]
+    ceiling, sweeps = _limits()["memory"].get(facts.memory_type), _limits()["slowest_sweep"]
     if ceiling and rate > ceiling:
         problem = (
             f"is {rate / ceiling:.3g} x the most that {facts.memory_type} gives one device "
@@ -245,7 +234,7 @@ def _links(facts: Facts) -> Iterator[Finding]:
     """Links and PCIe are given in one direction: no more than the generation has. The network is sold in bits."""
     chip = facts.accelerator
     generation = chip.link_kind.lower().replace(" ", "").partition("-")[0]
-    links, buses = limits()["links"], limits()["pcie"]
+    links, buses = _limits()["links"], _limits()["pcie"]
     ceiling = links.get(generation) or links.get(chip.compute_capability)
     rate, pcie, nic = float(chip.link_bandwidth), float(chip.pcie_bandwidth), float(chip.nic_bandwidth)
     if ceiling and rate > ceiling * 1.05:

@@ -14,7 +14,7 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.errors import SpecError, nearest
+from rooflinekit.model.types.errors import SpecError, nearest_of
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Source
 from rooflinekit.model.types.units import parse_quantity
@@ -83,8 +83,7 @@ class Section:
         known = list(dict.fromkeys([*required, *optional]))
         for key in self.data:
             if key not in known:
-                near = nearest(str(key), known) or known
-                self.refuse(str(key), f"unknown key; nearest: {', '.join(near)}")
+                self.refuse(str(key), f"unknown key; nearest: {nearest_of(str(key), known)}")
         for key in required:
             if self.data.get(key) is None:
                 self.refuse(key, "is missing; add it" + (f" ({self.example})" if self.example else ""))
@@ -103,7 +102,10 @@ class Section:
         """The value of a key that is there, as its annotation says."""
         origin, args = get_origin(hint), get_args(hint)
         if origin is Annotated:
-            return self.cites(key) if args[1] == "sources" else self._number(key, *args)
+            kind, unit = args
+            if unit == "sources":
+                return self.cites(key)
+            return self.count(key) if kind is int else self.quantity(key, unit)
         if origin is Literal:
             return self.choice(key, args)
         if origin in (Union, UnionType):  # `X | None`: what is there is an X; `str | X`: a text, else an X
@@ -117,9 +119,6 @@ class Section:
         if origin in (dict, Mapping):
             return self._mapping(key, *args)
         return _READERS[hint](self, key)
-
-    def _number(self, key: str, kind: type, unit: str) -> float:
-        return self.count(key) if kind is int else self.quantity(key, unit)
 
     def _tuple(self, key: str, item: Any) -> tuple[Any, ...]:
         if item is str:
@@ -180,7 +179,7 @@ class Section:
         if not ids:
             self.refuse(key, "is empty; name at least one id from `sources`")
         for unknown in (name for name in ids if name not in self.sources):
-            near = ", ".join(nearest(unknown, self.sources)) or "none is listed"
+            near = nearest_of(unknown, self.sources) or "none is listed"
             self.refuse(key, f"value {unknown!r} is not under `sources`; nearest: {near}")
         return ids
 

@@ -8,17 +8,17 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rooflinekit.model.types.dtype import BLOCKS, Dtype
-from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecError, nearest
+from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecError, nearest_of
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Model, WeightFormats
 from rooflinekit.specs.config.importer import model_from_config
-from rooflinekit.specs.files import kept, read_yaml
+from rooflinekit.specs.files import kept, table_of
 from rooflinekit.specs.locate import Loaded
 
 _MOST_HEADER = 256 * 2**20  # bytes: ten times the largest vocabulary known
@@ -34,11 +34,8 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _TEXT, _ARRAY = 8, 9
 
 
-@cache
-def _names(table: str) -> dict[Any, Any]:
-    """Numbers and names that headers use, of weight_files.yaml."""
-    found: dict[Any, Any] = read_yaml(Path(__file__).with_name("weight_files.yaml"))[table]
-    return found
+_names = partial(table_of, __file__)
+"""Numbers and names that headers use."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +152,7 @@ def _tensor(reader: _Reader) -> Tensor:
         raise SpecError(f"{reader.path}: tensor {name!r} has {dimensions} dimensions; GGUF has 1 to {_MOST_DIMENSIONS}")
     shape = tuple(int(reader.number("Q")) for _ in range(dimensions))
     kind, offset = int(reader.number("I")), int(reader.number("Q"))
-    types = _names("types")
+    types = _names()["types"]
     if kind not in types:
         known = ", ".join(f"{number} {stored}" for number, stored in types.items())
         raise DtypeError(f"{reader.path}: tensor {name!r} is of type {kind}, which is not known; known: {known}")
@@ -190,9 +187,9 @@ def _model_from_gguf(path: Path) -> Loaded[Model]:
 def _config(path: Path, header: GGUFHeader) -> dict[str, Any]:
     """The keys of a config.json that say what the header says."""
     facts, shapes = header.facts, {tensor.name: tensor.shape for tensor in header.tensors}
-    kind, families = facts.get("general.architecture"), _names("families")
+    kind, families = facts.get("general.architecture"), _names()["families"]
     if kind not in families:
-        near = ", ".join(nearest(str(kind), families) or families)
+        near = nearest_of(str(kind), families)
         problem = f"architecture {kind!r} is not read from GGUF; nearest: {near}; give its config.json"
         raise ArchitectureError(f"{path}: {problem}")
 
@@ -241,7 +238,7 @@ def _stored(model: Model, header: GGUFHeader, path: Path) -> Model:
     layers: list[dict[str, Dtype]] = [{} for _ in range(model.depth)]
     for tensor in header.tensors:
         place, _, part = tensor.name.removeprefix("blk.").partition(".")
-        kind = _names("parts").get(part.removesuffix(".weight"))
+        kind = _names()["parts"].get(part.removesuffix(".weight"))
         if kind is not None and tensor.name.startswith("blk.") and place.isdigit():
             if int(place) >= model.depth:
                 raise SpecError(f"{path}: tensor {tensor.name!r} belongs to none of the {model.depth} layers")
@@ -292,7 +289,7 @@ def safetensors_bytes(path: Path) -> int:
     if not isinstance(tensors, dict):
         raise SpecError(f"{path}: its header is no JSON object")
     tensors.pop("__metadata__", None)
-    total, end, sizes = 0, 0, _names("stored")
+    total, end, sizes = 0, 0, _names()["stored"]
     for name, entry in tensors.items():
         try:
             kind, shape, (begin, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -300,7 +297,7 @@ def safetensors_bytes(path: Path) -> int:
         except (KeyError, TypeError, ValueError):
             raise SpecError(f"{path}: tensor {name!r} lacks dtype, shape or data_offsets") from None
         if kind not in sizes:
-            known = ", ".join(nearest(str(kind), sizes) or sizes)
+            known = nearest_of(str(kind), sizes)
             raise DtypeError(f"{path}: tensor {name!r} is of type {kind!r}, which is not known; nearest: {known}")
         if stop - begin != count * sizes[kind]:
             raise SpecError(f"{path}: tensor {name!r} has {stop - begin} bytes, not {count * sizes[kind]}")

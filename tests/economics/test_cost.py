@@ -155,8 +155,8 @@ class TestParts:
     [
         ({"gpu": "l40s"}, "l40s has no price in its file; give price"),
         ({"price": "cheap"}, "price must be a number"),
-        ({"price": 0}, "price must be a number above 0"),
-        ({"purchase": 0, "years": 3}, "purchase must be a number above 0"),
+        ({"price": 0}, "price must be above 0"),
+        ({"purchase": 0, "years": 3}, "purchase must be above 0"),
         ({"utilisation": 1.5}, "above 0 and at most 1"),
         ({"utilisation": 0}, "utilisation must be above 0"),
         ({"isl": "often"}, "length"),

@@ -112,11 +112,11 @@ def test_texts_that_mean_a_process(text, process):
 
 @pytest.mark.parametrize(("text", "said"), [
     ("poison:rate=4", "nearest: poisson"), ("poisson", "lacks rate"),
-    ("poisson:rate=0", "rate must be a number above 0"),
+    ("poisson:rate=0", "rate must be above 0"),
     ("poisson:rate=inf", "not 'inf'"), ("poisson:rate=-1", "above 0"), ("poisson:4", "'4' is no key=value"),
     ("gamma:rate=4", "lacks cv"), ("closed:users=0", "users must be a whole number of at least 1"),
     ("closed:users=2.5", "whole number"), ("closed:users=2,prompts=0", "prompts"), ("closed:user=2", "lacks users"),
-    ("burst:size=4,period=-1", "period must be a number above 0"), ("burst:size=4,rate=1", "takes no 'rate'"),
+    ("burst:size=4,period=-1", "period must be above 0"), ("burst:size=4,rate=1", "takes no 'rate'"),
     ("", "unknown arrival process"),
 ])  # fmt: skip
 def test_texts_that_mean_nothing_are_refused_by_name(text, said):

@@ -110,7 +110,7 @@ def test_texts_that_mean_a_length(text, law):
     ("99999999999", "at most 10,000,000"), ("", "unknown length"), ("unifrom:1-2", "nearest: uniform"),
     ("uniform:200-100", "uniform:100-200"), ("uniform:0-9", "at least 1"), ("uniform", "uniform:100-200"),
     ("uniform:low=1,high=2", "write it like '1024' or 'uniform:100-200'"),
-    ("lognormal:mean=1000", "lacks cv"), ("lognormal:mean=1000,cv=0", "cv must be a number above 0"),
+    ("lognormal:mean=1000", "lacks cv"), ("lognormal:mean=1000,cv=0", "cv must be above 0"),
     ("lognormal:mean=nan,cv=1", "not 'nan'"), ("lognormal:mean=10,cv=1,sd=3", "takes no 'sd'"),
     ("lognormal:mean=10,cv=1,max=5", "mean <= max"), ("lognormal:mean=10,mean=10", "'mean=10' is given twice"),
     ("empirical:nowhere.txt", "no such file"), ("fixed:", "unknown length"),

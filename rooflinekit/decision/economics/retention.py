@@ -143,7 +143,7 @@ def trace(
         resolved = resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
         deployment = about(resolved.plan) | {"gpus": resolved.plan.deployment.gpus, "tp": resolved.plan.deployment.tp}
         notes += resolved.warnings
-        memories = _Deployed(resolved, seen, reuse, replicas, tiers, given.get("price")).memories()
+        memories = _memories(resolved, seen, reuse, tiers, given)
     elif unused := [key for key in part_of(given, (*DEPLOYMENT_KEYS, "cache_tier", "price")) if model is None]:
         notes.append(f"{', '.join(unused)}: of a deployment; add --model")
     return TraceAnswer(
@@ -183,50 +183,39 @@ def _curve(reuse: Reuse) -> list[tuple[float, float]]:
     return [(size, reuse.share(size)) for size in sizes if size >= reuse.block_tokens]
 
 
-@dataclass(frozen=True)
-class _Deployed:
-    """A deployment that serves a trace, and the tiers behind its accelerators."""
-
-    resolved: Resolved
-    trace: Trace
-    reuse: Reuse
-    replicas: int
-    tiers: tuple[CacheTier, ...]
-    price: object
-
-    def memories(self) -> list[Retained]:
-        """The accelerators alone, then with each tier; what nobody has is left out."""
-        predictor, plan = self.resolved.predictor, self.resolved.plan
-        each, gpus = float(predictor.memory.kv_bytes_per_token), plan.deployment.gpus
-        isl, osl = self.trace.lengths()
-        rate = (len(self.trace) - 1) / self.trace.time[-1] / self.replicas if self.trace.time[-1] else 0.0
-        pool = kv_capacity_tokens(predictor, isl.mean + osl.mean, 1)
-        hour = quotes_of([plan.system.accelerator], self.price).hourly[plan.system.accelerator.name]
-        second = None if hour is None else float(hour.usd_per_gpu_hour) * gpus / _HOUR
-        traffic = Traffic(isl.mean, osl.mean, isl_cv=cv(isl), osl_cv=cv(osl))
-        times = token_times(predictor, traffic.of(1.0))
-        saved = max(float(times.input) - float(times.cached), 1e-30)
-        share = self.reuse.share(pool)
-        seen = [Retained("accelerators", pool, share, share, keep_s=saved * pool)]
-        late, rent = [0.0], [0.0]
-        for tier, tokens, found, here, link, load, usd in fill(
-            self.tiers, pool, self.reuse.share, replicas=self.replicas, prompt_bytes=isl.mean * each, token_bytes=each,
-            own_link=partial(pcie_bandwidth, predictor),
-        ):  # fmt: skip
-            faster, keep = saved - each / link, None
-            if tier.usd_gb_hour is not None and second is not None:
-                keep = float(keep_seconds(saved, second, each, tier.usd_gb_hour / GB / _HOUR))
-            prefix = tier.latency / faster if faster > 0.0 else None
-            seen.append(
-                Retained(tier.name, tokens, found, here, keep_s=keep, load_gb_s=each / saved / GB, prefix=prefix)
-            )
-            late.append(late[-1] + load)
-            rent.append(rent[-1] + usd)
-        for place, row in enumerate(seen):
-            loaded = OpenLoop.of(predictor, replace(traffic, cached=row.hit_rate * isl.mean)).at(rate)
-            first = (float(loaded.ttft.expected) + late[place]) * 1e3 if bool(loaded.stable) else None
-            knee = float(loaded.knee)
-            hourly = None if second is None else second * _HOUR + rent[place]
-            cost = None if hourly is None else float(usd_per_million(hourly, knee * (isl.mean + osl.mean)))
-            seen[place] = replace(row, ttft_ms=first, knee_rate=knee, usd_per_million=cost)
-        return seen
+def _memories(
+    resolved: Resolved, trace: Trace, reuse: Reuse, tiers: tuple[CacheTier, ...], given: dict[str, Any]
+) -> list[Retained]:
+    """The accelerators of a deployment alone, then with each tier behind them; what nobody has is left out."""
+    predictor, plan, replicas = resolved.predictor, resolved.plan, given.get("replicas", 1)
+    each, gpus = float(predictor.memory.kv_bytes_per_token), plan.deployment.gpus
+    isl, osl = trace.lengths()
+    rate = (len(trace) - 1) / trace.time[-1] / replicas if trace.time[-1] else 0.0
+    pool = kv_capacity_tokens(predictor, isl.mean + osl.mean, 1)
+    hour = quotes_of([plan.system.accelerator], given.get("price")).hourly[plan.system.accelerator.name]
+    second = None if hour is None else float(hour.usd_per_gpu_hour) * gpus / _HOUR
+    traffic = Traffic(isl.mean, osl.mean, isl_cv=cv(isl), osl_cv=cv(osl))
+    times = token_times(predictor, traffic.of(1.0))
+    saved = max(float(times.input) - float(times.cached), 1e-30)
+    share = reuse.share(pool)
+    seen = [Retained("accelerators", pool, share, share, keep_s=saved * pool)]
+    late, rent = [0.0], [0.0]
+    for tier, tokens, found, here, link, load, usd in fill(
+        tiers, pool, reuse.share, replicas=replicas, prompt_bytes=isl.mean * each, token_bytes=each,
+        own_link=partial(pcie_bandwidth, predictor),
+    ):  # fmt: skip
+        faster, keep = saved - each / link, None
+        if tier.usd_gb_hour is not None and second is not None:
+            keep = float(keep_seconds(saved, second, each, tier.usd_gb_hour / GB / _HOUR))
+        prefix = tier.latency / faster if faster > 0.0 else None
+        seen.append(Retained(tier.name, tokens, found, here, keep_s=keep, load_gb_s=each / saved / GB, prefix=prefix))
+        late.append(late[-1] + load)
+        rent.append(rent[-1] + usd)
+    for place, row in enumerate(seen):
+        loaded = OpenLoop.of(predictor, replace(traffic, cached=row.hit_rate * isl.mean)).at(rate)
+        first = (float(loaded.ttft.expected) + late[place]) * 1e3 if bool(loaded.stable) else None
+        knee = float(loaded.knee)
+        hourly = None if second is None else second * _HOUR + rent[place]
+        cost = None if hourly is None else float(usd_per_million(hourly, knee * (isl.mean + osl.mean)))
+        seen[place] = replace(row, ttft_ms=first, knee_rate=knee, usd_per_million=cost)
+    return seen

@@ -13,9 +13,8 @@ from typing import Any, Protocol
 import yaml
 
 from rooflinekit.decision.launching import sglang, trtllm, vllm
-from rooflinekit.decision.launching.aim import aim
 from rooflinekit.decision.launching.candidate import ServerPart, choose, parts, planned, read_plan
-from rooflinekit.decision.launching.target import Setting, Target, Wish, grant
+from rooflinekit.decision.launching.target import Setting, Target, Wish, aim, grant
 from rooflinekit.model.types.answer import Answer, plain
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import DeploymentError, InputError

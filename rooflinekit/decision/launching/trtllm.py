@@ -61,10 +61,7 @@ def _ranks(target: Target) -> Iterator[Wish]:
 def _draft(choice: Speculation) -> Iterator[Wish]:
     because = f"{choice.draft_tokens} tokens drafted in a row by {choice.draft}"
     yield Wish("speculative", choice.method, because, word=True)
-    if choice.method == "mtp":
-        yield Wish("draft_layers", choice.draft_tokens, because)
-    else:
-        yield Wish("draft_tokens", choice.draft_tokens, because)
+    yield Wish("draft_layers" if choice.method == "mtp" else "draft_tokens", choice.draft_tokens, because)
 
 
 def notes(target: Target) -> Iterator[str]:

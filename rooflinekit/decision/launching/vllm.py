@@ -20,7 +20,7 @@ def wishes(target: Target) -> Iterator[Wish]:
     yield from common(target)
     yield Wish("sequences", target.sequences, "sequences at once, of each attention replica")
     if target.tokens is not None:
-        if not target.chunks:
+        if not target.plan.engine.memory.chunked:
             yield Wish("chunked", True, "the token budget cuts prompts, which this version does only when told")
         yield Wish("tokens", target.tokens, "tokens of one step at most")
     if float(target.estimate.inputs["cached"]) > 0:

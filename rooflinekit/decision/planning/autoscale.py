@@ -197,7 +197,9 @@ def autoscaled(
     played, hours = _played(capacity, profile, settings, bounds)
     interrupted = False
     try:
-        for start in sorted(starts, key=lambda each: each != cold.seconds) if _drawable(capacity) else []:
+        # Not by the formula alone, nor where caches find what came before.
+        drawable = capacity.question.confirm and capacity.option.parts[0].replica.kept is None
+        for start in sorted(starts, key=lambda each: each != cold.seconds) if drawable else []:
             _agreed(capacity, looked_at(profile, hours), played, start)
     except KeyboardInterrupt:
         interrupted = True
@@ -211,11 +213,6 @@ def autoscaled(
     best = min((each for each in kept if each.meets and each.cold_start_s == cold.seconds),
                key=lambda each: each.gpu_hours_per_month, default=None)  # fmt: skip
     return Autoscaling(cold, hours, tuple(kept), best, interrupted)
-
-
-def _drawable(capacity: Capacity) -> bool:
-    """Whether single requests are simulated: not by the formula alone, nor where caches find what came before."""
-    return bool(capacity.question.confirm) and capacity.option.parts[0].replica.kept is None
 
 
 def _agreed(capacity: Capacity, rates: Table, played: list[Scaled], start: float) -> None:
@@ -329,10 +326,12 @@ def _played(  # noqa: PLR0915 - one loop over time
         share = np.minimum(met[:, place] / rates.sum(), 1.0).tolist()
         attained = dict(zip(map(str, question.slo), share, strict=True))
         meets = all(attained[str(each)] >= (each.share or _MEAN_SHARE) for each in question.slo)
+        turns = [0, *(np.flatnonzero(np.diff(served[:, place])) + 1).tolist()]
         monthly = (float(paid[place]) / count + spare) * gpus * MONTH_HOURS
         return Scaled(
             start, policy, aim, attained, meets, monthly, price and monthly * price, int(most[place]) + spare,
-            float(changes[place]) / hours, float(reversals[place]) / hours, steps=_steps(served[:, place]),
+            float(changes[place]) / hours, float(reversals[place]) / hours,
+            steps=tuple((look * PERIOD_S, int(served[look, place])) for look in turns),
         )  # fmt: skip
 
     return [told(place) for place in range(len(settings))], hours
@@ -344,12 +343,6 @@ def looked_at(profile: Profile, hours: float) -> Table:
     first = max(profile.starts[int(np.argmax(profile.rates))] - hours / 2.0, 0.0) if hours < profile.span else 0.0
     clock = first + np.arange(round(hours * 3600.0 / PERIOD_S)) * PERIOD_S / 3600.0
     return np.asarray(np.interp(clock, middles, profile.rates, period=profile.span), float)
-
-
-def _steps(served: Any) -> tuple[tuple[float, int], ...]:
-    """When the replicas that serve change, and to how many."""
-    places = [0, *(np.flatnonzero(np.diff(served)) + 1).tolist()]
-    return tuple((place * PERIOD_S, int(served[place])) for place in places)
 
 
 def _counted(rates: Table, cv: float, seed: int) -> Table:
@@ -364,7 +357,6 @@ def _counted(rates: Table, cv: float, seed: int) -> Table:
 
 def _largest_ahead(rates: Table, looks: int) -> Table:
     """The largest rate from each look to so many later; what is played repeats."""
-    longer, best = np.concatenate([rates, rates[:looks]]), rates.copy()
-    for shift in range(1, looks + 1):
-        best = np.maximum(best, longer[shift : shift + len(rates)] if shift <= len(rates) else best)
-    return best
+    after = rates[:looks]
+    longest = np.lib.stride_tricks.sliding_window_view(np.concatenate([rates, after]), len(after) + 1).max(axis=1)
+    return np.asarray(longest, float)

@@ -13,7 +13,7 @@ from itertools import combinations
 from os import PathLike
 from typing import Any, Unpack
 
-from rooflinekit.decision.planning.confirm import Ranked, play, ranked, warnings
+from rooflinekit.decision.planning.confirm import Ranked, play, ranked, warnings, worst_evidence
 from rooflinekit.decision.planning.cost import added
 from rooflinekit.decision.planning.fleet import Option, Reserve
 from rooflinekit.decision.planning.hosts import Hosts, hosts_of
@@ -34,7 +34,6 @@ from rooflinekit.estimation.scenario import Plan
 from rooflinekit.model.types.answer import Plain, Tabled
 from rooflinekit.model.types.errors import InfeasibleError, InputError, WorkloadError
 from rooflinekit.specs import load_model
-from rooflinekit.specs.calibration.evidence import evidence
 from rooflinekit.version import __version__
 
 _MOST = 6  # classes of one model of which all partitions are priced
@@ -474,7 +473,7 @@ def _told(  # noqa: PLR0913, PLR0917 - all that was found
     fleets, rows, notes = list[ClassFleet](), dict[str, ClassRow](), list[str]()
     for number, group in enumerate(chosen, 1):
         entry = group.entry or Ranked(group.option, "", None, group.option.gpus)
-        entry = replace(entry, option=group.option, evidence=entry.evidence or _evidence(group.option))
+        entry = replace(entry, option=group.option, evidence=entry.evidence or worst_evidence(group.option))
         candidate = candidate_of(group.question, entry)
         valleys = group.beside(group.option)
         hours, done = valleys.hours(group.option.parts[0].working) if valleys else ([], {})
@@ -497,10 +496,6 @@ def _told(  # noqa: PLR0913, PLR0917 - all that was found
         interrupted=any(group.found.interrupted for group in chosen), warnings=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
     return replace(plan, answer=" ".join([_answer(plan), *filter(None, words), *_done(plan)]))
-
-
-def _evidence(option: Option) -> str:
-    return evidence(option.parts[0].replica.resolved.plan)
 
 
 def _asked(classes: Sequence[TrafficClass], chosen: Sequence[_Group]) -> str:

@@ -376,11 +376,7 @@ class PrefillPool:
 
 
 def _endless(spans: dict[str, Span]) -> Felt:
-    return Felt({}, Spread(_never, _never, _never), stable=False, spans=spans)
-
-
-def _never(share: float) -> float:
-    return math.inf
+    return Felt({}, Spread(*[lambda share: math.inf] * 3), stable=False, spans=spans)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rooflinekit.decision.planning.fleet import Part
@@ -89,7 +89,7 @@ def _packed(gpu: str, several: list[tuple[int, str, Part]], rack: float | None) 
                 left, count = left - many * each, count - many
     stands: Counter[str] = Counter()
     for (_, names), count in hosts.items():
-        stands[_words(dict(names))] += count
+        stands[", ".join(f"{many} x {name}" if many > 1 else name for name, many in dict(names).items())] += count
     spare = sum(room * count for (room, _), count in hosts.items())
     watts = None if law is None else float(plug_power(size * law.limit, law.host))
     held = int(rack / watts) if rack and watts else 0
@@ -98,7 +98,3 @@ def _packed(gpu: str, several: list[tuple[int, str, Part]], rack: float | None) 
 
 
 _Names = tuple[tuple[str, int], ...]
-
-
-def _words(names: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in names.items())

@@ -10,7 +10,7 @@ from statistics import NormalDist
 
 from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.model.traffic.root import root
-from rooflinekit.model.types.errors import WorkloadError, nearest
+from rooflinekit.model.types.errors import WorkloadError, nearest_of
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import SIGMAS
 
@@ -305,8 +305,7 @@ def _objective(part: str) -> Objective:
     name = match["metric"].lower()
     metric = _ALIASES.get(name, name)
     if metric not in METRICS:
-        near = ", ".join(nearest(metric, METRICS) or METRICS)
-        raise WorkloadError(f"{part!r}: unknown latency {match['metric']!r}; nearest: {near}")
+        raise WorkloadError(f"{part!r}: unknown latency {match['metric']!r}; nearest: {nearest_of(metric, METRICS)}")
     unit = match["unit"].lower().replace("µ", "u")
     if unit not in _UNITS:
         what = f"unknown unit {match['unit']!r}" if unit else "no unit"

@@ -419,7 +419,9 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
     hours = None if mine is None or theirs is None else (mine, theirs)
     ratio = hours[0] / hours[1] if hours else other.gpus / best.gpus
     if abs(ratio - 1.0) < _CLOSE:
-        return f"costs as much{'' if hours else ', in GPUs'}; {_spare(other, best)}"
+        left = [percent(min(fleet.headroom for fleet in each.fleets)) for each in (other, best)]
+        own = f"{left[0]} of its capacity is unused, of the best's {left[1]}"
+        return f"costs as much{'' if hours else ', in GPUs'}; {own}"
     head = f"{percent(abs(ratio - 1.0))} {('dearer' if ratio > 1 else 'cheaper') if hours else 'more GPUs'}"
     binds = dict.fromkeys(what for fleet in other.fleets for what in fleet.binds)
     use, its = demand.peak_load / best.gpus, demand.peak_load / other.gpus
@@ -437,12 +439,6 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
 
 def _at(usd_per_hour: float | None) -> str:
     return "" if usd_per_hour is None else f", ${usd_per_hour:,.2f} an hour"
-
-
-def _spare(other: Candidate, best: Candidate) -> str:
-    """What is left of what each bears, where both cost the same."""
-    mine, theirs = (min(fleet.headroom for fleet in each.fleets) for each in (other, best))
-    return f"{percent(mine)} of its capacity is unused, of the best's {percent(theirs)}"
 
 
 def _three(value: float) -> str:

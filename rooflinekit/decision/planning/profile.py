@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.decision.economics.price import MONTH_HOURS, Purchase
 from rooflinekit.estimation.options import Option, quantity
-from rooflinekit.model.types.errors import SpecError, WorkloadError, nearest
+from rooflinekit.model.types.errors import SpecError, WorkloadError, nearest_of
 from rooflinekit.specs.delimited import text_rows
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def read_profile(path: str | PathLike[str]) -> Profile:
     column = next((name for name in _TIMES if name in names), None)
     for wanted, found in (("hour", column), ("rate", "rate" if "rate" in names else None)):
         if found is None:
-            near = ", ".join(nearest(wanted, names) or names)
+            near = nearest_of(wanted, names)
             raise SpecError(f"{path}: needs the columns hour (or time) and rate; {wanted} is missing, nearest: {near}")
     times = [_time(path, line, row[column or ""], column == "hour") for line, row in cells]
     rates = [_rate(path, line, row["rate"]) for line, row in cells]

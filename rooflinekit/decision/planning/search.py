@@ -144,7 +144,7 @@ def splits(model: Model, system: System, space: Space, staged: bool = False) -> 
 
 
 def _powers(most: int) -> tuple[int, ...]:
-    return tuple(1 << exponent for exponent in range(max(most, 1).bit_length()) if 1 << exponent <= most)
+    return tuple(1 << exponent for exponent in range(most.bit_length()))
 
 
 @dataclass(frozen=True)

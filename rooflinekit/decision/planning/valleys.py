@@ -7,6 +7,7 @@ job k in interval h on n replicas:  n·b_k(λ_h/n) requests/s, the job with the 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -73,20 +74,17 @@ class Valleys:
         replica = self._free.get("replica")
         if replica is None:
             base = self.part.replica
+            told = {key: value for key, value in base.scenario.items() if key not in ("model", "gpu")}
             laid_out = []
             for each in self.mix.classes:  # tables reach as far as the class of which most run at once
                 alone = self.mix.at({each.name: each.rate})
                 try:
-                    laid_out.append(lay_out(self.question.model, base.gpu, self._told(), alone,
-                                            self.question.calibration))  # fmt: skip
+                    laid_out.append(lay_out(self.question.model, base.gpu, told, alone, self.question.calibration))
                 except DoesNotFitError:
                     continue
             reach = max((each.reach for each in laid_out), default=base.reach)
             replica = self._free["replica"] = replace(base, reach=max(reach, base.reach))
         return replace(replica, times=mix.tabulated(replica.predictor, replica.reach))
-
-    def _told(self) -> dict[str, Any]:
-        return {key: value for key, value in self.part.replica.scenario.items() if key not in ("model", "gpu")}
 
     def free(self, job: str, rate: float) -> float:
         """The largest rate of a job beside one of the steady classes [1/s], on straight lines between five of these."""
@@ -148,10 +146,7 @@ class Valleys:
             low, high = high + 1, 2 * high
             if high > _MOST:
                 return None
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.in_time(middle) else (middle + 1, high)
-        return high
+        return low + bisect_left(range(low, high), True, key=self.in_time)
 
     def fullest(self, replicas: int) -> tuple[float, str, float] | None:
         """Requests/s of the steady classes on a replica, the job and its rate, where it does most of it."""

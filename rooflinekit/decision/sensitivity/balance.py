@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from rooflinekit.decision.sensitivity.elasticity import Elasticity
-from rooflinekit.decision.sensitivity.scaled import RESOURCES
+from rooflinekit.decision.sensitivity.elasticity import RESOURCES, Elasticity
 from rooflinekit.estimation.results import shares_by_cause
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.workload import Workload

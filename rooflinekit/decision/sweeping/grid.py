@@ -41,7 +41,9 @@ def parse_axis(text: str, name: str, option: Option | None = None) -> list[Any]:
     for word in (part.strip() for part in text.split(",")):
         if not word:
             raise InputError(f"{name} has an empty place in {text!r}; write values like 1,2,4:64*2")
-        values += _range(word, name, read) if _is_range(word, read) else [read(word)]
+        start, colon, _ = word.partition(":")  # a range begins with a number; others are names, such as window:4096
+        is_range = colon and isinstance(read(start), (int, float))
+        values += _range(word, name, read) if is_range else [read(word)]
     return values
 
 
@@ -53,12 +55,6 @@ def _read(option: Option, word: str) -> Any:
         return option.parse(word)
     except ValueError:
         return word
-
-
-def _is_range(word: str, read: Callable[[str], Any]) -> bool:
-    """A range begins with a number; other colons belong to names, such as window:4096."""
-    start, colon, _ = word.partition(":")
-    return bool(colon) and isinstance(read(start), (int, float))
 
 
 def _value(word: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from rooflinekit.model.types.errors import InputError, InterruptedRunError, MissingExtraError
+from rooflinekit.model.types.errors import InputError, InterruptedRunError, needing
 from rooflinekit.specs.writing import open_workbook, whole
 from rooflinekit.version import __version__
 
@@ -84,10 +84,8 @@ def need_parquet(what: str) -> None:
 
     Raises MissingExtraError.
     """
-    try:
+    with needing(f"{what} (Parquet)", "accuracy"):
         import pyarrow  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: F401, PLC0415 - optional
-    except ImportError:
-        raise MissingExtraError(f"{what} (Parquet)", "accuracy") from None
 
 
 Writer: TypeAlias = Callable[[Iterable[pd.DataFrame], Path], None]
@@ -173,7 +171,7 @@ def _write_workbook(answers: Iterable[pd.DataFrame], path: Path) -> None:
 
 
 def _write_cell(sheet: Any, row: int, column: int, cell: Any) -> None:
-    if cell is None or cell is pd.NA or cell == "" or (isinstance(cell, float) and math.isnan(cell)):
+    if pd.isna(cell) or cell == "":
         return
     if isinstance(cell, bool):
         sheet.write_boolean(row, column, cell)

@@ -26,7 +26,7 @@ import pandas as pd
 from rooflinekit.decision.sweeping.answer import FAULT, Rows
 from rooflinekit.decision.sweeping.tables import Headers, as_inputs
 from rooflinekit.estimation.frames import input_names
-from rooflinekit.model.types.errors import InputError, nearest
+from rooflinekit.model.types.errors import InputError, nearest_of
 
 _TITLE_ROWS = 50  # above the headers at most
 _MERGE = re.compile(rb'<(?:\w+:)?mergeCell\b[^>]*?ref="([A-Z]+\d+:[A-Z]+\d+)"')
@@ -76,8 +76,7 @@ def read_sheet(path: Path, name: str | None = None) -> Sheet:
     """
     members = _members(path)
     if name is not None and name not in members:
-        near = nearest(name, members) or list(members)
-        raise InputError(f"{path} has no sheet {name!r}; nearest: {', '.join(near)}")
+        raise InputError(f"{path} has no sheet {name!r}; nearest: {nearest_of(name, members)}")
     book = _open(path, values=True)
     for title in [name] if name is not None else members:
         found = _find_headers(book[title]) if title in book.sheetnames else None
@@ -306,7 +305,7 @@ def _results(
 
 
 def _cell(place: str, p: str, value: Any) -> str:
-    if value is None or value is pd.NA or value == "" or (isinstance(value, float) and math.isnan(value)):
+    if pd.isna(value) or value == "":
         return ""
     if isinstance(value, bool):
         return f'<{p}c r="{place}" t="b"><{p}v>{int(value)}</{p}v></{p}c>'

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Real
 from os import PathLike
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -117,12 +118,9 @@ def _hashable(column: pd.Series[Any]) -> pd.Series[Any]:
     """Cells that cannot be compared (a list in a cell) become text, and are refused by name later."""
     if column.dtype != object:
         return column
-    cells = [cell if isinstance(cell, (str, Real, PathLike)) or cell is None else _named(cell) for cell in column]
+    plain = (str, Real, PathLike, NoneType)
+    cells = [cell if isinstance(cell, plain) else f"{type(cell).__name__} {cell!r}" for cell in column]
     return pd.Series(cells, index=column.index, dtype=object)
-
-
-def _named(cell: object) -> str:
-    return f"{type(cell).__name__} {cell!r}"
 
 
 class Resolutions:

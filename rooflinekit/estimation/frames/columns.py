@@ -105,11 +105,6 @@ def is_loaded(scenarios: pd.DataFrame) -> bool:
     return "concurrency" in scenarios or "rate" in scenarios
 
 
-def result_columns(scenarios: pd.DataFrame) -> tuple[str, ...]:
-    """What is written beside this table."""
-    return (*RESULT_COLUMNS, *LOAD_COLUMNS) if is_loaded(scenarios) else RESULT_COLUMNS
-
-
 def check_columns(scenarios: pd.DataFrame) -> None:
     """Refuse a table whose columns cannot be what was meant.
 
@@ -122,7 +117,7 @@ def check_columns(scenarios: pd.DataFrame) -> None:
     twice = scenarios.columns[scenarios.columns.duplicated()]
     if wrong := [str(column) for column in twice if column in INPUT_COLUMNS]:
         raise InputError(f"column {wrong[0]!r} is there twice; keep one")
-    written = result_columns(scenarios)
+    written = (*RESULT_COLUMNS, *LOAD_COLUMNS) if is_loaded(scenarios) else RESULT_COLUMNS
     for column in map(str, scenarios.columns):
         if column in written:
             raise InputError(f"column {column!r} would be overwritten by a result; rename it")

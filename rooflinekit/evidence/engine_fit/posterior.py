@@ -25,7 +25,7 @@ from rooflinekit.evidence.engine_fit.cases import Case
 from rooflinekit.model.roofline import time_step
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.engine import ServedCosts, StepCosts
-from rooflinekit.model.types.errors import MissingExtraError
+from rooflinekit.model.types.errors import needing
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.specs.engines import engine_names, load_engine, step_ranges
@@ -220,10 +220,8 @@ def solve(linear: Linear, rows: Rows, ends: Array, keep: NDArray[np.bool_]) -> P
 
     Raises MissingExtraError without scipy.
     """
-    try:
+    with needing("fitting engine costs", "accuracy"):
         from scipy.optimize import lsq_linear  # noqa: PLC0415
-    except ImportError:
-        raise MissingExtraError("fitting engine costs", "accuracy") from None
     count = linear.slopes.shape[1]
     places, noise = np.zeros(count), np.array([believed.size for believed in rows.noise])
     for _ in range(_ROUNDS):

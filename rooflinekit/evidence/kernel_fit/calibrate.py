@@ -19,7 +19,7 @@ from rooflinekit.evidence.kernel_fit.tables import Measured
 from rooflinekit.model.timing.calibrated import AXES, BORROWED, WIDEST, Beyond, Calibration, FamilyFit, Regimes
 from rooflinekit.model.timing.forms import FORMS, TimeForm, parameters
 from rooflinekit.model.types.deployment import ENGINES
-from rooflinekit.model.types.errors import MissingExtraError, RooflinekitError, SpecError, UnknownNameError
+from rooflinekit.model.types.errors import RooflinekitError, SpecError, UnknownNameError, needing
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.kernel import Family, Kernel
 from rooflinekit.model.types.numeric import Array, Numeric
@@ -65,23 +65,19 @@ def form_time(form: TimeForm, rows: Measured, system: System) -> Array:
     return rows.each(lambda kernel: form.time(kernel, system, rows.warm).total)
 
 
-def fit_form(
-    rows: Measured, system: System, prior: Prior | None = None, start: TimeForm | None = None, weigh: bool = False
-) -> FormFit:
+def fit_form(rows: Measured, system: System, prior: Prior | None = None, start: TimeForm | None = None) -> FormFit:
     """Minimise Σ ρ(log(measured / form)) within the bounds of the parameters, ρ growing linearly for outliers.
 
     Discrete parameters are tried one by one (only those of `start`, or of a prior that is not distant, if given).
     Parameters that the data cannot pin are frozen at the prior (or at their usual value), the least certain first, and
     the rest is fitted again; one without which the rows fit worse stays free.
-    `weigh` weighs a row by √time, for end-to-end use.
 
     Raises MissingExtraError without scipy.
     """
     usual = prior.form if prior else type(start)() if start else FORMS[rows.family]()
     tried = {} if start or (prior and not prior.distant) else parameters(usual)
     free = [name for name, bound in parameters(usual).items() if not bound.choices]
-    weights = np.sqrt(rows.counts) * (np.sqrt(rows.time / rows.time.mean()) if weigh else 1.0)
-    problem = _Problem(rows, system, prior, weights)
+    problem = _Problem(rows, system, prior, np.sqrt(rows.counts))
     best = problem.solve(start or usual, free)
     for name, bound in tried.items():
         others = [value for value in bound.choices if value != getattr(best.form, name)]
@@ -130,10 +126,8 @@ class _Problem:
 
     def solve(self, start: TimeForm, free: Sequence[str]) -> FormFit:
         """Fit the named parameters, all others as in `start`."""
-        try:
+        with needing("fitting a calibration", "accuracy"):
             from scipy.optimize import least_squares  # noqa: PLC0415
-        except ImportError:
-            raise MissingExtraError("fitting a calibration", "accuracy") from None
         bounds = parameters(start)
         scale = np.array([bounds[name].scale for name in free])
         low, high = (np.array([getattr(bounds[name], end) for name in free]) for end in ("low", "high"))
@@ -300,12 +294,12 @@ def calibrate_family(
     return Fitted(fit, alone, corrected, coverage(rows, ratio, fold), fold)
 
 
-def _folds(group: NDArray[np.intp], folds: int, seed: int = 0) -> NDArray[np.intp]:
+def _folds(group: NDArray[np.intp], folds: int) -> NDArray[np.intp]:
     """Whole shape groups dealt to folds; rows where there is only one group, which no fold could do without."""
     numbers, position = np.unique(group, return_inverse=True)
     if len(numbers) == 1:
         numbers = position = np.arange(len(group))
-    return (np.random.default_rng(seed).permutation(len(numbers)) % folds)[position]
+    return (np.random.default_rng(0).permutation(len(numbers)) % folds)[position]
 
 
 def _fit(

@@ -15,7 +15,7 @@ from rooflinekit.model.graph.table import located
 from rooflinekit.model.timing.calibrated import AXES, Axis, Surface
 from rooflinekit.model.timing.forms import TimeForm
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.errors import MissingExtraError
+from rooflinekit.model.types.errors import needing
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Array
@@ -264,10 +264,8 @@ def _raise(percent: NDArray[np.int_], free: NDArray[np.bool_], slopes: csr_array
 
 
 def _basis(grid: _Grid, rows: Measured) -> csr_array:
-    try:
+    with needing("fitting a calibration", "accuracy"):
         from scipy.sparse import csr_array  # noqa: PLC0415
-    except ImportError:
-        raise MissingExtraError("fitting a calibration", "accuracy") from None
     found = _corners([axis.nodes for axis in grid.axes], [np.log2(rows.each(AXES[axis.name])) for axis in grid.axes])
     count, size = len(rows.time), int(np.prod(grid.shape))
     weight = np.concatenate([np.broadcast_to(w, (count,)) for _, w in found])

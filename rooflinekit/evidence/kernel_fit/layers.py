@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from rooflinekit.model.types.model import (
 )
 from rooflinekit.model.types.numeric import Array, Numeric, ceil_div
 from rooflinekit.specs import load_model
-from rooflinekit.specs.files import kept, read_yaml
+from rooflinekit.specs.files import table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,7 +100,7 @@ def _layer(rows: pd.DataFrame, stated: dict[str, Any], system: System, calibrati
 
 def _whole(name: str, stated: dict[str, Any]) -> tuple[int, Mixer]:
     """Residual width, and the layer of a model of these dimensions, as its indexer is used."""
-    own = kept(read_yaml, Path(__file__).with_name("layers.yaml")).get(name)
+    own = table_of(__file__).get(name)
     if own:
         hidden, mixer = own["hidden"], _own_layer(own, stated)
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -38,7 +37,7 @@ from rooflinekit.model.types.kernel import (
     RowsShape,
 )
 from rooflinekit.model.types.numeric import Array
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,10 +154,6 @@ class Measured:
         kernels = tuple(kernel.mapped(partial(_cut, mask)) for kernel, mask in kept)
         sizes = tuple(int(mask.sum()) for _, mask in kept)
         return replace(self, kernels=kernels, sizes=sizes, time=self.time[rows], group=self.group[rows])
-
-    def relabelled(self, variant: str) -> Measured:
-        """The same rows under the name that a calibration has for their variant."""
-        return replace(self, kernels=tuple(replace(kernel, variant=variant) for kernel in self.kernels))
 
     def each(self, function: Callable[[Kernel], Any]) -> Array:
         """A number for every row."""
@@ -410,7 +405,6 @@ _KERNELS: dict[str, Callable[[Columns, Dtype, str], Kernel]] = {
     "linear_attention": _linear,
 }
 OPERATIONS = {
-    name: KernelTable(kernel=_KERNELS.get(name, _whole_layer), **known)
-    for name, known in read_yaml(Path(__file__).with_name("tables.yaml")).items()
+    name: KernelTable(kernel=_KERNELS.get(name, _whole_layer), **known) for name, known in table_of(__file__).items()
 }
 """Kernel tables by the name of their operation."""

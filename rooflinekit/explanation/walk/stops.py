@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from rooflinekit.explanation.walk.letters import Lettered, written
@@ -42,7 +41,7 @@ from rooflinekit.model.types.model import (
     LightningAttention,
     Mamba2,
 )
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import table_of
 
 Stops: TypeAlias = "Iterator[Stop]"
 
@@ -64,7 +63,7 @@ class Row(NamedTuple):
     note: str = ""
 
 
-_WORDS = read_yaml(Path(__file__).with_suffix(".yaml"))
+_WORDS = table_of(__file__)
 _ROWS = {name: Row(**row) for name, row in _WORDS["stops"].items()}
 _STATES: Mapping[str, list[str]] = _WORDS["states"]
 

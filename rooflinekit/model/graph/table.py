@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -35,17 +35,9 @@ class Table:
             index, share = locate(self.axes[0], places[0])
             near = self.values[index]
             return near + share * (self.values[index + 1] - near) if share else near
-        base, corners, shares = 0, [0], []
-        for nodes, place in zip(self.axes, places, strict=True):
-            index, share = locate(nodes, place)
-            size = len(nodes)
-            base = base * size + index
-            corners = [corner * size + step for corner in corners for step in range(min(size, 2))]
-            shares += [share] if size > 1 else []
-        found = [self.values[base + corner] for corner in corners]
-        for share in reversed(shares):
-            found = [near + share * (far - near) for near, far in zip(found[::2], found[1::2], strict=True)]
-        return found[0]
+        spots = [locate(nodes, place) for nodes, place in zip(self.axes, places, strict=True)]
+        value: float = _multilinear([*map(len, self.axes)], spots, self.values.__getitem__)
+        return value
 
     @property
     def array(self) -> Any:
@@ -112,13 +104,19 @@ def located(nodes: Sequence[float], places: Array) -> tuple[NDArray[np.intp], Ar
 
 
 def interpolated(table: Array, places: Sequence[tuple[NDArray[np.intp], Array]]) -> Array:
-    """Multilinear interpolation in a table at places along its axes, axis by axis from the last."""
-    flat, base, corners = table.ravel(), places[0][0], [0]
-    for axis, size in enumerate(table.shape):
-        base = base if axis == 0 else base * size + places[axis][0]
+    """Multilinear interpolation in a table at places along its axes."""
+    values: Array = _multilinear(table.shape, places, table.ravel().take)
+    return values
+
+
+def _multilinear(sizes: Sequence[int], places: Sequence[tuple[Any, Any]], take: Callable[[Any], Any]) -> Any:
+    """Interpolate at one place or at many, axis by axis from the last; `take` gives values by their flat number."""
+    base, corners = 0, [0]
+    for axis, (size, (index, _)) in enumerate(zip(sizes, places, strict=True)):
+        base = index if axis == 0 else base * size + index
         corners = [corner * size + step for corner in corners for step in range(min(size, 2))]
-    found = [flat.take(base + corner if corner else base) for corner in corners]
-    for size, (_, share) in zip(reversed(table.shape), reversed(places), strict=True):
+    found = [take(base + corner if corner else base) for corner in corners]
+    for size, (_, share) in zip(reversed(sizes), reversed(places), strict=True):
         if size > 1:
             found = [near + share * (far - near) for near, far in zip(found[::2], found[1::2], strict=True)]
     return found[0]

@@ -79,11 +79,6 @@ class Experts(Operation):
         return self.routing.local
 
     @property
-    def expert_weights(self) -> int:
-        """Weights of one expert held here."""
-        return self.matrices * self.hidden * self.width
-
-    @property
     def weights(self) -> tuple[Weights, ...]:
         """All local experts, touched or not."""
         whole = Weights("experts", (self.local, self.matrices * self.width, self.hidden), self.weight)
@@ -94,7 +89,7 @@ class Experts(Operation):
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """The grouped GEMMs: weights of the experts that were touched, work of the tokens that came."""
-        tokens, routing, each = step.tokens * step.replicas, self.routing, self.expert_weights
+        tokens, routing, each = step.tokens * step.replicas, self.routing, self.matrices * self.hidden * self.width
         routed, touched = routing.fullest(tokens)
         slots, wide = routed if self.chosen else tokens * routing.top_k, step.stream.bytes
         return [

@@ -18,7 +18,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 _FEW = 8  # known names that are all listed when none is like the one given
 
@@ -73,6 +74,15 @@ class MissingExtraError(InputError):
         super().__init__(f"{what} needs an optional dependency: pip install 'rooflinekit[{extra}]'")
 
 
+@contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """While an optional dependency is imported: raises MissingExtraError where it is not installed."""
+    try:
+        yield
+    except ImportError:
+        raise MissingExtraError(what, extra) from None
+
+
 class DoesNotFitError(RooflinekitError):
     """The deployment needs more memory than the accelerators have."""
 
@@ -101,3 +111,13 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
 
     by_folded = {candidate.lower(): candidate for candidate in known}
     return [by_folded[hit] for hit in get_close_matches(name.lower(), by_folded, n=count, cutoff=0.45)]
+
+
+def nearest_of(name: str, known: Iterable[str]) -> str:
+    """The known names most like `name`, as a message lists them; all of them where none is like it.
+
+    >>> nearest_of("h10-sxm", ["h100-sxm", "l4"]), nearest_of("x", ["h100-sxm", "l4"])
+    ('h100-sxm', 'h100-sxm, l4')
+    """
+    names = list(known)
+    return ", ".join(nearest(name, names) or names)

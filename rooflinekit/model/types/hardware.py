@@ -222,11 +222,6 @@ class System:
     host: Host = Host()
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)
 
-    @property
-    def over_pcie(self) -> bool:
-        """Whether accelerators reach each other over PCI Express alone."""
-        return 0.0 < float(self.link_bandwidth) <= float(self.accelerator.pcie_bandwidth)
-
     @classmethod
     def of(cls, accelerator: Accelerator) -> System:
         """The usual system of this accelerator: its scale-up domain, joined by NICs where it has them."""

@@ -131,7 +131,7 @@ def moves(levers: Levers, theme: Theme) -> Picture:
     frame = headed(f"How each move changes the {_NAMES[metric]}", levers, theme)
     figure, (axes,) = frame.panels(7.2, 1.3 + 0.19 * len(tried))
     for place, (move, ratio) in enumerate(tried):
-        color, hollow = theme.accent if (ratio < 1.0) is lower else theme.soft, levers.weaker(move)
+        color, hollow = theme.tint("activations") if (ratio < 1.0) is lower else theme.soft, levers.weaker(move)
         axes.plot([1.0, ratio], [place, place], color=color, lw=1.4, ls=":" if hollow else "-")
         axes.plot([ratio], [place], ls="", marker="o", ms=5.5, color=color, gid=f"move {move.move}",
                   markerfacecolor=theme.paper if hollow else color)  # fmt: skip

@@ -22,6 +22,7 @@ _AROUND = tuple((dx, dy) for far in (7, 14, 20, 26, 36, 50, 66, 90) for dx, dy i
 
 _FAR = 20  # points: from here on a line leads to the words
 _MOVED = 3.0  # points: a name that stands further from the end of its line has a line to it
+_GAP = 11.0  # points between two of them
 _BESIDE, _LEAD = 6, 14  # points from the ends of lines to their names, without and with lines between them
 _SHARES = tuple(step / 10 for step in range(11))  # of a line, where words along it may begin
 _THICK = 0.7  # points: words may cross thinner lines
@@ -153,8 +154,8 @@ def _note(axes: Axes, label: Label, dx: float, dy: float) -> Annotation:
     )  # fmt: skip
 
 
-def end_labels(axes: Axes, labels: Sequence[Label], gap: float = 11.0) -> None:
-    """Name lines at their right ends, moved apart up and down to `gap` points; a thin line leads to each that moved."""
+def end_labels(axes: Axes, labels: Sequence[Label]) -> None:
+    """Name lines at their right ends, moved apart up and down; a thin line leads to each that moved."""
     figure = axes.get_figure(root=True)
     if figure is None:
         return
@@ -166,7 +167,7 @@ def end_labels(axes: Axes, labels: Sequence[Label], gap: float = 11.0) -> None:
     last = max(
         (float(line.get_window_extent().x1) / scale for line in axes.lines if line.get_marker() == "o"), default=0.0
     )
-    places = _apart(heights, gap, (box.y0 / scale, box.y1 / scale))
+    places = _apart(heights, _GAP, (box.y0 / scale, box.y1 / scale))
     far = _LEAD if any(abs(own - place) > _MOVED for own, place in zip(heights, places, strict=True)) else _BESIDE
     for label, own, height in zip(ordered, heights, places, strict=True):
         behind = max(last - float(axes.transData.transform((label.x, label.y))[0]) / scale, 0.0)

@@ -72,11 +72,6 @@ class Theme:
         mixed = zip(to_rgb(color), to_rgb(self.paper), strict=True)
         return to_hex([own + share * (paper - own) for own, paper in mixed])
 
-    @property
-    def accent(self) -> str:
-        """What is better."""
-        return self.tint("activations")
-
     def on(self, fill: str) -> str:
         """The one of paper and ink that is better to read on a fill.
 

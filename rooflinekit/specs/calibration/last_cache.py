@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rooflinekit.model.step import Plan
-from rooflinekit.model.timing.calibrated import BORROWED, Calibration, FamilyFit
+from rooflinekit.model.timing.calibrated import BORROWED, FamilyFit
 from rooflinekit.model.timing.forms import parameters
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Provenance
@@ -54,25 +54,20 @@ def last_cache(plan: Plan) -> LastCache | None:
     deployed; it is effective, no datasheet's. None without a calibration of this accelerator, where no fit tells it,
     and where it is less than 1.5 times the memory's.
     """
-    if plan.calibration is None or not _at_home(plan, plan.calibration):
+    accelerator, calibration = plan.system.accelerator, plan.calibration
+    if calibration is None:
+        return None
+    if calibration.widening and reach_of(calibration, accelerator, plan.deployment.engine) != "engine":
         return None
     told = [
-        (key, fit)
-        for key, fit in plan.calibration.families.items()
-        if key.partition("/")[0] in _KERNELS and _tells(fit)
+        (key, fit) for key, fit in calibration.families.items() if key.partition("/")[0] in _KERNELS and _tells(fit)
     ]
     key, fit = max(told, key=lambda item: _ratio(item[1]), default=("", None))
     if fit is None or _ratio(fit) < _CLEAR:
         return None
     source = f"calibration.{key}.{_RATIO} times memory.bandwidth: {fit.source}"
-    rate = _ratio(fit) * float(plan.system.accelerator.memory_bandwidth)
+    rate = _ratio(fit) * float(accelerator.memory_bandwidth)
     return LastCache(rate, _KERNELS[key.partition("/")[0]], source)
-
-
-def _at_home(plan: Plan, calibration: Calibration) -> bool:
-    """Whether it is of this accelerator, with whatever engine."""
-    accelerator, engine = plan.system.accelerator, plan.deployment.engine
-    return not calibration.widening or reach_of(calibration, accelerator, engine) == "engine"
 
 
 def _ratio(fit: FamilyFit) -> float:

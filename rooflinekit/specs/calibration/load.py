@@ -22,7 +22,7 @@ from rooflinekit.model.timing.forms import (
     TimeForm,
     parameters,
 )
-from rooflinekit.model.types.errors import SpecError, UnknownNameError, nearest
+from rooflinekit.model.types.errors import SpecError, UnknownNameError, nearest_of
 from rooflinekit.model.types.hardware import Accelerator, dense_clock
 from rooflinekit.model.types.kernel import FAMILIES, Family
 from rooflinekit.specs.calibration.served import KEY, read_served
@@ -186,7 +186,7 @@ def read_calibration(path: Path) -> Calibration:
     families = {str(key): _family(listed, key, str(file.accelerator)) for key in listed.data}
     for family, key in file.defaults.items():
         if key not in families:
-            root.refuse(f"defaults.{family}", f"no fit {key!r}; nearest: {', '.join(nearest(key, families))}")
+            root.refuse(f"defaults.{family}", f"no fit {key!r}; nearest: {nearest_of(key, families)}")
         families[family] = families[key]
     families = {family: _unfitted(form) for family, form in _LATER.items()} | families
     if missing := set(FAMILIES) - families.keys():
@@ -213,7 +213,7 @@ number is an assumption."""
 def _family(listed: Section, key: str, accelerator: str) -> FamilyFit:
     kind = next((form for family, form in FORMS.items() if family == str(key).split("/", maxsplit=1)[0]), None)
     if kind is None:
-        near = ", ".join(nearest(str(key), FAMILIES))
+        near = nearest_of(str(key), FAMILIES)
         raise SpecError(f"{listed.file}: families: unknown family {str(key)!r}; nearest: {near}")
     section = listed.section(key)
     if "borrowed" in section.data:
@@ -239,7 +239,7 @@ def _with_others(near: FamilyFit, section: Section, beyond: _Kernel | None, kind
         return near
     other = section.section("beyond")
     if beyond.axis not in AXES:
-        other.refuse("axis", f"unknown shape; nearest: {', '.join(nearest(beyond.axis, AXES))}")
+        other.refuse("axis", f"unknown shape; nearest: {nearest_of(beyond.axis, AXES)}")
     form, spread = _form(other.section("parameters"), kind)
     surface = _surface(other, beyond.correction)
     far = replace(near, form=form, spread=spread, frozen=beyond.frozen, surface=surface)
@@ -250,7 +250,7 @@ def _borrowed(section: Section, key: str, accelerator: str) -> FamilyFit:
     """The fit of the same key in a shipped calibration, which has measured it, with wider intervals."""
     entry = section.read(_Borrowed)
     if entry.borrowed not in calibration_names():
-        near = ", ".join(nearest(entry.borrowed, calibration_names()))
+        near = nearest_of(entry.borrowed, calibration_names())
         section.refuse("borrowed", f"no calibration {entry.borrowed!r}; nearest: {near}")
     path = calibration_path(entry.borrowed)
     lender = Section(path, "", kept(read_yaml, path)).section("families")
@@ -296,7 +296,7 @@ def _surface(fit: Section, correction: _Correction | None) -> Surface | None:
     section, axes = fit.section("correction"), []
     for name, nodes in correction.axes.items():
         if name not in AXES:
-            section.refuse("axes", f"unknown shape {name!r}; nearest: {', '.join(nearest(name, AXES))}")
+            section.refuse("axes", f"unknown shape {name!r}; nearest: {nearest_of(name, AXES)}")
         if not nodes or min(nodes) <= 0:
             section.refuse(f"axes.{name}", "needs at least one node, each above 0")
         axes.append(Axis(name, tuple(map(math.log2, nodes))))

@@ -9,7 +9,7 @@ from typing import Any
 
 from rooflinekit.model.types.engine import ServedCosts, StepCosts
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.specs.engines import UNITLESS, read_step_costs
+from rooflinekit.specs.engines import UNITLESS, read_facts
 from rooflinekit.specs.section import EMPTY, Layout, Section
 from rooflinekit.version import __version__
 
@@ -85,7 +85,7 @@ def read_served(path: Path, data: Mapping[str, Any]) -> ServedCosts:
     """Read and check the section; raises SpecError by file, key and value."""
     section = Section(path, "", data).section(KEY).with_sources()
     file = section.read(_Served)
-    costs, provenance = read_step_costs(section.section("costs"))
+    costs, provenance = read_facts(section.section("costs"), StepCosts)
     errors = section.section("errors")
     errors.expect((), tuple(costs.spread))
     hashes = (*file.earlier, *(each.sha256 for each in file.files))
@@ -110,8 +110,15 @@ def with_serving(text: str, heading: ServingHeading, files: Sequence[ServedFile]
     lines += [f'  version: "{__version__}"', f"  base: {{name: {_quoted(heading.base[0])}, hash: {heading.base[1]!r}}}"]
     lines += [f"  shipped: {str(heading.shipped).lower()}"]
     lines += [f"  earlier: [{', '.join(map(repr, heading.earlier))}]"] if heading.earlier else []
-    lines += ["  files:", *map(_file_line, files), *_source(heading, files)]
-    lines += ["  costs:", *(_cost_line(fitted.costs, key, note) for key, note in fitted.notes.items())]
+    title = (
+        f"fitted to {sum(file.rows for file in files)} figures of {len(files)} benchmark files of this deployment, "
+        f"{heading.date}"
+    )
+    lines += ["  files:", *map(_file_line, files)]
+    lines += ["  sources:", f'    files: {{title: "{title}", url: "docs/fit-back.md", read: true}}', "  costs:"]
+    for key, note in fitted.notes.items():
+        value, spread = (_value(key, each) for each in (getattr(fitted.costs, key), fitted.costs.spread.get(key, 0.0)))
+        lines += [f"    {key}: {{value: {value}, spread: {spread}, source: [files], note: {_quoted(note)}}}"]
     lines += [f"  errors: {{{', '.join(f'{key}: {_value(key, error)}' for key, error in fitted.errors.items())}}}"]
     return whole.rstrip("\n") + "\n" + "\n".join(lines) + "\n"
 
@@ -122,17 +129,6 @@ def _file_line(file: ServedFile) -> str:
         f"    - {{name: {_quoted(file.name)}, sha256: {file.sha256!r}, tool: {_quoted(file.tool)}, "
         f"rows: {file.rows}, before: {file.before:.4f}, after: {file.after:.4f}{unseen}}}"
     )
-
-
-def _source(heading: ServingHeading, files: Sequence[ServedFile]) -> list[str]:
-    rows = sum(file.rows for file in files)
-    title = f"fitted to {rows} figures of {len(files)} benchmark files of this deployment, {heading.date}"
-    return ["  sources:", f'    files: {{title: "{title}", url: "docs/fit-back.md", read: true}}']
-
-
-def _cost_line(costs: StepCosts, key: str, note: str) -> str:
-    value, spread = (_value(key, number) for number in (getattr(costs, key), costs.spread.get(key, 0.0)))
-    return f"    {key}: {{value: {value}, spread: {spread}, source: [files], note: {_quoted(note)}}}"
 
 
 def _value(key: str, number: float) -> str:

@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
-from pathlib import Path
 from typing import Any, NoReturn
 
 from rooflinekit.model.types.errors import InputError, SpecError
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import table_of
 
 _LIMITS = {"depth": 10_000, "context": 10**10, "top_k": 100_000, "experts": 100_000}
 _BY_LAYER = ("width", "expert_width", "shared_experts", "top_k", "experts")
@@ -24,7 +23,7 @@ _LARGEST = 10**7  # no width, vocabulary or head count comes near
 @cache
 def usual_names() -> dict[str, tuple[str, ...]]:
     """What configs call each size: the usual name, and then the aliases in use."""
-    return {concept: tuple(names) for concept, names in read_yaml(Path(__file__).with_name("keys.yaml")).items()}
+    return {concept: tuple(names) for concept, names in table_of(__file__).items()}
 
 
 @cache

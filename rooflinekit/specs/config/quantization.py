@@ -10,12 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.errors import DtypeError, SpecError, nearest
+from rooflinekit.model.types.errors import DtypeError, SpecError, nearest_of
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import (
     CompressedAttention,
@@ -27,7 +26,7 @@ from rooflinekit.model.types.model import (
 )
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, shown
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import table_of
 
 _GROUPS = {None: Dtype.INT4, 128: Dtype.INT4, 64: Dtype.INT4_G64, 32: Dtype.INT4_G32}
 _CACHES = (Dtype.FP8, Dtype.INT8, Dtype.INT4, Dtype.NVFP4)
@@ -40,10 +39,8 @@ _NESTED = r"[*+}][^()]*\)[*+{]"
 _UP_DOWN = ("gate_proj", "up_proj", "down_proj")
 
 
-@cache
-def _table() -> dict[str, Any]:
-    """How checkpoints name their formats and layers."""
-    return read_yaml(Path(__file__).with_suffix(".yaml"))
+_table = partial(table_of, __file__)
+"""How checkpoints name their formats and layers."""
 
 
 @cache
@@ -141,8 +138,7 @@ def read_formats(r: Reading, dtype: Dtype, layers: Sequence[Layer], quant_config
         return Formats(WeightFormats.uniform(dtype))
     method = keys.word("quant_method", "modelopt" if keys.has("quant_algo") else "")
     if method not in _METHODS:
-        near = (nearest(method, _METHODS) if method else []) or sorted(_METHODS)
-        problem = f"= {shown(method or None)} is not known; nearest: {', '.join(near)}"
+        problem = f"= {shown(method or None)} is not known; nearest: {nearest_of(method, sorted(_METHODS))}"
         raise DtypeError(f"{keys.at('quant_method')} {problem}")
     scheme = _METHODS[method](keys, r.warnings)
     if scheme is None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
 from rooflinekit.model.types.errors import ArchitectureError, nearest
 from rooflinekit.specs.config.keys import is_off, named, shown, usual_keys
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import table_of
 
 _WHY = {
     "an encoder-decoder": "an encoder runs once, and the decoder also attends to what it gives",
     "a speech model": "sound comes in or out: an encoder runs once, or there is no text to decode",
 }
+
+
+_file = partial(table_of, __file__)
 
 
 @cache
@@ -25,11 +27,6 @@ def lists() -> tuple[dict[str, str], frozenset[str], dict[str, str]]:
     read = _file()
     kinds = {name: kind for kind, names in read["kinds"].items() for name in names.split()}
     return kinds, frozenset(read["harmless"].split()), read["uncosted"]
-
-
-@cache
-def _file() -> dict[str, Any]:
-    return read_yaml(Path(__file__).with_name("refusals.yaml"))
 
 
 @cache

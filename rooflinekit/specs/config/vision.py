@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.vision import Rule, Tiles, Vision, Whole, grids_up_to
 from rooflinekit.specs.config.keys import shown
-from rooflinekit.specs.files import parse_yaml
+from rooflinekit.specs.files import table_of
 
 _COLOURS = 3
 _MOST = 10**6  # no size of a tower comes near
@@ -42,10 +41,7 @@ def read_vision(config: Mapping[str, Any], text: int, origin: str) -> Vision | N
     return reader.vision(row)
 
 
-@cache
-def _table() -> dict[str, Any]:
-    table: dict[str, Any] = parse_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-    return table
+_table = partial(table_of, __file__)
 
 
 def _row(model_type: object) -> dict[str, Any] | None:
