@@ -375,6 +375,12 @@ def test_senseless_questions_are_refused_in_one_line(scenario, said):
     assert "\n" not in str(caught.value)
 
 
+def test_an_answer_in_place_of_a_model_is_refused_in_few_words(answer):
+    with pytest.raises(rk.InputError, match="model must be a name or a path, not Estimate") as caught:
+        rk.explain(answer, "tpot")
+    assert len(str(caught.value)) < 100
+
+
 def test_experts_that_do_not_split_are_refused_with_those_that_do():
     with pytest.raises(rk.DeploymentError, match="use ep = 1, 2, 4 or 8"):
         rk.estimate("mixtral-8x7b", tp=8, ep=3)

@@ -1,4 +1,4 @@
-"""A closed loop of users against a running llama.cpp server, in the JSON lines of `vllm bench serve`.
+"""Loads on a running engine, llama.cpp's server or vLLM, in the JSON lines of `vllm bench serve`.
 
 `compare` and `calibrate` read those. Prompts are random token ids that no cache holds. Lengths of answers are even from
 half of the mean to three halves, since users with equal answers turn in step, or do not, as chance has it.
@@ -16,14 +16,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
-from statistics import fmean, median
-from typing import Any
+from statistics import fmean, median, quantiles
+from typing import Any, NamedTuple, Protocol
 from urllib.request import ProxyHandler, Request, build_opener
 
 from rooflinekit.model.types.errors import InputError
@@ -45,12 +45,43 @@ class Load:
     osl: int = 64
     rounds: int = 5
     requests: int = 8  #: that each user sends
+    spread: float = 0.5  #: of answers around their mean, as a share of it; 0 for equal ones
+    rate: float | None = None  #: of a Poisson process [1/s]; then each user sends one request, and begins with it
 
     @property
     def answers(self) -> list[int]:
         """Lengths of one user's answers."""
-        even = [self.osl * (0.5 + (place + 0.5) / self.requests) for place in range(self.requests)]
-        return [max(round(length), 2) for length in even]
+        even = [1.0 + self.spread * ((2 * place + 1) / self.requests - 1.0) for place in range(self.requests)]
+        return [max(round(self.osl * length), 1) for length in even]
+
+
+class Asking(NamedTuple):
+    """A user: seconds until the first request, and prompts of token ids with the tokens of their answers."""
+
+    begins: float
+    requests: list[tuple[list[int], int]]
+
+
+class Answered(NamedTuple):
+    """A request: when it was sent, its first token came, and its last [s]; tokens of the answer."""
+
+    sent: float
+    first: float
+    last: float
+    tokens: int
+
+
+class Served(Protocol):
+    """An engine under load."""
+
+    facts: Mapping[str, Any]  #: what it says of itself: columns of a row
+    vocabulary: int  #: token ids are below
+
+    def serve(self, users: Sequence[Asking]) -> list[Answered]:
+        """Let all users begin, each send its next request when the last is answered, and wait for all answers."""
+
+    def watched(self) -> AbstractContextManager[dict[str, Any]]:
+        """Columns of what the board showed meanwhile, filled when the block ends; none without a board."""
 
 
 @contextmanager
@@ -105,31 +136,39 @@ def _get(address: str, path: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def measure(address: str, load: Load, said: dict[str, Any], progress: Callable[[str], None]) -> list[dict[str, Any]]:
+def measure(served: Served, load: Load, said: dict[str, Any], progress: Callable[[str], None]) -> list[dict[str, Any]]:
     """One row for each number of users: medians over the rounds of means over their requests.
 
     Raises InputError for a server that does not answer, or answers shorter.
     """
-    about, models = _get(address, "/props"), _get(address, "/v1/models")
-    try:
-        slots, vocab = int(about["total_slots"]), int(models["data"][0]["meta"]["n_vocab"])
-    except (KeyError, IndexError, TypeError, ValueError):
-        raise InputError(f"{address} is no llama.cpp server: it does not say its slots and its vocabulary") from None
     head = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"), "backend": "llama.cpp", **said,
-        "max_num_seqs": slots, "server_version": about.get("build_info"), "tool_version": f"rooflinekit {__version__}",
-        "device": {"name": processor(), "cores": os.cpu_count(), "system": platform.platform()},
-        "python": platform.python_version(), "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "request_rate": "inf", "requests_per_user": load.requests, "rounds": load.rounds,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"), **served.facts, **said,
+        "tool_version": f"rooflinekit {__version__}", "python": platform.python_version(),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "request_rate": load.rate or "inf", "requests_per_user": load.requests, "rounds": load.rounds,
     }  # fmt: skip
     draw = random.Random(0)
-    runs: dict[int, list[dict[str, float]]] = {users: [] for users in load.users}
-    _run(address, 1, load, vocab, draw)  # pages of the weights, and the first allocations
+    runs: dict[int, list[_Run]] = {users: [] for users in load.users}
+    first = replace(load, requests=1)
+    served.serve(_users(1, first, served.vocabulary, draw))  # pages of the weights, and the first allocations
     for number in range(load.rounds):
         for users in load.users:
             progress(f"{users} users, round {number + 1} of {load.rounds}")
-            runs[users].append(_run(address, users, load, vocab, draw))
+            asking = _users(users, load, served.vocabulary, draw)
+            with served.watched() as board:
+                answered = served.serve(asking)
+            runs[users].append(_Run(answered, board))
     return [head | _row(users, found, load) for users, found in runs.items()]
+
+
+def _users(count: int, load: Load, vocabulary: int, draw: random.Random) -> list[Asking]:
+    low, begins = min(_WORDS, vocabulary - 1), 0.0
+    asking = []
+    for _ in range(count):
+        prompts = [[draw.randrange(low, vocabulary) for _ in range(load.isl)] for _ in range(load.requests)]
+        asking.append(Asking(begins, list(zip(prompts, draw.sample(load.answers, load.requests), strict=True))))
+        begins += draw.expovariate(load.rate) if load.rate else 0.0
+    return asking
 
 
 def processor() -> str:
@@ -140,54 +179,97 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _row(users: int, runs: Sequence[dict[str, float]], load: Load) -> dict[str, Any]:
-    middle = {name: median(run[name] for run in runs) for name in runs[0]}
+class _Run(NamedTuple):
+    answered: list[Answered]
+    board: Mapping[str, Any]
+
+    def summary(self) -> dict[str, float]:
+        """Means and percentiles over the requests [ms], and rates [1/s]."""
+        times = self.answered
+        seconds = max(each.last for each in times) - min(each.sent for each in times)
+        of = {
+            "ttft": [1e3 * (each.first - each.sent) for each in times],
+            "tpot": [1e3 * (each.last - each.first) / (each.tokens - 1) for each in times if each.tokens > 1],
+            "e2el": [1e3 * (each.last - each.sent) for each in times],
+        }
+        found = {
+            "duration": seconds, "request_throughput": len(times) / seconds,
+            "output_throughput": sum(each.tokens for each in times) / seconds, "min_ttft_ms": min(of["ttft"]),
+        }  # fmt: skip
+        for name, values in of.items():
+            if len(values) > 1:
+                high = quantiles(values, n=100, method="inclusive")
+                found |= {f"mean_{name}_ms": fmean(values), f"median_{name}_ms": median(values),
+                          f"p90_{name}_ms": high[89], f"p99_{name}_ms": high[98]}  # fmt: skip
+        return found
+
+    def detail(self) -> list[list[float]]:
+        """Of each request, as they were sent: when it was, time to its first token and to its last [s]; tokens."""
+        begun = min(each.sent for each in self.answered)
+        return [
+            [round(sent - begun, 4), round(first - sent, 5), round(last - sent, 5), tokens]
+            for sent, first, last, tokens in sorted(self.answered)
+        ]
+
+
+def _row(users: int, runs: Sequence[_Run], load: Load) -> dict[str, Any]:
+    found = [run.summary() for run in runs]
+    middle = {name: median(each[name] for each in found) for name in found[0]}
     answers = load.answers * users
+    means = [name for name in ("mean_ttft_ms", "mean_tpot_ms") if name in middle]
+    kept = {name: [round(each[name], 4) for each in found] for name in means}
     return {
-        "max_concurrency": users, "completed": len(answers), "total_input_tokens": len(answers) * load.isl,
-        "total_output_tokens": sum(answers), "output_lens": answers, **middle,
-        "each_round": {name: [round(run[name], 4) for run in runs] for name in ("mean_ttft_ms", "mean_tpot_ms")},
+        **({} if load.rate else {"max_concurrency": users}), "completed": len(answers),
+        "total_input_tokens": len(answers) * load.isl, "total_output_tokens": sum(answers), "output_lens": answers,
+        **middle, "each_round": kept, "requests": [run.detail() for run in runs], **runs[-1].board,
     }  # fmt: skip
 
 
-def _run(address: str, users: int, load: Load, vocab: int, draw: random.Random) -> dict[str, float]:
-    """All users begin at once, and each sends its next request when the last is answered."""
-    prompts = [[([draw.randrange(min(_WORDS, vocab - 1), vocab) for _ in range(load.isl)], count)
-                for count in draw.sample(load.answers, load.requests)] for _ in range(users)]  # fmt: skip
-    times: list[tuple[float, float, float, int]] = []
-    failed: list[Exception] = []
-    start = threading.Barrier(users + 1)
+class LlamaCpp:
+    """A running server of llama.cpp. Raises InputError for another one, and for one that does not answer."""
 
-    def user(mine: Sequence[tuple[list[int], int]]) -> None:
-        start.wait()
+    def __init__(self, address: str) -> None:
+        about, models = _get(address, "/props"), _get(address, "/v1/models")
         try:
-            times.extend((*_ask(address, prompt, count), count) for prompt, count in mine)
-        except (OSError, HTTPException, ValueError, InputError) as error:
-            failed.append(error)
+            slots, self.vocabulary = int(about["total_slots"]), int(models["data"][0]["meta"]["n_vocab"])
+        except (KeyError, IndexError, TypeError, ValueError):
+            why = "it does not say its slots and its vocabulary"
+            raise InputError(f"{address} is no llama.cpp server: {why}") from None
+        self._address = address
+        self.facts: Mapping[str, Any] = {
+            "backend": "llama.cpp", "max_num_seqs": slots, "server_version": about.get("build_info"),
+            "device": {"name": processor(), "cores": os.cpu_count(), "system": platform.platform()},
+        }  # fmt: skip
 
-    threads = [threading.Thread(target=user, args=(mine,), daemon=True) for mine in prompts]
-    for thread in threads:
-        thread.start()
-    start.wait()
-    begun = time.perf_counter()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise InputError(f"{address}: {failed[0]}")
-    seconds = time.perf_counter() - begun
-    first = [1e3 * (one - sent) for sent, one, _, _ in times]
-    gaps = [1e3 * (last - one) / (count - 1) for _, one, last, count in times]
-    whole = [1e3 * (last - sent) for sent, _, last, _ in times]
-    return {
-        "duration": seconds, "request_throughput": len(times) / seconds,
-        "output_throughput": sum(count for *_, count in times) / seconds,
-        "mean_ttft_ms": fmean(first), "median_ttft_ms": median(first), "min_ttft_ms": min(first),
-        "mean_tpot_ms": fmean(gaps), "median_tpot_ms": median(gaps), "mean_e2el_ms": fmean(whole),
-    }  # fmt: skip
+    def watched(self) -> AbstractContextManager[dict[str, Any]]:
+        """Nothing: no board is read."""
+        return nullcontext({})
+
+    def serve(self, users: Sequence[Asking]) -> list[Answered]:
+        """One thread a user. Raises InputError for a server that does not answer, or answers shorter."""
+        times: list[Answered] = []
+        failed: list[Exception] = []
+        start = threading.Barrier(len(users))
+
+        def user(mine: Asking) -> None:
+            start.wait()
+            time.sleep(mine.begins)
+            try:
+                times.extend(_ask(self._address, prompt, count) for prompt, count in mine.requests)
+            except (OSError, HTTPException, ValueError, InputError) as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=user, args=(mine,), daemon=True) for mine in users]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failed:
+            raise InputError(f"{self._address}: {failed[0]}")
+        return times
 
 
-def _ask(address: str, prompt: list[int], count: int) -> tuple[float, float, float]:
-    """When a request was sent, its first token came, and its last."""
+def _ask(address: str, prompt: list[int], count: int) -> Answered:
     asked = {"prompt": prompt, "n_predict": count, "temperature": 0, "ignore_eos": True, "cache_prompt": False,
              "stream": True}  # fmt: skip
     posted = Request(f"{address}/completion", json.dumps(asked).encode(), {"Content-Type": "application/json"})
@@ -202,5 +284,5 @@ def _ask(address: str, prompt: list[int], count: int) -> tuple[float, float, flo
                 end = json.loads(line[6:])
                 if (got := end.get("tokens_predicted")) != count:
                     raise InputError(f"answered {got} of {count} tokens: {json.dumps(end)[:200]}")
-                return sent, first, now
+                return Answered(sent, first, now, count)
     raise InputError("ended without an answer")

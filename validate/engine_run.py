@@ -42,7 +42,7 @@ _CAPTURED = (256, 512)
 fewer tokens are padded to the next size. Each size takes a fifth of a second to capture; by default there are 51."""
 _PROFILED = 3
 """Points of which one step is profiled: the first ones, of both phases."""
-_SHARE, _LONGEST = 0.85, 8192
+SHARE, LONGEST = 0.85, 8192
 """Of the GPU's memory, for the engine; tokens that a sequence may have: longer ones need long prompts to be filled."""
 
 Served = Callable[[list[list[int]], Sequence[int]], Sequence[float]]
@@ -62,7 +62,7 @@ def _vllm(folder: str) -> Started:
 
     engine = LLM(
         model=folder, load_format="dummy", skip_tokenizer_init=True, enable_prefix_caching=False,
-        max_model_len=_LONGEST, gpu_memory_utilization=_SHARE, disable_log_stats=True,
+        max_model_len=LONGEST, gpu_memory_utilization=SHARE, disable_log_stats=True,
         compilation_config={"cudagraph_capture_sizes": sorted({*_CAPTURED, *(point.batch for point in GRID["cuda"])})},
     ).llm_engine  # fmt: skip
     numbers, config = itertools.count(), engine.vllm_config
@@ -70,8 +70,8 @@ def _vllm(folder: str) -> Started:
         "token_budget": config.scheduler_config.max_num_batched_tokens,
         "max_num_seqs": config.scheduler_config.max_num_seqs,
         "kv_tokens": (config.cache_config.num_gpu_blocks or 0) * config.cache_config.block_size,
-        "memory_fraction": _SHARE,
-    }
+        "memory_fraction": SHARE, "graph_tokens": max(config.compilation_config.cudagraph_capture_sizes),
+    }  # fmt: skip
 
     def generate(prompts: list[list[int]], counts: Sequence[int]) -> list[float]:
         """For several counts sequences end together, when the last one has them: those before it have some more.
@@ -103,7 +103,7 @@ def _sglang(folder: str) -> Started:
 
     engine = sglang.Engine(
         model_path=folder, load_format="dummy", skip_tokenizer_init=True, disable_radix_cache=True,
-        context_length=_LONGEST, mem_fraction_static=_SHARE,
+        context_length=LONGEST, mem_fraction_static=SHARE,
     )  # fmt: skip
 
     def generate(prompts: list[list[int]], counts: Sequence[int]) -> list[float]:
@@ -118,7 +118,7 @@ def _sglang(folder: str) -> Started:
             reached.append(time.perf_counter() - start)
         return reached
 
-    return generate, {"memory_fraction": _SHARE}
+    return generate, {"memory_fraction": SHARE}
 
 
 _KINDS: dict[str, Callable[[str], Started]] = {"vllm": _vllm, "sglang": _sglang}
@@ -126,7 +126,7 @@ _KINDS: dict[str, Callable[[str], Started]] = {"vllm": _vllm, "sglang": _sglang}
 
 def engine_points() -> tuple[Point, ...]:
     """The grid of B and T, without the longest contexts."""
-    return tuple(point for point in GRID["cuda"] if point.context + _LEAD + _NEW <= _LONGEST)
+    return tuple(point for point in GRID["cuda"] if point.context + _LEAD + _NEW <= LONGEST)
 
 
 def key_of_step(engine: str, model: str, point: Point) -> str:

@@ -30,8 +30,9 @@ _COSTS = {
     "step": "µs", "ranks": "µs", "sequence": "µs", "sequence_ranks": "µs", "layer": "µs", "collective": "µs",
     "hidden": "share", "grouped": "factor", "compute": "factor", "dequantised": "factor", "launch": "µs",
     "prompt": "factor",
-    "expert_launches": "kernels", "block_launches": "kernels", "latent_launches": "kernels", "request": "ms",
-    "token": "µs", "overlap": "steps",
+    "expert_launches": "kernels", "block_launches": "kernels", "latent_launches": "kernels",
+    "graph_tokens": "tokens", "request": "ms",
+    "token": "µs", "hand_over": "µs", "overlap": "steps",
 }  # fmt: skip
 _SCALES = {"µs": 1e6, "ms": 1e3}
 

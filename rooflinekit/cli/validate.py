@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from rooflinekit.specs.writing import write_whole
 
 if TYPE_CHECKING:
     from rooflinekit.evidence.kernel_fit.groups import Measurements
+    from rooflinekit.validate.closed_loop import Served
     from rooflinekit.validate.device import Device
     from rooflinekit.validate.record import Recorder
 
@@ -37,11 +39,11 @@ def validate(
 ) -> int:  # fmt: skip
     """Run the real kernels and models on this machine: check them, or measure them for `calibrate`."""
     if engine is not None:
-        if device or budget or check or resume or retry_failed:
-            raise InputError("--engine measures a server; --device, --budget, --check and --resume are of kernels")
-        return _serve(to, engine, model, gpu, **load)
+        if budget or check or resume or retry_failed:
+            raise InputError("--engine measures a server; --budget, --check and --resume are of kernels")
+        return _serve(to, engine, model, gpu, device, **load)
     if load:
-        raise InputError(f"--{next(iter(load))} is of a server under load; add --engine llama.cpp")
+        raise InputError(f"--{next(iter(load))} is of a server under load; add --engine llama.cpp or vllm")
     place = _open(device)
     if check:
         return _check(place)
@@ -60,22 +62,33 @@ def validate(
 
 
 def _serve(
-    to: Output, engine: str, model: str | None, gpu: str | None, *,
+    to: Output, engine: str, model: str | None, gpu: str | None, device: str | None, *,
     server: str | None = None, concurrency: Sequence[int] = (1, 2, 4, 8), isl: int = 128, osl: int = 64,
     rounds: int = 5,
 ) -> int:  # fmt: skip
     """Measure a server under load, for `compare` and `calibrate`."""
-    from rooflinekit.validate.closed_loop import FILE, Load, measure, serving
+    from rooflinekit.validate.closed_loop import FILE, LlamaCpp, Load, measure, serving
 
     if to.out is None or model is None:
-        raise InputError(f"validate --engine {engine} needs --model FILE.gguf and --out DIR")
+        named = "FILE.gguf" if engine == "llama.cpp" else "NAME"
+        raise InputError(f"validate --engine {engine} needs --model {named} and --out DIR")
+    if unused := device if engine == "llama.cpp" else server:
+        raise InputError(f"--engine {engine} takes no --{'device' if engine == 'llama.cpp' else 'server'} {unused}")
     path, said = to.out / FILE, {"model_id": model, **({"gpu": gpu} if gpu else {})}
     if path.exists() and not to.force:
         raise InputError(f"{path} exists; --force replaces it")
     to.out.mkdir(parents=True, exist_ok=True)
     load = Load(tuple(sorted(set(concurrency))), isl, osl, rounds=rounds)
-    with serving(server or "llama-server", model, load, to.out / "server.log") as address, counting("measuring") as at:
-        rows = measure(address, load, said, at)
+    with ExitStack() as open_until_measured, counting("measuring") as at:
+        if engine == "llama.cpp":
+            started = serving(server or "llama-server", model, load, to.out / "server.log")
+            served: Served = LlamaCpp(open_until_measured.enter_context(started))
+        else:
+            place = _open(device)
+            from rooflinekit.validate.vllm_load import vllm_serving
+
+            served = open_until_measured.enter_context(vllm_serving(model, place, to.out / "model"))
+        rows = measure(served, load, said, at)
     write_whole(path, "".join(json.dumps(row) + "\n" for row in rows).encode(), to.force)
     lines = [f"wrote {path}: {len(rows)} runs"]
     lines += [f"  {row['max_concurrency']} users: TTFT {row['mean_ttft_ms']:.4g} ms, TPOT {row['mean_tpot_ms']:.4g} ms"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -191,7 +192,7 @@ def resolve(
     """Load model, accelerator, calibration and draft, and lay out the plan."""
     for kind, name in (("model", model), ("gpu", gpu)):
         if not isinstance(name, (str, PathLike)):
-            raise InputError(f"{kind} must be a name or a path, not {name!r}")
+            raise InputError(f"{kind} must be a name or a path, not {reprlib.repr(name)}")
     loaded_model, loaded_gpu = load_model(model), load_accelerator(gpu)
     chosen, stands_in = _calibration(loaded_gpu.value, deployment.engine, calibration)
     engine = load_engine(deployment.engine, deployment.engine_version, loaded_gpu.value.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -125,7 +126,11 @@ _LIMITS = ("engine_version", "token_budget", "max_num_seqs", "memory_fraction")
 
 
 def deployment_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row ran as: which engine with which limits, all in one format, and with or without CUDA graphs."""
+    """What a row ran as: which engine with which limits, all in one format, and with or without CUDA graphs.
+
+    Prompts beyond the largest graph of a run (`graph_tokens`, where a row says it) were launched kernel by kernel.
+    """
     formats = dict.fromkeys(("weights", "activations", "kv"), row["dtype"])
+    beyond = row["phase"] == "prefill" and row["batch"] * row["context"] > row.get("graph_tokens", math.inf)
     limits = {name: row[name] for name in _LIMITS if "engine" in row and name in row}
-    return {"engine": row.get("engine", _ENGINE), "eager": row["mode"] == "eager", **formats, **limits}
+    return {"engine": row.get("engine", _ENGINE), "eager": row["mode"] == "eager" or beyond, **formats, **limits}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -36,8 +36,9 @@ class Iteration:
     """The size of what an engine runs: how often its loop turns, and over what.
 
     passes: engine steps (prompts beyond the token budget take several); sequences: that take part in all of them;
-    layers: that each pass runs; gpus: accelerators that take part; eager: no CUDA graph is replayed;
-    prompts: some are computed; parts: that a pass is launched in.
+    layers: that each pass runs; gpus: accelerators that take part; eager: kernels are launched one by one;
+    prompts: some are computed; parts: that a pass is launched in; graphed: whether its tokens are few enough for CUDA
+    graphs between its attention.
     """
 
     passes: Numeric
@@ -47,6 +48,7 @@ class Iteration:
     eager: bool
     prompts: bool = False
     parts: Numeric = 1.0
+    graphed: object = False
 
 
 @formula("host", "host work of a step that the accelerator waits for", "s")
@@ -70,7 +72,7 @@ def gap_time(passes: Numeric, layers: int, gap: Numeric) -> Numeric:
 
 
 @formula("launch_gaps", "launches that the kernels do not hide", "s")
-def launch_gap(passes: Numeric, launches: int, launch: Numeric, busy: Numeric) -> Numeric:
+def launch_gap(passes: Numeric, launches: Numeric, launch: Numeric, busy: Numeric) -> Numeric:
     """max(passes·launches·t_launch − Σ kernels, 0): without a CUDA graph the host launches kernel by kernel [s].
 
     >>> launch_gap(1.0, 420, 5e-6, 1.6e-3) * 1e3
@@ -118,19 +120,27 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
             ends = maximum(time - SIGMAS * doubt, 0.0), time + SIGMAS * doubt
             entries.append(_entry(name, dtype, count, time, ends))
     if iteration.eager and costs.launch:
-        launches = sum(launched(timed.kernel, costs) for timed in kernels)
+        launches: Numeric = (count := launches_of((timed.kernel for timed in kernels), costs))
+        if iteration.graphed is not False:
+            between = launches_of((timed.kernel for timed in kernels), costs, graphed=True)
+            launches = where(iteration.graphed, float(between), float(count))
         busy = named(sum((timed.expected for timed in kernels), 0.0), "busy", "time of all kernels", "s")
         sums = busy, *(sum((getattr(timed, end) for timed in kernels), 0.0) for end in ("low", "high"))
-        each = zip(_launches(costs, iteration), sums, strict=True)
         passes = iteration.passes * iteration.parts
-        gaps, low, high = (launch_gap(passes, launches, launch, time) for launch, time in each)
+        longest = zip(_launches(costs, iteration), sums, strict=True)
+        gaps, low, high = (launch_gap(passes, launches, launch, time) for launch, time in longest)
         if any(not isinstance(end, float) or end > 0.0 for end in (gaps, low, high)):
-            entries.append(_entry("launch_gaps", dtype, launches, gaps, (low, high)))
+            entries.append(_entry("launch_gaps", dtype, count, gaps, (low, high)))
     return entries
 
 
-def launched(kernel: Kernel, costs: StepCosts) -> int:
-    """Launches of what counts as `count` kernels: experts are routed, sorted and joined by kernels of their own."""
+def launches_of(kernels: Iterable[Kernel], costs: StepCosts, graphed: bool = False) -> int:
+    """Launches of a step; `graphed`: of its attention alone, between CUDA graphs of all else."""
+    return sum(_launches_of(kernel, costs) for kernel in kernels if not graphed or kernel.family in _BETWEEN_GRAPHS)
+
+
+def _launches_of(kernel: Kernel, costs: StepCosts) -> int:
+    """Those of what counts as `count` kernels: experts are routed, sorted and joined by kernels of their own."""
     if kernel.family == "moe":
         return kernel.count * costs.expert_launches
     if kernel.family == "mla_prefill":
@@ -231,6 +241,21 @@ class Plan:
         rule = self.engine.memory
         given = self.deployment.settings.token_budget
         return float(given or rule.default(rule.token_budget, self.system.accelerator))
+
+    @property
+    def graph_tokens(self) -> float:
+        """Tokens of the largest step with prompts that replays CUDA graphs between its attention; 0 for none.
+
+        vLLM captures up to twice the sequences that may run, and 512 at most (`_set_cudagraph_sizes`, config/vllm.py).
+        """
+        return 0.0 if self.deployment.settings.eager else min(self.costs.graph_tokens, 2.0 * self.most_sequences)
+
+    @property
+    def most_sequences(self) -> float:
+        """Sequences that one engine runs at most."""
+        rule = self.engine.memory
+        given = self.deployment.settings.max_num_seqs
+        return float(given or rule.default(rule.max_num_seqs, self.system.accelerator))
 
     @property
     def image_tokens(self) -> int:
@@ -361,7 +386,17 @@ class Plan:
             eager=batch.prefilling is not None or not self.costs.graphs or self.deployment.settings.eager,
             prompts=batch.prefilling is not None,
             parts=self._parts(batch),
+            graphed=self._graphed(batch),
         )
+
+    def _graphed(self, batch: Batch) -> object:
+        """Whether a step with prompts has few enough tokens for CUDA graphs.
+
+        The mean step of a load counts the sequence whose prompt it is as one that decodes: one token more is allowed.
+        """
+        if not self.graph_tokens or batch.prefilling is None:
+            return False
+        return batch.tokens < fact(self.graph_tokens, *_GRAPHED) + 1.5
 
 
 def _shares(timed: Sequence[tuple[StepTime, int]]) -> tuple[Numeric, Numeric]:
@@ -419,5 +454,11 @@ _PAIR = 2
 _DBO = "tokens", "dbo_decode_token_threshold and dbo_prefill_token_threshold of vLLM"
 _PREPROCESSED = "its preprocessor (specs/config/vision.yaml)"
 _PARALLEL = "docs/parallelism.md"
+_GRAPHED = "graph_tokens", "tokens of the largest CUDA graph", "", "the sizes that the engine captures"
+_BETWEEN_GRAPHS = {
+    "attention_prefill", "attention_decode", "mla_prefill", "mla_decode", "sparse_attention", "linear_attention",
+    "kv_append",
+}  # fmt: skip
+"""Families of vLLM's `splitting_ops` (config/compilation.py)."""
 _BUDGET = "budget", "tokens of a step at most", "", "the engine's token budget"
 _PASSES = "passes", "engine steps: prompts beyond the token budget take several"

@@ -111,20 +111,26 @@ class Link:
     staging: int = 64  #: prompts that may be computed or wait on one prefill replica
 
 
-class Fleet:
-    """Replicas behind a router; with `prefills`, those compute prompts and hand them to `replicas` over a link.
+@dataclass(frozen=True, slots=True)
+class FrontEnd:
+    """What a request passes before it comes to a queue."""
 
-    front_end: time of a prompt of so many tokens before it comes to a queue [s].
-    """
+    time: Callable[[int], float] = lambda isl: 0.0  #: of a prompt of so many tokens [s]
+    hand_over: float = 0.0  #: least time from one request to the next that it hands to a replica [s]
+
+
+class Fleet:
+    """Replicas behind a router; with `prefills`, those compute prompts and hand them to `replicas` over a link."""
 
     def __init__(
         self, replicas: list[Replica], router: str = "round-robin", prefills: list[Replica] | None = None,
-        link: Link | None = None, front_end: Callable[[int], float] = lambda isl: 0.0,
+        link: Link | None = None, front_end: FrontEnd | None = None,
     ) -> None:  # fmt: skip
         if not replicas:
             raise WorkloadError("a simulation needs at least one replica")
         self.replicas, self.prefills, self.link = replicas, prefills or [], link or Link()
-        self.front_end = front_end
+        self.front_end = front_end or FrontEnd()
+        self.apart = self.front_end.hand_over / len(self.prefills or replicas)  #: each replica has a front end
         self.all = [*self.prefills, *replicas]
         self.route: Route = ROUTERS[router](self.prefills or replicas)
         self.hand_over: Route = ROUTERS["least-loaded"](replicas)
@@ -167,6 +173,7 @@ class Simulation:
         self._idle: dict[Replica, None] = {}  # who must look for work at this instant
         self._held: deque[Job] = deque()  # the queue in front of all replicas
         self._coming: dict[Job, None] = {}  # still in the front end
+        self._handed = -math.inf  # when it hands over the latest of them
         self._free_at = dict.fromkeys(fleet.prefills, 0.0)  # when each link has copied what it has
         self._index = {replica: index for index, replica in enumerate(fleet.all)}
         for replica in fleet.prefills:
@@ -237,9 +244,10 @@ class Simulation:
         self.ledger.enter(job, self.now)
         if following := self.source.after_arrival(job):
             self._expect(*following)
-        if (front_end := self.fleet.front_end(job.isl)) > 0.0:
+        if (front_end := self.fleet.front_end.time(job.isl)) > 0.0:
             self._coming[job] = None
-            self._push(self.now + front_end, self._admit, job)
+            self._handed = max(self.now + front_end, self._handed + self.fleet.apart)
+            self._push(self._handed, self._admit, job)
         else:
             self._admit(job)
 

@@ -36,7 +36,7 @@ from rooflinekit.simulation.arrivals import (
 )
 from rooflinekit.simulation.cells import KeptCells, cell_seed, dealt, played, share
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, Watch
+from rooflinekit.simulation.event_loop import Fleet, FrontEnd, Link, Simulation, Watch
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool, kv_capacity_tokens
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.outcome import Books, Outcome, energy_of, summarise
@@ -222,8 +222,8 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
     clock = _clock(predictor, load, setup, drafted + 1)
     prompts = clock if first is predictor and not drafted else _clock(first, load, setup, 1)
 
-    def front(isl: int) -> float:
-        return float(front_end(predictor.plan.costs, isl))
+    costs = predictor.plan.costs
+    front = FrontEnd(lambda isl: float(front_end(costs, isl)), costs.hand_over)
 
     shared: dict[str, Store] = {}
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.layers.vision import OfImages
-from rooflinekit.model.step import Plan, host_times, launched
+from rooflinekit.model.step import Plan, host_times, launches_of
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.errors import WorkloadError
@@ -110,7 +110,8 @@ class StepTable:
     (c + d·new)·past. launch: what every chunk after the first saves, because one launch serves all. width: tokens a
     sequence computes in a decode step (more than one verifies a draft). replicas: attention replicas that share the
     sequences evenly. floor: least time of a step that is launched kernel by kernel, of prompts, mixed, or of decoding
-    sequences, and `sequence_floor` more for each sequence; `graphs` spares the last kind that.
+    sequences, and `sequence_floor` more for each sequence; `graphs` spares the last kind that. graph_floor: the same of
+    prompts and mixed, in steps of up to `graph_tokens` tokens.
     encoded: the vision tower by prompts that end, from 0, empty without images; `encoded_floor` its launches.
     """
 
@@ -126,6 +127,8 @@ class StepTable:
     width: int = 1
     replicas: int = 1
     floor: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    graph_floor: tuple[float, float] = (0.0, 0.0)
+    graph_tokens: float = 0.0
     sequence_floor: float = 0.0
     graphs: bool = True
     encoded: list[float] = field(default_factory=list)
@@ -167,7 +170,8 @@ class StepTable:
             time -= self.launch * (prompts - 1)
         if prompts or not self.graphs:
             kind = 2 if not prompts else 1 if decodes else 0
-            least = self.floor[kind] + self.sequence_floor * (decodes + prompts)
+            floor = self.graph_floor if prompts and tokens <= self.graph_tokens else self.floor
+            least = floor[kind] + self.sequence_floor * (decodes + prompts)
             if firsts:
                 least += self.encoded_floor
             return least if least > time else time
@@ -253,7 +257,7 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, bu
     tokens = max_batch * width + max(max_context, budget, int(plan.token_budget))
     shared = _by_tokens(parts.shared, tokens)
     grid = [0.0, *_grid(float(max_context + width))]
-    launches, per_sequence = parts.floor()
+    floor, graph_floor, per_sequence = parts.floor()
     return StepTable(
         shared=shared,
         pooled=_by_tokens(parts.pooled, tokens * plan.deployment.dp) if parts.together else None,
@@ -266,7 +270,9 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, bu
         launch=float(parts.prefill([0.0])[0, 0]),
         width=width,
         replicas=plan.deployment.dp,
-        floor=launches,
+        floor=floor,
+        graph_floor=graph_floor,
+        graph_tokens=plan.graph_tokens,
         sequence_floor=per_sequence,
         graphs=plan.costs.graphs and not plan.deployment.settings.eager,
         encoded=parts.encoded(2 * max_batch),
@@ -343,17 +349,17 @@ class _Parts:
         new = np.maximum(_array(tokens), 1.0)[:, None]
         return _time(self.by_phase, Batch(prefilling=Sequences(1.0, new, _array(tokens), 1.0)))
 
-    def floor(self) -> tuple[tuple[float, float, float], float]:
-        """Host time of a step of prompts, mixed, and of decoding sequences; and of each sequence in it [s]."""
+    def floor(self) -> tuple[tuple[float, float, float], tuple[float, float], float]:
+        """Host time of a step of prompts, mixed, and of decoding sequences; with graphs; and of each sequence [s]."""
         plan, costs = self.plan, self.plan.costs
         prompt, token = Batch.prefill(1.0, 8.0), Batch.decode(1.0, 8.0)
         one = plan.iteration(token)
-        once, full = (sum(host_times(costs, replace(one, sequences=count)), 0.0) for count in (0.0, 1.0))
-        kinds = (prompt, prompt | token, token)
-        counts = [sum(launched(kernel, costs) for kernel in plan.kernels(batch)) for batch in kinds]
-        host = (costs.launch * costs.prompt, costs.launch * costs.prompt, costs.launch)
-        alone, mixed, decode = (float(once) + count * each for count, each in zip(counts, host, strict=True))
-        return (alone, mixed, decode), float(full - once)
+        once, full = (float(sum(host_times(costs, replace(one, sequences=n)), 0.0)) for n in (0.0, 1.0))
+        longer = costs.launch * costs.prompt
+        kinds = ((prompt, longer), (prompt | token, longer), (token, costs.launch))
+        alone, mixed, decode = (once + launches_of(plan.kernels(batch), costs) * each for batch, each in kinds)
+        small, beside = (once + launches_of(plan.kernels(batch), costs, True) * each for batch, each in kinds[:2])
+        return (alone, mixed, decode), (small, beside), full - once
 
     def _rest(self, batch: Batch) -> Array:
         return _time(self.calm, batch) - _time(self.by_phase, batch) - _time(self.by_rows, batch)

@@ -209,6 +209,24 @@ def test_lines_and_labels_of_charts_can_be_read(browser: Browser, pages: dict[st
     assert browser.value(told.replace("now", "new View(OFFERS.plans[Object.keys(OFFERS.plans)[0]], state)")) == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("tab", "charts"), [("decode", ["batch"]), ("load", ["tpot", "ttft"]), ("memory", ["context"])]
+)
+def test_the_ends_of_logarithmic_axes_are_labelled(
+    browser: Browser, pages: dict[str, Path], tab: str, charts: list[str]
+) -> None:
+    """An axis to 50 ends at 49.99999999999996 where it is computed from its logarithm."""
+    browser.size(1280, 4000)
+    browser.open(pages["deployment"])
+    browser.value(f"byId('tab-{tab}').click()")
+    browser.settle()
+    for chart in charts:
+        ticks = browser.value(f"C.{chart}.chart.getOption().yAxis[0].axisLabel.customValues.map(three)")
+        words = browser.value(f"[...C.{chart}.box.querySelectorAll('text')].map((each) => each.textContent)")
+        assert len(ticks) > 1
+        assert set(ticks) <= set(words)
+
+
 def test_a_table_without_rows_is_not_shown(browser: Browser, pages: dict[str, Path]) -> None:
     """A deployment without neighbours in its page has no moves."""
     browser.open(pages["fixed"])

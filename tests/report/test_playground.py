@@ -90,6 +90,17 @@ def test_a_model_is_fetched_when_it_is_chosen(browser: Browser, address: str) ->
     assert browser.errors == []
 
 
+def test_an_engine_begins_where_it_has_a_fit(browser: Browser, address: str) -> None:
+    browser.visit(address, READY)
+    browser.value("change({ gpu: 'v100-sxm2-32gb' })")
+    browser.settle()
+    browser.value("change({ engine: 'sglang' })")
+    browser.wait("document.title === 'llama-3-8b on h100-sxm, sglang'")
+    expected = rk.estimate(FIRST, "h100-sxm", batch=32, engine="sglang")
+    assert browser.value("answer(state).tpot.time") * 1e3 == pytest.approx(expected.tpot_ms, rel=1e-12)
+    browser.wait("location.hash === '#e=sglang'")
+
+
 def test_an_address_holds_the_state_and_what_it_is_compared_with(browser: Browser, address: str) -> None:
     browser.visit(f"{address}#m={OTHER}&g=h200-sxm&tp=4&w=fp8&b=7&i=300&vs=b%3D5%26g%3Dl40s", READY)
     expected = rk.estimate(OTHER, "h200-sxm", tp=4, weights="fp8", batch=7, isl=300)

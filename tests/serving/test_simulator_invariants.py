@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rooflinekit.simulation.arrivals import Arrival, Source
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import ROUTERS, Fleet, Link, Simulation
+from rooflinekit.simulation.event_loop import ROUTERS, Fleet, FrontEnd, Link, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.policies import POLICIES, Limits
@@ -79,6 +79,7 @@ settings_of_runs = st.fixed_dictionaries(
         "fails_at": st.one_of(st.just(math.inf), st.integers(1, 60)),
         "longest_run": st.sampled_from([1, 7, 1 << 30]),
         "front_end": st.sampled_from([0.0, 0.013, 5.0]),
+        "hand_over": st.sampled_from([0.0, 0.004]),
         "overlap": st.integers(0, 2),
     }
 )
@@ -135,8 +136,9 @@ def build(asked, ledger):
     replicas = [replica(number) for number in range(asked["replicas"])]
     prefills = [replica(10 + number) for number in range(asked["prefills"])]
     return Fleet(
-        replicas, asked["router"], prefills, Link(0.01, 0.001, asked["staging"]), lambda isl: asked["front_end"]
-    )
+        replicas, asked["router"], prefills, Link(0.01, 0.001, asked["staging"]),
+        FrontEnd(lambda isl: asked["front_end"], asked["hand_over"]),
+    )  # fmt: skip
 
 
 def simulate(requests, asked):

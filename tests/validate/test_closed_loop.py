@@ -21,7 +21,7 @@ from rooflinekit.cli.app import app
 from rooflinekit.evidence.measured import Measurement, read_measurements
 from rooflinekit.evidence.measurement import StartUp
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.validate.closed_loop import Load, measure, serving
+from rooflinekit.validate.closed_loop import LlamaCpp, Load, measure, serving
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "reports" / "data" / "llamacpp-epyc"
@@ -67,8 +67,8 @@ def address() -> Iterator[str]:
 def test_rows_are_runs_that_compare_and_calibrate_read(address, tmp_path):
     Words.prompts.clear()
     load = Load((1, 3), isl=20, osl=10, rounds=2)
-    rows = measure(address, load, {"model_id": "m"}, lambda _: None)
-    assert len(Words.prompts) == 8 * (1 + 2 * (1 + 3)) and set(Words.prompts) == {20}
+    rows = measure(LlamaCpp(address), load, {"model_id": "m"}, lambda _: None)
+    assert len(Words.prompts) == 1 + 8 * 2 * (1 + 3) and set(Words.prompts) == {20}
     assert sum(load.answers) == 80 and (min(load.answers), max(load.answers)) == (6, 14)
     path = tmp_path / "served.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -84,17 +84,19 @@ def test_rows_are_runs_that_compare_and_calibrate_read(address, tmp_path):
 def test_a_shorter_answer_and_another_server_are_errors(address, monkeypatch):
     monkeypatch.setattr(Words, "missing", 1)
     with pytest.raises(InputError, match="answered 5 of 6 tokens"):
-        measure(address, Load((1,), isl=4, osl=6, rounds=1, requests=1), {}, lambda _: None)
+        measure(LlamaCpp(address), Load((1,), isl=4, osl=6, rounds=1, requests=1), {}, lambda _: None)
     monkeypatch.setattr(Words, "said", {"/props": {}, "/v1/models": []})
     with pytest.raises(InputError, match=r"is no llama\.cpp server"):
-        measure(address, Load((1,)), {}, lambda _: None)
+        measure(LlamaCpp(address), Load((1,)), {}, lambda _: None)
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (["--engine", "vllm"], "unknown engine to measure 'vllm'; nearest: llama.cpp"),
+    (["--engine", "vlm"], "unknown engine to measure 'vlm'; nearest: vllm"),
+    (["--engine", "vllm", "--server", "x", "--model", "llama-3-8b", "--out", "{}"], "takes no --server"),
+    (["--engine", "vllm", "--model", "llama-3-8b", "--out", "{}", "--device", "cpu"], "vllm is not installed beside"),
     (["--engine", "llama.cpp"], "needs --model FILE.gguf and --out DIR"),
     (["--engine", "llama.cpp", "--resume"], "are of kernels"),
-    (["--rounds", "3"], "--rounds is of a server under load; add --engine llama.cpp"),
+    (["--rounds", "3"], "--rounds is of a server under load; add --engine llama.cpp or vllm"),
     (["--engine", "llama.cpp", "--model", "m", "--out", "{}", "--server", "/nowhere/llama"], "does not start"),
     (["--engine", "llama.cpp", "--model", "m", "--out", "{}", "--server", "false"], "its last words are in"),
     (["--engine", "llama.cpp", "--model", "m", "--out", "{}", "--server", "http://127.0.0.1:9"], "does not answer"),
@@ -162,7 +164,7 @@ def test_a_real_server_is_measured_fitted_compared_and_watched(tmp_path):
 
         def serve() -> None:
             while not ended.is_set():
-                measure(address, load, {}, lambda _: None)
+                measure(LlamaCpp(address), load, {}, lambda _: None)
 
         users = Thread(target=serve)
         users.start()

@@ -23,7 +23,7 @@ async function adopt({ asked, offers, library: data, functions }) {
   Object.assign(OFFERS.missing, offers.missing);
   Object.assign(OFFERS.gpus, offers.gpus);
   Object.assign(OFFERS.formats, offers.formats);
-  if (asked.engine === DATA.asked.engine) OFFERS.asked[asked.model] = asked;
+  (OFFERS.asked[asked.model] ??= {})[asked.engine] = asked;
   const known = Object.fromEntries(CHOICES.map((name) => [name, OPTIONS[name]]));
   for (const name of CHOICES) delete OPTIONS[name];
   for (const name of CHOICES) if (known[name] && String(optionsOf(name)) !== String(known[name])) byId(`in-${name}`).replaceChildren(...optionsOf(name).map((value) => make("option", value, { value })));

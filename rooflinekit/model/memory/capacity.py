@@ -294,7 +294,7 @@ def make_memory_model(plan: Plan) -> MemoryModel:
         outside=_outside(plan),
         peak=activation_peak(plan, tokens),
         tokens=tokens,
-        rows=float(settings.max_num_seqs or rule.default(rule.max_num_seqs, accelerator)),
+        rows=plan.most_sequences,
         longest=settings.max_model_len,
         stages=stages,
         replicas=deployment.dp,

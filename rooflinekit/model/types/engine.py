@@ -117,10 +117,12 @@ class StepCosts:
     expert_launches: int = 1  #: launches of the experts of a layer, without a graph
     block_launches: int = 1  #: of a product whose inputs are scaled by blocks
     latent_launches: int = 1  #: of the attention of a prompt with latent keys
+    graph_tokens: float = 0.0  #: of the largest step with prompts that replays CUDA graphs, around its attention
     request: float = quantity("request", "front end of a request", "s", default=0.0)
     token: float = quantity("token", "more of it for each token of the prompt: the tokeniser", "s", default=0.0)
+    hand_over: float = 0.0  #: least time from one request to the next that the front end hands to the scheduler [s]
     overlap: float = 0.0  #: steps made up before the one under way has ended: a prompt joins the one after them
-    graphs: bool = True  #: decode steps replay CUDA graphs; prefill is launched kernel by kernel
+    graphs: bool = True  #: decode steps replay CUDA graphs; of prompts those of up to `graph_tokens` do
     mixes: bool = True  #: prompts are computed in the same steps as decoding sequences; False: in steps of their own
     vectors: bool = False  #: few rows are multiplied by a matrix without tensor cores
     beyond_one: bool = False  #: a decode step takes `step` and `sequence` for others than the first sequence

@@ -186,22 +186,21 @@ function waterfallBars(told) {  // each begins where the one above it ends; then
   const interval = { title: "90 % interval", tint: "soft", start: low, size: high - low, words: small() ? between(low, high).replace(" to ", " to\n") : between(low, high) };
   return [...barsOf(told), { title, tint: "ink", start: 0, size: whole }, ...(high > low ? [interval] : [])];
 }
-function waterfallOption(told) {
-  const { parts, format, scale, unit } = told, whole = sum(parts), bound = whole - sum(parts.slice(-2));
-  const bars = waterfallBars(told).reverse(), most = Math.max(whole, bars[0].start + bars[0].size) * (1 + 1e-9);  // rounding must not put the last name outside
-  const option = base();
-  option.grid = { left: small() ? 118 : 150, right: small() ? 100 : 120, top: 24, bottom: 46 };
-  option.tooltip.formatter = ({ data }) => `${data.bar.title}\n${data.bar.words ?? `${format(data.bar.size)} (${asShare(data.bar.size / whole)})`}`;
-  const line = told.terms === TIME_PARTS && { symbol: "none", silent: true, lineStyle: { color: colour("bad"), type: "dashed", width: 1.4 }, label: { formatter: `bound ${asTime(bound)}`, position: "end", ...text(12.5), color: colour("bad") }, data: [{ xAxis: bound * scale }] };
-  return {
-    ...option, xAxis: along(unit, { axis: { max: most * scale }, label: { formatter: three, showMaxLabel: false } }),
-    yAxis: { ...along("", { axis: { type: "category", data: bars.map((bar) => bar.title) }, label: { color: colour("ink"), width: small() ? 106 : 138, overflow: "break", lineHeight: 15, interval: 0 } }), splitLine: { show: false } },
-    series: [
-      { type: "bar", stack: "time", silent: true, itemStyle: { color: "transparent" }, data: bars.map((bar) => bar.start * scale) },
-      { type: "bar", stack: "time", barWidth: "62%", markLine: line || undefined, data: bars.map((bar) => ({ value: bar.size * scale, bar, itemStyle: { color: colour(bar.tint), opacity: bar.words ? 0.5 : 1 } })) },
-      { type: "bar", stack: "time", silent: true, z: 6, data: bars.map((bar) => ({ value: 0, bar })), label: { show: true, position: "right", ...text(), backgroundColor: colour("card"), padding: [5, 2], formatter: ({ data }) => data.bar.words ?? `${format(data.bar.size)}${data.bar.size < whole ? `  ${asShare(data.bar.size / whole)}` : ""}` } },
-    ],
-  };
+function waterfall(told, wide) {  // as elements: a slider moves it, and the library of the other charts takes ten times as long
+  const { parts, format, scale, unit } = told, whole = sum(parts), bound = whole - sum(parts.slice(-2)), bars = waterfallBars(told), row = 38, top = 24;
+  const most = Math.max(...bars.map(({ start, size }) => start + size)), left = small() ? 118 : 150, span = wide - left - (small() ? 100 : 120), foot = top + row * bars.length;
+  const x = (size) => left + span * size / most, stroke = { stroke: colour("card"), "stroke-width": 8, "paint-order": "stroke" };
+  const upright = (at, tint, more) => svg("path", { d: `M${x(at)} ${top}V${foot}`, stroke: colour(tint), ...more }), tick = nice(most * scale / 5, small());
+  const ticks = Array.from({ length: Math.floor(most * scale / tick) + 1 }, (_, place) => place * tick);
+  const middle = (place) => top + row * (place + 0.5), thick = 0.62 * row, share = (size) => (size < whole ? `\u2002${asShare(size / whole)}` : "");
+  const line = told.terms === TIME_PARTS ? [upright(bound, "bad", { "stroke-width": 1.4, "stroke-dasharray": "5 4" }), lettered(`bound ${asTime(bound)}`, x(bound), top - 11, { fill: colour("bad"), "text-anchor": "middle" })] : [];
+  return [svg("svg", { width: wide, height: foot + 46, "font-family": "system-ui, sans-serif", "font-size": 12.5, "dominant-baseline": "central" },
+    ...ticks.flatMap((at) => [upright(at / scale, "grid"), lettered(three(at), x(at / scale), foot + 13, { "text-anchor": "middle" })]), upright(0, "line"),
+    ...bars.map(({ tint, start, size, words }, place) => svg("rect", { x: x(start), y: middle(place) - thick / 2, width: x(size) - left, height: thick, fill: colour(tint), "fill-opacity": words ? 0.5 : 1 })), ...line,
+    ...bars.flatMap(({ title, start, size, words }, place) => [
+      lettered(small() && title.length > 15 ? title.replace(/ (?=\S*$)/, "\n") : title, left - 8, middle(place), { fill: colour("ink"), "text-anchor": "end" }),
+      lettered(words ?? `${format(size)}${share(size)}`, x(start + size) + 7, middle(place), stroke),
+    ]), lettered(unit, left + span / 2, foot + 33, { "font-size": 13, "text-anchor": "middle" }))];
 }
 
 // ---- stacked bars: classes of bytes, memory
@@ -260,7 +259,7 @@ function ticked({ min, max }, label) {  // a logarithmic axis with ticks at 1, 2
   const ticks = [], steps = Math.log10(max / min) > 2.6 ? [1] : [1, 2, 5];
   for (let scale = 10 ** Math.floor(Math.log10(min) + 1e-9); scale < max * 1.001; scale *= 10) for (const step of steps) if (step * scale > min * 0.999 && step * scale < max * 1.001) ticks.push(step * scale);
   for (const end of [min, max]) if (!ticks.some((tick) => Math.abs(tick / end - 1) < 1e-6)) ticks.push(end);
-  return axis({ axis: { type: "log", min, max, axisTick: { show: false, customValues: ticks } }, label: { customValues: ticks, formatter: (value) => label(Number(value.toPrecision(3))) } });
+  return axis({ axis: { type: "log", min: min * (1 - 1e-9), max: max * (1 + 1e-9), axisTick: { show: false, customValues: ticks } }, label: { customValues: ticks, formatter: (value) => label(Number(value.toPrecision(3))) } });
 }
 
 function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, high, bound] of one
@@ -269,7 +268,7 @@ function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, hi
   const line = (data, place, style, extra = {}) => ({ type: "line", data: data.map((view) => at(view, place)), symbol: "none", silent: true, lineStyle: style, ...extra });
   const main = colour("decode");
   option.tooltip = { ...option.tooltip, trigger: "item", formatter: ({ data }) => data.said ?? "" };
-  option.grid = { ...option.grid, right: 68, left: 58 };
+  option.grid = { ...option.grid, right: more.bound || more.reference?.length ? 68 : 18, left: 58 };
   const dots = (data, style) => ({ type: "scatter", data: data.map((view) => ({ value: at(view, 1), said: more.say(view) })), symbolSize: 8, itemStyle: style, z: 5 });
   const across = rows.map(x), ys = rows.flatMap(y).filter(Number.isFinite), reference = (more.reference ?? []).filter((view) => x(view) >= across[0] && x(view) <= across[across.length - 1]);
   const range = around([...ys, ...reference.map((view) => y(view)[1])]), last = rows[rows.length - 1];

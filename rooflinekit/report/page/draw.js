@@ -11,6 +11,17 @@ function make(kind, text, attributes = {}, ...children) {
   return node;
 }
 
+function svg(kind, attributes, ...children) {  // an element of a picture
+  const node = document.createElementNS("http://www.w3.org/2000/svg", kind);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+function lettered(words, x, y, more) {  // words in a picture, their lines around y
+  const lines = words.split("\n");
+  return svg("text", { x, y, fill: colour("soft"), ...more }, ...(lines.length === 1 ? lines : lines.map((line, place) => svg("tspan", { x, dy: place ? 15 : -7.5 * (lines.length - 1) }, line))));
+}
+
 const GROUPED = new Intl.NumberFormat("en-US");  // toLocaleString makes one each time
 const three = (value) => {
   if (!Number.isFinite(value)) return "–";
@@ -107,7 +118,7 @@ class Chart {
     if (!this.box) return;
     this.height = height;
     this.renderer = renderer;
-    this.box.setAttribute("role", height ? "img" : "group");
+    this.box.setAttribute("role", this.box.className === "chart" ? "img" : "group");
     this.data = make("details", "", {}, make("summary", "Numbers of this chart"));
     this.box.after(this.data);
     this.data.addEventListener("toggle", () => this.tabulate());
@@ -134,7 +145,7 @@ class Chart {
   paint() {
     if (!this.option) return;
     this.stale = false;
-    if (!this.height) return void this.box.replaceChildren(...this.option());
+    if (!this.height) return void this.box.replaceChildren(...this.option(this.wide));
     const tall = this.height();
     if (this.box.style.height !== `${tall}px`) this.box.style.height = `${tall}px`;
     if (!this.chart) {
@@ -145,7 +156,7 @@ class Chart {
         byId("picked").scrollIntoView({ block: "nearest" });
       });
     }
-    if (this.chart.getWidth() !== this.wide || this.chart.getHeight() !== tall) this.chart.resize({ width: this.wide, height: tall });
+    if (this.chart.getWidth() !== this.wide || this.chart.getHeight() !== tall) this.chart.getZr().resize({ width: this.wide, height: tall });  // its own resize draws the old option once more
     this.chart.setOption({ ...base(), ...this.option() }, { notMerge: true });
   }
 

@@ -7,7 +7,7 @@ function tile(value, title, detail, bad = false) {
 const range = (span) => (span.low === span.high ? `bound ${asTime(span.bound)}` : `${between(span.low, span.high)}; bound ${asTime(span.bound)}`);
 function tiles(view) {
   const { memory } = view;
-  const fit = memory.fits ? tile(`${asShare(memory.total / memory.capacity)} full`, "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${GROUPED.format(memory.room)}`)
+  const fit = memory.fits ? tile(`${asShare(memory.total / memory.capacity)} full`, "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${GROUPED.format(memory.room)} ${counted("sequence", memory.room)}`)
     : tile("does not fit", "memory", `${asBytes(memory.needed - memory.available)} too much a GPU; ${wouldFit(view.at)}`, true);
   const { load } = view, times = felt(view), first = tile(asTime(times.ttft.time), "first token (TTFT)", range(times.ttft)), { energy } = times;
   const waits = load && !load.stable ? tile("no end", "first token (TTFT)", "more comes than can be served", true) : first;
@@ -140,8 +140,8 @@ function commandOf(at) {
 }
 async function picture() {  // the answer and what it adds up from, twice as fine as on the screen
   C.waterfall.paint();
-  const { chart, wide } = C.waterfall, tall = C.waterfall.height(), top = 84, image = new Image();
-  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(chart.renderToSVGString())}`;
+  const { wide, box: { firstChild: drawn } } = C.waterfall, tall = Number(drawn.getAttribute("height")), top = 84, image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(new XMLSerializer().serializeToString(drawn))}`;
   await image.decode();
   const canvas = make("canvas", "", { width: 2 * wide, height: 2 * (tall + top) }), pen = canvas.getContext("2d");
   pen.scale(2, 2);
@@ -280,8 +280,7 @@ function drawAll(view, reference, name) {
   byId("least").value = least || "";
   C.roofline.show(`Roofline of ${titleOf(state)}: every kernel by intensity and ${lens === "share" ? "the share of the roof that it reaches" : "achieved rate"}.`, () => rooflineOption(view, gpu, reference), () => kernelRows(view));
   byId("why").textContent = `Why a ${step} step takes ${asTime(sum(view[step].map((part) => part.time)))}`;
-  C.waterfall.bars = waterfallBars(stepTerms(view, step)).length;
-  C.waterfall.show(`What the time of a ${step} step adds up from.`, () => waterfallOption(stepTerms(view, step)),
+  C.waterfall.show(`What the time of a ${step} step adds up from.`, (wide) => waterfall(stepTerms(view, step), wide),
     () => [["step", "part", "time [ms]"], ...STEPS.flatMap((name) => view.parts[name].map((time, place) => [name, TIME_PARTS[place][0], time * 1e3]))]);
   C.time.show(`Time of each kernel of ${step}; the longest: ${slowest}.`, () => timeline(view, step), () => kernelRows(view).filter((row, place) => !place || row[0] === step));
   C.bytes.show(`Bytes that a step moves: weights, KV cache, activations.`, () => stackOption(bytesRows(views), CLASSES, asBytes, { id: "bytes", max: 1, scale: asPercent }),
@@ -296,17 +295,17 @@ function drawAll(view, reference, name) {
 const spanIn = (which) => (each) => [each[which].low * 1e3, each[which].time * 1e3, each[which].high * 1e3, each[which].bound * 1e3];
 
 function drawSweeps(view, other) {
-  const length = "context" in view.at ? "context" : "isl", batches = sweep(view, "batch", BATCHES), contexts = sweep(view, length, CONTEXTS);
+  const length = "context" in view.at ? "context" : "isl", batches = () => batchesOf(view), contexts = () => (view.contexts ??= sweep(view, length, CONTEXTS));
   const there = (name, values) => other && name in other.at ? sweep(other, name, values) : null;
   const say = (each) => `batch ${three(each.at.batch)}, ${three(each.at.isl)} tokens in\nTPOT ${asTime(each.tpot.time)} (${asTime(each.tpot.low)} to ${asTime(each.tpot.high)})\nTTFT ${asTime(each.ttft.time)}\n${three(each.rateEach)} tok/s each GPU${each.memory.fits ? "" : "\ndoes not fit in memory"}`;
   const rows = (found) => [["batch", "prompt", "TPOT [ms]", "low", "high", "bound", "TTFT [ms]", "tokens/s each GPU", "memory"], ...found.map((each) => [each.at.batch, each.at.isl, ...[1, 0, 2, 3].map((place) => spanIn("tpot")(each)[place]), each.ttft.time * 1e3, each.rateEach, each.memory.fits ? "fits" : "does not fit"])];
   const own = { band: true, bound: true, here: view, say, label: (value) => three(value) };
   const rate = (each) => [0, each.rateEach, 0, 0];
-  C.batch.show("TPOT against batch.", () => sweepOption(batches, (each) => each.at.batch, spanIn("tpot"), { ...own, xName: "batch", reference: there("batch", BATCHES) }), () => rows(batches));
-  C.rate.show("Output tokens a second of one GPU against batch.", () => sweepOption(batches, (each) => each.at.batch, rate, { ...own, band: false, bound: false, xName: "batch", label: plain, reference: there("batch", BATCHES) }), () => rows(batches));
-  C.context.show("TPOT against prompt length.", () => sweepOption(contexts, (each) => each.at[length], spanIn("tpot"), { ...own, xName: LENGTHS[length], reference: there(length, CONTEXTS) }), () => rows(contexts));
-  C.reads.show("Bytes of a decode step against prompt length: weights and KV cache.", () => readsOption(contexts, length), () => [[LENGTHS[length], "weights [B]", "KV cache [B]"], ...contexts.map((each) => [each.at[length], readOf(each).weights, readOf(each).cache])]);
-  return { rows: () => batches, x: (each) => each.at.batch, xName: "batch", here: view };
+  C.batch.show("TPOT against batch.", () => sweepOption(batches(), (each) => each.at.batch, spanIn("tpot"), { ...own, xName: "batch", reference: there("batch", BATCHES) }), () => rows(batches()));
+  C.rate.show("Output tokens a second of one GPU against batch.", () => sweepOption(batches(), (each) => each.at.batch, rate, { ...own, band: false, bound: false, xName: "batch", label: plain, reference: there("batch", BATCHES) }), () => rows(batches()));
+  C.context.show("TPOT against prompt length.", () => sweepOption(contexts(), (each) => each.at[length], spanIn("tpot"), { ...own, xName: LENGTHS[length], reference: there(length, CONTEXTS) }), () => rows(contexts()));
+  C.reads.show("Bytes of a decode step against prompt length: weights and KV cache.", () => readsOption(contexts(), length), () => [[LENGTHS[length], "weights [B]", "KV cache [B]"], ...contexts().map((each) => [each.at[length], readOf(each).weights, readOf(each).cache])]);
+  return { rows: batches, x: (each) => each.at.batch, xName: "batch", here: view };
 }
 const readOf = (each) => (each.read ??= bytesOf(each.decode)), LENGTHS = { isl: "prompt tokens", context: "tokens of context" };
 function readsOption(rows, length) {
@@ -365,12 +364,12 @@ const C = {};
 function begin() {
   const steps = () => (DATA.reference || pinned ? 4 : 2) * 44 + 52;
   Object.assign(C, {
-    roofline: new Chart("roofline", () => (small() ? 400 : 520)), waterfall: new Chart("waterfall", () => C.waterfall.bars * 38 + 70),
+    roofline: new Chart("roofline", () => (small() ? 400 : 520)), waterfall: new Chart("waterfall"),
     time: new Chart("time"), bytes: new Chart("bytes", steps),
     memory: new Chart("memory", () => (DATA.reference || pinned ? 2 : 1) * 46 + 78), batch: new Chart("batch", () => 320), rate: new Chart("rate", () => 320),
     context: new Chart("context", () => 320), reads: new Chart("reads", () => 320), pareto: new Chart("pareto", () => 440),
     tpot: new Chart("load-tpot", () => 320), ttft: new Chart("load-ttft", () => 320),
-    dollars: new Chart("dollars", () => 320), bill: new Chart("bill", () => 320), energy: new Chart("energy", () => C.energy.bars * 38 + 70), shares: new Chart("shares", () => 3 * 52 + 52), roof: new Chart("energy-roof", () => (small() ? 340 : 420)),
+    dollars: new Chart("dollars", () => 320), bill: new Chart("bill", () => 320), energy: new Chart("energy"), shares: new Chart("shares", () => 3 * 52 + 52), roof: new Chart("energy-roof", () => (small() ? 340 : 420)),
     joules: new Chart("joules", () => 320), watts: new Chart("watts", () => 320),
   });
   controls();

@@ -476,9 +476,9 @@ def _engine(plan: Plan) -> Engine:
 
 
 def _deployment(plan: Plan) -> Deployment:
-    """The deployment with the token budget that the engine takes."""
-    own = plan.deployment
-    return replace(own, settings=replace(own.settings, token_budget=int(plan.token_budget)))
+    """The deployment with the tokens of a step and the sequences that the engine takes."""
+    most = {"token_budget": int(plan.token_budget), "max_num_seqs": int(plan.most_sequences)}
+    return replace(plan.deployment, settings=replace(plan.deployment.settings, **most))
 
 
 _FITTED: Any = "fitted"  # stands for a calibration where only that there is one matters

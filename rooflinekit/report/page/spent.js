@@ -43,8 +43,7 @@ function drawSpent(view, { rows, x, xName, here }) {  // dollars and joules of a
   if (!known) return;
   const tokens = [["output token\nall included", energy.parts], ["decode step\nits share", energy.step], ["prompt token", energy.prompt]].map(([title, parts]) => [`${title}\n${asEnergy(sum(parts))}`, Object.fromEntries(ENERGY_PARTS.map(([, tint], place) => [tint, parts[place]])), sum(parts)]);
   const table = () => [["", ...ENERGY_PARTS.map(([title]) => `${title} [J]`)], ...tokens.map(([title, , ], place) => [title.split("\n")[0], ...[energy.parts, energy.step, energy.prompt][place]])];
-  C.energy.bars = barsOf(energyTerms(energy)).length + 1;
-  C.energy.show("What the energy of an output token adds up from.", () => waterfallOption(energyTerms(energy)), table);
+  C.energy.show("What the energy of an output token adds up from.", (wide) => waterfall(energyTerms(energy), wide), table);
   C.roof.show("Energy of a FLOP of each kernel against FLOP per byte.", () => energyRoofOption(view), () => [["step", "kernel", "FLOP per byte", "pJ per FLOP"], ...STEPS.flatMap((name) => view[name].filter((part) => part.flops > 0 && moved(part) > 0).map((part) => [name, part.name, part.flops / moved(part), 1e12 * sum(part.energy) / part.flops]))]);
   C.shares.show("Shares of the energy of an output token, of its decode step and of a prompt token.", () => stackOption(tokens, ENERGY_PARTS.map(([title, tint]) => [tint, title]), asEnergy, { id: "shares", max: 1, scale: asPercent }), table);
 }

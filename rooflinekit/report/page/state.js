@@ -14,7 +14,7 @@ const TABS = ["decode", "prefill", "load", "memory", "cost", "energy"];
 // ---- answers
 const APART = "\u0000", labelOf = (at) => CHOICES.map((name) => at[name]).join(APART);  // names come from users: no file has this in its name
 const planOf = (at) => ((plan) => (plan && (!loadOf(at) || loadOf(at) in plan.loads) ? plan : null))(OFFERS.plans[labelOf(at)]);
-const askedOf = (model) => OFFERS.asked?.[model] ?? DATA.asked;  // where a playground begins with a model; else what the page was asked for
+const askedOf = (model, engine = DATA.asked?.engine) => OFFERS.asked?.[model]?.[engine] ?? OFFERS.asked?.[model]?.[DATA.asked.engine] ?? DATA.asked;  // where a playground begins with a model and an engine; else what the page was asked for
 const isAsked = (at) => Object.entries(askedOf(at.model)).every(([name, value]) => at[name] === value);
 function withFiles(wanted, act) {  // a playground fetches a model when it is first chosen, and what it has of another engine
   const missing = wanted.filter(([model, engine]) => DATA.files && !fetched(model, engine));
@@ -22,8 +22,9 @@ function withFiles(wanted, act) {  // a playground fetches a model when it is fi
   else act();
 }
 const filesOf = (model, engine) => [[model, DATA.asked.engine], ...(engine === DATA.asked.engine ? [] : [[model, engine]])];
+const namesIn = (given) => ["model", "engine"].map((name) => (optionsOf(name).includes(given.get(SHORT[name])) ? given.get(SHORT[name]) : DATA.asked[name]));
 function filesIn(given) {
-  const [model, engine] = ["model", "engine"].map((name) => (optionsOf(name).includes(given.get(SHORT[name])) ? given.get(SHORT[name]) : DATA.asked[name])), vs = given.get(SHORT.pinned);
+  const [model, engine] = namesIn(given), vs = given.get(SHORT.pinned);
   return [...filesOf(model, engine), ...(vs === null ? [] : filesIn(new URLSearchParams(vs)))];
 }
 const arrive = (act) => withFiles(filesIn(new URLSearchParams(location.hash.slice(1))), () => { state = read(); act(); });
@@ -61,7 +62,7 @@ function read(address = location.hash) {
   return stateIn(given);
 }
 function stateIn(given) {  // what is not there, or makes no sense, is as it was asked for
-  const model = given.get(SHORT.model), found = { ...askedOf(optionsOf("model").includes(model) ? model : DATA.asked.model) };
+  const found = { ...askedOf(...namesIn(given)) };
   for (const name of CHOICES) {
     const value = given.get(SHORT[name]);
     if (optionsOf(name).includes(value)) found[name] = typed(name, value);
@@ -76,8 +77,8 @@ function inside(name, textual) {  // the number within its limits; what was aske
   return textual.trim() === "" || !Number.isFinite(value) ? DATA.asked[name] ?? 1 : Math.min(Math.max(WHOLE(name) ? Math.round(value) : value, low), high);
 }
 function written(at) {
-  const told = new URLSearchParams(), own = askedOf(at.model);
-  for (const name of [...CHOICES, ...Object.keys(NUMBERS)]) if (name in at && at[name] !== (name === "model" ? DATA.asked : own)[name]) told.set(SHORT[name], at[name]);
+  const told = new URLSearchParams(), own = askedOf(at.model, at.engine);
+  for (const name of [...CHOICES, ...Object.keys(NUMBERS)]) if (name in at && at[name] !== (["model", "engine"].includes(name) ? DATA.asked : own)[name]) told.set(SHORT[name], at[name]);
   return told;
 }
 let writing = 0;
@@ -202,8 +203,8 @@ function reflect() {
 }
 function change(parts) {
   withFiles(filesOf(parts.model ?? state.model, parts.engine ?? state.engine), () => {
-    const wanted = settled({ ...state, ...parts }), own = askedOf(wanted.model);
-    if (DATA.files && parts.model && !planOf(wanted)) for (const name of CHOICES) wanted[name] = own[name];  // where it fits
+    const wanted = settled({ ...state, ...parts }), own = askedOf(wanted.model, wanted.engine);
+    if (DATA.files && (parts.model || parts.engine) && !planOf(wanted)) for (const name of CHOICES) wanted[name] = own[name];  // where it fits
     state = settled(wanted);
     writeSoon();
     cancelAnimationFrame(painted);
