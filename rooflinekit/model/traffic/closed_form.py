@@ -554,7 +554,7 @@ class _Flow:
         Then nobody decodes beside the prompts, nobody waits for a step, and the engine rests while all are in the front
         end: a turn is the front end, the step of the prompts, and the decode steps of all. So it is in the first turn,
         and in later ones until one answer differs, of which each does by a token with the chance σ². Who is apart stays
-        apart. `fits`: whether the prompts do.
+        apart. A front end that hands over one request after the other parts them at once. `fits`: whether prompts do.
         """
         traffic, after = self.traffic, self._after
         later = maximum(minimum(traffic.requests, _MANY) - 1.0, _NOTHING)
@@ -563,6 +563,8 @@ class _Flow:
         differing = named(minimum(differing, _STEEP), "differing", "answers of a turn that differ")
         some = maximum(differing, _NOTHING)
         lasting = where(differing > 0.0, any_of(some * later) / (any_of(some) * exp(some) * later), 1.0)
+        if self.predictor.plan.costs.hand_over:
+            fits = fits & (users <= 1.0)
         grouped = where(fits & (traffic.requests < math.inf), lasting, 0.0)
         grouped = named(grouped, "grouped", "share of the later turns in which all users are one group", source=FORM)
         apart = 1.0 - grouped
