@@ -46,8 +46,9 @@ def compared(number: int, known: dict[int, Resolved]) -> dict[str, Any] | None:
     users, isl, osl = (np.exp(rng.uniform(np.log(low), np.log(high))) for low, high in ((1, 300), (64, 8192), (1, 900)))
     users, half = int(users), float(rng.choice([0.1, 0.5]))
     ins, outs = (np.maximum(np.round(mean * rng.uniform(1 - half, 1 + half, _TURNS * users)), 1) for mean in (isl, osl))
-    cv = half / 3.0**0.5
-    traffic = Traffic(float(ins.mean()), float(outs.mean()), isl_cv=cv, osl_cv=cv, requests=float(_TURNS))
+    spread = (float(lengths.std() / lengths.mean()) for lengths in (ins, outs))  # whole tokens: short ones vary more
+    isl_cv, osl_cv = spread
+    traffic = Traffic(float(ins.mean()), float(outs.mean()), isl_cv=isl_cv, osl_cv=osl_cv, requests=float(_TURNS))
     arrivals = (Arrival(0.0, int(i), int(o)) for i, o in zip(ins, outs, strict=True))
     try:
         formed = closed_loop(resolved.predictor, float(users), traffic)

@@ -228,3 +228,53 @@ def test_the_last_turn_of_an_offline_queue_leaves_places_empty():
     endless = rk.estimate("llama-3-8b", concurrency=640, **work).output_tok_s
     assert just_more < 0.7 * endless  # two turns for the work of one
     assert 0.9 * endless < full < 1.01 * endless  # prompts of the first turn fill their steps
+
+
+GROUPS = [  # short prompts of all users fit in one step: engine, isl, osl, users
+    ({"engine": "trtllm"}, 18, 1, 22), ({"engine": "trtllm"}, 102, 1, 28), ({"engine": "trtllm"}, 209, 4, 6),
+    ({"engine": "sglang"}, 29, 5, 10), ({"engine": "trtllm", "dp": 2}, 43, 7, 19),
+    ({"engine": "trtllm"}, 300, 200, 6), ({"engine": "vllm"}, 300, 3, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("told", "isl", "osl", "users"), GROUPS)
+def test_equal_answers_to_prompts_of_one_step_are_one_group(told, isl, osl, users):
+    """The engine rests while all are in the front end; nobody waits for a step. Throughput was up to 60 % too low."""
+    work = told | {"isl": isl, "osl": osl, "concurrency": users, "requests": 10 * users}
+    formula, played = rk.estimate("qwen3-30b-a3b", **work), rk.simulate("qwen3-30b-a3b", **work).to_dict()
+    assert formula.load.rate == pytest.approx(played["request_rate"], rel=0.035)
+    for name in ("ttft_ms", "e2e_ms") if osl == 1 else ("ttft_ms", "tpot_ms", "e2e_ms"):
+        assert getattr(formula, name) == pytest.approx(played[name]["mean"], rel=0.035)
+        quantiles = formula.load.percentiles[name]
+        assert quantiles["p99"] == pytest.approx(quantiles["p50"], rel=1e-9)  # all feel the same
+
+
+def test_a_group_lasts_until_answers_differ_by_a_step():
+    """From one group to users who come at any time, without a jump."""
+    work = {"isl": 64, "osl": 16, "concurrency": 12, "requests": 120, "engine": "trtllm"}
+    steps = (0.0, 0.001, 0.003, 0.006, 0.01, 0.02)  # mean deviation of an answer: up to a third of a token
+    found = [rk.estimate("llama-3-8b", osl_cv=cv, **work).e2e_ms for cv in steps]
+    assert found == sorted(found)
+    assert found[-1] > 1.1 * found[0]
+    assert found[1] < found[0] + 0.3 * (found[-1] - found[0])
+
+
+@pytest.mark.parametrize(("told", "isl", "users"), [
+    ({"engine": "trtllm"}, 140, 72), ({"engine": "vllm"}, 77, 128), ({"engine": "trtllm", "dp": 2}, 141, 187),
+])  # fmt: skip
+def test_where_nobody_decodes_a_turn_is_the_prompts_of_all(told, isl, users):
+    """A user has one prompt at the engine, so that nobody waits behind more than one of each of the others."""
+    work = told | {"isl": isl, "osl": 1, "concurrency": users, "requests": 10 * users}
+    formula, played = rk.estimate("llama-3-8b", **work), rk.simulate("llama-3-8b", **work).to_dict()
+    assert formula.load.rate == pytest.approx(played["request_rate"], rel=0.06)
+    assert formula.ttft_ms == pytest.approx(played["ttft_ms"]["mean"], rel=0.08)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "ideal"])
+def test_no_user_more_makes_a_first_token_of_a_short_answer_sooner(engine):
+    """TTFT of answers of a few tokens fell by up to 4 % where a user more came."""
+    for isl, osl in ((140, 1), (60, 2), (40, 3), (100, 4), (700, 3), (20, 16)):
+        users = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
+        work = {"isl": isl, "osl": osl, "engine": engine}
+        found = [rk.estimate("llama-3-8b", concurrency=n, requests=10 * n, **work).ttft_ms for n in users]
+        assert all(more > 0.98 * fewer for fewer, more in pairwise(found))

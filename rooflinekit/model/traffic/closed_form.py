@@ -34,10 +34,12 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import (
+    WITHIN,
     InFlight,
     Places,
     Rotation,
@@ -125,7 +127,8 @@ class Loaded:
     steps of one, itself included; rate: requests a second; knee: the rate that cannot be exceeded; queue: seconds of
     TTFT spent waiting, of which `ahead` behind other prompts; late: until the step under way has ended; first: the
     steps that hold the own prompt; busy: share of the time that goes to prompts; stable: 1 where the rate can be
-    sustained; together: share of the requests whose prompts come all at once.
+    sustained; together: share of the requests whose prompts come all at once; grouped: share of the later turns in
+    which no tokens wait for prompts, because all users are one group.
     """
 
     ttft: Time
@@ -143,6 +146,7 @@ class Loaded:
     stable: Numeric
     together: Numeric
     shared: Shared  #: the times it is made of
+    grouped: Numeric = 0.0
     burst: Numeric = 0.0  #: from the first to the last of the first tokens, where all prompts come at once [s]
 
 
@@ -425,9 +429,8 @@ class _Flow:
         Who waits for a step holds no place: of the users, those ask for one who are neither in the front end nor in the
         queue. Where more ask than there are, each waits for as long as the places take to serve all.
         """
-        stay, traffic = self.stay(sharing, users), self.traffic
+        stay, traffic = self._within(self.stay(sharing, users), users), self.traffic
         in_step = _together(traffic, 1.0, 1.0)  # of answers that drift by less than a turn
-        stay = self._within(stay, users)
         crowded = room.taken(users * self._asking(stay), in_step)[1]
         times, turning = stay.times, stay.turning
         most = where(room.fits, room.taken(users, in_step)[0], users)
@@ -448,8 +451,7 @@ class _Flow:
         held = (1.0 - 1.0 / maximum(users, 1.0)) * held_back(traffic, turning.arriving) * stay.tpot.expected
         free = named(times.request + stay.late + stay.ahead, "free", "of a request's time, without a place", "s")
         time = named(stay.held + behind + held, "held", "in a place, or held back from one", "s")
-        least = self._least(users, turning, times, prompt)
-        least = named(least, "least", "steps and prompts of a turn", "s")
+        least = named(self._least(users, turning, times, prompt), "least", "steps and prompts of a turn", "s")
         asking = users * time / (free + time)
         crowd = where(room.fits, room.taken(asking, in_step)[0], asking)
         slot = maximum((free + time) * (asking / crowd - 1.0), maximum(least - free - time, 0.0))
@@ -470,10 +472,14 @@ class _Flow:
             apart = (traffic.requests - 1.0) * (free + time + slot + lost) + times.request + run / turns
             run = maximum(run, where(users > most, 0.0, apart))
             rate = where(turns < _ENDLESS, turns * most / run, rate)
+            stay, rate, apart = self._in_one_group(stay, users, one, rate, (filled <= 1.0) & (users <= most))
+            slot, behind, held = apart * slot, apart * behind, apart * held
         rate = named(rate, "rate", "requests a second that are served", "1/s")
         found = self._loaded(stay, sharing, rate, rate, slot, behind + held, together, last)
         if finite:
-            found = replace(found, running=where(turns < _ENDLESS, minimum(found.running, most), found.running))
+            found = replace(
+                found, grouped=1.0 - apart, running=where(turns < _ENDLESS, minimum(found.running, most), found.running)
+            )
         return found
 
     def _least(self, users: Numeric, turning: Rotation, times: Shared, prompt: Numeric) -> Numeric:
@@ -503,8 +509,8 @@ class _Flow:
         longest = crowd * (share if times.mixes else maximum(times.alone.expected, share)) + steps * step
         longest = named(longest, "longest", "the prompts of all, the own decode steps, and the step under way", "s")
         beyond = maximum(stay.time - longest, 0.0)
-        if times.mixes:  # prompts that come evenly over a turn are of several turns of others
-            beyond = beyond * (1.0 - stay.turning.width)
+        if times.mixes:  # prompts that come evenly over a turn are of several turns of others, but where none decodes
+            beyond = beyond * where(after > 0.0, 1.0 - stay.turning.width, 1.0)
         each = maximum(share, _NOTHING)
         prompts = maximum(stay.tpot.expected - step, 0.0) / each
         less = 0.0 if times.mixes else minimum(beyond / each / maximum(after, 1.0), where(after > 0.0, prompts, 0.0))
@@ -521,11 +527,8 @@ class _Flow:
         these steps give tokens as well. Who finds no place at first comes with the others of a later turn.
         """
         after, each = maximum(self._after, 1.0), maximum(one.expected, _NOTHING)
-        if self._mixes:
-            step = self.times(1.0 + (crowd - 1.0) * self.traffic.osl / after).step
-            own = step.plus(one.plus(step, -1.0), minimum(last / 2.0 / each / after, 1.0))
-        else:
-            own = self.times(crowd).step.plus(one, last / 2.0 / each / after)
+        step, behind = self._step_of(crowd, stay.turning), last / 2.0 / each / after
+        own = step.plus(one.plus(step, -1.0), minimum(behind, 1.0)) if self._mixes else step.plus(one, behind)
         tpot = stay.tpot.plus(own.plus(stay.tpot, -1.0), together).named(*_TPOT)
         first, late, ahead = stay.first, stay.late, stay.ahead
         if not self._mixes:
@@ -533,6 +536,45 @@ class _Flow:
             late, ahead = (1.0 - together) * late, (1.0 - together) * ahead
         held = first.expected + self._after * tpot.expected
         return replace(stay, tpot=tpot, first=first, late=late, ahead=ahead, held=held)
+
+    def _step_of(self, crowd: Numeric, turning: Rotation) -> Time:
+        """A decode step of so many."""
+        if not self._mixes:
+            return self.times(crowd).step
+        osl = self.traffic.osl
+        own = where(self._after > 0.0, osl / maximum(osl - turning.beyond(osl), _NOTHING), 1.0)
+        return self.times(1.0 + maximum(crowd * WITHIN - 1.0, 0.0) * own).step
+
+    def _in_one_group(
+        self, stay: _Stay, users: Numeric, one: Time, rate: Numeric, fits: Any
+    ) -> tuple[_Stay, Numeric, Numeric]:
+        """The stay and the rate with the turns in which all users are one group, and the share of the other turns.
+
+        Prompts that come at once and fit in one step give their first tokens together, and equal answers end together.
+        Then nobody decodes beside the prompts, nobody waits for a step, and the engine rests while all are in the front
+        end: a turn is the front end, the step of the prompts, and the decode steps of all. So it is in the first turn,
+        and in later ones until one answer differs, of which each does by a token with the chance σ². Who is apart stays
+        apart. A front end that hands over one request after the other parts them at once. `fits`: whether prompts do.
+        """
+        traffic, after = self.traffic, self._after
+        later = maximum(minimum(traffic.requests, _MANY) - 1.0, _NOTHING)
+        differing = where(after > 0.0, (traffic.osl_cv * traffic.osl) ** 2, 0.0)
+        differing = minimum(users, 2.0 * (users - 1.0)) * differing
+        differing = named(minimum(differing, _STEEP), "differing", "answers of a turn that differ")
+        some = maximum(differing, _NOTHING)
+        lasting = where(differing > 0.0, any_of(some * later) / (any_of(some) * exp(some) * later), 1.0)
+        if self.predictor.plan.costs.hand_over:
+            fits = fits & (users <= 1.0)
+        grouped = where(fits & (traffic.requests < math.inf), lasting, 0.0)
+        grouped = named(grouped, "grouped", "share of the later turns in which all users are one group", source=FORM)
+        apart = 1.0 - grouped
+        step = self._step_of(users, stay.turning)
+        place = named(one.expected + after * step.expected, "place", "of a group, in its places", "s")
+        tpot = stay.tpot.plus(step.plus(stay.tpot, -1.0), grouped).named(*_TPOT)
+        begun = stay.first.plus(one.plus(stay.first, -1.0), grouped).named(*_FIRST)
+        late, ahead, held = apart * stay.late, apart * stay.ahead, apart * stay.held + grouped * place
+        found = replace(stay, tpot=tpot, first=begun, late=late, ahead=ahead, held=held)
+        return found, 1.0 / (apart / rate + grouped * (stay.times.request + place) / users), apart
 
     def _run(  # noqa: PLR0913, PLR0917
         self, turning: Rotation, sharing: Numeric, turns: Numeric, crowd: Numeric, prompt: Numeric, again: Numeric
@@ -773,6 +815,7 @@ def _together(traffic: Traffic, prompts: Numeric, turn: Numeric) -> Numeric:
 
 
 _MANY = 1e9  # users, more than any places
+_STEEP = 50.0  # beyond which exp(−x) is nothing
 _ENDLESS = 1e9  # turns after which a queue counts as one that never ends
 _EQUAL = 1e-9  # variation of answers that are all as long
 _TURNS = 64  # after which users that drift at all have drifted apart, or the average has settled

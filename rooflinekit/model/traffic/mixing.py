@@ -16,6 +16,7 @@ from rooflinekit.model.types.numeric import (
     Numeric,
     absolute,
     ceil_div,
+    choose,
     exp,
     floor_div,
     log,
@@ -517,9 +518,14 @@ def burst(predictor: Predictor, load: InFlight) -> tuple[Time, Numeric]:
     fitting = plan.token_budget / new if mixes else maximum(floor_div(plan.token_budget, new), 1.0)
     together = named(minimum(load.users, fitting * replicas), "at_once", "prompts of a burst in a step")
     fullest = maximum(together / replicas, minimum(fitting, 1.0))
+    if replicas > 1:  # whole prompts, dealt evenly, unless they fill the step
+        fullest = maximum(fullest, minimum(ceil_div(together * WITHIN, replicas), fitting))
     if mixes:
-        decoding = maximum((load.users - together) / (2.0 * replicas), _FEW)
-        step = plan.time(_mixed(predictor, load, decoding, fullest, together / fullest)).total
+        decoding = (load.users - together) / (2.0 * replicas)
+        mixed = _mixed(predictor, load, maximum(decoding, _FEW), fullest, together / fullest)
+        step = choose(
+            decoding > 0.0, lambda: plan.time(mixed).total, lambda: plan.time(replace(mixed, decoding=None)).total
+        )
     else:
         step = _apart(predictor, load, together, together / fullest).times(together, together)
     return step, load.users / together

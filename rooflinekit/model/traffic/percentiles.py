@@ -41,7 +41,8 @@ def spread(loaded: Loaded, traffic: Traffic, closed: bool, beside: Traffic | Non
     beside: all that is served, where `traffic` is one class of it.
     """
     ttft_mean, tpot_mean, osl = loaded.ttft.expected, loaded.tpot.expected, traffic.osl
-    ahead, share, varying = loaded.sharing - 1.0, loaded.shared.share.expected, traffic.isl_cv
+    share, varying = loaded.shared.share.expected, traffic.isl_cv
+    ahead = (1.0 - loaded.grouped) * (loaded.sharing - 1.0)
     if beside is not None:
         ahead, varying = ahead * osl / beside.osl, beside.isl_cv
     prompts = share * sqrt(1.0 + varying**2) / osl
