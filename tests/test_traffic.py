@@ -396,7 +396,7 @@ def test_memory_has_room_for_whole_answers_where_an_engine_reserves_them():
 TOGETHER = [
     ("deepseek-v3", "h200-sxm", {"engine": "trtllm", "tp": 8, "dp": 8, "ep": 8}, 256, 5, 1000, 300),
     ("deepseek-v3", "b200-sxm", {"engine": "trtllm", "tp": 8, "dp": 8, "ep": 8}, 22, 10, 1296, 4),
-    ("llama-3.1-70b", "b200-sxm", {"weights": "fp8", "tp": 2}, 32, 10, 170, 3),
+    ("llama-3.1-70b", "b200-sxm", {"engine": "trtllm", "weights": "fp8", "tp": 2}, 32, 10, 170, 3),
     ("llama-3-8b", "h100-sxm", {"engine": "sglang"}, 64, 10, 128, 2),
     ("llama-3-8b", "h100-sxm", {"engine": "sglang"}, 64, 10, 1000, 5),
 ]  # fmt: skip
@@ -406,14 +406,14 @@ TOGETHER = [
 def test_equal_answers_that_begin_together_stay_together(case):
     """Prompts of a turn come in as few steps as at first, and share them: rates were 20 to 75 % below the simulator.
 
-    In the simulator requests of vLLM come 0.2 ms apart, which draws ten-token answers apart a little.
+    Those of vLLM do not: its front end hands requests over 0.2 ms apart (reports/served-h200-sxm-2026-11-28.md).
     """
     model, gpu, split, users, each, isl, osl = case
     resolved = resolve(model, gpu, read_deployment(split), None)
     formed = closed_loop(resolved.predictor, float(users), Traffic(float(isl), float(osl), requests=float(each)))
     arrivals = (Arrival(0.0, isl, osl) for _ in range(users * each))
     played = serve(resolved, Load(arrivals, float(isl + osl), isl + osl, users))
-    assert float(formed.rate) == pytest.approx(played.request_rate, rel=0.11)
+    assert float(formed.rate) == pytest.approx(played.request_rate, rel=0.06)
     assert 1e3 * float(formed.e2e) == pytest.approx(played.e2e_ms.mean, rel=0.12)
 
 
