@@ -25,7 +25,7 @@ from rooflinekit.model.types.engine import LoadEnds, StepCosts
 from rooflinekit.model.types.model import MixtureOfExperts
 
 ENGINES = ("sglang", "trtllm", "vllm")
-LAUNCHES = (26e-6, 75e-6, 90e-6)  # s: of a prompt step, beside those that ship
+LAUNCHES = (26e-6, 60e-6, 90e-6)  # s: of a prompt step, beside those that ship
 _SHORT, _LONG = 1500, 4500  # tokens
 _BANDS = ((0, 8), (8, 32), (32, 128), (128, 4096))  # users
 
@@ -34,7 +34,7 @@ Change = Callable[[ServedGroup], ServedGroup]
 _HEAD = """# Which mechanisms move first tokens under load
 
 {rows:,} measured times to the first token of closed loops, and {tokens:,} of an output token. They are predicted with the engine costs that ship. One thing is changed at a time (`benchmarks/load_mechanisms.py`). Cells are the median error in %, and in brackets the
-median bias. `ships` has a front end of 3 ms and 3 µs a token of the prompt, and one step made up ahead. The host takes 60 µs for each launch of a prompt step, which no CUDA graph replays. Settings and the first burst are as clients and scripts say."""
+median bias. `ships` has a front end of 3 ms and 3 µs a token of the prompt, and one step made up ahead. The host takes 75 µs for each launch of a prompt step, which no CUDA graph replays. Settings and the first burst are as clients and scripts say."""
 
 _VERDICTS = """| mechanism | predicted | measured | |
 | --- | --- | --- | --- |
