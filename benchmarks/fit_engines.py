@@ -314,7 +314,7 @@ _LAUNCH = {
     "c++": ("5 us", None, "assumed"),
 }
 _LAUNCHED_BY = {"trtllm@0.5": "c++", "gpt-fast@": "c++", "optimum-habana@": "c++"}
-_PROMPTS = ("vllm@0.8", "sglang@0.4", "trtllm@0.19")  # whose prompt steps take 75 us a launch
+_PROMPTS = ("vllm@0.8", "sglang@0.4", "trtllm@0.19")  # whose prompt steps take 60 us a launch
 # Kernels of what the model counts as one: experts (align, sort, two products, activation, sum), a product scaled by
 # blocks (its inputs are quantised first), the attention of a prompt with latent keys (six copies and a norm before it).
 _COUNTS = {"expert": 6, "block": 2, "latent": 8}
@@ -341,7 +341,7 @@ _SOURCES = """sources:
     url: "https://nvidia.github.io/TensorRT-LLM/features/overlap-scheduler.html"
     read: true
   mechanisms:
-    title: "75 us a launch of a prompt step: vLLM 0.24 took 73 us (Llama-3-8B, H100), 83 to 97 us (Qwen3-30B-A3B, H200)"
+    title: "benchmarks/load_mechanisms.py: 60 us for a launch in a prompt step, of four tried (26, 60, 75, 90 us)"
     url: "reports/load-mechanisms.md"
     read: true
   launches:
@@ -385,7 +385,7 @@ def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
     lines = [f"      mixes: {'false' if name.startswith(('sglang', 'vllm@0.1')) else 'true'}\n"]
     lines.append(f"      launch: {{value: {value}, {f'spread: {spread}, ' if spread else ''}source: [{source}]}}\n")
     if name in _PROMPTS:
-        lines.append("      prompt: {value: 2.9, spread: 0.6, source: [mechanisms]}\n")
+        lines.append("      prompt: {value: 2.3, spread: 0.7, source: [mechanisms]}\n")
         lines += [f"      {part}_launches: {{value: {count}, source: [launches]}}\n" for part, count in _COUNTS.items()]
         if name in _CAPTURED:
             lines.append(f"      graph_tokens: {{value: {_CAPTURED[name]}, source: [captured]}}\n")

@@ -25,7 +25,7 @@ from rooflinekit.model.types.engine import LoadEnds, StepCosts
 from rooflinekit.model.types.model import MixtureOfExperts
 
 ENGINES = ("sglang", "trtllm", "vllm")
-LAUNCHES = (26e-6, 60e-6, 90e-6)  # s: of a prompt step, beside those that ship
+LAUNCHES = (26e-6, 75e-6, 90e-6)  # s: of a prompt step, beside those that ship
 _SHORT, _LONG = 1500, 4500  # tokens
 _BANDS = ((0, 8), (8, 32), (32, 128), (128, 4096))  # users
 
@@ -34,7 +34,7 @@ Change = Callable[[ServedGroup], ServedGroup]
 _HEAD = """# Which mechanisms move first tokens under load
 
 {rows:,} measured times to the first token of closed loops, and {tokens:,} of an output token. They are predicted with the engine costs that ship. One thing is changed at a time (`benchmarks/load_mechanisms.py`). Cells are the median error in %, and in brackets the
-median bias. `ships` has a front end of 3 ms and 3 µs a token of the prompt, and one step made up ahead. The host takes 75 µs for each launch of a prompt step, which no CUDA graph replays. Settings and the first burst are as clients and scripts say."""
+median bias. `ships` has a front end of 3 ms and 3 µs a token of the prompt, and one step made up ahead. The host takes 60 µs for each launch of a prompt step, which no CUDA graph replays. Settings and the first burst are as clients and scripts say."""
 
 _VERDICTS = """| mechanism | predicted | measured | |
 | --- | --- | --- | --- |
@@ -43,7 +43,7 @@ _VERDICTS = """| mechanism | predicted | measured | |
 | the step after the one under way is made up before it has ended (overlapped scheduling) | all rows by one step, the more the more users | short dense 17 to 14 %, short MoE 47 to 41, gpt-oss on Blackwell 18 to 13; long within 1 point | kept: TensorRT-LLM and SGLang from 0.4 document it, vLLM from 0.14; a step for all of vLLM 1 |
 | the tokeniser takes time by the token | long prompts, by the same 20 ms on any number of GPUs; short ones by 3 | long MoE 48 to 41 %, long dense bias -7 to -2, short dense the same. Hugging Face tokenizers took 1.0 to 1.6 µs a token of 1,000, and 5 to 7 of 8,000. (Best of seven, one core of an EPYC, BPE of 131,072 entries, random tokens and prose.) tiktoken took 0.4 to 3.7 | kept, 3 µs |
 | one front end for each request, fitted | equal for short and long prompts, models and GPUs | takes 10 points off the error, as any constant can. But no HTTP server and tokeniser take 30 to 160 ms. A small model alone was predicted at 172 ms, and servers answer in 20 to 40 | dropped; 3 ms assumed |
-| prompt steps are launched kernel by kernel | short prompts wait for the host, long ones do not; output tokens hardly move | from 26 to 60 µs a launch: short dense 18 to 14 %, short MoE 53 to 41; long and TPOT within 1 point | kept: 60 µs at first, of three tried. vLLM took 73 µs on an H100 of ours, and 83 to 97 on an H200. With 75 µs for all engines the error of all rows goes from 15 to 16 % and the bias from -9 to -3 %. gpt-oss on Blackwell loses most (9 to 17 %) |
+| prompt steps are launched kernel by kernel | short prompts wait for the host, long ones do not; output tokens hardly move | from 26 to 60 µs a launch: short dense 18 to 14 %, short MoE 53 to 41; long and TPOT within 1 point | kept, 60 µs for all engines. vLLM took 73 µs on an H100 of ours, and 83 to 97 on an H200. With 75 µs and costs fitted again the bias of all rows goes from -9 to -3 %. But errors with the model left out grow: TTFT 19.4 to 21.3 %, TPOT 8.7 to 9.5. The loads of our H200 go from 3.3 to 4.5 % end to end |
 | experts, latent attention and products scaled by blocks launch several kernels each | short prompts of DeepSeek, of gpt-oss a little; nothing of dense models; long prompts not | SGLang's source has 6 (align, sort, two products, activation, sum), 8 (six copies and a norm beside the attention) and 2 (quantise, multiply). A layer of DeepSeek has 36 instead of 18. With 60 µs each DeepSeek's short prompts are 33 % off instead of 52 %, gpt-oss on Blackwell 13 % instead of 14. SGLang measured a prompt of one token of DeepSeek-V3: 83 ms without graphs, 23 with them (pull request 12160). 132 ms are predicted | kept |
 | the first prompts of all users come at once | all rows, more with more users | without it the bias is -32 to -91 % | kept |
 | servers hold prompts back, as their scripts say | rows of SGLang and TensorRT-LLM that were told so | SGLang 70 to 49 %, TensorRT-LLM 42 to 32, vLLM the same | kept |
