@@ -246,9 +246,11 @@ class Plan:
     def graph_tokens(self) -> float:
         """Tokens of the largest step with prompts that replays CUDA graphs between its attention; 0 for none.
 
-        vLLM captures up to twice the sequences that may run, and 512 at most (`_set_cudagraph_sizes`, config/vllm.py).
+        vLLM captures up to twice the sequences that may run, and 512 or the token budget at most
+        (`_set_cudagraph_sizes`, config/vllm.py).
         """
-        return 0.0 if self.deployment.settings.eager else min(self.costs.graph_tokens, 2.0 * self.most_sequences)
+        most = min(self.costs.graph_tokens, 2.0 * self.most_sequences, self.token_budget)
+        return 0.0 if self.deployment.settings.eager else most
 
     @property
     def most_sequences(self) -> float:
@@ -387,11 +389,13 @@ class Plan:
     def _graphed(self, batch: Batch) -> object:
         """Whether a step with prompts has few enough tokens for CUDA graphs.
 
-        The mean step of a load counts the sequence whose prompt it is as one that decodes: one token more is allowed.
+        Longer prompts come in steps of the token budget. The mean step of a load counts the sequence whose prompt it is
+        as one that decodes: one token more is allowed.
         """
         if not self.graph_tokens or batch.prefilling is None:
             return False
-        return batch.tokens < fact(self.graph_tokens, *_GRAPHED) + 1.5
+        step = minimum(batch.tokens, fact(self.token_budget, *_BUDGET))
+        return step < fact(self.graph_tokens, *_GRAPHED) + (0.5 if batch.decoding is None else 1.5)
 
 
 def _shares(timed: Sequence[tuple[StepTime, int]]) -> tuple[Numeric, Numeric]:
