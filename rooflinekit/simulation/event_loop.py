@@ -246,7 +246,14 @@ class Simulation:
             self._expect(*following)
         if (front_end := self.fleet.front_end.time(job.isl)) > 0.0:
             self._coming[job] = None
-            self._handed = max(self.now + front_end, self._handed + self.fleet.apart)
+            self._push(self.now + front_end, self._hand_over, job)
+        else:
+            self._admit(job)
+
+    def _hand_over(self, job: Job) -> None:
+        """In the order in which prompts are ready: a short one passes a long one that is still being tokenised."""
+        self._handed = max(self.now, self._handed + self.fleet.apart)
+        if self._handed > self.now:
             self._push(self._handed, self._admit, job)
         else:
             self._admit(job)
