@@ -348,7 +348,7 @@ def test_a_number_beyond_any_float_is_bad_input():
     (["estimate", "llama3-8b", "--batch"], "--batch"),
     (["plan", "llama3-8b", "--by", "foo"], "unknown quantity 'foo'; nearest: cost, gpus, energy"),
     (["plan", "llama3-8b", "--find", "foo"], "unknown quantity 'foo'; nearest: gpus, bandwidth, price"),
-    (["validate", "--engine", "vllm"], "unknown engine to measure 'vllm'; nearest: llama.cpp, or leave it out"),
+    (["validate", "--engine", "sglang"], "unknown engine to measure 'sglang'; nearest: llama.cpp, vllm"),
     (["estimate", "llama3-8b", "--offload-experts", "gpu"], "offload-experts 'gpu'; nearest: cpu, or leave it out"),
     (["compare", "x.json", "--osl-cv", "99"], "osl-cv must be from 0 to 10"),
     (["show"], "show needs the NAME"),
