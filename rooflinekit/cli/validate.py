@@ -73,6 +73,7 @@ def _serve(
     rounds: int = 5,
 ) -> int:  # fmt: skip
     """Measure a server under load, for `compare` and `calibrate`."""
+    from rooflinekit.specs import load_accelerator
     from rooflinekit.validate.closed_loop import FILE, LlamaCpp, Load, measure, serving
 
     if to.out is None or model is None:
@@ -80,6 +81,8 @@ def _serve(
         raise InputError(f"validate --engine {engine} needs --model {named} and --out DIR")
     if unused := device if engine == "llama.cpp" else server:
         raise InputError(f"--engine {engine} takes no --{'device' if engine == 'llama.cpp' else 'server'} {unused}")
+    if gpu is not None:
+        load_accelerator(gpu)  # a name nobody knows is said before the work
     path, said = to.out / FILE, {"model_id": model, **({"gpu": gpu} if gpu else {})}
     if path.exists() and not to.force:
         raise InputError(f"{path} exists; --force replaces it")

@@ -91,6 +91,7 @@ def test_a_shorter_answer_and_another_server_are_errors(address, monkeypatch):
 
 
 @pytest.mark.parametrize(("words", "said"), [
+    (["--engine", "vllm", "--model", "llama-3-8b", "--out", "{}", "--gpu", "h200-sx"], "nearest: h200-sxm"),
     (["--engine", "vlm"], "unknown engine to measure 'vlm'; nearest: vllm"),
     (["--engine", "vllm", "--server", "x", "--model", "llama-3-8b", "--out", "{}"], "takes no --server"),
     (["--engine", "vllm", "--model", "llama-3-8b", "--out", "{}", "--device", "cpu"], "vllm is not installed beside"),
