@@ -357,7 +357,7 @@ _SOURCES = """sources:
     url: "https://docs.vllm.ai/en/latest/design/cuda_graphs/"
     read: true
   handed:
-    title: "vLLM 0.24: AsyncLLM took requests of one instant 0.18 to 0.22 ms apart"
+    title: "vLLM 0.24: AsyncLLM took requests of one instant 0.14 to 0.38 ms apart, the longer the prompt"
     url: "reports/served-h200-sxm-2026-11-28.md"
     read: true
   assumed:

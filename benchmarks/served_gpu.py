@@ -127,7 +127,7 @@ def report(folder: Path, gpu: str, notes: list[str]) -> str:
         f"# A real vLLM under load on {device['name']}", "",
         f"{len(found)} loads of vLLM {first['server_version']}, from {folder}. Its README says how they were taken: "
         "random weights, requests as token ids to vLLM's AsyncLLM, no HTTP and no tokenizer. Driver "
-        f"{device['driver_version']}, power limit {device['power.limit']}. Nothing was fitted to these rows. `formula` "
+        f"{device['driver_version']}, power limit {device['power.limit']}. No fit has seen these rows. `formula` "
         "is what `estimate` answers. `simulator` serves the very requests, in their order and lengths.", "",
         "Median error in %; in brackets the median bias and the worst load.", "", *_summary(found),
         *(line for note in notes for line in ("", note)),

@@ -94,8 +94,10 @@ def _serve(
             served: Served = LlamaCpp(open_until_measured.enter_context(started))
         else:
             place = _open(device)
-            from rooflinekit.validate.vllm_load import vllm_serving
+            from rooflinekit.validate.vllm_load import LONGEST, vllm_serving
 
+            if (most := isl + max(load.answers)) > LONGEST:
+                raise InputError(f"requests of up to {most:,} tokens; vLLM is started for {LONGEST:,}, so lower --isl")
             served = open_until_measured.enter_context(vllm_serving(model, place, to.out / "model"))
         rows = measure(served, load, said, at)
     write_whole(path, "".join(json.dumps(row) + "\n" for row in rows).encode(), to.force)

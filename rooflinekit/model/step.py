@@ -124,6 +124,7 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
         if iteration.graphed is not False:
             between = launches_of((timed.kernel for timed in kernels), costs, graphed=True)
             launches = where(iteration.graphed, float(between), float(count))
+            count = between if iteration.graphed is True else count
         busy = named(sum((timed.expected for timed in kernels), 0.0), "busy", "time of all kernels", "s")
         sums = busy, *(sum((getattr(timed, end) for timed in kernels), 0.0) for end in ("low", "high"))
         passes = iteration.passes * iteration.parts
