@@ -211,7 +211,8 @@ def _memory(estimate: Estimate, detailed: bool) -> list[tuple[str, str]]:
     ]  # fmt: skip
     if not detailed:
         return facts
-    pool = f"KV pool {format_bytes(memory.kv_pool_bytes)}: {memory.kv_pool_tokens:,} tokens in {memory.kv_blocks:,} blocks"
+    blocks = f"{memory.kv_pool_tokens:,} tokens in {memory.kv_blocks:,} blocks"
+    pool = f"KV pool {format_bytes(memory.kv_pool_bytes)}: {blocks}"
     each = ", on the busiest GPU" if estimate.inputs["gpus"] > 1 else ""
     return [
         *facts,

@@ -95,7 +95,7 @@ def test_a_shorter_answer_and_another_server_are_errors(address, monkeypatch):
     (["--engine", "vlm"], "unknown engine to measure 'vlm'; nearest: vllm"),
     (["--engine", "vllm", "--server", "x", "--model", "llama-3-8b", "--out", "{}"], "takes no --server"),
     (["--engine", "vllm", "--model", "llama-3-8b", "--out", "{}", "--device", "cpu"], "vllm is not installed beside"),
-    (["--engine", "vllm", "--model", "llama-3-8b", "--out", "{}", "--device", "cpu", "--isl", "9000"], "so lower --isl"),
+    (["--engine", "vllm", "--model", "llama-3-8b", "--out", "{}", "--isl", "9000"], "so lower --isl"),
     (["--engine", "llama.cpp"], "needs --model FILE.gguf and --out DIR"),
     (["--engine", "llama.cpp", "--resume"], "are of kernels"),
     (["--rounds", "3"], "--rounds is of a server under load; add --engine llama.cpp or vllm"),
