@@ -82,8 +82,8 @@ def plan_lead(plan: Mapping[str, Any]) -> str:
     asked = f"{traffic['rate']:,g} requests/s" if traffic.get("rate") else f"{traffic['users']:,g} users"
     peak = traffic.get("peak", 1)
     told = [
-        f"{asked} in the mean{'' if peak == 1 else f', peak {peak:g} times that'}; {_length(traffic, 'isl')} tokens in, "
-        f"{_length(traffic, 'osl')} out; {', '.join(plan['slo'])}.",
+        f"{asked} in the mean{'' if peak == 1 else f', peak {peak:g} times that'}; {_length(traffic, 'isl')} tokens "
+        f"in, {_length(traffic, 'osl')} out; {', '.join(plan['slo'])}.",
         f"{plan.get('tried', 0):,} deployments tried, {len(plan['candidates'])} can serve the traffic.",
     ]
     first, stop, rest = str(plan["answer"]).partition(". ")  # the sentence that is the answer, and those behind it
