@@ -213,7 +213,7 @@ class Ledger:
 
     def first_token(self, job: Job, now: float) -> None:
         """The first token of a request comes out."""
-        self._pass(now)
+        self.waited += now - self.clock  # of this one; of the others when the clock moves on
         self.waiting -= 1
         job.first = now
         if job.measured:

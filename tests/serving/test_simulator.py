@@ -496,7 +496,9 @@ def test_a_batch_that_still_fills_is_no_overload(share: float, seed: int) -> Non
 
 
 def test_a_run_that_ends_while_its_batch_fills_says_that_it_is_too_short() -> None:
-    outcome = rk.simulate("llama-3-8b", rate=20.0, requests=500)
+    work = {"isl": 200, "osl": 800}
+    knee = rk.estimate("llama-3-8b", rate=1.0, **work).load.knee_rate
+    outcome = rk.simulate("llama-3-8b", rate=0.95 * knee, requests=500, **work)
     assert (outcome.diverges, outcome.settled) == (False, False)
     assert any(note.startswith("too short to judge: 500 requests") for note in outcome.warnings)
 
