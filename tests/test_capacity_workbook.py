@@ -363,9 +363,20 @@ class TestComparison:
             assert row["evidence"] == rk.estimate("llama-3.3-70b", gpu, tp=row["tp"], allow_oom=True).evidence
         assert rows["mi300x"]["evidence"] == "stand-in"
         assert rows["mi300x"]["rank"] == "not ranked"
-        measured = [row for row in rows.values() if row["evidence"] == "measured"]
-        assert [row["rank"] for row in measured].count("least") == 1
-        assert min(measured, key=lambda row: row["million"])["rank"] == "least"
+
+    def test_what_misses_its_objectives_wins_nothing(self, rivals: Path, tmp_path: Path) -> None:
+        """Of fleets whose kernels were measured, the cheapest that keeps its objectives as surely as a plan asks."""
+        sure = tmp_path / "sure.xlsx"
+        write_workbook(sure, RIVALS, replace(DEMAND, headroom=0.6))
+        for path, wins in ((rivals, 0), (sure, 1)):
+            rows = compared(Opened(path, values=True)).values()
+            measured = [row for row in rows if row["evidence"] == "measured"]
+            able = [row for row in measured if row["probability"] >= 0.9]
+            assert [row["rank"] for row in rows].count("least") == wins
+            assert all(row["rank"] == "not ranked" for row in measured if row["probability"] < 0.9)
+            assert all(
+                (row["rank"] == "least") == (row["million"] == min(each["million"] for each in able)) for row in able
+            )
 
     @pytest.mark.skipif(SOFFICE is None, reason="LibreOffice (soffice) is not installed")
     def test_it_is_live(self, rivals: Path, tmp_path: Path) -> None:

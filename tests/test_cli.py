@@ -440,6 +440,15 @@ def test_what_times_rest_on_is_said_beside_them():
     assert "evidence measured" in run("sweep", "llama3-8b", "--batch", "1,8").stdout
 
 
+def test_a_sweep_says_which_prices_it_leaves_and_which_are_unlike(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.csv"
+    prices.write_text("name,term,low,high,source\nh100-sxm,on-demand,2,3,mine\nl40s,on-demand,1,2,mine\n")
+    told = " ".join(run("sweep", "llama3-8b", "--gpu", "h100-sxm,h200-sxm", "--price", str(prices)).stderr.split())
+    assert "the price of l40s is not used" in told
+    assert "not like for like, an hour: h100-sxm on-demand $2.5, h200-sxm a catalogue quote $4.54" in told
+    assert "not like for like" not in run("sweep", "llama3-8b", "--gpu", "h100-sxm,h200-sxm", "--price", "2").stderr
+
+
 def test_a_sweep_whose_rows_all_fail_says_so():
     result = run("sweep", "llama3-8b", "--batch", "x")
     assert result.exit_code == 4

@@ -11,7 +11,7 @@ from rooflinekit.cli.command import Argument, command
 from rooflinekit.cli.output import Output, counting, note
 from rooflinekit.estimation.options import options_of
 from rooflinekit.estimation.scenario import Accelerator, Pictures, Pricing, Scenario, Simulation, Sweeping, Written
-from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.errors import InputError, RooflinekitError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,11 +52,12 @@ def sweep(
     means = Means(whole_number(workers, "workers"), scheduler, Shard.parse(shard), kept)
     tally = Tally()
     drawn: list[pd.DataFrame] | None = None if to.plots is None else []
-    answers = _watched(tally.counting(run(source, job, means)), source, job, means, drawn)
+    seen: dict[str, None] = {}
+    answers = _watched(tally.counting(_named(run(source, job, means), seen)), source, job, means, drawn)
     _deliver(front_of(answers, goals) if goals else answers, source, to, kept, bool(goals))
     if drawn is not None:
         _draw(drawn, to)
-    for line in [*getattr(source, "notes", ()), *tally.words()]:
+    for line in [*getattr(source, "notes", ()), *tally.words(), *_prices(seen, price)]:
         note(line)
     return 4 if tally.failed else 0
 
@@ -84,6 +85,27 @@ def _source(
     values = {"model": name} | axes
     known = options_of(Simulation if job.simulate else Scenario)
     return Grid.of({key: parse_axis(text, key, known.get(key)) for key, text in values.items()}), values
+
+
+def _named(answers: Iterable[pd.DataFrame], seen: dict[str, None]) -> Iterator[pd.DataFrame]:
+    """Remember the accelerators that rows were priced on."""
+    for part in answers:
+        if "gpu" in part:
+            seen |= dict.fromkeys(part.loc[part["usd_per_hour"].notna(), "gpu"].astype(str).unique())
+        yield part
+
+
+def _prices(names: Iterable[str], price: object) -> tuple[str, ...]:
+    """What a user should hear of prices by name: those that are not used, and of unlike terms."""
+    from rooflinekit.decision.economics.price import quotes_of
+    from rooflinekit.specs import load_accelerator
+
+    if price is None:
+        return ()
+    try:
+        return quotes_of([load_accelerator(name).value for name in names], price).notes
+    except RooflinekitError as error:
+        return (str(error),)
 
 
 def _kept(out: Path | None, asked: Any) -> Kept:

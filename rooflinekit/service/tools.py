@@ -213,9 +213,10 @@ def _interval(asked: dict[str, Any], _found: Any = None) -> Any:
 def _simulated(asked: dict[str, Any], found: dict[str, Any]) -> Any:
     """The means of a simulation, with ends as far from them as those of an estimate of each replica's load.
 
-    None where there is no such estimate: of conversations, stages on machines of their own, drafts and tiers.
+    None where there is no such estimate: of conversations, stages on machines of their own, drafts and tiers. Nor where
+    the run has not settled.
     """
-    if {"sessions", "prefill_replicas", "draft_tokens", "cache_tier"} & asked.keys() or found["diverges"]:
+    if {"sessions", "prefill_replicas", "draft_tokens", "cache_tier"} & asked.keys() or not found["settled"]:
         return None
     share = {name: asked[name] / asked.get("replicas", 1) for name in ("rate", "concurrency") if name in asked}
     alike = {name: value for name, value in asked.items() if name != "requests"} | share

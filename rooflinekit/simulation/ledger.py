@@ -171,6 +171,7 @@ class Ledger:
         self.preempted = self.measured = 0
         self.prompt_tokens = self.output_tokens = self.measured_tokens = 0  #: of requests that have ended
         self.present, self.area, self.sojourn = 0, 0.0, 0.0  #: for Little's law: ∫N dt against the sum of stays
+        self.waiting, self.waited = 0, 0.0  #: those without a first token yet, and the integral over time
         self.clock = self.last_end = 0.0
         self.measured_from = float("inf")
 
@@ -206,11 +207,14 @@ class Ledger:
         self._pass(now)
         self.arrived += 1
         self.present += 1
+        self.waiting += 1
         if job.measured and now < self.measured_from:
             self.measured_from = now
 
     def first_token(self, job: Job, now: float) -> None:
         """The first token of a request comes out."""
+        self.waited += now - self.clock  # of this one; of the others when the clock moves on
+        self.waiting -= 1
         job.first = now
         if job.measured:
             self.ttft.add(now - job.arrived)
@@ -219,6 +223,7 @@ class Ledger:
         """A request ends: finished, rejected, or cut by the end of the run."""
         self._pass(now)
         self.present -= 1
+        self.waiting -= job.first < 0.0
         self.sojourn += now - job.arrived
         if self.keep:
             self.keep(job, now, how)
@@ -247,10 +252,11 @@ class Ledger:
 
     def _pass(self, now: float) -> None:
         self.area += self.present * (now - self.clock)
+        self.waited += self.waiting * (now - self.clock)
         self.clock = now
 
 
 _SKETCHES = ("ttft", "tpot", "itl", "e2el", "queued")
 _SUMS = ("arrived", "finished", "rejected", "cut", "good", "preempted", "measured", "prompt_tokens", "output_tokens",
-         "measured_tokens", "present", "area", "sojourn")  # fmt: skip
+         "measured_tokens", "present", "area", "sojourn", "waiting", "waited")  # fmt: skip
 _TIMES = ("clock", "last_end", "measured_from")

@@ -144,7 +144,8 @@ def _from_tiers(pool: BlockPool, simulation: Simulation) -> dict[str, float]:
 class Books:
     """What is written down of a run, or of runs side by side: the cells of a fleet.
 
-    pieces: latencies by parts of the run, or by cells; diverging: runs in which requests pile up.
+    pieces: latencies by parts of the run, or by cells; diverging: runs in which requests pile up;
+    unsettled: these, and runs that are too short to say.
     """
 
     ledger: Ledger
@@ -158,6 +159,7 @@ class Books:
     decoded: int  #: tokens
     swapped: int
     diverging: int
+    unsettled: int
     interrupted: bool
     runs: int = 1
 
@@ -165,6 +167,11 @@ class Books:
     def diverges(self) -> bool:
         """Whether requests pile up in at least half of the runs."""
         return 0 < self.runs <= 2 * self.diverging
+
+    @property
+    def settled(self) -> bool:
+        """Whether less than half of the runs end while the number in the system still grows."""
+        return not 0 < self.runs <= 2 * self.unsettled
 
     @classmethod
     def of(cls, run: Simulation, gpus: int, batches: Batches, joules: float | None) -> Books:
@@ -181,6 +188,7 @@ class Books:
             decoded=sum(replica.decoding.tokens for replica in run.fleet.all),
             swapped=sum(replica.work.swapped for replica in run.fleet.all),
             diverging=int(batches.diverges()),
+            unsettled=int(not batches.settles()),
             interrupted=run.interrupted,
         )
 
@@ -210,7 +218,7 @@ class Books:
         return cls(**plain | {"ledger": Ledger.of(plain["ledger"], objective), "uses": uses})
 
 
-_ADDED = ("gpus", "gpu_seconds", "steps", "decoded", "swapped", "diverging", "runs")
+_ADDED = ("gpus", "gpu_seconds", "steps", "decoded", "swapped", "diverging", "unsettled", "runs")
 
 
 @dataclass(frozen=True)
@@ -218,6 +226,7 @@ class Outcome(DeploymentAnswer):
     """A simulated run. Rates are over `duration_s`, from the first measured arrival to the last end.
 
     diverges: requests pile up as long as they come, fewer are served than offered: waits are those of this run only.
+    settled: no growth of the number in the system was seen; where one was and nothing diverges, the run is too short.
     """
 
     requests: Counts
@@ -237,6 +246,7 @@ class Outcome(DeploymentAnswer):
     steps: int
     replicas: tuple[ReplicaUse, ...]
     diverges: bool
+    settled: bool
     interrupted: bool
     warnings: tuple[str, ...]
     timeline: tuple[dict[str, float], ...] = field(default=(), repr=False)
@@ -262,6 +272,7 @@ class Outcome(DeploymentAnswer):
             "energy_per_output_token_j",
             "duration_s",
             "diverges",
+            "settled",
         )
         row |= {key: getattr(self, key) for key in rates}
         made = {"calibration_hash": self.calibration["hash"] if self.calibration else "", "version": self.version}
@@ -341,6 +352,7 @@ def summarise(books: Books, **more: Any) -> Outcome:
         steps=books.steps,
         replicas=books.uses,
         diverges=books.diverges,
+        settled=books.settled,
         interrupted=books.interrupted,
         **more,
     )

@@ -402,6 +402,11 @@ def _notes(books: Books) -> Iterator[str]:
             f"UNSTABLE: fewer requests are served than come, so the queue grows as long as they come "
             f"({ledger.arrived:,} here). Waits are those of this run, and longer in a longer one"
         )
+    elif not books.settled:
+        yield (
+            f"too short to judge: {ledger.arrived:,} requests came, and the batch still filled. None waited longer to "
+            f"begin, so this is no overload yet. A longer run (--requests) tells"
+        )
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class Batches:
 
     def __init__(self, start: float = 0.0) -> None:
         self._start, self._length, self._next = start, _SHORTEST, 0.0
-        self._marks: list[tuple[float, float, int]] = []  # time, ∫N dt, requests that came
+        self._marks: list[tuple[float, float, float, int]] = []  # time, ∫N dt of all, of who waits, arrivals
         self._parts: list[list[Latencies]] = []
         self._ledger: Ledger | None = None
 
@@ -90,15 +90,16 @@ class Batches:
         if not self._marks and now < self._start:
             self._next = self._start
             return
-        if self._marks and replica.ledger.arrived == self._marks[-1][2]:  # none has come, or all have
+        if self._marks and replica.ledger.arrived == self._marks[-1][3]:  # none has come, or all have
             self._next = now + self._length
             return
         latencies = self._taken(replica.ledger)
         if self._marks or not self._start:
             self._parts.append([latencies])
             if not self._marks:
-                self._marks.append((0.0, 0.0, 0))
-        self._marks.append((replica.ledger.clock, replica.ledger.area, replica.ledger.arrived))
+                self._marks.append((0.0, 0.0, 0.0, 0))
+        ledger = replica.ledger
+        self._marks.append((ledger.clock, ledger.area, ledger.waited, ledger.arrived))
         if len(self._parts) >= 2 * _PIECES:
             self._parts = [a + b for a, b in zip(self._parts[::2], self._parts[1::2], strict=True)]
             self._marks, self._length = self._marks[::2], 2.0 * self._length
@@ -125,24 +126,37 @@ class Batches:
         few = sum(ttft.count for ttft, _, _ in parts) / (2 * max(len(parts), 1))
         return [each for each in parts if each[0].count > few and each[2].count]
 
-    def diverges(self) -> bool:
-        """Whether requests pile up as long as they come: more by a share of them, and by more than noise.
+    def settles(self) -> bool:
+        """Whether the number in the system no longer grows, by a share of those who come and by more than noise."""
+        return not self._grows()[0]
 
-        The number in the system has a slope in time, by least squares, with the standard error of its residuals.
+    def diverges(self) -> bool:
+        """Whether requests pile up as long as they come: more are in the system, and more wait for a first token.
+
+        Where no more wait, the engine begins what comes. Its batch still fills, and it has not shown its limit.
+        """
+        return all(self._grows())
+
+    def _grows(self) -> tuple[bool, bool]:
+        """Of those in the system, and of those who wait for a first token, whether the number grows.
+
+        It has a slope in time, by least squares, with the standard error of its residuals.
         """
         import numpy as np  # noqa: PLC0415 - only where a run has ended
 
         marks = self._marks if self._start else self._marks[len(self._marks) // 4 :]  # the engine fills
         if len(marks) < _FEWEST:
-            return False
-        time, area, arrived = (np.array(column, float) for column in zip(*marks, strict=True))
-        present, at = np.diff(area) / np.diff(time), (time[1:] + time[:-1]) / 2.0
+            return False, False
+        time, *areas, arrived = np.array(marks, float).T
+        at = (time[1:] + time[:-1]) / 2.0
         at -= at.mean()
-        slope = float(at @ present / (at @ at))
-        left = present - present.mean() - slope * at
-        error = math.sqrt(float(left @ left) / (len(at) - 2) / float(at @ at))
-        grown = slope * (time[-1] - time[0])
-        return bool(grown > _LOST * (arrived[-1] - arrived[0]) and slope > _SURE * error)
+        numbers = np.diff(areas) / np.diff(time)
+        slopes = numbers @ at / (at @ at)
+        left = numbers - numbers.mean(axis=1, keepdims=True) - np.outer(slopes, at)
+        errors = np.sqrt((left * left).sum(axis=1) / (len(at) - 2) / (at @ at))
+        grown = slopes * (time[-1] - time[0]) > _LOST * (arrived[-1] - arrived[0])
+        present, waiting = grown & (slopes > _SURE * errors)
+        return bool(present), bool(waiting)
 
     @staticmethod
     def _taken(ledger: Ledger) -> Latencies:

@@ -243,6 +243,11 @@ def test_an_absurd_fleet_is_refused() -> None:
         rk.plan(MODEL, "h100-sxm", SLO, **QUICK, rate=500_000, confirm=0)
     with pytest.raises(InfeasibleError, match=r"takes [\d,]+ h100-sxm, more than 10,000"):
         rk.plan(MODEL, "h100-sxm", SLO, rate=500_000, isl=1000, osl=150, tp=[1], confirm=0)
+    with pytest.raises(
+        InfeasibleError, match="tp4 vllm takes"
+    ):  # the split that takes least, not the first that is tried
+        rk.plan("llama-3.1-70b", "h100-sxm", "p95 ttft<2s, p95 tpot<50ms", rate=100_000, isl=2000, osl=300, tp=[2, 4],
+                disaggregated=False, confirm=0)  # fmt: skip
     vast = rk.plan(MODEL, "h100-sxm", SLO, **QUICK, rate=500_000, confirm=0, limits={"h100-sxm": 100_000})
     assert vast.best.gpus > 10_000
 
@@ -270,7 +275,7 @@ def test_prices_are_like_for_like(tmp_path: Path) -> None:
     assert (both.hourly["h100-sxm"] or hour).term == "on demand"
     assert "prices of other terms are not used: h100-sxm 3 years" in both.notes
     mixed = quotes_of(gpus, {"h100-sxm": 2.0})
-    assert "not like for like: h100-sxm given, mi300x a catalogue quote" in mixed.notes[0]
+    assert "not like for like, an hour: h100-sxm given $2, mi300x a catalogue quote $1.85" in mixed.notes[0]
     with pytest.raises(InputError, match=r"no one term is common.*say in a column commitment"):
         quotes_of([load_accelerator(name).value for name in ("h100-sxm", "l40s")], path)
     for text, says in (

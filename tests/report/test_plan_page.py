@@ -158,3 +158,16 @@ def test_a_plan_of_spares_alone_is_drawn_all_the_same(plans: dict[str, dict[str,
     odd["candidates"][0]["spare"] = odd["candidates"][0]["replicas"]
     assert chosen_replica(odd).scenario["burstiness"] == odd["traffic"]["arrival_cv"]
     assert "One replica at its load" in page_of(tmp_path, plan=odd, models=[], gpus=[])
+
+
+def test_the_page_of_a_plan_has_the_plans_prices_and_lengths(tmp_path: Path) -> None:
+    """What the replica below costs is what the plan above was made with, and how lengths vary is said."""
+    made = rk.plan("llama-3-8b", ["h100-sxm"], rate=20, isl="lognormal:mean=1500,cv=0.8", osl=200, tp=[1], confirm=0,
+                   disaggregated=False, price={"h100-sxm": 2.25})  # fmt: skip
+    page = page_of(tmp_path, plan=made.to_dict(), models=[], gpus=["h200-sxm"])
+    prices = {gpu: found["price"][0] for gpu, found in data_of(page)["offers"]["gpus"].items()}
+    assert prices["h100-sxm"] == 2.25
+    quote = rk.load_accelerator("h200-sxm").value.price
+    assert quote is not None
+    assert prices["h200-sxm"] == quote.usd_per_hour
+    assert "1,500 (cv 0.8) tokens in, 200 out" in page

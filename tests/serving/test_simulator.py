@@ -481,6 +481,28 @@ def test_a_queue_that_grows_is_said(share: float, diverges: bool) -> None:
     assert any(note.startswith("UNSTABLE") for note in outcome.warnings) == diverges
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("share", [0.8, 0.9])
+def test_a_batch_that_still_fills_is_no_overload(share: float, seed: int) -> None:
+    """Below the knee a short run ends before the batch is full: that is said, and never called unstable."""
+    work = {"isl": 1024, "osl": 256}
+    knee = rk.estimate("llama-3-8b", rate=1.0, **work).load.knee_rate
+    short, long = (
+        rk.simulate("llama-3-8b", rate=share * knee, requests=requests, seed=seed, **work) for requests in (500, 3000)
+    )
+    assert not short.diverges
+    assert short.settled != any(note.startswith("too short to judge") for note in short.warnings)
+    assert not long.diverges
+
+
+def test_a_run_that_ends_while_its_batch_fills_says_that_it_is_too_short() -> None:
+    work = {"isl": 200, "osl": 800}
+    knee = rk.estimate("llama-3-8b", rate=1.0, **work).load.knee_rate
+    outcome = rk.simulate("llama-3-8b", rate=0.95 * knee, requests=500, **work)
+    assert (outcome.diverges, outcome.settled) == (False, False)
+    assert any(note.startswith("too short to judge: 500 requests") for note in outcome.warnings)
+
+
 def test_standard_errors_are_the_spread_of_repeated_runs() -> None:
     """Batch means of one run against the deviation over seeds: within a factor of two."""
     work = {"isl": "lognormal:mean=512,cv=1", "osl": 64, "calibration": "none", "rate": 40.0, "requests": 2000}

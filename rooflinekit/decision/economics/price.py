@@ -308,7 +308,12 @@ def quotes_of(accelerators: Iterable[Accelerator], price: object = None) -> Quot
     kinds = {name: chosen[name].term or "given" if name in chosen else "a catalogue quote"
              for name, price in hourly.items() if price is not None}  # fmt: skip
     if len(set(kinds.values())) > 1:
-        notes.append(f"prices are not like for like: {', '.join(f'{name} {kind}' for name, kind in kinds.items())}")
+        told = (
+            f"{name} {kind} ${float(price.usd_per_gpu_hour):g}"
+            for name, kind in kinds.items()
+            if (price := hourly[name])
+        )
+        notes.append(f"prices are not like for like, an hour: {', '.join(told)}")
     return Quotes(hourly, tuple(notes), beside)
 
 

@@ -90,7 +90,7 @@ class Played:
 
 @dataclass(frozen=True)
 class Run:
-    """Latencies of one simulation, how many requests count, whether it diverges, and the same by batches of time."""
+    """Latencies of one simulation, how many requests count, whether it has no steady state, and the same by batches."""
 
     felt: Felt
     requests: int
@@ -105,7 +105,7 @@ class Run:
         if classes is not None:
             felt = replace(felt, classes=classes.felt())
             full = tuple(replace(felt, classes=each) for each in classes.batches())
-        return cls(felt, whole[0].count, batches.diverges(), full)
+        return cls(felt, whole[0].count, not batches.settles(), full)
 
     def error(self, objective: Objective) -> float | None:
         """Standard error of what an objective is about, from the means of batches [s]; None without batches."""

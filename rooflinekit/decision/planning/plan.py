@@ -701,7 +701,8 @@ def nothing_found(question: PlanQuestion, found: Found) -> DoesNotFitError | Inf
         near_one = f"the nearest is {nearest[0].name}: {words}"
         return InfeasibleError(f"no deployment meets {slo}{sure} at any price; {near_one}; at best {reached}")
     if found.able:
-        what = next((each for each in found.refused if each.why.startswith("takes")), found.refused[-1])
+        why = refused_fleet(question, (min(found.able, key=lambda part: part.gpus),))
+        what = next((each for each in found.refused if each.why == why), found.refused[-1])
         limits = ", ".join(f"{most} {gpu}" for gpu, most in question.reserve.limits)
         carry = f"{limits} do not serve {question.demand}" if limits else f"no deployment serves {question.demand}"
         return InfeasibleError(f"{carry}; {what.what} {what.why}")

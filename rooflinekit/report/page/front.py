@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.report.page.deployment import Deployed, accountant, after, below, foot_notes, lead, slider_data, walked
 from rooflinekit.report.page.offers import make_offers
-from rooflinekit.report.page.plan import chosen_replica, plan_cards, plan_data, plan_lead
+from rooflinekit.report.page.plan import chosen_replica, plan_cards, plan_data, plan_lead, plan_prices
 from rooflinekit.report.page.render import LIMIT_BYTES, Page, card, figure, heading, paragraphs, render
 from rooflinekit.report.page.words import title
 from rooflinekit.specs.writing import check_target, write_whole
@@ -141,6 +141,9 @@ def _plan_page(plan: Mapping[str, Any], offered: dict[str, Any]) -> Page:
         told = paragraphs([f"The chosen deployment cannot be looked into here: {error}"])
         return replace(page, after=told, foot=_foot(plan["version"]))
     more, functions = slider_data(make_offers(deployed.asked, **offered), deployed, None)
+    for gpu, price in plan_prices(plan).items():
+        if gpu in more["offers"]["gpus"]:
+            more["offers"]["gpus"][gpu]["price"] = price
     told = f'<div class="wrap" id="lead">{lead(deployed, chosen.pool, f"{chosen.heading}: ")}</div>'
     data = page.data | more | {"heading": f"{chosen.heading}: ", "pool": bool(chosen.pool)}
     return replace(page, accountant=told + accountant(), after=after(deployed), below=below(deployed, ""),

@@ -64,14 +64,26 @@ def _load(traffic: Mapping[str, Any], fleet: Mapping[str, Any]) -> dict[str, flo
     return {"rate": fleet["load"], "burstiness": thinned_cv(traffic.get("arrival_cv", 1.0), of), **spreads}
 
 
+def plan_prices(plan: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """What an hour of each accelerator costs in the plan [USD] and who says so, by name, as `roofs` has it."""
+    known = {gpu: HourlyPrice(**price) for gpu, price in plan.get("prices", {}).items() if price}
+    return {gpu: [price.usd_per_gpu_hour, price.term or price.source, price.source] for gpu, price in known.items()}
+
+
+def _length(traffic: Mapping[str, Any], name: str) -> str:
+    """Mean tokens, and how they vary."""
+    spread = traffic.get(f"{name}_cv")
+    return f"{traffic[f'{name}_mean']:,.0f}{f' (cv {spread:.2g})' if spread else ''}"
+
+
 def plan_lead(plan: Mapping[str, Any]) -> str:
     """The answer, the traffic and the objectives."""
     traffic = plan["traffic"]
     asked = f"{traffic['rate']:,g} requests/s" if traffic.get("rate") else f"{traffic['users']:,g} users"
     peak = traffic.get("peak", 1)
     told = [
-        f"{asked} in the mean{'' if peak == 1 else f', peak {peak:g} times that'}; {traffic['isl_mean']:,g} tokens in, "
-        f"{traffic['osl_mean']:g} out; {', '.join(plan['slo'])}.",
+        f"{asked} in the mean{'' if peak == 1 else f', peak {peak:g} times that'}; {_length(traffic, 'isl')} tokens "
+        f"in, {_length(traffic, 'osl')} out; {', '.join(plan['slo'])}.",
         f"{plan.get('tried', 0):,} deployments tried, {len(plan['candidates'])} can serve the traffic.",
     ]
     first, stop, rest = str(plan["answer"]).partition(". ")  # the sentence that is the answer, and those behind it

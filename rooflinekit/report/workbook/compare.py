@@ -18,7 +18,8 @@ _HEAD = 3
 _HEADS = ("GPU", "tensor parallel", "memory", "replicas", "GPUs", "price [USD/GPU/h]", "USD/h", "USD a million tokens",
           "least cost", "P95 TTFT [ms]", "P95 TPOT [ms]", "probability", "evidence", "why not")  # fmt: skip
 _TEXTS = (0, 2, 8, 12, 13)
-_RANKED = 14  # a column that nobody sees: the cost of those measured
+_RANKED = 14  # a column that nobody sees: the cost of those measured and sure enough
+_SURE = 0.9  # the confidence that a plan asks for by default
 
 
 def compare_inputs(book: Book, inputs: Inputs, offers: Offers) -> dict[str, list[Cell]]:
@@ -50,7 +51,7 @@ def write_comparison(
     tokens = rate * 3600.0 * (inputs["isl"] + inputs["osl"]) / 1e6
     unchanged, last = _unchanged(inputs, offers, planned), _HEAD + len(offers.rivals)
     promised = inputs["ttft"].equals(planned.ttft_ms) & inputs["tpot"].equals(planned.tpot_ms)
-    costs: list[tuple[Cell, Cell]] = []
+    costs: list[tuple[Cell, Cell, Cell]] = []
     for row, rival in enumerate(offers.rivals, _HEAD + 1):
         calculation = calculations[rival.gpu.name]
         fits, offered = calculation.room >= 1.0, calculation.constants.offered
@@ -67,15 +68,18 @@ def write_comparison(
         cost = sheet.put(row, 7, shown(known(hour) & (rate > 0.0), hour / tokens), "three")
         same = unchanged & sheet.at(row, 1, float(rival.tp)).equals(float(rival.tp))
         looks = (("two", same), ("two", same), ("share", same & promised))
-        for column, (value, (style, valid)) in enumerate(zip(rival.at_peak, looks, strict=True), 9):
+        *_, chance = (
             sheet.put(row, column, *(("n/a", "words") if value is None else (shown(valid, value), style)))
-        costs.append((cost, sheet.put(row, 12, calculation.constants.evidence)))
+            for column, (value, (style, valid)) in enumerate(zip(rival.at_peak, looks, strict=True), 9)
+        )
+        costs.append((cost, sheet.put(row, 12, calculation.constants.evidence), chance))
         sheet.put(row, 13, calculation.constants.reason, "note")
     _rank(sheet, costs)
     status_colours(book, sheet, (_HEAD + 1, 2, last, 2))
     told = (
-        "Only what was measured is ranked. Fitted elsewhere: kernels of another accelerator, engine or format stand "
-        "in, so that the fleet may have to be larger."
+        f"Only what was measured is ranked, and keeps its objectives with a probability of {_SURE:.0%} at least; more "
+        "--headroom makes a fleet surer. Where no probability is shown, cost alone ranks. Fitted elsewhere: kernels of "
+        "another accelerator, engine or format stand in, so that the fleet may have to be larger."
     )
     sheet.put(last + 2, 0, told, "note")
     sheet.page.set_row(_HEAD, 32)
@@ -83,16 +87,21 @@ def write_comparison(
     bar_chart(book, Area(sheet, _HEAD, last, (6,)), ("Cost of the fleet for the peak", "GPU", "USD/h"), (last + 4, 0))
 
 
-def _rank(sheet: Sheet, costs: Sequence[tuple[Cell, Cell]]) -> None:
-    """The least dear of those whose kernels were measured."""
+def _rank(sheet: Sheet, costs: Sequence[tuple[Cell, Cell, Cell]]) -> None:
+    """The least dear of those whose kernels were measured, and whose objectives hold as surely as a plan asks."""
     own = [
-        sheet.put(row, _RANKED, when(told.equals("measured") & known(cost), cost, ""), "faint")
-        for row, (cost, told) in enumerate(costs, _HEAD + 1)
+        sheet.put(
+            row,
+            _RANKED,
+            when(told.equals("measured") & known(cost), when(known(chance), when(chance >= _SURE, cost, ""), cost), ""),
+            "faint",
+        )
+        for row, (cost, told, chance) in enumerate(costs, _HEAD + 1)
     ]
     numbers = [cell.value for cell in own if not isinstance(cell.value, str)]
     area = sheet.area((_HEAD + 1, _RANKED), (_HEAD + len(costs), _RANKED))
     least = function(f"MIN({area})", min(numbers, default=0.0))
-    for row, (cell, (cost, _)) in enumerate(zip(own, costs, strict=True), _HEAD + 1):
+    for row, (cell, (cost, _, _)) in enumerate(zip(own, costs, strict=True), _HEAD + 1):
         rank = when(known(cell), when(cell <= least, "least", ""), when(known(cost), "not ranked", ""))
         sheet.put(row, 8, rank, "words")
 
