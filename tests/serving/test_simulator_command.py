@@ -231,10 +231,10 @@ def test_an_interrupt_keeps_what_is_done_and_names_it(tmp_path, kept):
 
 
 def test_each_attention_replica_has_its_own_budget_and_sequences():
-    """Eight prompts of a whole budget each, at once: eight replicas compute them in one step, one in eight."""
+    """Eight prompts of a whole budget, 0.2 ms apart: eight replicas compute one, then seven; one has eight steps."""
     kwargs = {"isl": 8192, "osl": 2, "arrivals": "burst:size=8", "requests": 8, "token_budget": 8192}
     eight, one = (rk.simulate("llama-3.1-8b", dp=dp, **kwargs) for dp in (8, 1))
-    assert eight.ttft_ms.max < 0.2 * one.ttft_ms.max
+    assert eight.ttft_ms.max < 2.2 / 8 * one.ttft_ms.max
     assert eight.inputs["max_num_seqs"] == 8 * one.inputs["max_num_seqs"]
 
 

@@ -99,7 +99,10 @@ class Tokens:
         self.llm_engine = self
         limits = {"max_num_batched_tokens": 16384, "max_num_seqs": 1024}
         cache = SimpleNamespace(num_gpu_blocks=25756, block_size=16)
-        self.vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(**limits), cache_config=cache)
+        graphs = SimpleNamespace(cudagraph_capture_sizes=[1, 512])
+        self.vllm_config = SimpleNamespace(
+            scheduler_config=SimpleNamespace(**limits), cache_config=cache, compilation_config=graphs
+        )
 
     def add_request(self, name, prompt, asked):
         self.waiting.append(name)
