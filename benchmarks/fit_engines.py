@@ -318,7 +318,7 @@ _PROMPTS = ("vllm@0.8", "sglang@0.4", "trtllm@0.19")  # whose prompt steps take 
 # Kernels of what the model counts as one: experts (align, sort, two products, activation, sum), a product scaled by
 # blocks (its inputs are quantised first), the attention of a prompt with latent keys (six copies and a norm before it).
 _COUNTS = {"expert": 6, "block": 2, "latent": 8}
-_CAPTURED = {"vllm@0.8": 512}  # tokens of the largest CUDA graph of a step with prompts
+_WATCHED = "vllm@0.8"  # whose graphs of prompts and front end were seen on a GPU of ours
 _SOURCES = """sources:
   fit:
     title: "benchmarks/fit_engines.py on published end-to-end times ({rows} rows for this engine)"
@@ -387,8 +387,8 @@ def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
     if name in _PROMPTS:
         lines.append("      prompt: {value: 2.3, spread: 0.7, source: [mechanisms]}\n")
         lines += [f"      {part}_launches: {{value: {count}, source: [launches]}}\n" for part, count in _COUNTS.items()]
-        if name in _CAPTURED:
-            lines.append(f"      graph_tokens: {{value: {_CAPTURED[name]}, source: [captured]}}\n")
+        if name == _WATCHED:
+            lines.append("      graph_tokens: {value: 512, source: [captured]}\n")
         lines.append("      dequantised: {value: 2.2, spread: 0.7, source: [widened]}\n")
     said = f', note: "{100 * costs["inside"]:.0f} {INSIDE}"' if "inside" in costs else ""
     lines.append(f"      interval: {{value: {costs['interval']:.3g}, source: [fit]{said}}}\n")
@@ -401,7 +401,7 @@ def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
         lines.append(f"      compute: {{value: {costs['compute'][0]:g}, source: [fit]}}\n")
     lines.append("      request: {value: 3 ms, spread: 2 ms, source: [front_end]}\n")
     lines.append("      token: {value: 3 us, spread: 2 us, source: [tokeniser]}\n")
-    if name in _CAPTURED:
+    if name == _WATCHED:
         lines.append("      hand_over: {value: 200 us, source: [handed]}\n")
     return [*lines, "      overlap: {value: 1, source: [overlap]}\n"] if name in _PROMPTS else lines
 

@@ -40,13 +40,7 @@ class Served:
     def load(self) -> str:
         """What was asked, in words."""
         users = self.row.get("max_concurrency")
-        return f"{users} user{'s' if users > 1 else ''}" if users else f"{self.rate:.1f} requests/s"
-
-    @property
-    def rate(self) -> float:
-        """Requests a second that came."""
-        sent = [each[0] for each in self.row["requests"][0]]
-        return (len(sent) - 1) / float(sent[-1] - sent[0])
+        return f"{users} user{'s' if users > 1 else ''}" if users else f"{arrival_rate(self.row):.1f} requests/s"
 
     @property
     def lengths(self) -> tuple[int, float]:
@@ -64,6 +58,12 @@ class Served:
         return of[metric] / measured - 1.0 if measured else None
 
 
+def arrival_rate(row: dict[str, Any]) -> float:
+    """Requests a second that came."""
+    sent = [each[0] for each in row["requests"][0]]
+    return (len(sent) - 1) / float(sent[-1] - sent[0])
+
+
 def predicted(path: Path, gpu: str) -> Iterator[Served]:
     """Every load of a file of rows."""
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -76,8 +76,7 @@ def predicted(path: Path, gpu: str) -> Iterator[Served]:
         resolved = resolve(model, gpu, read_deployment(limits), None)
         arrivals = (Arrival(0.0 if users else each[0], isl, int(each[3])) for each in requests)
         outcome = serve(resolved, Load(arrivals, isl + osl, isl + max(lengths), users))
-        served = Served(model, row, {}, {}, 0.0)
-        asked = {"concurrency": users, "requests": len(requests)} if users else {"rate": served.rate}
+        asked = {"concurrency": users, "requests": len(requests)} if users else {"rate": arrival_rate(row)}
         answer = rk.estimate(model, gpu, isl=isl, osl=round(osl), osl_cv=wide, **asked, **limits)
         formed = {"ttft": answer.ttft_ms or 0.0, "tpot": answer.tpot_ms or 0.0, "e2el": answer.e2e_ms or 0.0}
         played = {name: getattr(outcome, f"{'e2e' if name == 'e2el' else name}_ms").mean for name in _METRICS}

@@ -128,8 +128,8 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
         busy = named(sum((timed.expected for timed in kernels), 0.0), "busy", "time of all kernels", "s")
         sums = busy, *(sum((getattr(timed, end) for timed in kernels), 0.0) for end in ("low", "high"))
         passes = iteration.passes * iteration.parts
-        longest = zip(_launches(costs, iteration), sums, strict=True)
-        gaps, low, high = (launch_gap(passes, launches, launch, time) for launch, time in longest)
+        ends_of = zip(_launches(costs, iteration), sums, strict=True)
+        gaps, low, high = (launch_gap(passes, launches, launch, time) for launch, time in ends_of)
         if any(not isinstance(end, float) or end > 0.0 for end in (gaps, low, high)):
             entries.append(_entry("launch_gaps", dtype, count, gaps, (low, high)))
     return entries
