@@ -93,7 +93,8 @@ class Traffic:
     closed loop sends, the first of all users at once (infinite: the start is long over); most: sequences that run at
     once at the most. receive_interval: decode steps between two looks at new requests (SGLang's
     --scheduler-recv-interval); batch_wait: decode steps for which prompts are held back, so that several are computed
-    together (TensorRT-LLM's batch_wait_timeout_iters); crowd: users of a closed loop that begin at once.
+    together (TensorRT-LLM's batch_wait_timeout_iters); crowd: users of a closed loop that begin at once. isl_law,
+    osl_law: quantiles of the lengths over their mean, where a law is known; else lengths are taken as lognormal.
     """
 
     isl: Numeric
@@ -107,6 +108,8 @@ class Traffic:
     batch_wait: Numeric = 0.0
     cached: Numeric = 0.0
     crowd: Numeric = 1.0
+    isl_law: Callable[[float], float] | None = None
+    osl_law: Callable[[float], float] | None = None
 
     def places(self, predictor: Predictor) -> Places:
         """Room for sequences of such requests."""

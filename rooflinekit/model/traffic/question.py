@@ -76,6 +76,7 @@ def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | N
         isl, osl,
         isl_cv=asked.get("isl_cv", 0.0), osl_cv=asked.get("osl_cv", 0.0), arrival_cv=asked.get("burstiness", 1.0),
         requests=math.inf if requests is None or users is None else requests / users,
+        isl_law=asked.get("isl_law"), osl_law=asked.get("osl_law"),
     )  # fmt: skip
     goals = [asked[key] / 1e3 if key in asked else None for key in ("ttft", "tpot")]
     return LoadQuestion(users, asked.get("rate"), traffic, *goals)
