@@ -308,3 +308,13 @@ def test_steps_about_the_largest_graph_are_a_mix_of_both_kinds():
     played = rk.simulate("gpt-oss-120b", **work | {"isl": "uniform:74-222", "osl": "uniform:13-39"}).to_dict()
     assert formula.tpot_ms == pytest.approx(played["tpot_ms"]["mean"], rel=0.13)
     assert formula.e2e_ms == pytest.approx(played["e2e_ms"]["mean"], rel=0.13)
+
+
+def test_no_more_requests_are_served_than_the_front_end_hands_over():
+    """1,000 users of a small model: the formula had 26,000 requests a second, where one front end hands over 5,000."""
+    work = {"gpu": "b200-sxm", "isl": 16, "osl": 1, "concurrency": 1000, "requests": 10_000}
+    formula, played = rk.estimate("llama-3.2-1b", **work), rk.simulate("llama-3.2-1b", **work).to_dict()
+    most = 1.0 / load_engine("vllm").costs.hand_over
+    assert formula.load.rate == pytest.approx(played["request_rate"], rel=0.02)
+    assert formula.ttft_ms == pytest.approx(played["ttft_ms"]["mean"], rel=0.02)
+    assert rk.estimate("llama-3.2-1b", gpu="b200-sxm", isl=16, osl=1, rate=1.0).load.knee_rate <= most

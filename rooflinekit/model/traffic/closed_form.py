@@ -493,8 +493,8 @@ class _Flow:
         slot = maximum((free + time) * (asking / crowd - 1.0), maximum(least - free - time, 0.0))
         rate: Numeric = users / (free + time + slot)
         back = where(room.fits, room.back(asking, crowd, traffic.of(users), 1.0 / traffic.requests), 0.0)
-        lost = named(minimum(back / rate, slot), "lost", "for a place that a request had and gave back", "s")
-        lost = where(self._after > 0.0, lost, 0.0)
+        lost = where(self._after > 0.0, minimum(back / rate, slot), 0.0)
+        lost = named(lost, "lost", "for a place that a request had and gave back", "s")
         slot, longer = slot - lost, lost / maximum(self._after, 1.0)
         tpot = stay.tpot.times(1.0 + longer / stay.tpot.expected, 1.0)
         stay = replace(stay, tpot=tpot.named(*_TPOT))
@@ -512,20 +512,20 @@ class _Flow:
             slot, behind, held = apart * slot, apart * behind, apart * held
         rate = named(rate, "rate", "requests a second that are served", "1/s")
         found = self._loaded(stay, sharing, rate, rate, slot, behind + held, together, last)
-        if start:
-            found = replace(
-                found, grouped=1.0 - apart, running=where(turns < _ENDLESS, minimum(found.running, most), found.running)
-            )
-        return found
+        if not start:
+            return found
+        running = where(turns < _ENDLESS, minimum(found.running, most), found.running)
+        return replace(found, grouped=1.0 - apart, running=running)
 
     def _least(self, users: Numeric, turning: Rotation, times: Shared, prompt: Numeric) -> Numeric:
-        """Steps and prompts of a turn; prompts that come together fill no more steps than they come over [s]."""
+        """Steps and prompts of a turn, or its hand-overs; prompts fill no more steps than they come over [s]."""
         prompts = users * prompt
         if times.mixes:
             most_steps = maximum(turning.width * self.traffic.osl, users * turning.each)
             beyond = maximum(prompts - most_steps * turning.together * times.share.expected, 0.0)
             prompts = prompts - (1.0 - turning.width) * beyond
-        return self._steps_of(users, turning) * times.step.expected + prompts
+        handed = users * self.predictor.plan.costs.hand_over
+        return maximum(self._steps_of(users, turning) * times.step.expected + prompts, handed)
 
     def _start(self, crowd: Numeric, times: Shared) -> _Start:
         """The prompts of so many at once; a step lasts until the front end has handed over those of the next."""
@@ -668,7 +668,9 @@ class _Flow:
         requests = turns * crowd
         decoding = minimum(requests * after / maximum(steps, 1.0), sharing)
         step = self.times(maximum(1.0 + (decoding - 1.0) * self.traffic.osl / maximum(after, 1.0), 1.0)).step.expected
-        return named(requests * prompt + steps * (step + again), "run", "from the first prompt to the end", "s")
+        least = requests * self.predictor.plan.costs.hand_over
+        run = maximum(requests * prompt + steps * (step + again), least)
+        return named(run, "run", "from the first prompt to the end", "s")
 
     def steady(self, sharing: Numeric, rate: Numeric, room: Places, knee: Numeric) -> Loaded:
         """An open loop below its knee."""
