@@ -217,7 +217,9 @@ class Mix(Demand):
             )  # fmt: skip
             traffic = Traffic(each.isl.mean, max(each.osl.mean, 1.0), cv(each.isl), cv(each.osl), self.arrival_cv)
             means = {"ttft": float(mine.ttft.expected), "tpot": pace, "e2el": float(whole)}
-            found[each.name] = Felt(means, spread(mine, traffic, False, mix), True, felt.spans, beyond=felt.beyond)
+            found[each.name] = Felt(
+                means, spread(mine, traffic, False, mix), True, felt.spans, beyond=felt.beyond, inner=felt.inner
+            )
         return replace(felt, classes=found)
 
     def _waits(self, busy: float, work: Sequence[float]) -> list[float]:
