@@ -220,7 +220,9 @@ class Mix(Demand):
                 isl_law=each.isl.over_mean, osl_law=each.osl.over_mean,
             )  # fmt: skip
             means = {"ttft": float(mine.ttft.expected), "tpot": pace, "e2el": float(whole)}
-            found[each.name] = Felt(means, spread(mine, traffic, False, mix), True, felt.spans, beyond=felt.beyond)
+            found[each.name] = Felt(
+                means, spread(mine, traffic, False, mix), True, felt.spans, beyond=felt.beyond, inner=felt.inner
+            )
         return replace(felt, classes=found)
 
     def _waits(self, busy: float, work: Sequence[float]) -> list[float]:

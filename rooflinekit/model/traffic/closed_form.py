@@ -150,6 +150,7 @@ class Loaded:
     together: Numeric
     shared: Shared  #: the times it is made of
     grouped: Numeric = 0.0
+    slot: Numeric = 0.0  #: wait for a place, part of the queue [s]
     burst: Numeric = 0.0  #: from the first to the last of the first tokens, where all prompts come at once [s]
 
 
@@ -703,6 +704,7 @@ class _Flow:
             busy=named(minimum(rate * stay.times.share.expected, 1.0), *_RHO),
             stable=1.0 + 0.0 * rate,
             together=together,
+            slot=slot,
             burst=last,
             shared=stay.times,
         )
