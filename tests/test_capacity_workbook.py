@@ -274,6 +274,13 @@ class TestRecalculation:
                 for opened, (*_, scenario, _) in zip(found, DEPLOYMENTS, strict=True)]  # fmt: skip
         assert {"FITS", "OOM"} == set(fits)
 
+    def test_libreoffice_has_a_number_where_a_chance_is_next_to_none(self, tmp_path: Path) -> None:
+        """A number far below 1e-308 is 0 in Excel and an error in LibreOffice: all of the fleet was #NUM!."""
+        model, gpu, scenario, inputs = DEPLOYMENTS[1]
+        write_workbook(tmp_path / "made.xlsx", one(model, gpu, scenario), PLANNED)
+        (opened,) = recalculated([tmp_path / "made.xlsx"], [inputs], tmp_path)
+        assert assert_answers(opened, scenario) == "FITS"
+
     def test_libreoffice_agrees_on_what_the_drop_downs_choose(self, path: Path, tmp_path: Path) -> None:
         (opened,) = recalculated([path], [SWITCHED], tmp_path)
         assert assert_answers(opened, {}) == "FITS"
