@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from rooflinekit.model.graph.cells import Cell, composed, function, literal, when
 from rooflinekit.report.workbook.calculation import Calculation
-from rooflinekit.report.workbook.charts import Area, bar_chart, line_chart
 from rooflinekit.report.workbook.data import lists, price_of
 from rooflinekit.report.workbook.inputs import OWNED, RENTED, Inputs
 from rooflinekit.report.workbook.offers import Offers
 from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, shown, status_colours
-from rooflinekit.report.workbook.views import status_of
+from rooflinekit.report.workbook.views import Area, bar_chart, line_chart, status_of
 
 _HOURS = 8760.0
 _YEARS = 6

@@ -10,13 +10,12 @@ from pathlib import Path
 
 from rooflinekit.model.graph.cells import Cell, composed, function, literal, when
 from rooflinekit.report.workbook.calculation import Calculation, Found, blocks_of, write_labels
-from rooflinekit.report.workbook.charts import Area, bar_chart
 from rooflinekit.report.workbook.data import price_of, write_constants, write_gpus, write_models, write_tables
 from rooflinekit.report.workbook.fleet import Replica, known, write_fleet, write_tco
 from rooflinekit.report.workbook.inputs import Inputs, read_words, write_inputs
 from rooflinekit.report.workbook.offers import Choices, Offers, Planned, make_offers
 from rooflinekit.report.workbook.sheet import Book, Sheet, shown, status_colours
-from rooflinekit.report.workbook.views import sweep_inputs, write_kernels, write_results, write_sweep
+from rooflinekit.report.workbook.views import Area, bar_chart, sweep_inputs, write_kernels, write_results, write_sweep
 from rooflinekit.specs.writing import open_workbook, whole
 from rooflinekit.version import __version__
 
