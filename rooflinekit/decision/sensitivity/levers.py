@@ -18,8 +18,15 @@ from rooflinekit.decision.economics.price import (
     read_price,
     usd_per_million,
 )
-from rooflinekit.decision.sensitivity.elasticity import RESOURCES, Elasticity, elasticities
-from rooflinekit.decision.sensitivity.question import METRICS, Question, Setting, latent_variant
+from rooflinekit.decision.sensitivity.elasticity import (
+    METRICS,
+    RESOURCES,
+    Elasticity,
+    Question,
+    Setting,
+    elasticities,
+    latent_variant,
+)
 from rooflinekit.estimation.estimator import image_inputs, read_deployment, read_workload, resolve, shown
 from rooflinekit.estimation.options import keywords, part_of, positive, quantity, read
 from rooflinekit.estimation.results import about, shares_by_cause
