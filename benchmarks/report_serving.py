@@ -201,14 +201,15 @@ def reliability_targets(data: Data) -> list[Block]:
 
 def often_table(data: Data) -> Block:
     """Objectives that were met, where a probability is stated."""
-    rows = [[line["kind"], line["left_out"], f"{line['rows']:,}", *(percent(line[each]) for each in STATED)]
+    rows = [[*(line[name] for name in ("kind", "engine", "left_out")), f"{line['rows']:,}",
+             *(percent(line[each]) for each in STATED)]
             for _, line in data.often.iterrows()]  # fmt: skip
-    return table(["rows", "left out", "number", *(f"{100 * each:.0f} % stated" for each in STATED)], rows)
+    return table(["rows", "engine", "left out", "number", *(f"{100 * each:.0f} % stated" for each in STATED)], rows)
 
 
 def often_targets(data: Data) -> list[Block]:
     said = []
-    for _, line in data.often.iterrows():
+    for _, line in data.often[data.often["engine"] == "all"].iterrows():
         off = {each: line[each] - each for each in STATED}
         most = max(off, key=lambda each: abs(off[each]) if each > STATED[0] else 0.0)
         half = f"{off[STATED[0]]:+.2f} at {100 * STATED[0]:.0f} %"

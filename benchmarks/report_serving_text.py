@@ -45,10 +45,10 @@ INTERVALS = (
 OFTEN = (
     "A plan states the probability that an objective holds. Here objectives are set at the predicted quantiles of "
     "rows. Neither the engine's costs nor the ends have seen their model, or their source. The table has the share "
-    "of them "
-    "that hold. Fleets are sized at 90 % unless --confidence says another. The ends are quantiles, and the middle "
-    "is the prediction itself. Most first tokens are slower than predicted. So fewer than half of the objectives "
-    "at the prediction hold, and a stated 50 % is too much."
+    "of them that hold. Fleets are sized at 90 % unless --confidence says another. The ends are quantiles. Between "
+    "them the median of first tokens and five quantiles of offline queues are those of rows that were not left out; "
+    "the others are normal on either side of the prediction. Most first tokens are slower than predicted, and by how "
+    "much differs between engines: the table has each."
 )
 
 RULES = (

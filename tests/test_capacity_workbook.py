@@ -301,6 +301,14 @@ COLUMNS = ("gpu", "tp", "memory", "replicas", "gpus", "price", "usd", "million",
            "evidence")  # fmt: skip
 
 
+def test_the_heads_of_fleets_say_what_sizes_them(tmp_path: Path) -> None:
+    write_workbook(tmp_path / "a.xlsx", replace(RIVALS, gpus=("h100-sxm",)), DEMAND)
+    rows = Opened(tmp_path / "a.xlsx", values=True).book["Compare"].iter_rows(values_only=True)
+    words = [str(cell) for row in rows for cell in row if cell is not None]
+    assert {"replicas at the headroom", "GPUs at the headroom"} <= set(words)
+    assert any("not a confidence as in `plan`" in each for each in words)
+
+
 def compared(opened: Opened) -> dict[str, dict[str, Any]]:
     """The rows of the sheet Compare by accelerator."""
     rows = opened.book["Compare"].iter_rows(min_row=5, max_row=4 + len(RIVALS.gpus), values_only=True)

@@ -434,3 +434,17 @@ def test_prompts_of_a_turn_spread_as_answers_vary():
     assert all(one > two for one, two in pairwise(dense)) and all(one < two for one, two in pairwise(width))
     assert bunched(PREDICTOR, replace(load, turns=math.inf)) == (1.0, 1.0)
     assert bunched(PREDICTOR, replace(load, turns=np.array([math.inf])))[0].tolist() == [1.0]
+
+
+@pytest.mark.parametrize(("isl", "osl", "highest"), [
+    ("uniform:500-1500", "uniform:100-300", 300),
+    ("lognormal:mean=1000,cv=0.5,max=2000", "lognormal:mean=200,cv=1,max=400", 400),
+])  # fmt: skip
+def test_percentiles_follow_the_law_of_the_lengths(isl, osl, highest):
+    """No request of 300 tokens takes as long as one of 360. All lengths were taken as lognormal: P99 was 20 % late."""
+    work = {"isl": isl, "osl": osl, "rate": 2.0}
+    found = rk.estimate("llama-3-8b", **work)
+    played = rk.simulate("llama-3-8b", requests=8000, **work).to_dict()["e2e_ms"]
+    for name in ("p50", "p90", "p99"):
+        assert found.load.percentiles["e2e_ms"][name] == pytest.approx(played[name], rel=0.06)
+    assert found.load.percentiles["e2e_ms"]["p99"] < 1.1 * (found.ttft_ms + highest * found.tpot_ms)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def report(
     model: str | None, *, to: Output, plan: Path | None = None, sweep: Path | None = None, against: str | None = None,
     simulate: int | None = None, models: list[str] | None = None, gpus: list[str] | None = None,
-    engines: list[str] | None = None,
+    engines: list[str] | None = None, price: Any = None,
     **scenario: Any,
 ) -> None:  # fmt: skip
     """Write one self-contained HTML page on a deployment, a comparison, a plan or a sweep, with live sliders."""
@@ -38,7 +38,7 @@ def report(
         to.check("Outcome")
     told: dict[str, Any] = {"models": models, "gpus": gpus, "engines": engines}
     if model is None or plan is not None or sweep is not None:
-        said = {"model": model, "against": against, "simulate": simulate, "plots": to.plots, **scenario}
+        said = {"model": model, "against": against, "simulate": simulate, "price": price, "plots": to.plots, **scenario}
         for key in (key for key, value in said.items() if value is not None):  # a plan or a sweep brings its own
             name = "MODEL" if key == "model" else "--" + key.replace("_", "-")
             raise InputError(f"{name} belongs to a report on a model; leave it out beside --plan or --sweep")
@@ -47,7 +47,8 @@ def report(
     else:
         with working(f"writing {out.name}"):
             outcome = _simulated(model, simulate, scenario)
-            made = write_report(out, model, against=against, simulation=outcome, force=to.force, **told, **scenario)
+            told |= {"against": against, "simulation": outcome, "price": price}
+            made = write_report(out, model, force=to.force, **told, **scenario)
         if to.plots is not None:
             drawn = predict(model, allow_oom=True, **scenario)
             to.draw(drawn if outcome is None else [drawn, outcome])

@@ -118,7 +118,7 @@ def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[
 
 
 def read_workload(given: Mapping[str, Any], plan: Plan | None = None) -> tuple[Workload, dict[str, Any]]:
-    """The batch that keywords describe, and what they say of traffic: a distribution of lengths is a mean and a cv.
+    """The batch that keywords describe, and what they say of traffic: a distribution of lengths is a mean, cv and law.
 
     Of a plan with images, their tokens come to those of each prompt's text.
 
@@ -135,7 +135,7 @@ def read_workload(given: Mapping[str, Any], plan: Plan | None = None) -> tuple[W
             counts[key] = max(round(length.mean), 1)
             if (spread := cv(length)) and f"{key}_cv" in traffic:
                 raise InputError(f"{key} and {key}_cv both say how lengths vary; give one")
-            traffic |= {f"{key}_cv": spread} if spread else {}
+            traffic |= {f"{key}_cv": spread, f"{key}_law": length.over_mean} if spread else {}
     work = Workload.checked(**counts)
     return work if plan is None else replace(work, isl=plan.prompt(work.isl)), traffic
 

@@ -196,45 +196,41 @@ def said(remarks: Iterable[Remark]) -> Iterator[str]:
     return (remark.say(*map(float, remark.facts)) for remark in remarks if remark.holds)
 
 
+WORDS = {
+    "unstable": "UNSTABLE: {rate:g} requests/s arrive and at most {knee:.3g} can be served. The queue grows without "
+    "end; TPOT is that of the full deployment",
+    "waiting": "{slots:.0f} of {users:.0f} requests run at a time; the others wait for a slot",
+    "reserving": "{slots:.0f} of {users:.0f} requests run at a time; the others wait for a slot: the engine admits a "
+    "request where its whole answer has room",
+    "longest": "{longest} tokens exceed {model}'s maximum context of {most}",
+    "admitted": "{longest} tokens exceed max_model_len {most}: the engine would refuse them",
+    "single": "osl 1 has no second token: TPOT is the step that would follow",
+    "turns": "max_num_seqs {most} would run a batch of {batch} in turns",
+}
+"""What is said of a workload, with places to fill; a report's page fills them as its controls move."""
+
+
 def load_remarks(  # noqa: PLR0913, PLR0917 - what a load is known by
     plan: Plan, stable: Numeric, rate: Numeric, knee: Numeric, users: Numeric | None, slots: Numeric
 ) -> Iterator[Remark]:
     """That the load cannot be sustained, or that users wait for a slot."""
-    yield Remark(stable == 0.0, _unstable, (rate, knee))
+    yield Remark(stable == 0.0, lambda rate, knee: WORDS["unstable"].format(rate=rate, knee=knee), (rate, knee))
     if users is not None:
-        yield Remark(users > slots, _reserving if plan.engine.memory.reserves else _waiting, (slots, users))
-
-
-def _unstable(rate: float, knee: float) -> str:
-    return (
-        f"UNSTABLE: {rate:g} requests/s arrive and at most {knee:.3g} can be served. The queue "
-        "grows without end; TPOT is that of the full deployment"
-    )
-
-
-def _waiting(slots: float, users: float) -> str:
-    return f"{slots:.0f} of {users:.0f} requests run at a time; the others wait for a slot"
-
-
-def _reserving(slots: float, users: float) -> str:
-    return f"{_waiting(slots, users)}: the engine admits a request where its whole answer has room"
+        words = WORDS["reserving" if plan.engine.memory.reserves else "waiting"]
+        yield Remark(users > slots, lambda slots, users: words.format(slots=slots, users=users), (slots, users))
 
 
 def limit_remarks(plan: Plan, work: Workload) -> Iterator[Remark]:
     """Which limits the sequences exceed."""
     model, settings, longest = plan.model, plan.deployment.settings, work.longest_context
-    if (limit := model.max_context) is not None:
-        words = f"tokens exceed {model.name}'s maximum context of {limit}"
-        yield Remark(longest > limit, lambda tokens: f"{int(tokens)} {words}", (longest,))
-    yield Remark(work.osl == 1.0, lambda: "osl 1 has no second token: TPOT is the step that would follow")
-    if (admitted := settings.max_model_len) is not None:
-        refused = f"tokens exceed max_model_len {admitted}: the engine would refuse them"
-        yield Remark(longest > admitted, lambda tokens: f"{int(tokens)} {refused}", (longest,))
-    if (most := settings.max_num_seqs) is not None:
-        turns = f"max_num_seqs {most} would run a batch of"
-        yield Remark(
-            work.batch > most * plan.deployment.dp, lambda batch: f"{turns} {int(batch)} in turns", (work.batch,)
-        )
+    for name, most in (("longest", model.max_context), ("admitted", settings.max_model_len)):
+        if most is not None:
+            say = partial(WORDS[name].format, model=model.name, most=most)
+            yield Remark(longest > most, lambda tokens, say=say: say(longest=int(tokens)), (longest,))
+    yield Remark(work.osl == 1.0, lambda: WORDS["single"])
+    if (seqs := settings.max_num_seqs) is not None:
+        turns = partial(WORDS["turns"].format, most=seqs)
+        yield Remark(work.batch > seqs * plan.deployment.dp, lambda batch: turns(batch=int(batch)), (work.batch,))
 
 
 def memory_remarks(need: Numeric, have: Numeric) -> Iterator[Remark]:

@@ -472,7 +472,7 @@ class Launching(TypedDict, total=False):
     host_gpus: Annotated[int, Option("Accelerators of one host.", 8, kind="loose count", group="Replicas")]
     out: Annotated[Path | None, Option("Write to this file, or the files into this folder.", kind="folder", metavar="PATH", group="Output")]
 
-class Page(TypedDict, total=False):
+class Page(Price, total=False):
     """What a page reports on."""
     plan: Annotated[Path | None, Option("Report on what `plan --format json` wrote, not on MODEL.", kind="path")]
     sweep: Annotated[Path | None, Option("Report on rows of a sweep (.csv, .parquet), not on MODEL.", kind="path")]

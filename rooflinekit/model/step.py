@@ -27,7 +27,7 @@ from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import AttentionShape, Kernel
 from rooflinekit.model.types.model import Model
-from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, minimum, where
+from rooflinekit.model.types.numeric import Numeric, ceil_div, exp, is_zero, maximum, minimum, where
 from rooflinekit.model.types.time import SIGMAS, KernelTime
 
 
@@ -37,8 +37,8 @@ class Iteration:
 
     passes: engine steps (prompts beyond the token budget take several); sequences: that take part in all of them;
     layers: that each pass runs; gpus: accelerators that take part; eager: kernels are launched one by one;
-    prompts: some are computed; parts: that a pass is launched in; graphed: whether its tokens are few enough for CUDA
-    graphs between its attention.
+    prompts: some are computed; parts: that a pass is launched in; graphed: share of such steps whose tokens are few
+    enough for CUDA graphs between their attention.
     """
 
     passes: Numeric
@@ -48,7 +48,7 @@ class Iteration:
     eager: bool
     prompts: bool = False
     parts: Numeric = 1.0
-    graphed: object = False
+    graphed: Numeric = 0.0
 
 
 @formula("host", "host work of a step that the accelerator waits for", "s")
@@ -120,19 +120,26 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
             ends = maximum(time - SIGMAS * doubt, 0.0), time + SIGMAS * doubt
             entries.append(_entry(name, dtype, count, time, ends))
     if iteration.eager and costs.launch:
-        launches: Numeric = (count := launches_of((timed.kernel for timed in kernels), costs))
-        if iteration.graphed is not False:
-            between = launches_of((timed.kernel for timed in kernels), costs, graphed=True)
-            launches = where(iteration.graphed, float(between), float(count))
-            count = between if iteration.graphed is True else count
+        count, between = (launches_of((timed.kernel for timed in kernels), costs, graphed) for graphed in (False, True))
+        shares = _kinds(iteration.graphed, count, between)
         busy = named(sum((timed.expected for timed in kernels), 0.0), "busy", "time of all kernels", "s")
         sums = busy, *(sum((getattr(timed, end) for timed in kernels), 0.0) for end in ("low", "high"))
         passes = iteration.passes * iteration.parts
         ends_of = zip(_launches(costs, iteration), sums, strict=True)
-        gaps, low, high = (launch_gap(passes, launches, launch, time) for launch, time in ends_of)
+        gaps, low, high = (
+            sum((share * launch_gap(passes, launches, launch, time) for launches, share in shares), 0.0)
+            for launch, time in ends_of
+        )
+        count = shares[0][0]
         if any(not isinstance(end, float) or end > 0.0 for end in (gaps, low, high)):
             entries.append(_entry("launch_gaps", dtype, count, gaps, (low, high)))
     return entries
+
+
+def _kinds(graphed: Numeric, count: int, between: int) -> list[tuple[int, Numeric]]:
+    """Launches of a step outside graphs and of one between them, each with its share of the steps, where it has one."""
+    kinds = (count, 1.0 - graphed), (between, graphed)
+    return [kind for kind in kinds if not is_zero(kind[1])]
 
 
 def launches_of(kernels: Iterable[Kernel], costs: StepCosts, graphed: bool = False) -> int:
@@ -387,16 +394,21 @@ class Plan:
             graphed=self._graphed(batch),
         )
 
-    def _graphed(self, batch: Batch) -> object:
-        """Whether a step with prompts has few enough tokens for CUDA graphs.
+    def _graphed(self, batch: Batch) -> Numeric:
+        """Share of the steps with prompts that have few enough tokens for CUDA graphs: 0 or 1 of a single one.
 
         Longer prompts come in steps of the token budget. The mean step of a load counts the sequence whose prompt it is
-        as one that decodes: one token more is allowed.
+        as one that decodes: one token more is allowed. The tokens of its steps vary as by the logistic distribution.
         """
         if not self.graph_tokens or batch.prefilling is None:
-            return False
+            return 0.0
         step = minimum(batch.tokens, fact(self.token_budget, *_BUDGET))
-        return step < fact(self.graph_tokens, *_GRAPHED) + (0.5 if batch.decoding is None else 1.5)
+        most = fact(self.graph_tokens, *_GRAPHED) + (0.5 if batch.decoding is None else 1.5)
+        if is_zero(batch.varying):
+            return where(step < most, 1.0, 0.0)
+        beyond = _LOGISTIC * (step - most) / maximum(batch.varying, _SURE)
+        beyond = minimum(maximum(beyond, -_STEEP), _STEEP)
+        return named(1.0 / (1.0 + exp(beyond)), "graphed", "share of such steps in CUDA graphs")
 
 
 def _shares(timed: Sequence[tuple[StepTime, int]]) -> tuple[Numeric, Numeric]:
@@ -456,6 +468,8 @@ _PAIR = 2
 _DBO = "tokens", "dbo_decode_token_threshold and dbo_prefill_token_threshold of vLLM"
 _PREPROCESSED = "its preprocessor (specs/config/vision.yaml)"
 _PARALLEL = "docs/parallelism.md"
+_LOGISTIC = math.pi / math.sqrt(3.0)  # standard deviation of the logistic distribution of scale 1
+_SURE, _STEEP = 1e-6, 50.0  # tokens that steps vary by at least, where they do; beyond which exp(−x) is nothing
 _GRAPHED = "graph_tokens", "tokens of the largest CUDA graph", "", "the sizes that the engine captures"
 _BETWEEN_GRAPHS = {
     "attention_prefill", "attention_decode", "mla_prefill", "mla_decode", "sparse_attention", "linear_attention",

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from rooflinekit.model.types.engine import Budget, Engine, LoadEnds, MemoryRule, Pair, StepCosts
+from rooflinekit.model.types.engine import Budget, Engine, LoadEnds, MemoryRule, Pair, Quantiles, StepCosts
 from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.model.types.hardware import Provenance
 from rooflinekit.specs.files import kept
@@ -37,7 +37,8 @@ _PARTS = {
     **dict.fromkeys(("token_budget", "max_num_seqs"), (".small", ".large")),
     "mxfp4_multiple": (".inputs", ".outputs"),
     "communicator_pcie": (".four", ".eight"),
-}  # what the two numbers of a pair are
+    **dict.fromkeys(("ttft_inner", "full_inner"), (".p10", ".p25", ".p50", ".p75", ".p90")),
+}  # what the numbers of a pair, or of quantiles, are
 
 UNITLESS = {
     "hidden": 1.0, "grouped": 20.0, "prompt": 20.0, "memory": 10.0, "compute": 30.0, "interval": 100.0, "overlap": 4.0,
@@ -235,26 +236,30 @@ def read_facts(section: Section, kind: type[T], prefix: str = "") -> tuple[T, tu
         entry = section.section(key)
         fact = entry.read(_Fact)
         values = fact.value if isinstance(fact.value, list) else [fact.value]
-        if len(values) not in ((2,) if kind is LoadEnds else (1, 2) if hints[key] == Pair else (1,)):
+        several = {Pair: (2,) if kind is LoadEnds else (1, 2), Quantiles: (5,)}
+        if len(values) not in several.get(hints[key], (1,)):
             entry.refuse("value", f"{fact.value!r} has the wrong length")
         unit = ("" if key in UNITLESS else "s") if kind is StepCosts else _UNITS.get(key, "")
         read = [_number(entry, key, "value", value, unit) for value in values]
-        if kind is LoadEnds and min(read) <= 0.0:
+        if kind is LoadEnds and hints[key] == Pair and min(read) <= 0.0:
             entry.refuse("value", f"{fact.value!r} has a factor that is not above 0")
+        if hints[key] == Quantiles and read != sorted(read):
+            entry.refuse("value", f"{fact.value!r} does not rise")
         if kind is StepCosts:
             spread[key] = _number(entry, key, "spread", fact.spread, unit) if entry.has("spread") else 0.0
         note = "" if fact.spread is None else f" ± {fact.spread}"
         for value, part in zip(read, _PARTS.get(key, (".low", ".high")) if len(read) > 1 else ("",), strict=True):
             title = entry.titles(fact.source)
             provenance.append(Provenance(f"engine.{prefix}{key}{part}{note}", value, unit, title))
-        chosen[key] = (read[0], read[-1]) if hints[key] == Pair else hints[key](read[0])
+        chosen[key] = (read[0], read[-1]) if hints[key] == Pair else tuple(read) if read[1:] else hints[key](read[0])
     return kind(**chosen, **({"spread": spread} if kind is StepCosts else {})), tuple(provenance)
 
 
 def _number(entry: Section, key: str, part: str, value: object, unit: str) -> float:
     if unit:
         return entry.quantity_in(part, value, unit)
-    return entry.number_in(part, value, 0.0, UNITLESS.get(key, math.inf))
+    least, most = (-1.0, 1.0) if key.endswith("_inner") else (0.0, UNITLESS.get(key, math.inf))
+    return entry.number_in(part, value, least, most)
 
 
 def launchable() -> list[str]:

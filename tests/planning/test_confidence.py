@@ -104,6 +104,26 @@ def test_the_probability_is_that_of_the_interval() -> None:
     assert not missed(plain.stretched, [Objective("tpot", None, 0.050)], 1.645)
 
 
+def test_within_an_interval_errors_have_the_quantiles_that_were_seen():
+    """The median stands a quarter of the way to the high end; a probability's factor has that probability."""
+    inner = {"ttft": (-0.6, -0.1, 0.25, 0.5, 0.8)}
+    plain = Felt({"ttft": 0.1}, Spread(float, float, float), spans={"ttft": (0.8, 2.0)}, inner=inner)
+    for deviations, stated in ((-1.645, 0.05), (-1.2816, 0.1), (0.0, 0.5), (0.6745, 0.75), (1.2816, 0.9)):
+        limit = 0.1 * plain.factor("ttft", deviations)
+        assert chance(plain.stretched, Objective("ttft", None, limit)) == pytest.approx(stated, abs=2e-3)
+    assert plain.factor("ttft", 0.0) == pytest.approx(2.0**0.25)
+    assert plain.stretched(1.5).inner == inner
+
+
+def test_first_tokens_of_shipped_engines_are_later_than_predicted_in_the_median():
+    """On the rows that the ends are fitted to; TPOT is normal around what is expected."""
+    demand = read_demand({"rate": 4.0, "isl": 1000, "osl": 100})
+    for engine in ("vllm", "sglang", "trtllm"):
+        felt = lay_out(MODEL, "h100-sxm", {"tp": 1, "engine": engine}, demand, None).feel(demand, 4.0)
+        assert 1.0 < felt.factor("ttft", 0.0) < felt.spans["ttft"][1]
+        assert felt.factor("tpot", 0.0) == pytest.approx(1.0, abs=1e-3)
+
+
 def test_a_queue_without_an_objective_of_its_own_is_stable_too_where_steps_take_longer() -> None:
     demand = read_demand({"rate": 20.0, "isl": 1000, "osl": 150})
     pool = PrefillPool.of(lay_out(MODEL, "h100-sxm", {"tp": 1, "engine": "vllm"}, demand, None), demand)
@@ -229,6 +249,36 @@ def test_a_large_step_to_what_agrees_is_halved(monkeypatch: pytest.MonkeyPatch) 
     assert max(tried) == needs + 3
     assert needs <= best.option.replicas < needs + 3
     assert best.formula_gpus == needs - 6
+
+
+def test_of_fleets_at_one_cost_the_surer_stands_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is simulated with steps as long as the confidence asks for, as the plan that it is."""
+    asked = {"rate": 60.0, "isl": 1000, "osl": 200, "tp": [1, 2, 4], "disaggregated": False, "confirm": 3}
+    question = read_question("llama-3-8b", "h100-sxm", "p95 ttft<1s, p95 tpot<60ms", asked)
+    found, strained = search(question), list[float]()
+    most = math.lcm(*(option.parts[0].replica.gpus for option in found.options)) * 8
+    found.options[:] = [each.grown((most - each.gpus) // each.parts[0].replica.gpus) for each in found.options]
+    assert {option.gpus for option in found.options} == {most}
+    sure = {option.parts[0].replica.gpus: 0.91 + 0.02 * place for place, option in enumerate(found.options)}
+    assert len(sure) > 1
+
+    def surety(option: Option) -> float:
+        return sure[option.parts[0].replica.gpus]
+
+    def simulation(option: Option, *_: Any, **__: Any) -> confirm.Played:
+        chances = {question.slo[0]: surety(option), question.slo[1]: 0.99}
+        return confirm.Played(Felt({}, confirm._NOTHING), 1, (), chances=chances)
+
+    def seen(option: Option, *_: Any) -> bool:
+        strained.append(surety(option))
+        return False
+
+    monkeypatch.setattr(confirm, "play", simulation)
+    monkeypatch.setattr(confirm, "stressed", seen)
+    told = [surety(entry.option) for entry in confirm.ranked(question, found) if entry.played]
+    assert len(told) > 1
+    assert told == sorted(told, reverse=True)
+    assert told[0] in strained
 
 
 def test_objectives_add_up_and_one_thing_has_one_limit() -> None:

@@ -8,9 +8,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 import rooflinekit as rk
 from rooflinekit.report.page.deployment import Deployed, accuracy_card, lead
 from rooflinekit.report.page.offers import APART
+from rooflinekit.specs import load_accelerator
 
 from .making import data_of, page_of
 
@@ -72,3 +75,15 @@ def test_notes_of_another_deployment_say_whose_they_are() -> None:
     assert len(other.answer.warnings) == 1
     assert "<li>the measured fp8_block gemm kernels" in lead(other)
     assert "<li>b200-sxm: the measured fp8_block gemm kernels" in lead(other, told_of="b200-sxm: ")
+
+
+def test_a_page_has_the_prices_that_are_given(tmp_path: Path) -> None:
+    """Of a file as `plan` takes it; what is not used, or not like for like, is said."""
+    prices = tmp_path / "prices.csv"
+    prices.write_text("name,term,low,high,source\nh100-sxm,on demand,2,3,mine\nl40s,on demand,1,1,mine\n")
+    page = page_of(tmp_path, "llama-3-8b", batch=8, models=[], gpus=["h200-sxm"], walk=False, price=prices)
+    gpus = data_of(page)["offers"]["gpus"]
+    assert gpus["h100-sxm"]["price"] == [2.5, "on demand", "mine"]
+    assert gpus["h200-sxm"]["price"][0] == pytest.approx(load_accelerator("h200-sxm").value.price.usd_per_hour)
+    assert "the price of l40s is not used" in page
+    assert "not like for like" in page

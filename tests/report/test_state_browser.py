@@ -173,6 +173,29 @@ def test_what_does_not_fit_says_what_would(browser: Browser, pages: dict[str, Pa
     assert not rk.estimate("llama-3-8b", batch=500, isl=4000, tp=int(gpus[0]) // 2, allow_oom=True).memory.fits
 
 
+LIMITED: dict[str, Any] = {"max_num_seqs": 64, "max_model_len": 4096, "engine": "trtllm"}
+
+
+@pytest.mark.parametrize(("load", "state"), [
+    ({"batch": 16}, {"batch": 80, "isl": 5000, "osl": 1}),
+    ({"concurrency": 16}, {"users": 100, "isl": 200, "osl": 50}),
+    ({"rate": 1.0}, {"rate": 12.75, "isl": 16000, "osl": 500, "gpu": "b200-sxm"}),
+], ids=["batch", "users", "rate"])  # fmt: skip
+def test_every_state_has_the_notes_of_estimate(
+    browser: Browser, tmp_path: Path, load: dict[str, Any], state: dict[str, Any]
+) -> None:
+    """One token out, more users than places, limits of the engine, and a load without a steady state too."""
+    few: dict[str, Any] = {"models": [], "gpus": ["b200-sxm"], "walk": False}
+    browser.open(rk.write_report(tmp_path / "a.html", "llama-3-8b", isl=512, osl=50, **load, **LIMITED, **few).path)
+    browser.value(f"change({json.dumps(state)})")
+    browser.settle()
+    told = browser.value("[...document.querySelectorAll('#lead .notes li')].map((each) => each.textContent)")
+    asked = {{"users": "concurrency"}.get(key, key): value for key, value in state.items()}
+    notes = rk.estimate("llama-3-8b", asked.pop("gpu", "h100-sxm"), allow_oom=True, **asked, **LIMITED).warnings
+    assert notes
+    assert [note for note in told if "static batch" not in note] == list(notes)
+
+
 BROKEN = (
     "#vs=b%3D1e300%26m%3D__proto__",
     "#vs=%00%00&tp=3.5&kv=constructor",

@@ -41,6 +41,12 @@ LLAMA4 = LLAMA | {
     "model_type": "llama4_text", "intermediate_size": 128, "intermediate_size_mlp": 512, "num_local_experts": 4,
     "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "attention_chunk_size": 64,
 }  # fmt: skip
+NEMOTRON = {key: value for key, value in LLAMA.items() if key != "num_hidden_layers"} | {
+    "model_type": "nemotron_h", "attention_head_dim": 64, "layers_block_type": ["mamba", "mlp", "attention", "moe"],
+    "mamba_num_heads": 8, "mamba_head_dim": 32, "n_groups": 2, "ssm_state_size": 16, "conv_kernel": 4,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1,
+    "moe_shared_expert_intermediate_size": 64,
+}  # fmt: skip
 
 
 def load(config, **changes):
@@ -185,18 +191,12 @@ def test_bare_infinity_in_json():
 
 
 def test_nemotron_h_without_num_hidden_layers_and_its_own_head_dim_key():
-    config = without(LLAMA, "num_hidden_layers") | {
-        "model_type": "nemotron_h", "attention_head_dim": 64, "layers_block_type": ["mamba", "mlp", "attention", "moe"],
-        "mamba_num_heads": 8, "mamba_head_dim": 32, "n_groups": 2, "ssm_state_size": 16, "conv_kernel": 4,
-        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1,
-        "moe_shared_expert_intermediate_size": 64,
-    }  # fmt: skip
-    read = model(config)
+    read = model(NEMOTRON)
     assert [type(layer.mixer) for layer in read.layers] == [Mamba2, type(None), Attention, type(None)]
     assert [type(layer.ffn) for layer in read.layers] == [type(None), DenseFFN, type(None), MixtureOfExperts]
     assert {layer.norms for layer in read.layers} == {1}
     assert read.layers[2].mixer.head_dim == 64
-    assert "pattern has 4 blocks" in refused(config, SpecError, num_hidden_layers=5)
+    assert "pattern has 4 blocks" in refused(NEMOTRON, SpecError, num_hidden_layers=5)
 
 
 def test_without_model_type_the_architecture_decides():
@@ -464,6 +464,29 @@ def test_a_key_that_changes_no_cost_is_accepted_without_a_note(key):
     assert found.value.layers == model(LLAMA).layers and not found.warnings
 
 
+MPT = {"model_type": "mpt", "d_model": 64, "n_heads": 2, "n_layers": 2, "vocab_size": 9, "max_seq_len": 9}
+
+
+@pytest.mark.parametrize("key", read_yaml(REFUSALS)["harmless"].split())
+def test_a_key_that_only_looks_structural_changes_nothing(key):
+    """In a class that reads nothing of it, beside its sections."""
+    outer, _, inner = key.rpartition(".")
+    config = MPT if outer else {
+        "model_type": "gptj", "n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 9, "n_positions": 9,
+    }  # fmt: skip
+    without = model_from_config(config, name="m", origin="m")
+    with_it = model_from_config(config | ({outer: {inner: 3}} if outer else {inner: 3}), name="m", origin="m")
+    assert (with_it.value, with_it.warnings) == (without.value, without.warnings)
+
+
+@pytest.mark.parametrize("key", ["id2label", "return_dict", "torchscript"])
+def test_a_plain_key_is_plain_in_a_section_too(key):
+    """As transformers writes sections that are configs of their own."""
+    found = model_from_config(MPT | {"attn_config": {key: {"0": "a"}}}, name="m", origin="m")
+    assert found.value == model_from_config(MPT, name="m", origin="m").value
+    assert not any(key in note for note in found.warnings)
+
+
 def test_a_key_that_nobody_knows_is_said():
     found = model_from_config(LLAMA | {"use_foo": True, "max_lenght": 20, "use_bar": False}, name="m", origin="m")
     assert found.value.layers == model(LLAMA).layers
@@ -680,3 +703,22 @@ def test_every_class_has_a_row_that_is_reached():
 
 def test_dtype_errors_are_input_errors():
     assert issubclass(DtypeError, InputError)
+
+
+def test_layers_may_be_named_as_transformers_5_names_them():
+    """`linear_attention` for a state space and `full_attention` for attention; lists of layers beside their types."""
+    words = ["mamba", "mlp", "attention", "moe"]
+    other = ["linear_attention", "mlp", "full_attention", "moe"]
+    old, new = (model(NEMOTRON, layers_block_type=each) for each in (words, other))
+    assert old == new
+    lfm2 = LLAMA | {"model_type": "lfm2", "conv_L_cache": 3, "block_auto_adjust_ff_dim": False}
+    types = ["conv", "full_attention", "conv", "full_attention"]
+    assert model(lfm2, layer_types=types, full_attn_idxs=[1, 3]) == model(lfm2, full_attn_idxs=[1, 3])
+    assert "name other layers" in refused(lfm2, layer_types=types, full_attn_idxs=[0, 3])
+
+
+def test_a_config_says_whether_qwen2_moe_has_biases():
+    moe = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "decoder_sparse_step": 1,
+           "shared_expert_intermediate_size": 64, "model_type": "qwen2_moe"}  # fmt: skip
+    assert model(LLAMA, **moe) == model(LLAMA, **moe, qkv_bias=True)
+    assert model(LLAMA, **moe) != model(LLAMA, **moe, qkv_bias=False)

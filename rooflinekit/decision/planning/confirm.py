@@ -370,6 +370,12 @@ class Ranked:
     played: Played | None
     formula_gpus: int
 
+    @property
+    def surety(self) -> float:
+        """The least probability of its objectives; 0 where none is known."""
+        chances = self.played.chances if self.played and self.played.chances else {}
+        return min((value for value in chances.values() if value is not None), default=0.0)
+
 
 @dataclass(frozen=True)
 class _Tried:
@@ -402,6 +408,7 @@ class _Tried:
 def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
     """Options by cost: those with measured kernels first, and of each level those with which the simulation agrees.
 
+    At equal cost the surer one stands first.
     The cheapest is simulated until as many as asked agree, and at least one of each accelerator; an option with which
     the simulation does not agree goes on with more replicas, and where that was a large step, with fewer again. So no
     option that is left could be cheaper than those of its level.
@@ -442,7 +449,8 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
         question.progress(f"simulate {option.gpus} {'+'.join(option.names)}", tries.total(), tries.total() + confirm)
         try:
             played = play(option, question)
-            if played.agrees and not kept:  # the plan: with all of a trace, and at the end of its interval
+            tied = not kept or (EVIDENCE[level], rank(option)) == (kept[0].evidence, rank(kept[0].option))
+            if played.agrees and tied:  # the plan: with all of a trace, and at the end of its interval
                 played = play(option, question, whole=True) if question.demand.trace is not None else played
                 played = replace(played, strained=stressed(option, question, played))
         except KeyboardInterrupt:  # what is known by now is an answer
@@ -459,7 +467,8 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
             found.refused.append(Refusal(name, f"the simulation does not agree, and one more {too_many}"))
         else:
             push(level, _Tried(more, formula, refuted=option))
-    return sorted([*kept, *left], key=lambda each: (EVIDENCE.index(each.evidence), each.played is None))
+    return sorted([*kept, *left], key=lambda each: (
+        EVIDENCE.index(each.evidence), each.played is None, rank(each.option), -each.surety))  # fmt: skip
 
 
 def worst_evidence(option: Option) -> str:

@@ -209,7 +209,7 @@ def _loads(replica: Replica, demand: Demand, tariff: Tariff) -> list[Point]:
     for share in _SHARES:
         load = max(round(share * top), 1.0) if demand.closed else share * top
         answer = replica.answer(demand, load)
-        felt, rate = feel(answer), float(answer.loaded.rate)
+        felt, rate = feel(answer, replica.predictor.plan.load_ends), float(answer.loaded.rate)
         tokens: Numeric = rate * demand.traffic.osl
         price = tariff.price(replica.gpu)
         whole = rate * (demand.traffic.isl + demand.traffic.osl)

@@ -183,8 +183,9 @@ class Demand:
     def traffic(self) -> Traffic:
         """As the closed form takes it."""
         return Traffic(
-            self.isl.mean, self.osl.mean, isl_cv=cv(self.isl), osl_cv=cv(self.osl), arrival_cv=self.arrival_cv
-        )
+            self.isl.mean, self.osl.mean, isl_cv=cv(self.isl), osl_cv=cv(self.osl), arrival_cv=self.arrival_cv,
+            isl_law=self.isl.over_mean, osl_law=self.osl.over_mean,
+        )  # fmt: skip
 
     @property
     def longest(self) -> float:

@@ -31,6 +31,7 @@ from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, Times, Traff
 from rooflinekit.model.traffic.mixing import InFlight, Places, Shared, front_end, lone_prompt, places, slots
 from rooflinekit.model.traffic.percentiles import Spread, spread
 from rooflinekit.model.traffic.question import LoadAnswer, answer_load
+from rooflinekit.model.types.engine import LoadEnds
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric
@@ -127,7 +128,7 @@ class Replica:
                 times = self._open(self.traffic(demand)).bounds(load)
             return dict(zip(("ttft", "tpot"), map(float, times), strict=True))
 
-        felt = demand.told_apart(feel(answer, bounds), answer, self.times)
+        felt = demand.told_apart(feel(answer, self.predictor.plan.load_ends, bounds), answer, self.times)
         if self.kept is None or not self.kept.late or not felt.stable:
             return felt
         late, times = self.kept.late, felt.times
@@ -202,8 +203,8 @@ def _room(predictor: Predictor, demand: Demand) -> float:
     return room
 
 
-def feel(answer: LoadAnswer, bounds: Callable[[], Mapping[str, float]] = dict) -> Felt:
-    """The latencies of an answer, as objectives read them, with their calibrated intervals."""
+def feel(answer: LoadAnswer, ends: LoadEnds, bounds: Callable[[], Mapping[str, float]] = dict) -> Felt:
+    """The latencies of an answer, as objectives read them, with their calibrated intervals (`ends`: of the plan)."""
     loaded: Loaded = answer.loaded
     means = {"ttft": float(loaded.ttft.expected), "tpot": float(loaded.tpot.expected), "e2el": float(loaded.e2e)}
     tpot, stable = _span(loaded.tpot), bool(loaded.stable)
@@ -214,7 +215,9 @@ def feel(answer: LoadAnswer, bounds: Callable[[], Mapping[str, float]] = dict) -
     first = _span(loaded.first) if stable and loaded.first.expected else ttft
     whole, spans = _spans(ttft, tpot, share), _spans(first, tpot, share)
     beyond = {key: _beyond(whole[key], spans[key]) for key in spans}
-    return Felt(means, answer.times, stable, spans, bounds=bounds, beyond=beyond)
+    early, late = ends.inner(float(loaded.slot) / means["e2el"] if stable else 1.0)
+    inner = {"ttft": early, "tpot": late, "e2el": _blended(early, late, share)}
+    return Felt(means, answer.times, stable, spans, bounds=bounds, beyond=beyond, inner=inner)
 
 
 def _beyond(whole: Span, steps: Span) -> tuple[float, float]:
@@ -239,8 +242,12 @@ def _span(time: Time) -> Span:
 
 def _spans(ttft: Span, tpot: Span, first: float) -> dict[str, Span]:
     """By metric; `first`: the share of a request's time up to its first token."""
-    low, high = (first * a + (1.0 - first) * b for a, b in zip(ttft, tpot, strict=True))
+    low, high = _blended(ttft, tpot, first)
     return {"ttft": ttft, "tpot": tpot, "e2el": (low, high)}
+
+
+def _blended(ttft: Sequence[float], tpot: Sequence[float], first: float) -> tuple[float, ...]:
+    return tuple(first * a + (1.0 - first) * b for a, b in zip(ttft, tpot, strict=True))
 
 
 def loaded_feels(bearer: Replica | PrefillPool | DecodePool, demand: Demand, load: float) -> Feels:
@@ -403,7 +410,7 @@ class DecodePool:
 
     def feel(self, demand: Demand, rate: float) -> Felt:
         """Latencies after the first token, at this rate on each replica; TTFT is 0."""
-        felt = feel(self.answer(demand, rate))
+        felt = feel(self.answer(demand, rate), self.replica.predictor.plan.load_ends)
         if not felt.stable:
             return felt
         steps, inner, late = max(demand.osl.mean - 1.0, 1.0), felt.times, felt.means["ttft"] + self.transfer

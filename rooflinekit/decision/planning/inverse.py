@@ -285,13 +285,14 @@ def _under_load(  # noqa: PLR0913, PLR0917 - a question with its parts
     )
     able = ability(replica, demand, slo, question.deviations, further=not demand.closed)
     if able.load <= 0.0:
-        felt = feel(replica.answer(demand, 1.0 if demand.closed else 1e-6))
+        felt = feel(replica.answer(demand, 1.0 if demand.closed else 1e-6), replica.predictor.plan.load_ends)
         words = [f"{each} is missed with {each.value(felt) * 1e3:.4g} ms" for each in slo if not each.met(felt)]
         raise InfeasibleError(f"no solution: even without waiting {' and '.join(words)}")
     load, binds, played = able.load, able.binds, None
     if simulated and slo:
         load, binds, played = _agreed_load(question, replica, able)
-    at = (feel(replica.answer(demand, load)) if played is None else played.felt).at(slo)
+    ends = replica.predictor.plan.load_ends
+    at = (feel(replica.answer(demand, load), ends) if played is None else played.felt).at(slo)
     stops = tuple("places: no more run at once" if why == "users" else why for why in binds)
 
     def number(load: float) -> str:

@@ -215,9 +215,14 @@ class Mix(Demand):
                 loaded, ttft=loaded.ttft.later(later), tpot=loaded.tpot.later(pace - tpot), queue=waited, e2e=whole,
                 first=loaded.first.later(own), ahead=ahead * behind,
             )  # fmt: skip
-            traffic = Traffic(each.isl.mean, max(each.osl.mean, 1.0), cv(each.isl), cv(each.osl), self.arrival_cv)
+            traffic = Traffic(
+                each.isl.mean, max(each.osl.mean, 1.0), cv(each.isl), cv(each.osl), self.arrival_cv,
+                isl_law=each.isl.over_mean, osl_law=each.osl.over_mean,
+            )  # fmt: skip
             means = {"ttft": float(mine.ttft.expected), "tpot": pace, "e2el": float(whole)}
-            found[each.name] = Felt(means, spread(mine, traffic, False, mix), True, felt.spans, beyond=felt.beyond)
+            found[each.name] = Felt(
+                means, spread(mine, traffic, False, mix), True, felt.spans, beyond=felt.beyond, inner=felt.inner
+            )
         return replace(felt, classes=found)
 
     def _waits(self, busy: float, work: Sequence[float]) -> list[float]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.model.traffic.root import root
+from rooflinekit.model.types.engine import DEVIATIONS, NORMAL
 from rooflinekit.model.types.errors import WorkloadError, nearest_of
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import SIGMAS
@@ -81,7 +83,8 @@ class Felt:
     spans: ends of the 90 % interval of each metric's mean over what is expected; without a calibration there is none.
     classes: the same of each class of requests, where there are several. bounds: of means, at the datasheet's rates.
     beyond: by metric, exponents p for shorter and for longer steps: where all steps take F times as long, the metric
-    takes F^(1+p) times as long. Waits err more than steps.
+    takes F^(1+p) times as long. Waits err more than steps. inner: by metric, the inner quantiles of its interval
+    (`LoadEnds`); without them it is normal.
     """
 
     means: Mapping[str, float]
@@ -91,6 +94,7 @@ class Felt:
     classes: Mapping[str, Felt] = field(default_factory=dict)
     bounds: Callable[[], Mapping[str, float]] = dict
     beyond: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    inner: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def value(self, metric: str, share: float | None) -> float:
         """A mean (`share` None) or a quantile [s]."""
@@ -106,7 +110,7 @@ class Felt:
         if other is self:
             return self
         classes = {name: own.erring_as(other.classes[name]) for name, own in self.classes.items()}
-        return replace(self, beyond=other.beyond, classes=classes)
+        return replace(self, beyond=other.beyond, inner=other.inner, classes=classes)
 
     def stretched(self, factor: float) -> Felt:
         """The same where every step takes `factor` times as long, and so what errs with it."""
@@ -120,7 +124,8 @@ class Felt:
     def factor(self, metric: str, deviations: float) -> float:
         """Times of a metric over the expected ones, so many standard deviations up the calibrated interval."""
         low, high = self.spans.get(metric, (1.0, 1.0))
-        return float((high if deviations > 0.0 else 1.0 / low) ** (deviations / SIGMAS))
+        place = place_of(deviations, self.inner.get(metric, NORMAL))
+        return float((high if place > 0.0 else 1.0 / low) ** place)
 
     def at(self, slo: Sequence[Objective]) -> dict[str, float]:
         """Means, and the percentiles that objectives are about [ms]."""
@@ -162,7 +167,9 @@ def slowest(felts: Sequence[Felt]) -> Felt:
     stable = all(felt.stable for felt in felts)
     powers = {key: [felt.beyond.get(key, (0.0, 0.0)) for felt in felts] for key in METRICS}
     beyond = {key: (max(low for low, _ in each), max(high for _, high in each)) for key, each in powers.items()}
-    return Felt(means, times, stable, spans, classes, bounds, beyond)
+    places = {key: [felt.inner.get(key, NORMAL) for felt in felts] for key in METRICS}
+    inner = {key: tuple(map(max, *each)) for key, each in places.items()}
+    return Felt(means, times, stable, spans, classes, bounds, beyond, inner)
 
 
 Feels = Callable[[float], Felt]
@@ -224,30 +231,62 @@ def probability_text(share: float) -> str:
     return "over 99.9 %" if share > 0.999 else "under 0.1 %" if share < 0.001 else f"{down:g} %"
 
 
+def place_of(deviations: float, inner: Sequence[float]) -> float:
+    """Where so many standard deviations of a normal distribution stand on the scale of an interval.
+
+    -1 is its low end, 0 what is expected, 1 its high end; straight lines between quantiles, and on beyond the ends.
+
+    >>> place_of(0.0, (-0.6, -0.2, 0.1, 0.4, 0.7)), place_of(-SIGMAS, NORMAL), round(place_of(1.0, NORMAL), 3)
+    (0.1, -1.0, 0.608)
+    """
+    if abs(deviations) >= SIGMAS:
+        return deviations / SIGMAS
+    return _along(deviations, (-SIGMAS, *DEVIATIONS, SIGMAS), (-1.0, *inner, 1.0))
+
+
+def deviations_of(place: float, inner: Sequence[float]) -> float:
+    """The other way round.
+
+    >>> deviations_of(0.1, (-0.6, -0.2, 0.1, 0.4, 0.7)), deviations_of(-2.0, NORMAL)
+    (0.0, -3.29)
+    """
+    if abs(place) >= 1.0:
+        return place * SIGMAS
+    return _along(place, (-1.0, *inner, 1.0), (-SIGMAS, *DEVIATIONS, SIGMAS))
+
+
+def _along(at: float, places: Sequence[float], values: Sequence[float]) -> float:
+    """Linear between places that rise, from the first of which to below the last it stands."""
+    n = bisect(places, at)
+    (low, high), (one, other) = places[n - 1 : n + 1], values[n - 1 : n + 1]
+    return one + (at - low) / (high - low) * (other - one)
+
+
 _FAR = 1e9  # objectives that are missed or met by more than this are as good as any
 
 
 def chance(feels: Feels, objective: Objective, bias: float = 1.0) -> float | None:
     """Probability that an objective is met, from the calibrated interval of its metric; None without one.
 
-    The error of the times of one deployment is taken as one log-normal factor F on all steps, whose 90 % interval is
-    the calibrated one. Steps that take F times as long at a rate λ are those of the expected length at a rate F·λ, and
-    all times are F times as long; so the largest F that meets the limit is found on the closed form, and the
-    probability is that of a smaller one.
+    The error of the times of one deployment is taken as one factor F on all steps, whose 90 % interval is the
+    calibrated one. Within it its logarithm has the quantiles of what was seen (`Felt.inner`), or is normal. Steps that
+    take F times as long at a rate λ are those of the expected length at a rate F·λ, and all times are F times as long;
+    so the largest F that meets the limit is found on the closed form, and the probability is that of a smaller one.
 
     >>> plain = Felt({"tpot": 0.04}, Spread(float, float, float), spans={"tpot": (0.8, 1.25)})
     >>> objective = Objective("tpot", None, 0.05)
     >>> round(chance(plain.stretched, objective), 3)  # the limit stands at the upper end of the interval
     0.95
     """
-    ends = feels(1.0).spans.get(objective.metric)
+    plain = feels(1.0)
+    ends = plain.spans.get(objective.metric)
     if ends is None:
         return None
     factor = slowest_factor(feels, [objective], bias)
     if factor is None or 1.0 in ends:
         return 0.0 if factor is None or factor < 1.0 else 1.0
-    end = ends[1] if factor > 1.0 else 1.0 / ends[0]
-    return NormalDist().cdf(SIGMAS * math.log(factor) / math.log(end))
+    place = math.log(factor) / math.log(ends[1] if factor > 1.0 else 1.0 / ends[0])
+    return NormalDist().cdf(deviations_of(place, plain.inner.get(objective.metric, NORMAL)))
 
 
 def slowest_factor(feels: Feels, slo: Sequence[Objective], bias: float = 1.0) -> float | None:

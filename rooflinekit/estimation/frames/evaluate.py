@@ -99,7 +99,8 @@ def _question(asked: pd.DataFrame) -> LoadQuestion:
     """All rows as one question: they are of one kind."""
     users, rate, *goals = (asked[name].to_numpy() for name in _ASKED)
     objectives = (None if np.isnan(goal).all() else np.where(np.isnan(goal), math.inf, goal) for goal in goals)
-    traffic = Traffic(**{name: asked[name].to_numpy() for name in _TRAFFIC})
+    told: dict[str, Any] = {name: asked[name].to_numpy() for name in _TRAFFIC}
+    traffic = Traffic(**told)
     closed = _closed(asked)
     return LoadQuestion(users if closed else None, None if closed else rate, traffic, *objectives)
 

@@ -93,7 +93,8 @@ class Traffic:
     closed loop sends, the first of all users at once (infinite: the start is long over); most: sequences that run at
     once at the most. receive_interval: decode steps between two looks at new requests (SGLang's
     --scheduler-recv-interval); batch_wait: decode steps for which prompts are held back, so that several are computed
-    together (TensorRT-LLM's batch_wait_timeout_iters); crowd: users of a closed loop that begin at once.
+    together (TensorRT-LLM's batch_wait_timeout_iters); crowd: users of a closed loop that begin at once. isl_law,
+    osl_law: quantiles of the lengths over their mean, where a law is known; else lengths are taken as lognormal.
     """
 
     isl: Numeric
@@ -107,6 +108,8 @@ class Traffic:
     batch_wait: Numeric = 0.0
     cached: Numeric = 0.0
     crowd: Numeric = 1.0
+    isl_law: Callable[[float], float] | None = None
+    osl_law: Callable[[float], float] | None = None
 
     def places(self, predictor: Predictor) -> Places:
         """Room for sequences of such requests."""
@@ -114,9 +117,9 @@ class Traffic:
 
     def of(self, users: Numeric, in_step: bool = False) -> InFlight:
         """So many of these requests in flight."""
-        return InFlight(
-            users, self.isl, self.osl, self.cached, in_step, self.osl_cv, turns=self.requests, crowd=self.crowd
-        )
+        turns, crowd, isl_cv = self.requests, self.crowd, self.isl_cv
+        asked = users, self.isl, self.osl, self.cached, in_step, self.osl_cv
+        return InFlight(*asked, turns=turns, crowd=crowd, isl_cv=isl_cv)
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,7 @@ class Loaded:
     together: Numeric
     shared: Shared  #: the times it is made of
     grouped: Numeric = 0.0
+    slot: Numeric = 0.0  #: wait for a place, part of the queue [s]
     burst: Numeric = 0.0  #: from the first to the last of the first tokens, where all prompts come at once [s]
 
 
@@ -172,6 +176,39 @@ class _Stay:
     def time(self) -> Numeric:
         """In the engine [s]."""
         return named(self.late + self.ahead + self.held, *_STAY)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """The prompts of all users at once: `filled` steps `one`, after the `lone` first one where that comes before [s].
+
+    others: share of the users whose prompts are in those steps.
+    """
+
+    one: Time
+    filled: Numeric
+    lone: Numeric
+    others: Numeric
+
+    @property
+    def whole(self) -> Numeric:
+        """Until the last first token [s]."""
+        return self.lone + self.one.expected * self.filled
+
+    @property
+    def behind(self) -> Numeric:
+        """Steps of prompts that follow the own one in the mean."""
+        return self.filled - self.others * (self.filled + 1.0) / 2.0
+
+    @property
+    def wait(self) -> Numeric:
+        """From the mean first token to the last [s]."""
+        return self.one.expected * self.behind
+
+    @property
+    def last(self) -> Numeric:
+        """From the first first token to the last [s]."""
+        return self.one.expected * maximum(self.filled - where(self.lone > 0.0, 0.0, 1.0), 0.0)
 
 
 def closed_loop(  # noqa: PLR0913, PLR0917 - what both loops take, and what may be known
@@ -429,24 +466,24 @@ class _Flow:
         Who waits for a step holds no place: of the users, those ask for one who are neither in the front end nor in the
         queue. Where more ask than there are, each waits for as long as the places take to serve all.
         """
-        stay, traffic = self._within(self.stay(sharing, users), users), self.traffic
+        stay, traffic, together = self.stay(sharing, users), self.traffic, 1.0 / self.traffic.requests
         in_step = _together(traffic, 1.0, 1.0)  # of answers that drift by less than a turn
+        most = where(room.fits, room.taken(users, in_step)[0], users)
+        endless = isinstance(traffic.requests, float) and math.isinf(traffic.requests)
+        start = None if endless else self._start(most, stay.times)
+        stay = self._within(self._soon(stay, start), users)
         crowded = room.taken(users * self._asking(stay), in_step)[1]
         times, turning = stay.times, stay.turning
-        most = where(room.fits, room.taken(users, in_step)[0], users)
-        together = 1.0 / traffic.requests
-        whole, last, prompt = 0.0 * users, 0.0 * users, times.share.expected
-        if finite := not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
-            one, filled = burst(self.predictor, traffic.of(most))
-            whole, last = one.expected * filled, one.expected * maximum(filled - 1.0, 0.0)
-            first = minimum(together, most / (users * traffic.requests))
-            prompt = prompt + first * (minimum(whole / most, prompt) - prompt)
+        behind, last, prompt = 0.0 * users, 0.0 * users, times.share.expected
+        if start:
+            last, first = start.last, minimum(together, most / (users * traffic.requests))
+            prompt = prompt + first * (minimum(start.whole / most, prompt) - prompt)
             if not times.mixes:
-                together = _together(traffic, whole, self._after * stay.tpot.expected)
-            stay = self._at_once(stay, most, together, one, last)
+                together = _together(traffic, start.whole, self._after * stay.tpot.expected)
+            stay = self._at_once(stay, most, together, start)
+            behind = together * self._behind_burst(stay, start)
         stay = self._repeating(stay, sharing, where(room.fits, crowded, 0.0))
         together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
-        behind = together * self._behind_burst(stay, whole, last)
         behind = named(behind, "burst", "behind the prompts of all users at once", "s")
         held = (1.0 - 1.0 / maximum(users, 1.0)) * held_back(traffic, turning.arriving) * stay.tpot.expected
         free = named(times.request + stay.late + stay.ahead, "free", "of a request's time, without a place", "s")
@@ -457,77 +494,102 @@ class _Flow:
         slot = maximum((free + time) * (asking / crowd - 1.0), maximum(least - free - time, 0.0))
         rate: Numeric = users / (free + time + slot)
         back = where(room.fits, room.back(asking, crowd, traffic.of(users), 1.0 / traffic.requests), 0.0)
-        lost = named(minimum(back / rate, slot), "lost", "for a place that a request had and gave back", "s")
-        lost = where(self._after > 0.0, lost, 0.0)
+        lost = where(self._after > 0.0, minimum(back / rate, slot), 0.0)
+        lost = named(lost, "lost", "for a place that a request had and gave back", "s")
         slot, longer = slot - lost, lost / maximum(self._after, 1.0)
         tpot = stay.tpot.times(1.0 + longer / stay.tpot.expected, 1.0)
         stay = replace(stay, tpot=tpot.named(*_TPOT))
-        if finite:
+        if start:
             turns = where(traffic.requests < math.inf, users * traffic.requests / most, _ENDLESS)
             turns = named(turns, "turns", "turns of all places")
             again = crowded * stay.times.again.expected
             run = self._run(turning, sharing, turns, most, prompt, again)
         slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
-        if finite:  # a user sends when the last answer has come: `requests` answers one after the other
+        if start:  # a user sends when the last answer has come: `requests` answers one after the other
             apart = (traffic.requests - 1.0) * (free + time + slot + lost) + times.request + run / turns
             run = maximum(run, where(users > most, 0.0, apart))
             rate = where(turns < _ENDLESS, turns * most / run, rate)
-            stay, rate, apart = self._in_one_group(stay, users, one, rate, (filled <= 1.0) & (users <= most))
+            stay, rate, apart = self._in_one_group(stay, users, start, rate, users <= most)
             slot, behind, held = apart * slot, apart * behind, apart * held
         rate = named(rate, "rate", "requests a second that are served", "1/s")
         found = self._loaded(stay, sharing, rate, rate, slot, behind + held, together, last)
-        if finite:
-            found = replace(
-                found, grouped=1.0 - apart, running=where(turns < _ENDLESS, minimum(found.running, most), found.running)
-            )
-        return found
+        if not start:
+            return found
+        running = where(turns < _ENDLESS, minimum(found.running, most), found.running)
+        return replace(found, grouped=1.0 - apart, running=running)
 
     def _least(self, users: Numeric, turning: Rotation, times: Shared, prompt: Numeric) -> Numeric:
-        """Steps and prompts of a turn; prompts that come together fill no more steps than they come over [s]."""
+        """Steps and prompts of a turn, or its hand-overs; prompts fill no more steps than they come over [s]."""
         prompts = users * prompt
         if times.mixes:
             most_steps = maximum(turning.width * self.traffic.osl, users * turning.each)
             beyond = maximum(prompts - most_steps * turning.together * times.share.expected, 0.0)
             prompts = prompts - (1.0 - turning.width) * beyond
-        return self._steps_of(users, turning) * times.step.expected + prompts
+        handed = users * self.predictor.plan.costs.hand_over
+        return maximum(self._steps_of(users, turning) * times.step.expected + prompts, handed)
 
-    def _behind_burst(self, stay: _Stay, whole: Numeric, last: Numeric) -> Numeric:
+    def _start(self, crowd: Numeric, times: Shared) -> _Start:
+        """The prompts of so many at once; a step lasts until the front end has handed over those of the next."""
+        apart = self.predictor.plan.costs.hand_over
+        if not apart:
+            return _Start(*burst(self.predictor, self.traffic.of(crowd)), 0.0, 1.0)
+        lone, others = times.alone.expected, maximum(crowd - 1.0, _NOTHING)
+        parts = minimum(maximum(others * apart / lone, 1.0), 2.0)
+        one, filled = burst(self.predictor, self.traffic.of(others / parts))
+        filled = filled * parts * minimum(others, 1.0)
+        return _Start(one, filled, lone, others / maximum(crowd, 1.0))
+
+    def _behind_burst(self, stay: _Stay, start: _Start) -> Numeric:
         """What the mean request of a burst waits, beyond what others wait and compute [s]."""
         if not self._mixes:
-            return last / 2.0
-        return maximum(whole - last / 2.0 - stay.late - stay.ahead - stay.first.expected, 0.0)
+            return start.wait
+        return maximum(start.whole - start.wait - stay.late - stay.ahead - stay.first.expected, 0.0)
+
+    def _soon(self, stay: _Stay, start: _Start | None) -> _Stay:
+        """The stay in a turn whose prompts come densely: none waits longer than where all come at once."""
+        if not start or not self._mixes:
+            return stay
+        step = (1.0 + self.predictor.plan.costs.overlap) * stay.times.step.expected
+        longest = maximum(start.whole - start.wait - stay.ahead - stay.first.expected, 0.0) + step
+        late = stay.late - (1.0 - stay.turning.width) * maximum(stay.late - longest, 0.0)
+        return replace(stay, late=named(late, "late", "until the step under way has ended", "s"))
 
     def _within(self, stay: _Stay, crowd: Numeric) -> _Stay:
         """The stay where prompts have steps of their own, in which each of `crowd` requests computes one prompt.
 
-        Prompts go before decode steps, so that one waits for no more than the step under way. Who has short answers
-        comes back together: what would be beyond that delays no tokens.
+        Prompts go before decode steps, so that one waits for no more than the step under way. Who has short answers, or
+        began together, comes back together: what would be beyond that delays no tokens. Where phases mix this is so in
+        turns whose prompts come densely. The first prompt by itself takes a step of its own.
         """
         times, after = stay.times, self._after
         step, share = times.step.expected, times.share.expected
         steps = after + 1.0 + self.predictor.plan.costs.overlap
         longest = crowd * (share if times.mixes else maximum(times.alone.expected, share)) + steps * step
+        if self.predictor.plan.costs.hand_over and times.mixes:
+            longest = longest + minimum(crowd - 1.0, 1.0) * maximum(times.alone.expected - share, 0.0)
         longest = named(longest, "longest", "the prompts of all, the own decode steps, and the step under way", "s")
         beyond = maximum(stay.time - longest, 0.0)
         if times.mixes:  # prompts that come evenly over a turn are of several turns of others, but where none decodes
             beyond = beyond * where(after > 0.0, 1.0 - stay.turning.width, 1.0)
         each = maximum(share, _NOTHING)
         prompts = maximum(stay.tpot.expected - step, 0.0) / each
-        less = 0.0 if times.mixes else minimum(beyond / each / maximum(after, 1.0), where(after > 0.0, prompts, 0.0))
+        less = minimum(beyond / each / maximum(after, 1.0), where(after > 0.0, prompts, 0.0))
+        if times.mixes:
+            less = less * (1.0 - stay.turning.width)
         tpot = stay.tpot.plus(times.share, -less).named(*_TPOT)
         beyond = beyond - less * after * share
         late = maximum(stay.late - beyond, 0.0)
         ahead = maximum(stay.ahead - maximum(beyond - stay.late, 0.0), 0.0)
         return replace(stay, tpot=tpot, late=late, ahead=ahead, held=stay.first.expected + after * tpot.expected)
 
-    def _at_once(self, stay: _Stay, crowd: Numeric, together: Numeric, one: Time, last: Numeric) -> _Stay:
+    def _at_once(self, stay: _Stay, crowd: Numeric, together: Numeric, start: _Start) -> _Stay:
         """The stay where a share of the requests comes all at once: nobody's tokens wait for prompts but the first.
 
-        one: a step of their prompts, `last` [s] before the last of which its first tokens have come. Where phases mix,
-        these steps give tokens as well. Who finds no place at first comes with the others of a later turn.
+        Where phases mix, the steps of these prompts give tokens as well. Who finds no place at first comes with the
+        others of a later turn.
         """
-        after, each = maximum(self._after, 1.0), maximum(one.expected, _NOTHING)
-        step, behind = self._step_of(crowd, stay.turning), last / 2.0 / each / after
+        after, one = maximum(self._after, 1.0), start.one
+        step, behind = self._step_of(crowd, stay.turning), start.behind / after
         own = step.plus(one.plus(step, -1.0), minimum(behind, 1.0)) if self._mixes else step.plus(one, behind)
         tpot = stay.tpot.plus(own.plus(stay.tpot, -1.0), together).named(*_TPOT)
         first, late, ahead = stay.first, stay.late, stay.ahead
@@ -546,7 +608,7 @@ class _Flow:
         return self.times(1.0 + maximum(crowd * WITHIN - 1.0, 0.0) * own).step
 
     def _in_one_group(
-        self, stay: _Stay, users: Numeric, one: Time, rate: Numeric, fits: Any
+        self, stay: _Stay, users: Numeric, start: _Start, rate: Numeric, fits: Any
     ) -> tuple[_Stay, Numeric, Numeric]:
         """The stay and the rate with the turns in which all users are one group, and the share of the other turns.
 
@@ -554,7 +616,8 @@ class _Flow:
         Then nobody decodes beside the prompts, nobody waits for a step, and the engine rests while all are in the front
         end: a turn is the front end, the step of the prompts, and the decode steps of all. So it is in the first turn,
         and in later ones until one answer differs, of which each does by a token with the chance σ². Who is apart stays
-        apart. A front end that hands over one request after the other parts them at once. `fits`: whether prompts do.
+        apart. A front end that hands over one request after the other parts the first from them: it ends a decode step
+        before the others, and they come while its next prompt is computed. `fits`: whether their prompts do.
         """
         traffic, after = self.traffic, self._after
         later = maximum(minimum(traffic.requests, _MANY) - 1.0, _NOTHING)
@@ -563,16 +626,27 @@ class _Flow:
         differing = named(minimum(differing, _STEEP), "differing", "answers of a turn that differ")
         some = maximum(differing, _NOTHING)
         lasting = where(differing > 0.0, any_of(some * later) / (any_of(some) * exp(some) * later), 1.0)
-        if self.predictor.plan.costs.hand_over:
-            fits = fits & (users <= 1.0)
+        lasting = lasting * minimum(maximum(5.0 - 4.0 * start.filled, 0.0), 1.0)
         grouped = where(fits & (traffic.requests < math.inf), lasting, 0.0)
         grouped = named(grouped, "grouped", "share of the later turns in which all users are one group", source=FORM)
-        apart = 1.0 - grouped
-        step = self._step_of(users, stay.turning)
-        place = named(one.expected + after * step.expected, "place", "of a group, in its places", "s")
-        tpot = stay.tpot.plus(step.plus(stay.tpot, -1.0), grouped).named(*_TPOT)
+        apart, step = 1.0 - grouped, self._step_of(users, stay.turning)
+        beside = where(start.lone > 0.0, minimum(start.others * users, 1.0), 0.0)  # others than the first
+        parted = (1.0 - start.others) * beside
+        made_up = self.predictor.plan.costs.overlap * minimum(after, 1.0)
+        ended = step.expected * (1.0 + made_up)  # so long before the others, or by their prompts without a decode step
+        ended = start.one.expected + minimum(after, 1.0) * (ended - start.one.expected)
+        request = minimum(stay.times.request, ended)
+        wait = maximum(start.lone + made_up * step.expected - request, 0.0) * beside
+        wait = named(wait, "wait", "of the group, for the prompt of the first", "s")
+        place = named(wait + start.one.expected + after * step.expected, "place", "of a group, in its places", "s")
+        longer = parted * minimum(maximum(after - made_up, 0.0), 1.0) / maximum(after, 1.0)
+        own = step.plus(start.one.plus(step, -1.0), longer)
+        tpot = stay.tpot.plus(own.plus(stay.tpot, -1.0), grouped).named(*_TPOT)
+        one = start.one.plus(stay.times.alone.plus(start.one, -1.0), 1.0 - start.others)
         begun = stay.first.plus(one.plus(stay.first, -1.0), grouped).named(*_FIRST)
-        late, ahead, held = apart * stay.late, apart * stay.ahead, apart * stay.held + grouped * place
+        waits = start.others * wait + parted * (ended - request)
+        late, ahead = apart * stay.late + grouped * waits, apart * stay.ahead
+        held = apart * stay.held + grouped * place
         found = replace(stay, tpot=tpot, first=begun, late=late, ahead=ahead, held=held)
         return found, 1.0 / (apart / rate + grouped * (stay.times.request + place) / users), apart
 
@@ -595,7 +669,9 @@ class _Flow:
         requests = turns * crowd
         decoding = minimum(requests * after / maximum(steps, 1.0), sharing)
         step = self.times(maximum(1.0 + (decoding - 1.0) * self.traffic.osl / maximum(after, 1.0), 1.0)).step.expected
-        return named(requests * prompt + steps * (step + again), "run", "from the first prompt to the end", "s")
+        least = requests * self.predictor.plan.costs.hand_over
+        run = maximum(requests * prompt + steps * (step + again), least)
+        return named(run, "run", "from the first prompt to the end", "s")
 
     def steady(self, sharing: Numeric, rate: Numeric, room: Places, knee: Numeric) -> Loaded:
         """An open loop below its knee."""
@@ -628,6 +704,7 @@ class _Flow:
             busy=named(minimum(rate * stay.times.share.expected, 1.0), *_RHO),
             stable=1.0 + 0.0 * rate,
             together=together,
+            slot=slot,
             burst=last,
             shared=stay.times,
         )

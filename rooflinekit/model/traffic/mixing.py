@@ -34,9 +34,9 @@ class InFlight:
     """Requests in flight: `users` of them, each of `isl` tokens in and `osl` out (means; scalars or arrays).
 
     cached: of each prompt, already in the cache and not computed again; in_step: each comes when a step has ended;
-    osl_cv: standard deviation of `osl` over its mean; again: prompts that a request computes again, preempted, which
-    come in the same steps as new ones: both come where an answer has ended. turns: of a closed loop whose requests all
-    began at once, the first included (infinite: the start is long over), and crowd: how many of them did.
+    osl_cv, isl_cv: standard deviation of each over its mean; again: prompts that a request computes again, preempted,
+    which come in the same steps as new ones: both come where an answer has ended. turns: of a closed loop whose
+    requests all began at once, the first included (infinite: the start is long over), and crowd: how many of them did.
     """
 
     users: Numeric
@@ -48,6 +48,7 @@ class InFlight:
     again: Numeric = 0.0
     turns: Numeric = math.inf
     crowd: Numeric = 1.0
+    isl_cv: Numeric = 0.0
 
     @property
     def under_way(self) -> Numeric:
@@ -493,7 +494,9 @@ def _own_steps(predictor: Predictor, load: InFlight, turning: Rotation, met: Num
     """The steps of a prompt beside the `met` that come with it, and decodes where phases mix [s]."""
     plan, own = predictor.plan, turning.met(met)
     if plan.costs.mixes:
-        step = plan.time(_mixed(predictor, load, turning.decoding, own / turning.chunks, turning.beside_own)).total
+        own = own / turning.chunks
+        others = maximum(own - 1.0, 0.0)
+        step = plan.time(_mixed(predictor, load, turning.decoding, own, turning.beside_own, others)).total
         return step.times(turning.chunks, turning.chunks)
     filled = minimum((1.0 + met) / (own * plan.deployment.dp), 1.0)
     return plan.time(replace(Batch.prefill(own, load.isl, load.cached), filled=filled)).total
@@ -533,7 +536,7 @@ def burst(predictor: Predictor, load: InFlight) -> tuple[Time, Numeric]:
 
 def lone_prompt(load: InFlight, filled: Numeric) -> Batch:
     """A prompt by itself in a step; `filled` of the attention replicas compute one."""
-    return replace(Batch.prefill(1.0, load.isl, load.cached), filled=filled)
+    return replace(Batch.prefill(1.0, load.isl, load.cached), filled=filled, varying=load.isl * load.isl_cv)
 
 
 def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Batch]:
@@ -541,11 +544,17 @@ def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Batch]:
     turning, replicas = rotation(predictor, load, 1.0), predictor.plan.deployment.dp
     least = 1.0 / maximum(turning.each * replicas, 1.0)
     fullest = named(maximum(turning.together / turning.beside, least), "fullest", "of them on one replica")
-    return fullest * turning.beside, _mixed(predictor, load, turning.decoding, fullest, turning.beside)
+    others = maximum(fullest * (1.0 - fullest * (1.0 - turning.holding)), 0.0)
+    return fullest * turning.beside, _mixed(predictor, load, turning.decoding, fullest, turning.beside, others)
 
 
-def _mixed(predictor: Predictor, load: InFlight, own: Numeric, prompts: Numeric, beside: Numeric) -> Batch:
-    """A step of the fullest attention replica: `own` decodes and its prompts; all have `beside` times as many."""
+def _mixed(  # noqa: PLR0913, PLR0917 - what a step has
+    predictor: Predictor, load: InFlight, own: Numeric, prompts: Numeric, beside: Numeric, variance: Numeric = 0.0
+) -> Batch:  # fmt: skip
+    """A step of the fullest attention replica: `own` decodes and its prompts; all have `beside` times as many.
+
+    variance: of the number of prompts: m·(1 − m·e^−q) of m in the mean by Poisson's law, where there is one.
+    """
     replicas = predictor.plan.deployment.dp
     pieces = maximum(prompts, 1.0)
     new = named((load.isl - load.cached) * prompts / pieces, "new", "tokens of a piece")
@@ -554,7 +563,11 @@ def _mixed(predictor: Predictor, load: InFlight, own: Numeric, prompts: Numeric,
         filled = minimum((own + beside / replicas * new * pieces) / (own + new * pieces), 1.0)
     decoding = Sequences(own, 1.0, load.isl + load.under_way / 2 - 1.0)
     prompt = Sequences(pieces, new, (load.cached + load.isl - new) / 2, prompts / pieces)
-    return Batch(prompt, decoding, filled)
+    varying: Numeric = 0.0
+    if predictor.plan.graph_tokens:
+        varying = (load.isl - load.cached) * sqrt(variance + prompts * load.isl_cv**2)
+        varying = named(varying, "varying", "deviation of the tokens of a step with prompts")
+    return Batch(prompt, decoding, filled, varying)
 
 
 def prefill_share(predictor: Predictor, load: InFlight, ratio: Numeric = 1.0, one: Time | None = None) -> Time:

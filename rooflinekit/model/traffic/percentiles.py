@@ -7,7 +7,7 @@ compares it with simulations).
     step under way   even from 0 to one step
     prompts ahead    nothing with probability 1 − ρ, else exponential with the mean of M/G/1
     first burst      even over the prompts of all users, for the first of the requests that each sends
-    prompt, answer   lognormal with the given variation
+    prompt, answer   of their law of lengths; lognormal with the given variation where it is not known
     prompts beside   each answer meets a Poisson number of prompts
 """
 
@@ -53,7 +53,7 @@ def spread(loaded: Loaded, traffic: Traffic, closed: bool, beside: Traffic | Non
         parts = {
             "step under way": (2.0 * q - 1.0) * minimum(loaded.late, (loaded.shared.step.expected + share) / 2.0),
             "prompts ahead": _exponential(q, loaded.busy, _waited(loaded, closed)),
-            "own prompt": _lognormal(q, traffic.isl_cv) * loaded.first.expected,
+            "own prompt": _length(q, traffic.isl_cv, traffic.isl_law) * loaded.first.expected,
         }
         if closed:
             parts["first burst"] = _burst(q, loaded.burst, loaded.together)
@@ -68,7 +68,7 @@ def spread(loaded: Loaded, traffic: Traffic, closed: bool, beside: Traffic | Non
     def e2e(q: float) -> Numeric:
         answer = (osl - 1.0) * tpot_mean
         beside = _deviations(q) * slow * (osl - 1.0)
-        answers = _lognormal(q, traffic.osl_cv) * answer
+        answers = _length(q, traffic.osl_cv, traffic.osl_law) * answer
         return loaded.e2e + _combined(
             {"first token": late(q), "length of the answer": answers, "prompts beside": beside}
         )
@@ -114,6 +114,11 @@ def _burst(q: float, last: Numeric, first: Numeric) -> Numeric:
     """Wait in a burst, which a share `first` of the requests sees, from its mean."""
     late = last * (1.0 - (1.0 - q) / maximum(first, 1.0 - q))
     return late - last * first / 2.0
+
+
+def _length(q: float, cv: Numeric, law: Callable[[float], float] | None) -> Numeric:
+    """Quantile of a length over the mean, from it."""
+    return law(q) - 1.0 if law else _lognormal(q, cv)
 
 
 def _lognormal(q: float, cv: Numeric) -> Numeric:

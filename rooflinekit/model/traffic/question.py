@@ -28,12 +28,14 @@ class LoadQuestion:
 
     @property
     def arrivals(self) -> str:
-        """In words."""
+        """In words, up to the lengths."""
+        isl_cv, osl_cv = self.traffic.isl_cv, self.traffic.osl_cv
+        means = f", lengths in the mean (cv {isl_cv:.3g} in, {osl_cv:.3g} out)" if isl_cv or osl_cv else ""
         if self.rate is None:
             each, many = self.traffic.requests, "user" if self.users == 1.0 else "users"
             sends = "" if math.isinf(float(each)) else f", {each:g} request{'' if each == 1.0 else 's'} each"
-            return f"closed loop of {self.users:.0f} {many}{sends}"
-        return open_arrivals(self.rate, self.traffic.arrival_cv)
+            return f"closed loop of {self.users:.0f} {many}{sends}{means}"
+        return open_arrivals(self.rate, self.traffic.arrival_cv) + means
 
     def held(self, sequences: Numeric) -> tuple[Numeric, Numeric, Numeric]:
         """Sequences that run, their mean tokens and those of a prompt, as memory holds them."""
@@ -58,6 +60,8 @@ def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | N
 
     >>> read_load({"concurrency": 64, "requests": 640}, 1024.0, 256.0).arrivals
     'closed loop of 64 users, 10 requests each'
+    >>> read_load({"rate": 2, "isl_cv": 1.0}, 1024.0, 256.0).arrivals
+    '2 requests/s, Poisson, lengths in the mean (cv 1 in, 0 out)'
     """
     asked = {key: value for key, value in given.items() if value is not None}
     if "concurrency" in asked and "rate" in asked:
@@ -76,6 +80,7 @@ def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | N
         isl, osl,
         isl_cv=asked.get("isl_cv", 0.0), osl_cv=asked.get("osl_cv", 0.0), arrival_cv=asked.get("burstiness", 1.0),
         requests=math.inf if requests is None or users is None else requests / users,
+        isl_law=asked.get("isl_law"), osl_law=asked.get("osl_law"),
     )  # fmt: skip
     goals = [asked[key] / 1e3 if key in asked else None for key in ("ttft", "tpot")]
     return LoadQuestion(users, asked.get("rate"), traffic, *goals)

@@ -159,12 +159,14 @@ class Batch:
     """The sequences of one engine step, by phase: attention runs a different kernel for each.
 
     filled: with attention replicas, the mean tokens of a replica over those of the fullest. The sequences are those of
-    the fullest; experts and their exchange take the mean.
+    the fullest; experts and their exchange take the mean. varying: of a step that is the mean of many, the standard
+    deviation of their tokens.
     """
 
     prefilling: Sequences | None = None
     decoding: Sequences | None = None
     filled: Numeric = 1.0
+    varying: Numeric = 0.0
 
     @classmethod
     def prefill(cls, batch: Numeric, isl: Numeric, cached: Numeric = 0.0) -> Batch:
@@ -251,7 +253,8 @@ class Batch:
         if new is not None:
             tokens = new.new / 2.0
             new = replace(new, new=tokens, past=new.past + tokens / 2.0, sampled=new.sampled / 2.0)
-        return replace(self, prefilling=new, decoding=decoding and replace(decoding, count=decoding.count / 2.0))
+        decoding = decoding and replace(decoding, count=decoding.count / 2.0)
+        return replace(self, prefilling=new, decoding=decoding, varying=self.varying / 2.0)
 
     def shared(self, share: Numeric) -> Batch:
         """So many times as many sequences.

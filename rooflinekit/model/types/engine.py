@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Literal
+from typing import Literal, cast
 
 from rooflinekit.model.graph.symbol import quantity
 from rooflinekit.model.types.frozen import dataclass
@@ -19,6 +19,15 @@ after them (TensorRT-LLM), or nothing: the cache takes what it needs (all others
 
 Pair = tuple[float, float]
 """A number for one accelerator and for several; or, for defaults, on small and on large accelerators."""
+
+Quantiles = tuple[float, float, float, float, float]
+"""10, 25, 50, 75 and 90 % of something."""
+
+DEVIATIONS: Quantiles = (-1.2816, -0.6745, 0.0, 0.6745, 1.2816)
+"""Those of a standard normal distribution."""
+
+NORMAL: Quantiles = (-0.7791, -0.41, 0.0, 0.41, 0.7791)
+"""The same over `SIGMAS`: of a normal distribution, 90 % of which lie within 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +145,23 @@ class LoadEnds:
 
     Pairs of factors: the low end is divided by the first, the high end multiplied by the second; below 1 an end comes
     nearer. Quantiles of measured / end in published loads whose model the prediction had not seen
-    (benchmarks/fit_load_ends.py).
+    (benchmarks/fit_load_ends.py). Inner quantiles of the same rows are logarithms of measured / predicted on the scale
+    of the interval: -1 at its low end, 0 at the prediction, 1 at its high end.
     """
 
     ttft: Pair = (1.0, 1.0)  #: with a place for every request
     tpot: Pair = (1.0, 1.0)  #: the same
     full: Pair = (1.0, 1.0)  #: of both where every request waits for a place, from the throughput of offline queues
+    ttft_inner: Quantiles = NORMAL  #: of `ttft`; those of TPOT are normal
+    full_inner: Quantiles = NORMAL  #: of `full`
+
+    def inner(self, waiting: float) -> tuple[Quantiles, Quantiles]:
+        """Inner quantiles of TTFT and of TPOT, where requests wait for a place a share of their time."""
+        ttft, tpot = (
+            tuple(one + waiting * (other - one) for one, other in zip(placed, self.full_inner, strict=True))
+            for placed in (self.ttft_inner, NORMAL)
+        )
+        return cast(Quantiles, ttft), cast(Quantiles, tpot)
 
     @property
     def endless(self) -> LoadEnds:

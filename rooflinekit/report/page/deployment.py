@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.estimation.estimator import refuse_groups
-from rooflinekit.estimation.notes import misfit
+from rooflinekit.estimation.notes import WORDS, misfit
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.estimation.scenario import DEGREES, DEPLOYMENT_KEYS
 from rooflinekit.explanation.front import derive, make_case
@@ -120,7 +120,7 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
         }  # fmt: skip
 
     plans = {label: placed(found.written) | {"formats": found.formats, "notes": found.notes, "evidence": found.evidence,
-                                            "l2": found.l2}
+                                            "l2": found.l2, "seqs": found.seqs, "reserves": found.reserves}
              for label, found in offers.plans.items()}  # fmt: skip
 
     if against is not None:
@@ -138,7 +138,8 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
         },
         "options": flags,
         "process": deployed.asked.process,
-        "words": SENTENCES,
+        "words": SENTENCES | WORDS,
+        "admitted": running.settings.max_model_len,
         "reference": reference,
         "offers": {
             "models": offers.models,

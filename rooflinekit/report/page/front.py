@@ -21,6 +21,7 @@ from rooflinekit.version import __version__
 if TYPE_CHECKING:
     import pandas as pd
 
+    from rooflinekit.decision.economics.price import HourlyPrice
     from rooflinekit.simulation.outcome import Outcome
 
 
@@ -47,7 +48,8 @@ def write_report(
         gpu: an accelerator's name or path.
         **more: the scenario as `estimate` takes it, and against (an accelerator, or keywords that differ, as a dict or
             as "gpu=b200-sxm,tp=4"); simulation (what `simulate` returned); models, gpus, engines (names that the page
-            offers besides); walk (False leaves the shapes out). Or in place of a model: plan (what `plan` returned,
+            offers besides); price (USD of an accelerator and hour, by name, or a CSV as `plan` takes it; else catalogue
+            quotes); walk (False leaves the shapes out). Or in place of a model: plan (what `plan` returned,
             its JSON as a dict, or the path of a file with it), or sweep (what `sweep` returned, or the path of a CSV or
             Parquet file). force: overwrite a file.
 
@@ -94,7 +96,7 @@ def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dic
         raise InputError(f"a report is on one of a model, a plan or a sweep, not on {' and '.join(given) or 'nothing'}")
     offered = {name: more.pop(name, None) for name in ("models", "gpus", "engines")}
     if given == ["model"]:
-        own = {key: more.pop(key, None) for key in ("against", "simulation")}
+        own = {key: more.pop(key, None) for key in ("against", "simulation", "price")}
         walk = more.pop("walk", True)
         scenario = {key: value for key, value in more.items() if value is not None}
         return _deployment_page(Deployed.of(str(model), str(gpu), scenario), offered, walk=walk, **own)
@@ -107,17 +109,24 @@ def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dic
     return _table_page(subjects["sweep"])
 
 
-def _deployment_page(
-    deployed: Deployed, offered: dict[str, Any], against: object, simulation: Outcome | None, walk: bool
+def _deployment_page(  # noqa: PLR0913, PLR0917 - what a page is told besides
+    deployed: Deployed, offered: dict[str, Any], against: object, simulation: Outcome | None, price: object, walk: bool
 ) -> Page:
     other, changes = None, read_against(against)
     if changes is not None:
         changed = {"model": deployed.asked.model, "gpu": deployed.asked.gpu, **deployed.scenario, **changes}
         other = Deployed.of(str(changed.pop("model")), str(changed.pop("gpu")), changed)
     framed, card_of_walk = walked(deployed) if walk else ("", "")
-    data, functions = slider_data(make_offers(deployed.asked, **offered), deployed, other)
+    offers = make_offers(deployed.asked, **offered)
+    data, functions = slider_data(offers, deployed, other)
     data["walk"] = framed or None
     named, told, simulated = title(deployed.answer), f'<div id="lead">{lead(deployed)}</div>', ""
+    if price is not None:
+        from rooflinekit.decision.economics.price import quotes_of  # noqa: PLC0415 - only where prices are given
+
+        quotes = quotes_of([plan.system.accelerator for plan in offers.gpus.values()], price)
+        _quote(data, quotes.hourly)
+        told += paragraphs(quotes.notes, "notes")
     if other is not None:
         named = f"{named}, against {title(other.answer)}"
         told += lead(other, before="Against ", told_of=f"{title(other.answer)}: ")
@@ -128,6 +137,14 @@ def _deployment_page(
         )
     return Page(named, told, "", accountant(), simulated + after(deployed), below(deployed, card_of_walk),
                 foot_notes(deployed.answer), data, functions, (framed,) if framed else ())  # fmt: skip
+
+
+def _quote(data: dict[str, Any], prices: Mapping[str, HourlyPrice | None]) -> None:
+    """Put prices of an hour and who says so where catalogue quotes stand (`roofs`)."""
+    for gpu, price in prices.items():
+        if price is not None and gpu in data["offers"]["gpus"]:
+            said = price.term or price.source
+            data["offers"]["gpus"][gpu]["price"] = [float(price.usd_per_gpu_hour), said, price.source]
 
 
 def _plan_page(plan: Mapping[str, Any], offered: dict[str, Any]) -> Page:
@@ -141,9 +158,7 @@ def _plan_page(plan: Mapping[str, Any], offered: dict[str, Any]) -> Page:
         told = paragraphs([f"The chosen deployment cannot be looked into here: {error}"])
         return replace(page, after=told, foot=_foot(plan["version"]))
     more, functions = slider_data(make_offers(deployed.asked, **offered), deployed, None)
-    for gpu, price in plan_prices(plan).items():
-        if gpu in more["offers"]["gpus"]:
-            more["offers"]["gpus"][gpu]["price"] = price
+    _quote(more, plan_prices(plan))
     told = f'<div class="wrap" id="lead">{lead(deployed, chosen.pool, f"{chosen.heading}: ")}</div>'
     data = page.data | more | {"heading": f"{chosen.heading}: ", "pool": bool(chosen.pool)}
     return replace(page, accountant=told + accountant(), after=after(deployed), below=below(deployed, ""),

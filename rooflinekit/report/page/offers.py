@@ -112,6 +112,8 @@ class Offer:
     notes: tuple[int, ...]
     evidence: str
     l2: tuple[float, str] | None  #: rate of the last cache [B/s], told apart from the memory's by fits of these kernels
+    seqs: tuple[int, int] | None  #: max_num_seqs as given, and those of all attention replicas
+    reserves: bool  #: the engine admits a request where its whole answer has room
 
 
 @dataclass
@@ -211,9 +213,11 @@ def _offer(offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[st
         activations = (plan.precision.inputs or plan.precision.stream).value
         notes = tuple(offers.notes.setdefault(note, len(offers.notes)) for note in resolved.warnings)
         cache = last_cache(plan)
+        most = plan.deployment.settings.max_num_seqs
         offers.plans[label] = Offer(
             written, (formats["weights"], activations, formats["kv"]), notes, evidence(plan),
             None if cache is None else (cache.rate, cache.fitted_to),
+            None if most is None else (most, most * plan.deployment.dp), plan.engine.memory.reserves,
         )  # fmt: skip
 
 

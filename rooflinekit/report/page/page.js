@@ -176,7 +176,7 @@ function showBar(view) {
 
 // ---- heading, answer, facts and notes: Python wrote those of the first state, and the sentences of all others
 const WORDS = DATA.words, LEAD = [...byId("lead")?.childNodes ?? []], NAMED = document.title;
-const say = (name, values = {}) => WORDS[name].replace(/\{(\w+)\}/g, (_, key) => values[key]);
+const say = (name, values = {}) => WORDS[name].replace(/\{(\w+)[^}]*\}/g, (_, key) => values[key]);
 function titleAt({ model, gpu, tp, engine }) {
   const count = gpusOf(tp), split = typeof tp === "number" ? `tp${tp}` : tp.split(" ").filter((word) => /^(tp|pp|ep|dp|cp)\d/.test(word)).join(" ");
   return `${model} on ${count > 1 ? `${count} x ${gpu} (${split})` : gpu}, ${engine}`;
@@ -213,11 +213,15 @@ function factsOf(view) {
 }
 function notesOf(view) {
   const { at, memory } = view, longest = at.isl + at.osl, most = OFFERS.models[at.model] ?? Infinity, running = Math.round(view.load?.running ?? 0);
-  const { batch } = at, which = batch < running ? "fewer" : batch > 1 ? "many" : "one";
+  const { batch } = at, which = batch < running ? "fewer" : batch > 1 ? "many" : "one", { seqs, reserves } = view.rows.plan, { load } = view;
   return [
     ...(memory.fits ? [] : [[`${say("short", { short: asBytes(memory.needed - memory.available) })}; ${wouldFit(at)}`, "bad"]]),
+    ...(load && !load.stable ? [[say("unstable", { rate: at.rate, knee: three(load.knee) })]] : []),
+    ...(load && at.users > load.slots ? [[say(reserves ? "reserving" : "waiting", { slots: load.slots, users: at.users })]] : []),
     ...view.rows.plan.notes.map((place) => [OFFERS.notes[place]]), ...(longest > most ? [[say("longest", { longest, model: at.model, most })]] : []),
-    ...(view.load ? [[say("static", { which: say(which, { batch, longest, running }) })]] : []),
+    ...(longest > (DATA.admitted ?? Infinity) ? [[say("admitted", { longest, most: DATA.admitted })]] : []), ...(at.osl === 1 ? [[say("single")]] : []),
+    ...(!load && batch > (seqs?.[1] ?? Infinity) ? [[say("turns", { most: seqs[0], batch })]] : []),
+    ...(load ? [[say("static", { which: say(which, { batch, longest, running }) })]] : []),
   ];
 }
 function retell(view) {

@@ -64,10 +64,9 @@ def _load(traffic: Mapping[str, Any], fleet: Mapping[str, Any]) -> dict[str, flo
     return {"rate": fleet["load"], "burstiness": thinned_cv(traffic.get("arrival_cv", 1.0), of), **spreads}
 
 
-def plan_prices(plan: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """What an hour of each accelerator costs in the plan [USD] and who says so, by name, as `roofs` has it."""
-    known = {gpu: HourlyPrice(**price) for gpu, price in plan.get("prices", {}).items() if price}
-    return {gpu: [price.usd_per_gpu_hour, price.term or price.source, price.source] for gpu, price in known.items()}
+def plan_prices(plan: Mapping[str, Any]) -> dict[str, HourlyPrice]:
+    """What an hour of each accelerator costs in the plan, by name."""
+    return {gpu: HourlyPrice(**price) for gpu, price in plan.get("prices", {}).items() if price}
 
 
 def _length(traffic: Mapping[str, Any], name: str) -> str:

@@ -378,7 +378,8 @@ def _sized(found: Resolved, planned: Planned) -> tuple[float, AtPeak]:
     knee = float(loop.knee)
     replicas = max(math.ceil(planned.peak_rate / ((1.0 - planned.headroom) * knee)), 1)
     rate, gpus = planned.peak_rate / replicas, replicas * float(found.plan.deployment.gpus)
-    feels = slowed(lambda at: feel(answer_load(found.predictor, replace(question, rate=at), loop=loop)), rate)
+    ends = found.plan.load_ends
+    feels = slowed(lambda at: feel(answer_load(found.predictor, replace(question, rate=at), loop=loop), ends), rate)
     felt = feels(1.0)
     if not felt.stable:
         return gpus, AtPeak()

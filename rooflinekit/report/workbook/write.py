@@ -207,8 +207,9 @@ def _by_year(book: Book, sheet: Sheet, row: int, inputs: Inputs, costs: Sequence
 
 
 _HEAD = 3
-_HEADS = ("GPU", "tensor parallel", "memory", "replicas", "GPUs", "price [USD/GPU/h]", "USD/h", "USD a million tokens",
-          "least cost", "P95 TTFT [ms]", "P95 TPOT [ms]", "probability", "evidence", "why not")  # fmt: skip
+_HEADS = ("GPU", "tensor parallel", "memory", "replicas at the headroom", "GPUs at the headroom",
+          "price [USD/GPU/h]", "USD/h", "USD a million tokens", "least cost", "P95 TTFT [ms]", "P95 TPOT [ms]",
+          "probability", "evidence", "why not")  # fmt: skip
 _TEXTS = (0, 2, 8, 12, 13)
 _RANKED = 14  # a column that nobody sees: the cost of those measured and sure enough
 _SURE = 0.9  # the confidence that a plan asks for by default
@@ -217,9 +218,9 @@ _SURE = 0.9  # the confidence that a plan asks for by default
 def compare_inputs(book: Book, inputs: Inputs, offers: Offers) -> dict[str, list[Cell]]:
     """The deployment of each accelerator: that of Inputs, on a split of its own that may be changed here."""
     note = (
-        "Model, formats, demand and headroom are those of Inputs; yellow splits may be changed, prices stand on sheet "
-        "GPUs. P95 holds for the inputs that the workbook was made with. So does the probability that mean TTFT and "
-        "TPOT keep their objectives."
+        "Model, formats, demand and headroom are those of Inputs. The headroom sizes the fleets, and not a confidence "
+        "as in `plan`. Yellow splits may be changed, prices stand on sheet GPUs. P95 holds for the inputs that the "
+        "workbook was made with. So does the probability that mean TTFT and TPOT keep their objectives."
     )
     sheet = book.sheet("Compare", "Accelerators for the peak", note)
     sheet.widths(20, 11, 10, 11, 11, 13, 13, 13, 10, 12, 12, 12, 18, 60)

@@ -111,8 +111,8 @@ class Reading:
             self.blocks = ("mamba", "attention") * (depth := keys.size("depth"))
             warnings.append(f"{depth} layers, each a state space beside attention, are listed as {2 * depth}")
         if family.attends == "common":  # a block that layers share stands before the state space of some
-            types = keys.entries("layers_block_type", keys.size("depth"), ("mamba", "hybrid"), required=True)
-            parts = {"mamba": ("mamba",), "hybrid": ("attention", "mamba")}
+            parts = {"mamba": ("mamba",), "linear_attention": ("mamba",), "hybrid": ("attention", "mamba")}
+            types = keys.entries("layers_block_type", keys.size("depth"), tuple(parts), required=True)
             self.blocks = tuple(part for kind in types for part in parts[kind])
             warnings.append(f"{types.count('hybrid')} layers, listed as two each, take turns with "
                             f"{keys.size('num_mem_blocks', 1)} of attention, whose weights count once")  # fmt: skip
@@ -128,7 +128,9 @@ class Reading:
     def _blocks(self) -> Sequence[str]:
         """Nemotron-H's list of blocks, from its pattern string or from its list of words."""
         keys, depth = self.keys, self.keys.maybe("depth")
-        words, pattern = keys.entries("layers_block_type", None, tuple(BLOCKS.values())), keys.word(_PATTERN)
+        known = {word: word for word in BLOCKS.values()} | {"linear_attention": "mamba", "full_attention": "attention"}
+        words = [known[word] for word in keys.entries("layers_block_type", None, tuple(known))]
+        pattern = keys.word(_PATTERN)
         if not words and not pattern:
             raise SpecError(f"{keys.at(_PATTERN)} (or layers_block_type) is missing")
         if unknown := sorted(set(pattern) - set(BLOCKS)):

@@ -268,9 +268,13 @@ def _by_period(r: Reading) -> list[bool]:
 
 
 def _by_place(r: Reading) -> list[bool]:
-    """Bamba, LFM2: the layers that are listed."""
+    """Bamba, LFM2: the layers that are listed; or `layer_types`, beside which a list has to say the same."""
     listed = r.places("attn_layer_indices") | r.places("full_attn_idxs")
-    return [layer in listed for layer in range(r.depth)]
+    found = [layer in listed for layer in range(r.depth)]
+    types = _by_type(r) if r.keys.has("layer_types") else found
+    if listed and types != found:
+        raise SpecError(f"{r.keys.at('layer_types')} and the list of attention layers name other layers")
+    return types
 
 
 def _by_number(r: Reading) -> list[bool]:
@@ -290,7 +294,7 @@ def _by_number(r: Reading) -> list[bool]:
 _ATTENDS: Mapping[str, Callable[[Reading], list[Any]]] = {
     "types": _by_type,
     "period": _by_period,
-    "places": lambda r: _by_type(r) if r.keys.has("layer_types") else _by_place(r),
+    "places": _by_place,
     "numbers": _by_number,
     "listed": lambda r: r.keys.entries("attn_type_list", r.depth, (0, 1), required=True),  # MiniMax: 1 for softmax
 }

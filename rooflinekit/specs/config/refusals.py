@@ -30,6 +30,16 @@ def lists() -> tuple[dict[str, str], frozenset[str], dict[str, str]]:
 
 
 @cache
+def _plain() -> frozenset[str]:
+    return frozenset(_file()["plain"].split())
+
+
+def _is_plain(key: str) -> bool:
+    """Whether a key says nothing of the network, in any section of a config."""
+    return key.rpartition(".")[2] in _plain()
+
+
+@cache
 def _pattern(name: str) -> str:
     """One of the file's regular expressions: a text, which `re` compiles when it first needs it."""
     return "|".join(_file()["patterns"][name])
@@ -92,8 +102,8 @@ def refuse_unknown_keys(unread: Mapping[str, Any], ignored: Iterable[str], origi
 
 def unknown_keys(unread: Mapping[str, Any], ignored: Iterable[str]) -> list[str]:
     """A note on keys that say something, were read by nobody, and are not among those that change no cost."""
-    known = {*ignored, *lists()[1], *_file()["plain"].split()}
-    said = (key for key, value in unread.items() if key not in known and not is_off(value))
+    known = {*ignored, *lists()[1]}
+    said = (key for key, value in unread.items() if not (key in known or _is_plain(key) or is_off(value)))
     strange = [key for key in said if not re.search(_pattern("harmless"), key.lower())]
     told = ", ".join(f"{named(key)} = {shown(unread[key])}{_meant(key)}" for key in strange[:6])
     more = f" and {len(strange) - 6} more" if len(strange) > 6 else ""
@@ -106,7 +116,7 @@ def _meant(key: str) -> str:
 
 
 def _structural(key: str, value: object) -> bool:
-    if is_off(value) or key in lists()[1]:
+    if is_off(value) or key in lists()[1] or _is_plain(key):
         return False
     lowered = key.lower()
     return bool(re.search(_pattern("structural"), lowered)) and not re.search(_pattern("harmless"), lowered)
