@@ -22,9 +22,8 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.evidence.accuracy import timed_rows, timed_with
-from rooflinekit.evidence.guard import guard
+from rooflinekit.evidence.guard import guard, read_readings
 from rooflinekit.evidence.kernel_fit.groups import kernel_groups, read_kernel_tables
-from rooflinekit.evidence.readings import read_readings
 
 
 def drawn(path: Path, rows: int, rng: np.random.Generator) -> pd.DataFrame:

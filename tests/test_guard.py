@@ -16,8 +16,7 @@ from rooflinekit.cli.app import app
 from rooflinekit.estimation.options import options_of
 from rooflinekit.estimation.scenario import Guarding
 from rooflinekit.evidence.benchmark_runs import Given
-from rooflinekit.evidence.guard import ASSUMED, RUN_TO_RUN, _kernels, guard
-from rooflinekit.evidence.readings import UNITS, Reading, read_readings
+from rooflinekit.evidence.guard import ASSUMED, RUN_TO_RUN, UNITS, Reading, _kernels, guard, read_readings
 from rooflinekit.model.types.errors import InputError, SpecError
 
 SHAPES = [16, 64, 256, 1024, 2048, 4096]

@@ -9,7 +9,7 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import ask
-from rooflinekit.model.kernels.lora import distinct_adapters
+from rooflinekit.model.kernels.gemm import distinct_adapters
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, InputError
 from rooflinekit.simulation.steps import build_table

@@ -363,7 +363,7 @@ def test_one_of_two_servers_that_starts_anew_does_not_count_in_that_minute() -> 
 
 
 def test_a_server_that_answers_from_some_minute_on_brings_its_load_and_no_growth() -> None:
-    minutes = 3 * LEARNT
+    minutes = 2 * LEARNT
     looks = after_minutes(*[AN_HOUR] * minutes)
     text = "".join(
         scrape_text(look, 60.0 * minute, name)

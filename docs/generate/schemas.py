@@ -20,9 +20,8 @@ from typing_extensions import TypedDict  # typing's own cannot be read back befo
 from rooflinekit.decision.economics.cost import Cost
 from rooflinekit.decision.planning.autoscale import ColdStart
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer
-from rooflinekit.decision.sensitivity.balance import Balance
 from rooflinekit.decision.sensitivity.elasticity import Elasticity
-from rooflinekit.decision.sensitivity.levers import Levers, MoveResult
+from rooflinekit.decision.sensitivity.levers import Balance, Levers, MoveResult
 from rooflinekit.estimation.results import Estimate, KernelResult, StepResult
 from rooflinekit.explanation.walk.result import Phase, Section, Stop, Walk, Work
 from rooflinekit.model.graph.tree import Node

@@ -10,8 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from rooflinekit.estimation.lengths import Length
-from rooflinekit.estimation.options import positive
-from rooflinekit.estimation.spelling import read_phrase
+from rooflinekit.estimation.options import positive, read_phrase
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import WorkloadError
 

@@ -14,8 +14,7 @@ from random import Random
 from typing import Any
 
 from rooflinekit.estimation.lengths import Length
-from rooflinekit.estimation.options import positive
-from rooflinekit.estimation.spelling import read_phrase
+from rooflinekit.estimation.options import positive, read_phrase
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.arrivals import Arrival, Job

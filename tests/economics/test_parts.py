@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflinekit.decision.economics.caching import eviction, memory_waste, naive_decoding, recompute_time, swap_time
-from rooflinekit.decision.economics.dialogue import Dialogue, dialogue_time
+from rooflinekit.decision.economics.cost import Dialogue, dialogue_time
 from rooflinekit.decision.economics.token_prices import token_times, token_work
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.estimation.lengths import Fixed, Uniform

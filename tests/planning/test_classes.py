@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.planning.classes import partitions, plan_classes
+from rooflinekit.decision.planning.classes import Valleys, partitions, plan_classes
 from rooflinekit.decision.planning.confirm import play
 from rooflinekit.decision.planning.demand import read_demand
 from rooflinekit.decision.planning.fleet import Ability, Option, Part, Replica, ability, lay_out, working_replicas
@@ -27,7 +27,6 @@ from rooflinekit.decision.planning.objective import Felt, missed, parse_objectiv
 from rooflinekit.decision.planning.plan import read_question
 from rooflinekit.decision.planning.profile import Profile
 from rooflinekit.decision.planning.search import search
-from rooflinekit.decision.planning.valleys import Valleys
 from rooflinekit.estimation.lengths import Fixed, LogNormal, Uniform
 from rooflinekit.model.types.errors import InfeasibleError, InputError, SpecError
 

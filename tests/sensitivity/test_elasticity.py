@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflinekit.decision.sensitivity.balance import balance, in_words
-from rooflinekit.decision.sensitivity.elasticity import RESOURCES, Elasticity, elasticities, scaled
-from rooflinekit.decision.sensitivity.question import Question
+from rooflinekit.decision.sensitivity.elasticity import RESOURCES, Elasticity, Question, elasticities, scaled
+from rooflinekit.decision.sensitivity.levers import balance, in_words
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.speculation import Speculation

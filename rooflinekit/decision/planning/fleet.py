@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.decision.planning.curve import tabulate
-from rooflinekit.decision.planning.demand import Demand
+from rooflinekit.decision.planning.demand import Demand, Kept
 from rooflinekit.decision.planning.objective import Feels, Felt, Objective, last_met, missed, slowest, spare
-from rooflinekit.decision.planning.prefixes import Kept
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import part_of
 from rooflinekit.estimation.scenario import SPECULATION_KEYS

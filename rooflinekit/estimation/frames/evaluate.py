@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.estimation.estimator import Resolved, refuse_static
-from rooflinekit.estimation.frames.cells import Resolutions, groups, read_workloads
+from rooflinekit.estimation.frames.cells import Resolutions, Rows, Texts, groups, read_workloads
 from rooflinekit.estimation.frames.columns import (
     ENDS,
     LOAD_NUMBERS,
@@ -21,7 +21,6 @@ from rooflinekit.estimation.frames.columns import (
     numbers_of,
     power_columns,
 )
-from rooflinekit.estimation.frames.texts import Rows, Texts
 from rooflinekit.estimation.notes import Remark, limit_remarks, load_remarks, memory_remarks
 from rooflinekit.estimation.options import options_of, read
 from rooflinekit.estimation.results import about

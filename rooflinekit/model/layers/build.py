@@ -31,8 +31,7 @@ from rooflinekit.model.kernels.collective import (
     tiers,
 )
 from rooflinekit.model.kernels.elementwise import Elementwise, Embedding, Parameters, Sampling
-from rooflinekit.model.kernels.gemm import BatchedLinear, Linear
-from rooflinekit.model.kernels.lora import with_adapters
+from rooflinekit.model.kernels.gemm import BatchedLinear, Linear, with_adapters
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Idle, OfAnswers, OfPrompts, OnHost, Operation, Repeated
 from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
