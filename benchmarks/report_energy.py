@@ -44,8 +44,9 @@ The tables do not say which kernel ran before, and that explains most of what is
 or 690 W of an H200. Long prompts read 320 W or 620 W.
 
 **Data.** Prompts read less here than on our boards: 300 to 690 W of an H200, where ours drew 680 to 760 W. The
-benchmark's source fills no page that prompts read, so that their keys are what the memory held. Fewer bits that change
-take less power: up to 40 % of a GPU's in products (Gregersen et al., 2024, arXiv:2409.18324). Times agree. Prompts
+benchmark's source makes their pages without values, and vLLM's call of attention has written none since 0.16. So their
+keys are what the memory held. Fewer bits that change take less power: up to 40 % of a GPU's in products (Gregersen et
+al., 2024, arXiv:2409.18324). Times agree. Prompts
 with 16-bit keys that read less than 75 % of the limit are 10 to 14 % faster on H200 than their like at 94 %, and 17 to
 29 % on GB200. (Same length, size of heads, and with or without the same batch and key heads.) So they were not
 slowed. B200 shows 3 to 10 %, and H200 with FP8 keys nothing. So a FLOP of attention costs what one of a 16-bit
