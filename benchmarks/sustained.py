@@ -266,9 +266,10 @@ Temperature says nothing: it was 43 to 62 °C. `warm_us`, the same call on the s
 sustained time.
 """
 POWER = """
-The law of H200 stands in for H100. It was fitted to readings of a meter with pauses in them. Here, without pauses,
-attention of prompts and kernels that stream memory draw more than it says. It takes 0.6 x limit/peak joules a FLOP of
-attention, and the slowdown says 1.5. Products in FP8 take 3.0 there, and the slowdown says 1.1 to 2.2.
+The law of H200 stands in for H100. It was fitted to readings of a meter with pauses in them. Its joules a FLOP of
+16 bit, in attention too, have the 1.5 x limit/peak of this slowdown as their prior. Here, without pauses, kernels that
+stream memory or convert numbers draw more than it says. What they cost besides bytes is not known. Products in FP8 take
+3.1 there, and the slowdown says 1.1 to 2.2.
 
 ## Kernel tables hold a part of it
 

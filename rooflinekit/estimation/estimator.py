@@ -310,7 +310,7 @@ def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Es
     loaded, load = found.loaded, LoadResult.of(predictor, found)
     static = _answer(resolved, replace(work, batch=found.sequences))
     rate = min(load.rate, load.knee_rate) * float(work.osl)
-    served = served_energy(predictor, question.traffic, loaded)
+    served = served_energy(predictor, question.traffic, loaded, question.users)
     unsteady = load_remarks(plan, load.stable, load.rate, load.knee_rate, question.users, load.slots)
     return replace(
         static,

@@ -165,9 +165,13 @@ def as_read(power: Array, idle: float, rows: PoweredRows, bench: PowerBench) -> 
 
     idle + (S + (1 − S)·w/(w + pause))·(P − idle): S is the mean share that readings in a window w show of what runs; at
     first they show the time before, when a kernel like this one ran for w after a pause to make its weights, its keys,
-    and the pages of its tokens.
+    and the pages of its tokens. A row's own number of readings counts; where its mean looks like that of fewer, the
+    multiple nearest to what the window holds.
     """
     window, last = metered(rows.time, bench)
+    if "samples_min" in rows.table:
+        least = rows.table["samples_min"].to_numpy(float)
+        last = np.maximum(np.round((last + 1.0) / least), 1.0) * least - 1.0
     reading = np.arange(int(last.max()) + 1)
     seen = np.where(reading <= last[:, None], np.clip((reading * _EVERY - _BLIND) / _RISE, 0.0, 1.0), 0.0)
     share = seen.sum(axis=1) / (last + 1.0)

@@ -442,7 +442,7 @@ def _power(t: Traced) -> LoadPower:
     if t.case.load is None:
         tokens, rate, lone = static_energy(t.predictor, t.work, t.point), None, 1.0
     else:
-        found = served_energy(t.predictor, t.asked.traffic, t.loaded)
+        found = served_energy(t.predictor, t.asked.traffic, t.loaded, t.asked.users)
         assert found is not None
         tokens, rate, lone = found, t.rate * t.work.osl, 0.0
     return load_power(tokens, t.work.osl, rate, lone)

@@ -128,16 +128,16 @@ def kernel_energy(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, wa
     kernel, time = timed.kernel, timed.expected
     if kernel.family == "host" or kernel.on_host:
         return Energy(idle=law.idle * time)
-    attention = kernel.family in _ATTENTION
-    asked = _asked(timed, accelerator, law, law.attention if attention else _each(law.flop, kernel), warm)
+    asked = _asked(timed, accelerator, law, _each(law.flop, kernel), warm)
     total = asked.total
     kept = limited_energy(total, law.held, law.limit, time) / maximum(total, _NOTHING)
     return asked.times(named(kept, "kept", "share of it that the board's limit leaves")).labelled(kernel.name, "")
 
 
 def _each(known: Mapping[Dtype, float], kernel: Kernel) -> float:
-    """J/FLOP of a kernel's number format, or of the wide one that stands in."""
-    units = kernel.dtype.unit, Dtype.BF16, Dtype.FP16, *known
+    """J/FLOP of a kernel's number format, or of the wide one that stands in, as it does for all of attention."""
+    units = () if kernel.family in _ATTENTION else (kernel.dtype.unit,)
+    units = *units, Dtype.BF16, Dtype.FP16, *known
     return next(known[unit] for unit in units if unit in known)
 
 
@@ -182,7 +182,7 @@ def sustained(timed: KernelTime, accelerator: Accelerator) -> KernelTime:
     law, kernel = accelerator.power, timed.kernel
     if law is None or not law.ask or kernel.on_host or kernel.family not in _PRODUCTS:
         return timed
-    each = _each(law.ask, replace(kernel, dtype=Dtype.BF16) if kernel.family in _ATTENTION else kernel)
+    each = _each(law.ask, kernel)
     burst = named(timed.expected, "burst", "time at the clock of a burst", "s")
     energy = _asked(replace(timed, expected=burst), accelerator, law, each)
     work = named(replace(energy, running=0.0).total, "E_work", "energy of the work at the clock of a burst", "J")

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import Accelerator, HostPower, PowerLaw, Provenance
 from rooflinekit.specs.files import kept, read_yaml
 from rooflinekit.specs.locate import spec_dir
 
 _PICO = 1e-12
 _US = 1e-6
-_WIDE = (Dtype.BF16, Dtype.FP16, Dtype.FP32)
 
 
 def power_law(accelerator: Accelerator, memory: str, own: str | None) -> PowerLaw | None:
@@ -40,7 +38,6 @@ def power_law(accelerator: Accelerator, memory: str, own: str | None) -> PowerLa
         wider = rule["widening"]["architecture" if near else "generic"]
         source = f"{name} scaled by power limit, peak and type of memory ({rule['source']})"
     shares = {dtype: chip["arithmetic"].get(dtype.value, chip["arithmetic"]["bf16"])[0] for dtype in accelerator.peaks}
-    wide = next((dtype for dtype in _WIDE if dtype in shares), next(iter(shares)))
     width = chip["interval"]["width"]
     host = 0.0
     if own in file["packages"]:
@@ -49,8 +46,8 @@ def power_law(accelerator: Accelerator, memory: str, own: str | None) -> PowerLa
     return PowerLaw(
         idle=chip["idle"][0] * scale, active=chip["active"][0] * scale + host, limit=limit, held=chip["held"][0],
         flop={dtype: share * limit / accelerator.peaks[dtype] for dtype, share in shares.items()},
-        attention=chip["attention"][0] * limit / accelerator.peaks[wide], padding=chip["padding"][0],
-        memory=chip["memory"][0] * byte * _PICO, cache=chip["cache"][0] * _PICO, link=rule["link"] * _PICO,
+        padding=chip["padding"][0], memory=chip["memory"][0] * byte * _PICO, cache=chip["cache"][0] * _PICO,
+        link=rule["link"] * _PICO,
         edges=tuple(edge * _US for edge in chip["interval"]["edges"]), widths=tuple(each * wider for each in width),
         run_width=file["runs"]["width"], source=source, measured=name == own,
         host=_host(own), **_asking(accelerator, limit, own),
@@ -98,7 +95,7 @@ def _file() -> dict[str, Any]:
 def power_provenance(law: PowerLaw) -> list[Provenance]:
     """The law's numbers with their source."""
     units = {"idle": "W", "active": "W", "held": "share", "memory": "J/B", "cache": "J/B", "link": "J/B",
-             "attention": "J/FLOP", "padding": "share"}  # fmt: skip
+             "padding": "share"}  # fmt: skip
     entries = [Provenance(f"power.{name}", float(getattr(law, name)), unit, law.source) for name, unit in units.items()]
     host = {name: float(getattr(law.host, name)) for name in ("cpu", "rest", "supply")}
     entries += [Provenance(f"host.{name}", each, "share", law.host.source) for name, each in host.items()]

@@ -153,7 +153,7 @@ def load_answer(predictor: Predictor, load: LoadQuestion, at: dict[str, float]) 
     asked = {"rate": at["load"]} if load.users is None else {"users": max(round(at["load"]), 1.0)}
     answer = answer_load(predictor, replace(load, traffic=replace(load.traffic, isl=isl, osl=osl), **asked))
     found, held = answer.loaded, answer.memory(predictor)
-    served = served_energy(predictor, answer.question.traffic, found)
+    served = served_energy(predictor, answer.question.traffic, found, answer.question.users)
     spans = [[getattr(span, end) for end in ENDS] for span in (found.ttft, found.tpot)]
     return [
         *spans,

@@ -130,7 +130,7 @@ def _answer(resolved: Resolved, asked: pd.DataFrame) -> dict[str, Numeric]:
     loaded = found.loaded
     rate = np.minimum(loaded.rate, loaded.knee) * question.traffic.osl
     times, gpus = {"ttft": loaded.ttft, "tpot": loaded.tpot}, resolved.plan.deployment.gpus
-    served = served_energy(predictor, question.traffic, loaded)
+    served = served_energy(predictor, question.traffic, loaded, question.users)
     values = numbers_of(times, loaded.e2e, rate, found.memory(predictor), gpus)
     values |= power_columns(None if served is None else load_power(served, question.traffic.osl, rate))
     values |= {name: value for name, value in found.values(predictor).items() if value is not None}

@@ -136,16 +136,26 @@ def static_power(predictor: Predictor, work: Workload, point: OperatingPoint | N
     return load_power(static_energy(predictor, work, point), work.osl, lone=1.0)
 
 
-def served_energy(predictor: Predictor, traffic: Traffic, loaded: Loaded) -> TokenEnergy | None:
-    """Energy of requests as a load runs them; None where no power limit is known.
+def in_a_step(running: Numeric, users: Numeric | None) -> Numeric:
+    """Sequences in a step that has some, of E in the engine in the mean; `users` of a closed loop, None at a rate.
 
-    Of E requests in the engine in the mean, E/(1 − e^−E) are there while any is: as many as come by Poisson's law.
+    E/(1 − e^−E): as many as come by Poisson's law; but no more than the users, each of whom has one request at a time.
+
+    >>> round(in_a_step(1.0, None), 2), in_a_step(0.96, 1.0)
+    (1.58, 1.0)
     """
+    mean = maximum(running, _RARE)
+    come = mean * WITHIN / (1.0 - exp(-mean))
+    return named(come if users is None else minimum(come, users), "C", "sequences in a step that has some")
+
+
+def served_energy(
+    predictor: Predictor, traffic: Traffic, loaded: Loaded, users: Numeric | None = None
+) -> TokenEnergy | None:
+    """Energy of requests as a load runs them, of so many users or at a rate; None where no power limit is known."""
     if predictor.plan.system.accelerator.power is None:
         return None
-    mean = maximum(loaded.running, _RARE)
-    users = named(mean * WITHIN / (1.0 - exp(-mean)), "C", "sequences in a step that has some")
-    return token_energy(predictor, traffic.of(users))
+    return token_energy(predictor, traffic.of(in_a_step(loaded.running, users)))
 
 
 def load_power(tokens: TokenEnergy, osl: Numeric, rate: Numeric | None = None, lone: Numeric = 0.0) -> LoadPower:

@@ -32,9 +32,10 @@ class HostPower:
 class PowerLaw:
     """Power and energies of one accelerator's board, its memory included; watts and joules.
 
-    flop: J/FLOP of matrix arithmetic by number format. padding: energy of a multiply that only fills a tile, over one
-    that counts. limit: what the board may draw; held: the share of it that dense work draws in the end. widths: 90 %
-    interval of a kernel's power, a factor either way, by its time between `edges` [s]; run_width: of a whole run's.
+    flop: J/FLOP of matrix arithmetic by number format, of products and attention alike. padding: energy of a multiply
+    that only fills a tile, over one that counts. limit: what the board may draw; held: the share of it that dense work
+    draws in the end. widths: 90 % interval of a kernel's power, a factor either way, by its time between `edges` [s];
+    run_width: of a whole run's.
     """
 
     idle: float = field(metadata=about("P_idle", "board power between kernels", "W"))
@@ -42,7 +43,6 @@ class PowerLaw:
     limit: float = field(metadata=about("P_max", "power limit of the board", "W"))
     held: float = field(metadata=about("held", "share of the limit that dense work draws"))
     flop: Mapping[Dtype, float]
-    attention: float = field(metadata=about("e_a", "energy of attention arithmetic", "J/FLOP"))
     padding: float = field(metadata=about("z", "energy of a multiply that fills a tile, over one that counts"))
     memory: float = field(metadata=about("e_m", "energy of a byte from memory", "J/B"))
     cache: float = field(metadata=about("e_c", "energy of a byte from the last cache", "J/B"))
@@ -61,7 +61,7 @@ class PowerLaw:
         """With so many times what the board draws above idle power while a kernel runs, and what its work costs."""
         active = min(self.idle + (self.active - self.idle) * running, self.held * self.limit)
         return replace(
-            self, active=active, memory=self.memory * work, cache=self.cache * work, attention=self.attention * work,
+            self, active=active, memory=self.memory * work, cache=self.cache * work,
             flop={dtype: each * work for dtype, each in self.flop.items()}, source=source, measured=True,
         )  # fmt: skip
 
@@ -70,7 +70,7 @@ class PowerLaw:
         square = clock * clock
         return replace(
             self, active=self.idle + (self.active - self.idle) * square, cache=self.cache * square,
-            attention=self.attention * square, flop={dtype: each * square for dtype, each in self.flop.items()},
+            flop={dtype: each * square for dtype, each in self.flop.items()},
             ask={dtype: each * square for dtype, each in self.ask.items()},
         )  # fmt: skip
 

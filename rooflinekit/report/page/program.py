@@ -26,7 +26,7 @@ from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.overlap import Spent
 from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, closed_loop, crowd_of, no_room
-from rooflinekit.model.traffic.energy import TokenEnergy, load_power, served_energy, static_energy
+from rooflinekit.model.traffic.energy import TokenEnergy, in_a_step, load_power, static_energy, token_energy
 from rooflinekit.model.traffic.mixing import Shared, follows, shared_times, slots
 from rooflinekit.model.traffic.percentiles import spread
 from rooflinekit.model.traffic.question import LoadAnswer, LoadQuestion
@@ -195,8 +195,8 @@ class Program:
                 whole = {entry.name: getattr(loop, entry.name) for entry in fields(loop)}
                 return _OpenLoop(**whole, part=part).within(rate)
 
-            def served(own: Predictor, running: Any, **_: Any) -> TokenEnergy | None:
-                return served_energy(own, traffic, replace(answer.loaded, running=running))
+            def served(own: Predictor, users: Any, **_: Any) -> TokenEnergy:
+                return token_energy(own, traffic.of(users))
 
             asked = replace(question, traffic=traffic, **{load_kind(question): load})
             found = part("open", opened, rate=load, **told) if others else closed(load, **told)
@@ -209,9 +209,10 @@ class Program:
             energy: Any = None
             if gpu.power:
                 if "energy" not in parts:
-                    given = "running", *_LENGTHS
+                    given = "users", *_LENGTHS
                     parts["energy"] = self._stepped(("energy", traffic), served, predictor, given)
-                tokens = _recalled(parts["energy"], {"running": found.running} | lengths | _numbers(gpu))
+                users = in_a_step(found.running, None if others else load)
+                tokens = _recalled(parts["energy"], {"users": users} | lengths | _numbers(gpu))
                 tokens = replace(tokens, law=gpu.power)
                 energy = _energy(tokens, Workload(1.0, traffic.isl, osl, traffic.cached), made)
             rates = _rates(made, predictor, found.tpot)
