@@ -448,3 +448,12 @@ def test_percentiles_follow_the_law_of_the_lengths(isl, osl, highest):
     for name in ("p50", "p90", "p99"):
         assert found.load.percentiles["e2e_ms"][name] == pytest.approx(played[name], rel=0.06)
     assert found.load.percentiles["e2e_ms"]["p99"] < 1.1 * (found.ttft_ms + highest * found.tpot_ms)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.7, 0.8, 0.9])
+def test_no_rounding_decides_which_tile_a_prompt_takes(share):
+    """A rate that differs in its last digits has the same times: a prompt of 1,536 tokens was rounded to 1 more."""
+    work = {"isl": 1024, "osl": 256, "images": 2}
+    knee = rk.estimate("gemma-3-4b", rate=1.0, **work).load.knee_rate
+    found = [rk.estimate("gemma-3-4b", rate=share * knee * (1.0 + n * 1e-13), **work).tpot_ms for n in range(8)]
+    assert max(found) == pytest.approx(min(found), rel=1e-11)

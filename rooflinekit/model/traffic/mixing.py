@@ -557,7 +557,7 @@ def _mixed(  # noqa: PLR0913, PLR0917 - what a step has
     """
     replicas = predictor.plan.deployment.dp
     pieces = maximum(prompts, 1.0)
-    new = named((load.isl - load.cached) * prompts / pieces, "new", "tokens of a piece")
+    new = named((load.isl - load.cached) * (prompts / pieces), "new", "tokens of a piece")  # a whole one exactly
     filled: Numeric = 1.0
     if replicas > 1:
         filled = minimum((own + beside / replicas * new * pieces) / (own + new * pieces), 1.0)
