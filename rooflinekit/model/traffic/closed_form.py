@@ -646,7 +646,7 @@ class _Flow:
         begun = stay.first.plus(one.plus(stay.first, -1.0), grouped).named(*_FIRST)
         waits = start.others * wait + parted * (ended - request)
         late, ahead = apart * stay.late + grouped * waits, apart * stay.ahead
-        held = apart * stay.held + grouped * place
+        held = apart * stay.held + grouped * (place - wait)
         found = replace(stay, tpot=tpot, first=begun, late=late, ahead=ahead, held=held)
         return found, 1.0 / (apart / rate + grouped * (stay.times.request + place) / users), apart
 
