@@ -182,7 +182,7 @@ class TestPlan:
         made = rk.launch(plan={"best": best, "candidates": [], "traffic": traffic})
         prediction = made.servers[0].prediction
         assert (prediction.isl, prediction.osl) == (500, 100)
-        assert prediction.load == "1.5 requests/s, Poisson"
+        assert prediction.load == "1.5 requests/s, Poisson, lengths in the mean (cv 0.5 in, 0 out)"
         assert prediction.tpot_ms == rk.estimate("llama-3-8b", rate=1.5, isl=500, osl=100, isl_cv=0.5).tpot_ms
         assert made.notes[0] == "the plan predicts p95 TTFT 80.0 ms, p95 TPOT 9.0 ms at its peak"
         played = {**best, "simulated": {"ttft_ms": {"p95": 91.0}, "tpot_ms": {"p95": None}}}
