@@ -232,6 +232,7 @@ def test_an_overload_is_said_loudly():
         ({"rate": float("nan")}, WorkloadError, "rate must be a number"),
         ({"concurrency": 0}, WorkloadError, "concurrency must be a whole number"),
         ({"rate": 1.0, "requests": 10}, InputError, "closed loop"),
+        ({"concurrency": 4, "burstiness": 2.0}, InputError, "burstiness belongs to a rate"),
         ({"rate": 1.0, "burstiness": -1}, WorkloadError, "burstiness"),
         ({"rate": 1.0, "isl": 10**7}, DoesNotFitError, "not one request"),
     ],
