@@ -53,8 +53,8 @@ def open_arrivals(rate: Numeric, cv: Numeric) -> str:
 def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | None:
     """Read what a user says of traffic; None if no load is asked for.
 
-    Raises InputError for a concurrency together with a rate, or an option that needs one of them; WorkloadError for fewer
-    requests than users.
+    Raises InputError for a concurrency together with a rate, or an option that needs one of them; WorkloadError for
+    fewer requests than users.
 
     >>> read_load({"concurrency": 64, "requests": 640}, 1024.0, 256.0).arrivals
     'closed loop of 64 users, 10 requests each'
