@@ -637,6 +637,16 @@ def test_an_output_that_is_full_is_an_error(unbuffered):
     assert (ended.returncode, ended.stderr) == (2, "rooflinekit: the standard output: No space left on device\n")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
+def test_a_help_that_has_no_room_is_an_error_of_one_line():
+    """Python said at the end that it could not flush, and ended with 120."""
+    with Path("/dev/full").open("w") as full:
+        ended = process("--help", stdout=full, env=os.environ | {"PYTHONUNBUFFERED": ""})
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines() == [ended.stderr.rstrip()]
+    assert ended.stderr.endswith(": No space left on device\n")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on files")
 def test_an_unbuffered_output_is_whole_or_an_error(tmp_path):
     """A disk that takes a part of the answer: the kernel writes less than it was given, and says how much."""

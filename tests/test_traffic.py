@@ -232,6 +232,7 @@ def test_an_overload_is_said_loudly():
         ({"rate": float("nan")}, WorkloadError, "rate must be a number"),
         ({"concurrency": 0}, WorkloadError, "concurrency must be a whole number"),
         ({"rate": 1.0, "requests": 10}, InputError, "closed loop"),
+        ({"concurrency": 4, "burstiness": 2.0}, InputError, "burstiness belongs to a rate"),
         ({"rate": 1.0, "burstiness": -1}, WorkloadError, "burstiness"),
         ({"rate": 1.0, "isl": 10**7}, DoesNotFitError, "not one request"),
     ],
@@ -381,6 +382,34 @@ def test_loads_are_conserved_and_monotone(rows):
             assert np.all(grown >= 0.8)  # the worst of 10,000 falls to 0.85
             falls += np.sum(grown < 0.99)
     assert falls <= rows / 1000
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(1, 1500),
+    st.sampled_from(["vllm", "sglang"]),
+    st.builds(
+        Traffic,
+        isl=st.floats(16, 8000),
+        osl=st.integers(1, 300).map(float),
+        osl_cv=st.sampled_from([0.0, 1.0]),
+        requests=st.sampled_from([1.0, 2.0, 10.0]),
+        most=st.sampled_from([16.0, math.inf]),
+    ),
+)
+def test_no_run_holds_more_requests_than_users(users, engine, traffic):
+    """A run of some requests has idle places at its end: rate x time is less than the users. It was up to 1.8 times."""
+    closed = closed_loop(LEVELS[engine], float(users), traffic)
+    assert float(closed.rate) * float(closed.e2e) <= users * (1 + 1e-9)
+
+
+def test_who_waits_for_one_of_few_places_waits_no_longer_than_the_run():
+    """1,199 users of 16 places, five requests each: the mean request was half as long again as all of its turns."""
+    asked = {"engine": "ideal", "isl": 66, "osl": 1, "concurrency": 1199, "requests": 5995, "max_num_seqs": 16}
+    formed = rk.estimate("qwen3-30b-a3b", calibration="none", **asked)
+    played = rk.simulate("qwen3-30b-a3b", calibration="none", **asked)
+    assert formed.load.rate == pytest.approx(played.request_rate, rel=0.02)
+    assert formed.e2e_ms == pytest.approx(played.e2e_ms.mean, rel=0.15)
 
 
 def test_memory_has_room_for_whole_answers_where_an_engine_reserves_them():

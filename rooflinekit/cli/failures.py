@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -35,7 +36,7 @@ def guarded(run: Callable[[], Any], commands: Iterable[str] = ()) -> tuple[Any, 
     except KeyboardInterrupt:
         return None, _say("interrupted", INTERRUPTED)
     except OSError as error:
-        return None, _say(f"{error.filename or 'file'}: {error.strerror or error}", 2)
+        return None, _say(f"{_place(error)}: {error.strerror or error}", 2)
     except MemoryError:
         return None, _say("the memory of this machine does not hold that", 2)
     except Exception as error:
@@ -43,6 +44,17 @@ def guarded(run: Callable[[], Any], commands: Iterable[str] = ()) -> tuple[Any, 
     if code == INTERRUPTED:
         return code, _say("interrupted", INTERRUPTED)
     return code, code if isinstance(code, int) else 0
+
+
+def _place(error: OSError) -> str:
+    """What could not be read or written; a standard output that has not taken all of a text is left, for good."""
+    try:
+        if error.filename is None and sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return "the standard output"
+    return str(error.filename or "file")
 
 
 def _other(error: Exception, commands: Iterable[str]) -> int:

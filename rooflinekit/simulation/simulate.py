@@ -635,10 +635,11 @@ def _played(
     return books, more | {"warnings": (*notes, *_idle(given), *more["warnings"])}
 
 
-_WITH = {"clean": "trace", "speed": "trace", "prefix_groups": "shared_prefix", "acceptance": "draft_tokens",
-         "draft_ms": "draft_tokens", "cache_tier": "prefix_cache", "link_gb_s": "prefill_replicas",
-         "link_ms": "prefill_replicas", "staging": "prefill_replicas", "workers": "cells",
-         "scheduler": "cells"}  # fmt: skip
+_WITH = {"clean": ("trace",), "speed": ("trace",), "prefix_groups": ("shared_prefix",), "acceptance": ("draft_tokens",),
+         "draft_ms": ("draft_tokens",), "cache_tier": ("prefix_cache",), "host_gib": ("prefix_cache", "swap"),
+         "order": ("classes", "trace"), "router": ("replicas", "prefill_replicas"), "image_size": ("images",),
+         **dict.fromkeys(("link_gb_s", "link_ms", "staging"), ("prefill_replicas",)),
+         **dict.fromkeys(("workers", "scheduler"), ("cells",))}  # fmt: skip
 _WITHOUT = {"isl": ("trace", "sessions"), "osl": ("trace",), "isl_cv": ("trace", "sessions"), "osl_cv": ("trace",),
             "burstiness": ("concurrency", "trace", "sessions"), "shared_prefix": ("sessions",)}  # fmt: skip
 
@@ -646,9 +647,10 @@ _WITHOUT = {"isl": ("trace", "sessions"), "osl": ("trace",), "isl_cv": ("trace",
 def _idle(given: Mapping[str, Any]) -> Iterator[str]:
     """What was asked for and says nothing here: it goes with another option, or is told by one."""
     known = options_of(SimulationOptions)
-    for name in (name for name, value in given.items() if value != known[name].default):
-        if name in _WITH and not given.get(_WITH[name]):
-            yield f"{name} has no part here: it goes with {_WITH[name]}, which was not given"
+    told = [name for name, value in given.items() if value != known[name].default]
+    for name in told:
+        if name in _WITH and not set(_WITH[name]) & set(told):
+            yield f"{name} has no part here: it goes with {' or '.join(_WITH[name])}, which was not given"
         for other in (each for each in _WITHOUT.get(name, ()) if given.get(each)):
             yield f"{name} has no part here: {other} decides it"
 

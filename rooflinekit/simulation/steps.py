@@ -112,7 +112,8 @@ class StepTable:
     sequences evenly. floor: least time of a step that is launched kernel by kernel, of prompts, mixed, or of decoding
     sequences, and `sequence_floor` more for each sequence; `graphs` spares the last kind that. graph_floor: the same of
     prompts and mixed, in steps of up to `graph_tokens` tokens.
-    encoded: the vision tower by prompts that end, from 0, empty without images; `encoded_floor` its launches.
+    encoded: the vision tower by prompts that end, from 0, empty without images; `encoded_floor` its launches. budget:
+    tokens of a step of one attention replica at most, 0 where it is not told.
     """
 
     shared: TokenTimes
@@ -133,6 +134,7 @@ class StepTable:
     graphs: bool = True
     encoded: list[float] = field(default_factory=list)
     encoded_floor: float = 0.0
+    budget: int = 0
 
     def __call__(self, batch: int, context: float, new: int = 0, past: int = 0) -> float:
         """Time of a step of `batch` decoding sequences at `context` keys and one chunk of `new` tokens [s].
@@ -207,9 +209,16 @@ class StepTable:
     def _share(
         self, decodes: int, keys: float, chunks: Sequence[Chunk], firsts: int
     ) -> tuple[int, float, Sequence[Chunk], int]:
-        """What the fullest attention replica gets; a chunk is never divided."""
+        """What the fullest attention replica gets; a chunk is divided where it would be beyond the token budget."""
         local = -(-decodes // self.replicas)
         largest = sorted(chunks, reverse=True)[:: self.replicas]
+        if self.budget and len(largest) > 1:
+            beyond = sum(new for new, _ in largest) - max(self.budget - local * self.width, largest[0][0])
+            while beyond > 0:
+                new, past = largest.pop()
+                if new > beyond:
+                    largest.append((new - beyond, past))
+                beyond -= new
         return local, keys / decodes * local if decodes else 0, largest, -(-firsts // self.replicas)
 
 
@@ -247,7 +256,7 @@ def _cached(model: str, gpu: str, deployment: Deployment, calibration: str | Non
 def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, budget: int = 0) -> StepTable:
     """Tabulate a plan for up to `max_batch` decoding sequences of `width` tokens and contexts up to `max_context`.
 
-    `budget`: tokens of a step of one attention replica, where they are more than the engine's usual ones.
+    `budget`: tokens of a step of one attention replica at most, where they are told.
 
     Raises WorkloadError for sizes below 1.
     """
@@ -277,6 +286,7 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, bu
         graphs=plan.costs.graphs and not plan.deployment.settings.eager,
         encoded=parts.encoded(2 * max_batch),
         encoded_floor=parts.encoded_floor(),
+        budget=budget,
     )
 
 

@@ -317,4 +317,4 @@ def test_no_more_requests_are_served_than_the_front_end_hands_over():
     most = 1.0 / load_engine("vllm").costs.hand_over
     assert formula.load.rate == pytest.approx(played["request_rate"], rel=0.02)
     assert formula.ttft_ms == pytest.approx(played["ttft_ms"]["mean"], rel=0.02)
-    assert rk.estimate("llama-3.2-1b", gpu="b200-sxm", isl=16, osl=1, rate=1.0).load.knee_rate <= most
+    assert rk.estimate("llama-3.2-1b", gpu="b200-sxm", isl=16, osl=1, rate=1.0).load.knee_rate <= most * (1 + 1e-9)

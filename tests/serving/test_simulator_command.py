@@ -238,6 +238,20 @@ def test_each_attention_replica_has_its_own_budget_and_sequences():
     assert eight.inputs["max_num_seqs"] == 8 * one.inputs["max_num_seqs"]
 
 
+@pytest.mark.parametrize("budget", [8192, 2048])
+def test_no_attention_replica_computes_more_than_its_budget_in_a_step(budget):
+    """Prompts of 5,089 tokens on four replicas that share nothing: two were whole on one, so that four bore 2.9 times.
+
+    The knee of the closed form, which knew that all steps are full, was then a third above what was simulated.
+    """
+    asked = {"isl": 5089, "osl": 1, "token_budget": budget}
+    four, one = (
+        rk.simulate("llama-3-8b", dp=dp, arrivals="burst:size=400", requests=400, **asked).request_rate for dp in (4, 1)
+    )
+    assert 3.85 * one < four < 4.15 * one
+    assert four == pytest.approx(rk.estimate("llama-3-8b", dp=4, rate=1, **asked).load.knee_rate, rel=0.03)
+
+
 @pytest.mark.parametrize(
     ("osl", "users", "told"), [("20", "4", True), ("uniform:10-30", "4", False), ("20", "1", False)]
 )
@@ -252,6 +266,10 @@ def test_answers_of_one_length_are_said_to_keep_users_in_step(osl: str, users: s
     ("--rate 5 --prefix-groups 4", "prefix_groups has no part here: it goes with shared_prefix"),
     ("--rate 5 --link-gb-s 50", "link_gb_s has no part here: it goes with prefill_replicas"),
     ("--rate 5 --acceptance 0.5", "acceptance has no part here: it goes with draft_tokens"),
+    ("--rate 5 --router least-loaded", "router has no part here: it goes with replicas or prefill_replicas"),
+    ("--rate 5 --host-gib 4", "host_gib has no part here: it goes with prefix_cache or swap"),
+    ("--rate 5 --order priority", "order has no part here: it goes with classes or trace"),
+    ("--rate 5 --image-size 64x64", "image_size has no part here: it goes with images"),
     ("--concurrency 2 --cv 3", "burstiness has no part here: concurrency decides it"),
     ("--rate 2 --sessions chat:turns=2 --cv 3", "burstiness has no part here: sessions decides it"),
     ("--rate 2 --sessions chat:turns=2 --shared-prefix 9", "shared_prefix has no part here: sessions decides it"),

@@ -485,9 +485,9 @@ class _Flow:
         stay = self._repeating(stay, sharing, where(room.fits, crowded, 0.0))
         together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
         behind = named(behind, "burst", "behind the prompts of all users at once", "s")
-        held = (1.0 - 1.0 / maximum(users, 1.0)) * held_back(traffic, turning.arriving) * stay.tpot.expected
+        held = behind + (1.0 - 1.0 / maximum(users, 1.0)) * held_back(traffic, turning.arriving) * stay.tpot.expected
         free = named(times.request + stay.late + stay.ahead, "free", "of a request's time, without a place", "s")
-        time = named(stay.held + behind + held, "held", "in a place, or held back from one", "s")
+        time = named(stay.held + held, "held", "in a place, or held back from one", "s")
         least = named(self._least(users, turning, times, prompt), "least", "steps and prompts of a turn", "s")
         asking = users * time / (free + time)
         crowd = where(room.fits, room.taken(asking, in_step)[0], asking)
@@ -510,13 +510,26 @@ class _Flow:
             run = maximum(run, where(users > most, 0.0, apart))
             rate = where(turns < _ENDLESS, turns * most / run, rate)
             stay, rate, apart = self._in_one_group(stay, users, start, rate, users <= most)
-            slot, behind, held = apart * slot, apart * behind, apart * held
+            slot, held, rate = self._conserved(stay, users, rate, apart * slot, apart * held)
         rate = named(rate, "rate", "requests a second that are served", "1/s")
-        found = self._loaded(stay, sharing, rate, rate, slot, behind + held, together, last)
+        found = self._loaded(stay, sharing, rate, rate, slot, held, together, last)
         if not start:
             return found
         running = where(turns < _ENDLESS, minimum(found.running, most), found.running)
         return replace(found, grouped=1.0 - apart, running=running)
+
+    def _conserved(
+        self, stay: _Stay, users: Numeric, rate: Numeric, slot: Numeric, held: Numeric
+    ) -> tuple[Numeric, Numeric, Numeric]:  # fmt: skip
+        """The waits for a place and behind others, and the rate: times the time of a request it is no more than users.
+
+        Of a run of some requests the last turn leaves places empty, so that it is less (Little's law). Nobody waits for
+        a place longer than the rest of the turns lasts, and a rate is no more than the times of requests allow.
+        """
+        rest = stay.times.request + stay.late + stay.ahead + held
+        rest = rest + stay.first.expected + self._after * stay.tpot.expected
+        slot = minimum(slot, maximum(users / rate - rest, 0.0))
+        return slot, held, minimum(rate, users / (rest + slot))
 
     def _least(self, users: Numeric, turning: Rotation, times: Shared, prompt: Numeric) -> Numeric:
         """Steps and prompts of a turn, or its hand-overs; prompts fill no more steps than they come over [s]."""

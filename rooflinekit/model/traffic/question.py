@@ -55,8 +55,8 @@ def open_arrivals(rate: Numeric, cv: Numeric) -> str:
 def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | None:
     """Read what a user says of traffic; None if no load is asked for.
 
-    Raises InputError for a concurrency together with a rate, or an option that needs either; WorkloadError for fewer
-    requests than users.
+    Raises InputError for a concurrency together with a rate, or an option that needs one of them; WorkloadError for
+    fewer requests than users.
 
     >>> read_load({"concurrency": 64, "requests": 640}, 1024.0, 256.0).arrivals
     'closed loop of 64 users, 10 requests each'
@@ -76,6 +76,8 @@ def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | N
         raise InputError("requests belongs to a closed loop; with a rate the answer is the steady state")
     if requests is not None and users is not None and requests < users:
         raise WorkloadError(f"requests must be at least concurrency ({users:.0f}), one for each user, not {requests}")
+    if users is not None and "burstiness" in asked:
+        raise InputError("burstiness belongs to a rate; users of a closed loop send when their answers have come")
     traffic = Traffic(
         isl, osl,
         isl_cv=asked.get("isl_cv", 0.0), osl_cv=asked.get("osl_cv", 0.0), arrival_cv=asked.get("burstiness", 1.0),
