@@ -39,6 +39,8 @@ WIDE = {"attention": "bf16", "lm_head": "bf16"}
 #: the last inputs of convolutions in 16 bit), formats.
 EXPECTED = {
     "Qwen/Qwen3-Coder-480B-A35B-Instruct": (480_154_875_392, 62 * 2 * 8 * 128, 0, WIDE),
+    # a state in seven layers of eight, keys and values in the eighth
+    "MiniMaxAI/MiniMax-M1-80k": (456_089_655_296, 10 * 2 * 8 * 128, 70 * 64 * 128 * 128 * 4, WIDE),
     "MiniMaxAI/MiniMax-M2.7": (
         228_689_764_864,
         62 * 2 * 8 * 128,
