@@ -247,7 +247,8 @@ def _compressed_tensors(keys: Keys, warnings: list[str]) -> _Scheme | None:
     """One or more groups, each with its target modules and bits; a group that names modules comes before all linear."""
     sparsity, packing = keys.child("sparsity_config").word("sparsity_structure", "0:0"), keys.word("format")
     if sparsity not in ("", "0:0", "unstructured") or packing == "marlin-24":
-        raise DtypeError(f"{keys.origin}: weights that are {'2:4' if packing == 'marlin-24' else sparsity} sparse ({packing}) are not costed")
+        kind = "2:4" if packing == "marlin-24" else sparsity
+        raise DtypeError(f"{keys.origin}: weights that are {kind} sparse ({packing}) are not costed")
     groups: list[tuple[Patterns | None, Dtype]] = []
     wide: dict[bool, list[Dtype]] = {True: [], False: []}  # by whether the activations stay as they are
     section = keys.child("config_groups")
