@@ -105,6 +105,17 @@ def test_a_lone_user_never_shares_a_step(context):
     assert 0.95 < looped.energy.busy <= 1.0
 
 
+@pytest.mark.parametrize("users", [1, 2])
+def test_a_plan_of_few_users_draws_what_estimate_says(users):
+    """A lone user's one GPU: 568 W at the plug in the plan, 769 W in `estimate`."""
+    load = {"isl": 1000, "osl": 200, "concurrency": users}
+    plug = rk.estimate("llama-3-8b", "h200-sxm", **load).energy.plug_w_per_gpu
+    alone = {"tp": [1], "disaggregated": False, "confirm": 0}
+    (chosen, *_) = rk.plan("llama-3-8b", "h200-sxm", slo="p95 tpot<60ms", **alone, **load).candidates
+    assert chosen.gpus == 1
+    assert chosen.cost.watts == pytest.approx(plug, rel=1e-3)
+
+
 def test_every_chip_with_a_rated_power_has_a_law_and_only_measured_ones_say_so():
     own = {name for name in names("accelerator") if (p := load_accelerator(name).value.power) and p.measured}
     assert own == {"h200-sxm", "b200-sxm", "gb200"}

@@ -318,3 +318,14 @@ def test_no_more_requests_are_served_than_the_front_end_hands_over():
     assert formula.load.rate == pytest.approx(played["request_rate"], rel=0.02)
     assert formula.ttft_ms == pytest.approx(played["ttft_ms"]["mean"], rel=0.02)
     assert rk.estimate("llama-3.2-1b", gpu="b200-sxm", isl=16, osl=1, rate=1.0).load.knee_rate <= most * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("requests", [100, 101, 150, 201])
+def test_a_turn_that_few_begin_is_no_whole_turn(requests):
+    """One request after those of all: twice as many as there are came all at once, and P99 was 0 ms."""
+    work = {"isl": 100, "osl": 2, "osl_cv": 0.1, "isl_cv": 0.1, "concurrency": 100, "requests": requests}
+    found = rk.estimate("llama-3-8b", engine="sglang", **work)
+    assert found.ttft_ms > found.load.queue_ms
+    for name in ("ttft_ms", "e2e_ms"):
+        shares = list(found.load.percentiles[name].values())
+        assert 0.0 < shares[0] < shares[1] < shares[2]

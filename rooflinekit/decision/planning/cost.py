@@ -156,8 +156,9 @@ def fleet_watts(parts: Sequence[Part], demand: Demand, pue: float, peak: bool = 
         predictor = part.replica.predictor
         if predictor.plan.system.accelerator.power is None:
             return None
-        loaded = part.replica.answer(demand, part.load(demand) if peak else part.mean_load(demand)).loaded
-        tokens = served_energy(predictor, part.replica.lengths(demand), loaded)
+        load = part.load(demand) if peak else part.mean_load(demand)
+        loaded = part.replica.answer(demand, load).loaded
+        tokens = served_energy(predictor, part.replica.lengths(demand), loaded, load if demand.closed else None)
         assert tokens is not None
         if part.role == "prefill":
             tokens = replace(tokens, step=Energy(), step_seconds=0.0)

@@ -901,7 +901,8 @@ def _together(traffic: Traffic, prompts: Numeric, turn: Numeric) -> Numeric:
     met: Numeric = 0.0
     for turn_number in range(_TURNS):
         window = math.sqrt(12.0 * turn_number) * traffic.osl_cv * turn
-        met = met + where(turn_number < turns, maximum(1.0 - window / maximum(prompts, 1e-12), 0.0), 0.0)
+        share = minimum(maximum(turns - turn_number, 0.0), 1.0)  # of the users, who are in this turn
+        met = met + share * maximum(1.0 - window / maximum(prompts, 1e-12), 0.0)
     return where((traffic.osl_cv == 0.0) & (turns < math.inf), 1.0, met / turns)
 
 
