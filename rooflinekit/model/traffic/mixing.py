@@ -536,7 +536,8 @@ def burst(predictor: Predictor, load: InFlight) -> tuple[Time, Numeric]:
 
 def lone_prompt(load: InFlight, filled: Numeric) -> Batch:
     """A prompt by itself in a step; `filled` of the attention replicas compute one."""
-    return replace(Batch.prefill(1.0, load.isl, load.cached), filled=filled, varying=load.isl * load.isl_cv)
+    varying = (load.isl - load.cached) * load.isl_cv
+    return replace(Batch.prefill(1.0, load.isl, load.cached), filled=filled, varying=varying)
 
 
 def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Batch]:
