@@ -127,13 +127,20 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
         passes = iteration.passes * iteration.parts
         ends_of = zip(_launches(costs, iteration), sums, strict=True)
         gaps, low, high = (
-            sum((share * launch_gap(passes, launches, launch, time) for launches, share in shares), 0.0)
+            _mean([(launch_gap(passes, launches, launch, time), share) for launches, share in shares])
             for launch, time in ends_of
         )
         count = shares[0][0]
         if any(not isinstance(end, float) or end > 0.0 for end in (gaps, low, high)):
             entries.append(_entry("launch_gaps", dtype, count, gaps, (low, high)))
     return entries
+
+
+def _mean(parts: Sequence[tuple[Numeric, Numeric]]) -> Numeric:
+    """Gaps of both kinds of steps, each times its share; one alone has all of it [s]."""
+    if len(parts) == 1:
+        return parts[0][0]
+    return named(sum((share * value for value, share in parts), 0.0), "launch_gaps", "gaps in the mean of steps", "s")
 
 
 def _kinds(graphed: Numeric, count: int, between: int) -> list[tuple[int, Numeric]]:

@@ -528,8 +528,9 @@ class _Flow:
         """
         rest = stay.times.request + stay.late + stay.ahead + held
         rest = rest + stay.first.expected + self._after * stay.tpot.expected
+        rest = named(rest, "rest", "of a request's time, without the wait for a place", "s")
         slot = minimum(slot, maximum(users / rate - rest, 0.0))
-        return slot, held, minimum(rate, users / (rest + slot))
+        return slot, held, minimum(rate, users / rest)
 
     def _least(self, users: Numeric, turning: Rotation, times: Shared, prompt: Numeric) -> Numeric:
         """Steps and prompts of a turn, or its hand-overs; prompts fill no more steps than they come over [s]."""
@@ -548,7 +549,8 @@ class _Flow:
             return _Start(*burst(self.predictor, self.traffic.of(crowd)), 0.0, 1.0)
         lone, others = times.alone.expected, maximum(crowd - 1.0, _NOTHING)
         parts = minimum(maximum(others * apart / lone, 1.0), 2.0)
-        one, filled = burst(self.predictor, self.traffic.of(others / parts))
+        behind = named(others / parts, "behind", "users whose prompts come while that of the first is computed")
+        one, filled = burst(self.predictor, self.traffic.of(behind))
         filled = filled * parts * minimum(others, 1.0)
         return _Start(one, filled, lone, others / maximum(crowd, 1.0))
 
