@@ -121,7 +121,8 @@ def host_entries(costs: StepCosts, iteration: Iteration, kernels: Sequence[Kerne
             entries.append(_entry(name, dtype, count, time, ends))
     if iteration.eager and costs.launch:
         count, between = (launches_of((timed.kernel for timed in kernels), costs, graphed) for graphed in (False, True))
-        shares = _kinds(iteration.graphed, count, between)
+        kinds = (count, 1.0 - iteration.graphed), (between, iteration.graphed)
+        shares = [kind for kind in kinds if not is_zero(kind[1])]
         busy = named(sum((timed.expected for timed in kernels), 0.0), "busy", "time of all kernels", "s")
         sums = busy, *(sum((getattr(timed, end) for timed in kernels), 0.0) for end in ("low", "high"))
         passes = iteration.passes * iteration.parts
@@ -141,12 +142,6 @@ def _mean(parts: Sequence[tuple[Numeric, Numeric]]) -> Numeric:
     if len(parts) == 1:
         return parts[0][0]
     return named(sum((share * value for value, share in parts), 0.0), "launch_gaps", "gaps in the mean of steps", "s")
-
-
-def _kinds(graphed: Numeric, count: int, between: int) -> list[tuple[int, Numeric]]:
-    """Launches of a step outside graphs and of one between them, each with its share of the steps, where it has one."""
-    kinds = (count, 1.0 - graphed), (between, graphed)
-    return [kind for kind in kinds if not is_zero(kind[1])]
 
 
 def launches_of(kernels: Iterable[Kernel], costs: StepCosts, graphed: bool = False) -> int:

@@ -141,10 +141,13 @@ def composed(op: str, *given: Cell) -> Cell:
     return Cell(_FUNCTIONS[op].format(*(cell.text for cell in given)), value)
 
 
+_MANY_DIGITS = 4  # of an exponent to which a share may be too small a number for a spreadsheet
+
+
 def _power(base: Cell, exponent: Cell, value: Any) -> Cell:
     """0 below e^-100, since spreadsheets may call a smaller power an error."""
     power = f"{base.beside(_UNARY)}^{exponent.beside(_UNARY)}"
-    if exponent.text.isdecimal():
+    if exponent.text.isdecimal() and len(exponent.text) < _MANY_DIGITS:
         return Cell(power, value, _POWER)
     small = f"(1-{base.beside(_PRODUCT)})*{exponent.beside(_PRODUCT + 1)}>100"
     return Cell(f"IF({small},0,{power})", value)

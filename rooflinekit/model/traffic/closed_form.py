@@ -863,8 +863,7 @@ def _company(others: Numeric, crowd: Numeric) -> Numeric:
     if isinstance(crowd, float) and math.isinf(crowd):
         return 1.0 - exp(-others)
     most = maximum(crowd - 1.0, _NOTHING)
-    none = maximum(1.0 - minimum(others / most, 1.0), exp(-_STEEP / maximum(most, 1.0)))  # LibreOffice has no underflow
-    return where(crowd > 1.0, 1.0 - none**most, 0.0)
+    return where(crowd > 1.0, 1.0 - (1.0 - minimum(others / most, 1.0)) ** most, 0.0)
 
 
 def _slot_wait(load: Numeric, room: Numeric, held: Numeric, traffic: Traffic) -> Numeric:
