@@ -27,7 +27,7 @@ from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import AttentionShape, Kernel
 from rooflinekit.model.types.model import Model
-from rooflinekit.model.types.numeric import Numeric, ceil_div, exp, is_zero, maximum, minimum, where
+from rooflinekit.model.types.numeric import Numeric, ceil_div, is_zero, logistic_above, maximum, minimum, where
 from rooflinekit.model.types.time import SIGMAS, KernelTime
 
 
@@ -408,9 +408,8 @@ class Plan:
         most = fact(self.graph_tokens, *_GRAPHED) + (0.5 if batch.decoding is None else 1.5)
         if is_zero(batch.varying):
             return where(step < most, 1.0, 0.0)
-        beyond = _LOGISTIC * (step - most) / maximum(batch.varying, _SURE)
-        beyond = minimum(maximum(beyond, -_STEEP), _STEEP)
-        return named(1.0 / (1.0 + exp(beyond)), "graphed", "share of such steps in CUDA graphs")
+        within = logistic_above((step - most) / maximum(batch.varying, _SURE))
+        return named(within, "graphed", "share of such steps in CUDA graphs")
 
 
 def _shares(timed: Sequence[tuple[StepTime, int]]) -> tuple[Numeric, Numeric]:
@@ -470,8 +469,7 @@ _PAIR = 2
 _DBO = "tokens", "dbo_decode_token_threshold and dbo_prefill_token_threshold of vLLM"
 _PREPROCESSED = "its preprocessor (specs/config/vision.yaml)"
 _PARALLEL = "docs/parallelism.md"
-_LOGISTIC = math.pi / math.sqrt(3.0)  # standard deviation of the logistic distribution of scale 1
-_SURE, _STEEP = 1e-6, 50.0  # tokens that steps vary by at least, where they do; beyond which exp(−x) is nothing
+_SURE = 1e-6  # tokens that steps vary by at least, where they do
 _GRAPHED = "graph_tokens", "tokens of the largest CUDA graph", "", "the sizes that the engine captures"
 _BETWEEN_GRAPHS = {
     "attention_prefill", "attention_decode", "mla_prefill", "mla_decode", "sparse_attention", "linear_attention",

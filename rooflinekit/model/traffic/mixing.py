@@ -13,6 +13,7 @@ from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import (
+    LOGISTIC,
     Numeric,
     absolute,
     ceil_div,
@@ -248,7 +249,7 @@ class Places:
         asked = minimum(minimum(users, self.limit), _MANY)
         if self.reserves:
             return minimum(asked, self.cache), 0.0
-        wide = sqrt(asked) * self.spread / _LOGISTIC
+        wide = sqrt(asked) * self.spread / LOGISTIC
         beyond = minimum(maximum((asked - self.cache) / wide, -_STEEP), _STEEP)
         far = exp(-absolute(beyond))
         full = where(beyond > 0.0, 1.0, far) / (1.0 + far)
@@ -265,7 +266,6 @@ class Places:
 
 _NONE = 1e-9  # places of the others where there is one
 _MANY = 1e9  # stands for a limit that there is not
-_LOGISTIC = math.pi / math.sqrt(3.0)  # standard deviation of the logistic distribution of scale 1
 
 
 def held(plan: Plan, isl: Numeric, osl: Numeric, osl_cv: Numeric = 0.0) -> Numeric:

@@ -88,6 +88,21 @@ def is_zero(value: Numeric) -> bool:
     return isinstance(value, (int, float)) and not value
 
 
+def logistic_above(deviations: Numeric) -> Numeric:
+    """Share of a logistic distribution above so many standard deviations from its mean: 1/(1 + e^(x·π/√3)).
+
+    >>> logistic_above(0.0), round(logistic_above(1.0), 3)
+    (0.5, 0.14)
+    """
+    return 1.0 / (1.0 + exp(minimum(maximum(deviations * LOGISTIC, -_STEEP), _STEEP)))
+
+
+LOGISTIC = math.pi / math.sqrt(3.0)
+"""Standard deviation of the logistic distribution of scale 1."""
+
+_STEEP = 50.0  # beyond which exp(−x) is nothing
+
+
 def floor_div(value: Numeric, divisor: Numeric) -> Numeric:
     """Divide and round down."""
     return value // divisor
