@@ -183,10 +183,15 @@ def _times(estimate: Estimate) -> Table:
     return Table(header, rows, gap=2 if e.load else 4)
 
 
+_NO_WAIT = 1e-6  # ms
+
+
 def _load(estimate: Estimate, load: LoadResult) -> list[tuple[str, str]]:
     """How near saturation is, what keeps users waiting, and what meets the objectives."""
     knee = f" of at most {three(load.knee_rate)} (knee)" if estimate.inputs["rate"] else ""
-    waits = "the queue has no end" if load.queue_ms is None else f"a request waits {ms(load.queue_ms)}"
+    waits = "the queue has no end"
+    if (wait := load.queue_ms) is not None:
+        waits = f"a request waits {ms(wait)}" if wait > _NO_WAIT else "no request waits"
     facts = [
         ("load", f"{three(load.rate)} requests/s{knee}; {three(load.running)} of {load.slots} slots running"),
         ("", f"prompts take {percent(load.prompt_share)} of the time; {waits}"),

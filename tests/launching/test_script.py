@@ -182,14 +182,14 @@ class TestPlan:
         made = rk.launch(plan={"best": best, "candidates": [], "traffic": traffic})
         prediction = made.servers[0].prediction
         assert (prediction.isl, prediction.osl) == (500, 100)
-        assert prediction.load == "1.5 requests/s, Poisson, lengths in the mean (cv 0.5 in, 0 out)"
+        assert prediction.load == "1.5 requests/s, Poisson, mean lengths (cv 0.5 in, 0 out)"
         assert prediction.tpot_ms == rk.estimate("llama-3-8b", rate=1.5, isl=500, osl=100, isl_cv=0.5).tpot_ms
         assert made.notes[0] == "the plan predicts p95 TTFT 80.0 ms, p95 TPOT 9.0 ms at its peak"
         played = {**best, "simulated": {"ttft_ms": {"p95": 91.0}, "tpot_ms": {"p95": None}}}
         note = rk.launch(plan={"best": played, "candidates": [], "traffic": traffic}).notes[0]
         assert note == "the plan predicts p95 TTFT 80.0 ms, p95 TPOT 9.0 ms and simulated p95 TTFT 91.0 ms at its peak"
         users = rk.launch(plan={"best": best, "candidates": [], "traffic": {**traffic, "users": 3.0}})
-        assert users.servers[0].prediction.load == "closed loop of 2 users, lengths in the mean (cv 0.5 in, 0 out)"
+        assert users.servers[0].prediction.load == "closed loop of 2 users, mean lengths (cv 0.5 in, 0 out)"
         own = {**best, "scenario": {"model": "llama-3-8b", "batch": 7, "isl": 64}}
         assert rk.launch(plan={"best": own, "candidates": [], "traffic": traffic}).servers[0].prediction.batch == 7
 

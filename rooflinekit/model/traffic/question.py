@@ -30,7 +30,7 @@ class LoadQuestion:
     def arrivals(self) -> str:
         """In words, up to the lengths."""
         isl_cv, osl_cv = self.traffic.isl_cv, self.traffic.osl_cv
-        means = f", lengths in the mean (cv {isl_cv:.3g} in, {osl_cv:.3g} out)" if isl_cv or osl_cv else ""
+        means = f", mean lengths (cv {isl_cv:.3g} in, {osl_cv:.3g} out)" if isl_cv or osl_cv else ""
         if self.rate is None:
             each, many = self.traffic.requests, "user" if self.users == 1.0 else "users"
             sends = "" if math.isinf(float(each)) else f", {each:g} request{'' if each == 1.0 else 's'} each"
@@ -61,7 +61,7 @@ def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | N
     >>> read_load({"concurrency": 64, "requests": 640}, 1024.0, 256.0).arrivals
     'closed loop of 64 users, 10 requests each'
     >>> read_load({"rate": 2, "isl_cv": 1.0}, 1024.0, 256.0).arrivals
-    '2 requests/s, Poisson, lengths in the mean (cv 1 in, 0 out)'
+    '2 requests/s, Poisson, mean lengths (cv 1 in, 0 out)'
     """
     asked = {key: value for key, value in given.items() if value is not None}
     if "concurrency" in asked and "rate" in asked:
