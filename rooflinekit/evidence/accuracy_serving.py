@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop
 from rooflinekit.model.traffic.mixing import InFlight, static_run
 from rooflinekit.model.types.batch import whole_number
@@ -303,13 +304,48 @@ def _closed_loop(group: ServedGroup, rows: NDArray[np.intp], users: Array, clien
     osl = np.nan_to_num(osl, nan=client.mean_length)
     told = server_settings(group, rows, users)
     traffic = Traffic(isl, osl, isl_cv=client.cv, osl_cv=client.cv, requests=client.requests, **told)
-    loaded = closed_loop(group.resolved.predictor, users, traffic)
+    loop = _Loop.of(group.resolved.predictor, users, traffic)
+    if any(server.prefix_cache for server in group.client.servers):
+        loop = _prefixes_kept(group, users, traffic, client)
 
     def rates(ttft: Array, tpot: Array, whole: Array) -> tuple[Array, Array]:
-        rate = loaded.rate * loaded.e2e / whole  # a slow end of the interval is a low rate
+        rate = loop.e2e / loop.gap / whole  # a slow end of the interval is a low rate
         return np.asarray(rate * osl), np.asarray(rate * isl)
 
-    return _ends(group, (loaded.ttft, loaded.tpot), osl, 1.0, rates)
+    return _ends(group, (loop.ttft, loop.tpot), osl, 1.0, rates)
+
+
+def _prefixes_kept(group: ServedGroup, users: Array, traffic: Traffic, client: Client) -> _Loop:
+    """First the turns in which prompts come that the server has not seen; then those whose prompts are in its cache."""
+    predictor, block = group.resolved.predictor, group.resolved.plan.engine.memory.block
+    cached = np.floor((traffic.isl - 1.0) / block) * block  # the last block is computed
+    unseen = client.unseen(users) / users
+    turns = np.where(unseen > 0.0, np.maximum(unseen, 1.0), 0.0)  # of all users, who wait for each other
+    first = replace(traffic, cached=cached * np.maximum(1.0 - unseen, 0.0), requests=np.maximum(turns, 1.0))
+    later = replace(traffic, cached=cached, requests=np.where(turns > 0.0, np.inf, client.requests))
+    return _Loop.of(predictor, users, later).mixed(_Loop.of(predictor, users, first), turns / client.requests)
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """What users of closed loops feel, and the mean time between two requests [s]."""
+
+    ttft: Time
+    tpot: Time
+    e2e: Numeric
+    gap: Numeric
+
+    @classmethod
+    def of(cls, predictor: Predictor, users: Array, traffic: Traffic) -> _Loop:
+        loaded = closed_loop(predictor, users, traffic)
+        return cls(loaded.ttft, loaded.tpot, loaded.e2e, 1.0 / loaded.rate)
+
+    def mixed(self, other: _Loop, share: Array) -> _Loop:
+        """One loop after the other, of which the other has a share of the requests."""
+        ttft, tpot = (mine.plus(theirs.plus(mine, -1.0), share) for mine, theirs in
+                      ((self.ttft, other.ttft), (self.tpot, other.tpot)))  # fmt: skip
+        e2e, gap = (mine + share * (theirs - mine) for mine, theirs in ((self.e2e, other.e2e), (self.gap, other.gap)))
+        return _Loop(ttft, tpot, e2e, gap)
 
 
 def _ends(

@@ -9,6 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from rooflinekit.model.types.numeric import Array
 from rooflinekit.specs.locate import shipped_path
 from rooflinekit.specs.section import Cites, Count, Layout, Section
 
@@ -33,7 +36,8 @@ class Server:
 
     kv: format of the cache, "" for the engine's default; receive_interval: decode steps between two looks at new
     requests; batch_wait: decode steps for which prompts are held back, so that several are computed together;
-    max_num_seqs: sequences that run at once at most, 0 for the engine's default; fewer_places: below the users.
+    max_num_seqs: sequences that run at once at most, 0 for the engine's default; fewer_places: below the users;
+    prefix_cache: whether a prompt that was sent before is found in the cache.
     """
 
     when: Conditions
@@ -43,6 +47,7 @@ class Server:
     batch_wait: Count = 0
     max_num_seqs: Count = 0
     fewer_places: Count = 0
+    prefix_cache: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,8 @@ class Client:
     """How a load generator works.
 
     source_key: how the source's name begins; lengths: the shares of the nominal one between which lengths are drawn
-    evenly; requests: that each user sends, all users at once at first.
+    evenly; requests: that each user sends, all users at once at first; warmup: that each sends before those that are
+    measured; prompts: different ones, sent again and again (0: no two are equal).
     """
 
     source_key: str
@@ -58,6 +64,8 @@ class Client:
     requests: float | Count
     source: Cites
     servers: tuple[Server, ...] = ()
+    warmup: Count = 0
+    prompts: Count = 0
 
     @property
     def mean_length(self) -> float:
@@ -76,6 +84,17 @@ class Client:
         0.064
         """
         return (self.lengths[1] - self.lengths[0]) / math.sqrt(12.0) / self.mean_length
+
+
+    def unseen(self, users: Array) -> Array:
+        """Requests among those that are measured whose prompts were not sent before.
+
+        >>> aiperf = Client("aicgap", (1.0, 1.0), 10, (), warmup=1, prompts=100)
+        >>> aiperf.unseen(np.array([4.0, 20.0, 128.0]))
+        array([40., 80.,  0.])
+        """
+        measured = self.requests * users
+        return np.clip(self.prompts - self.warmup * users, 0.0, measured) if self.prompts else measured
 
 
 USUAL = Client("", (1.0 - 0.05 * math.sqrt(3.0), 1.0 + 0.05 * math.sqrt(3.0)), 10, ())

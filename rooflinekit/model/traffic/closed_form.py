@@ -413,7 +413,7 @@ class _Flow:
         """
         plan, traffic, after = self.predictor.plan, self.traffic, maximum(self._after, 1.0)
 
-        in_step = _together(traffic, 1.0, 1.0)  # of answers that drift by less than a turn
+        in_step = _in_step(traffic)
 
         def begun(sharing: Numeric) -> Numeric:
             turning = (self.known(sharing).turning if self.known else None) or self._turning(sharing, 1.0)
@@ -467,7 +467,7 @@ class _Flow:
         queue. Where more ask than there are, each waits for as long as the places take to serve all.
         """
         stay, traffic, together = self.stay(sharing, users), self.traffic, 1.0 / self.traffic.requests
-        in_step = _together(traffic, 1.0, 1.0)  # of answers that drift by less than a turn
+        in_step = _in_step(traffic)
         most = where(room.fits, room.taken(users, in_step)[0], users)
         endless = isinstance(traffic.requests, float) and math.isinf(traffic.requests)
         start = None if endless else self._start(most, stay.times)
@@ -479,7 +479,7 @@ class _Flow:
             last, first = start.last, minimum(together, most / (users * traffic.requests))
             prompt = prompt + first * (minimum(start.whole / most, prompt) - prompt)
             if not times.mixes:
-                together = _together(traffic, start.whole, self._after * stay.tpot.expected)
+                together = _together(traffic)
             stay = self._at_once(stay, most, together, start)
             behind = together * self._behind_burst(stay, start)
         stay = self._repeating(stay, sharing, where(room.fits, crowded, 0.0))
@@ -889,21 +889,29 @@ def held_back(traffic: Traffic, prompts: Numeric) -> Numeric:
     return (traffic.receive_interval - 1.0) / 2.0 + gathered
 
 
-def _together(traffic: Traffic, prompts: Numeric, turn: Numeric) -> Numeric:
+def _together(traffic: Traffic) -> Numeric:
     """Share of the requests of a closed loop whose prompts come all at once, where prompts have steps of their own.
 
-    The first turn starts together; after j turns the users have drifted apart by √j·cv of a turn, as if evenly over
-    √12 times that, and once this is more than the `prompts` of all take, they no longer meet. Equal answers never
-    drift: every turn is a burst.
+    After j turns the answers so far vary by √j·σ tokens, as if evenly over √(1 + 12·j·σ²) decode steps. Prompts go
+    before the decode steps of others, who thus end later: they meet those of users who end in the same step alone.
     """
+    sigma = traffic.osl_cv * traffic.osl
+    return _met(traffic, lambda turn: 1.0 / sqrt(1.0 + 12.0 * turn * sigma**2))
+
+
+def _in_step(traffic: Traffic) -> Numeric:
+    """Share of the requests of a closed loop that end their turn before any user is a whole turn ahead."""
+    return _met(traffic, lambda turn: maximum(1.0 - math.sqrt(12.0 * turn) * traffic.osl_cv, 0.0))
+
+
+def _met(traffic: Traffic, share: Callable[[int], Numeric]) -> Numeric:
+    """Mean over the turns of a closed loop of the share after each; all of them where answers are equal."""
     turns = traffic.requests
     if isinstance(turns, float) and math.isinf(turns):
         return 0.0
     met: Numeric = 0.0
-    for turn_number in range(_TURNS):
-        window = math.sqrt(12.0 * turn_number) * traffic.osl_cv * turn
-        share = minimum(maximum(turns - turn_number, 0.0), 1.0)  # of the users, who are in this turn
-        met = met + share * maximum(1.0 - window / maximum(prompts, 1e-12), 0.0)
+    for turn in range(_TURNS):
+        met = met + minimum(maximum(turns - turn, 0.0), 1.0) * share(turn)  # of the users, who are in this turn
     return where((traffic.osl_cv == 0.0) & (turns < math.inf), 1.0, met / turns)
 
 
