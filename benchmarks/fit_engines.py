@@ -25,7 +25,6 @@ from cached_rows import cached, table_parser
 from scipy.optimize import lsq_linear
 
 from rooflinekit.evidence.accuracy_serving import ServedGroup, predict_group, read_serving_table, served_groups
-from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.specs.engines import step_range
 
@@ -103,9 +102,7 @@ def _probe(group: ServedGroup, slower: float = 1.0) -> Rows:
     rate = table["metric"].str.contains("tok_s").to_numpy()
 
     def times(costs: StepCosts) -> np.ndarray:
-        engine = replace(plan.engine, costs=costs)
-        predictor = Predictor(replace(plan, engine=engine), group.resolved.predictor.memory)
-        value = predict_group(replace(group, resolved=replace(group.resolved, predictor=predictor))).value
+        value = predict_group(group.under(replace(plan.engine, costs=costs))).value
         return np.where(rate, 1.0 / value, value)
 
     bare = times(base)

@@ -20,7 +20,6 @@ import pandas as pd
 from cached_rows import cached, table_parser
 
 from rooflinekit.evidence.accuracy_serving import ServedGroup, predict_group, read_serving_table, served_groups
-from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.engine import LoadEnds, StepCosts
 from rooflinekit.model.types.model import MixtureOfExperts
 
@@ -69,8 +68,7 @@ def with_costs(group: ServedGroup, change: Callable[[StepCosts], StepCosts]) -> 
     """The same deployment with other costs, and no factors of intervals under load."""
     plan = group.resolved.plan
     engine = replace(plan.engine, costs=change(plan.engine.costs), loaded=LoadEnds())
-    predictor = Predictor(replace(plan, engine=engine), group.resolved.predictor.memory)
-    return replace(group, resolved=replace(group.resolved, predictor=predictor))
+    return group.under(engine)
 
 
 def launched(seconds: float) -> Change:

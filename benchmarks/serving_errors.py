@@ -26,7 +26,6 @@ from rooflinekit.evidence.accuracy_serving import (
     read_serving_table,
     served_groups,
 )
-from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.engine import LoadEnds
 from rooflinekit.model.types.model import MixtureOfExperts
 
@@ -100,8 +99,7 @@ def _with(group: ServedGroup, fits: dict[str, np.ndarray]) -> ServedPrediction:
     costs = fit_engines.costs_of(fits, fit_engines.engine_range(group))
     changed = replace(plan.engine.costs, **dict(zip(fit_engines.COSTS, map(float, costs), strict=True)))
     engine = replace(plan.engine, costs=changed, loaded=LoadEnds())
-    predictor = Predictor(replace(plan, engine=engine), group.resolved.predictor.memory)
-    return predict_group(replace(group, resolved=replace(group.resolved, predictor=predictor)))
+    return predict_group(group.under(engine))
 
 
 def _simple(group: ServedGroup) -> pd.DataFrame:

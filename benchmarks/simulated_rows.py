@@ -1,12 +1,12 @@
 """Closed-loop rows of serving tables, simulated request by request (docs/simulator.md) under the costs that ship.
 
 Each operating point is played once: the client's users, its requests for each of them, lengths drawn as it draws
-them. Settings that hold requests back (validate/clients.yaml) are not played.
+them, and its prompts again where the server keeps them. Settings that hold requests back (validate/clients.yaml) are
+not played.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +18,10 @@ from rooflinekit.evidence.accuracy_serving import ServedGroup
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.simulation.outcome import Outcome
-from rooflinekit.simulation.simulate import Load, serve
+from rooflinekit.simulation.simulate import Load, Setup, serve
 from rooflinekit.specs.clients import Client
+
+_BLOCK = 16  # tokens of a block of the cache
 
 
 @dataclass(frozen=True)
@@ -54,15 +56,23 @@ def _group(group: ServedGroup) -> np.ndarray:
 
 
 def _play(resolved: Resolved, client: Client, point: Point) -> Outcome | None:
-    rng, count = np.random.default_rng(0), int(client.requests * point.users)
-    draw = partial(_lengths, rng, client, count)
-    isl, osl = draw(point.isl), draw(point.osl)
-    arrivals: Iterator[Arrival] = (Arrival(0.0, int(i), int(o)) for i, o in zip(isl, osl, strict=True))
-    longest = int(isl.max() + osl.max())
+    kept = client.prompts if any(server.prefix_cache for server in client.servers) else 0
+    warmup = client.warmup * point.users if kept else 0
+    rng, count = np.random.default_rng(0), int(client.requests * point.users) + warmup
+    draw = partial(_lengths, rng, client)
+    isl, osl = draw(kept or count, point.isl), draw(count, point.osl)
+    sent = enumerate(zip(np.resize(isl, count), osl, strict=True))
+    arrivals = (Arrival(0.0, int(i), int(o), _blocks(at % kept, int(i)) if kept else ()) for at, (i, o) in sent)
+    load = Load(arrivals, float(isl.mean() + osl.mean()), int(isl.max() + osl.max()), point.users, warmup)
     try:
-        return serve(resolved, Load(arrivals, float(isl.mean() + osl.mean()), longest, users=point.users))
+        return serve(resolved, load, Setup(prefix_cache=kept > 0, hash_tokens=_BLOCK if kept else None))
     except RooflinekitError:
         return None
+
+
+def _blocks(prompt: int, isl: int) -> tuple[int, ...]:
+    """The content of a prompt's blocks, of which no two prompts share one; the last is always computed."""
+    return tuple(prompt << 20 | block for block in range((isl - 1) // _BLOCK))
 
 
 def _lengths(rng: np.random.Generator, client: Client, count: int, nominal: float) -> np.ndarray:

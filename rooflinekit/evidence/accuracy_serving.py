@@ -23,11 +23,13 @@ from rooflinekit.model.traffic.mixing import InFlight, static_run
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
+from rooflinekit.model.types.engine import Engine
 from rooflinekit.model.types.errors import RooflinekitError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.numeric import Array, Numeric
+from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.time import Time
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.specs.clients import Client, Conditions, client_of
+from rooflinekit.specs.clients import Client, client_of
 from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import engine_names, engine_version_of
 from rooflinekit.specs.locate import shipped_path
@@ -69,6 +71,13 @@ class ServedGroup:
         """A column of numbers."""
         return self.table[name].to_numpy(dtype=float)
 
+    def under(self, engine: Engine) -> ServedGroup:
+        """The same rows of another engine."""
+        predictor = self.resolved.predictor
+        return replace(
+            self, resolved=replace(self.resolved, predictor=predictor.on(replace(predictor.plan, engine=engine)))
+        )
+
 
 def published_table() -> Path:
     """The shipped table of published figures."""
@@ -106,25 +115,29 @@ def served_groups(table: pd.DataFrame, calibration: str | None, unanswered: Coun
             client = _client(str(key[-1]), setup)
             setup["kv_dtype"] = setup["kv_dtype"] or next((server.kv for server in client.servers), "")
             most = next((server.max_num_seqs for server in client.servers), 0)
-            resolved = _resolve(setup, most, str(rows["source"].iloc[0]), calibration)
+            drafted = _drafted(client, rows)
+            for tokens in np.unique(drafted):
+                resolved = _resolve(setup, most, str(rows["source"].iloc[0]), calibration, int(tokens))
+                yield ServedGroup(resolved, rows[drafted == tokens], client)
         except RooflinekitError as error:
             unanswered[str(error)] += len(rows)
-            continue
-        yield ServedGroup(resolved, rows, client)
+
+
+def _drafted(client: Client, rows: pd.DataFrame) -> NDArray[np.intp]:
+    """Tokens that the server of each row drafts in a row."""
+    lengths = (rows[name].to_numpy(dtype=float) for name in ("isl", "osl", "concurrency"))
+    told = np.array([server.draft_tokens for server in client.servers] + [0])
+    return np.asarray(told[client.rule(*lengths)])
 
 
 def server_settings(group: ServedGroup, rows: NDArray[np.intp], users: Array) -> dict[str, Any]:
     """What the servers of some rows were told about waiting, as fields of `Traffic`; the first rule counts."""
-    told = {name: np.zeros(len(rows)) for name in ("batch_wait", "fewer_places")}
-    told["receive_interval"] = np.ones(len(rows))
-    isl, osl, free = group.column("isl")[rows], group.column("osl")[rows], np.ones(len(rows), dtype=bool)
-    for server in group.client.servers:
-        when = server.when
-        own = free & (users >= when.users_from)
-        own &= (isl == (when.isl or isl)) & (osl == (when.osl or osl))
-        for name, values in told.items():
-            values[own] = getattr(server, name)
-        free &= ~own
+    isl, osl = group.column("isl")[rows], group.column("osl")[rows]
+    rule, servers = group.client.rule(isl, osl, users), group.client.servers
+    told = {
+        name: np.array([float(getattr(server, name)) for server in servers] + [usual])[rule]
+        for name, usual in (("batch_wait", 0.0), ("fewer_places", 0.0), ("receive_interval", 1.0))
+    }
     fewer = told.pop("fewer_places")
     return told | {"most": np.where(fewer > 0.0, np.maximum(users - fewer, 1.0), np.inf)}
 
@@ -137,18 +150,14 @@ def _client(source_key: str, setup: dict[str, Any]) -> Client:
     facts = {
         "engine": str(setup["engine"]).lower(), "model": load_model(setup["model"]).value.name,
         "weights": str(parse_dtype(setup["weight_dtype"])) if setup["weight_dtype"] else "",
-    }  # fmt: skip
-    gpu, tp = load_accelerator(str(setup["gpu"])).value.name, whole_number(_degree(setup["tp"]), "tp")
-    rules = [server for server in client.servers if _runs(server.when, facts, gpu, tp)]
-    return replace(client, servers=tuple(rules))
+        "version": setup["engine_version"], "gpu": load_accelerator(str(setup["gpu"])).value.name,
+    } | {key: whole_number(_degree(setup[key]), key) for key in ("tp", "ep")}  # fmt: skip
+    return replace(client, servers=tuple(server for server in client.servers if server.when.names(facts)))
 
 
-def _runs(when: Conditions, facts: dict[str, str], gpu: str, tp: int) -> bool:
-    named = all(getattr(when, key) in ("", value) for key, value in facts.items())
-    return named and (not when.gpu or gpu.startswith(when.gpu)) and (not when.tp_below or tp < when.tp_below)
-
-
-def _resolve(setup: dict[str, Any], max_num_seqs: int, source: str, calibration: str | None) -> Resolved:
+def _resolve(
+    setup: dict[str, Any], max_num_seqs: int, source: str, calibration: str | None, draft_tokens: int
+) -> Resolved:
     engine = str(setup["engine"]).lower()
     if engine not in ENGINES or engine not in engine_names():
         raise UnknownNameError("engine", engine, [name for name in ENGINES if name != "ideal"])
@@ -168,7 +177,8 @@ def _resolve(setup: dict[str, Any], max_num_seqs: int, source: str, calibration:
     accelerator = load_accelerator(str(setup["gpu"])).value
     if deployment.tp > accelerator.domain_size and accelerator.name in _BOXES:
         deployment = read_deployment(scenario | {"system": _BOXES[accelerator.name]})
-    return resolve(setup["model"], setup["gpu"], deployment, calibration)
+    draft = {"draft": "mtp", "draft_tokens": draft_tokens} if draft_tokens else {}
+    return resolve(setup["model"], setup["gpu"], deployment, calibration, Speculation.read(draft))
 
 
 def _degree(cell: object) -> object:

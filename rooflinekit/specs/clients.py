@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.specs.locate import shipped_path
@@ -24,10 +25,24 @@ class Conditions:
     model: str = ""
     gpu: tuple[str, ...] = ()
     weights: str = ""
+    version: str = ""
     isl: int = 0
     osl: int = 0
+    ep: int = 0
     tp_below: int = 0
     users_from: int = 0
+    users_below: int = 0
+
+    def names(self, facts: Mapping[str, Any]) -> bool:
+        """Whether the rule holds for a deployment: engine, model, gpu, weights, version, tp and ep."""
+        same = all(getattr(self, key) in ("", facts[key]) for key in ("engine", "model", "weights", "version"))
+        same &= not self.gpu or facts["gpu"].startswith(self.gpu)
+        return same and self.ep in (0, facts["ep"]) and (not self.tp_below or facts["tp"] < self.tp_below)
+
+    def loads(self, isl: Array, osl: Array, users: Array) -> NDArray[np.bool_]:
+        """For which loads of such a deployment the rule holds; lengths in tokens."""
+        held = (isl == (self.isl or isl)) & (osl == (self.osl or osl)) & (users >= self.users_from)
+        return np.asarray(held & (users < (self.users_below or math.inf)))
 
 
 @dataclass(frozen=True)
@@ -37,7 +52,8 @@ class Server:
     kv: format of the cache, "" for the engine's default; receive_interval: decode steps between two looks at new
     requests; batch_wait: decode steps for which prompts are held back, so that several are computed together;
     max_num_seqs: sequences that run at once at most, 0 for the engine's default; fewer_places: below the users;
-    prefix_cache: whether a prompt that was sent before is found in the cache.
+    prefix_cache: whether a prompt that was sent before is found in the cache; draft_tokens: that the model's own
+    layers for several tokens (MTP) draft in a row.
     """
 
     when: Conditions
@@ -48,6 +64,7 @@ class Server:
     max_num_seqs: Count = 0
     fewer_places: Count = 0
     prefix_cache: bool = False
+    draft_tokens: Count = 0
 
 
 @dataclass(frozen=True)
@@ -85,6 +102,12 @@ class Client:
         """
         return (self.lengths[1] - self.lengths[0]) / math.sqrt(12.0) / self.mean_length
 
+    def rule(self, isl: Array, osl: Array, users: Array) -> NDArray[np.intp]:
+        """The server's rule of each load, the first that holds; -1 where none does."""
+        held = np.full(len(users), -1)
+        for place, server in reversed([*enumerate(self.servers)]):
+            held[server.when.loads(isl, osl, users)] = place
+        return held
 
     def unseen(self, users: Array) -> Array:
         """Requests among those that are measured whose prompts were not sent before.
