@@ -446,6 +446,20 @@ def test_equal_answers_that_begin_together_stay_together(case):
     assert 1e3 * float(formed.e2e) == pytest.approx(played.e2e_ms.mean, rel=0.12)
 
 
+@pytest.mark.parametrize(("users", "isl", "osl"), [(40, 4000, 100), (80, 2000, 100), (112, 4000, 500)])
+def test_prompts_meet_those_of_users_who_end_in_the_same_step(users, isl, osl):
+    """Prompts go before the decode steps of others, who thus end later: first tokens were up to 2.7 times too late."""
+    resolved = resolve("llama-3.1-8b", "h200-sxm", read_deployment({"engine": "sglang", "weights": "fp8"}), None)
+    rng = np.random.default_rng(0)
+    ins, outs = (np.round(mean * rng.uniform(0.913, 1.087, 10 * users)).astype(int) for mean in (isl, osl))
+    traffic = Traffic(isl, osl, isl_cv=0.05, osl_cv=0.05, requests=10.0)
+    formed = closed_loop(resolved.predictor, float(users), traffic)
+    arrivals = (Arrival(0.0, int(i), int(o)) for i, o in zip(ins, outs, strict=True))
+    played = serve(resolved, Load(arrivals, float(isl + osl), int(ins.max() + outs.max()), users))
+    assert 1e3 * float(formed.ttft.expected) == pytest.approx(played.ttft_ms.mean, rel=0.15)
+    assert 1e3 * float(formed.tpot.expected) == pytest.approx(played.tpot_ms.mean, rel=0.05)
+
+
 @pytest.mark.parametrize(("users", "osl"), [(1, 2), (1, 50), (16, 3)])
 def test_one_turn_takes_its_burst_once(users, osl):
     """Requests that are each alone: the rate is one over their time."""

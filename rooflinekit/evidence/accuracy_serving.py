@@ -98,7 +98,7 @@ def read_serving_table(path: Path) -> pd.DataFrame:
     for name in _DEGREES:
         table[name] = table[name].astype(object).where(table[name].notna(), 1)
     for name in ("weight_dtype", "kv_dtype", "engine_version", "source_key", "source", "tier", "notes"):
-        table[name] = table[name].fillna("").astype(str)
+        table[name] = table[name].astype(object).fillna("").astype(str)  # an empty column is one of numbers
     return table
 
 

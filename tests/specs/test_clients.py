@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rooflinekit.evidence.accuracy_serving import read_serving_table, served_groups, server_settings
+from rooflinekit.evidence.accuracy_serving import predict_group, read_serving_table, served_groups, server_settings
+from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.clients import client_of, read_clients
@@ -84,6 +85,41 @@ def test_a_stated_format_of_the_cache_counts_more(tmp_path):
 def test_rows_of_different_clients_are_different_groups(tmp_path):
     one, other = groups_of(tmp_path, {}, {"source_key": "somebody"})
     assert {one.client.source_key, other.client.source_key} == {"infx", ""}
+
+
+def test_runs_with_drafts_are_known_by_version_degrees_and_users(tmp_path):
+    """One image ran with MTP; of another, the cells that were run with it alone."""
+    row = {"model": "deepseek-r1", "gpu": "b200-sxm", "tp": 4, "weight_dtype": "nvfp4", "metric": "tpot_ms"}
+    older = {"engine_version": "1.1.0rc2.post2", "ep": 4}
+    groups = groups_of(
+        tmp_path, row | {"engine_version": "1.2.0rc6.post2"}, row | {"engine_version": "1.2.0rc6.post3"},
+        row | older | {"concurrency": 32}, row | older | {"concurrency": 64}, row | older | {"isl": 8192},
+    )  # fmt: skip
+    drafted = {
+        (row.engine_version, row.isl, row.concurrency): isinstance(group.resolved.predictor, SpeculativePredictor)
+        for group in groups
+        for row in group.table.itertuples()
+    }
+    assert drafted == {
+        ("1.2.0rc6.post2", 1024, 8): False, ("1.2.0rc6.post3", 1024, 8): True, ("1.1.0rc2.post2", 1024, 32): True,
+        ("1.1.0rc2.post2", 1024, 64): False, ("1.1.0rc2.post2", 8192, 8): False,
+    }  # fmt: skip
+    plain, quick = (predict_group(group).value[0] for group in groups[:2])
+    assert quick < plain
+
+
+def test_prompts_that_come_again_are_in_the_cache_of_a_server_that_keeps_them(tmp_path):
+    """100 prompts, the first of each user before the measurement: with 1 user all 10 are new, with 200 none is."""
+    row = {"model": "llama-3.1-8b", "engine": "vllm", "engine_version": "0.12.0", "osl": 100, "isl": 4000, "tp": 1}
+    users = [{"concurrency": number, "source_key": "aicgap"} for number in (1, 200)]
+    values = {
+        engine: predict_group(groups_of(tmp_path, *(row | each | {"engine": engine} for each in users))[0]).value
+        for engine in ("vllm", "trtllm")
+    }
+    unknown = [predict_group(groups_of(tmp_path, row | each | {"source_key": ""})[0]).value[0] for each in users]
+    assert values["vllm"][0] == pytest.approx(unknown[0], rel=1e-9)
+    assert values["vllm"][1] < unknown[1] / 5
+    assert values["trtllm"][1] > unknown[1] / 5
 
 
 def test_a_file_of_ones_own(tmp_path):
