@@ -46,7 +46,8 @@ _SCALE = np.array([prior for _, prior, _ in COSTS.values()])
 _MOST = np.array([most for _, _, most in COSTS.values()])
 # A cost one prior spread away from the pooled fit weighs like one row that is off by this. Chosen among 0.05, 0.1, 0.2
 # and 0.4 with models left out: weaker priors fail where an engine then has few rows, stronger ones cost static rows.
-# (Static, other static, TPOT, queues: 6.8, 9.2, 10.7, 8.5 %; 6.5, 8.2, 9.3, 8.7; 7.3, 9.2, 9.9, 9.0; 8.4, 13.3, 10.4, 8.3.)
+# Errors of static rows, others, TPOT and queues [%]: 6.8, 9.2, 10.7, 8.5; 6.5, 8.2, 9.3, 8.7; 7.3, 9.2, 9.9, 9.0; and
+# 8.4, 13.3, 10.4, 8.3.
 _PRIOR_ERROR = 0.1
 _WEAK_PRIOR = 0.05  # for standard errors: what the rows themselves say, not what the prior lets them say
 _ROBUST = 0.03  # errors below count squared, above by their size
