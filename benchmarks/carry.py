@@ -67,7 +67,7 @@ def _donors(group: Group) -> Iterator[Case]:
     found = {"home": f"{group.gpu}--{group.engine}", "generation": f"{ANOTHER[group.gpu]}--{group.engine}"}
     for name, reach in donors(accelerator, group.engine):
         crossed = "architecture" if reach == "sibling" else reach
-        if name in calibration_names() and name not in found.values() and reach != "generic":
+        if name in calibration_names() and name not in found.values() and reach not in ("maker", "generic"):
             found.setdefault(crossed, name)
     for crossed, name in found.items():
         if name not in calibration_names():

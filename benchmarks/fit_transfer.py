@@ -5,8 +5,9 @@
 TABLE is a kernel table (docs/accuracy.md), also of accelerators without a calibration. Each group of rows is predicted
 by the nearest calibration that is not of its accelerator, and by that of another engine on it. The factor of a family
 is the quantile of |log(measured / predicted)| beyond the interval at home, accelerators weighing alike; its level is
-the least at which accelerators left out are covered 90 % of the time on average. Families of one accelerator take the
-factor of all families together.
+the least from 90 % on at which accelerators left out are covered 90 % of the time on average, and each of them 85 %
+where a level up to 95 % gives it. Families of one accelerator take the factor of all families together, and no less
+than that of the nearer reach before.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from rooflinekit.specs.calibration.choose import REACH, donors, serving_engine
 from rooflinekit.specs.calibration.load import calibration_names, carried, dense_share, load_calibration
 
 LEVEL = 0.9
-_LEVELS = np.arange(0.85, 0.985, 0.01)
+LEAST, UP_TO = 0.85, 0.955  # cover of each accelerator left out, where a level up to 0.95 gives it
+_LEVELS = np.arange(LEVEL, 0.985, 0.01)
 _FEWEST_ROWS, _MOST_ROWS = 20, 300  # of a group
 _BESIDE = (("l40s", "a100-sxm-80gb"), ("a100-sxm-80gb", "l40s"))  # the nearest generation of each other
 
@@ -44,7 +46,7 @@ def transfers(group: Group) -> Iterator[tuple[str, str, Calibration]]:
     places = [(name, reach) for name, reach in donors(accelerator, engine) if name in known and name != own]
     places += [(f"{near}--{engine}", "generation") for name, near in _BESIDE if name == accelerator.name]
     if accelerator.architecture.startswith("Hopper"):  # H100's is no calibration of another kind for them
-        places = [place for place in places if place[1] != "generic"]
+        places = [place for place in places if place[1] != "maker"]
     for reach in REACH:
         nearest = next((name for name, each in places if each == reach and name in known), None)
         if nearest is not None and (reach != "engine" or own in known):
@@ -93,6 +95,12 @@ def factor(rows: pd.DataFrame, family: str, level: float) -> float:
     return max(float(beyond[order][min(np.searchsorted(total, level * total[-1]), len(order) - 1)]), 0.0)
 
 
+def measured(rows: pd.DataFrame) -> set[str]:
+    """Families with a factor of their own: rows of more than one accelerator."""
+    counts = rows.groupby("family")["accelerator"].nunique()
+    return set(counts[counts > 1].index)
+
+
 def left_out(rows: pd.DataFrame, level: float) -> pd.DataFrame:
     """Share of each accelerator's rows that factors from the others cover, by family."""
     found = []
@@ -117,17 +125,23 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = cached(arguments.cache, lambda: scores(arguments.tables))
     lines, tested, tables = [], [], []
+    nearer: dict[str, float] = {}
     for reach in REACH:
         own = rows[rows["reach"] == reach]
-        tried = {level: mean_cover(left_out(own, level)).mean() for level in _LEVELS}
-        level = min((level for level, cover in tried.items() if cover >= LEVEL), default=_LEVELS[-1])
+        tried = {level: mean_cover(left_out(own, level)) for level in _LEVELS}
+        enough = [level for level, cover in tried.items() if cover.mean() >= LEVEL]
+        each = [level for level in enough if level < UP_TO and tried[level].min() >= LEAST]
+        level = min(each or enough, default=_LEVELS[-1])
         factors = {family: np.exp(factor(own, family, level)) for family in sorted(rows["family"].unique())}
+        for family in set(factors) & set(nearer) - measured(own):  # who lies farther is not known better
+            factors[family] = max(factors[family], nearer[family])
+        nearer = factors
         lines.append(f"  {reach}: {{{', '.join(f'{family}: {each:.2f}' for family, each in factors.items())}}}")
         found = left_out(own, level)
         tables.append(found.assign(reach=reach, level=level))
         cover = 100.0 * mean_cover(found)
         tested.append(f'  {reach}: "{cover.mean():.0f} % ({cover.min():.0f} to {cover.max():.0f} %)"')
-        print(f"{reach}: level {level:.2f}, accelerators left out {tried[level]:.1%}")
+        print(f"{reach}: level {level:.2f}, accelerators left out {tried[level].mean():.1%}")
         print(mean_cover(found).round(3).to_dict(), "\n", lines[-1])
     if arguments.out:
         pd.concat(tables).to_csv(arguments.out, index=False, float_format="%.3f")

@@ -63,7 +63,7 @@ def halves(path: Path, gpu: str) -> Iterator[Half]:
                 continue
             donor, _ = choose_calibration(accelerator, group.engine)
             near = donor.families.get(group.key) or donor.families[group.family]
-            rows, distant = group.rows(), reach_of(donor, accelerator, group.engine) == "generic"
+            rows, distant = group.rows(), reach_of(donor, accelerator, group.engine) in ("maker", "generic")
             prior = Prior(kernel_of(near, rows).form, distant=distant)
             fitted = calibrate_family(rows, System.of(accelerator), group.source, prior, folds=2)
             yield Half(operation, group.key, group.engine, rows.time, fitted.corrected)

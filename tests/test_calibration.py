@@ -340,10 +340,20 @@ def borrowing(tmp_path, **entry):
 
 def test_a_borrowed_entry_is_the_lenders_fit_with_a_wider_interval(tmp_path):
     lender = load_calibration("h100-sxm--vllm").families["gemm/bf16"]
-    reaches = {"engine": lender.surface, "sibling": lender.surface, "architecture": lender.surface, "generic": None}
+    reaches = {
+        "engine": lender.surface,
+        "sibling": lender.surface,
+        "architecture": lender.surface,
+        "maker": None,
+        "generic": None,
+    }
     for reach, surface in reaches.items():
         fit = borrowing(tmp_path, borrowed="h100-sxm--vllm", reach=reach).families["gemm/bf16"]
-        assert (fit.form, fit.surface, fit.stepless) == (lender.form, surface, reach in ("architecture", "generic"))
+        assert (fit.form, fit.surface, fit.stepless) == (
+            lender.form,
+            surface,
+            reach in ("architecture", "maker", "generic"),
+        )
         assert fit.regimes.width == tuple(widening(reach)["gemm"] * width for width in lender.regimes.width)
         assert fit.source.startswith("borrowed")
 

@@ -13,6 +13,7 @@ from rooflinekit.evidence.kernel_fit.calibrate import (
     calibrate_family,
     carry,
     fit_form,
+    fit_regimes,
     form_time,
     kernel_of,
     predict,
@@ -240,6 +241,14 @@ def test_a_donor_that_is_right_is_kept_and_what_fitting_would_cost_is_said():
     found = carry(donor, drawn(whole, 8, 0)[0], H100, "drawn", Reach())
     assert found.fit is None
     assert found.donor < 1e-9 < found.error
+
+
+def test_a_shape_group_of_many_rows_does_not_set_the_width_of_all():
+    """Ten matrices are 20 % off, at 30 batches each; one that was measured at 3,000 is exact."""
+    sizes = pd.DataFrame({"n": [512.0] * 3000 + [1024.0 + 64.0 * (row // 30) for row in range(300)]})
+    rows = measured_rows(sizes.assign(m=4.0, k=2048.0, dtype="bfloat16", latency_us=1.0), "gemm")
+    ratio = np.where(sizes["n"] > 512.0, 1.2, 1.0)
+    assert max(fit_regimes(rows, ratio).width) == pytest.approx(1.2)
 
 
 TABLES = Path(__file__).parents[2] / "shared" / "data" / "kernels"

@@ -225,16 +225,22 @@ def regime_of(rows: Measured) -> NDArray[np.intp]:
 
 
 def fit_regimes(rows: Measured, ratio: Array) -> Regimes:
-    """Widths from the ratios measured / predicted of rows that the predictions had not seen."""
+    """Widths from the ratios measured / predicted of rows that the predictions had not seen.
+
+    Rows count as in the fit: a shape group of thousands of rows would set the width for all others.
+    """
     (axis, edges), errors, regime = REGIMES[rows.family], np.abs(np.log(ratio)), regime_of(rows)
-    sets = [errors[regime == number] for number in range(len(edges) + 1)]
-    widths = (float(np.exp(_quantile(each if len(each) >= _LEAST else errors))) for each in sets)
-    return Regimes(axis, edges, tuple(widths))
+    own = [regime == number for number in range(len(edges) + 1)]
+    sets = [each if each.sum() >= _LEAST else np.ones(len(errors), bool) for each in own]
+    return Regimes(axis, edges, tuple(float(np.exp(_quantile(errors[each], rows.counts[each]))) for each in sets))
 
 
-def _quantile(errors: Array) -> float:
-    """The conformal quantile: LEVEL with the correction (n + 1)/n for few rows."""
-    return float(np.quantile(errors, min(LEVEL * (len(errors) + 1) / len(errors), 1.0)))
+def _quantile(errors: Array, weight: Array) -> float:
+    """The conformal quantile: LEVEL of the weight, with the correction (n + 1)/n for few rows."""
+    order = np.argsort(errors)
+    total = np.cumsum(weight[order])
+    level = min(LEVEL * (1.0 + 1.0 / total[-1]), 1.0)
+    return float(np.interp(level * total[-1], total, errors[order]))
 
 
 def coverage(rows: Measured, ratio: Array, fold: NDArray[np.intp]) -> NDArray[np.bool_]:
@@ -474,7 +480,7 @@ def build_calibration(
         held = ", ".join(sorted(seen))
         raise SpecError(f"no rows of {accelerator.name} with {engine} in the tables; they hold {held}")
     carried, notes = {}, [note] if note else []
-    distant = reach_of(donor, accelerator, engine) == "generic"
+    distant = reach_of(donor, accelerator, engine) in ("maker", "generic")
     for group in groups:
         key = group.key
         progress(key)

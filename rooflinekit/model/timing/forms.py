@@ -497,7 +497,7 @@ class GemmTime:
             compute = compute + tail_time(idle, k, self.tile, self.tail, self.compute, peak)
         moved = streamed(kernel.bytes, self.cache_share * gpu.l2_bytes, self.cache_speed) if warm else kernel.bytes
         besides: Numeric = 0.0
-        if not kernel.dtype.is_wide:
+        if not (kernel.dtype.is_wide or kernel.narrowed):
             besides = quantise_time(m, k, kernel.dtype.bytes, self.quantise, bandwidth)
         launch = gemm_launch(self.launch, self.depth_root, self.depth, k)
         memory = memory_time(moved, self.memory, bandwidth)

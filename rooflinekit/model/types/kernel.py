@@ -232,6 +232,7 @@ class Kernel:
     shape: Shape = ROWLESS
     on_host: bool = False  #: its weights and cache lie in the host's memory
     dequantised: bool = False  #: weights are kept in a narrower format than the arithmetic's
+    narrowed: bool = False  #: its activations come in the narrow format of the arithmetic: it quantises none
     place: str = ""  #: group of accelerators that it runs on, or link between two; "": those that hold the cache
 
     @property

@@ -28,6 +28,7 @@ REACH = {
     "sibling": "the same architecture at the same peak",
     "architecture": "the same architecture",
     "generation": "the nearest generation",
+    "maker": "another architecture of the same maker",
     "generic": "an accelerator of another kind",
 }
 
@@ -35,7 +36,8 @@ REACH = {
 def choose_calibration(accelerator: Accelerator, engine: str) -> tuple[Calibration, str | None]:
     """The calibration shipped for this accelerator and engine, else the nearest one and a sentence that says so.
 
-    Same accelerator with another engine first, then the same architecture, the nearest generation, the generic one;
+    Same accelerator with another engine first, then the same architecture, the nearest generation, the generic one
+    (which of the same maker is a reach of its own);
     the interval is widened by what a transfer of that reach was measured to cost (calibrations/transfer.yaml).
     """
     known = calibration_names()
@@ -117,6 +119,11 @@ def _alike(accelerator: Accelerator, name: str) -> bool:
     return min(peaks) > (1.0 - _ALIKE) * max(peaks)
 
 
+def _same_maker(accelerator: Accelerator, name: str) -> bool:
+    """Whether libraries of one maker run on both."""
+    return accelerator.vendor == load_accelerator(name).value.vendor
+
+
 def donors(accelerator: Accelerator, engine: str) -> Iterator[tuple[str, str]]:
     """Names of calibrations by growing distance, there or not, each with what it reaches across."""
     rule = transfer_rule()
@@ -127,7 +134,7 @@ def donors(accelerator: Accelerator, engine: str) -> Iterator[tuple[str, str]]:
     places += [(name, "sibling" if _alike(accelerator, name) else "architecture")
                for name in dict.fromkeys(near) if name != accelerator.name]  # fmt: skip
     places += [(name, "generation") for name in rule["generation"].get(family, [])]
-    places.append((rule["generic"], "generic"))
+    places.append((rule["generic"], "maker" if _same_maker(accelerator, rule["generic"]) else "generic"))
     for name, reach in places:
         for each in engines:
             yield f"{name}--{each}", reach
