@@ -199,9 +199,10 @@ _FEW, _KERNEL = 20, 100
 _SWITCH: dict[Family, tuple[str, tuple[float, ...]]] = {
     "attention_decode": ("group", (2.0, 40.0)),
     "moe": ("matrices", (3.0,)),
+    "sparse_attention": ("heads", (32.0,)),
 }
 """Where an engine may change its kernel: TensorRT-LLM does from 2 and from 40 query heads a KV head, SGLang for experts
-of three matrices."""
+of three matrices, and TensorRT-LLM's block-sparse attention (MSA) where a rank has more than one KV head of 16."""
 
 _APART = 0.85
 """Share of the misfit that fits on either side of a switch may leave, so that they are two kernels."""
