@@ -50,9 +50,8 @@ if TYPE_CHECKING:
     )
     from rooflinekit.report.page.front import Report, write_report
     from rooflinekit.report.plots.front import plot, write_plots
-    from rooflinekit.simulation.predict import predict_step
     from rooflinekit.simulation.simulate import simulate
-    from rooflinekit.simulation.steps import step_table
+    from rooflinekit.simulation.steps import predict_step, step_table
     from rooflinekit.specs import load_accelerator, load_model
 
 _BESIDE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib would cost every start
@@ -84,9 +83,8 @@ _NAMES = {
     "InputError RooflinekitError SpecError UnknownNameError WorkloadError",
     "report.page.front": "Report write_report",
     "report.plots.front": "plot write_plots",
-    "simulation.predict": "predict_step",
     "simulation.simulate": "simulate",
-    "simulation.steps": "step_table",
+    "simulation.steps": "predict_step step_table",
     "specs": "load_accelerator load_model",
 }
 _HOME = {name: f"rooflinekit.{module}" for module, names in _NAMES.items() for name in names.split()}

@@ -31,7 +31,7 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.model.types.kernel import CollectiveShape, GemmShape, Kernel
-from rooflinekit.simulation.predict import predict_step
+from rooflinekit.simulation.steps import predict_step
 from rooflinekit.specs.calibration import load_calibration
 
 MODEL = "llama-3.1-8b"

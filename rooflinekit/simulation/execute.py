@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from rooflinekit.model.types.errors import InputError, MissingExtraError, RooflinekitError
 
@@ -48,57 +49,40 @@ def execute(
 
 def _over_processes(answer: Callable[[Piece], Answer], pieces: Iterable[Piece], workers: int) -> Iterator[Answer]:
     """A worker that dies takes its pool with it: the pool is made again, and what was under way is done again."""
-    rest, pool, deaths, done = iter(pieces), _Processes(answer, workers), 0, 0
+    rest, waiting, pool, deaths, done = iter(pieces), deque[tuple[Piece, Future[Answer]]](), _processes(workers), 0, 0
     try:
         while True:
             try:
-                _refill(pool.waiting, rest, _AHEAD * workers, pool.submit)
-                if not pool.waiting:
+                _refill(waiting, rest, _AHEAD * workers, partial(pool.submit, answer))
+                if not waiting:
                     return
-                found = pool.waiting[0][1].result()
+                found = waiting[0][1].result()
             except BrokenProcessPool:
                 deaths += 1
                 if deaths > _DEATHS:
                     raise RooflinekitError(
                         f"worker processes died {_DEATHS + 1} times in a row on piece {done + 1}: too little memory?"
                     ) from None
-                pool.restart()
+                pool = _processes(workers)
+                waiting = deque(
+                    (piece, each if _ended(each) else pool.submit(answer, piece)) for piece, each in waiting
+                )
                 continue
-            pool.waiting.popleft()
+            waiting.popleft()
             deaths, done = 0, done + 1
             yield found
     finally:
-        pool.stop()
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
-class _Processes(Generic[Piece, Answer]):
-    """Worker processes and what they were given, in order."""
+def _processes(workers: int) -> ProcessPoolExecutor:
+    """Workers that leave Ctrl-C to their parent, started afresh so that no lock or thread is inherited."""
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    return ProcessPoolExecutor(workers, get_context("spawn"), initializer=signal.signal, initargs=ignore)
 
-    def __init__(self, answer: Callable[[Piece], Answer], workers: int) -> None:
-        self._answer, self._workers = answer, workers
-        self._pool = self._start()
-        self.waiting: deque[tuple[Piece, Future[Answer]]] = deque()
 
-    def submit(self, piece: Piece) -> Future[Answer]:
-        return self._pool.submit(self._answer, piece)
-
-    def restart(self) -> None:
-        """New workers, which get again whatever has no answer yet."""
-        self._pool = self._start()
-        self.waiting = deque((piece, self._again(piece, future)) for piece, future in self.waiting)
-
-    def stop(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _start(self) -> ProcessPoolExecutor:
-        """Workers that leave Ctrl-C to their parent, started afresh so that no lock or thread is inherited."""
-        fresh = get_context("spawn")
-        ignore = (signal.SIGINT, signal.SIG_IGN)
-        return ProcessPoolExecutor(self._workers, fresh, initializer=signal.signal, initargs=ignore)
-
-    def _again(self, piece: Piece, future: Future[Answer]) -> Future[Answer]:
-        finished = future.done() and not future.cancelled() and future.exception() is None
-        return future if finished else self.submit(piece)
+def _ended(future: Future[Any]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
 
 
 def _refill(waiting: deque[Any], rest: Iterator[Piece], most: int, submit: Callable[[Piece], Any]) -> None:

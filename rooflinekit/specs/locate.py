@@ -23,7 +23,7 @@ Kind = Literal["model", "accelerator", "system"]
 T = TypeVar("T")
 
 _FOLDER = {"model": "model_specs", "accelerator": "hardware_specs", "system": "hardware_specs/systems"}
-_PLACES = ("ROOFLINEKIT_SPECS", "APPDATA", "XDG_CONFIG_HOME", "HOME", "USERPROFILE")  # of the user's own specs
+_CONFIG = {"win32": ("APPDATA", "AppData", "Roaming"), "darwin": ("", "Library", "Application Support")}
 _SUFFIXES = (".yaml", ".yml")
 _WEIGHTS = (".gguf", ".safetensors")  # files of weights, which are models too
 _LONGEST_NAME = 200  # characters; nothing longer is looked up in earnest
@@ -71,21 +71,11 @@ def spec_dir(kind: Kind) -> Path:
 
 def user_dir(kind: Kind) -> Path:
     """The user's own folder of specs: in $ROOFLINEKIT_SPECS, else in the platform's configuration folder."""
-    return _user_dir(kind, sys.platform, *map(os.environ.get, _PLACES))
-
-
-@lru_cache(maxsize=64)
-def _user_dir(kind: Kind, platform: str, chosen: str | None, *places: str | None) -> Path:
-    return (Path(chosen) if chosen else _config_dir()) / _FOLDER[kind]
-
-
-def _config_dir() -> Path:
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where there is no home
-    if sys.platform == "win32":
-        return Path(os.environ.get("APPDATA") or home / "AppData" / "Roaming") / "rooflinekit"
-    if sys.platform == "darwin":
-        return home / "Library" / "Application Support" / "rooflinekit"
-    return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "rooflinekit"
+    if chosen := os.environ.get("ROOFLINEKIT_SPECS"):
+        return Path(chosen, _FOLDER[kind])
+    variable, *below = _CONFIG.get(sys.platform, ("XDG_CONFIG_HOME", ".config"))
+    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where there is no home
+    return Path(os.environ.get(variable) or Path(home, *below), "rooflinekit", _FOLDER[kind])
 
 
 @lru_cache(maxsize=16384)

@@ -107,7 +107,7 @@ def load_model(name: str | os.PathLike[str]) -> Loaded[Model]:
         if not (path / "config.json").is_file():
             raise SpecError(f"{resolved.value}: says no sizes of layers or heads; put its config.json beside it")
     if path.suffix.lower() == ".gguf":
-        loaded = model_from_gguf(path)
+        loaded = kept(model_from_gguf, path)
     elif path.is_dir():
         loaded = _from_config(path / "config.json", path.resolve().name)
     elif path.suffix.lower() in (".yaml", ".yml"):

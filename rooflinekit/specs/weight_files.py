@@ -18,7 +18,7 @@ from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecEr
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Model, WeightFormats
 from rooflinekit.specs.config.importer import model_from_config
-from rooflinekit.specs.files import kept, table_of
+from rooflinekit.specs.files import table_of
 from rooflinekit.specs.locate import Loaded
 
 _MOST_HEADER = 256 * 2**20  # bytes: ten times the largest vocabulary known
@@ -68,21 +68,21 @@ class _Reader:
     def __init__(self, file: BinaryIO, path: Path, size: int) -> None:
         self.file, self.path, self.size = file, path, size
 
-    def take(self, count: int) -> bytes:
+    def check(self, count: int) -> None:
+        """Refuse bytes beyond where a header may end, or the file does."""
         if self.file.tell() + count > min(self.size, _MOST_HEADER):
-            raise self.cut()
+            if self.size <= _MOST_HEADER:
+                raise SpecError(f"{self.path}: ends within its header; download it again")
+            most = _MOST_HEADER // 2**20
+            raise SpecError(f"{self.path}: its header is longer than {most} MiB; it cannot be believed")
+
+    def take(self, count: int) -> bytes:
+        self.check(count)
         return self.file.read(count)
 
     def skip(self, count: int) -> None:
-        if self.file.tell() + count > min(self.size, _MOST_HEADER):
-            raise self.cut()
+        self.check(count)
         self.file.seek(count, os.SEEK_CUR)
-
-    def cut(self) -> SpecError:
-        """The error for a header that ends too late, or a file that ends too early."""
-        if self.size <= _MOST_HEADER:
-            return SpecError(f"{self.path}: ends within its header; download it again")
-        return SpecError(f"{self.path}: its header is longer than {_MOST_HEADER // 2**20} MiB; it cannot be believed")
 
     def number(self, code: str) -> Any:
         return struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))[0]
@@ -171,11 +171,6 @@ def model_from_gguf(path: Path) -> Loaded[Model]:
     Raises what `read_gguf` raises, ArchitectureError for a network that only its config.json describes, and SpecError
     for facts that contradict each other.
     """
-    loaded: Loaded[Model] = kept(_model_from_gguf, path)
-    return loaded
-
-
-def _model_from_gguf(path: Path) -> Loaded[Model]:
     header = read_gguf(path)
     name = header.facts.get("general.name")
     config = _config(path, header)

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.specs.engines import launchable, load_engine, load_flags
-from rooflinekit.specs.flags import Flag, FlagTable, version_key
+from rooflinekit.specs.engines import Flag, FlagTable, launchable, load_engine, load_flags, version_key
 
 FOUND = {
     (row["engine"], row["option"]): row["versions"].split()

@@ -30,8 +30,7 @@ from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.units import GB
 from rooflinekit.specs import load_model
-from rooflinekit.specs.engines import load_flags, split_version
-from rooflinekit.specs.flags import Flag, FlagTable
+from rooflinekit.specs.engines import Flag, FlagTable, load_flags, split_version
 from rooflinekit.specs.locate import spec_dir, user_dir
 
 _ID = re.compile(r"[\w.-]+/[\w.-]+")
