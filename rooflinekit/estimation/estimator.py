@@ -158,28 +158,21 @@ def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
     DtypeError and UnknownNameError for formats and engines nobody knows.
     """
     given = read(Placed, scenario)
-    chosen = part_of(
-        given, (*DEGREES, "skew", "sequence_parallel", "two_batch", "redundant_experts", "power_cap", "clock")
-    )
-    chosen |= part_of(
-        given, ("offload_layers", "host_bandwidth", "lora_rank", "lora_adapters", "ffn_gpus", "encoder_gpus")
-    )
+    chosen = part_of(given, Deployment.__dataclass_fields__)
     chosen |= {key: parse_dtype(each) for key, each in part_of(given, (*options_of(Formats), "dispatch")).items()}
     engine, version = split_version(str(given.get("engine", "vllm")))
     if engine not in ENGINES:
         raise UnknownNameError("engine", engine, ENGINES)
-    return Deployment(
-        **chosen,
-        engine=engine,
-        offload_experts="offload_experts" in given,
-        engine_version=version or given.get("engine_version"),
-        all_reduce=given.get("all_reduce", "auto"),
-        all_to_all=given.get("all_to_all", "auto"),
-        system=str(given["system"]) if "system" in given else None,
-        kv_policy=parse_kv_policy(given.get("kv_policy", FULL)),
-        images=Images.read(given.get("images", 0), given.get("image_size", IMAGE_SIZE)),
-        settings=EngineSettings(**part_of(given, SETTING_KEYS)),
-    )
+    chosen |= {
+        "engine": engine,
+        "engine_version": version or given.get("engine_version"),
+        "offload_experts": "offload_experts" in given,
+        "system": str(given["system"]) if "system" in given else None,
+        "kv_policy": parse_kv_policy(given.get("kv_policy", FULL)),
+        "images": Images.read(given.get("images", 0), given.get("image_size", IMAGE_SIZE)),
+        "settings": EngineSettings(**part_of(given, SETTING_KEYS)),
+    }
+    return Deployment(**chosen)
 
 
 def resolve(
@@ -378,17 +371,8 @@ def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
         **image_inputs(plan),
         "context": float(work.decode_context) if work.context is None else int(float(work.context)),
         **dict.fromkeys(("concurrency", "rate")),
-        **asked(
-            *DEGREES,
-            "gpus",
-            "ffn_gpus",
-            "encoder_gpus",
-            "system",
-            "sequence_parallel",
-            "all_reduce",
-            "all_to_all",
-            "two_batch",
-        ),
+        **asked(*DEGREES, "gpus", "ffn_gpus", "encoder_gpus", "system"),
+        **asked("sequence_parallel", "all_reduce", "all_to_all", "two_batch"),
         "dispatch": None if deployment.dispatch is None else deployment.dispatch.value,
         **asked("redundant_experts", "skew", "power_cap", "clock", "lora_rank", "lora_adapters"),
         "weights": precision.weights_of(plan.model.matrices[-1]).value,

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -156,7 +155,6 @@ class StartUpSetup:
     deployment: Deployment
     memory_known: bool
     bits: float | None = None
-    notes: tuple[str, ...] = ()
 
 
 def read_memory_tables(files: Sequence[Path]) -> list[StartUpRun]:
@@ -190,8 +188,9 @@ def setup_of(run: StartUpRun) -> StartUpSetup:
     model, bits = _formats(_model(facts["model"]), facts.get("weight_dtype", "").lower())
     accelerator, known = _accelerator(facts)
     version = _VERSION.search(facts.get("engine_version", ""))
-    replicas = _REPLICAS.search(facts.get("notes", ""))
-    dp, ep = (int(replicas[1]), int(replicas[2])) if replicas else (1, 1)
+    notes = facts.get("notes", "")
+    fraction, block = _NUMBER.search(facts.get("gpu_memory_utilization", "")), _BLOCK.search(notes)
+    dp, ep = map(int, replicas.groups()) if (replicas := _REPLICAS.search(notes)) else (1, 1)
     deployment = Deployment(
         tp=_count(facts, "tp") or 1,
         pp=_count(facts, "pp") or 1,
@@ -201,23 +200,16 @@ def setup_of(run: StartUpRun) -> StartUpSetup:
         kv=Dtype.FP8 if facts.get("kv_dtype", "").startswith("fp8") else None,
         engine=engine,
         engine_version=version[1] if version else _V0 if run.engine == "vllm-v0" else None,
-        settings=_settings(facts),
+        settings=EngineSettings(
+            memory_fraction=float(fraction[0]) if fraction else None,
+            token_budget=_count(facts, "max_num_batched_tokens"),
+            max_num_seqs=_count(facts, "max_num_seqs"),
+            max_model_len=_count(facts, "max_model_len"),
+            block_size=int(block[1]) if block else None,
+            eager="enforce_eager" in notes,
+        ),
     )
     return StartUpSetup(model, accelerator, deployment, known, bits)
-
-
-def _settings(facts: Mapping[str, str]) -> EngineSettings:
-    notes = facts.get("notes", "")
-    fraction = _NUMBER.search(facts.get("gpu_memory_utilization", ""))
-    block = _BLOCK.search(notes)
-    return EngineSettings(
-        memory_fraction=float(fraction[0]) if fraction else None,
-        token_budget=_count(facts, "max_num_batched_tokens"),
-        max_num_seqs=_count(facts, "max_num_seqs"),
-        max_model_len=_count(facts, "max_model_len"),
-        block_size=int(block[1]) if block else None,
-        eager="enforce_eager" in notes,
-    )
 
 
 def _count(facts: Mapping[str, str], key: str) -> int | None:
@@ -269,28 +261,22 @@ def _accelerator(facts: Mapping[str, str]) -> tuple[Accelerator, bool]:
 
 
 def _formats(model: Model, told: str) -> tuple[Model, float | None]:
-    """The checkpoint's weight formats as the table names them, and bits a weight of a GGUF file."""
+    """The checkpoint's weight formats as the table names them, and bits a weight of a GGUF file.
+
+    Attention stays wide where the recipe says so, and in weight-only MLA.
+    """
     if "bpw" in told:
         found = re.search(r"([\d.]+) bpw", told)
         return model, float(found[1]) if found else None
-    own = model.formats
-    for pattern, dtype in _WEIGHTS.items():
-        if pattern in told:
-            return replace(model, formats=_quantised(model, dtype, told)), None
-    if told in ("bf16", "fp16") and own.ffn.is_wide:
+    if dtype := next((dtype for pattern, dtype in _WEIGHTS.items() if pattern in told), None):
+        latent = any(getattr(layer.mixer, "kind", "") == "mla" for layer in model.layers)
+        attention = model.dtype if "ffn only" in told or (dtype.weight_only and latent) else dtype
+        base = WeightFormats.uniform(model.dtype)
+        formats = replace(base, attention=attention, ffn=dtype, experts=dtype, shared_experts=dtype)
+        return replace(model, formats=formats), None
+    if told in ("bf16", "fp16") and model.formats.ffn.is_wide:
         return replace(model, dtype=Dtype(told), formats=WeightFormats.uniform(Dtype(told))), None
     return model, None
-
-
-def _quantised(model: Model, dtype: Dtype, told: str) -> WeightFormats:
-    """Matrices of the layers in `dtype`; attention stays wide where the recipe says so, and in weight-only MLA."""
-    wide = "ffn only" in told or (
-        dtype.weight_only and any(getattr(layer.mixer, "kind", "") == "mla" for layer in model.layers)
-    )
-    attention = model.dtype if wide else dtype
-    fields: dict[str, Any] = {"attention": attention, "ffn": dtype, "experts": dtype, "shared_experts": dtype}
-    base = WeightFormats.uniform(model.dtype)
-    return replace(base, **fields)
 
 
 def memory_accuracy(files: Sequence[Path], progress: Callable[[str], None] | None = None) -> Accuracy:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -194,21 +194,20 @@ def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
     if seconds <= 0.0 or not (begun or (grown.get("output_tokens") and not counted)):
         return None
     ended = grown.get("e2e.count") or begun
-    gap = mean("gap") or ratio("gap_seconds", "output_tokens") or _beyond_first(mean)
-    milliseconds = {
-        name: each and 1e3 * each for name, each in (("ttft", mean("ttft")), ("e2e", mean("e2e")), ("gap", gap))
-    }
+    e2e, ttft, osl = (mean(name) for name in ("e2e", "ttft", "osl"))
+    beyond_first = (e2e - ttft) / (osl - 1.0) if e2e and ttft and osl and osl > 1.0 else None
+    gap = mean("gap") or ratio("gap_seconds", "output_tokens") or beyond_first
+    first, gaps, whole = (Spread(mean=each and 1e3 * each) for each in (ttft, gap, e2e))
     gauges = {name: (before.values[name] + after.values[name]) / 2 if name in before.values else after.values[name]
               for name in _GAUGES if name in after.values}  # fmt: skip
     facts = Facts(
         model=after.model, engine=_NAMES.get(after.engine, after.engine),
         isl=mean("isl") or (begun and grown.get("prompt_tokens", 0.0) / begun) or None,
-        osl=mean("osl") or (ended and grown.get("output_tokens", 0.0) / ended) or None,
+        osl=osl or (ended and grown.get("output_tokens", 0.0) / ended) or None,
         rate=begun / seconds or None, hits=ratio("hits", "asked"),
     )  # fmt: skip
     run = Measurement(
-        source, f"{after.engine} metrics", facts,
-        Spread(mean=milliseconds["ttft"]), Spread(mean=milliseconds["gap"]), e2e=Spread(mean=milliseconds["e2e"]),
+        source, f"{after.engine} metrics", facts, first, gaps, e2e=whole,
         output_tok_s=grown.get("output_tokens", 0.0) / seconds or None, request_s=ended / seconds or None,
         unbegun=grown["prompt_seconds"] / seconds + gauges.get("waiting", 0.0) if "prompt_seconds" in grown else None,
         servers=after.servers,
@@ -218,12 +217,6 @@ def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
         before.time, after.time, run, **gauges, preemptions=preemptions, kv_tokens=after.kv_tokens,
         moving_ms=moving and 1e3 * moving,
     )  # fmt: skip
-
-
-def _beyond_first(mean: Callable[[str], float | None]) -> float | None:
-    """TPOT where only whole requests, their first tokens and their lengths are counted [s]."""
-    e2e, ttft, osl = (mean(name) for name in ("e2e", "ttft", "osl"))
-    return (e2e - ttft) / (osl - 1.0) if e2e and ttft and osl and osl > 1.0 else None
 
 
 def _moving(grown: Mapping[str, float]) -> float | None:

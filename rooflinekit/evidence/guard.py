@@ -348,11 +348,12 @@ def _by_baseline(
     limits = {name: _limit(now[name], before[name], own[name], usual, z) for name in shared}
     moved = median(change.values()) if len(shared) >= _TOGETHER else 0.0
     total = sum(row.value for name in shared for row in now[name][:1] if _kernel(row))
-    causes = _kernel_causes([now[name][0] for name in shared if change[name] > limits[name]], before, given)
+    slower = [now[name][0] for name in shared if change[name] > limits[name]]
+    found = _kernels(slower, given, Counter())
+    causes = {row.name: one.cause(row.value, before[row.name][0].value, "before") for row, one in found}
     checks = []
     for name in shared:
-        row, old = now[name][0], before[name][0]
-        limit = limits[name]
+        row, old, limit = now[name][0], before[name][0], limits[name]
         cause = causes.get(name) or _served_cause(row, old)
         if change[name] > limit > change[name] - moved:
             cause = "; ".join(filter(None, ("it moved with all rows: clock, power, driver or host", cause)))
@@ -362,11 +363,9 @@ def _by_baseline(
         told = cause if change[name] > limit else ""
         checks.append(Check(name, measured, expected, row.rate, math.expm1(change[name]), math.expm1(limit),
                             math.expm1(2.0 * limit), share, told))  # fmt: skip
-    notes = (
-        [f"all rows moved by {percent(math.expm1(moved), 1, signed=True)} in the median"]
-        if abs(moved) > RUN_TO_RUN
-        else []
-    )
+    notes = []
+    if abs(moved) > RUN_TO_RUN:
+        notes.append(f"all rows moved by {percent(math.expm1(moved), 1, signed=True)} in the median")
     for said, some, others in (("not in the baseline", now, before), ("not run again", before, now)):
         if lost := [name for name in some if name not in others]:
             notes.append(f"{len(lost)} {said}, {lost[0]!r} first")
@@ -510,31 +509,18 @@ def _group(group: Group, given: Given) -> list[_Predicted]:
     ]
 
 
-def _kernel_causes(rows: Sequence[Reading], before: Mapping[str, list[Reading]], given: Given) -> dict[str, str]:
-    """What regressed kernels wait for, by name, as far as their columns say which they are."""
-    found = _kernels(rows, given, Counter()) if rows else []
-    return {row.name: one.cause(row.value, before[row.name][0].value, "before") for row, one in found}
-
-
 def _served_cause(row: Reading, old: Reading) -> str:
     """What made a serving run slower than another one, by the figures that tell steps from waiting."""
     if row.run is None or old.run is None:
         return ""
-    if row.metric == "ttft_ms":
-        own = _slower(row.run.ttft.low, old.run.ttft.low)
-        return (
-            "" if own is None else f"its own prompt {percent(own, 1, signed=True)} (smallest TTFT), the rest is waiting"
-        )
-    step = _slower(row.run.itl.p50, old.run.itl.p50)
-    return (
-        ""
-        if step is None
-        else f"a step {percent(step, 1, signed=True)} (median gap between tokens), the rest is prompts of others"
+    what, figure, rest, now, before = (
+        ("its own prompt", "smallest TTFT", "waiting", row.run.ttft.low, old.run.ttft.low)
+        if row.metric == "ttft_ms"
+        else ("a step", "median gap between tokens", "prompts of others", row.run.itl.p50, old.run.itl.p50)
     )
-
-
-def _slower(now: float | None, before: float | None) -> float | None:
-    return now / before - 1.0 if now and before else None
+    if not now or not before:
+        return ""
+    return f"{what} {percent(now / before - 1.0, 1, signed=True)} ({figure}), the rest is {rest}"
 
 
 def _served(rows: Sequence[Reading], given: Given, notes: Counter[str]) -> list[Check]:

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
 from typing import Any, TypeVar
@@ -50,10 +49,14 @@ def execute(
 def _over_processes(answer: Callable[[Piece], Answer], pieces: Iterable[Piece], workers: int) -> Iterator[Answer]:
     """A worker that dies takes its pool with it: the pool is made again, and what was under way is done again."""
     rest, waiting, pool, deaths, done = iter(pieces), deque[tuple[Piece, Future[Answer]]](), _processes(workers), 0, 0
+
+    def submit(piece: Piece) -> Future[Answer]:
+        return pool.submit(answer, piece)
+
     try:
         while True:
             try:
-                _refill(waiting, rest, _AHEAD * workers, partial(pool.submit, answer))
+                _refill(waiting, rest, _AHEAD * workers, submit)
                 if not waiting:
                     return
                 found = waiting[0][1].result()
@@ -64,9 +67,7 @@ def _over_processes(answer: Callable[[Piece], Answer], pieces: Iterable[Piece], 
                         f"worker processes died {_DEATHS + 1} times in a row on piece {done + 1}: too little memory?"
                     ) from None
                 pool = _processes(workers)
-                waiting = deque(
-                    (piece, each if _ended(each) else pool.submit(answer, piece)) for piece, each in waiting
-                )
+                waiting = deque((piece, each if _ended(each) else submit(piece)) for piece, each in waiting)
                 continue
             waiting.popleft()
             deaths, done = 0, done + 1

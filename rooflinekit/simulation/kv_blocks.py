@@ -118,7 +118,10 @@ class PrefixPool(BlockPool):
         if span - sum(key in self.pinned for key in job.hashes[:hits]) * self.per > self.free - kept:
             return None
         for key in job.hashes[:hits]:
-            self._pin(key)
+            if key not in self.pinned:
+                del self.idle[key]
+                self.free -= self.per
+            self.pinned[key] = self.pinned.get(key, 0) + 1
         self.take(span - hits * self.per)
         for key in job.hashes[hits : hits + loaded]:
             self._raise(key)
@@ -200,11 +203,3 @@ class PrefixPool(BlockPool):
                     tier.held.move_to_end(key)
                 else:
                     del tier.held[key]
-
-    def _pin(self, key: int) -> None:
-        if key in self.pinned:
-            self.pinned[key] += 1
-        else:
-            del self.idle[key]
-            self.pinned[key] = 1
-            self.free -= self.per

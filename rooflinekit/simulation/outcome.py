@@ -262,18 +262,8 @@ class Outcome(DeploymentAnswer):
         for name in ("ttft", "tpot", "itl", "e2e", "queue"):
             spread = asdict(getattr(self, f"{name}_ms"))
             row |= {f"{name}_{key}_ms": value for key, value in spread.items() if key not in ("n", "errors")}
-        rates = (
-            "request_rate",
-            "goodput_rate",
-            "goodput",
-            "output_tok_s",
-            "output_tok_s_per_gpu",
-            "power_w_per_gpu",
-            "energy_per_output_token_j",
-            "duration_s",
-            "diverges",
-            "settled",
-        )
+        rates = ["request_rate", "goodput_rate", "goodput", "output_tok_s", "output_tok_s_per_gpu", "power_w_per_gpu"]
+        rates += ["energy_per_output_token_j", "duration_s", "diverges", "settled"]
         row |= {key: getattr(self, key) for key in rates}
         made = {"calibration_hash": self.calibration["hash"] if self.calibration else "", "version": self.version}
         return row | made | {"warnings": "; ".join(self.warnings)}

@@ -100,7 +100,10 @@ class Replica:
 
     def cut(self, now: float) -> float:
         """Something has come in: end the run with the step under way; returns when that is [s]."""
-        if self.steps > 1 and (self._landed or self.partial or self._may_admit()):
+        limits = self.limits
+        blocked = len(self.queue) > 1 and not limits.by_class  # who was there before could not be placed either
+        admits = limits.policy.joins and not blocked and self.decoding.width < limits.max_num_seqs
+        if self.steps > 1 and (self._landed or self.partial or admits):
             self.steps = self._steps_until(now)
             self.until = self.began + self._span(self.steps)
         return self.until
@@ -114,11 +117,6 @@ class Replica:
         self.until = self.began + self._span(self.steps)
         return self.steps > 0
 
-    def _may_admit(self) -> bool:
-        limits = self.limits
-        blocked = len(self.queue) > 1 and not limits.by_class  # who was there before could not be placed either
-        return limits.policy.joins and not blocked and self.decoding.width < limits.max_num_seqs
-
     def _span(self, steps: int) -> float:
         return steps * self._time + self._slope * (steps * (steps - 1) / 2)
 
@@ -130,7 +128,7 @@ class Replica:
         """Form the next step; False if there is nothing to do."""
         decoding, limits, short = self.decoding, self.limits, False
         while decoding.need() > self.pool.free:  # whoever came last makes room for the next token of the others
-            self._preempt(self._victim())
+            self._preempt()
             short = True
         waiting = (self.partial or self.queue) and (limits.policy.joins or not decoding.width)
         chunks = self._prompts(now, short) if waiting else []
@@ -367,11 +365,9 @@ class Replica:
         self._exit(job)
         self.pool.release(job)
 
-    def _victim(self) -> Job:
+    def _preempt(self) -> None:
         candidates = [job for job in self.admitted if job.due >= 0 or job in self.partial]
-        return max(candidates, key=lambda job: (job.priority, job.number)) if self.limits.by_class else candidates[-1]
-
-    def _preempt(self, job: Job) -> None:
+        job = max(candidates, key=lambda job: (job.priority, job.number)) if self.limits.by_class else candidates[-1]
         self.ledger.preempted += 1
         if job.due >= 0:
             self.decoding.leave(job)

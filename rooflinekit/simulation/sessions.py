@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -279,25 +278,14 @@ def session_trace(source: SessionSource) -> Trace:
     """What sessions send where an answer takes 20 ms a token, as a trace with block ids; first what was said before."""
     queue = [(arrival.time, arrival.session, arrival) for arrival, _ in source.start()]
     heapify(queue)
-    time, isl, out, blocks, ends = array("d"), array("q"), array("q"), array("q"), array("q")
-    former = 0
-    for _, hashes in source.before():
-        former += 1
-        time.append(0.0)
-        isl.append(max(len(hashes) * BLOCK, 1))
-        out.append(1)
-        blocks.extend(hashes)
-        ends.append(len(blocks))
+    found = [Arrival(0.0, max(len(hashes) * BLOCK, 1), 1, tuple(hashes)) for _, hashes in source.before()]
+    former = len(found)
     while queue:
         now, _, arrival = heappop(queue)
-        time.append(now)
-        isl.append(arrival.isl)
-        out.append(arrival.osl)
-        blocks.extend(arrival.hashes)
-        ends.append(len(blocks))
+        found.append(arrival)
         job = Job(0, arrival)
         job.made = job.osl
         more = [] if (begun := source.after_arrival(job)) is None else [begun]
         for after, _ in (*more, *source.after_end(now + _ANSWER_S * arrival.osl, job)):
             heappush(queue, (after.time, after.session, after))
-    return Trace("sessions", "sessions", time, isl, out, (), blocks, ends, BLOCK, former=former)
+    return replace(Trace.of("sessions", "sessions", found, BLOCK), former=former)

@@ -14,13 +14,14 @@ import math
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from numbers import Real
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from rooflinekit.estimation.lengths import MOST_TOKENS, Empirical
 from rooflinekit.estimation.options import positive
@@ -45,16 +46,6 @@ class FlawError(Exception):
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
-
-
-class Row(NamedTuple):
-    """One request as the trace has it; time in seconds on the trace's own clock."""
-
-    time: float
-    isl: int
-    osl: int
-    priority: int
-    blocks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -148,8 +139,8 @@ def open_trace(path: Path) -> tuple[TraceFormat, Iterator[tuple[int, Mapping[str
     raise SpecError(f"{path}: has the columns {', '.join(sorted(names)[:_SHOWN])}, those of no known trace ({known})")
 
 
-def read_row(layout: TraceFormat, cells: Mapping[str, Any]) -> Row:
-    """Turn cells into a request.
+def read_row(layout: TraceFormat, cells: Mapping[str, Any]) -> Arrival:
+    """Turn cells into a request; its time is on the trace's own clock.
 
     Raises FlawError for what is missing, unreadable, negative, zero or huge.
     """
@@ -160,13 +151,9 @@ def read_row(layout: TraceFormat, cells: Mapping[str, Any]) -> Row:
         raise FlawError("negative", f"{layout.time} is {time:g}")
     if time > _LONGEST_S and layout.clock is not _date and not _EPOCH[0] <= time <= _EPOCH[1]:
         raise FlawError("huge", f"{layout.time} is {time:g} s, more than ten years")
-    return Row(
-        time,
-        _tokens(_cell(cells, layout.isl), layout.isl),
-        _tokens(_cell(cells, layout.osl), layout.osl),
-        _whole(_cell(cells, "priority"), "priority") if layout.has_priority else 0,
-        _ids(cells.get("hash_ids")) if layout.block_tokens is not None else (),
-    )
+    isl, osl = (_tokens(_cell(cells, name), name) for name in (layout.isl, layout.osl))
+    priority = _whole(_cell(cells, "priority"), "priority") if layout.has_priority else 0
+    return Arrival(time, isl, osl, _ids(cells.get("hash_ids")) if layout.block_tokens is not None else (), priority)
 
 
 def _cell(cells: Mapping[str, Any], name: str) -> Any:
@@ -302,6 +289,24 @@ class Trace:
     equal: int = 0
     former: int = 0
 
+    @classmethod
+    def of(
+        cls, name: str, kind: str, requests: Iterable[Arrival], block_tokens: int | None, ranked: bool = False
+    ) -> Trace:
+        """Requests as columns: their blocks where a block has so many tokens, and their priorities if `ranked`."""
+        time, isl, osl = array("d"), array("q"), array("q")
+        priority, blocks, ends = array("q"), array("q"), array("q")
+        for each in requests:
+            time.append(each.time)
+            isl.append(each.isl)
+            osl.append(each.osl)
+            if ranked:
+                priority.append(each.priority)
+            if block_tokens is not None:
+                blocks.extend(each.hashes)
+                ends.append(len(blocks))
+        return cls(name, kind, time, isl, osl, priority, blocks, ends, block_tokens)
+
     def __len__(self) -> int:
         return len(self.time)
 
@@ -323,20 +328,16 @@ class Trace:
         Raises WorkloadError for a speed that is not above 0.
         """
         positive(speed, "speed")
-        for index in range(len(self) if count is None else min(count, len(self))):
-            yield Arrival(
-                self.time[index] / speed,
-                self.isl[index],
-                self.osl[index],
-                self.prefix(index),
-                self.priority[index] if self.priority else 0,
-            )
+        return (self.request(at, speed) for at in range(len(self) if count is None else min(count, len(self))))
 
-    def prefix(self, index: int) -> tuple[int, ...]:
+    def request(self, at: int, speed: float = 1.0) -> Arrival:
+        """One of the requests."""
+        priority = self.priority[at] if self.priority else 0
+        return Arrival(self.time[at] / speed, self.isl[at], self.osl[at], self.prefix(at), priority)
+
+    def prefix(self, at: int) -> tuple[int, ...]:
         """Ids of the prompt blocks of a request; empty where the trace has none."""
-        if not self.ends:
-            return ()
-        return tuple(self.blocks[self.ends[index - 1] if index else 0 : self.ends[index]])
+        return tuple(self.blocks[self.ends[at - 1] if at else 0 : self.ends[at]]) if self.ends else ()
 
     def lengths(self) -> tuple[Empirical, Empirical]:
         """Prompt and output lengths as distributions."""
@@ -354,39 +355,45 @@ def load_trace(path: Path, clean: bool = False) -> Trace:
     for a trace of which nothing is left.
     """
     layout, rows = open_trace(path)
-    columns = _Columns(path, layout, clean)
-    for line, cells in rows:
-        columns.add(line, cells)
-    return columns.trace()
+    checked = _Checked(path, layout, clean)
+    made = partial(Trace.of, path.name, layout.name, block_tokens=layout.block_tokens, ranked=layout.has_priority)
+    trace, cleaned = made(checked.requests(rows)), checked.cleaned
+    if not len(trace):
+        dropped = ", ".join(f"{count} {kind}" for kind, count in cleaned.items())
+        raise SpecError(f"{path}: no request {f'is left ({dropped})' if dropped else 'in it'}")
+    if cleaned[_UNSORTED]:
+        trace = made(map(trace.request, sorted(range(len(trace)), key=trace.time.__getitem__)))
+    start = trace.time[0]
+    time = array("d", (moment - start for moment in trace.time)) if start else trace.time
+    return replace(trace, time=time, cleaned=dict(cleaned), equal=checked.equal)
 
 
-class _Columns:
-    """A trace while it is read."""
+class _Checked:
+    """The rows of a trace that can be trusted, while it is read."""
 
     def __init__(self, path: Path, layout: TraceFormat, clean: bool) -> None:
         self.path, self.layout, self.clean = path, layout, clean
-        self.time, self.isl, self.osl, self.priority = array("d"), array("q"), array("q"), array("q")
-        self.blocks, self.ends = array("q"), array("q")
         self.cleaned: Counter[str] = Counter()
-        self._equal = 0
+        self.equal = 0
         self._latest = float("-inf")
         self._seen: set[int] = set()  # rows of this moment, or, where rows may be out of order, of all moments
 
-    def add(self, line: int, cells: Mapping[str, Any]) -> None:
-        """Take a row, or refuse it."""
-        try:
-            row = read_row(self.layout, cells)
-            self._order(row)
-        except FlawError as flaw:
-            if not self.clean:
-                mend = "sorts" if flaw.kind == _UNSORTED else "drops"
-                raise SpecError(f"{self.path}, line {line}: {flaw}; --clean {mend} such rows") from None
-            self.cleaned[flaw.kind] += 1
-            if flaw.kind != _UNSORTED:
-                return
-        self._append(row)
+    def requests(self, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Arrival]:
+        """Take each row, or refuse it."""
+        for line, cells in rows:
+            try:
+                row = read_row(self.layout, cells)
+                self._order(row)
+            except FlawError as flaw:
+                if not self.clean:
+                    mend = "sorts" if flaw.kind == _UNSORTED else "drops"
+                    raise SpecError(f"{self.path}, line {line}: {flaw}; --clean {mend} such rows") from None
+                self.cleaned[flaw.kind] += 1
+                if flaw.kind != _UNSORTED:
+                    continue
+            yield row
 
-    def _order(self, row: Row) -> None:
+    def _order(self, row: Arrival) -> None:
         """Count what was there before, and refuse what comes too late."""
         if row.time > self._latest and not self.clean:
             self._seen.clear()
@@ -394,49 +401,10 @@ class _Columns:
         if mark in self._seen:
             if self.clean and self.layout.exact_clock:
                 raise FlawError(_DUPLICATE, "repeats an earlier row")
-            self._equal += 1
+            self.equal += 1
         self._seen.add(mark)
         if row.time > self._latest + _LONGEST_S > 0.0 and self.layout.clock is not _date:
             raise FlawError("huge", f"the request came more than ten years after the one above ({row.time:g} s)")
         if row.time < self._latest:
             raise FlawError(_UNSORTED, f"the request came before the one above ({self._latest - row.time:g} s)")
         self._latest = row.time
-
-    def _append(self, row: Row) -> None:
-        self.time.append(row.time)
-        self.isl.append(row.isl)
-        self.osl.append(row.osl)
-        if self.layout.has_priority:
-            self.priority.append(row.priority)
-        if self.layout.block_tokens is not None:
-            self.blocks.extend(row.blocks)
-            self.ends.append(len(self.blocks))
-
-    def trace(self) -> Trace:
-        """Put it in order."""
-        if not self.time:
-            dropped = ", ".join(f"{count} {kind}" for kind, count in self.cleaned.items())
-            raise SpecError(f"{self.path}: no request {f'is left ({dropped})' if dropped else 'in it'}")
-        if self.cleaned[_UNSORTED]:
-            self._sort()
-        start = self.time[0]
-        time = array("d", (moment - start for moment in self.time)) if start else self.time
-        return Trace(
-            self.path.name, self.layout.name, time, self.isl, self.osl, self.priority, self.blocks, self.ends,
-            self.layout.block_tokens, dict(self.cleaned), self._equal,
-        )  # fmt: skip
-
-    def _sort(self) -> None:
-        order = sorted(range(len(self.time)), key=self.time.__getitem__)
-        prefix = Trace("", "", self.time, self.isl, self.osl, (), self.blocks, self.ends).prefix
-        blocks, ends = array("q"), array("q")
-        if self.ends:
-            for index in order:
-                blocks.extend(prefix(index))
-                ends.append(len(blocks))
-        self.blocks, self.ends = blocks, ends
-        self.time = array("d", (self.time[index] for index in order))
-        self.isl = array("q", (self.isl[index] for index in order))
-        self.osl = array("q", (self.osl[index] for index in order))
-        if self.priority:
-            self.priority = array("q", (self.priority[index] for index in order))

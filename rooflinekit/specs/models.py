@@ -127,16 +127,12 @@ def _read_config(path: Path, companion: Path, index: Path, name: str) -> tuple[L
     config = read_json(path)
     loaded = model_from_config(config, name=name, origin=str(path), quant_config=quant_config)
     files = sorted(path.parent.glob("*.safetensors"))
-    size = sum(map(safetensors_bytes, files)) if files else _indexed_bytes(read_json(index) if index.is_file() else {})
+    metadata = read_json(index).get("metadata") if index.is_file() and not files else None
+    total = metadata.get("total_size") if isinstance(metadata, Mapping) else None
+    indexed = float(total) if isinstance(total, int | float) and not isinstance(total, bool) else 0.0
+    size = sum(map(safetensors_bytes, files)) if files else indexed
     in_vain = _unquantised(loaded.value, size, files[0].name if len(files) == 1 else _SEVERAL if files else _INDEX)
     return Loaded(loaded.value, (*loaded.warnings, *in_vain)), claimed_name(config, path)
-
-
-def _indexed_bytes(index: Mapping[str, Any]) -> float:
-    """What an index says its files hold; 0 where it says nothing."""
-    metadata = index.get("metadata")
-    size = metadata.get("total_size") if isinstance(metadata, Mapping) else None
-    return float(size) if isinstance(size, int | float) and not isinstance(size, bool) else 0.0
 
 
 def _unquantised(model: Model, size: float, where: str) -> Iterator[str]:

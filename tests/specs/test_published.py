@@ -30,7 +30,7 @@ from rooflinekit.specs import load_accelerator, load_model, spec_dir
 from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.specs.config import class_names, model_from_config
 from rooflinekit.specs.config.family import family_of
-from rooflinekit.specs.config.refusals import lists
+from rooflinekit.specs.config.refusals import listed_keys, uncosted
 from rooflinekit.specs.files import read_yaml
 
 PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
@@ -506,7 +506,7 @@ def test_a_key_that_its_class_ignores_changes_nothing_and_stops_other_classes(ki
     other = {
         "model_type": "gptj", "n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 9, "n_positions": 9, inner: [3, 4],
     }  # fmt: skip
-    if inner not in lists()[1]:
+    if inner not in listed_keys("harmless"):
         with pytest.raises(InputError, match=inner):
             model_from_config(other, name="m", origin="config.json")
 
@@ -589,7 +589,7 @@ def test_a_decoder_that_is_not_costed_is_refused_with_its_reason(kind, said):
 
 
 def test_a_decoder_that_is_not_costed_names_the_nearest_that_is():
-    for why in lists()[2].values():
+    for why in uncosted().values():
         assert set(why.rpartition(" nearest ")[2].split()) - {"is", "are", "and"} <= set(class_names()), why
 
 

@@ -43,10 +43,7 @@ _ABSENT: dict[type[TimeForm], dict[str, Any]] = {
 _LATER: dict[Family, TimeForm] = {"sparse_attention": SparseTime(), "exchange": ExchangeTime()}
 """Families that most files say nothing of, with usual parameters."""
 
-
-def _unfitted(form: TimeForm) -> FamilyFit:
-    return FamilyFit(form, {}, tuple(parameters(form)), None, Regimes("", (), (3.0,)), 0, 0.0,
-                     "assumption: usual parameters of measured ones, within a factor of 3")  # fmt: skip
+_USUAL = "assumption: usual parameters of measured ones, within a factor of 3"
 
 
 class _File(Layout):
@@ -188,7 +185,10 @@ def read_calibration(path: Path) -> Calibration:
         if key not in families:
             root.refuse(f"defaults.{family}", f"no fit {key!r}; nearest: {nearest_of(key, families)}")
         families[family] = families[key]
-    families = {family: _unfitted(form) for family, form in _LATER.items()} | families
+    families = {
+        family: FamilyFit(form, {}, tuple(parameters(form)), None, Regimes("", (), (3.0,)), 0, 0.0, _USUAL)
+        for family, form in _LATER.items()
+    } | families
     if missing := set(FAMILIES) - families.keys():
         root.refuse("defaults", f"missing {', '.join(sorted(missing))}")
     return Calibration(

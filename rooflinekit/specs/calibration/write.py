@@ -59,18 +59,16 @@ def render(heading: Heading, families: Mapping[str, FamilyFit], borrowed: Lent =
 
 def entry(key: str, fit: FamilyFit) -> list[str]:
     """The lines of one family."""
-    return [f"  {key}:", *_fit(fit, "    "), *_evidence(fit, "    "), *_beyond(fit, "    ")]
-
-
-def _evidence(fit: FamilyFit, indent: str) -> list[str]:
-    regimes = fit.regimes
-    edges = ", ".join(f"{edge:.0f}" for edge in regimes.edges)
-    width = ", ".join(f"{each:.3f}" for each in regimes.width)
+    edges = ", ".join(f"{edge:.0f}" for edge in fit.regimes.edges)
+    width = ", ".join(f"{each:.3f}" for each in fit.regimes.width)
     return [
-        f'{indent}interval: {{axis: "{regimes.axis}", edges: [{edges}], width: [{width}]}}',
-        f"{indent}rows: {fit.rows}",
-        f"{indent}error: {fit.error:.4f}",
-        f'{indent}source: "{fit.source}"',
+        f"  {key}:",
+        *_fit(fit, "    "),
+        f'    interval: {{axis: "{fit.regimes.axis}", edges: [{edges}], width: [{width}]}}',
+        f"    rows: {fit.rows}",
+        f"    error: {fit.error:.4f}",
+        f'    source: "{fit.source}"',
+        *_beyond(fit, "    "),
     ]
 
 

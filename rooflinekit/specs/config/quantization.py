@@ -86,17 +86,13 @@ class Patterns:
 
     def hit(self, module: str, layer: int = 0) -> bool:
         """Whether a module (named from inside its layer) is listed."""
-        listed = self.by_layer.get(layer, ())
-        return self._hit_anywhere(module) or any(module.startswith(name) for name in listed)
-
-    def _hit_anywhere(self, module: str) -> bool:
         if module not in self._general:
             parts = module.split(".")
             spans = (parts[i:j] for i in range(len(parts)) for j in range(i + 1, len(parts) + 1))
             full = module if module == "lm_head" else f"model.layers.0.{module}"
             matched = self.expression is not None and self.expression.match(full) is not None
             self._general[module] = matched or any(".".join(span) in self.parts for span in spans)
-        return self._general[module]
+        return self._general[module] or any(module.startswith(name) for name in self.by_layer.get(layer, ()))
 
 
 @dataclass(frozen=True)

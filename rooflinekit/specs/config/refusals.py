@@ -22,21 +22,18 @@ _file = partial(table_of, __file__)
 
 
 @cache
-def lists() -> tuple[dict[str, str], frozenset[str], dict[str, str]]:
-    """What refusals.yaml lists: the kind of network of a `model_type`, harmless keys, decoders that are not costed."""
-    read = _file()
-    kinds = {name: kind for kind, names in read["kinds"].items() for name in names.split()}
-    return kinds, frozenset(read["harmless"].split()), read["uncosted"]
+def listed_keys(kind: str) -> frozenset[str]:
+    """Keys that change no cost: `harmless` ones by their full names, `plain` ones in any section of a config."""
+    return frozenset(_file()[kind].split())
 
 
-@cache
-def _plain() -> frozenset[str]:
-    return frozenset(_file()["plain"].split())
+def uncosted() -> dict[str, str]:
+    """Decoders that are not costed, and why."""
+    return dict(_file()["uncosted"])
 
 
-def _is_plain(key: str) -> bool:
-    """Whether a key says nothing of the network, in any section of a config."""
-    return key.rpartition(".")[2] in _plain()
+def _is_free(key: str) -> bool:
+    return key in listed_keys("harmless") or key.rpartition(".")[2] in listed_keys("plain")
 
 
 @cache
@@ -50,9 +47,9 @@ def refuse_other_networks(config: Mapping[str, Any], origin: str, known: Sequenc
 
     Raises ArchitectureError naming the class.
     """
-    model_type, listed = config.get("model_type"), config.get("architectures")
-    kind = lists()[0].get(model_type) if isinstance(model_type, str) else None
-    name = model_type
+    name = model_type = config.get("model_type")
+    listed = config.get("architectures")
+    kind = next((kind for kind, names in _file()["kinds"].items() if model_type in names.split()), None)
     if kind is None and config.get("_class_name") is not None:
         kind, name = "a diffusion model", shown(config["_class_name"])
     if kind is None and config.get("is_encoder_decoder") is True and str(model_type) not in known:
@@ -79,8 +76,8 @@ def unidentified(config: Mapping[str, Any], origin: str, known: Iterable[str]) -
         why = "looks like a native inference config" if native else "has neither model_type nor architectures"
         return ArchitectureError(f"{origin}: not a Hugging Face config: it {why}; keys seen: {seen}")
     what = model_type if model_type is not None else architectures
-    if isinstance(what, str) and what in lists()[2]:
-        return ArchitectureError(f"{origin}: {what} is a decoder that is not costed: {lists()[2][what]}")
+    if isinstance(what, str) and what in uncosted():
+        return ArchitectureError(f"{origin}: {what} is a decoder that is not costed: {uncosted()[what]}")
     near = nearest(what, known) if isinstance(what, str) and len(what) <= 60 else []
     hint = f"; nearest known model_type: {', '.join(near)}" if near else ""
     structural = [key for key, value in config.items() if key not in usual_keys() and _structural(key, value)]
@@ -102,8 +99,8 @@ def refuse_unknown_keys(unread: Mapping[str, Any], ignored: Iterable[str], origi
 
 def unknown_keys(unread: Mapping[str, Any], ignored: Iterable[str]) -> list[str]:
     """A note on keys that say something, were read by nobody, and are not among those that change no cost."""
-    known = {*ignored, *lists()[1]}
-    said = (key for key, value in unread.items() if not (key in known or _is_plain(key) or is_off(value)))
+    excused = set(ignored)
+    said = (key for key, value in unread.items() if not (key in excused or _is_free(key) or is_off(value)))
     strange = [key for key in said if not re.search(_pattern("harmless"), key.lower())]
     told = ", ".join(f"{named(key)} = {shown(unread[key])}{_meant(key)}" for key in strange[:6])
     more = f" and {len(strange) - 6} more" if len(strange) > 6 else ""
@@ -116,7 +113,7 @@ def _meant(key: str) -> str:
 
 
 def _structural(key: str, value: object) -> bool:
-    if is_off(value) or key in lists()[1] or _is_plain(key):
+    if is_off(value) or _is_free(key):
         return False
     lowered = key.lower()
     return bool(re.search(_pattern("structural"), lowered)) and not re.search(_pattern("harmless"), lowered)
