@@ -13,15 +13,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread
 from rooflinekit.model.types.errors import InputError, SpecError
-from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.files import table_of
 
 SCRAPED = "# scraped "
 """What the first line of each scrape of a recording begins with; a time follows."""
@@ -29,11 +28,8 @@ WANTED = "input_tokens, output_tokens and ttft_s"
 """What makes a JSON line one of a request, by the plainest of their names."""
 
 
-@cache
-def exporters() -> Mapping[str, Mapping[str, Sequence[str]]]:
-    """Names of servers' metrics by engine and quantity, newest first, of `exporters.yaml`."""
-    return read_yaml(Path(__file__).with_name("exporters.yaml"))
-
+_names = partial(table_of, __file__)
+"""Names of servers' metrics by engine and quantity, newest first, and of the quantities of a request."""
 
 _NAME = re.compile(r"^(?:(vllm|sglang|trtllm|llamacpp)[:_]|nv_(?:trt_)?)(.+)$")
 _NAMES = {"llamacpp": "llama.cpp", "triton": "trtllm"}  # of engines, where their metrics have another
@@ -119,9 +115,11 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
         unit = next((size for end, size in _UNITS.items() if name.endswith(end)), 1.0)
         values.setdefault(name, []).append(float(sample.value) * unit)
     if not engine:
-        raise SpecError(f"{source}: has no metric of {', '.join(exporters())}; start the server with its metrics on")
+        raise SpecError(
+            f"{source}: has no metric of {', '.join(_names()['engines'])}; start the server with its metrics on"
+        )
     found: dict[str, float] = {}
-    for quantity, names in exporters()[engine].items():
+    for quantity, names in _names()["engines"][engine].items():
         for key, end in ((quantity, ""), (f"{quantity}.sum", "_sum"), (f"{quantity}.count", "_count")):
             each = next((values[name + end] for name in names if name + end in values), None)
             if each:
@@ -285,19 +283,7 @@ def read_recording(source: str, text: str) -> list[Interval]:
     return [each for each in found if each is not None]
 
 
-_START = ("start_time", "startTime", "timestamp", "time", "arrival_s")
-_ATTRIBUTES = {  # OpenTelemetry's gen_ai attributes, then vLLM's own spans (vllm/tracing.py), then plain names
-    "isl": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "input_tokens", "prompt_tokens"),
-    "osl": ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "output_tokens", "completion_tokens"),
-    "ttft": ("gen_ai.server.time_to_first_token", "gen_ai.latency.time_to_first_token", "ttft_s", "ttft"),
-    "e2e": ("gen_ai.server.request.duration", "gen_ai.latency.e2e", "e2e_s", "duration"),
-}
-_OPTIONAL = {
-    "cached": ("gen_ai.usage.cache_read.input_tokens", "cached_tokens"),
-    "queue": ("gen_ai.latency.time_in_queue", "queue_s"),
-}
 _OF_REQUESTS = ("isl", "osl", "ttft")
-_MODELS = ("gen_ai.response.model", "gen_ai.request.model", "model")
 _MINUTE = 60.0  # seconds by which the requests of a log are gathered
 _LATE = 10.0  # seconds by which lines of a log come out of order
 
@@ -309,7 +295,7 @@ def is_request_log(data: Any) -> bool:
 
 def _named(flat: Mapping[str, Any]) -> int:
     """How many of the quantities that only requests of a language model have are there."""
-    return sum(any(name in flat for name in _ATTRIBUTES[part]) for part in _OF_REQUESTS)
+    return sum(any(name in flat for name in _names()["requests"][part]) for part in _OF_REQUESTS)
 
 
 def spans(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -348,7 +334,7 @@ def read_requests(source: str, lines: Sequence[Mapping[str, Any]]) -> tuple[list
     model, lost, requests = None, [], []
     for number, line in enumerate(lines, 1):
         fields = Fields(f"{source}, request {number}", _flat(line))
-        model = model or fields.text(*_MODELS)
+        model = model or fields.text(*_names()["model"])
         if _named(fields.data) or len(lines) == 1:
             try:
                 requests.append(_request(fields))
@@ -406,17 +392,18 @@ class GrowingLog:
 
 def _request(fields: Fields) -> dict[str, float]:
     """Lengths, times and start of one request. Raises SpecError for one that it lacks."""
-    request = {part: fields.number(*names) for part, names in _ATTRIBUTES.items()}
+    known = _names()
+    request = {part: fields.number(*names) for part, names in known["requests"].items()}
     nanoseconds = fields.number("startTimeUnixNano", scale=1e-9)
-    stamp = next((fields.data[name] for name in _START if name in fields.data), None)
+    stamp = next((fields.data[name] for name in known["start"] if name in fields.data), None)
     if missing := next((part for part, value in request.items() if value is None), None):
-        raise SpecError(f"{fields.source}: has no {missing}: none of {', '.join(_ATTRIBUTES[missing])}")
+        raise SpecError(f"{fields.source}: has no {missing}: none of {', '.join(known['requests'][missing])}")
     if nanoseconds is None and stamp is None:
-        raise SpecError(f"{fields.source}: has no start: none of startTimeUnixNano, {', '.join(_START)}")
+        raise SpecError(f"{fields.source}: has no start: none of startTimeUnixNano, {', '.join(known['start'])}")
     start = _seconds(stamp, fields.source) if nanoseconds is None else nanoseconds
-    request |= {part: fields.number(*names) for part, names in _OPTIONAL.items()} | {"start": start}
-    known = {part: float(value) for part, value in request.items() if value is not None}
-    return known | {"end": start + known["e2e"]}
+    request |= {part: fields.number(*names) for part, names in known["optional"].items()} | {"start": start}
+    found = {part: float(value) for part, value in request.items() if value is not None}
+    return found | {"end": start + found["e2e"]}
 
 
 def _minute(
@@ -439,7 +426,7 @@ def _minute(
     gaps = [1e3 * (each["e2e"] - each["ttft"]) / (each["osl"] - 1.0) for each in requests if each["osl"] > 1.0]
     isl, osl = (mean(each[part] for each in requests) for part in ("isl", "osl"))
     first = [1e3 * each["ttft"] for each in requests]
-    cached, waits = ([each for each in requests if part in each] for part in _OPTIONAL)
+    cached, waits = ([each for each in requests if part in each] for part in ("cached", "queue"))
     hits = sum(each["cached"] for each in cached) / max(sum(each["isl"] for each in cached), 1.0) if cached else None
     facts = Facts(model=model, isl=isl, osl=osl, rate=came / seconds, hits=hits)
     waiting = rate * mean(each["queue"] for each in waits) if waits else None

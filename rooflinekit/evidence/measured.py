@@ -9,7 +9,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -54,17 +54,12 @@ def read_measurements(path: Path) -> list[Measurement | StartUp]:
     Raises SpecError for a file that cannot be read or that none of the known tools wrote.
     """
     text, source = read_text(path), path.name
-    found: list[Measurement | StartUp] = []
-    if intervals := _intervals(path, source, text):
-        found += [each.run for each in intervals]
-    elif text.lstrip()[:1] in ("{", "["):
+    found: list[Measurement | StartUp] = [each.run for each in _intervals(path, source, text)]
+    kind = _written(text)
+    if kind in _TEXTS:
+        found.append(_TEXTS[kind](source, text))
+    elif not found and kind in ("json", "harness"):
         found += [one for name, data in _objects(path, source, text) for one in from_json(name, data)]
-    elif _is_aiperf_csv(text):
-        found.append(_aiperf_csv(source, text))
-    elif _is_mlperf(text):
-        found.append(_mlperf(source, text))
-    elif is_startup(text):
-        found.append(read_startup(source, text))
     if not found:
         raise SpecError(f"{path}: nothing that is known wrote this; known: {', '.join(TOOLS)}")
     return found
@@ -89,8 +84,20 @@ def read_intervals(path: Path) -> list[Interval]:
 def read_start(path: Path) -> StartUp | None:
     """The start-up log in a file; None for any other. Raises SpecError for a file that cannot be read."""
     text = read_text(path)
-    other = text.lstrip()[:1] in ("{", "[") or is_recording(text) or not is_startup(text)
-    return None if other else read_startup(path.name, text)
+    return read_startup(path.name, text) if _written(text) == "start-up" else None
+
+
+def _written(text: str) -> str:
+    """What a text is: recording, JSON (harness: our own), aiperf's table, mlperf's summary, start-up; else nothing."""
+    if is_recording(text):
+        return "recording"
+    if text.lstrip()[:1] in ("{", "["):
+        return "harness" if _HARNESS.match(text) else "json"
+    if text.startswith("Metric,avg,"):
+        return "aiperf"
+    if "MLPerf Results Summary" in text[:400]:
+        return "mlperf"
+    return "start-up" if is_startup(text) else ""
 
 
 def _intervals(path: Path, source: str, text: str) -> list[Interval]:
@@ -118,7 +125,7 @@ def _is_json(text: str) -> bool:
 
 def is_of_harness(path: Path) -> bool:
     """Whether a file is a measurement file of `rooflinekit validate`. Raises SpecError for one that cannot be read."""
-    return bool(_HARNESS.match(read_text(path)))
+    return _written(read_text(path)) == "harness"
 
 
 def is_benchmark(path: Path) -> bool:
@@ -128,12 +135,10 @@ def is_benchmark(path: Path) -> bool:
     """
     named = path.suffix in (".json", ".log", ".txt")
     try:
-        text = read_text(path)
+        kind = _written(read_text(path))
     except SpecError:
         return named
-    if text.lstrip()[:1] in ("{", "["):
-        return not _HARNESS.match(text)
-    return is_recording(text) or _is_aiperf_csv(text) or _is_mlperf(text) or is_startup(text) or named
+    return kind != "harness" and bool(kind or named)
 
 
 def _objects(path: Path, source: str, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -311,10 +316,6 @@ def _guidellm_spread(metrics: Fields, name: str, scale: float = 1.0) -> Spread:
 _PER_MS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
 
 
-def _is_aiperf_csv(text: str) -> bool:
-    return text.startswith("Metric,avg,")
-
-
 def _aiperf_csv(source: str, text: str) -> Measurement:
     """Map a CSV export: a table of distributions, then one of single values. It does not say how it was run."""
     blocks: dict[str, dict[str, Any]] = {}
@@ -395,10 +396,6 @@ _SHARES = {"mean": "mean", "p50": "50.00 percentile", "p90": "90.00 percentile",
 _TPOT = ("time to output token (ns)", "time per output token (ns)")  # LoadGen has written both
 
 
-def _is_mlperf(text: str) -> bool:
-    return "MLPerf Results Summary" in text[:400]
-
-
 def _mlperf(source: str, text: str) -> Measurement:
     """Map LoadGen's summary.
 
@@ -432,3 +429,10 @@ def _mlperf(source: str, text: str) -> Measurement:
         request_s=samples,
         notes=("LoadGen calls the run INVALID",) if fields.text("result is") == "INVALID" else (),
     )
+
+
+_TEXTS: dict[str, Callable[[str, str], Measurement | StartUp]] = {
+    "aiperf": _aiperf_csv,
+    "mlperf": _mlperf,
+    "start-up": read_startup,
+}

@@ -227,24 +227,19 @@ class Watcher:
         """What was seen so far. Raises InputError before the first interval."""
         if self._posed is None:
             raise InputError("no request came to its first token while the servers were watched")
-        resolved = self._posed.resolved
+        resolved, missing = self._posed.resolved, []
+        servers = [each.run.servers for each in self._intervals]
+        if self.given.replicas is not None and servers[-1] != max(servers):
+            answered = f"{servers[-1]} of {max(servers)} servers answered last"
+            missing.append(f"{answered}; their load is divided by {self.given.replicas} replicas, as given")
         return Watched(
             resolved.plan.model.name, resolved.plan.system.accelerator.name, self._posed.facts.engine or "vllm",
             resolved.plan.deployment.gpus * self.given.copies(self._posed.run), tuple(self.seen),
             tuple(self._drift(name) for name, change in self._changes.items() if change.since is not None),
             headroom(self.seen), self._moved(),
-            (*resolved.warnings, *self._intervals[-1].run.notes, *self._missing()),
+            (*resolved.warnings, *self._intervals[-1].run.notes, *missing),
             about(resolved.plan)["calibration"],
         )  # fmt: skip
-
-    def _missing(self) -> list[str]:
-        """What is said where fewer servers answer than did, and the user says how many replicas there are."""
-        servers = [each.run.servers for each in self._intervals]
-        now, most = servers[-1], max(servers)
-        if self.given.replicas is None or now == most:
-            return []
-        copies = self.given.replicas
-        return [f"{now} of {most} servers answered last; their load is divided by {copies} replicas, as given"]
 
     def _room_of(self, interval: Interval) -> int | None:
         """Tokens that the cache of one replica holds."""
@@ -275,8 +270,11 @@ class Watcher:
         change = self._changes[name]
         since = change.since or 0
         before, after = self.seen[:since], self.seen[since:]
-        causes = {"tpot": cause_of, "stalls": _stalls_of}
-        cause = causes[name](before, after, change.usual) if name in causes else "first tokens wait or compute longer"
+        cause = "first tokens wait or compute longer"
+        if name == "stalls":
+            cause = _preempted(before, after) or "requests stand still; the server counts no more preemptions"
+        elif name == "tpot":
+            cause = cause_of(before, after, change.usual)
         return Drift(name, self.seen[since].start, self._found[name], math.exp(change.size) - 1.0, cause)
 
     def _moved(self) -> dict[str, float]:
@@ -475,11 +473,6 @@ def _preempted(before: Sequence[Beside], after: Sequence[Beside]) -> str:
     rates = [sum(each.preemptions or 0.0 for each in part) / max(len(part), 1) for part in (before, after)]
     more = rates[1] > 2.0 * rates[0] + 1.0
     return f"preemptions: {rates[1]:.3g} an interval, {rates[0]:.3g} before" if more else ""
-
-
-def _stalls_of(before: Sequence[Beside], after: Sequence[Beside], usual: Callable[[float], float]) -> str:
-    """Why requests stand still longer."""
-    return _preempted(before, after) or "requests stand still; the server counts no more preemptions"
 
 
 def cause_of(before: Sequence[Beside], after: Sequence[Beside], usual: Callable[[float], float]) -> str:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from numbers import Real
 from pathlib import Path
@@ -28,7 +28,7 @@ from rooflinekit.estimation.options import positive
 from rooflinekit.model.types.errors import SpecError, needing
 from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.specs.delimited import check_columns, delimiter_of
-from rooflinekit.specs.files import json_lines, refuse_device
+from rooflinekit.specs.files import json_lines, refuse_device, table_of
 
 _LONGEST_S = 10 * 365 * 86400.0  # ten years: beyond that a relative time is a clock, or in another unit
 _EPOCH = (1e9, 4e9)  # but seconds since 1970, from 2001 to 2096, are a clock
@@ -50,20 +50,21 @@ class FlawError(Exception):
 
 @dataclass(frozen=True)
 class TraceFormat:
-    """Names of the columns in lower case; `clock` turns a cell into seconds.
-
-    exact_clock: times are fine enough that equal rows may be one request written twice: cleaning drops them.
-    """
+    """Names of the columns in lower case, and how they are read; traces.yaml explains the fields."""
 
     name: str
     time: str
     isl: str
     osl: str
-    clock: Callable[[Any], float]
-    mark: str = ""  #: a further column by which it is known
+    clock: str
+    mark: str = ""
     block_tokens: int | None = None
     exact_clock: bool = True
-    has_priority: bool = False
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether requests have priority classes."""
+        return self.mark == "priority"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -96,30 +97,16 @@ def _date(cell: Any) -> float:
         ) from None
 
 
-FORMATS = (
-    TraceFormat("azure", "timestamp", "contexttokens", "generatedtokens", _date),
-    TraceFormat("azure", "arrived_at", "num_prefill_tokens", "num_decode_tokens", _number),
-    TraceFormat("burstgpt", "timestamp", "request tokens", "response tokens", _number, exact_clock=False),
-    TraceFormat("bailian", "timestamp", "input_length", "output_length", _number, "chat_id", 16),
-    TraceFormat(
-        "mooncake",
-        "timestamp",
-        "input_length",
-        "output_length",
-        lambda cell: _number(cell) / 1e3,
-        "hash_ids",
-        512,
-        exact_clock=False,
-    ),
-    TraceFormat("plain", "time_s", "isl", "osl", _number, "priority", has_priority=True),
-    TraceFormat("plain", "time_s", "isl", "osl", _number),
-)
-"""In the order in which they are tried.
+_CLOCKS: Mapping[str, Callable[[Any], float]] = {
+    "date": _date,
+    "seconds": _number,
+    "milliseconds": lambda cell: _number(cell) / 1e3,
+}
 
-Azure 2023 and 2024: AzurePublicDataset, and the same as processed by Vidur. BurstGPT: arXiv:2401.17644; whole seconds.
-Mooncake: arXiv:2407.00079; milliseconds, but many requests of one of its traces share each third second; blocks of 512
-tokens. Bailian: arXiv:2506.02634; blocks of 16 tokens.
-"""
+
+@cache
+def _formats() -> tuple[TraceFormat, ...]:
+    return tuple(TraceFormat(**row) for row in table_of(__file__)["formats"])
 
 
 def open_trace(path: Path) -> tuple[TraceFormat, Iterator[tuple[int, Mapping[str, Any]]]]:
@@ -132,10 +119,10 @@ def open_trace(path: Path) -> tuple[TraceFormat, Iterator[tuple[int, Mapping[str
     if first is None:
         raise SpecError(f"{path}: is empty; a trace has a line for each request")
     names = {name.strip().lower() for name in first[1] if isinstance(name, str)}
-    for layout in FORMATS:
+    for layout in _formats():
         if names.issuperset(layout.columns):
             return layout, chain([first], rows)
-    known = "; ".join(f"{layout.name}: {', '.join(layout.columns)}" for layout in FORMATS)
+    known = "; ".join(f"{layout.name}: {', '.join(layout.columns)}" for layout in _formats())
     raise SpecError(f"{path}: has the columns {', '.join(sorted(names)[:_SHOWN])}, those of no known trace ({known})")
 
 
@@ -146,10 +133,10 @@ def read_row(layout: TraceFormat, cells: Mapping[str, Any]) -> Arrival:
     """
     if _SURPLUS in cells:
         raise FlawError("unreadable", f"has more cells than the header, {_short(cells[_SURPLUS])} the last")
-    time = layout.clock(_cell(cells, layout.time))
+    time = _CLOCKS[layout.clock](_cell(cells, layout.time))
     if time < 0:
         raise FlawError("negative", f"{layout.time} is {time:g}")
-    if time > _LONGEST_S and layout.clock is not _date and not _EPOCH[0] <= time <= _EPOCH[1]:
+    if time > _LONGEST_S and layout.clock != "date" and not _EPOCH[0] <= time <= _EPOCH[1]:
         raise FlawError("huge", f"{layout.time} is {time:g} s, more than ten years")
     isl, osl = (_tokens(_cell(cells, name), name) for name in (layout.isl, layout.osl))
     priority = _whole(_cell(cells, "priority"), "priority") if layout.has_priority else 0
@@ -403,7 +390,7 @@ class _Checked:
                 raise FlawError(_DUPLICATE, "repeats an earlier row")
             self.equal += 1
         self._seen.add(mark)
-        if row.time > self._latest + _LONGEST_S > 0.0 and self.layout.clock is not _date:
+        if row.time > self._latest + _LONGEST_S > 0.0 and self.layout.clock != "date":
             raise FlawError("huge", f"the request came more than ten years after the one above ({row.time:g} s)")
         if row.time < self._latest:
             raise FlawError(_UNSORTED, f"the request came before the one above ({self._latest - row.time:g} s)")

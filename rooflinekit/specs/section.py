@@ -107,7 +107,9 @@ class Section:
                 return self.cites(key)
             return self.count(key) if kind is int else self.quantity(key, unit)
         if origin is Literal:
-            return self.choice(key, args)
+            if self.text(key) not in args:
+                self.refuse(key, f"value {self.text(key)!r} is not one of {', '.join(args)}")
+            return self.text(key)
         if origin in (Union, UnionType):  # `X | None`: what is there is an X; `str | X`: a text, else an X
             kinds = [kind for kind in args if kind is not NoneType]
             is_text = str in kinds and isinstance(self.data[key], str)
@@ -192,13 +194,6 @@ class Section:
         by = "it" if len(read) == 1 else "them"
         return "; ".join([*read, *([f"as quoted by {by}: {', '.join(quoted)}"] if quoted else [])])
 
-    def choice(self, key: str, known: Collection[str]) -> str:
-        """One of a few words."""
-        text = self.text(key)
-        if text not in known:
-            self.refuse(key, f"value {text!r} is not one of {', '.join(known)}")
-        return text
-
     def flag(self, key: str) -> bool:
         """True or false, and nothing else."""
         value = self.data.get(key)
@@ -215,12 +210,8 @@ class Section:
             self.refuse(key, f"value is above {_MOST:,}, more than any device has of anything")
         return value
 
-    def number(self, key: str, low: float = 0.0, high: float = math.inf) -> float:
-        """A finite number without a unit, from `low` to `high`."""
-        return self.number_in(key, self.data.get(key), low, high)
-
     def number_in(self, key: str, value: object, low: float = 0.0, high: float = math.inf) -> float:
-        """The same for a value inside the one of `key`."""
+        """A finite number without a unit, from `low` to `high`: the value of `key`, or one inside it."""
         plain = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not plain or not math.isfinite(value) or not low <= value <= high:  # type: ignore[arg-type, operator]
             span = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
@@ -247,7 +238,7 @@ _READERS: Mapping[Any, Any] = {
     str: Section.text,
     bool: Section.flag,
     int: lambda section, key: section.count(key, 0),
-    float: Section.number,
+    float: lambda section, key: section.number_in(key, section.data[key]),
     Any: lambda section, key: section.data[key],
 }
 

@@ -83,26 +83,25 @@ class _Interval(Layout):
     width: tuple[float, ...]
 
 
-class _Kernel(Layout):
+class _Form(Layout):
+    parameters: Mapping[str, Any]
+    frozen: tuple[str, ...]
+    correction: _Correction | None = None
+    beyond: _Beyond | None = None
+
+
+class _Beyond(_Form):
     """The fit of the kernel that runs beyond a shape."""
 
     axis: str
     start: float
-    parameters: Mapping[str, Any]
-    frozen: tuple[str, ...]
-    correction: _Correction | None = None
-    beyond: _Kernel | None = None
 
 
-class _Fit(Layout):
-    parameters: Mapping[str, Any]
-    frozen: tuple[str, ...]
+class _Fit(_Form):
     interval: _Interval
     rows: float
     error: float
     source: Any
-    correction: _Correction | None = None
-    beyond: _Kernel | None = None
 
 
 class _Borrowed(Layout):
@@ -224,26 +223,23 @@ def _family(listed: Section, key: str, accelerator: str) -> FamilyFit:
         section.refuse("interval.axis", f"unknown shape {interval.axis!r}")
     if len(interval.width) != len(interval.edges) + 1 or min(interval.width) < 1.0:
         section.refuse("interval", "needs one width of at least 1 more than edges")
-    form, spread = _form(section.section("parameters"), kind)
-    whole = FamilyFit(
-        form, spread, fit.frozen, _surface(section, fit.correction),
-        Regimes(interval.axis, interval.edges, interval.width), int(fit.rows), fit.error, str(fit.source),
-        stepless=fit.correction is None and 0 < fit.rows < _STEPS_FROM,
+    about = FamilyFit(
+        kind(), {}, (), None, Regimes(interval.axis, interval.edges, interval.width), int(fit.rows), fit.error,
+        str(fit.source), stepless=fit.correction is None and 0 < fit.rows < _STEPS_FROM,
     )  # fmt: skip
-    return _with_others(whole, section, fit.beyond, kind)
+    return _formed(about, section, fit)
 
 
-def _with_others(near: FamilyFit, section: Section, beyond: _Kernel | None, kind: type[TimeForm]) -> FamilyFit:
-    """A fit with those of the kernels that run beyond a shape, and beyond a larger one."""
-    if beyond is None:
+def _formed(about: FamilyFit, section: Section, fit: _Form) -> FamilyFit:
+    """A fit with its form and correction, and with those of the kernels that run beyond a shape, and a larger one."""
+    form, spread = _form(section.section("parameters"), type(about.form))
+    near = replace(about, form=form, spread=spread, frozen=fit.frozen, surface=_surface(section, fit.correction))
+    if (other := fit.beyond) is None:
         return near
-    other = section.section("beyond")
-    if beyond.axis not in AXES:
-        other.refuse("axis", f"unknown shape; nearest: {nearest_of(beyond.axis, AXES)}")
-    form, spread = _form(other.section("parameters"), kind)
-    surface = _surface(other, beyond.correction)
-    far = replace(near, form=form, spread=spread, frozen=beyond.frozen, surface=surface)
-    return replace(near, beyond=Beyond(beyond.axis, beyond.start, _with_others(far, other, beyond.beyond, kind)))
+    beyond = section.section("beyond")
+    if other.axis not in AXES:
+        beyond.refuse("axis", f"unknown shape; nearest: {nearest_of(other.axis, AXES)}")
+    return replace(near, beyond=Beyond(other.axis, other.start, _formed(about, beyond, other)))
 
 
 def _borrowed(section: Section, key: str, accelerator: str) -> FamilyFit:

@@ -99,7 +99,7 @@ def _error(errors: Section, key: str) -> float:
     """A standard error: a time with its unit, or a number above 0."""
     if key not in UNITLESS:
         return errors.quantity(key, "s")
-    value = errors.number(key, 0.0, _MOST)
+    value = errors.number_in(key, errors.data[key], 0.0, _MOST)
     return value if value else errors.refuse(key, f"{value!r} is not a number above 0")
 
 
