@@ -150,16 +150,15 @@ def _slow_formats(plan: Plan, calibration: Calibration) -> Iterator[str]:
     """
     stream = plan.precision.stream
 
-    def slowdown(own: list[Kernel], **wide: Callable[[Kernel], Any]) -> float:
-        others = [replace(k, **{key: change(k) for key, change in wide.items()}) for k in own]
-        slow, fast = (time_step(kernels, plan.system, calibration).expected for kernels in (own, others))
+    def slowdown(own: list[Kernel], wide: list[Kernel]) -> float:
+        slow, fast = (time_step(kernels, plan.system, calibration).expected for kernels in (own, wide))
         return float(slow / fast)
 
     kernels = [k for k in plan.kernels(Batch.decode(_SAMPLE, 8.0)) if not k.dtype.is_wide]
     for family, dtype in dict.fromkeys((k.family, k.dtype) for k in kernels):
         more = stream.bytes / dtype.bytes
         own = [k for k in kernels if (k.family, k.dtype) == (family, dtype)]
-        times = slowdown(own, dtype=lambda _: stream, weight_bytes=partial(_more, "weight_bytes", more))
+        times = slowdown(own, [replace(k, dtype=stream, weight_bytes=more * k.weight_bytes) for k in own])
         if times > _SLOW:
             yield (
                 f"the measured {dtype} {family} kernels of {plan.deployment.engine} take {times:.1f}x as long as "
@@ -169,17 +168,13 @@ def _slow_formats(plan: Plan, calibration: Calibration) -> Iterator[str]:
     for family, cache in dict.fromkeys((k.family, k.variant) for k in kernels):
         more = stream.bytes / parse_dtype(cache).bytes
         own = [k for k in kernels if (k.family, k.variant) == (family, cache)]
-        reads: Any = {"variant": lambda _: stream.value, "kv_read_bytes": partial(_more, "kv_read_bytes", more)}
-        times = 0.0 if parse_dtype(cache).is_wide else slowdown(own, **reads)
+        wide = [replace(k, variant=stream.value, kv_read_bytes=more * k.kv_read_bytes) for k in own]
+        times = 0.0 if parse_dtype(cache).is_wide else slowdown(own, wide)
         if times > _SLOW:
             yield (
                 f"measured {family} with a cache in {cache} takes {times:.1f}x as long as in {stream} (batch "
                 f"{_SAMPLE:.0f}, {_KEYS:.0f} keys; {calibration.fit(own[0]).source}). A newer engine may be faster"
             )
-
-
-def _more(size: str, times: float, kernel: Kernel) -> Any:
-    return times * getattr(kernel, size)
 
 
 @dataclass(frozen=True)

@@ -253,9 +253,10 @@ def predict_group(group: ServedGroup) -> ServedPrediction:
     reason, loads = _reasons(group), group.table["load"].to_numpy()
     value, low, high = (np.full(len(group.table), np.nan) for _ in range(3))
     metrics = group.table["metric"].to_numpy()
-    for load, predict in _LOADS.items():
+    for load in LOADS:
         rows = np.flatnonzero((loads == load) & (reason == ""))
-        times = predict(group, rows) if len(rows) else {}
+        predicted = _static if load == "static" else _closed_loop
+        times = predicted(group, rows) if len(rows) else {}
         for end, figures in times.items():
             for metric, values in figures.items():
                 side = {"low": "high", "high": "low"}.get(end, end) if metric in _PER_TIME else end
@@ -297,19 +298,15 @@ def _static(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
     return _ends(group, (run.ttft, run.tpot), osl, run.waves, rates)
 
 
-def _loaded(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
-    """Continuous batching under the client that each source used."""
-    return _closed_loop(group, rows, group.column("concurrency")[rows], group.client)
+def _closed_loop(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
+    """Continuous batching under the client that each source used.
 
-
-def _saturated(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
-    """An offline queue is a closed loop of as many users as requests, which notes count; each of them sends one."""
-    counts = group.table["notes"].str.extract(r"(\d[\d,]*) requests\b")[0].str.replace(",", "").astype(float)
-    queued = np.asarray(counts.fillna(_QUEUE), dtype=np.float64)[rows]
-    return _closed_loop(group, rows, queued, replace(group.client, requests=1))
-
-
-def _closed_loop(group: ServedGroup, rows: NDArray[np.intp], users: Array, client: Client) -> Ends:
+    An offline queue is a closed loop of as many users as requests, which notes count; each of them sends one.
+    """
+    users, client, table = group.column("concurrency")[rows], group.client, group.table.iloc[rows]
+    if (table["load"] == "saturated").all():
+        counts = table["notes"].str.extract(r"(\d[\d,]*) requests\b")[0].str.replace(",", "").astype(float)
+        users, client = np.asarray(counts.fillna(_QUEUE), dtype=np.float64), replace(client, requests=1)
     isl, osl = (client.mean_length * group.column(name)[rows] for name in ("isl", "osl"))
     osl = np.nan_to_num(osl, nan=client.mean_length)
     told = server_settings(group, rows, users)
@@ -375,8 +372,3 @@ def _ends(
                 "output_tok_s_per_user": 1.0 / tpot, "prefill_tok_s": prefill,
             }  # fmt: skip
     return found
-
-
-_LOADS: dict[str, Callable[[ServedGroup, NDArray[np.intp]], Ends]] = {
-    "static": _static, "concurrency": _loaded, "saturated": _saturated,
-}  # fmt: skip

@@ -112,16 +112,12 @@ class Given:
     def with_logs(self, entries: Sequence[Measurement | StartUp]) -> Given:
         """The same, with what start-up logs among the entries say where the user says nothing, and logs agree."""
         logs = [entry for entry in entries if isinstance(entry, StartUp)]
-        facts, deployment = {}, {}
-        for name in ("model", "engine", "tp", "max_num_seqs"):
-            found = {value for log in logs if (value := getattr(log.facts, name)) is not None}
-            if getattr(self.facts, name) is None and len(found) == 1:
-                facts[name] = found.pop()
-        for name in _SPLIT:
-            found = {log.deployment.get(name) for log in logs} - {None}
-            if name not in self.deployment and len(found) == 1:
-                deployment[name] = found.pop()
-        return replace(self, facts=replace(self.facts, **facts), deployment=deployment | dict(self.deployment))
+        told = {name: {getattr(log.facts, name) for log in logs} for name in ("model", "engine", "tp", "max_num_seqs")}
+        told |= {name: {log.deployment.get(name) for log in logs} for name in _SPLIT}
+        agreed = {name: next(iter(found)) for name, each in told.items() if len(found := each - {None}) == 1}
+        facts = {name: agreed[name] for name in _FACTS if name in agreed and getattr(self.facts, name) is None}
+        deployment = part_of(agreed, _SPLIT) | dict(self.deployment)
+        return replace(self, facts=replace(self.facts, **facts), deployment=deployment)
 
 
 @dataclass(frozen=True)

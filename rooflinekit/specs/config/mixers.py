@@ -157,7 +157,7 @@ def _latent(r: Reading) -> tuple[Mixer, ...]:
         return (mixer,) * r.depth
     if mixer.q_rank is None:
         raise SpecError(f"{keys.at('q_lora_rank')} is missing, and the indexer needs the latent query")
-    indexer = Indexer(heads=keys.size("index_n_heads"), head_dim=keys.size("index_head_dim"), top_k=top_k)
+    indexer = _indexer(keys, top_k)
     own, shared = replace(mixer, indexer=indexer), replace(mixer, indexer=replace(indexer, shared=True))
     # which layers choose their own keys, and which share the choice of the layer before (GLM-5.2)
     types = keys.entries("indexer_types", r.depth, ("full", "shared"))
@@ -166,6 +166,10 @@ def _latent(r: Reading) -> tuple[Mixer, ...]:
     if types and types[0] == "shared":
         raise SpecError(f"{keys.at('indexer_types')}[0] = 'shared', but no layer comes before the first")
     return tuple(shared if kind == "shared" else own for kind in types or ["full"] * r.depth)
+
+
+def _indexer(keys: Keys, top_k: int) -> Indexer:
+    return Indexer(heads=keys.size("index_n_heads"), head_dim=keys.size("index_head_dim"), top_k=top_k)
 
 
 def _compressed(r: Reading) -> tuple[Mixer, ...]:
@@ -183,9 +187,7 @@ def _compressed(r: Reading) -> tuple[Mixer, ...]:
         ratio=0,
     )
     r.check_multiple(mixer.heads, "attention heads", mixer.out_groups, "groups of results")
-    indexer = Indexer(
-        heads=keys.size("index_n_heads"), head_dim=keys.size("index_head_dim"), top_k=keys.size("index_topk")
-    )
+    indexer = _indexer(keys, keys.size("index_topk"))
     rates = keys.child("compress_rates")
     known = {name: rates.size(name, ratio) if ratio else 0 for name, ratio in _RATIOS.items()}
     ratios = keys.entries("compress_ratios", None, tuple(known.values()))  # those of draft layers come last
@@ -216,13 +218,8 @@ def _picked(r: Reading) -> tuple[Mixer, ...]:
     without = section.config.get("sparse_disable_index_value") or sparse
     if any(picks and not bare for picks, bare in zip(sparse, without, strict=True)):
         section.refuse("sparse_disable_index_value", "has index heads with values, which are not known")
-    indexer = Indexer(
-        heads=keys.size("index_n_heads"),
-        head_dim=keys.size("index_head_dim"),
-        top_k=keys.size("index_topk_blocks") * keys.size("index_block_size"),
-        wide=True,
-        normed=True,
-    )
+    picked = keys.size("index_topk_blocks") * keys.size("index_block_size")
+    indexer = replace(_indexer(keys, picked), wide=True, normed=True)
     return tuple(replace(base, indexer=indexer) if picks else base for picks in sparse)
 
 
