@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -373,10 +373,10 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, bu
     """
     if min(max_batch, max_context, width) < 1:
         raise WorkloadError(f"a step table needs sizes of at least 1, not {max_batch}, {max_context} and {width}")
-    parts = _Parts(plan, width)
+    grid = [0.0, *_grid(float(max_context + width))]
+    parts = _Parts(plan, width, grid)
     tokens = max_batch * width + max(max_context, budget, int(plan.token_budget))
     shared = _by_tokens(parts.shared, tokens)
-    grid = [0.0, *_grid(float(max_context + width))]
     floor, graph_floor, per_sequence = parts.floor()
     return StepTable(
         shared=shared,
@@ -385,8 +385,8 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, bu
         sequences=parts.sequences(2 * max_batch, shared),
         grid=grid,
         cells=[at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))],
-        decode=Rows(partial(parts.decode, grid)),
-        prefill=Rows(_Planes(parts, grid).row),
+        decode=Rows(parts.decode),
+        prefill=Rows(lambda number: {number: parts.planes[number].tolist()}),
         launch=float(parts.prefill([0.0])[0, 0]),
         width=width,
         replicas=plan.deployment.dp,
@@ -404,8 +404,8 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, bu
 class _Parts:
     """A plan in the parts whose times add up: by phase, by sampled rows, and all the rest with the engine's costs."""
 
-    def __init__(self, plan: Plan, width: int) -> None:
-        costs = plan.costs
+    def __init__(self, plan: Plan, width: int, grid: list[float]) -> None:
+        costs, self.grid = plan.costs, grid
         bare = replace(costs, step=0.0, ranks=0.0, sequence=0.0, sequence_ranks=0.0, layer=0.0, launch=0.0)
         self.seen: dict[Operation, int] = {
             op: count for op, count in plan.operations.items() if isinstance(op, OfImages)
@@ -456,10 +456,10 @@ class _Parts:
         kernels = replace(self.plan, operations=self.seen).kernels(Batch.prefill(1.0, 8.0))
         return sum(kernel.count for kernel in kernels) * self.plan.costs.launch * self.plan.costs.prompt
 
-    def decode(self, contexts: list[float], number: int) -> dict[int, list[float]]:
-        """Of so many decoding sequences at these contexts, and of those beside them."""
+    def decode(self, number: int) -> dict[int, list[float]]:
+        """Of so many decoding sequences at the contexts of the grid, and of those beside them."""
         counts = range(number - (number - 1) % _ABREAST, number - (number - 1) % _ABREAST + _ABREAST)
-        keys = _array([max(context, float(self.width)) for context in contexts])
+        keys = _array([max(context, float(self.width)) for context in self.grid])
         batch = Batch.decode(_array([float(count) for count in counts])[:, None], keys, float(self.width))
         return dict(zip(counts, _time(self.by_phase, batch).tolist(), strict=True))
 
@@ -469,6 +469,19 @@ class _Parts:
 
         new = np.maximum(_array(tokens), 1.0)[:, None]
         return _time(self.by_phase, Batch(prefilling=Sequences(1.0, new, _array(tokens), 1.0)))
+
+    @cached_property
+    def planes(self) -> Array:
+        """Bilinear interpolation in every cell of new and past tokens: a, b, c, d of a + b·x + (c + d·x)·y."""
+        import numpy as np  # noqa: PLC0415 - as below
+
+        times, points = self.prefill(self.grid), _array(self.grid)
+        x, y = points[:-1, None], points[None, :-1]
+        dx, dy = np.diff(points)[:, None], np.diff(points)[None, :]
+        base, right, up = times[:-1, :-1], times[1:, :-1], times[:-1, 1:]
+        d = (times[1:, 1:] - right - up + base) / (dx * dy)
+        b, c = (right - base) / dx - d * y, (up - base) / dy - d * x
+        return np.stack([base - b * x - c * y - d * x * y, b, c, d], -1)
 
     def floor(self) -> tuple[tuple[float, float, float], tuple[float, float], float]:
         """Host time of a step of prompts, mixed, and of decoding sequences; with graphs; and of each sequence [s]."""
@@ -498,29 +511,6 @@ def _array(values: list[float]) -> Array:
     import numpy as np  # noqa: PLC0415 - tables are arrays until they are read
 
     return np.array(values)
-
-
-class _Planes:
-    """Bilinear interpolation in every cell of new and past tokens: a, b, c, d of a + b·x + (c + d·x)·y."""
-
-    def __init__(self, parts: _Parts, grid: list[float]) -> None:
-        self._parts, self._grid = parts, grid
-
-    def row(self, number: int) -> dict[int, list[list[float]]]:
-        """The cells of one number of new tokens."""
-        return {number: self._all[number].tolist()}
-
-    @cached_property
-    def _all(self) -> Array:
-        import numpy as np  # noqa: PLC0415 - as above
-
-        times, points = self._parts.prefill(self._grid), _array(self._grid)
-        x, y = points[:-1, None], points[None, :-1]
-        dx, dy = np.diff(points)[:, None], np.diff(points)[None, :]
-        base, right, up = times[:-1, :-1], times[1:, :-1], times[:-1, 1:]
-        d = (times[1:, 1:] - right - up + base) / (dx * dy)
-        b, c = (right - base) / dx - d * y, (up - base) / dy - d * x
-        return np.stack([base - b * x - c * y - d * x * y, b, c, d], -1)
 
 
 def _time(plan: Plan, batch: Batch) -> Array:

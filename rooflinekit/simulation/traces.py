@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import chain
 from numbers import Real
 from pathlib import Path
@@ -56,12 +56,12 @@ class TraceFormat:
     time: str
     isl: str
     osl: str
-    clock: str
+    clock: Callable[[Any], float]
     mark: str = ""
     block_tokens: int | None = None
     exact_clock: bool = True
 
-    @property
+    @cached_property
     def has_priority(self) -> bool:
         """Whether requests have priority classes."""
         return self.mark == "priority"
@@ -106,7 +106,7 @@ _CLOCKS: Mapping[str, Callable[[Any], float]] = {
 
 @cache
 def _formats() -> tuple[TraceFormat, ...]:
-    return tuple(TraceFormat(**row) for row in table_of(__file__)["formats"])
+    return tuple(TraceFormat(**row | {"clock": _CLOCKS[row["clock"]]}) for row in table_of(__file__)["formats"])
 
 
 def open_trace(path: Path) -> tuple[TraceFormat, Iterator[tuple[int, Mapping[str, Any]]]]:
@@ -133,12 +133,12 @@ def read_row(layout: TraceFormat, cells: Mapping[str, Any]) -> Arrival:
     """
     if _SURPLUS in cells:
         raise FlawError("unreadable", f"has more cells than the header, {_short(cells[_SURPLUS])} the last")
-    time = _CLOCKS[layout.clock](_cell(cells, layout.time))
+    time = layout.clock(_cell(cells, layout.time))
     if time < 0:
         raise FlawError("negative", f"{layout.time} is {time:g}")
-    if time > _LONGEST_S and layout.clock != "date" and not _EPOCH[0] <= time <= _EPOCH[1]:
+    if time > _LONGEST_S and layout.clock is not _date and not _EPOCH[0] <= time <= _EPOCH[1]:
         raise FlawError("huge", f"{layout.time} is {time:g} s, more than ten years")
-    isl, osl = (_tokens(_cell(cells, name), name) for name in (layout.isl, layout.osl))
+    isl, osl = _tokens(_cell(cells, layout.isl), layout.isl), _tokens(_cell(cells, layout.osl), layout.osl)
     priority = _whole(_cell(cells, "priority"), "priority") if layout.has_priority else 0
     return Arrival(time, isl, osl, _ids(cells.get("hash_ids")) if layout.block_tokens is not None else (), priority)
 
@@ -390,7 +390,7 @@ class _Checked:
                 raise FlawError(_DUPLICATE, "repeats an earlier row")
             self.equal += 1
         self._seen.add(mark)
-        if row.time > self._latest + _LONGEST_S > 0.0 and self.layout.clock != "date":
+        if row.time > self._latest + _LONGEST_S > 0.0 and self.layout.clock is not _date:
             raise FlawError("huge", f"the request came more than ten years after the one above ({row.time:g} s)")
         if row.time < self._latest:
             raise FlawError(_UNSORTED, f"the request came before the one above ({self._latest - row.time:g} s)")
