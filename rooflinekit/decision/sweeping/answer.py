@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.decision.economics.price import co2_per_million, priced_names, quoted_price, usd_per_million
-from rooflinekit.estimation.frames.cells import Resolutions
-from rooflinekit.estimation.frames.evaluate import answer_table
+from rooflinekit.estimation.frames.evaluate import Resolutions, answer_table
 from rooflinekit.estimation.options import options_of, part_of, positive
 from rooflinekit.estimation.scenario import Simulation
 from rooflinekit.model.power import plug_power
