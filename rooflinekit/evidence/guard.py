@@ -127,8 +127,7 @@ def _benchmarks(path: Path) -> dict[str, Any] | None:
 
 def _pytest_benchmark(source: str, data: Mapping[str, Any]) -> Iterator[Reading]:
     """The median of the rounds [s], and their spread from the quartiles; `params` and `extra_info` are columns."""
-    for entry in data["benchmarks"]:
-        own = Fields(source, entry)
+    for own in Fields(source, data).entries("benchmarks"):
         stats = own.inside("stats")
         name = own.text("fullname", "name")
         value = stats.number("median", "mean")
@@ -142,33 +141,25 @@ def _pytest_benchmark(source: str, data: Mapping[str, Any]) -> Iterator[Reading]
 
 def _nvbench(source: str, data: Mapping[str, Any]) -> Iterator[Reading]:
     """Mean GPU time of isolated launches [s] of every state, and nvbench's noise of it; axes are columns."""
-    listed = data.get("devices")
-    devices = {each.get("id"): each.get("name") for each in listed if isinstance(each, dict)} if isinstance(
-        listed, list) else {}  # fmt: skip
-    for entry in data["benchmarks"]:
-        bench = Fields(source, entry)
-        states = entry.get("states")
-        for state in states if isinstance(states, list) else []:
-            own = Fields(f"{source}: {bench.text('name')}", state if isinstance(state, dict) else {})
+    report = Fields(source, data)
+    devices = {each.data.get("id"): each.data.get("name") for each in report.entries("devices")}
+    for bench in report.entries("benchmarks"):
+        name = bench.text("name")
+        for own in bench.entries("states"):
             if own.data.get("is_skipped"):
                 continue
-            figures = Fields(own.source, dict(_summaries(own.data.get("summaries"))))
+            summaries = [(each, part.data) for each in own.entries("summaries") for part in each.entries("data")]
+            told = {
+                str(each.data.get("tag")): part.get("value") for each, part in summaries if part.get("name") == "value"
+            }
+            figures = Fields(f"{source}: {name}", told)
             value = figures.number(_MEAN, _BATCH)
             if not value:
-                raise SpecError(f"{own.source}: {own.text('name') or 'a state'} has no GPU time")
-            axes = own.data.get("axis_values")
-            cells = {str(each.get("name")).removesuffix("{ct}"): each.get("value")
-                     for each in (axes if isinstance(axes, list) else []) if isinstance(each, dict)}  # fmt: skip
-            columns = {"op": bench.text("name"), "gpu": devices.get(own.data.get("device")), **cells}
-            yield Reading(_named(str(bench.text("name")), cells), value, spread=figures.number(_NOISE), columns=columns)
-
-
-def _summaries(listed: Any) -> Iterator[tuple[str, Any]]:
-    for each in listed if isinstance(listed, list) else []:
-        parts = each.get("data") if isinstance(each, dict) else None
-        for part in parts if isinstance(parts, list) else []:
-            if isinstance(part, dict) and part.get("name") == "value":
-                yield str(each.get("tag")), part.get("value")
+                raise SpecError(f"{figures.source}: {own.text('name') or 'a state'} has no GPU time")
+            axes = own.entries("axis_values")
+            cells = {str(each.data.get("name")).removesuffix("{ct}"): each.data.get("value") for each in axes}
+            columns = {"op": name, "gpu": devices.get(own.data.get("device")), **cells}
+            yield Reading(_named(str(name), cells), value, spread=figures.number(_NOISE), columns=columns)
 
 
 def _kernel_table(path: Path) -> Iterator[Reading]:

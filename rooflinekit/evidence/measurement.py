@@ -108,6 +108,12 @@ class Fields:
             data = data.get(key) if isinstance(data, Mapping) else None
         return Fields(f"{self.source}: {'.'.join(path)}", data if isinstance(data, Mapping) else {})
 
+    def entries(self, key: str) -> list[Fields]:
+        """The mappings of a list; none if there is no such list."""
+        listed = self.data.get(key)
+        each = listed if isinstance(listed, list) else []
+        return [Fields(self.source, data) for data in each if isinstance(data, Mapping)]
+
     def text(self, *names: str) -> str | None:
         """The first of these keys that holds text."""
         found = (self.data.get(name) for name in names)
