@@ -325,13 +325,13 @@ def predict_step(
     """
     if not isinstance(model, (str, PathLike)) or not isinstance(gpu, (str, PathLike)):
         resolve(model, gpu, deployment, calibration)  # says what is wrong
-    resolved, table = _deployed(str(model), str(gpu), deployment, calibration)
+    resolved, table = _deployed(str(model), str(gpu), deployment, calibration, _SIZE)
     return PredictedStep(resolved, batch, table)
 
 
 @lru_cache(maxsize=32)
 def _deployed(
-    model: str, gpu: str, deployment: Deployment, calibration: str | None, size: tuple[int, int] = _SIZE
+    model: str, gpu: str, deployment: Deployment, calibration: str | None, size: tuple[int, int]
 ) -> tuple[Resolved, StepTable]:
     resolved = resolve(model, gpu, deployment, calibration)
     return resolved, build_table(resolved.plan, *size)
@@ -386,7 +386,7 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, bu
         grid=grid,
         cells=[at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))],
         decode=Rows(parts.decode),
-        prefill=Rows(lambda number: {number: parts.planes[number].tolist()}),
+        prefill=Rows(parts.cells),
         launch=float(parts.prefill([0.0])[0, 0]),
         width=width,
         replicas=plan.deployment.dp,
@@ -470,8 +470,12 @@ class _Parts:
         new = np.maximum(_array(tokens), 1.0)[:, None]
         return _time(self.by_phase, Batch(prefilling=Sequences(1.0, new, _array(tokens), 1.0)))
 
+    def cells(self, number: int) -> dict[int, list[list[float]]]:
+        """The planes of one number of new tokens."""
+        return {number: self._planes[number].tolist()}
+
     @cached_property
-    def planes(self) -> Array:
+    def _planes(self) -> Array:
         """Bilinear interpolation in every cell of new and past tokens: a, b, c, d of a + b·x + (c + d·x)·y."""
         import numpy as np  # noqa: PLC0415 - as below
 
