@@ -59,7 +59,7 @@ class KeptCells:
 
     def __init__(self, path: str | PathLike[str], question: object, objective: RequestObjective) -> None:
         """Read what is there. Raises InputError if it belongs to another run, SpecError if it is damaged."""
-        self._path, self._found = Path(path), dict[int, Books]()
+        self._path, self.found = Path(path), dict[int, Books]()
         mark = json.dumps({"run": hashlib.sha256(repr(question).encode()).hexdigest()[:16]})
         lines = read_text(self._path).splitlines(keepends=True) if self._path.exists() else []
         whole = [line for line in lines if line.endswith("\n")]  # the last may have been cut short
@@ -67,14 +67,10 @@ class KeptCells:
             raise InputError(f"{path} holds cells of another run; remove it, or choose another --out")
         for number, entry in islice(json_lines(self._path, whole), 1, None):
             try:
-                self._found[entry["cell"]] = Books.read(entry["books"], objective)
+                self.found[entry["cell"]] = Books.read(entry["books"], objective)
             except (KeyError, TypeError, ValueError, AttributeError):
                 raise SpecError(f"{path}, line {number}: is not a finished cell; remove the file") from None
         self._path.write_text("".join(whole) or f"{mark}\n", encoding="utf-8")
-
-    def get(self, number: int) -> Books | None:
-        """The books of a cell, if it is there."""
-        return self._found.get(number)
 
     def add(self, number: int, books: Books) -> None:
         """Keep a finished cell."""
@@ -90,7 +86,7 @@ def played(  # noqa: PLR0913 - what is done, where, and who is told
 
     Raises as `execute` does.
     """
-    found = {number: books for number in range(1, cells) if kept and (books := kept.get(number))}
+    found = {number: kept.found[number] for number in range(1, cells) if kept and number in kept.found}
     missing = [number for number in range(1, cells) if number not in found]
     parts, interrupted = [first, *found.values()], first.interrupted
     for _ in parts:

@@ -110,7 +110,12 @@ def reuse_of(trace: Trace, replicas: int = 1, router: str = "prefix-affinity") -
     place = np.arange(len(nodes)) - (ends - np.bincount(request, minlength=len(trace)))[request]  # of a prompt's blocks
     size = trace.block_tokens
     content = np.clip(np.asarray(trace.isl)[request] - place * size, 0, size)
-    where = (_routed(trace, nodes, request, replicas, router) if replicas > 1 else 0 * ends)[request]
+    where = 0 * ends
+    if replicas > 1:
+        where = np.random.default_rng(0).integers(0, replicas, len(trace))
+        if router != "random":  # a conversation stays with the replica that is drawn with its first request
+            where = where[np.asarray(conversations(trace, nodes, request))]
+    where = where[request]
     last_first = np.lexsort((-place, request, where))  # ends of prompts before beginnings
     nodes, request, where = nodes[last_first], request[last_first], where[last_first]
     before = _before(nodes + (int(nodes.max()) + 1) * where)
@@ -171,14 +176,6 @@ def _later(before: Whole) -> Whole:
         moved[np.where(right, start + width + inside - lefts, start + lefts - 1)] = order
         order = moved
     return found
-
-
-def _routed(trace: Trace, nodes: Whole, request: Whole, replicas: int, router: str) -> Whole:
-    """The replica of each request; with affinity that of its conversation, which is drawn with its first request."""
-    import numpy as np  # noqa: PLC0415
-
-    places: Whole = np.random.default_rng(0).integers(0, replicas, len(trace))
-    return places if router == "random" else places[np.asarray(conversations(trace, nodes, request))]
 
 
 def conversations(trace: Trace, nodes: Whole | None = None, request: Whole | None = None) -> Sequence[int]:
