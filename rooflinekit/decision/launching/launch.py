@@ -8,13 +8,13 @@ from dataclasses import asdict
 from itertools import pairwise
 from os import PathLike
 from textwrap import indent, wrap
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
-from rooflinekit.decision.launching import sglang, trtllm, vllm
 from rooflinekit.decision.launching.candidate import ServerPart, choose, parts, planned, read_plan
-from rooflinekit.decision.launching.target import Setting, Target, Wish, aim, grant
+from rooflinekit.decision.launching.target import Setting, Target, aim, grant
+from rooflinekit.decision.launching.wishes import engine_notes, wishes
 from rooflinekit.model.types.answer import Answer, plain
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import DeploymentError, InputError
@@ -23,7 +23,6 @@ from rooflinekit.model.types.units import GB
 from rooflinekit.version import __version__
 
 _WIDTH = 80
-_ENGINES: dict[str, _Engine] = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm}
 _PORTS = {"": 8000, "prefill": 8100, "decode": 8200}
 _PART = 1000  # ports between the parts of a mixed fleet
 _BOOTSTRAP = 8998  # where SGLang's prefill servers are found by default
@@ -246,14 +245,6 @@ def _comment(text: str, hanging: str = "") -> Iterable[str]:
     return (f"# {line}" for line in lines)
 
 
-class _Engine(Protocol):
-    """What the module of an engine has: wishes for its flags, and notes."""
-
-    def wishes(self, target: Target) -> Iterator[Wish]: ...
-
-    def notes(self, target: Target) -> Iterator[str]: ...
-
-
 def launch(  # noqa: PLR0913 - the front door: keywords that each say one thing
     model: str | PathLike[str] | None = None,
     gpu: str | PathLike[str] = "h100-sxm",
@@ -329,29 +320,25 @@ def _check_pairs(targets: list[Target]) -> None:
 
 
 def _server(target: Target, part: ServerPart) -> Server:
-    granted = list(grant(target.table, target.version, _ENGINES[target.table.engine].wishes(target)))
+    granted = list(grant(target.table, target.version, wishes(target)))
     by_flag = any(setting.flag == "--model-path" for setting in granted)
-    file, engine = target.table.find("config", target.version), target.table.engine
+    file, engine = target.flag("config"), target.table.engine
     first = _PORTS[part.role] + _PART * part.number
     asked = {"port": first, "bootstrap": _BOOTSTRAP + _PART * part.number if part.role == "prefill" else None}
-    flags = {concept: target.table.find(concept, target.version) for concept in asked}
-    ports = tuple((flag.spelling, at) for c, at in asked.items() if (flag := flags[c]) is not None and at is not None)
+    ports = tuple((flag.spelling, at) for key, at in asked.items() if at is not None and (flag := target.flag(key)))
     front_end = f"{part.name.removesuffix('prefill')}disagg.yaml"
-    return Server(
-        part.name, target.table.program, () if by_flag else (target.checkpoint.argument,), tuple(granted),
-        front_end if engine == "trtllm" and part.role == "prefill" else "", file.spelling if file else "", ports,
-        part.replicas, target.host_gpus, _prediction(target),
-        first + _CHANNEL if part.role and engine == "vllm" else 0, target.plan.deployment.dp,
-    )  # fmt: skip
-
-
-def _prediction(target: Target) -> Prediction:
     answer, memory = target.estimate, target.estimate.memory
-    return Prediction(
+    prediction = Prediction(
         answer.model, answer.gpu, target.plan.deployment.gpus, answer.engine, target.version, answer.level,
         answer.inputs["batch"], answer.inputs["isl"], answer.inputs["osl"],
         answer.load.arrivals if answer.load else None, answer.ttft_ms, answer.tpot_ms,
         answer.output_tok_s, memory.kv_pool_bytes, memory.kv_pool_tokens,
+    )  # fmt: skip
+    return Server(
+        part.name, target.table.program, () if by_flag else (target.checkpoint.argument,), tuple(granted),
+        front_end if engine == "trtllm" and part.role == "prefill" else "", file.spelling if file else "", ports,
+        part.replicas, target.host_gpus, prediction,
+        first + _CHANNEL if part.role and engine == "vllm" else 0, target.plan.deployment.dp,
     )  # fmt: skip
 
 
@@ -366,7 +353,7 @@ def _notes(target: Target) -> Iterator[str]:
     for name, value, usual in (
         ("all_reduce", deployment.all_reduce, "auto"),
         ("all_to_all", "auto" if target.exchanged else deployment.all_to_all, "auto"),
-        ("two_batch", deployment.two_batch and not target.table.find("two_batch", target.version), False),
+        ("two_batch", deployment.two_batch and not target.has("two_batch"), False),
         ("dispatch", deployment.dispatch, None),
         ("activations", deployment.activations, None),
     ):
@@ -376,7 +363,7 @@ def _notes(target: Target) -> Iterator[str]:
         yield f"set the power limit before the start: nvidia-smi --power-limit {deployment.power_cap:g}"
     if deployment.clock is not None:
         yield f"lock the clock before the start: nvidia-smi --lock-gpu-clocks {deployment.clock:g}"
-    yield from _ENGINES[engine].notes(target)
+    yield from engine_notes(target)
 
 
 def _several(servers: tuple[Server, ...], targets: list[Target]) -> Iterator[str]:

@@ -44,12 +44,16 @@ _CAPTURED = 128  # sequences; TensorRT-LLM's own default, taken for all
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A value for a concept, and why; `word`: the value is one of our words, which the table translates."""
+    """A value for a concept, and why; `word`: the value is one of our words, which the table translates.
+
+    when: whether the deployment needs it.
+    """
 
     concept: str
     value: Any
     because: str
     word: bool = False
+    when: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +247,19 @@ class Target:
     role: str = ""  #: prefill or decode of a split deployment
     host_gpus: int = 8
 
+    def flag(self, concept: str) -> Flag | None:
+        """The setting of this version for a concept."""
+        return self.table.find(concept, self.version)
+
+    def has(self, concept: str) -> bool:
+        """Whether this version has a setting for it."""
+        return self.flag(concept) is not None
+
+    @property
+    def drafted(self) -> str:
+        """What is drafted, in words; empty without a draft."""
+        return f"{self.draft.draft_tokens} tokens drafted in a row by {self.draft.draft}" if self.draft else ""
+
     @property
     def total_tp(self) -> int:
         """Ranks that engines with attention DP inside TP call the tensor parallel size."""
@@ -261,39 +278,13 @@ class Target:
     @property
     def exchanged(self) -> str:
         """The table's word for how tokens reach their experts; empty where the engine chooses, or has no setting."""
-        asked, flag = self.plan.deployment.all_to_all, self.table.find("all_to_all", self.version)
+        asked, flag = self.plan.deployment.all_to_all, self.flag("all_to_all")
         return next((word for word in (f"{asked}-{self.role}", asked) if flag and word in flag.values), "")
 
     @property
     def hosts(self) -> int:
         """Machines that one replica needs."""
         return -(-self.plan.deployment.gpus // self.host_gpus)
-
-
-def common(target: Target) -> Iterator[Wish]:
-    """What every engine takes alike: pipeline, context, memory, formats, blocks."""
-    deployment, settings = target.plan.deployment, target.plan.deployment.settings
-    inputs = target.estimate.inputs
-    if deployment.pp > 1:
-        yield Wish("pp", deployment.pp, f"{deployment.pp} pipeline stages")
-    if target.exchanged:
-        yield Wish("all_to_all", target.exchanged, f"experts are exchanged by {deployment.all_to_all}", word=True)
-    if deployment.two_batch and target.table.find("two_batch", target.version):
-        yield Wish("two_batch", True, "halves of a step take turns")
-    if target.checkpoint.revision:
-        yield Wish("revision", target.checkpoint.revision, "the revision that was named")
-    yield Wish("context", target.longest, f"longest sequence; requests are {inputs['isl']} + {inputs['osl']} tokens")
-    yield Wish("memory", target.share.fraction, target.share.sum)
-    if target.weights.dtype is not None:
-        yield Wish("dtype", target.weights.dtype.value, f"weights and activations in {target.weights.dtype}", word=True)
-    if target.weights.online is not None:
-        because = f"the server quantises the weights to {target.weights.online} as it loads them"
-        yield Wish("quantization", target.weights.online.value, because, word=True)
-    precision = target.plan.precision
-    if precision.kv is not (target.plan.model.kv_dtype or precision.stream) or not precision.kv.is_wide:
-        yield Wish("kv", precision.kv.value, f"KV cache in {precision.kv}", word=True)
-    if settings.block_size is not None:
-        yield Wish("block", settings.block_size, "tokens of one block of the cache")
 
 
 def weights_of(plan: Plan, table: FlagTable) -> Weights:
