@@ -21,7 +21,7 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.economics.commitments import Spot, held_levels, pay
 from rooflinekit.decision.economics.price import HourlyPrice, Purchase, quotes_of
-from rooflinekit.decision.economics.tco import rent_or_buy
+from rooflinekit.decision.economics.commitments import rent_or_buy
 from rooflinekit.decision.planning.budget import affordable
 from rooflinekit.decision.planning.capacity import formula_capacity
 from rooflinekit.decision.planning.confirm import run_varying

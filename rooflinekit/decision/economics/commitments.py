@@ -1,9 +1,17 @@
-"""How the hours of a fleet are paid: commitments for what is used most of the time, spot and on demand for the rest.
+"""How the hours of a fleet are paid: commitments for what is used most of the time, spot and on demand; or a purchase.
 
 One accelerator more pays as a commitment of price r where it is used at least a share r/p of the hours, p being the
 price on demand: it costs r always, or p as long as it is used. That is the critical ratio of the newsvendor: level k of
 the fleet is committed while P(n >= k) >= r/p (Arrow, Harris and Marschak 1951, Econometrica 19(3)). Commitments of
 several months and terms, while the load grows, are a shortest path from month to month for each level.
+
+A purchase is cheaper than renting from the month of break-even on:
+
+    capital = (P − R·(1 + i)^−n)·i/(1 − (1 + i)^−n)     a month: annuity of price P and residual value R over n months
+    running = W·PUE·730 h·USD/kWh + kW·rack + staff/12  a month and accelerator; cooling is in the PUE
+    month of break-even: the first m from which on Σ rent/(1 + i)^k ≥ Σ purchases + Σ running/(1 + i)^k, k to m
+
+i is the interest a month, (1 + a year's)^(1/12) − 1; a sale before the n months is not counted.
 """
 
 from __future__ import annotations
@@ -16,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.decision.economics.price import MONTH_HOURS, HourlyPrice
+from rooflinekit.decision.economics.price import MONTH_HOURS, HourlyPrice, Purchase
 
 Table = NDArray[np.float64]
 
@@ -146,3 +154,50 @@ def _shared(gpus: float, spot: Spot, on_demand: float) -> tuple[float, float]:
         taken, plain = float(spot.size * (replicas + spot.spares(replicas))), gpus - spot.size * replicas
         best = min(best, (taken * spot.price + plain * on_demand, taken, plain))
     return best[1], best[2]
+
+
+@dataclass(frozen=True)
+class Tco:
+    """Renting against owning: dollars a month of one accelerator, and of the fleet over the years of use, discounted.
+
+    break_even_month: None where renting stays cheaper for all the years.
+    """
+
+    inputs: Purchase
+    capital_usd: float
+    running_usd: float
+    rent_usd: float
+    own_usd: float
+    break_even_month: int | None
+
+
+def rent_or_buy(owning: Purchase, gpus: Sequence[int], rents: Sequence[float], watts: float, rated: float) -> Tco:
+    """Compare a fleet that is bought as it grows with rents, month by month; the last month goes on.
+
+    Args:
+        owning: the inputs.
+        gpus: accelerators that are needed in each month.
+        rents: USD of each month.
+        watts: mean power of a board with its share of the host.
+        rated: the same with the board at its limit.
+
+    Returns:
+        Sums over the years of use, at the interest; of what is bought later its annuities until then.
+
+    >>> owning = Purchase(12_000.0, 2.0)
+    >>> rent_or_buy(owning, [2], [2_000.0], 0.0, 0.0).break_even_month  # 24,000 USD at 2,000 a month
+    12
+    """
+    i, running = owning.month_interest, owning.running(watts, rated)
+    rent = own = bought = cash = 0.0
+    owned, month_of = 0, None
+    for month in range(1, owning.months + 1):
+        place = min(month, len(gpus)) - 1
+        now, worth = max(gpus[place], owned), (1.0 + i) ** -month
+        bought += (now - owned) * owning.purchase * worth * (1.0 + i)
+        owned = now
+        rent += rents[place] * worth
+        own += owned * (owning.capital + running) * worth
+        cash += owned * running * worth
+        month_of = (month_of or month) if rent >= bought + cash else None
+    return Tco(owning, owning.capital, running, rent, own, month_of)

@@ -26,6 +26,7 @@ from rooflinekit.decision.economics.caching import (
 )
 from rooflinekit.decision.economics.price import (
     POWER_NOTE,
+    HourlyPrice,
     co2_per_million,
     host_note,
     read_carbon,
@@ -33,10 +34,8 @@ from rooflinekit.decision.economics.price import (
 )
 from rooflinekit.decision.economics.token_prices import (
     MILLION,
-    TokenPrices,
     TokenTimes,
     TokenWork,
-    token_prices,
     token_times,
     token_work,
 )
@@ -54,7 +53,6 @@ from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Array
-from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
 
@@ -331,19 +329,24 @@ def refuse_misfit(model: str | PathLike[str], gpu: str | PathLike[str], given: M
 
 @dataclass(frozen=True)
 class Served:
-    """A deployment, what is asked of it, and what its tokens take and cost; `room`: such sequences that fit."""
+    """A deployment, what is asked of it, what its tokens take, and the price of an hour; `room`: sequences that fit."""
 
     predictor: Predictor
     asked: CostQuestion
     times: TokenTimes
-    prices: TokenPrices
+    hour: HourlyPrice
     room: float
     tokens: TokenEnergy | None
 
     @property
+    def usd_per_hour(self) -> float:
+        """Of a replica."""
+        return float(self.hour.usd_per_gpu_hour * self.predictor.plan.deployment.gpus)
+
+    @property
     def usd_per_second(self) -> float:
         """Of a replica, idle time included."""
-        return float(self.prices.replica_usd_per_hour) / _HOUR / self.asked.utilisation
+        return self.usd_per_hour / _HOUR / self.asked.utilisation
 
     @property
     def running(self) -> float:
@@ -407,29 +410,23 @@ _ENERGY = (
 
 def price_result(served: Served, notes: list[str]) -> PriceResult:
     """Prices with their interval, energy, and the price of holding a token."""
-    prices, times, deployment = served.prices, served.times, served.predictor.plan.deployment
+    times, deployment, second = served.times, served.predictor.plan.deployment, served.usd_per_second
+    cached, new, made = (second * float(each) * MILLION for each in (times.cached, times.input, times.output))
     work = Workload(1.0, times.load.isl, times.load.osl)
     pool = served.predictor.memory.evaluate(1.0, work.longest_context, work.isl).kv_pool_tokens
-    holding = float(prices.replica_usd_per_hour) / served.asked.utilisation / float(pool * deployment.dp) * MILLION
-    saved = float(prices.input_usd_per_million - prices.cached_usd_per_million)
+    holding = served.usd_per_hour / served.asked.utilisation / float(pool * deployment.dp) * MILLION
     interval = None
     if served.predictor.plan.calibration:
-        interval = {
-            "input_usd_per_million": _span(float(prices.input_usd_per_million), times.prompt),
-            "output_usd_per_million": _span(float(prices.output_usd_per_million), times.step),
-        }
+        priced = (("input", new, times.prompt), ("output", made, times.step))
+        interval = {f"{kind}_usd_per_million": [price * float(end / time.expected) for end in (time.low, time.high)]
+                    for kind, price, time in priced}  # fmt: skip
     return PriceResult(
-        float(prices.hour.usd_per_gpu_hour), prices.hour.source, deployment.gpus,
-        float(prices.replica_usd_per_hour), served.asked.utilisation, served.running,
-        float(prices.cached_usd_per_million), float(prices.input_usd_per_million),
-        float(prices.output_usd_per_million), float(prices.request_usd), float(times.asymmetry), interval,
+        float(served.hour.usd_per_gpu_hour), served.hour.source, deployment.gpus, served.usd_per_hour,
+        served.asked.utilisation, served.running, cached, new, made, second * float(times.request),
+        float(times.asymmetry), interval,
         **energy_of(served, notes), node_gpus=served.predictor.plan.system.domain_size,
-        holding_usd_per_million_hours=holding, break_even_hold_s=saved / holding * _HOUR,
+        holding_usd_per_million_hours=holding, break_even_hold_s=(new - cached) / holding * _HOUR,
     )  # fmt: skip
-
-
-def _span(price: float, time: Time) -> list[float]:
-    return [price * float(time.low / time.expected), price * float(time.high / time.expected)]
 
 
 def dialogue_cost(served: Served, dialogue: Dialogue, name: str, notes: list[str]) -> DialogueCost | None:
@@ -544,8 +541,7 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
         tokens = token_energy(resolved.predictor, load)
         watts = float(load_power(tokens, load.osl, asked.utilisation * load.osl / times.request).plug)
     hour, said = read_price(plan.system.accelerator, money, watts)
-    prices = token_prices(times, hour, deployment.gpus, asked.utilisation)
-    served = Served(resolved.predictor, asked, times, prices, room, tokens)
+    served = Served(resolved.predictor, asked, times, hour, room, tokens)
     input_work, output_work = token_work(resolved.predictor, times)
     notes = []
     if asked.concurrency is not None and asked.concurrency > room:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rooflinekit.model.types.units import percent
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.delimited import text_rows
 from rooflinekit.specs.files import kept, read_yaml
+from rooflinekit.specs.section import Section, described
 
 PRICE_KEYS = ("price", "purchase", "years", "power_price", "pue")
 """USD of an accelerator hour; or USD of a purchase, its years, USD of a kWh, and PUE."""
@@ -165,6 +167,26 @@ class Purchase:
         """
         energy = float(electricity(watts, self.power_price, self.pue)) * MONTH_HOURS
         return energy + rated / 1e3 * self.rack + self.staff / 12.0
+
+
+def read_owning(path: str | PathLike[str]) -> Purchase:
+    """Read a YAML of the inputs of a `Purchase`; purchase and years are needed.
+
+    Raises SpecError for an unknown or missing key, and for a value without sense.
+    """
+    section = Section(Path(path), "", read_yaml(Path(path)))
+    required, known = described(Purchase)
+    section.expect(required, known)
+    try:
+        owning = Purchase.checked(**section.data)
+        for key, most in (("residual", 1.0), ("interest", 1.0), ("pue", 10.0)):
+            if getattr(owning, key) > most:
+                raise WorkloadError(f"{key} must be at most {most:g}, not {getattr(owning, key):g}")
+        if not 1.0 <= 12.0 * owning.years <= 1200.0:
+            raise WorkloadError("years must be from a month to a century")
+    except WorkloadError as error:
+        raise SpecError(f"{path}: {error}") from None
+    return owning
 
 
 def quoted_price(accelerator: Accelerator) -> HourlyPrice | None:

@@ -8,7 +8,7 @@ second, u the share of the time that it works.
     output  = t_d(C)/C                        a step gives C tokens, one to each sequence
     cached  = (s(S, c) − s(S − c, 0))/c       what the prefix adds: its keys are read and scored, nothing is computed
     input   = (s(S, c) − c·cached)/(S − c)    the rest of the prompt's time, over the tokens that are computed
-    price   = π/u · seconds
+    price   = π/u · seconds                   what a token of each kind costs
 
 The parts add up to the request by construction. What decoding reads of the prompt's cache is in the output: a long
 prompt makes output tokens dearer.
@@ -18,17 +18,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rooflinekit.decision.economics.price import HourlyPrice
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, prefill_share
 from rooflinekit.model.types.batch import Batch
-from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, maximum, where
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
 MILLION = 1e6
-_HOUR = 3600.0
 
 
 @dataclass(frozen=True)
@@ -97,44 +94,6 @@ def _prefix_time(predictor: Predictor, load: InFlight) -> Numeric:
     return maximum(whole.expected - alone.expected, 0.0) / maximum(prefix, 1.0)  # a prompt of one token has no half
 
 
-@dataclass(frozen=True)
-class TokenPrices:
-    """USD for a million tokens of each kind, and for a request; with the price of the hour that they come from."""
-
-    cached_usd_per_million: Numeric
-    input_usd_per_million: Numeric
-    output_usd_per_million: Numeric
-    request_usd: Numeric
-    replica_usd_per_hour: Numeric
-    hour: HourlyPrice
-
-
-def token_prices(times: TokenTimes, hour: HourlyPrice, gpus: Numeric = 1, utilisation: Numeric = 1.0) -> TokenPrices:
-    """Price the tokens of a replica of `gpus` accelerators: π/u · seconds.
-
-    utilisation: the share of the paid time that the replica works at this load; the rest is idle and spread over all
-    tokens alike.
-
-    >>> second, load = Time(1.0, 1.0, 1.0, 1.0), InFlight(1.0, 100.0, 10.0)
-    >>> times = TokenTimes(1e-6, 1e-5, 1e-4, second, Time(1e-3, 1e-3, 1e-3, 1e-3), load)
-    >>> p = token_prices(times, HourlyPrice(3.6, "given"), utilisation=0.5)  # 0.001 USD a second, half of them idle
-    >>> p.cached_usd_per_million, p.input_usd_per_million, p.output_usd_per_million
-    (0.002, 0.02, 0.2)
-    >>> round(p.request_usd, 9)  # 100 x 0.02 and 10 x 0.2 USD a million
-    4e-06
-    """
-    replica = hour.usd_per_gpu_hour * gpus
-    second = replica / _HOUR / utilisation
-    return TokenPrices(
-        second * times.cached * MILLION,
-        second * times.input * MILLION,
-        second * times.output * MILLION,
-        second * times.request,
-        replica,
-        hour,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class TokenWork:
     """What one token takes on one accelerator: FLOP, bytes of weights, of keys and values, and seconds of the replica.
@@ -159,31 +118,26 @@ def token_work(predictor: Predictor, times: TokenTimes) -> tuple[TokenWork, Toke
     C of them in a decode step, up to the token budget in a prompt; a sequence's own cache is shared by nobody in
     decode, and by all tokens of its prompt in prefill.
 
-    >>> from rooflinekit.decision.economics.token_prices import token_times
     >>> from rooflinekit.estimation.estimator import read_deployment, resolve
-    >>> from rooflinekit.model.traffic.mixing import InFlight
     >>> plain = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
     >>> given, made = token_work(plain, token_times(plain, InFlight(32.0, 1024.0, 256.0)))
     >>> round(made.flops / given.flops, 1), round(made.weight_bytes / given.weight_bytes)  # 1024 tokens share, or 32
     (1.1, 32)
     """
     load, plan = times.load, predictor.plan
-    users, isl, cached = float(load.users), float(load.isl), float(load.cached)
-    fresh = isl - cached
-    prompt = plan.kernels(Batch.prefill(1.0, isl, cached))
-    work = Workload(users, isl, float(load.under_way))
-    step = plan.kernels(predictor.decode_batch(work, work.decode_context))
-    passes = float(plan.iteration(Batch.prefill(1.0, isl, cached)).passes)
-    local = float(predictor.decode_batch(work, work.decode_context).decoding.sequences)  # type: ignore[union-attr]
-    return (
-        _each(prompt, fresh, float(times.prompt.expected) / fresh, passes),
-        _each(step, local, float(times.output), 1.0),
-    )
+    batch = Batch.prefill(1.0, float(load.isl), float(load.cached))
+    work = Workload(float(load.users), float(load.isl), float(load.under_way))
+    step = predictor.decode_batch(work, work.decode_context)
+    fresh, local = float(load.isl) - float(load.cached), float(step.decoding.sequences)  # type: ignore[union-attr]
 
+    def each(batch: Batch, tokens: float, seconds: float, passes: float) -> TokenWork:
+        """Sums of the kernels over the tokens; `passes` readings of the weights are in them."""
+        kernels = plan.kernels(batch)
+        flops = sum(k.count * float(k.flops) for k in kernels)
+        weights = passes * sum(k.count * float(k.weight_bytes) for k in kernels)
+        cache = sum(k.count * float(k.cache_bytes) for k in kernels)
+        return TokenWork(flops / tokens, weights / tokens, cache / tokens, seconds, tokens / passes)
 
-def _each(kernels: list[Kernel], tokens: float, seconds: float, passes: float) -> TokenWork:
-    """Sums of a list of kernels over its tokens; `passes` readings of the weights in it."""
-    flops = sum(k.count * float(k.flops) for k in kernels)
-    weights = passes * sum(k.count * float(k.weight_bytes) for k in kernels)
-    cache = sum(k.count * float(k.cache_bytes) for k in kernels)
-    return TokenWork(flops / tokens, weights / tokens, cache / tokens, seconds, tokens / passes)
+    passes = float(plan.iteration(batch).passes)
+    prompt = each(batch, fresh, float(times.prompt.expected) / fresh, passes)
+    return prompt, each(step, local, float(times.output), 1.0)

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rooflinekit.decision.economics.commitments import Paid, Spot, Table, pay
+from rooflinekit.decision.economics.commitments import Paid, Spot, Table, Tco, pay, rent_or_buy
 from rooflinekit.decision.economics.price import MONTH_HOURS
-from rooflinekit.decision.economics.tco import Tco, rent_or_buy
 from rooflinekit.decision.planning.autoscale import (
     ENGINE_NOTE,
     PROVISION_NOTE,

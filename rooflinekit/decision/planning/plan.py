@@ -11,8 +11,7 @@ from itertools import count
 from os import PathLike
 from typing import Any, Unpack
 
-from rooflinekit.decision.economics.price import read_carbon
-from rooflinekit.decision.economics.tco import read_owning
+from rooflinekit.decision.economics.price import read_carbon, read_owning
 from rooflinekit.decision.planning.confirm import Ranked, enough, play, ranked, warnings, worst_evidence
 from rooflinekit.decision.planning.cost import FleetCost, Point, added, cold_start_s, cost_of, points, read_tariff
 from rooflinekit.decision.planning.demand import Demand, read_demand
