@@ -58,7 +58,7 @@ def _answered(
             return plan_classes(classes, model, gpus, slo, progress=progress, **asked)
     budget = asked.pop("budget", None)
     if budget is not None:
-        from rooflinekit.decision.planning.budget import affordable
+        from rooflinekit.decision.planning.inverse import affordable
 
         if largest != "rate":
             raise InputError("--budget needs --max rate: the largest load that it pays for")

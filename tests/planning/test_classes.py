@@ -19,9 +19,9 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.planning.classes import Valleys, partitions, plan_classes
 from rooflinekit.decision.planning.confirm import play
+from rooflinekit.decision.planning.cost import hosts_of
 from rooflinekit.decision.planning.demand import read_demand
 from rooflinekit.decision.planning.fleet import Ability, Option, Part, Replica, ability, lay_out, working_replicas
-from rooflinekit.decision.planning.hosts import hosts_of
 from rooflinekit.decision.planning.mix import Mix, Mixed, TrafficClass, read_classes
 from rooflinekit.decision.planning.objective import Felt, missed, parse_objectives
 from rooflinekit.decision.planning.plan import read_question

@@ -19,14 +19,13 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.decision.economics.commitments import Spot, held_levels, pay
+from rooflinekit.decision.economics.commitments import Spot, held_levels, pay, rent_or_buy
 from rooflinekit.decision.economics.price import HourlyPrice, Purchase, quotes_of
-from rooflinekit.decision.economics.commitments import rent_or_buy
-from rooflinekit.decision.planning.budget import affordable
 from rooflinekit.decision.planning.capacity import formula_capacity
 from rooflinekit.decision.planning.confirm import run_varying
 from rooflinekit.decision.planning.confirm import simulated as simulated_runs
 from rooflinekit.decision.planning.fleet import Option, Reserve
+from rooflinekit.decision.planning.inverse import affordable
 from rooflinekit.decision.planning.plan import PlanAnswer, read_question
 from rooflinekit.decision.planning.profile import read_growth, read_profile
 from rooflinekit.decision.planning.search import _aggregated as aggregated

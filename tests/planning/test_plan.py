@@ -17,6 +17,7 @@ import rooflinekit as rk
 from rooflinekit.decision.planning import confirm as ranking
 from rooflinekit.decision.planning.confirm import Played
 from rooflinekit.decision.planning.cost import front as pareto_front
+from rooflinekit.decision.planning.cost import hosts_of
 from rooflinekit.decision.planning.curve import tabulate
 from rooflinekit.decision.planning.demand import read_demand
 from rooflinekit.decision.planning.fleet import (
@@ -30,7 +31,6 @@ from rooflinekit.decision.planning.fleet import (
     lay_out,
     link_seconds,
 )
-from rooflinekit.decision.planning.hosts import hosts_of
 from rooflinekit.decision.planning.objective import Objective, parse_objectives
 from rooflinekit.decision.planning.plan import PlanAnswer, read_question
 from rooflinekit.decision.planning.search import PlanQuestion, search

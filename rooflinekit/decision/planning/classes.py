@@ -22,9 +22,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from rooflinekit.decision.planning.confirm import Ranked, play, ranked, warnings, worst_evidence
-from rooflinekit.decision.planning.cost import added
+from rooflinekit.decision.planning.cost import Hosts, added, hosts_of
 from rooflinekit.decision.planning.fleet import Option, Part, Replica, Reserve, lay_out, slowed
-from rooflinekit.decision.planning.hosts import Hosts, hosts_of
 from rooflinekit.decision.planning.mix import Mix, TrafficClass, read_classes
 from rooflinekit.decision.planning.objective import Objective, last_met, spare
 from rooflinekit.decision.planning.plan import (

@@ -13,10 +13,19 @@ from typing import Any, Unpack
 
 from rooflinekit.decision.economics.price import read_carbon, read_owning
 from rooflinekit.decision.planning.confirm import Ranked, enough, play, ranked, warnings, worst_evidence
-from rooflinekit.decision.planning.cost import FleetCost, Point, added, cold_start_s, cost_of, points, read_tariff
+from rooflinekit.decision.planning.cost import (
+    FleetCost,
+    Hosts,
+    Point,
+    added,
+    cold_start_s,
+    cost_of,
+    hosts_of,
+    points,
+    read_tariff,
+)
 from rooflinekit.decision.planning.demand import Demand, read_demand
 from rooflinekit.decision.planning.fleet import DecodePool, Option, Part, PrefillPool, Replica, Reserve, pool_of
-from rooflinekit.decision.planning.hosts import Hosts, hosts_of
 from rooflinekit.decision.planning.objective import (
     Objective,
     chance,
