@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from os import PathLike
-from typing import Any, cast
+from typing import Any
 
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.estimation.notes import memory_remarks, said
@@ -28,11 +28,8 @@ from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.root import Roots, root
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.hardware import Accelerator, System
-from rooflinekit.model.types.model import Attention, LatentAttention, Layer, Model
-from rooflinekit.model.types.numeric import Numeric
+from rooflinekit.model.types.model import Attention, LatentAttention, Model
 from rooflinekit.model.types.speculation import Speculation
-from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
 METRICS = ("ttft", "tpot", "throughput", "cost")
@@ -44,29 +41,23 @@ _RANK, _ROTARY = 4, 2  # DeepSeek-V2 (arXiv:2405.04434), 2.1: a latent of 4 head
 class Answer:
     """Times [s], output tokens a second of one accelerator, and its seconds that an output token takes.
 
-    batch: sequences that decode together; gpu_seconds times the price of an accelerator second is the cost of a token,
-    its share of the prompts included.
+    Numbers, or the symbols of one scenario that is traced. batch: sequences that decode together; gpu_seconds times the
+    price of an accelerator second is the cost of a token, its share of the prompts included.
     """
 
-    ttft: float
-    tpot: float
-    tok_s_per_gpu: float
-    batch: float
+    ttft: Any
+    tpot: Any
+    tok_s_per_gpu: Any
+    batch: Any
 
     @property
-    def gpu_seconds(self) -> float:
+    def gpu_seconds(self) -> Any:
         """Accelerator seconds of one output token."""
         return 1.0 / self.tok_s_per_gpu
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, Any]:
         """The four that elasticities are about."""
-        values = (self.ttft, self.tpot, self.tok_s_per_gpu, self.gpu_seconds)
-        return dict(zip(METRICS, values, strict=True))
-
-
-def _answer(ttft: Time, tpot: Time, rate: Numeric, batch: Numeric) -> Answer:
-    """One scenario: numbers, or the symbols of one while it is traced."""
-    return Answer(*(cast("float", value) for value in (ttft.expected, tpot.expected, rate, batch)))
+        return dict(zip(METRICS, (self.ttft, self.tpot, self.tok_s_per_gpu, self.gpu_seconds), strict=True))
 
 
 @dataclass(frozen=True)
@@ -87,10 +78,11 @@ class Question:
         if not self.users:
             point = predictor.evaluate(self.work)
             rate = point.output_rate(self.work.batch, self.work.osl) / gpus
-            return _answer(point.ttft, point.tpot, rate, self.work.batch)
+            return Answer(point.ttft.expected, point.tpot.expected, rate, self.work.batch)
         traffic = Traffic(self.work.isl, self.work.osl, cached=self.work.cached)
         loaded = closed_loop(predictor, self.work.batch, traffic, find=find)
-        return _answer(loaded.ttft, loaded.tpot, loaded.rate * self.work.osl / gpus, loaded.running)
+        rate = loaded.rate * self.work.osl / gpus
+        return Answer(loaded.ttft.expected, loaded.tpot.expected, rate, loaded.running)
 
     def misfit(self, predictor: Predictor) -> str:
         """Why it cannot run; empty where it can."""
@@ -151,21 +143,23 @@ def latent_variant(model: Model) -> Model:
     >>> model_cache_law(gqa).bytes_per_token, model_cache_law(latent_variant(gqa)).bytes_per_token  # 32 · 576 · 2 B
     (131072.0, 36864.0)
     """
-    return replace(model, name=f"{model.name} with MLA", layers=tuple(_latent(layer) for layer in model.layers))
-
-
-def _latent(layer: Layer) -> Layer:
-    mixer = layer.mixer
-    if not isinstance(mixer, Attention) or mixer.window is not None or mixer.chunk is not None:
-        return layer
-    d = mixer.head_dim
-    return replace(layer, mixer=LatentAttention(mixer.heads, None, _RANK * d, d, d // _ROTARY, mixer.v_head_dim))
+    layers = []
+    for layer in model.layers:
+        mixer = layer.mixer
+        if isinstance(mixer, Attention) and mixer.window is None and mixer.chunk is None:
+            d = mixer.head_dim
+            latent = LatentAttention(mixer.heads, None, _RANK * d, d, d // _ROTARY, mixer.v_head_dim)
+            layers.append(replace(layer, mixer=latent))
+        else:
+            layers.append(layer)
+    return replace(model, name=f"{model.name} with MLA", layers=tuple(layers))
 
 
 RESOURCES = ("bandwidth", "flops", "network", "power", "launch", "host")
 """Rates of memory, arithmetic and links; the board's power limit; latencies of kernels; time of the engine's host."""
 
 _HOST = ("step", "ranks", "sequence", "sequence_ranks", "layer", "launch", "request", "token")
+_LINKS = ("link_bandwidth", "nic_bandwidth")
 _COUNT = 1.1  # factor by which whole numbers are changed, at least by one
 
 
@@ -248,38 +242,34 @@ def scaled(predictor: Predictor, resource: str, factor: Any) -> Predictor:
     Raises KeyError for another resource.
     """
     plan = predictor.plan
-    if resource in ("bandwidth", "flops", "network", "power"):
-        return predictor.on(replace(plan, system=_system(plan.system, resource, factor)))
-    costs, calibration = plan.engine.costs, plan.calibration
-    names = {"launch": ("collective",), "host": _HOST}[resource]
-    costs = replace(costs, **{name: getattr(costs, name) * factor for name in names})
-    if resource == "launch" and calibration is not None:
-        families = {name: _latencies(fit, factor) for name, fit in calibration.families.items()}
-        calibration = replace(calibration, families=families)
-    return predictor.on(replace(plan, engine=replace(plan.engine, costs=costs), calibration=calibration))
+    system, gpu, law, links = plan.system, plan.system.accelerator, plan.system.accelerator.power, _LINKS
 
+    def times(of: Any, *names: str) -> dict[str, Any]:
+        return {name: getattr(of, name) * factor for name in names}
 
-def _system(system: System, resource: str, factor: Any) -> System:
-    gpu, links = system.accelerator, ("link_bandwidth", "nic_bandwidth")
-    if resource == "bandwidth":
-        return replace(system, accelerator=replace(gpu, memory_bandwidth=gpu.memory_bandwidth * factor))
-    if resource == "flops":
-        peaks = {dtype: peak * factor for dtype, peak in gpu.peaks.items()}
-        return replace(system, accelerator=replace(gpu, peaks=peaks))
-    if resource == "power":
-        return replace(system, accelerator=_powered(gpu, factor))
-    faster: Any = {name: getattr(gpu, name) * factor for name in (*links, "pcie_bandwidth")}
-    rates: Any = {name: getattr(system, name) * factor for name in links}
-    return replace(system, accelerator=replace(gpu, **faster), **rates)
-
-
-def _powered(gpu: Accelerator, factor: Any) -> Accelerator:
-    """With so many times the power limit; the same where no kernel is known to reach it."""
-    law = gpu.power
-    if law is None or not law.ask:
-        return gpu
-    drawn: Any = {"idle": law.idle * factor, "active": law.active * factor, "settled": law.settled / factor}
-    return replace(gpu, tdp_w=gpu.tdp_w * factor, power=replace(law, **drawn))
+    match resource:
+        case "bandwidth":
+            system = replace(system, accelerator=replace(gpu, **times(gpu, "memory_bandwidth")))
+        case "flops":
+            peaks = {dtype: peak * factor for dtype, peak in gpu.peaks.items()}
+            system = replace(system, accelerator=replace(gpu, peaks=peaks))
+        case "power" if law is not None and law.ask:  # elsewhere no kernel is known to reach the limit
+            drawn = times(law, "idle", "active") | {"settled": law.settled / factor}
+            capped = replace(gpu, **times(gpu, "tdp_w"), power=replace(law, **drawn))
+            system = replace(system, accelerator=capped)
+        case "network":
+            faster = replace(gpu, **times(gpu, *links, "pcie_bandwidth"))
+            system = replace(system, accelerator=faster, **times(system, *links))
+        case "launch" | "host":
+            costs, calibration = plan.engine.costs, plan.calibration
+            costs = replace(costs, **times(costs, *(_HOST if resource == "host" else ("collective",))))
+            if resource == "launch" and calibration is not None:
+                families = {name: _latencies(fit, factor) for name, fit in calibration.families.items()}
+                calibration = replace(calibration, families=families)
+            return predictor.on(replace(plan, engine=replace(plan.engine, costs=costs), calibration=calibration))
+        case _ if resource not in RESOURCES:
+            raise KeyError(resource)
+    return predictor.on(replace(plan, system=system))
 
 
 def _latencies(fit: FamilyFit, factor: Any) -> FamilyFit:

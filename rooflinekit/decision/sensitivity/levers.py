@@ -202,42 +202,48 @@ _CAVEATS = {
 _ENGINES = ("vllm", "sglang", "trtllm")
 
 
-@dataclass(frozen=True)
-class Move:
-    """One change. setting: the deployment with it; None where it needs something that was not given (`reason`)."""
+Tried = tuple["MoveResult", tuple[Setting, ...]]
+"""A move, and the settings with it, the next where the one before does not fit; none where it is not possible."""
 
-    name: str
-    option: str
-    caveat: str
-    setting: Setting | None
-    reason: str = ""
-    fallbacks: tuple[Setting, ...] = field(default=(), repr=False)  #: tried in turn where the first does not fit
+
+def _move(name: str, option: str, caveat: str, *settings: Setting, needs: str = "") -> Tried:
+    """One change; `needs`: why it is not possible."""
+    return MoveResult(name, option, caveat, not needs, needs), () if needs else settings
 
 
 def moves(  # noqa: PLR0913, PLR0917 - what there is to try
     setting: Setting, plan: Plan, prefix: float | None = None, draft: Speculation | None = None,
     gpus: Mapping[str, float | None] | None = None, models: Sequence[str] = (),
-) -> Iterator[Move]:  # fmt: skip
+) -> Iterator[Tried]:  # fmt: skip
     """Every move, possible or not; whether it runs and fits is for the caller to find out.
 
     prefix: share of each prompt that is in the cache; gpus: accelerators to try with the USD of their hour, if known.
     """
     yield from _formats(setting, plan)
-    yield from _degrees(setting, plan)
     yield from _engine(setting, plan)
-    yield _prefix(setting, prefix)
-    yield _draft(setting, draft)
+    yield from _requests(setting, prefix, draft)
     for name, hour in (gpus or {}).items():  # with the same split, or with more of them where they are too small
-        if load_accelerator(name).value.name == plan.system.accelerator.name:
-            yield Move(f"gpu {name}", f"--gpu {name}", _CAVEATS["gpu"], None, "it is the present one")
-            continue
         there = replace(setting, gpu=name, usd_per_gpu_hour=hour).on(system=None)
-        wider = tuple(there.on(tp=setting.deployment.tp * factor) for factor in (2, 4, 8))
-        yield Move(f"gpu {name}", f"--gpu {name}", _CAVEATS["gpu"], there, fallbacks=wider)
-    yield from _cap(setting, plan)
-    yield _latent(setting, plan)
+        wider = (there.on(tp=setting.deployment.tp * factor) for factor in (2, 4, 8))
+        present = load_accelerator(name).value.name == plan.system.accelerator.name
+        yield _move(f"gpu {name}", f"--gpu {name}", _CAVEATS["gpu"], there, *wider,
+                    needs="it is the present one" if present else "")  # fmt: skip
+    gpu = plan.system.accelerator
+    if gpu.power is not None and setting.deployment.power_cap is None:  # the cap with the fewest joules a token
+        caps = [round(share * gpu.tdp_w) for share in _CAPS]
+        capped = {cap: setting.on(power_cap=float(cap)) for cap in caps}
+        work = setting.question.work
+        cap = min(caps, key=lambda cap: (joules_per_token(capped[cap].resolved()[0], work) or 0.0, cap))
+        yield _move(f"power cap {cap} W", f"--power-cap {cap}", _CAVEATS["cap"], capped[cap])
+    mixers, needs = {layer.mixer for layer in plan.model.layers}, ""
+    if any(isinstance(mixer, LatentAttention) for mixer in mixers):
+        needs = "the model has latent attention already"
+    elif not any(isinstance(mixer, Attention) and not mixer.window and not mixer.chunk for mixer in mixers):
+        needs = "the model has no full attention layers"
+    yield _move("MLA model", "another model", _CAVEATS["mla"], replace(setting, model_change=latent_variant),
+                needs=needs)  # fmt: skip
     for name in models:
-        yield Move(f"model {name}", name, "another model", replace(setting, model=name))
+        yield _move(f"model {name}", name, "another model", replace(setting, model=name))
 
 
 _CAPS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the rated power: what is tried as a cap
@@ -249,90 +255,50 @@ def joules_per_token(predictor: Predictor, work: Workload) -> float | None:
     return None if power is None else float(power.joules_per_output_token)
 
 
-def _cap(setting: Setting, plan: Plan) -> Iterator[Move]:
-    """The power cap with the fewest joules a token."""
-    gpu = plan.system.accelerator
-    if gpu.power is None or setting.deployment.power_cap is not None:
-        return
-    tried = []
-    for cap in (round(share * gpu.tdp_w) for share in _CAPS):
-        capped = setting.on(power_cap=float(cap))
-        joules = joules_per_token(capped.resolved()[0], setting.question.work)
-        tried.append((joules, cap, capped))
-    _, cap, best = min(tried, key=lambda each: each[0] or 0.0)
-    yield Move(f"power cap {cap} W", f"--power-cap {cap}", _CAVEATS["cap"], best)
-
-
-def _formats(setting: Setting, plan: Plan) -> Iterator[Move]:
+def _formats(setting: Setting, plan: Plan) -> Iterator[Tried]:
     stored: Dtype = getattr(plan.precision.formats, plan.model.matrices[-1])
     for dtype, bits in ((Dtype.FP8, 8), (Dtype.INT4, 4)):
-        name, option, caveat = f"{dtype} weights", f"--weights {dtype}", _CAVEATS["weights"].format(bits=bits)
-        if stored.bytes < dtype.bytes * 1.25:
-            yield Move(name, option, caveat, None, f"the weights are {stored} already")
-        else:
-            yield Move(name, option, caveat, setting.on(weights=dtype))
-    if plan.precision.kv.bytes <= 1:
-        yield Move("fp8 cache", "--kv fp8", _CAVEATS["kv"], None, f"the cache is {plan.precision.kv} already")
-    else:
-        yield Move("fp8 cache", "--kv fp8", _CAVEATS["kv"], setting.on(kv=Dtype.FP8))
+        needs = f"the weights are {stored} already" if stored.bytes < dtype.bytes * 1.25 else ""
+        yield _move(f"{dtype} weights", f"--weights {dtype}", _CAVEATS["weights"].format(bits=bits),
+                    setting.on(weights=dtype), needs=needs)  # fmt: skip
+    needs = f"the cache is {plan.precision.kv} already" if plan.precision.kv.bytes <= 1 else ""
+    yield _move("fp8 cache", "--kv fp8", _CAVEATS["kv"], setting.on(kv=Dtype.FP8), needs=needs)
 
 
-def _degrees(setting: Setting, plan: Plan) -> Iterator[Move]:
-    tp = 2 * plan.deployment.tp
-    yield Move(f"tp {tp}", f"--tp {tp}", _EXACT, setting.on(tp=tp))
-    if plan.deployment.tp % 2 == 0:
-        less = plan.deployment.tp // 2
-        yield Move(f"tp {less}", f"--tp {less}", _EXACT, setting.on(tp=less))
-    question = setting.question
-    option = "--concurrency" if question.users else "--batch"
-    twice = f"{option} {2 * question.parallel:.0f}"
-    word = "users" if question.users else "batch"
-    doubled = replace(setting, question=question.scaled(batch=2 * question.parallel))
-    yield Move(f"{word} {2 * question.parallel:.0f}", twice, _CAVEATS["batch"], doubled)
-
-
-def _engine(setting: Setting, plan: Plan) -> Iterator[Move]:
-    for budget in (int(plan.token_budget // 2), int(plan.token_budget * 2)):
-        if budget >= 1:
-            option = f"--token-budget {budget}"
-            yield Move(f"chunks of {budget}", option, _CAVEATS["chunk"], setting.told(token_budget=budget))
+def _engine(setting: Setting, plan: Plan) -> Iterator[Tried]:
+    tp, question, budget = plan.deployment.tp, setting.question, plan.token_budget
+    for degree in (2 * tp, tp // 2) if tp % 2 == 0 else (2 * tp,):
+        yield _move(f"tp {degree}", f"--tp {degree}", _EXACT, setting.on(tp=degree))
+    word, option = ("users", "--concurrency") if question.users else ("batch", "--batch")
+    twice = 2 * question.parallel
+    yield _move(f"{word} {twice:.0f}", f"{option} {twice:.0f}", _CAVEATS["batch"],
+                replace(setting, question=question.scaled(batch=twice)))  # fmt: skip
+    for chunk in filter(None, (int(budget // 2), int(budget * 2))):
+        told = setting.told(token_budget=chunk)
+        yield _move(f"chunks of {chunk}", f"--token-budget {chunk}", _CAVEATS["chunk"], told)
     for engine in _ENGINES:
         if engine != plan.deployment.engine:
             changed = setting.on(engine=engine, engine_version=None)
-            yield Move(f"engine {engine}", f"--engine {engine}", _CAVEATS["engine"], changed)
+            yield _move(f"engine {engine}", f"--engine {engine}", _CAVEATS["engine"], changed)
 
 
-def _prefix(setting: Setting, share: float | None) -> Move:
-    question = setting.question
-    name, caveat = "prefix cache", _CAVEATS["prefix"]
+def _requests(setting: Setting, share: float | None, draft: Speculation | None) -> Iterator[Tried]:
+    """A prefix cache, and a draft: both need what nobody predicts."""
+    work, name, caveat = setting.question.work, "prefix cache", _CAVEATS["prefix"]
     if share is None:
-        return Move(name, "--prefix SHARE", caveat, None, "give --prefix, the share of each prompt that is cached")
-    cached = min(float(round(share * float(question.work.isl))), float(question.work.isl) - 1.0)
-    option = f"--cached {cached:.0f}"
-    if cached <= float(question.work.cached):
-        return Move(name, option, caveat, None, f"{question.work.cached:.0f} tokens are cached already")
-    return Move(f"{name} {percent(share)}", option, caveat, replace(setting, question=question.scaled(cached=cached)))
-
-
-def _draft(setting: Setting, draft: Speculation | None) -> Move:
-    caveat = _CAVEATS["draft"]
+        yield _move(name, "--prefix SHARE", caveat, needs="give --prefix, the share of each prompt that is cached")
+    else:
+        cached = min(float(round(share * float(work.isl))), float(work.isl) - 1.0)
+        needs = f"{work.cached:.0f} tokens are cached already" if cached <= float(work.cached) else ""
+        hits = replace(setting, question=setting.question.scaled(cached=cached))
+        yield _move(name if needs else f"{name} {percent(share)}", f"--cached {cached:.0f}", caveat, hits, needs=needs)
     if draft is None:
-        needed = "give --draft, --draft-tokens and --acceptance: none is assumed"
-        return Move("speculation", "--draft", caveat, None, needed)
-    rates = ",".join(f"{rate:g}" for rate in draft.acceptance)
-    option = f"--draft {draft.draft} --draft-tokens {draft.draft_tokens} --acceptance {rates}"
-    return Move(f"draft {draft.draft}", option, caveat, replace(setting, draft=draft))
-
-
-def _latent(setting: Setting, plan: Plan) -> Move:
-    """Latent attention in place of grouped heads; what it keeps a token is in the name."""
-    name, option, caveat = "MLA model", "another model", _CAVEATS["mla"]
-    mixers = {layer.mixer for layer in plan.model.layers}
-    if any(isinstance(mixer, LatentAttention) for mixer in mixers):
-        return Move(name, option, caveat, None, "the model has latent attention already")
-    if not any(isinstance(mixer, Attention) and not mixer.window and not mixer.chunk for mixer in mixers):
-        return Move(name, option, caveat, None, "the model has no full attention layers")
-    return Move(name, option, caveat, replace(setting, model_change=latent_variant))
+        yield _move("speculation", "--draft", _CAVEATS["draft"],
+                    needs="give --draft, --draft-tokens and --acceptance: none is assumed")  # fmt: skip
+    else:
+        rates = ",".join(f"{rate:g}" for rate in draft.acceptance)
+        option = f"--draft {draft.draft} --draft-tokens {draft.draft_tokens} --acceptance {rates}"
+        yield _move(f"draft {draft.draft}", option, _CAVEATS["draft"], replace(setting, draft=draft))
 
 
 NO_CHANGE = "changes nothing"
@@ -380,7 +346,7 @@ class MoveResult:
         head = {"move": self.move, "option": self.option, "possible": self.possible}
         ratios = {f"{name}_ratio": self.ratio.get(name) for name in MEASURES}
         fields = Operating.__slots__
-        numbers = {name: None if self.answer is None else getattr(self.answer, name) for name in fields}
+        numbers = {name: getattr(self.answer, name, None) for name in fields}
         words = {"caveat": self.caveat, "reason": self.reason, "evidence": self.evidence}
         words["warnings"] = "; ".join(self.warnings)
         return {**head, **ratios, **numbers, **words}
@@ -489,12 +455,11 @@ def operate(setting: Setting, predictor: Predictor) -> Operating:
     )  # fmt: skip
 
 
-def try_move(move: Move, present: Setting, now: Operating, known: tuple[str, ...]) -> MoveResult:
+def try_move(tried: Tried, present: Setting, now: Operating, known: tuple[str, ...]) -> MoveResult:
     """Make the move; what is refused, or does not fit, says why. `known` warnings are true of the present one too."""
-    if move.setting is None:
-        return MoveResult(move.name, move.option, move.caveat, False, move.reason)
-    reason = ""
-    for attempt in (move.setting, *move.fallbacks):
+    move, settings = tried
+    reason = move.reason
+    for attempt in settings:
         try:
             predictor, warnings = attempt.resolved()
             misfit = attempt.question.misfit(predictor)
@@ -504,7 +469,7 @@ def try_move(move: Move, present: Setting, now: Operating, known: tuple[str, ...
         except RooflinekitError as error:
             reason = reason or str(error)
     else:
-        return MoveResult(move.name, move.option, move.caveat, False, reason)
+        return replace(move, possible=False, reason=reason)
     then = operate(attempt, predictor)
     cost: float | None = None
     if attempt.gpu == present.gpu:  # accelerator seconds; on another in USD, if both prices are known
@@ -520,10 +485,12 @@ def try_move(move: Move, present: Setting, now: Operating, known: tuple[str, ...
         "energy": None if joules is None or before is None else joules / before,
     }
     same = all(value is not None and abs(value - 1.0) < _SAME for value in ratio.values())
-    wider = "" if attempt is move.setting else f" tp {attempt.deployment.tp}"
-    name, option = move.name + wider, move.option + wider.replace(" tp", " --tp")
-    new, rests = tuple(warning for warning in warnings if warning not in known), evidence(predictor.plan)
-    return MoveResult(name, option, move.caveat, True, NO_CHANGE if same else "", then, ratio, new, rests)
+    wider = "" if attempt is settings[0] else f" tp {attempt.deployment.tp}"
+    return replace(
+        move, move=move.move + wider, option=move.option + wider.replace(" tp", " --tp"),
+        reason=NO_CHANGE if same else "", answer=then, ratio=ratio, evidence=evidence(predictor.plan),
+        warnings=tuple(warning for warning in warnings if warning not in known),
+    )  # fmt: skip
 
 
 def rank(move: MoveResult, by: str, present: str) -> tuple[int, float]:
