@@ -391,7 +391,10 @@ def plan_classes(
     groupings: list[Grouping] = []
     words, unmet, names = list[str](), dict[str, str](), dict[int, str]()
     for name, own in by_model.items():
-        question = _question(paths[name], gpus, own, given, progress)
+        steady, jobs = steady_and_jobs(own)  # the profile has the rate of the steady classes
+        load = {"rate": sum(each.rate for each in steady or jobs), "disaggregated": False, "mixed": False, "confirm": 1}
+        told = {key: value for key, value in given.items() if steady or key != "profile"}
+        question = read_question(paths[name], gpus, DEFAULT_SLO, load | told, progress)
         groups = _groups(question, own)
         refused = {group.classes[0].name: group.why or str(nothing_found(group.question, group.found))
                    for group in groups.values() if len(group.classes) == 1 and group.best is None}  # fmt: skip
@@ -405,22 +408,8 @@ def plan_classes(
             groupings += [_grouping(each) for each in (best, *others)]
             words.append(why)
     if not chosen:
-        told = "; ".join(f"{name}: {why}" for name, why in unmet.items())
-        raise InfeasibleError(f"no class can be met. {told}")
+        raise InfeasibleError(f"no class can be met. {'; '.join(f'{name}: {why}' for name, why in unmet.items())}")
     return _told(classes, chosen, groupings, names, unmet, words)
-
-
-def _question(
-    model: str | PathLike[str], gpus: str | Sequence[str], classes: Sequence[TrafficClass], given: Mapping[str, Any],
-    progress: Progress | None,
-) -> PlanQuestion:  # fmt: skip
-    """What `plan` is asked, but for the demand of a group; its profile has the rate of the steady classes."""
-    steady, jobs = steady_and_jobs(classes)
-    rate = sum(each.rate for each in steady or jobs)
-    own = {"rate": rate, "disaggregated": False, "mixed": False, "confirm": 1} | dict(given)
-    if not steady:
-        own.pop("profile", None)
-    return read_question(model, gpus, DEFAULT_SLO, own, progress)
 
 
 def _groups(question: PlanQuestion, classes: Sequence[TrafficClass]) -> dict[tuple[str, ...], _Group]:
@@ -620,79 +609,72 @@ def _told(  # noqa: PLR0913, PLR0917 - all that was found
     classes: Sequence[TrafficClass], chosen: Sequence[_Group], groupings: Sequence[Grouping], names: Mapping[int, str],
     unmet: Mapping[str, str], words: Sequence[str],
 ) -> ClassPlan:  # fmt: skip
-    fleets, rows, notes = list[ClassFleet](), dict[str, ClassRow](), list[str]()
+    def row(  # noqa: PLR0913, PLR0917 - a class and what became of it
+        each: TrafficClass, model: str, fleet: int | None, done: float | None, held: tuple[Held, ...] = (),
+        unmet: str = "",
+    ) -> ClassRow:  # fmt: skip
+        return ClassRow(each.name, model, fleet, each.rate, each.isl.mean, each.osl.mean, each.priority, each.requests,
+                        each.deadline_h, done, held, unmet)  # fmt: skip
+
+    fleets, notes = list[ClassFleet](), list[str]()
+    rows = {each.name: row(each, each.model, None, None, unmet=unmet[each.name])
+            for each in classes if each.name in unmet}  # fmt: skip
     for number, group in enumerate(chosen, 1):
         entry = group.entry or Ranked(group.option, "", None, group.option.gpus)
         entry = replace(entry, option=group.option, evidence=entry.evidence or worst_evidence(group.option))
-        candidate = candidate_of(group.question, entry)
+        candidate, model = candidate_of(group.question, entry), names[id(group)]
         valleys = group.beside(group.option)
         hours, done = valleys.hours(group.option.parts[0].working) if valleys else ([], {})
-        fleets.append(ClassFleet(tuple(each.name for each in group.classes), names[id(group)], candidate, tuple(hours)))
-        rows |= {each.name: _row(each, group, entry, number, names[id(group)], done.get(each.name))
-                 for each in group.classes}  # fmt: skip
+        fleets.append(ClassFleet(tuple(each.name for each in group.classes), model, candidate, tuple(hours)))
+        for each in group.classes:  # a job that has no hours of its own has the rate of its deadline
+            held = tuple(_held(group, entry, candidate, objective) for objective in each.slo)
+            rows[each.name] = row(each, model, number, done.get(each.name, each.deadline_h), held)
         notes += warnings(group.question, group.found, [entry])
-    for each in classes:
-        if each.name in unmet:
-            rows[each.name] = _row(each, None, None, None, each.model, None, unmet[each.name])
     hosts = hosts_of((
         (f"{names[id(group)]} {deployment_name(part.replica.scenario)}", part)
         for group in chosen for part in group.option.parts
     ), chosen[0].question.reserve.rack)  # fmt: skip
-    plan = ClassPlan(
-        version=__version__, question=_asked(classes, chosen), confidence=chosen[0].question.confidence, answer="",
-        classes=tuple(rows[each.name] for each in classes), fleets=tuple(fleets), groupings=tuple(groupings),
-        hosts=hosts, gpus=sum(each.gpus for each in fleets),
-        usd_per_hour=added(each.candidate.cost.usd_per_hour for each in fleets),
-        interrupted=any(group.found.interrupted for group in chosen), warnings=tuple(dict.fromkeys(notes)),
-    )  # fmt: skip
-    return replace(plan, answer=" ".join([_answer(plan), *filter(None, words), *_done(plan)]))
-
-
-def _asked(classes: Sequence[TrafficClass], chosen: Sequence[_Group]) -> str:
+    gpus, usd = sum(each.gpus for each in fleets), added(each.candidate.cost.usd_per_hour for each in fleets)
     peaks = max(group.question.demand.peak for group in chosen)
-    said = (
-        f"{len(classes)} class{'es' if len(classes) > 1 else ''}, {sum(each.rate for each in classes):.4g} requests/s"
-    )
-    return f"{said}{f', {peaks:.3g} times as many at the peak' if peaks > 1 else ''}"
-
-
-def _row(  # noqa: PLR0913, PLR0917 - a class and what became of it
-    each: TrafficClass, group: _Group | None, entry: Ranked | None, number: int | None, model: str,
-    done: float | None, unmet: str = "",
-) -> ClassRow:  # fmt: skip
-    held = () if group is None or entry is None else tuple(_held(group, entry, objective) for objective in each.slo)
-    if group is not None and each.deadline_h is not None and done is None:
-        done = each.deadline_h  # its rate is that of the deadline
-    return ClassRow(each.name, model, number, each.rate, each.isl.mean, each.osl.mean, each.priority, each.requests,
-                    each.deadline_h, done, held, unmet)  # fmt: skip
-
-
-def _held(group: _Group, entry: Ranked, objective: Objective) -> Held:
-    felt, played = entry.option.feels(group.question.demand)(1.0), entry.played
-    seen = felt if played is None else played.felt
-    chances = {} if played is None or played.chances is None else dict(played.chances)
-    known = candidate_of(group.question, entry).probability if objective not in chances else {}
-    probability = chances.get(objective, known.get(str(objective)))
-    said = objective.value(felt)
-    predicted = said * 1e3 if math.isfinite(said) else None
-    simulated = None if played is None else objective.value(seen) * 1e3
-    return Held(str(objective), predicted, simulated, objective.attained(seen), probability)
-
-
-def _answer(plan: ClassPlan) -> str:
+    many = f"{len(classes)} class{'es' if len(classes) > 1 else ''}"
+    asked = f"{many}, {sum(each.rate for each in classes):.4g} requests/s"
     pieces = []
-    for fleet in plan.fleets:
+    for fleet in fleets:
         (part,) = fleet.candidate.fleets
         many = f"{part.replicas} replica{'s' if part.replicas > 1 else ''}"
         pieces.append(f"{many} x {deployment_name(part.scenario)} of {fleet.model} on {part.scenario['gpu']} for "
                       f"{', '.join(fleet.classes)}")  # fmt: skip
-    money = "no price is known" if plan.usd_per_hour is None else f"${plan.usd_per_hour:,.2f} an hour"
-    return f"{plan.gpus:,} GPU{'s' if plan.gpus > 1 else ''} = {'; '.join(pieces)}: {money}."
+    money = "no price is known" if usd is None else f"${usd:,.2f} an hour"
+    answer = f"{gpus:,} GPU{'s' if gpus > 1 else ''} = {'; '.join(pieces)}: {money}."
+    told = tuple(rows[each.name] for each in classes)
+    return ClassPlan(
+        version=__version__,
+        question=f"{asked}, {peaks:.3g} times as many at the peak" if peaks > 1 else asked,
+        confidence=chosen[0].question.confidence,
+        answer=" ".join([answer, *filter(None, words), *_done(told)]),
+        classes=told,
+        fleets=tuple(fleets),
+        groupings=tuple(groupings),
+        hosts=hosts,
+        gpus=gpus,
+        usd_per_hour=usd,
+        interrupted=any(group.found.interrupted for group in chosen),
+        warnings=tuple(dict.fromkeys(notes)),
+    )
 
 
-def _done(plan: ClassPlan) -> Iterator[str]:
+def _held(group: _Group, entry: Ranked, candidate: Candidate, objective: Objective) -> Held:
+    felt, played = entry.option.feels(group.question.demand)(1.0), entry.played
+    said, seen = objective.value(felt), felt if played is None else played.felt
+    predicted = said * 1e3 if math.isfinite(said) else None
+    simulated = None if played is None else objective.value(seen) * 1e3
+    name = str(objective)
+    return Held(name, predicted, simulated, objective.attained(seen), candidate.probability.get(name))
+
+
+def _done(classes: Sequence[ClassRow]) -> Iterator[str]:
     """Batch jobs, and classes that are not met."""
-    for each in plan.classes:
+    for each in classes:
         if each.fleet is not None and each.requests is not None and each.done_h is not None:
             yield f"{each.name}: {each.requests:,.0f} requests take {each.done_h:.3g} of {each.deadline_h:g} h."
         if each.fleet is None:
