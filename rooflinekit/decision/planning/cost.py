@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rooflinekit.decision.economics.price import POWER_NOTE, HourlyPrice, quotes_of, usd_per_million
+from rooflinekit.decision.economics.price import POWER_NOTE, HourlyPrice, quotes_of, read_carbon, usd_per_million
 from rooflinekit.decision.economics.token_prices import MILLION, token_times
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part, Replica, feel
@@ -79,15 +79,18 @@ def added(prices: Iterable[float | None]) -> float | None:
     return sum(known) if len(known) == len(several) else None
 
 
-def read_tariff(gpus: tuple[str, ...], given: object, pue: float, load_gb_s: float | None, by: str) -> Tariff:
-    """Prices of these accelerators: those given, else the dated quotes in their files.
+def read_tariff(gpus: tuple[str, ...], given: Mapping[str, Any], demand: Demand) -> Tariff:
+    """Prices of these accelerators: those of a plan's options, else the dated quotes in their files.
 
     Raises InputError and WorkloadError for prices without sense.
     """
-    quotes = quotes_of((load_accelerator(gpu).value for gpu in gpus), given)
-    told = () if load_gb_s else (LOAD_NOTE,)
-    notes = (*quotes.notes, POWER_NOTE, *told)
-    return Tariff(quotes.hourly, pue, (load_gb_s or LOAD_GB_S) * GB, notes, by == "gpus", terms=quotes.terms)
+    quotes = quotes_of((load_accelerator(gpu).value for gpu in gpus), given.get("prices"))
+    rate, by = given.get("load_gbps"), given.get("by")
+    notes = (*quotes.notes, POWER_NOTE, *(() if rate else (LOAD_NOTE,)))
+    return Tariff(
+        quotes.hourly, given.get("pue", 1.0), (rate or LOAD_GB_S) * GB, notes, by == "gpus",
+        demand if by == "energy" else None, quotes.terms, read_carbon(given.get("carbon")),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -295,7 +295,7 @@ def _under_load(  # noqa: PLR0913, PLR0917 - a question with its parts
         slo,
         Space((gpu,)),
         Reserve(),
-        read_tariff((gpu,), None, 1.0, None, "cost"),
+        read_tariff((gpu,), {}, demand),
         confidence=confidence,
     )
     able = ability(replica, demand, slo, question.deviations, further=not demand.closed)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from heapq import heapify, heappop, heappush
 from itertools import count
 from os import PathLike
 from typing import Any, Unpack
 
-from rooflinekit.decision.economics.price import read_carbon, read_owning
+from rooflinekit.decision.economics.price import read_owning
 from rooflinekit.decision.planning.confirm import Ranked, enough, play, ranked, warnings, worst_evidence
 from rooflinekit.decision.planning.cost import (
     FleetCost,
@@ -69,10 +69,6 @@ _CLOSE = 0.005  # relative: costs this near are equal
 _HALVES = 12  # fleets that are simulated for the one at a probability of one half
 _FORMATS = ("weights", "kv", "activations")
 _SPACE_LISTS = ("engines", "weights", "kv", "tp", "pp", "ep", "dp", "token_budgets", "max_num_seqs")
-_SPACE_SINGLE = (
-    "max_gpus", "system", "memory_fraction", "activations", "disaggregated", "mixed", "images", "image_size",
-    "lora_rank", "lora_adapters",
-)  # fmt: skip
 _NAMES = {
     "engine": "engines", "token_budget": "token_budgets", "concurrency": "users", "burstiness": "cv", "price": "prices",
     "limit": "limits",
@@ -335,7 +331,15 @@ def answer_in_words(best: Candidate, question: PlanQuestion, median: Median | No
     parts += _standing(best, question)
     if (choice := Speculation.read(part_of(best.fleets[0].scenario, SPECULATION_KEYS))) is not None:
         parts.append(f"A pass verifies {choice.verified} drafted tokens and yields {choice.tokens_per_pass:.3g}.")
-    parts.append(_agreement(best))
+    if best.confirmed is None:
+        parts.append("It was not simulated: these are figures of the formula.")
+    elif best.formula_gpus == best.gpus:
+        parts.append(f"The simulation of {best.played} agrees.")
+    else:
+        parts.append(
+            f"The formula alone asks for {_gpus(best.formula_gpus)}; the simulation of {best.played} does not agree, "
+            f"and agrees with {best.gpus:,}."
+        )
     name, chance_of = best.risk
     if chance_of is not None:
         parts.append(f"{name} holds with a probability of {probability_text(chance_of)}, the least of all objectives.")
@@ -362,18 +366,6 @@ def _standing(best: Candidate, question: PlanQuestion) -> Iterator[str]:
 
 def _gpus(count: int) -> str:
     return f"{count:,} GPU{'s' if count > 1 else ''}"
-
-
-def _agreement(best: Candidate) -> str:
-    """What the simulation says of it."""
-    if best.confirmed is None:
-        return "It was not simulated: these are figures of the formula."
-    if best.formula_gpus != best.gpus:
-        return (
-            f"The formula alone asks for {_gpus(best.formula_gpus)}; the simulation of {best.played} does not agree, "
-            f"and agrees with {best.gpus:,}."
-        )
-    return f"The simulation of {best.played} agrees."
 
 
 def _price_of_confidence(median: Median, confidence: float, best: Candidate) -> str:
@@ -415,15 +407,16 @@ def _sizing(fleet: Fleet, question: PlanQuestion) -> str:
 
 def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
     """Why a candidate is not the best: which of price, use of a GPU and rounding makes it dearer."""
+    mine, theirs = other.cost.usd_per_hour, best.cost.usd_per_hour
+    money = "" if mine is None else f", ${mine:,.2f} an hour"
     if other.confirmed is None and best.confirmed is not None:
         asks = f"the formula alone, which is often too low, asks for {_gpus(other.gpus)}"
         if other.formula_gpus < other.gpus:
             few = f"{_gpus(other.formula_gpus)}, which the simulation found too few"
             asks = f"the formula asks for {few}; {_gpus(other.gpus)} may do"
-        return f"not simulated, so not compared: {asks}{_at(other.cost.usd_per_hour)}"
+        return f"not simulated, so not compared: {asks}{money}"
     if other.evidence != best.evidence:
-        return f"{other.evidence}: stands apart until its kernels are measured{_at(other.cost.usd_per_hour)}"
-    mine, theirs = other.cost.usd_per_hour, best.cost.usd_per_hour
+        return f"{other.evidence}: stands apart until its kernels are measured{money}"
     hours = None if mine is None or theirs is None else (mine, theirs)
     ratio = hours[0] / hours[1] if hours else other.gpus / best.gpus
     if abs(ratio - 1.0) < _CLOSE:
@@ -443,10 +436,6 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
     if idle > 0.1:
         reasons.append(f"{percent(idle)} of its capacity is unused")
     return f"{head}: {', '.join(reasons)}"
-
-
-def _at(usd_per_hour: float | None) -> str:
-    return "" if usd_per_hour is None else f", ${usd_per_hour:,.2f} an hour"
 
 
 def _three(value: float) -> str:
@@ -475,7 +464,13 @@ def read_question(
         given["disaggregated"] = False  # one number of replicas is scaled
     if given.pop("one_kind", False):
         given["mixed"] = False
-    names = tuple(dict.fromkeys(_gpu_names((gpus,) if isinstance(gpus, str) else tuple(gpus))))
+    names = (gpus,) if isinstance(gpus, str) else tuple(gpus)
+    seen: dict[str, str] = {}
+    for gpu in names:
+        name = load_accelerator(gpu).value.name
+        if name in seen:
+            raise InputError(f"{gpu} and {seen[name]} are the same accelerator; name it once")
+        seen[name] = gpu
     loaded = load_model(model).value
     context, images = loaded.max_context, Images.read(given.get("images", 0), given.get("image_size", IMAGE_SIZE))
     if images:
@@ -484,18 +479,15 @@ def read_question(
     profile = _profile(given)
     demand = read_demand(given | {"max_context": context}, objectives)
     refuse_undecoded(objectives, demand.osl.mean)
-    money = given.get("prices"), given.get("pue", 1.0), given.get("load_gbps"), given.get("by", "cost")
+    space = {each.name: given[each.name] for each in fields(Space) if each.name in given}
+    several = {key: _listed(key, value) for key, value in space.items() if key in _SPACE_LISTS}
     return PlanQuestion(
         model=str(model),
         demand=demand,
         slo=objectives,
-        space=_space(loaded, names, given),
+        space=Space(**space | several | {"gpus": names, "drafts": tuple(_drafts(loaded, given))}),
         reserve=_reserve(names, given),
-        tariff=replace(
-            read_tariff(names, *money),
-            saves=demand if given.get("by") == "energy" else None,
-            carbon=read_carbon(given.get("carbon")),
-        ),
+        tariff=read_tariff(names, given, demand),
         calibration=given.get("calibration"),
         confidence=given.get("confidence", 0.9),
         measured_only=given.get("measured_only", False),
@@ -543,23 +535,6 @@ def _course(given: dict[str, Any], profile: Profile | None, demand: Demand) -> C
     owning = read_owning(given["tco"]) if "tco" in given else None
     scaled = scaling if given.get("autoscale") else None
     return Course(profile or flat(demand.peak_load), growth, months, scaled, owning)
-
-
-def _gpu_names(gpus: tuple[str, ...]) -> list[str]:
-    """Names as given; those of one accelerator twice are refused."""
-    seen: dict[str, str] = {}
-    for gpu in gpus:
-        name = load_accelerator(gpu).value.name
-        if name in seen:
-            raise InputError(f"{gpu} and {seen[name]} are the same accelerator; name it once")
-        seen[name] = gpu
-    return list(gpus)
-
-
-def _space(model: Model, gpus: tuple[str, ...], given: dict[str, Any]) -> Space:
-    lists: dict[str, Any] = {key: _listed(key, given[key]) for key in _SPACE_LISTS if key in given}
-    single: dict[str, Any] = {key: given[key] for key in _SPACE_SINGLE if key in given}
-    return Space(gpus, drafts=tuple(_drafts(model, given)), **lists, **single)
 
 
 def _drafts(model: Model, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
