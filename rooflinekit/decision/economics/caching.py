@@ -221,15 +221,11 @@ def _crossings(ratio: Callable[[Numeric], Numeric], longest: float) -> tuple[flo
     decisive = np.flatnonzero(np.abs(np.log(ratios)) > np.log(_ALIKE))
     found = []
     for before, after in pairwise(decisive):
-        if (ratios[before] > 1.0) != (ratios[after] > 1.0):
-            found.append(_bisect(ratio, float(grid[before]), float(grid[after])))
+        low, high, first = float(grid[before]), float(grid[after]), ratios[before] > 1.0
+        if first == (ratios[after] > 1.0):
+            continue
+        while high - low > 1.0:  # a whole number of tokens at which the faster one is no longer that at the low end
+            middle = (low + high) // 2.0
+            low, high = (middle, high) if (float(ratio(middle)) > 1.0) == first else (low, middle)
+        found.append(high)
     return tuple(found)
-
-
-def _bisect(ratio: Callable[[Numeric], Numeric], low: float, high: float) -> float:
-    """A whole number of tokens at which the faster one is no longer that at `low`."""
-    first = float(ratio(low)) > 1.0
-    while high - low > 1.0:
-        middle = (low + high) // 2.0
-        low, high = (middle, high) if (float(ratio(middle)) > 1.0) == first else (low, middle)
-    return high

@@ -465,26 +465,6 @@ def context_cost(served: Served, prompt: int, context: int | None = None) -> Con
     )  # fmt: skip
 
 
-def waste_cost(served: Served, notes: list[str]) -> Waste:
-    """Reservations of the longest length against blocks."""
-    asked, plan = served.asked, served.predictor.plan
-    both = int(served.asked.prompt + served.asked.output)
-    longest = asked.reserve or plan.deployment.settings.max_model_len or plan.model.max_context or both
-    if longest < both:
-        notes.append(f"reserved room: a request of {both} tokens is longer than the {longest} that are admitted")
-    return memory_waste(served.predictor, asked.isl, asked.osl, max(longest, both))
-
-
-def eviction_cost(served: Served, notes: list[str]) -> EvictionCost | None:
-    """Swap or recompute one sequence of the mean length; None, and a note, without a host link."""
-    length = int(served.asked.prompt + served.asked.output / 2.0)
-    longest = served.predictor.plan.model.max_context or served.asked.long_context
-    found = eviction(served.predictor, length, max(longest, length))
-    if found is None:
-        notes.append(f"eviction: no host link is known of {served.predictor.plan.system.accelerator.name}")
-    return found
-
-
 def why(times: TokenTimes, given: TokenWork, made: TokenWork, experts: bool = False) -> str:
     """Set the FLOP of the two beside their bytes and their time; `experts`: not every token visits every weight."""
     load = times.load
@@ -543,25 +523,33 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
     hour, said = read_price(plan.system.accelerator, money, watts)
     served = Served(resolved.predictor, asked, times, hour, room, tokens)
     input_work, output_work = token_work(resolved.predictor, times)
-    notes = []
+    notes, parts = [], dict[str, Any]()
     if asked.concurrency is not None and asked.concurrency > room:
         notes.append(f"{room:.0f} of {asked.concurrency} sequences fit at a time; prices are those of {room:.0f}")
+    parts["prices"] = price_result(served, notes)
+    for name in ("conversation", "agent"):
+        parts[name] = dialogue_cost(served, getattr(asked, name), name, notes)
+    parts["long_context"] = served.long_context(notes)
+    both = int(asked.prompt + asked.output)
+    longest = asked.reserve or plan.deployment.settings.max_model_len or plan.model.max_context or both
+    if longest < both:
+        notes.append(f"reserved room: a request of {both} tokens is longer than the {longest} that are admitted")
+    mean, most = int(asked.prompt + asked.output / 2.0), plan.model.max_context or asked.long_context
+    parts["eviction"] = eviction(resolved.predictor, mean, max(most, mean))
+    if parts["eviction"] is None:
+        notes.append(f"eviction: no host link is known of {plan.system.accelerator.name}")
     return Cost(
         **about(plan),
         inputs=shown(
             plan, isl=int(asked.prompt), osl=int(asked.output), cached=asked.cached, concurrency=asked.concurrency
         )
         | {"pue": asked.pue},
-        prices=price_result(served, notes),
+        **parts,
         reason=Reason(
             input_work, output_work, why(served.times, input_work, output_work, "experts" in plan.model.matrices)
         ),
-        conversation=dialogue_cost(served, asked.conversation, "conversation", notes),
-        agent=dialogue_cost(served, asked.agent, "agent", notes),
         ordinary_context=context_cost(served, int(asked.prompt)),
-        long_context=served.long_context(notes),
         recompute=naive_decoding(resolved.predictor, int(asked.prompt), int(asked.output)),
-        waste=waste_cost(served, notes),
-        eviction=eviction_cost(served, notes),
+        waste=memory_waste(resolved.predictor, asked.isl, asked.osl, max(longest, both)),
         warnings=(*resolved.warnings, *said, *notes),
     )

@@ -137,6 +137,10 @@ def trace(
         notes.append(f"{seen.name} has no block ids (hash_ids): nobody can say which prompts share a prefix")
     gaps = [after - before for before, after in zip(seen.time, seen.time[1:], strict=False)]
     mean = fmean(gaps) if gaps else 0.0
+    curve: tuple[tuple[float, float], ...] = ()
+    if reuse is not None:  # at sizes of which every other doubles, up to the one that finds everything
+        sizes = [reuse.size(1.0) * 2.0 ** (-step / 2) for step in reversed(range(_SIZES))]
+        curve = tuple((size, reuse.share(size)) for size in sizes if size >= reuse.block_tokens)
     memories: list[Retained] = []
     deployment = None
     if model is not None and reuse is not None:
@@ -162,7 +166,7 @@ def trace(
         router=router,
         hit_rate=None if reuse is None else reuse.most,
         reuse_s={} if reuse is None else reuse.ages_at(_SHARES),
-        curve=() if reuse is None else tuple(_curve(reuse)),
+        curve=curve,
         deployment=deployment,
         memories=tuple(memories),
         warnings=tuple(notes),
@@ -174,13 +178,6 @@ def _spread(lengths: Sequence[int]) -> dict[str, float]:
     ordered = sorted(lengths)
     ranks = {name: ordered[max(math.ceil(share * len(ordered)), 1) - 1] for name, share in _SHARES.items()}
     return {"mean": fmean(ordered), **ranks, "max": ordered[-1]}
-
-
-def _curve(reuse: Reuse) -> list[tuple[float, float]]:
-    """Hit rates at sizes of which every other doubles, up to the one that finds everything."""
-    most = reuse.size(1.0)
-    sizes = [most * 2.0 ** (-step / 2) for step in reversed(range(_SIZES))]
-    return [(size, reuse.share(size)) for size in sizes if size >= reuse.block_tokens]
 
 
 def _memories(

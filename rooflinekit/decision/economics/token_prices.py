@@ -74,24 +74,19 @@ def token_times(predictor: Predictor, load: InFlight) -> TokenTimes:
     """
     step = predictor.tpot(Workload(load.users, load.isl, load.under_way))
     prompt = prefill_share(predictor, load)
-    prefix = _prefix_time(predictor, load)
-    fresh = load.isl - load.cached
+    prefix = where(load.cached == 0.0, load.isl // 2.0, load.cached)  # of half the prompt where nothing is cached
+    whole = prefill_share(predictor, replace(load, cached=prefix))
+    alone = prefill_share(predictor, replace(load, isl=load.isl - prefix, cached=0.0))
+    added = maximum(whole.expected - alone.expected, 0.0)
+    cached = added / maximum(prefix, 1.0)  # a prompt of one token has no half
     return TokenTimes(
-        cached=prefix,
-        input=(prompt.expected - load.cached * prefix) / fresh,
+        cached=cached,
+        input=(prompt.expected - load.cached * cached) / (load.isl - load.cached),
         output=step.expected / load.users,
         step=step,
         prompt=prompt,
         load=load,
     )
-
-
-def _prefix_time(predictor: Predictor, load: InFlight) -> Numeric:
-    """What one token of a cached prefix adds to a prompt [s]; of half the prompt where nothing is cached."""
-    prefix = where(load.cached == 0.0, load.isl // 2.0, load.cached)
-    whole = prefill_share(predictor, replace(load, cached=prefix))
-    alone = prefill_share(predictor, replace(load, isl=load.isl - prefix, cached=0.0))
-    return maximum(whole.expected - alone.expected, 0.0) / maximum(prefix, 1.0)  # a prompt of one token has no half
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -199,8 +200,15 @@ def autoscaled(
     try:
         # Not by the formula alone, nor where caches find what came before.
         drawable = capacity.question.confirm and capacity.option.parts[0].replica.kept is None
+        rates = looked_at(profile, hours)
         for start in sorted(starts, key=lambda each: each != cold.seconds) if drawable else []:
-            _agreed(capacity, looked_at(profile, hours), played, start)
+            good = sorted((place for place, each in enumerate(played) if each.meets and each.cold_start_s == start),
+                          key=lambda place: played[place].gpu_hours_per_month)  # fmt: skip
+            for tried, place in enumerate(good[:_TRIES]):  # the cheapest first, until one agrees
+                capacity.question.progress(f"simulate {played[place].policy}", tried, tried + 1)
+                played[place] = _drawn(capacity, rates, played[place])
+                if played[place].meets:
+                    break
     except KeyboardInterrupt:
         interrupted = True
     kept = []
@@ -213,17 +221,6 @@ def autoscaled(
     best = min((each for each in kept if each.meets and each.cold_start_s == cold.seconds),
                key=lambda each: each.gpu_hours_per_month, default=None)  # fmt: skip
     return Autoscaling(cold, hours, tuple(kept), best, interrupted)
-
-
-def _agreed(capacity: Capacity, rates: Table, played: list[Scaled], start: float) -> None:
-    """Simulate the settings of a cold start that meet the objectives, the cheapest first, until one agrees."""
-    good = sorted((place for place, each in enumerate(played) if each.meets and each.cold_start_s == start),
-                  key=lambda place: played[place].gpu_hours_per_month)  # fmt: skip
-    for tried, place in enumerate(good[:_TRIES]):
-        capacity.question.progress(f"simulate {played[place].policy}", tried, tried + 1)
-        played[place] = _drawn(capacity, rates, played[place])
-        if played[place].meets:
-            return
 
 
 def _drawn(capacity: Capacity, rates: Table, scaled: Scaled) -> Scaled:
@@ -239,7 +236,8 @@ def _drawn(capacity: Capacity, rates: Table, scaled: Scaled) -> Scaled:
     attained: dict[str, float] = {}
     requests, busiest = 0, 1.0
     for factor in sorted({plain.factor(each.metric, question.deviations) for each in question.slo}):
-        waiting = _waiting(rates, served, knee / factor)
+        more = ((rates - served * (knee / factor)) * PERIOD_S).tolist()
+        waiting = np.array([*accumulate(more, lambda waits, add: max(waits + add, 0.0), initial=0.0)][1:])
         order = np.argsort(each + waiting / served / PERIOD_S, kind="stable")
         upto = np.cumsum(rates[order]) / rates.sum()
         felts = []
@@ -256,15 +254,6 @@ def _drawn(capacity: Capacity, rates: Table, scaled: Scaled) -> Scaled:
                 attained[str(objective)] = within if objective.share is not None else float(mean <= objective.limit)
     meets = all(attained[str(each)] >= (each.share or _MEAN_SHARE) for each in question.slo)
     return replace(scaled, simulated=attained, requests=requests, busiest=busiest, meets=meets)
-
-
-def _waiting(rates: Table, served: Table, knee: float) -> Table:
-    """Requests that wait at each look, B of the module's first lines."""
-    found, backlog = [], 0.0
-    for rate, count in zip(rates.tolist(), served.tolist(), strict=True):
-        backlog = max(backlog + (rate - count * knee) * PERIOD_S, 0.0)
-        found.append(backlog)
-    return np.array(found)
 
 
 def _played(  # noqa: PLR0915 - one loop over time

@@ -342,8 +342,8 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
         rate,
         None if users is None else float(whole_number(users, "users")),
         peak,
-        longer(_parsed(given.get("isl", 1024)), given.get("image_tokens", 0)),
-        _parsed(given.get("osl", 256)),
+        longer(parse_length(str(given.get("isl", 1024))), given.get("image_tokens", 0)),
+        parse_length(str(given.get("osl", 256))),
         given.get("cv", 1.0),
     )
 
@@ -356,7 +356,7 @@ def _of_sessions(given: dict[str, Any], peak: float, prefixes: Prefixes) -> Dema
     if given.get("rate") is None:
         raise InputError("sessions come at a rate of requests, of all of them together; give rate")
     rate, law = given["rate"], parse_sessions(given["sessions"])
-    osl = _parsed(given.get("osl", law.answer))
+    osl = parse_length(str(given.get("osl", law.answer)))
     law = replace(law, most=min(law.most or _MOST_CONTEXT, given.get("max_context") or _MOST_CONTEXT))
     trace = session_trace(SessionSource(law, osl, law.most or 0, rate=rate * peak, requests=_SAMPLE))
     seen = replace(prefixes, trace=trace, law=law)
@@ -381,10 +381,3 @@ def _traced(trace: Trace, given: dict[str, Any], peak: float, slo: Sequence[Obje
     window = busiest(trace, span)
     top = max(window.rate / own, 1.0) if span < duration else 1.0
     return Demand(rate, None, peak * top, isl, osl, window.gap_cv, trace, span, speed)
-
-
-def _parsed(value: Any) -> Length:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise WorkloadError(f"a length must be tokens or a distribution, not {value!r}")
-    whole = isinstance(value, float) and value.is_integer()
-    return parse_length(str(int(value)) if whole else str(value))
