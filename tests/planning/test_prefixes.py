@@ -68,7 +68,7 @@ def test_the_hit_rate_is_that_of_all_replicas_together(answer):
         replica = lay_out("llama-3.1-8b", "h100-sxm", scenario, demand, None)
         pool = kv_capacity_tokens(replica.predictor, demand.isl.mean + demand.osl.mean, 1)
         tokens = pool + (500e9 / replica.predictor.memory.kv_bytes_per_token if key[1:] else 0.0)
-        assert fleet.hit_rate == pytest.approx(demand.prefixes.whole.share(tokens * fleet.replicas), abs=0.01)
+        assert fleet.hit_rate == pytest.approx(demand.prefixes.reuse(1.0).share(tokens * fleet.replicas), abs=0.01)
         kept = remembering(replica, demand, read_tiers(TIER) if key[1:] else (), float(fleet.replicas)).kept
         assert fleet.hit_rate == pytest.approx(kept.cached / demand.isl.mean)
         assert bool(kept.late) == bool(key[1:])  # loads take time
@@ -77,7 +77,7 @@ def test_the_hit_rate_is_that_of_all_replicas_together(answer):
 def test_what_is_left_to_compute_varies_more_than_prompts():
     """A first turn is computed whole, later ones hardly: that is what the queue and the first token see."""
     demand = read_demand(ASKED | {"max_context": 131_072})
-    trace, whole = demand.prefixes.trace, demand.prefixes.whole
+    trace, whole = demand.prefixes.trace, demand.prefixes.reuse(1.0)
     size, known, left = trace.block_tokens, set[int](), []
     for at, tokens in enumerate(trace.isl):
         blocks = trace.prefix(at)

@@ -162,13 +162,6 @@ def _own(text: str, origin: Path) -> Checkpoint:
     return Checkpoint(str(folder.resolve()), None, f"an engine reads config.json, and this is {origin.name}")
 
 
-def quantised(model: Model, dtype: str) -> Checkpoint:
-    """The place of a checkpoint in formats that the known one is not in, and that an engine does not make itself."""
-    place = f"/path/to/{model.name}-{dtype}"
-    note = f"{dtype} weights need a checkpoint that is quantised so: replace {place} by its folder or id"
-    return Checkpoint(place, None, note)
-
-
 @dataclass(frozen=True, slots=True)
 class Share:
     """One memory fraction, what it is a share of, and what it pays for besides the pool for the cache [B]."""
@@ -199,23 +192,23 @@ def memory_share(rule: MemoryRule, memory: MemoryResult) -> Share:
     context = ("CUDA context", memory.context_bytes * rule.context_counts)
     outside = ("outside the allocator", memory.non_torch_bytes)
     weights, peak = ("weights", memory.weight_bytes), ("activations", memory.activation_bytes)
-    pool = memory.kv_pool_bytes
+    paid: tuple[tuple[str, float], ...]
     match rule.budget:
         case "total":
-            return Share(memory.capacity_bytes, "of all memory", _there(weights, peak, outside, context, graphs), pool)
+            base, name, paid = memory.capacity_bytes, "of all memory", (weights, peak, outside, context, graphs)
         case "static":
-            free = memory.capacity_bytes - memory.context_bytes
-            return Share(free, "free before the weights", _there(weights, outside), pool)
+            base, name = memory.capacity_bytes - memory.context_bytes, "free before the weights"
+            paid = weights, outside
         case "free":
             taken = memory.weight_bytes + memory.context_bytes + memory.non_torch_bytes + graphs[1]
-            free = memory.capacity_bytes - taken - memory.activation_bytes
-            return Share(free, "free after weights and the profiled step", (), pool)
+            base, name = (
+                memory.capacity_bytes - taken - memory.activation_bytes,
+                "free after weights and the profiled step",
+            )
+            paid = ()
         case _:
             raise InputError("this engine takes no memory fraction")
-
-
-def _there(*parts: tuple[str, float]) -> tuple[tuple[str, float], ...]:
-    return tuple(part for part in parts if part[1] > 0.0)
+    return Share(base, name, tuple(part for part in paid if part[1] > 0.0), memory.kv_pool_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,8 +342,10 @@ def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Targ
     plan, draft = _planned(fixed | {"max_model_len": answer.inputs["max_model_len"]})
     weights = weights_of(plan, table)
     checkpoint = find_checkpoint(given["model"], plan.model)
-    if weights.checkpoint:
-        checkpoint = quantised(plan.model, weights.checkpoint)
+    if dtype := weights.checkpoint:
+        place = f"/path/to/{plan.model.name}-{dtype}"
+        note = f"{dtype} weights need a checkpoint that is quantised so: replace {place} by its folder or id"
+        checkpoint = Checkpoint(place, None, note)
     settings = plan.deployment.settings
     return Target(
         answer, plan, table, version, checkpoint, weights, memory_share(plan.engine.memory, answer.memory),

@@ -214,20 +214,21 @@ def _alike(part: Part, demand: Demand, seed: int, longer: float) -> Run:
     if isinstance(demand, Mix):
         warm = max(warm, _WARM * max(each.osl.mean for each in demand.classes) * step)
         counted *= min(max(_OF_EACH / (min(demand.shares) * counted), 1.0), _RARE)
-    if not demand.closed:
-        comes: Iterator[Arrival] | SessionSource = seen.arrivals(load, seed)
-        if demand.prefixes is not None and (law := demand.prefixes.law) is not None:
-            counted *= _SESSIONS
-            router = demand.prefixes.router
-            count = min(part.working, _BESIDE) if part.replica.kept is not None and router != _ROUTER else 1
-            requests, rate = math.ceil(counted + warm * rate * count), rate * count
-            comes = SessionSource(law, demand.osl, law.most or 0, rate=rate, requests=requests, seed=seed)
-            setup = Setup(replicas=count, router=router, seed=seed) if count > 1 else Setup(seed=seed)
-            return _run(part, demand, comes, setup, counted / rate + warm, warm)
-        return _run(part, demand, comes, Setup(seed=seed), counted / rate + warm, warm)
-    osl = demand.osl if cv(demand.osl) > 0.0 or demand.osl.mean < 2.0 else LogNormal(demand.osl.mean, _DRIFT)
-    arrivals = generate(Gamma(1.0), Requests(demand.isl, osl), 1 << 40, seed)
-    return _run(part, demand, arrivals, Setup(seed=seed), counted / rate + warm, warm, users=int(load))
+    setup, users = Setup(seed=seed), None
+    comes: Iterator[Arrival] | SessionSource
+    if demand.closed:
+        osl = demand.osl if cv(demand.osl) > 0.0 or demand.osl.mean < 2.0 else LogNormal(demand.osl.mean, _DRIFT)
+        comes, users = generate(Gamma(1.0), Requests(demand.isl, osl), 1 << 40, seed), int(load)
+    elif demand.prefixes is not None and (law := demand.prefixes.law) is not None:
+        counted *= _SESSIONS
+        router = demand.prefixes.router
+        count = min(part.working, _BESIDE) if part.replica.kept is not None and router != _ROUTER else 1
+        requests, rate = math.ceil(counted + warm * rate * count), rate * count
+        comes = SessionSource(law, demand.osl, law.most or 0, rate=rate, requests=requests, seed=seed)
+        setup = Setup(replicas=count, router=router, seed=seed) if count > 1 else setup
+    else:
+        comes = seen.arrivals(load, seed)
+    return _run(part, demand, comes, setup, counted / rate + warm, warm, users)
 
 
 def run_varying(  # noqa: PLR0913, PLR0917 - a load that varies, and where it is looked at

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -59,27 +59,18 @@ class Prefixes:
     law: SessionLaw | None = None  #: of the sessions that the trace is a sample of
 
     @cached_property
-    def whole(self) -> Reuse:
-        """Of one cache that gets all requests."""
-        return reuse_of(self.trace)
-
-    @cached_property
     def conversations(self) -> Sequence[int]:
         """Of each request."""
         return conversations(self.trace)
 
     @cached_property
-    def _drawn(self) -> dict[int, Reuse]:
-        return {}
+    def _reuse(self) -> Callable[[int], Reuse]:
+        return cache(lambda count: reuse_of(self.trace, count, "random") if count else reuse_of(self.trace))
 
     def reuse(self, replicas: float) -> Reuse:
         """Of what reaches caches that stand apart; with affinity that is as of one cache for all."""
-        if self.router != "random":
-            return self.whole
         count = 1 << round(math.log2(max(replicas, 1.0)))  # one pass for each doubling
-        if count not in self._drawn:
-            self._drawn[count] = reuse_of(self.trace, count, "random")
-        return self._drawn[count]
+        return self._reuse(count if self.router == "random" else 0)
 
     def share(self, replicas: float, tokens: float) -> float:
         """Share of the prompt tokens that replicas with caches of so many tokens find."""
@@ -342,8 +333,8 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
         rate,
         None if users is None else float(whole_number(users, "users")),
         peak,
-        longer(parse_length(str(given.get("isl", 1024))), given.get("image_tokens", 0)),
-        parse_length(str(given.get("osl", 256))),
+        longer(_parsed(given.get("isl", 1024)), given.get("image_tokens", 0)),
+        _parsed(given.get("osl", 256)),
         given.get("cv", 1.0),
     )
 
@@ -356,7 +347,7 @@ def _of_sessions(given: dict[str, Any], peak: float, prefixes: Prefixes) -> Dema
     if given.get("rate") is None:
         raise InputError("sessions come at a rate of requests, of all of them together; give rate")
     rate, law = given["rate"], parse_sessions(given["sessions"])
-    osl = parse_length(str(given.get("osl", law.answer)))
+    osl = _parsed(given.get("osl", law.answer))
     law = replace(law, most=min(law.most or _MOST_CONTEXT, given.get("max_context") or _MOST_CONTEXT))
     trace = session_trace(SessionSource(law, osl, law.most or 0, rate=rate * peak, requests=_SAMPLE))
     seen = replace(prefixes, trace=trace, law=law)
@@ -381,3 +372,9 @@ def _traced(trace: Trace, given: dict[str, Any], peak: float, slo: Sequence[Obje
     window = busiest(trace, span)
     top = max(window.rate / own, 1.0) if span < duration else 1.0
     return Demand(rate, None, peak * top, isl, osl, window.gap_cv, trace, span, speed)
+
+
+def _parsed(value: Any) -> Length:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise WorkloadError(f"a length must be tokens or a distribution, not {value!r}")
+    return parse_length(str(value))
