@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.decision.economics.price import Purchase, hourly_price, quoted_price, read_carbon
+from rooflinekit.decision.economics.price import Purchase, hourly_price, quoted_price, read_carbon, read_price
 from rooflinekit.decision.economics.token_prices import TokenTimes, token_times
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
@@ -47,8 +47,8 @@ class TestHour:
 
     def test_a_purchase(self) -> None:
         """30,000 USD over 5 years of 8,760 hours is 0.684932 USD/h; 700 W x 1.3 at 0.12 USD/kWh are 0.1092 USD/h."""
-        bought = Purchase.checked(purchase=30_000, years=5, power_price=0.12, pue=1.3)
-        price = hourly_price(load_accelerator("h100-sxm").value, purchase=bought, watts=700.0)
+        bought = {"purchase": 30_000, "years": 5, "power_price": 0.12, "pue": 1.3}
+        price, _ = read_price(load_accelerator("h100-sxm").value, bought, 700.0)
         assert price.usd_per_gpu_hour == pytest.approx(0.684932 + 0.1092, abs=1e-6)
         assert "$30,000 over 5 years" in price.source
 
@@ -59,7 +59,7 @@ class TestHour:
 
     def test_rent_and_purchase_exclude_each_other(self) -> None:
         with pytest.raises(InputError, match="exclude"):
-            hourly_price(load_accelerator("h100-sxm").value, 2.0, Purchase(1.0, 1.0))
+            read_price(load_accelerator("h100-sxm").value, {"price": 2.0, "purchase": 1.0, "years": 1.0}, None)
 
     def test_a_pue_below_one(self) -> None:
         with pytest.raises(InputError, match="at least 1"):

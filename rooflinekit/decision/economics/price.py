@@ -203,39 +203,17 @@ def quoted_price(accelerator: Accelerator) -> HourlyPrice | None:
     return HourlyPrice(quote.usd_per_hour, source, quote.low, quote.high)
 
 
-def hourly_price(
-    accelerator: Accelerator, price: object = None, purchase: Purchase | None = None, watts: float | None = None
-) -> HourlyPrice:
-    """What an accelerator hour costs: the price given, a purchase given, or else the quote in the accelerator's file.
+def hourly_price(accelerator: Accelerator, price: object = None) -> HourlyPrice:
+    """What an accelerator hour costs: the price given (USD, or a quote), or else the quote in the accelerator's file.
 
-    Args:
-        accelerator: whose quote is looked up.
-        price: USD for one accelerator hour, a quote, or None.
-        purchase: a purchase, or None; excludes `price`.
-        watts: mean power of a board, for which a purchase is charged.
-
-    Returns:
-        The price with its source.
-
-    Raises:
-        InputError: both are given, or neither and the file has no quote, or electricity is to be paid for a power
-            that nobody knows; WorkloadError: a price that makes no sense.
+    Raises InputError if nothing is given and the file has no quote; WorkloadError for a price that makes no sense.
 
     >>> from rooflinekit.specs import load_accelerator
     >>> hourly_price(load_accelerator("l40s").value, 0.9)
     HourlyPrice(usd_per_gpu_hour=0.9, source='given', low=None, high=None, term='')
     """
-    if price is not None and purchase is not None:
-        raise InputError("price and purchase exclude each other: rent by the hour, or a purchase over its years")
     if price is not None:
         return price if isinstance(price, HourlyPrice) else HourlyPrice(positive(price, "price"), "given")
-    if purchase is not None:
-        if watts is None and purchase.power_price:
-            raise InputError(f"{accelerator.name} has no rated power in its file, so its electricity cannot be priced")
-        words = f"purchase of ${purchase.purchase:,.0f} over {purchase.years:g} years"
-        if purchase.power_price:
-            words += f", ${purchase.power_price:g}/kWh at {watts:.0f} W with the host and PUE {purchase.pue:g}"
-        return HourlyPrice(purchase.usd_per_gpu_hour(watts or 0.0), words)
     quote = quoted_price(accelerator)
     if quote is None:
         raise InputError(
@@ -251,20 +229,27 @@ def read_price(
 
     `watts`: mean power of a board, for which a purchase is charged; None where nobody knows it.
 
-    Raises what `hourly_price` does; InputError for a purchase without its years, or electricity without a purchase.
+    Raises what `hourly_price` does; InputError for a price beside a purchase, a purchase without its years, electricity
+    without a purchase, or one that is to be paid for a power that nobody knows.
     """
     asked = {key: given[key] for key in PRICE_KEYS if given.get(key) is not None}
     quotes = quotes_of([accelerator], asked.get("price"))
-    said = quotes.hourly[accelerator.name] if "price" in asked else None
-    if "purchase" in asked:
-        if "years" not in asked:
-            raise InputError("purchase needs years: over how many years it is spread")
-        bought = Purchase.checked(**{key: value for key, value in asked.items() if key != "price"})
-        return hourly_price(accelerator, said, bought, watts), quotes.notes
-    for key in ("years", "power_price"):
-        if key in asked:
-            raise InputError(f"{key} belongs to a purchase; add purchase (USD for one accelerator and its host)")
-    return hourly_price(accelerator, said), quotes.notes
+    if "purchase" not in asked:
+        for key in ("years", "power_price"):
+            if key in asked:
+                raise InputError(f"{key} belongs to a purchase; add purchase (USD for one accelerator and its host)")
+        return hourly_price(accelerator, quotes.hourly[accelerator.name] if "price" in asked else None), quotes.notes
+    if "years" not in asked:
+        raise InputError("purchase needs years: over how many years it is spread")
+    bought = Purchase.checked(**{key: value for key, value in asked.items() if key != "price"})
+    if "price" in asked:
+        raise InputError("price and purchase exclude each other: rent by the hour, or a purchase over its years")
+    if watts is None and bought.power_price:
+        raise InputError(f"{accelerator.name} has no rated power in its file, so its electricity cannot be priced")
+    words = f"purchase of ${bought.purchase:,.0f} over {bought.years:g} years"
+    if bought.power_price:
+        words += f", ${bought.power_price:g}/kWh at {watts:.0f} W with the host and PUE {bought.pue:g}"
+    return HourlyPrice(bought.usd_per_gpu_hour(watts or 0.0), words), quotes.notes
 
 
 @dataclass(frozen=True)

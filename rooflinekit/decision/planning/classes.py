@@ -15,6 +15,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from itertools import combinations
 from os import PathLike
 from typing import Any, Unpack
@@ -549,17 +550,15 @@ def _simulate(group: _Group) -> None:
 def _with_jobs(question: PlanQuestion, entry: Ranked, valleys: Valleys) -> tuple[Ranked, Valleys] | None:
     """The largest share of what jobs may take with which the objectives of the others hold; None where none does."""
     (part,) = entry.option.parts
-    agreed: tuple[Ranked, Valleys] | None = None
-    low, high = 0, len(_AGREES)
-    while low < high:  # the smaller the share, the more objectives hold
-        place = (low + high) // 2
-        trial = replace(valleys, part=part, used=_AGREES[place])
-        option = _filled(question, entry.option, trial)
-        if option is None or _holds(question, option, trial):
-            agreed, high = None if option is None else (replace(entry, option=option), trial), place
-        else:
-            low = place + 1
-    return agreed
+    trials = [replace(valleys, part=part, used=share) for share in _AGREES]
+    filled = cache(lambda place: _filled(question, entry.option, trials[place]))
+
+    def agrees(place: int) -> bool:
+        return (option := filled(place)) is None or _holds(question, option, trials[place])
+
+    place = bisect_left(range(len(trials)), True, key=agrees)  # the smaller the share, the more objectives hold
+    option = filled(place) if place < len(trials) else None
+    return None if option is None else (replace(entry, option=option), trials[place])
 
 
 def _holds(question: PlanQuestion, option: Option, valleys: Valleys) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations, groupby, product
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 from rooflinekit.decision.planning.cost import Tariff, fleet_watts
 from rooflinekit.decision.planning.demand import Demand
@@ -205,9 +205,7 @@ class Found:
     tried: int = 0
     near: list[tuple[Near, ...]] = field(default_factory=list)  #: objectives that fail without waiting, by deployment
     notes: list[str] = field(default_factory=list)
-    halves: list[Callable[[], Option | None]] = field(
-        default_factory=list
-    )  #: pools as a probability of one half has them
+    halves: list[Callable[[], Option | None]] = field(default_factory=list)  #: pools at a probability of one half
     interrupted: bool = False  #: while candidates were simulated
 
 
@@ -432,8 +430,7 @@ def _how_near(question: PlanQuestion, able: Part, found: Found) -> str:
 _Choice = Sequence[tuple[Replica, PrefillPool | DecodePool]]
 
 
-@dataclass(frozen=True)
-class _Pools:
+class _Pools(NamedTuple):
     """The cheapest pool of each role on one accelerator, for an engine and a pair of formats."""
 
     kind: tuple[Any, ...]
@@ -533,12 +530,9 @@ def _mixed(question: PlanQuestion, able: list[Part]) -> list[Option]:
     """
     if question.demand.closed or any(question.tariff.price(each.replica.gpu) is None for each in able):
         return []
-    mixes = [
-        _pair(question, first, second)
-        for first, second in combinations(able, 2)
-        if first.replica.gpu != second.replica.gpu
-    ]
-    return sorted((mix for mix in mixes if mix is not None), key=question.tariff.rank)[:1]
+    pairs = (pair for pair in combinations(able, 2) if pair[0].replica.gpu != pair[1].replica.gpu)
+    mixes = (mix for pair in pairs if (mix := _pair(question, *pair)) is not None)
+    return sorted(mixes, key=question.tariff.rank)[:1]
 
 
 def _pair(question: PlanQuestion, first: Part, second: Part) -> Option | None:
