@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import pairwise
 from os import PathLike
+from pathlib import Path
 from textwrap import indent, wrap
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 
-from rooflinekit.decision.launching.candidate import ServerPart, choose, parts, planned, read_plan
 from rooflinekit.decision.launching.target import Setting, Target, aim, grant
 from rooflinekit.decision.launching.wishes import engine_notes, wishes
 from rooflinekit.model.types.answer import Answer, plain
@@ -20,13 +21,32 @@ from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import DeploymentError, InputError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.units import GB
+from rooflinekit.specs.files import read_json
 from rooflinekit.version import __version__
 
 _WIDTH = 80
 _PORTS = {"": 8000, "prefill": 8100, "decode": 8200}
 _PART = 1000  # ports between the parts of a mixed fleet
 _BOOTSTRAP = 8998  # where SGLang's prefill servers are found by default
+_LENGTHS = {"isl": "isl_mean", "osl": "osl_mean"}  # keywords of estimate, and what a plan's traffic calls them
+_SPREADS = ("isl_cv", "osl_cv")
+_LOADS = ("batch", "rate", "concurrency")
 _CHANNEL = 5600 - 8000  # vLLM's default side channel (docs/features/nixl_connector_usage.md), beside the port
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPart:
+    """Servers of one kind: their scenario, how many, and their place in a split or a fleet."""
+
+    role: str  #: "", prefill or decode
+    scenario: Mapping[str, Any]
+    replicas: int
+    number: int = 0  #: part of a mixed fleet, from 1; 0 if there is only one
+
+    @property
+    def name(self) -> str:
+        """What its script and files are called."""
+        return f"part-{self.number}-{self.role or 'serve'}" if self.number else self.role or "serve"
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +310,8 @@ def launch(  # noqa: PLR0913 - the front door: keywords that each say one thing
             raise InputError("a plan has its own model and options; give a plan, or a model with options")
         if replicas != 1:
             raise InputError("a plan has its own number of replicas; leave replicas out")
-        data = read_plan(plan)
-        chosen = choose(data, candidate)
-        found, said = tuple(parts(chosen, data.get("traffic"))), planned(chosen)
+        chosen, traffic = _candidate(plan, candidate)
+        found, said = tuple(_parts(chosen, traffic)), _planned(chosen)
     targets = [aim(part.scenario, part.role, hosts) for part in found]
     _check_pairs(targets)
     servers = tuple(_server(target, part) for target, part in zip(targets, found, strict=True))
@@ -303,6 +322,87 @@ def launch(  # noqa: PLR0913 - the front door: keywords that each say one thing
         notes += [note if all(note in others for others in each) else f"{server.role}: {note}" for note in own]
     notes += _several(servers, targets)
     return Launch(servers, _front_ends(servers), tuple(dict.fromkeys(notes)), tuple(warnings))
+
+
+def _candidate(plan: str | PathLike[str] | Mapping[str, Any], number: int | None) -> tuple[Mapping[str, Any], object]:
+    """A candidate of what `rooflinekit plan --format json` wrote, the best or by its number from 1, and the traffic.
+
+    Raises InputError (SpecError for the file) if it is something else, or there is none.
+    """
+    data: Any = plan if isinstance(plan, Mapping) else read_json(Path(plan))
+    if not isinstance(data, Mapping) or not isinstance(data.get("candidates"), list):
+        raise InputError("plan: no list of candidates in it; give what `rooflinekit plan --format json` writes")
+    found, count = data["candidates"], len(data["candidates"])
+    chosen = data.get("best") if number is None else None
+    if number is not None:
+        if whole_number(number, "candidate") > count:
+            raise InputError(f"candidate {number} is not in the plan; it has {f'1 to {count}' if count else 'none'}")
+        chosen = found[number - 1]
+    if not isinstance(chosen, Mapping):
+        if number is not None:
+            raise InputError(f"plan: candidate {number} is {chosen!r}, not an object")
+        raise InputError(
+            "plan: it has no best candidate, since none meets the objectives"
+            + (f"; choose one with candidate, 1 to {count}" if count else "")
+        )
+    return chosen, data.get("traffic")
+
+
+def _planned(candidate: Mapping[str, Any]) -> str | None:
+    """What the plan predicts for the candidate as a whole, and what its simulation gave; None if it does not say."""
+    said = []
+    for key, verb in (("predicted", "predicts"), ("simulated", "simulated")):
+        table = candidate.get(key)
+        times = [table.get(f"{name}_ms") if isinstance(table, Mapping) else None for name in ("ttft", "tpot")]
+        found = [f"p95 {name} {p95:.1f} ms" for name, each in zip(("TTFT", "TPOT"), times, strict=True)
+                 if isinstance(each, Mapping) and _is_number(p95 := each.get("p95"))]  # fmt: skip
+        said += [f"{verb} {', '.join(found)}"] if found else []
+    return f"the plan {' and '.join(said)} at its peak" if said else None
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _parts(candidate: Mapping[str, Any], traffic: object = None) -> Iterator[ServerPart]:
+    """The kinds of server of a candidate; lengths and load that their scenarios leave out are those of the traffic.
+
+    Raises InputError for a candidate without a scenario.
+    """
+    fleet = candidate.get("fleet")
+    members = [candidate] if fleet is None else fleet
+    if not isinstance(members, list) or not members:
+        raise InputError(f"plan: fleet {fleet!r} is not a list of candidates")
+    for number, member in enumerate(members, start=0 if fleet is None else 1):
+        if number and (not isinstance(member, Mapping) or "fleet" in member):
+            raise InputError(f"plan: fleet: part {number} is not a candidate")
+        split = [role for role in ("prefill", "decode") if member.get(role) is not None]
+        if len(split) == 1:
+            raise InputError(f"plan: a candidate has {split[0]} and no {'decode' if 'prefill' in split else 'prefill'}")
+        for role in split or [""]:
+            entry = member[role] if role else member
+            scenario = entry.get("scenario") if isinstance(entry, Mapping) else None
+            if not isinstance(entry, Mapping) or not isinstance(scenario, Mapping):
+                raise InputError(f"plan: {role or 'a candidate'} has no scenario (keywords of estimate)")
+            replicas = entry.get("replicas")
+            count = 1 if replicas is None else whole_number(replicas, "replicas")
+            asked = _asked(traffic, entry, role, scenario) if isinstance(traffic, Mapping) else {}
+            yield ServerPart(role, {**asked, **scenario}, count, number)
+
+
+def _asked(
+    traffic: Mapping[str, Any], entry: Mapping[str, Any], role: str, scenario: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Lengths, and the load of one replica for a server of both prefill and decode that has no prefix cached."""
+    numbers = {key: value for key, value in traffic.items() if _is_number(value)}
+    asked: dict[str, Any] = {key: max(round(numbers[name]), 1) for key, name in _LENGTHS.items() if name in numbers}
+    load = entry.get("load")
+    if role or not _is_number(load) or any(key in scenario for key in (*_LOADS, "cached")):
+        return asked
+    asked |= {key: numbers[key] for key in _SPREADS if key in numbers}
+    if "users" in numbers:
+        return asked | {"concurrency": max(round(load), 1)}
+    return asked | {"rate": load} | ({"burstiness": numbers["arrival_cv"]} if "arrival_cv" in numbers else {})
 
 
 def _check_pairs(targets: list[Target]) -> None:
