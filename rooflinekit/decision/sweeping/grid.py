@@ -37,7 +37,16 @@ def parse_axis(text: str, name: str, option: Option | None = None) -> list[Any]:
     Raises InputError for an empty place, and a range that does not end.
     """
     values: list[Any] = []
-    read = _value if option is None or option.kind not in ("count", "number", "length") else partial(_read, option)
+
+    def read(word: str) -> Any:
+        plain = _value(word)
+        if not isinstance(plain, str) or option is None or option.kind not in ("count", "number", "length"):
+            return plain
+        try:
+            return option.parse(word)
+        except ValueError:
+            return word
+
     for word in (part.strip() for part in text.split(",")):
         if not word:
             raise InputError(f"{name} has an empty place in {text!r}; write values like 1,2,4:64*2")
@@ -45,16 +54,6 @@ def parse_axis(text: str, name: str, option: Option | None = None) -> list[Any]:
         is_range = colon and isinstance(read(start), (int, float))
         values += _range(word, name, read) if is_range else [read(word)]
     return values
-
-
-def _read(option: Option, word: str) -> Any:
-    plain = _value(word)
-    if not isinstance(plain, str):
-        return plain
-    try:
-        return option.parse(word)
-    except ValueError:
-        return word
 
 
 def _value(word: str) -> Any:
