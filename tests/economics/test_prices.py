@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import rooflinekit as rk
 from rooflinekit.decision.economics.price import Purchase, hourly_price, quoted_price, read_carbon, read_price
-from rooflinekit.decision.economics.token_prices import TokenTimes, token_times
+from rooflinekit.decision.economics.token_prices import TokenTimes, token_prices, token_times
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, largest_rate
@@ -104,7 +103,8 @@ class TestTokens:
             assert [many.cached[i], many.input[i], many.output[i]] == pytest.approx([one.cached, one.input, one.output])
 
     def test_idle_time_is_spread_over_all_tokens(self) -> None:
-        full, half = (rk.cost("llama-3-8b", concurrency=64, utilisation=share).prices for share in (1.0, 0.5))
+        hour = hourly_price(load_accelerator("h100-sxm").value)
+        full, half = token_prices(times(), hour), token_prices(times(), hour, utilisation=0.5)
         assert half.output_usd_per_million == pytest.approx(2 * full.output_usd_per_million)
         assert half.input_usd_per_million == pytest.approx(2 * full.input_usd_per_million)
 

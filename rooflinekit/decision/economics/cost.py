@@ -26,7 +26,6 @@ from rooflinekit.decision.economics.caching import (
 )
 from rooflinekit.decision.economics.price import (
     POWER_NOTE,
-    HourlyPrice,
     co2_per_million,
     host_note,
     read_carbon,
@@ -34,8 +33,10 @@ from rooflinekit.decision.economics.price import (
 )
 from rooflinekit.decision.economics.token_prices import (
     MILLION,
+    TokenPrices,
     TokenTimes,
     TokenWork,
+    token_prices,
     token_times,
     token_work,
 )
@@ -329,24 +330,19 @@ def refuse_misfit(model: str | PathLike[str], gpu: str | PathLike[str], given: M
 
 @dataclass(frozen=True)
 class Served:
-    """A deployment, what is asked of it, what its tokens take, and the price of an hour; `room`: sequences that fit."""
+    """A deployment, what is asked of it, and what its tokens take and cost; `room`: such sequences that fit."""
 
     predictor: Predictor
     asked: CostQuestion
     times: TokenTimes
-    hour: HourlyPrice
+    prices: TokenPrices
     room: float
     tokens: TokenEnergy | None
 
     @property
-    def usd_per_hour(self) -> float:
-        """Of a replica."""
-        return float(self.hour.usd_per_gpu_hour * self.predictor.plan.deployment.gpus)
-
-    @property
     def usd_per_second(self) -> float:
         """Of a replica, idle time included."""
-        return self.usd_per_hour / _HOUR / self.asked.utilisation
+        return float(self.prices.replica_usd_per_hour) / _HOUR / self.asked.utilisation
 
     @property
     def running(self) -> float:
@@ -410,19 +406,20 @@ _ENERGY = (
 
 def price_result(served: Served, notes: list[str]) -> PriceResult:
     """Prices with their interval, energy, and the price of holding a token."""
-    times, deployment, second = served.times, served.predictor.plan.deployment, served.usd_per_second
-    cached, new, made = (second * float(each) * MILLION for each in (times.cached, times.input, times.output))
+    prices, times, deployment = served.prices, served.times, served.predictor.plan.deployment
+    cached, new, made = (float(each) for each in (prices.cached_usd_per_million, prices.input_usd_per_million,
+                                                  prices.output_usd_per_million))  # fmt: skip
     work = Workload(1.0, times.load.isl, times.load.osl)
     pool = served.predictor.memory.evaluate(1.0, work.longest_context, work.isl).kv_pool_tokens
-    holding = served.usd_per_hour / served.asked.utilisation / float(pool * deployment.dp) * MILLION
+    holding = float(prices.replica_usd_per_hour) / served.asked.utilisation / float(pool * deployment.dp) * MILLION
     interval = None
     if served.predictor.plan.calibration:
         priced = (("input", new, times.prompt), ("output", made, times.step))
         interval = {f"{kind}_usd_per_million": [price * float(end / time.expected) for end in (time.low, time.high)]
                     for kind, price, time in priced}  # fmt: skip
     return PriceResult(
-        float(served.hour.usd_per_gpu_hour), served.hour.source, deployment.gpus, served.usd_per_hour,
-        served.asked.utilisation, served.running, cached, new, made, second * float(times.request),
+        float(prices.hour.usd_per_gpu_hour), prices.hour.source, deployment.gpus, float(prices.replica_usd_per_hour),
+        served.asked.utilisation, served.running, cached, new, made, float(prices.request_usd),
         float(times.asymmetry), interval,
         **energy_of(served, notes), node_gpus=served.predictor.plan.system.domain_size,
         holding_usd_per_million_hours=holding, break_even_hold_s=(new - cached) / holding * _HOUR,
@@ -521,7 +518,8 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
         tokens = token_energy(resolved.predictor, load)
         watts = float(load_power(tokens, load.osl, asked.utilisation * load.osl / times.request).plug)
     hour, said = read_price(plan.system.accelerator, money, watts)
-    served = Served(resolved.predictor, asked, times, hour, room, tokens)
+    prices = token_prices(times, hour, deployment.gpus, asked.utilisation)
+    served = Served(resolved.predictor, asked, times, prices, room, tokens)
     input_work, output_work = token_work(resolved.predictor, times)
     notes, parts = [], dict[str, Any]()
     if asked.concurrency is not None and asked.concurrency > room:

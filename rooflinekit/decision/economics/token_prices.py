@@ -8,7 +8,7 @@ second, u the share of the time that it works.
     output  = t_d(C)/C                        a step gives C tokens, one to each sequence
     cached  = (s(S, c) − s(S − c, 0))/c       what the prefix adds: its keys are read and scored, nothing is computed
     input   = (s(S, c) − c·cached)/(S − c)    the rest of the prompt's time, over the tokens that are computed
-    price   = π/u · seconds                   what a token of each kind costs
+    price   = π/u · seconds
 
 The parts add up to the request by construction. What decoding reads of the prompt's cache is in the output: a long
 prompt makes output tokens dearer.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from rooflinekit.decision.economics.price import HourlyPrice
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, prefill_share
 from rooflinekit.model.types.batch import Batch
@@ -26,6 +27,7 @@ from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 
 MILLION = 1e6
+_HOUR = 3600.0
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,44 @@ def token_times(predictor: Predictor, load: InFlight) -> TokenTimes:
         step=step,
         prompt=prompt,
         load=load,
+    )
+
+
+@dataclass(frozen=True)
+class TokenPrices:
+    """USD for a million tokens of each kind, and for a request; with the price of the hour that they come from."""
+
+    cached_usd_per_million: Numeric
+    input_usd_per_million: Numeric
+    output_usd_per_million: Numeric
+    request_usd: Numeric
+    replica_usd_per_hour: Numeric
+    hour: HourlyPrice
+
+
+def token_prices(times: TokenTimes, hour: HourlyPrice, gpus: Numeric = 1, utilisation: Numeric = 1.0) -> TokenPrices:
+    """Price the tokens of a replica of `gpus` accelerators: π/u · seconds.
+
+    utilisation: the share of the paid time that the replica works at this load; the rest is idle and spread over all
+    tokens alike.
+
+    >>> second, load = Time(1.0, 1.0, 1.0, 1.0), InFlight(1.0, 100.0, 10.0)
+    >>> times = TokenTimes(1e-6, 1e-5, 1e-4, second, Time(1e-3, 1e-3, 1e-3, 1e-3), load)
+    >>> p = token_prices(times, HourlyPrice(3.6, "given"), utilisation=0.5)  # 0.001 USD a second, half of them idle
+    >>> p.cached_usd_per_million, p.input_usd_per_million, p.output_usd_per_million
+    (0.002, 0.02, 0.2)
+    >>> round(p.request_usd, 9)  # 100 x 0.02 and 10 x 0.2 USD a million
+    4e-06
+    """
+    replica = hour.usd_per_gpu_hour * gpus
+    second = replica / _HOUR / utilisation
+    return TokenPrices(
+        second * times.cached * MILLION,
+        second * times.input * MILLION,
+        second * times.output * MILLION,
+        second * times.request,
+        replica,
+        hour,
     )
 
 
