@@ -202,9 +202,9 @@ def autoscaled(
         drawable = capacity.question.confirm and capacity.option.parts[0].replica.kept is None
         rates = looked_at(profile, hours)
         for start in sorted(starts, key=lambda each: each != cold.seconds) if drawable else []:
-            good = sorted((place for place, each in enumerate(played) if each.meets and each.cold_start_s == start),
-                          key=lambda place: played[place].gpu_hours_per_month)  # fmt: skip
-            for tried, place in enumerate(good[:_TRIES]):  # the cheapest first, until one agrees
+            order = sorted((place for place, each in enumerate(played) if each.meets and each.cold_start_s == start),
+                           key=lambda place: played[place].gpu_hours_per_month)  # fmt: skip
+            for tried, place in enumerate(order[:_TRIES]):  # the cheapest first, until one agrees
                 capacity.question.progress(f"simulate {played[place].policy}", tried, tried + 1)
                 played[place] = _drawn(capacity, rates, played[place])
                 if played[place].meets:
