@@ -129,7 +129,7 @@ def over_time(question: PlanQuestion, course: Course, order: Sequence[Ranked], n
             if capacity.interrupted:
                 break
     _, place, capacity = found[0]
-    return _told(question, course, capacity, place, names[place - 1])
+    return _told(capacity, course, place, names[place - 1])
 
 
 def _hourly(capacity: Capacity, course: Course) -> tuple[float, float]:
@@ -145,9 +145,9 @@ def gpu_table(capacity: Capacity, course: Course) -> Table:
     return np.array([[capacity.gpus(rate * factor) for rate in rates] for factor in course.factors], float)
 
 
-def _told(question: PlanQuestion, course: Course, capacity: Capacity, rank: int, name: str) -> OverTime:
-    gpu, profile, gpus = capacity.option.names[0], course.profile, gpu_table(capacity, course)
-    price = question.tariff.price(gpu)
+def _told(capacity: Capacity, course: Course, rank: int, name: str) -> OverTime:
+    profile, gpus = course.profile, gpu_table(capacity, course)
+    price = capacity.question.tariff.price(capacity.option.names[0])
     intervals: list[Interval] = []
     months: list[Month] = []
     for month, factor in enumerate(course.factors, 1):
@@ -161,7 +161,7 @@ def _told(question: PlanQuestion, course: Course, capacity: Capacity, rank: int,
         peak = most.gpus * MONTH_HOURS
         months.append(Month(month, profile.peak * factor, most.replicas, most.gpus, whole, peak,
                             price and whole * price, price and peak * price))  # fmt: skip
-    paid, scaling = _paid(question, capacity, gpus, course), _autoscaling(question, course, capacity)
+    paid, scaling = _paid(capacity, course, gpus), _autoscaling(capacity, course)
     owned = [0, *accumulate((row.gpus for row in months), max)]
     hours, peak_hours = (sum(getattr(row, key) for row in months) for key in ("gpu_hours", "peak_gpu_hours"))
     made = OverTime(
@@ -182,32 +182,29 @@ def _told(question: PlanQuestion, course: Course, capacity: Capacity, rank: int,
         paid_usd=sum(each.usd for each in paid) if paid else None,
         buy=tuple((month, now - then, now) for month, (then, now) in enumerate(pairwise(owned), 1) if now > then),
         autoscaling=scaling,
-        tco=_tco(question, course, capacity, months, paid),
+        tco=_tco(capacity, course, months, paid),
         interrupted=capacity.interrupted or (scaling is not None and scaling.interrupted),
-        warnings=tuple(_warnings(question, capacity, months, paid)),
+        warnings=tuple(_warnings(capacity, course, months, paid)),
     )
     return replace(made, answer=_words(made))
 
 
-def _autoscaling(question: PlanQuestion, course: Course, capacity: Capacity) -> Autoscaling | None:
+def _autoscaling(capacity: Capacity, course: Course) -> Autoscaling | None:
     if course.scaling is None:
         return None
     if capacity.interrupted:
-        question = replace(question, confirm=0)
-        capacity = replace(capacity, question=question)
-    cold = read_cold_start(capacity.option.parts[0].replica, question.tariff, course.scaling)
+        capacity = replace(capacity, question=replace(capacity.question, confirm=0))
+    cold = read_cold_start(capacity.option.parts[0].replica, capacity.question.tariff, course.scaling)
     minutes = course.scaling.get("cold_start") or _COLD_STARTS
     several = [minutes] if isinstance(minutes, int) else minutes
-    question.progress("policies", 0, 1)
+    capacity.question.progress("policies", 0, 1)
     given = {"least": "min_replicas", "most": "max_replicas", "cooldown_s": "cooldown"}
     bounds = Bounds(**{key: course.scaling[name] for key, name in given.items() if name in course.scaling})
     starts = [60.0 * whole_number(each, "cold_start") for each in several]
     return autoscaled(capacity, course.profile, cold, starts, bounds)
 
 
-def _tco(
-    question: PlanQuestion, course: Course, capacity: Capacity, months: Sequence[Month], paid: Sequence[Paid]
-) -> Tco | None:
+def _tco(capacity: Capacity, course: Course, months: Sequence[Month], paid: Sequence[Paid]) -> Tco | None:
     """Renting as it is paid against a fleet that is bought for the peak of each month.
 
     Raises InputError without a price to rent at or the power of a board.
@@ -228,9 +225,9 @@ def _tco(
                        float(plug_power(law.limit, law.host)))  # fmt: skip
 
 
-def _paid(question: PlanQuestion, capacity: Capacity, gpus: Table, course: Course) -> tuple[Paid, ...]:
+def _paid(capacity: Capacity, course: Course, gpus: Table) -> tuple[Paid, ...]:
     """The cheapest split by term; nothing without a price."""
-    gpu, size = capacity.option.names[0], capacity.option.parts[0].replica.gpus
+    question, gpu, size = capacity.question, capacity.option.names[0], capacity.option.parts[0].replica.gpus
     on_demand, terms = question.tariff.prices.get(gpu), question.tariff.terms.get(gpu, ())
     if on_demand is None:
         return ()
@@ -243,22 +240,19 @@ def _paid(question: PlanQuestion, capacity: Capacity, gpus: Table, course: Cours
     return pay(gpus, course.month_hours, on_demand, committed, cheapest)
 
 
-def _warnings(
-    question: PlanQuestion, capacity: Capacity, months: Sequence[Month], paid: Sequence[Paid]
-) -> Iterator[str]:
-    limit = question.reserve.limit(capacity.option.names[0])
+def _warnings(capacity: Capacity, course: Course, months: Sequence[Month], paid: Sequence[Paid]) -> Iterator[str]:
+    limit = capacity.question.reserve.limit(capacity.option.names[0])
     if over := next((row for row in months if row.gpus > limit), None):
         yield f"month {over.month} takes {over.gpus:,} GPUs, more than the {limit:,.0f} that there are"
     if capacity.interrupted:
         yield "interrupted: hours have the share of a replica's capacity with which the simulation agreed by then"
-    if question.course and (uneven := question.course.profile.uneven):
+    if uneven := course.profile.uneven:
         yield uneven
     yield "the load of an interval is its mean: what is busier within it needs --headroom, or shorter intervals"
     if any(each.term == "spot" for each in paid):
         yield RECOVERY_NOTE
-    scaling = (question.course and question.course.scaling) or {}
-    if question.course and question.course.scaling is not None:
-        yield from (note for key, note in _ASSUMED.items() if key not in scaling)
+    if course.scaling is not None:
+        yield from (note for key, note in _ASSUMED.items() if key not in course.scaling)
 
 
 def _words(made: OverTime) -> str:
