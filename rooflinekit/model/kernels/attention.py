@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field, fields, replace
+from typing import cast
 
 from rooflinekit.model.graph.symbol import about, formula, named, quantity
 from rooflinekit.model.kernels.collective import Tiers, collective_kernel
@@ -128,25 +129,6 @@ def _shape(phase: Sequences, seen: tuple[Numeric, Numeric], heads: int, kv_heads
     return AttentionShape(count, new, phase.longest, keys, pairs, heads, kv_heads, head_dim)
 
 
-def _launch(
-    step: Step, phase: Sequences, name: str, family: Family, count: int, seen: tuple[Numeric, Numeric],
-    heads: tuple[int, int], widths: tuple[int, int], token_bytes: float,
-) -> Kernel:  # fmt: skip
-    """One fused kernel (FlashAttention; paged decode) of query and KV heads of these widths of keys and values."""
-    pairs, keys = seen
-    return Kernel(
-        name,
-        family,
-        count,
-        step.stream,
-        flops=attention_flops(pairs, heads[0], *widths),
-        kv_read_bytes=cache_read_bytes(keys, token_bytes),
-        activation_bytes=attention_activation_bytes(phase.tokens, heads[0], *widths, step.stream.bytes),
-        shape=_shape(phase, seen, *heads, widths[0]),
-        variant=step.kv.value,
-    )
-
-
 def encoder_kernel(
     name: str, count: int, dtype: Dtype, batch: Numeric, length: Numeric, heads: Numeric, depth: Numeric,
     element: float, past: Numeric = 0.0,
@@ -165,15 +147,6 @@ def encoder_kernel(
         activation_bytes=2.0 * attention_activation_bytes(batch * length, heads, depth, depth, element),
         shape=AttentionShape(batch, length, length, length, pairs, heads, heads, depth), variant="encoder",
     )  # fmt: skip
-
-
-def sparse_kernel(kernel: Kernel, phase: Sequences, label: str, held: Numeric, **work: Numeric) -> Kernel:
-    """A kernel of attention to chosen keys; `label` is what a calibration calls it, `work` fields of SparseShape."""
-    base = kernel.shaped(AttentionShape)
-    sizes = {entry.name: getattr(base, entry.name) for entry in fields(base)}
-    sizes["keys"] = named(phase.keys_read() / phase.sequences, "T", "keys of each sequence")
-    parts = dict.fromkeys(("core_flops", "chosen", "index_flops", "scores", "tiles"), 0.0) | work
-    return replace(kernel, family="sparse_attention", variant=label, shape=SparseShape(**sizes, held=held, **parts))
 
 
 def sparse_label(layer: str, step: Step, phase: Sequences) -> str:
@@ -212,8 +185,52 @@ class KVAppend(Operation):
         ]
 
 
+class Core(Operation):
+    """Queries against cached keys: one launch for the prefilling sequences, one for the decoding ones."""
+
+    __slots__ = ()
+
+    grows = True
+
+    def kernels(self, step: Step, count: int) -> list[Kernel]:
+        """One launch a phase."""
+        return [self.launch(step, phase, count) for phase in step.batch.phases]
+
+    def launch(self, step: Step, phase: Sequences, count: int) -> Kernel:
+        """The kernel of one phase."""
+        raise NotImplementedError
+
+
+def _fused(
+    step: Step, phase: Sequences, kind: str, count: int, seen: tuple[Numeric, Numeric], heads: tuple[int, int],
+    widths: tuple[int, int], cached: int, name: str = "attention",
+) -> Kernel:  # fmt: skip
+    """One fused kernel (FlashAttention; paged decode) of query and KV heads of these widths of keys and values.
+
+    cached: elements of a key in the cache that are read.
+    """
+    pairs, keys = seen
+    family = cast("Family", f"{kind}_{'prefill' if phase is step.batch.prefilling else 'decode'}")
+    return Kernel(
+        name, family, count, step.stream, attention_flops(pairs, heads[0], *widths),
+        kv_read_bytes=cache_read_bytes(keys, cached * step.kv.bytes),
+        activation_bytes=attention_activation_bytes(phase.tokens, heads[0], *widths, step.stream.bytes),
+        shape=_shape(phase, seen, *heads, widths[0]), variant=step.kv.value,
+    )  # fmt: skip
+
+
+def _sparse(kernel: Kernel, step: Step, phase: Sequences, layer: str, held: Numeric, **work: Numeric) -> Kernel:
+    """A kernel of attention to chosen keys in a kind of layer; `held` and `work` are fields of SparseShape."""
+    base = kernel.shaped(AttentionShape)
+    sizes = {entry.name: getattr(base, entry.name) for entry in fields(base)}
+    sizes["keys"] = named(phase.keys_read() / phase.sequences, "T", "keys of each sequence")
+    parts = dict.fromkeys(("core_flops", "chosen", "index_flops", "scores", "tiles"), 0.0) | work
+    label, shape = sparse_label(layer, step, phase), SparseShape(**sizes, held=held, **parts)
+    return replace(kernel, family="sparse_attention", variant=label, shape=shape)
+
+
 @dataclass(frozen=True, slots=True)
-class AttentionCore(Operation):
+class AttentionCore(Core):
     """softmax(Q K^T) V for this accelerator's heads, in one fused kernel (FlashAttention; paged decode)."""
 
     name: str
@@ -226,8 +243,6 @@ class AttentionCore(Operation):
     sinks: int = 0  #: learned logits (gpt-oss)
     policy: KVPolicy = FULL
 
-    grows = True
-
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The sinks."""
@@ -238,49 +253,35 @@ class AttentionCore(Operation):
         """Elements of a prompt token's queries and results."""
         return self.heads * (self.qk_dim + self.v_dim)
 
-    def kernels(self, step: Step, count: int) -> list[Kernel]:
-        """One launch for the prefilling sequences, one for the decoding ones."""
+    def launch(self, step: Step, phase: Sequences, count: int) -> Kernel:
+        """Over the keys that the layer's window or chunk, and the policy of the cache, leave."""
+        if phase is step.batch.decoding and self.chunk is None:
+            seen = self.policy.seen(phase, self.window)
+        else:
+            window = self.window if self.chunk else self.policy.in_prefill(self.window)
+            seen = phase.pairs(window, self.chunk), phase.keys_read(window, self.chunk)
         heads, widths = (self.heads, self.kv_heads), (self.qk_dim, self.v_dim)
-        cached, launches = kv_cache_bytes_per_token(self.kv_heads, *widths, step.kv), []
-        for phase in step.batch.phases:
-            prefill = phase is step.batch.prefilling
-            family: Family = "attention_prefill" if prefill else "attention_decode"
-            seen = self._seen(phase, prefill)
-            launches.append(_launch(step, phase, self.name, family, count, seen, heads, widths, cached))
-        return launches
-
-    def _seen(self, phase: Sequences, prefill: bool) -> tuple[Numeric, Numeric]:
-        """Query-key pairs, and keys read."""
-        if not prefill and self.chunk is None:
-            return self.policy.seen(phase, self.window)
-        window = self.window if self.chunk else self.policy.in_prefill(self.window)
-        return phase.pairs(window, self.chunk), phase.keys_read(window, self.chunk)
+        return _fused(step, phase, "attention", count, seen, heads, widths, self.kv_heads * sum(widths), self.name)
 
 
 @dataclass(frozen=True, slots=True)
-class CrossCore(Operation):
+class CrossCore(Core):
     """softmax(Q K^T) V over the keys of an encoder, as many for every sequence, whatever its context.
 
     It is timed with what grows, as its family is, though it does not grow itself.
     """
 
-    grows = True
     heads: int = field(metadata=about("H", "query heads here"))
     kv_heads: int = field(metadata=about("K", "KV heads here"))
     head_dim: int = field(metadata=about("d", "width of a head"))
     length: int = field(metadata=about("Te", "positions of the encoder"))
 
-    def kernels(self, step: Step, count: int) -> list[Kernel]:
-        """One launch a phase; every token sees every position."""
+    def launch(self, step: Step, phase: Sequences, count: int) -> Kernel:
+        """Every token sees every position."""
         heads, widths = (self.heads, self.kv_heads), (self.head_dim, self.head_dim)
-        cached, launches = kv_cache_bytes_per_token(self.kv_heads, *widths, step.kv), []
-        for phase in step.batch.phases:
-            family: Family = "attention_prefill" if phase is step.batch.prefilling else "attention_decode"
-            seen = phase.tokens * self.length, phase.sequences * self.length
-            kernel = _launch(step, phase, "cross_attention", family, count, seen, heads, widths, cached)
-            shape = replace(kernel.shaped(AttentionShape), context=float(self.length))
-            launches.append(replace(kernel, shape=shape))
-        return launches
+        seen, cached = (phase.tokens * self.length, phase.sequences * self.length), self.kv_heads * sum(widths)
+        kernel = _fused(step, phase, "attention", count, seen, heads, widths, cached, "cross_attention")
+        return replace(kernel, shape=replace(kernel.shaped(AttentionShape), context=float(self.length)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,17 +310,15 @@ class LatentUpProjection(Operation):
         if step.batch.prefilling is None or self.absorbed:
             return []
         keys = step.batch.prefilling.keys_read(self.policy.in_prefill(None))
-        m, n, k = keys, self.heads * (self.nope_dim + self.v_dim), self.kv_rank
-        weights, written = (
-            gemm_weight_bytes(n, k, self.weight.bytes),
-            gemm_activation_bytes(m, n, k, 0.0, step.stream.bytes),
-        )
-        kernel = gemm_kernel("kv_b_proj", count, self.compute, GemmShape(m, n, k), weights, written)
+        n, k = self.heads * (self.nope_dim + self.v_dim), self.kv_rank
+        weights = gemm_weight_bytes(n, k, self.weight.bytes)
+        written = gemm_activation_bytes(keys, n, k, 0.0, step.stream.bytes)
+        kernel = gemm_kernel("kv_b_proj", count, self.compute, GemmShape(keys, n, k), weights, written)
         return [replace(kernel, kv_read_bytes=cache_read_bytes(keys, self.kv_rank * step.kv.bytes))]
 
 
 @dataclass(frozen=True, slots=True)
-class LatentCore(Operation):
+class LatentCore(Core):
     """MLA attention: 192/128-wide heads in prefill; one shared 576-wide latent "head" in absorbed decode.
 
     With `top_k`, each query attends to that many keys at most, absorbed in prefill too: keys that differ from query to
@@ -335,8 +334,6 @@ class LatentCore(Operation):
     policy: KVPolicy = FULL
     layer: str = ""  #: what a calibration calls a layer of its kind
 
-    grows = True
-
     @property
     def qk_dim(self) -> int:
         """Width of a query head in prefill."""
@@ -347,47 +344,31 @@ class LatentCore(Operation):
         """Elements of a prompt token's queries and results."""
         return self.heads * (self.qk_dim + self.v_dim)
 
-    def kernels(self, step: Step, count: int) -> list[Kernel]:
-        """One launch for the prefilling sequences, one for the decoding ones."""
-        if self.layer:
-            return [self._sparse(step, phase, count) for phase in step.batch.phases]
-        phases = (self._prefill, step.batch.prefilling), (self._decode, step.batch.decoding)
-        return [launch(step, phase, count) for launch, phase in phases if phase is not None]
+    def launch(self, step: Step, phase: Sequences, count: int) -> Kernel:
+        """Prompts read up-projected keys and values of every head, all else the latents, absorbed.
 
-    def _sparse(self, step: Step, phase: Sequences, count: int) -> Kernel:
-        """Absorbed, over the keys that each query chose; all together read no more than there are."""
-        latent, prompts = self.kv_rank + self.rope_dim, phase is step.batch.prefilling
-        cached = latent * step.kv.bytes
-        pairs = phase.pairs(self.policy.in_prefill(self.top_k)) if prompts else self._chosen(phase)
-        keys = minimum(phase.keys_read(), pairs)
-        heads, widths = (self.heads, 1), (latent, self.kv_rank)
-        kernel = _launch(step, phase, "attention", "sparse_attention", count, (pairs, keys), heads, widths, cached)
-        held, chosen = (cache_read_bytes(each, cached) for each in (phase.keys_read(), pairs))
-        tiles = phase.tokens * -(-self.heads // 64)
-        label = sparse_label(self.layer, step, phase)
-        return sparse_kernel(kernel, phase, label, held, core_flops=kernel.flops, chosen=chosen, tiles=tiles)
-
-    def _chosen(self, phase: Sequences) -> Numeric:
-        return self.policy.seen(phase, self.top_k, vectors=1)[0]
-
-    def _prefill(self, step: Step, phase: Sequences, count: int) -> Kernel:
-        """Up-projected keys and values of every head are read, and of the cache the rotary part."""
-        limit = self.policy.in_prefill(None)
-        pairs, keys = phase.pairs(limit), phase.keys_read(limit)
-        heads, widths, rotary = (self.heads, 1), (self.qk_dim, self.v_dim), self.rope_dim * step.kv.bytes
-        core = _launch(step, phase, "attention", "mla_prefill", count, (pairs, keys), heads, widths, rotary)
-        read = up_projected_bytes(keys, self.heads, self.nope_dim, self.v_dim, step.stream.bytes)
-        return replace(core, activation_bytes=core.activation_bytes + read)
-
-    def _decode(self, step: Step, phase: Sequences, count: int) -> Kernel:
+        Queries that choose their keys read no more of them together than there are.
+        """
+        prompts, limit = phase is step.batch.prefilling, self.policy.in_prefill(self.top_k)
+        if prompts and not self.layer:
+            seen = phase.pairs(limit), phase.keys_read(limit)
+            widths, read = (self.qk_dim, self.v_dim), (self.nope_dim, self.v_dim, step.stream.bytes)
+            core = _fused(step, phase, "mla", count, seen, (self.heads, 1), widths, self.rope_dim)
+            moved = core.activation_bytes + up_projected_bytes(seen[1], self.heads, *read)
+            return replace(core, activation_bytes=moved)
         latent = self.kv_rank + self.rope_dim
-        pairs, keys = self.policy.seen(phase, None, vectors=1)
-        heads, widths, cached = (self.heads, 1), (latent, self.kv_rank), latent * step.kv.bytes
-        return _launch(step, phase, "attention", "mla_decode", count, (pairs, keys), heads, widths, cached)
+        pairs, keys = (phase.pairs(limit), 0.0) if prompts else self.policy.seen(phase, self.top_k, vectors=1)
+        keys = minimum(phase.keys_read(), pairs) if self.layer else keys
+        core = _fused(step, phase, "mla", count, (pairs, keys), (self.heads, 1), (latent, self.kv_rank), latent)
+        if not self.layer:
+            return core
+        held, chosen = (cache_read_bytes(each, latent * step.kv.bytes) for each in (phase.keys_read(), pairs))
+        tiles = phase.tokens * -(-self.heads // 64)
+        return _sparse(core, step, phase, self.layer, held, core_flops=core.flops, chosen=chosen, tiles=tiles)
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenCore(Operation):
+class ChosenCore(Core):
     """Attention over a window of tokens and over chosen keys, each of which stands for `ratio` tokens.
 
     MiniMax-M3: blocks of keys and values of grouped-query heads; DeepSeek-V4: a window, and compressed keys that are
@@ -404,18 +385,13 @@ class ChosenCore(Operation):
     window: int | None = None
     sinks: int = 0  #: learned logits
 
-    grows = True
-
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The sinks."""
         return (Weights("attention", (self.sinks,), Dtype.FP32),) if self.sinks else ()
 
-    def kernels(self, step: Step, count: int) -> list[Kernel]:
-        """One launch a phase."""
-        return [self._core(step, phase, count) for phase in step.batch.phases]
-
-    def _core(self, step: Step, phase: Sequences, count: int) -> Kernel:
+    def launch(self, step: Step, phase: Sequences, count: int) -> Kernel:
+        """Over the window, and over the keys that each query chose; together no more are read than there are."""
         pairs: Numeric = 0.0 if self.window is None else phase.pairs(self.window)
         held: Numeric = 0.0 if self.window is None else phase.keys_read(self.window)
         if self.ratio:
@@ -423,17 +399,14 @@ class ChosenCore(Operation):
             pairs = pairs + phase.pairs(reach) / self.ratio
             held = held + phase.keys_read() / self.ratio
         heads, widths = (self.heads, self.kv_heads), (self.head_dim, self.head_dim)
-        size, seen = self.cached * step.kv.bytes, (pairs, minimum(held, pairs))
-        kernel = _launch(step, phase, "attention", "sparse_attention", count, seen, heads, widths, size)
-        return sparse_kernel(
-            kernel, phase, sparse_label(self.layer, step, phase), cache_read_bytes(held, size),
-            core_flops=kernel.flops, chosen=cache_read_bytes(pairs, size),
-            tiles=phase.tokens * self.kv_heads * -(-(self.heads // self.kv_heads) // 64),
-        )  # fmt: skip
+        core = _fused(step, phase, "attention", count, (pairs, minimum(held, pairs)), heads, widths, self.cached)
+        held, chosen = (cache_read_bytes(each, self.cached * step.kv.bytes) for each in (held, pairs))
+        tiles = phase.tokens * self.kv_heads * -(-(self.heads // self.kv_heads) // 64)
+        return _sparse(core, step, phase, self.layer, held, core_flops=core.flops, chosen=chosen, tiles=tiles)
 
 
 @dataclass(frozen=True, slots=True)
-class IndexScores(Operation):
+class IndexScores(Core):
     """The lightning indexer's scores: every past key against a few small heads (DeepSeek-V3.2, section 2.1).
 
     Queries, cached keys and arithmetic are in `dtype`, FP8 as published (DeepGEMM, fp8_mqa_logits); scores in fp32.
@@ -445,13 +418,8 @@ class IndexScores(Operation):
     layer: str = ""  #: what a calibration calls a layer of its kind
     ratio: int = quantity("c", "tokens that an index key stands for", default=1)
 
-    grows = True
-
-    def kernels(self, step: Step, count: int) -> list[Kernel]:
+    def launch(self, step: Step, phase: Sequences, count: int) -> Kernel:
         """One pass over the index keys of all sequences, and the selection of the best."""
-        return [self._scores(step, phase, count) for phase in step.batch.phases]
-
-    def _scores(self, step: Step, phase: Sequences, count: int) -> Kernel:
         pairs, keys = phase.pairs() / self.ratio, phase.keys_read() / self.ratio
         flops = index_flops(pairs, self.heads, self.head_dim)
         read = cache_read_bytes(keys, index_key_bytes(self.head_dim, self.dtype))
@@ -460,8 +428,7 @@ class IndexScores(Operation):
             "index_scores", "sparse_attention", count, self.dtype, flops, kv_read_bytes=read, activation_bytes=moved,
             shape=_shape(phase, (pairs, keys), self.heads, 1, self.head_dim),
         )  # fmt: skip
-        label = sparse_label(self.layer, step, phase)
-        return sparse_kernel(kernel, phase, label, read, index_flops=flops, scores=4.0 * pairs, floors=0.0)
+        return _sparse(kernel, step, phase, self.layer, read, index_flops=flops, scores=4.0 * pairs, floors=0.0)
 
 
 @formula("payload", "partial results, each with its softmax weight in fp32", "B")
@@ -475,7 +442,7 @@ def result_bytes(tokens: Numeric, results: Numeric, heads: Numeric, element: flo
 
 
 @dataclass(frozen=True, slots=True)
-class ContextShare(Operation):
+class ContextShare(Core):
     """One rank's part of an attention over a context that `ranks` of them share.
 
     Prefill: each computes its share of every prompt, two pieces that lie opposite, so that all score as many pairs.
@@ -486,23 +453,19 @@ class ContextShare(Operation):
     core: AttentionCore | LatentCore
     ranks: int = field(metadata=about("cp", "ranks that share a context"))
 
-    grows = True
-
     @property
     def weights(self) -> tuple[Weights, ...]:
         """Those of the attention, on every rank."""
         return self.core.weights
 
-    def kernels(self, step: Step, count: int) -> list[Kernel]:
+    def launch(self, step: Step, phase: Sequences, count: int) -> Kernel:
         """Prefill: a share of the queries against all keys. Decode: all queries against a share of the keys."""
-        return [self._share(kernel, step) for kernel in self.core.kernels(step, count)]
-
-    def _share(self, kernel: Kernel, step: Step) -> Kernel:
-        shape, ranks, prompts = kernel.shaped(AttentionShape), self.ranks, step.batch.prefilling
+        kernel, ranks = self.core.launch(step, phase, count), self.ranks
+        shape = kernel.shaped(AttentionShape)
         pairs, flops = shape.pairs / ranks, kernel.flops / ranks
-        if prompts is not None and kernel.family.endswith("prefill"):
+        if phase is step.batch.prefilling:
             shape = replace(shape, new=shape.new / ranks, pairs=pairs)
-            others = prompts.tokens * (1.0 - 1.0 / ranks) * self.core.query_width * step.stream.bytes
+            others = phase.tokens * (1.0 - 1.0 / ranks) * self.core.query_width * step.stream.bytes
             return replace(kernel, flops=flops, activation_bytes=kernel.activation_bytes - others, shape=shape)
         shape = replace(shape, context=shape.context / ranks, keys=shape.keys / ranks, pairs=pairs)
         return replace(kernel, flops=flops, kv_read_bytes=kernel.kv_read_bytes / ranks, shape=shape)
