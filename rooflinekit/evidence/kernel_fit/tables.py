@@ -18,7 +18,7 @@ from rooflinekit.model.kernels.attention import (
     encoder_kernel,
     up_projected_bytes,
 )
-from rooflinekit.model.kernels.collective import SCALED, copied_bytes, exchange_tiers, sent_bytes
+from rooflinekit.model.kernels.collective import SCALED, exchange_tiers, payload_bytes, sent_bytes
 from rooflinekit.model.kernels.elementwise import elementwise_flops, gathered_bytes
 from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_flops, gemm_weight_bytes
 from rooflinekit.model.kernels.moe import expert_activation_bytes, expert_flops, expert_weight_bytes
@@ -285,7 +285,7 @@ def _exchange(columns: Columns, dtype: Dtype, variant: str) -> Kernel:
         for e, k, n in zip(columns["experts"], columns["top_k"], nodes, strict=True)
     ])  # fmt: skip
     element = sent_element(variant, dtype)
-    payload = copied_bytes(tokens, columns["hidden"], element)
+    payload = payload_bytes(tokens, columns["hidden"], element)
     inside, outside = (payload * part for part in sent.T)
     shape = ExchangeShape(tokens, columns["experts"], columns.get("sms", np.zeros_like(tokens)))
     return Kernel("exchange", "exchange", 1, dtype, network_bytes=inside + outside, nic_bytes=outside, gpus=gpus,

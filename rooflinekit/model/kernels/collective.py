@@ -60,6 +60,15 @@ class Tiers:
     links: float = field(metadata=about("sent", "bytes sent for each byte of payload"))
     nic: float = quantity("sent_nic", "bytes sent to other domains for each byte of payload", default=0.0)
 
+    def sent(self, payload: Numeric) -> dict[str, Numeric]:
+        """What an accelerator sends of a payload, in all and beyond its domain, as fields of a kernel [B].
+
+        >>> Tiers(1.75, 0.125).sent(8.0)
+        {'network_bytes': 15.0, 'nic_bytes': 1.0}
+        """
+        outside = network_bytes(payload, self.nic) if self.nic else 0.0
+        return {"network_bytes": network_bytes(payload, self.links) + outside, "nic_bytes": outside}
+
 
 def tiers(kind: CollectiveKind, gpus: int, span: int, domain: int, algorithm: str = "auto") -> Tiers:
     """How a collective over `gpus` of `span` consecutive accelerators splits, where `domain` of them share links.
@@ -126,10 +135,10 @@ def exchange_tiers(experts: int, top_k: int, ranks: int, nodes: int, each: bool)
 
 @formula("payload", "what is summed, gathered or exchanged", "B")
 def payload_bytes(rows: Numeric, width: Numeric, element: float) -> Numeric:
-    """The rows of a collective: m·D·b [B].
+    """The rows of a collective, or the copies of tokens on their way to experts: m·D·b [B].
 
-    >>> payload_bytes(32.0, 4096, 2.0)
-    262144.0
+    >>> payload_bytes(32.0, 4096, 2.0), payload_bytes(128.0, 7168, SCALED)
+    (262144.0, 946176.0)
     """
     return rows * width * element
 
@@ -148,19 +157,10 @@ def collective_kernel(
     name: str, kind: str, gpus: int, sent: Tiers, payload: Numeric, stream: Dtype, count: int, phases: float = 1.0
 ) -> Kernel:
     """One launch over `payload` bytes, which are read and written once on this side."""
-    outside = network_bytes(payload, sent.nic) if sent.nic else 0.0
     return Kernel(
-        name,
-        "collective",
-        count,
-        stream,
-        activation_bytes=2.0 * payload,
-        network_bytes=network_bytes(payload, sent.links) + outside,
-        nic_bytes=outside,
-        gpus=gpus,
-        shape=CollectiveShape(payload, phases),
-        variant=kind,
-    )
+        name, "collective", count, stream, activation_bytes=2.0 * payload, **sent.sent(payload), gpus=gpus,
+        shape=CollectiveShape(payload, phases), variant=kind,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +196,6 @@ SCALED = 1.0 + 4.0 / 128.0
 """Bytes of an element in FP8 with an fp32 scale for each 128 channels, as DeepEP sends it."""
 
 
-@formula("payload", "a copy of each token", "B")
-def copied_bytes(tokens: Numeric, width: Numeric, element: float) -> Numeric:
-    """T·D·b [B].
-
-    >>> copied_bytes(128.0, 7168, SCALED)
-    946176.0
-    """
-    return tokens * width * element
-
-
 @dataclass(frozen=True, slots=True)
 class Exchange(Operation):
     """Tokens to their experts, or results back, by DeepEP; every rank sends the tokens that are its own.
@@ -228,12 +218,19 @@ class Exchange(Operation):
         decoding = step.batch.prefilling is None
         tokens = step.tokens / self.tp
         sent = self.each if decoding else self.once
-        payload = copied_bytes(tokens, self.width, self.element)
-        outside = network_bytes(payload, sent.nic) if sent.nic else 0.0
-        kernel = Kernel(
-            self.name, "exchange", count, step.stream, activation_bytes=2.0 * payload,
-            network_bytes=network_bytes(payload, sent.links) + outside, nic_bytes=outside, gpus=self.gpus,
-            shape=ExchangeShape(tokens, 1.0 * self.experts, 0.0 if decoding else float(MOVERS)),
-            variant=f"{'low_latency' if decoding else 'normal'}_{self.name.removeprefix('expert_')}",
-        )  # fmt: skip
-        return [kernel]
+        payload = payload_bytes(tokens, self.width, self.element)
+        where = self.name.removeprefix("expert_")
+        return [exchange_kernel(self.name, where, step, count, tokens, self.experts, self.gpus, payload, sent)]
+
+
+def exchange_kernel(
+    name: str, like: str, step: Step, count: int, tokens: Numeric, experts: int, gpus: int, payload: Numeric,
+    sent: Tiers,
+) -> Kernel:  # fmt: skip
+    """One launch of DeepEP's kernel `like` (dispatch or combine) for `tokens` of this accelerator."""
+    decoding = step.batch.prefilling is None
+    return Kernel(
+        name, "exchange", count, step.stream, activation_bytes=2.0 * payload, **sent.sent(payload), gpus=gpus,
+        shape=ExchangeShape(tokens, 1.0 * experts, 0.0 if decoding else float(MOVERS)),
+        variant=f"{'low_latency' if decoding else 'normal'}_{like}",
+    )  # fmt: skip

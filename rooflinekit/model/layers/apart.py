@@ -9,28 +9,26 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 
-from rooflinekit.model.graph.symbol import about, formula
-from rooflinekit.model.kernels.collective import MOVERS, Collective, Exchange, Tiers, group_share
+from rooflinekit.model.graph.symbol import about
+from rooflinekit.model.kernels.collective import (
+    Collective,
+    Exchange,
+    Tiers,
+    exchange_kernel,
+    group_share,
+    payload_bytes,
+    tiers,
+)
 from rooflinekit.model.kernels.operation import Operation, Step, Wrapped
 from rooflinekit.model.layers.shard import Shard
 from rooflinekit.model.layers.vision import OfImages
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.kernel import ExchangeShape, Kernel
+from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.model import MixtureOfExperts
-from rooflinekit.model.types.numeric import Numeric, ceil_div
+from rooflinekit.model.types.numeric import ceil_div
 
 ROUTED = ("router", "expert_select")
 """What stays with the tokens: it says where each of them goes."""
-
-
-@formula("payload", "tokens on their way between two groups", "B")
-def handed_bytes(tokens: Numeric, copies: Numeric, width: Numeric, element: float) -> Numeric:
-    """T·c·D·b, T for each accelerator of the group with fewer of them [B].
-
-    >>> handed_bytes(2048.0 / 16, 1.0, 7168, 1.0)
-    917504.0
-    """
-    return tokens * copies * width * element
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +68,14 @@ class Handover(Operation):
     ends: int = field(metadata=about("n", "accelerators of the smaller group"))
     gpus: int = field(metadata=about("g", "accelerators of both groups"))
     experts: int = field(metadata=about("E", "experts, or 1 block"))
-    crosses: bool = False  #: the groups share no scale-up domain
+    sent: Tiers = Tiers(1.0)  #: through a scale-up domain, or beyond
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
-        """One launch."""
-        tokens, decoding = step.tokens * step.replicas / self.ends, step.batch.prefilling is None
-        payload = handed_bytes(tokens, self.copies, self.width, self.element)
-        kernel = Kernel(
-            self.name, "exchange", count, step.stream, activation_bytes=2.0 * payload, network_bytes=payload,
-            nic_bytes=payload if self.crosses else 0.0, gpus=self.gpus, place=self.name,
-            shape=ExchangeShape(tokens, 1.0 * self.experts, 0.0 if decoding else float(MOVERS)),
-            variant=f"{'low_latency' if decoding else 'normal'}_{_LIKE[self.name]}",
-        )  # fmt: skip
-        return [kernel]
+        """One launch; each accelerator of the smaller group has its share of the tokens."""
+        tokens = step.tokens * step.replicas / self.ends
+        payload = payload_bytes(tokens * self.copies, self.width, self.element)
+        like = _LIKE[self.name], step, count, tokens, self.experts, self.gpus, payload, self.sent
+        return [replace(exchange_kernel(self.name, *like), place=self.name)]
 
 
 _LIKE = {"ffn_send": "dispatch", "ffn_return": "combine"}
@@ -106,8 +99,8 @@ def sent_away(block: object, inner: list[Operation], shard: Shard, dispatched: f
     if isinstance(block, MixtureOfExperts):
         copies = asked.ep * group_share(block.experts, block.top_k, asked.ep)
         experts, element = block.experts, dispatched
-    to = Handover("ffn_send", shard.hidden, element, copies, min(asked.stage, asked.ffn_gpus), asked.joined, experts,
-                  asked.gpus > shard.domain)  # fmt: skip
+    ends, way = min(asked.stage, asked.ffn_gpus), tiers("send", 2, asked.gpus, shard.domain)
+    to = Handover("ffn_send", shard.hidden, element, copies, ends, asked.joined, experts, way)
     back = replace(to, name="ffn_return", element=stream)
     own = [op for op in inner if not isinstance(op, Exchange)]
     if there.tp > 1:
@@ -123,8 +116,7 @@ def encoded_away(
 ) -> list[tuple[list[Operation], int]]:
     """The tower on its own accelerators, each of which takes whole images, and the way of the embeddings."""
     asked = shard.deployment
-    way = Tiers(0.0, 1.0) if asked.gpus > shard.domain else Tiers(1.0)
-    sent = Collective("image_send", "send", 2, shard.hidden, way)
+    sent = Collective("image_send", "send", 2, shard.hidden, tiers("send", 2, asked.gpus, shard.domain))
     embeddings = OfImages(sent, asked.dp / min(asked.stage, asked.encoder_gpus), tokens)
     runs: list[tuple[list[Operation], int]] = [
         ([Elsewhere(op, "encoder", asked.encoder_gpus, images) for op in ops], count) for ops, count in tower

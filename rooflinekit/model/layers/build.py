@@ -699,7 +699,7 @@ def _send(shard: Shard, boundary: int, carried: int) -> Collective:
     first = (boundary - 1) * stage
     crosses = any(rank // domain != (rank + stage) // domain for rank in range(first, first + stage))
     name = "pipeline_send_nic" if crosses else "pipeline_send"
-    return Collective(name, "send", 2, carried * shard.hidden / shard.tp, Tiers(0.0, 1.0) if crosses else Tiers(1.0))
+    return Collective(name, "send", 2, carried * shard.hidden / shard.tp, tiers("send", 2, 2, 1 if crosses else 2))
 
 
 def stage_operations(
