@@ -7,21 +7,7 @@ from collections.abc import Iterator
 from rooflinekit.model.types.deployment import ALL_REDUCE, ALL_TO_ALL, Deployment
 from rooflinekit.model.types.errors import DeploymentError
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.model import (
-    Attention,
-    CompressedAttention,
-    CrossAttention,
-    DenseFFN,
-    GatedConvolution,
-    GatedDeltaNet,
-    LatentAttention,
-    LightningAttention,
-    Mamba,
-    Mamba2,
-    MixtureOfExperts,
-    Model,
-    Rwkv7,
-)
+from rooflinekit.model.types.model import Attention, LatentAttention, MixtureOfExperts, Model
 
 
 def check_deployment(model: Model, deployment: Deployment, system: System) -> None:
@@ -150,41 +136,19 @@ def _of_groups(model: Model, deployment: Deployment) -> Iterator[str]:
         kind = "is an encoder-decoder" if model.encoder is not None else "has layers that share weights"
         yield f"ffn_gpus={ffn}, but {model.name} {kind}; leave ffn_gpus out"
     for layer in model.layer_counts:
-        width = getattr(layer.ffn, "shared_width" if isinstance(layer.ffn, MixtureOfExperts) else "width", 0)
-        if ffn % deployment.ep == 0 and width % tp:
-            yield f"ffn_gpus={ffn} over ep={deployment.ep} does not divide {model.name}'s {width} FFN columns"
+        widths = [getattr(layer.ffn, field) for field, _ in layer.ffn.cut] if layer.ffn else []
+        if ffn % deployment.ep == 0 and any(width % tp for width in widths):
+            yield f"ffn_gpus={ffn} over ep={deployment.ep} does not divide {model.name}'s {widths[0]} FFN columns"
 
 
 def _divided_by_tp(model: Model) -> Iterator[tuple[str, int]]:
     """Every size that tensor parallelism divides, with its name."""
     encoder = () if model.encoder is None else model.encoder.layers[:1]
     for layer in (*encoder, *model.layer_counts):
-        match layer.mixer:
-            case Attention(heads=heads, kv_heads=kv_heads):
-                yield "attention heads", heads
-                yield "KV heads", kv_heads
-            case LatentAttention(heads=heads) | LightningAttention(heads=heads) | CompressedAttention(heads=heads):
-                yield "attention heads", heads
-            case CrossAttention(heads=heads, kv_heads=kv_heads):
-                yield "cross-attention heads", heads
-                yield "KV heads", kv_heads
-            case GatedDeltaNet(key_heads=heads):
-                yield "linear-attention heads", heads
-            case Rwkv7(heads=heads):
-                yield "time-mixing heads", heads
-            case Mamba2(heads=heads):
-                yield "state-space heads", heads
-            case GatedConvolution(channels=channels):
-                yield "convolution channels", channels
-            case Mamba(inner=inner):
-                yield "state-space channels", inner
-            case None:
-                pass
-        match layer.ffn:
-            case DenseFFN(width=width):
-                yield "FFN columns", width
-            case MixtureOfExperts(shared_width=width) if width:
-                yield "shared-expert columns", width
+        for block in (layer.mixer, layer.ffn):
+            for field, what in block.cut if block else ():
+                if size := getattr(block, field):
+                    yield what, size
 
 
 def _splits(what: str, size: int, tp: int) -> bool:

@@ -2,7 +2,7 @@
 
 A newcomer reads this file as the list of everything the library understands. Sizes are element counts; nothing here
 knows about GPUs, batches or time. Layers are values: equal layers compare and hash equal, so a model with 80
-identical layers costs as much to describe as one.
+identical layers costs as much to describe as one. `cut` names the sizes of a block that tensor parallelism divides.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class Attention:
     indexer: Indexer | None = None
     q_rank: int = 0  #: queries go through a normed vector of this width, whole on every rank (Step-3); 0: they do not
 
+    cut = ("heads", "attention heads"), ("kv_heads", "KV heads")
+
     @property
     def kind(self) -> str:
         """mha, gqa or mqa."""
@@ -89,6 +91,7 @@ class CrossAttention:
     normed: bool = False  #: norms on queries and keys, and gates on the layer's two results (Llama-3.2-Vision)
 
     kind = "cross_attention"
+    cut = ("heads", "cross-attention heads"), ("kv_heads", "KV heads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,7 @@ class LatentAttention:
     rotary: bool = True
 
     kind = "mla"
+    cut = (("heads", "attention heads"),)
 
     @property
     def qk_dim(self) -> int:
@@ -140,6 +144,8 @@ class CompressedAttention:
     ratio: int = quantity("c", "tokens that a compressed key stands for; 0: none")
     indexer: Indexer | None = None
 
+    cut = (("heads", "attention heads"),)
+
     @property
     def kind(self) -> str:
         """Compressed and sparse (csa), or heavily compressed (hca)."""
@@ -166,6 +172,8 @@ class GatedDeltaNet:
     decay_rank: int = 0  #: of the decay of each key channel; 0: a head has one decay
     gate_rank: int = 0  #: of the output gate; 0: one whole matrix
 
+    cut = (("key_heads", "linear-attention heads"),)
+
     @property
     def kind(self) -> str:
         """Kimi delta attention (kda), or the gated delta net."""
@@ -187,6 +195,7 @@ class Rwkv7:
     value_rank: int = quantity("Rv", "rank of the share of the first layer's values")  #: 0: this is the first layer
 
     kind = "rwkv7"
+    cut = (("heads", "time-mixing heads"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +206,7 @@ class LightningAttention:
     head_dim: int = quantity("d", "width of a head")
 
     kind = "lightning"
+    cut = (("heads", "attention heads"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +222,7 @@ class Mamba:
     norm: bool = True  #: weighted norms on dt, B and C (Jamba)
 
     kind = "mamba"
+    cut = (("inner", "state-space channels"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +239,7 @@ class Mamba2:
     norm: bool = True  #: a weighted norm on the gated result; most of Falcon-H1 have none
 
     kind = "mamba2"
+    cut = (("heads", "state-space heads"),)
 
     @property
     def inner(self) -> int:
@@ -244,6 +256,7 @@ class GatedConvolution:
     bias: bool = False  #: of the convolution and both projections
 
     kind = "gated_convolution"
+    cut = (("channels", "convolution channels"),)
 
 
 Mixer: TypeAlias = (
@@ -270,6 +283,8 @@ class DenseFFN:
     activation: int = 0  #: weights of a learned activation (Apertus' xIELU)
     adapters: int = 0  #: rank of matrices beside the first, for this layer alone (Zamba2)
 
+    cut = (("width", "FFN columns"),)
+
 
 @dataclass(frozen=True, slots=True)
 class MixtureOfExperts:
@@ -285,6 +300,8 @@ class MixtureOfExperts:
     router_bias: bool = False  #: one learned number an expert: a bias, or DeepSeek's balance correction
     latent: int | None = quantity("Dl", "width at which experts work, between two projections", default=None)
     latent_norm: bool = False  #: on what the experts return, before it is projected up (Kimi-K3)
+
+    cut = (("shared_width", "shared-expert columns"),)
 
 
 FeedForward: TypeAlias = DenseFFN | MixtureOfExperts
