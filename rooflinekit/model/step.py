@@ -25,7 +25,7 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import IDEAL, Engine, LoadEnds, StepCosts
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.kernel import AttentionShape, Kernel
+from rooflinekit.model.types.kernel import AttentionShape, Kernel, VectorGemmShape
 from rooflinekit.model.types.model import Model
 from rooflinekit.model.types.numeric import Numeric, ceil_div, is_zero, logistic_above, maximum, minimum, where
 from rooflinekit.model.types.time import SIGMAS, KernelTime
@@ -311,7 +311,7 @@ class Plan:
         step = self.seen(batch)
         chosen = [(op, n) for op, n in self.operations.items() if grows is None or op.grows is grows]
         kernels = [kernel for op, count in chosen for kernel in op.kernels(step, count)]
-        return [kernel.by_vectors for kernel in kernels] if self.engine.costs.vectors else kernels
+        return [kernel.tiled(VectorGemmShape) for kernel in kernels] if self.engine.costs.vectors else kernels
 
     def time(self, batch: Batch, grows: bool | None = None) -> StepTime:
         """The same with times, as the engine runs it. Fields are scalars or arrays, as the batch is.

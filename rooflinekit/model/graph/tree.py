@@ -386,17 +386,9 @@ def _pn(first: float, second: float, sharpness: float) -> float:
 
 
 FUNCTIONS: Mapping[str, Callable[..., float]] = {
-    "max": max,
-    "min": min,
-    "ceil": OPERATORS["ceil"],
-    "floor": OPERATORS["floor"],
-    "sqrt": math.sqrt,
-    "log2": math.log2,
-    "log": math.log,
-    "exp": math.exp,
-    "abs": abs,
-    "pn": _pn,
-}
+    **{name: OPERATORS[name] for name in ("ceil", "floor", "sqrt", "log2", "log", "exp", "abs")},
+    "max": max, "min": min, "pn": _pn,
+}  # fmt: skip
 """What formulas call; pn(x, y, p) = (x^p + y^p)^(1/p): resources that overlap not at all (1) or nearly fully (4)."""
 
 _compiled = cache(lambda formula: compile(formula, "<formula>", "eval"))

@@ -9,7 +9,7 @@ from rooflinekit.model.graph.symbol import about, formula, named, quantity
 from rooflinekit.model.kernels.collective import Tiers, collective_kernel
 from rooflinekit.model.kernels.elementwise import elementwise_flops
 from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_kernel, gemm_weight_bytes
-from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
+from rooflinekit.model.kernels.operation import Operation, Step, Weights, pass_kernel
 from rooflinekit.model.types.batch import Sequences
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
@@ -171,18 +171,11 @@ class KVAppend(Operation):
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """Read the activations once, write the cache once."""
         size = self.elements * step.kv.bytes if self.token_bytes is None else self.token_bytes
-        return [
-            Kernel(
-                self.name,
-                "kv_append",
-                count,
-                step.stream,
-                kv_write_bytes=append_bytes(step.tokens, size),
-                activation_bytes=passed_bytes(step.tokens, self.elements, step.stream.bytes),
-                shape=RowsShape(step.tokens),
-                variant=step.kv.value,
-            )
-        ]
+        kernel = pass_kernel(
+            step, self.name, "kv_append", count, step.tokens, self.elements, variant=step.kv.value,
+            kv_write_bytes=append_bytes(step.tokens, size), shape=RowsShape(step.tokens),
+        )  # fmt: skip
+        return [kernel]
 
 
 class Core(Operation):
@@ -495,13 +488,11 @@ class ContextExchange(Operation):
             queries = decoding.tokens * self.queries * wide
             results = result_bytes(decoding.tokens, self.results, self.heads, wide)
             mine = step.own(decoding) * self.results
-            flops, moved = elementwise_flops(mine, 2.0 * self.ranks), passed_bytes(mine, self.ranks + 1.0, wide)
+            flops, each = elementwise_flops(mine, 2.0 * self.ranks), self.ranks + 1.0
             launches += [
                 self._collective("context_queries", "all_gather", queries, step, count),
                 self._collective("context_results", "all_to_all", results, step, count),
-                Kernel(
-                    "context_merge", "elementwise", count, step.stream, flops, activation_bytes=moved, variant="merge"
-                ),
+                pass_kernel(step, "context_merge", "elementwise", count, mine, each, flops=flops, variant="merge"),
             ]
         return launches
 

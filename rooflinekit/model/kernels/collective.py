@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import field
 from functools import cache
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from rooflinekit.model.graph.symbol import about, formula, quantity
 from rooflinekit.model.kernels.operation import Operation, Step
@@ -60,7 +60,7 @@ class Tiers:
     links: float = field(metadata=about("sent", "bytes sent for each byte of payload"))
     nic: float = quantity("sent_nic", "bytes sent to other domains for each byte of payload", default=0.0)
 
-    def sent(self, payload: Numeric) -> dict[str, Numeric]:
+    def sent(self, payload: Numeric) -> dict[str, Any]:
         """What an accelerator sends of a payload, in all and beyond its domain, as fields of a kernel [B].
 
         >>> Tiers(1.75, 0.125).sent(8.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from rooflinekit.model.graph.symbol import about, formula, quantity
-from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
+from rooflinekit.model.kernels.operation import Operation, Step, Weights, pass_kernel
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import ASSUMED, Kernel, RowsShape
@@ -64,19 +64,13 @@ class Elementwise(Operation):
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch."""
-        return [
-            Kernel(
-                self.name,
-                "elementwise",
-                count,
-                step.stream,
-                flops=elementwise_flops(step.tokens, self.flops),
-                weight_bytes=own_bytes(self.parameters, self.dtype.bytes),
-                activation_bytes=passed_bytes(step.tokens, self.read + self.written, step.stream.bytes),
-                shape=RowsShape(step.tokens),
-                variant=ASSUMED if self.assumed else self.name.rpartition("_")[2],  # residual_norm is a norm
-            )
-        ]
+        kernel = pass_kernel(
+            step, self.name, "elementwise", count, step.tokens, self.read + self.written,
+            flops=elementwise_flops(step.tokens, self.flops),
+            weight_bytes=own_bytes(self.parameters, self.dtype.bytes), shape=RowsShape(step.tokens),
+            variant=ASSUMED if self.assumed else self.name.rpartition("_")[2],  # residual_norm is a norm
+        )  # fmt: skip
+        return [kernel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,5 +123,4 @@ class Sampling(Operation):
         if not step.samples:
             return []
         work = elementwise_flops(step.rows, self.vocab)
-        moved = passed_bytes(step.rows, self.vocab, step.stream.bytes)
-        return [Kernel("sampling", "sampling", count, step.stream, flops=work, activation_bytes=moved)]
+        return [pass_kernel(step, "sampling", "sampling", count, step.rows, self.vocab, flops=work)]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.kernel import Family, Kernel
 from rooflinekit.model.types.numeric import Numeric, ceil_div, is_zero
 
 
@@ -27,6 +27,14 @@ def passed_bytes(rows: Numeric, elements: Numeric, element: float) -> Numeric:
     1048576.0
     """
     return rows * elements * element
+
+
+def pass_kernel(
+    step: Step, name: str, family: Family, count: int, rows: Numeric, elements: Numeric, **work: Any
+) -> Kernel:
+    """One launch that reads and writes so many elements of each row, in the stream's format; `work`: further fields."""
+    moved = passed_bytes(rows, elements, step.stream.bytes)
+    return Kernel(name, family, count, step.stream, activation_bytes=moved, **work)
 
 
 _SAMPLED = "m", "rows that are sampled"

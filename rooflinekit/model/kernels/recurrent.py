@@ -6,7 +6,7 @@ from dataclasses import field
 
 from rooflinekit.model.graph.symbol import about, formula
 from rooflinekit.model.kernels.elementwise import own_bytes
-from rooflinekit.model.kernels.operation import Operation, Step, Weights, passed_bytes
+from rooflinekit.model.kernels.operation import Operation, Step, Weights, pass_kernel
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
@@ -66,19 +66,12 @@ class ShortConvolution(Operation):
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One pass over the tokens; reads and writes the state of each sequence."""
         state = state_bytes(step.batch.sequences, self.channels * (self.taps - 1), step.stream.bytes)
-        return [
-            Kernel(
-                "short_conv",
-                "elementwise",
-                count,
-                step.stream,
-                flops=convolution_flops(step.tokens, self.channels, self.taps),
-                weight_bytes=own_bytes(self.channels * (self.taps + self.bias), self.dtype.bytes),
-                kv_read_bytes=state,
-                kv_write_bytes=state,
-                activation_bytes=passed_bytes(step.tokens, 2 * self.channels, step.stream.bytes),
-            )
-        ]
+        kernel = pass_kernel(
+            step, "short_conv", "elementwise", count, step.tokens, 2 * self.channels,
+            flops=convolution_flops(step.tokens, self.channels, self.taps), kv_read_bytes=state, kv_write_bytes=state,
+            weight_bytes=own_bytes(self.channels * (self.taps + self.bias), self.dtype.bytes),
+        )  # fmt: skip
+        return [kernel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +96,9 @@ class StateUpdate(Operation):
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch; the state of each sequence is read and written once a step."""
         state = state_bytes(step.batch.sequences, self.state, STATE_DTYPE.bytes)
-        return [
-            Kernel(
-                self.name,
-                "linear_attention",
-                count,
-                step.stream,
-                flops=recurrence_flops(step.tokens, self.state, self.flops_per_element),
-                weight_bytes=own_bytes(self.parameters, self.dtype.bytes),
-                kv_read_bytes=state,
-                kv_write_bytes=state,
-                activation_bytes=passed_bytes(step.tokens, self.stream_width, step.stream.bytes),
-            )
-        ]
+        kernel = pass_kernel(
+            step, self.name, "linear_attention", count, step.tokens, self.stream_width, kv_read_bytes=state,
+            kv_write_bytes=state, flops=recurrence_flops(step.tokens, self.state, self.flops_per_element),
+            weight_bytes=own_bytes(self.parameters, self.dtype.bytes),
+        )  # fmt: skip
+        return [kernel]

@@ -313,10 +313,9 @@ def _cached_layers(plan: Plan, stage: int) -> tuple[Layer, ...]:
 def _step_tokens(plan: Plan) -> float:
     """Tokens of one prefill step at most: the budget, or a whole prompt where the engine does not cut prompts."""
     rule, settings = plan.engine.memory, plan.deployment.settings
-    budget = float(settings.token_budget or rule.default(rule.token_budget, plan.system.accelerator))
     longest = settings.max_model_len or plan.model.max_context
     if rule.chunked or settings.token_budget or longest is None or longest > _UNCHUNKED:
-        return budget
+        return plan.token_budget
     return float(max(longest, _LEAST_PROMPT))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field, fields
-from functools import cached_property
+from dataclasses import field
+from functools import cached_property, partial
 from itertools import pairwise, product
 
 from rooflinekit.model.graph.symbol import UNKNOWN, Symbol, named
@@ -24,8 +24,9 @@ from rooflinekit.model.types.kernel import (
     GemmShape,
     Kernel,
     S,
+    SteplessGemmShape,
 )
-from rooflinekit.model.types.numeric import Numeric, lattice, log2, maximum, where
+from rooflinekit.model.types.numeric import Numeric, choose, lattice, log2, maximum
 
 
 @dataclass(frozen=True)
@@ -268,20 +269,12 @@ class FamilyFit:
         """Time of one launch [s]; `corrected` multiplies the total, not its parts, by the correction surface."""
         if self.beyond is None:
             return self._own(kernel, system, warm, corrected)
-        size = AXES[self.beyond.axis](kernel)
-        if isinstance(size, (int, float)):
-            if size < self.beyond.start:
-                return self._own(kernel, system, warm, corrected)
-            return self.beyond.fit.time(kernel, system, warm, corrected)
-        near = self._own(kernel, system, warm, corrected)
-        far = self.beyond.fit.time(kernel, system, warm, corrected)
-        chosen = {part.name: where(size >= self.beyond.start, getattr(far, part.name), getattr(near, part.name))
-                  for part in fields(Duration)}  # fmt: skip
-        return Duration(**chosen)
+        near, far = (partial(time, kernel, system, warm, corrected) for time in (self._own, self.beyond.fit.time))
+        return choose(AXES[self.beyond.axis](kernel) >= self.beyond.start, far, near)
 
     def _own(self, kernel: Kernel, system: System, warm: bool, corrected: bool) -> Duration:
         if self.stepless:
-            kernel = kernel.stepless
+            kernel = kernel.tiled(SteplessGemmShape)
         form = self.form.time(kernel, system, warm)
         total = named(form.total, "t", "time of one launch, by the formula of its family", "s")
         if self.surface is None or not corrected:

@@ -14,7 +14,7 @@ from typing import cast
 from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.power import Energy
 from rooflinekit.model.types.frozen import dataclass, replace
-from rooflinekit.model.types.kernel import ExchangeShape, Kernel
+from rooflinekit.model.types.kernel import WORK, ExchangeShape, Kernel
 from rooflinekit.model.types.numeric import Numeric, choose, maximum, minimum
 from rooflinekit.model.types.time import KernelTime
 
@@ -94,7 +94,7 @@ def _twice(one: Spent, half: Spent, left: _Left, split: object) -> KernelTime:
             end: getattr(half, end) + share * (half.expected - getattr(half, end)) for end, share in left.waited.items()
         }
         half = replace(half, **waiting)
-    kernel = replace(one.kernel, **{name: 2.0 * getattr(half.kernel, name) for name in _WORK})
+    kernel = replace(one.kernel, **{name: 2.0 * getattr(half.kernel, name) for name in WORK})
     return choose(split, lambda: half.repeated(2.0, kernel), lambda: one).labelled()
 
 
@@ -115,7 +115,3 @@ def _spent(step: Sequence[KernelTime], end: str) -> tuple[Numeric, Numeric]:
 
 
 _NOTHING = 1e-30
-
-_WORK = (
-    "flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes", "network_bytes", "nic_bytes",
-)  # fmt: skip

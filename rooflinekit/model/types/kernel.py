@@ -264,20 +264,17 @@ class Kernel:
             raise TypeError(f"kernel {self.name} ({self.family}) has a {type(self.shape).__name__}, no {kind.__name__}")
         return self.shape
 
-    @property
-    def stepless(self) -> Kernel:
-        """The same without the steps of tiles that nobody measured."""
+    def tiled(self, kind: type[GemmShape]) -> Kernel:
+        """The same with another kind of tiles, of a matrix product: without their steps, or few rows as vectors."""
         shape = self.shape
-        return replace(self, shape=SteplessGemmShape(shape.m, shape.n, shape.k)) if type(shape) is GemmShape else self
-
-    @property
-    def by_vectors(self) -> Kernel:
-        """The same as an engine runs it that multiplies few rows as vectors."""
-        shape = self.shape
-        return replace(self, shape=VectorGemmShape(shape.m, shape.n, shape.k)) if type(shape) is GemmShape else self
+        return replace(self, shape=kind(shape.m, shape.n, shape.k)) if type(shape) is GemmShape else self
 
     def mapped(self, change: Callable[[Any], Any]) -> Kernel:
         """The same with `change` applied to every number of its work and shape."""
-        work = {entry.name: change(getattr(self, entry.name)) for entry in fields(self) if "quantity" in entry.metadata}
+        work = {name: change(getattr(self, name)) for name in WORK}
         sizes = {entry.name: change(getattr(self.shape, entry.name)) for entry in fields(self.shape)}
         return replace(self, **work, shape=replace(self.shape, **sizes))
+
+
+WORK = tuple(entry.name for entry in fields(Kernel) if "quantity" in entry.metadata)
+"""Fields of a kernel that say how much work it is: arithmetic, and bytes by class."""
