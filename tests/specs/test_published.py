@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from oracle import kv_elements_per_token, parameters
 
+from rooflinekit.model.kernels.attention import index_key_bytes
 from rooflinekit.model.kernels.operation import Step
 from rooflinekit.model.layers.build import model_operations
 from rooflinekit.model.layers.precision import Precision
@@ -23,9 +24,10 @@ from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import ArchitectureError, DeploymentError, InputError, SpecError
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.model import DenseFFN
+from rooflinekit.model.types.model import CompressedAttention, DenseFFN
 from rooflinekit.specs import load_accelerator, load_model, spec_dir
 from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.specs.config import class_names, model_from_config
@@ -221,9 +223,12 @@ def test_a_published_config_has_its_weights_cache_and_formats(name):
     assert count_parameters(model).total == parameters(model) == total
     assert kv_elements_per_token(model) == kv
     caches = [layer_cache(layer.mixer) for layer in model.layers]
-    index = sum(cache.fixed_bytes for cache in caches) / 132 * 128  # keys of 128 in FP8, and a scale of 4 bytes
-    wide = model.layers[-1].mixer.indexer if name == "MiniMaxAI/MiniMax-M3" else None
-    assert sum(cache.elements for cache in caches) == kv - (57 * wide.head_dim if wide else index)
+    indexers = [indexer for layer in model.layers if (indexer := getattr(layer.mixer, "indexer", None))]
+    own = [indexer for indexer in indexers if not indexer.shared]
+    ratio = 4 if isinstance(model.layers[-1].mixer, CompressedAttention) else 1  # tokens that an index key stands for
+    keys = sum(index_key_bytes(each.head_dim, Dtype.BF16 if each.wide else Dtype.FP8) for each in own) / ratio
+    elements = kv - sum(each.head_dim for each in own) / ratio
+    assert sum(cache.token_bytes for cache in caches) == 2.0 * elements + keys
     assert sum(cache.state_bytes for cache in caches) == state
     for kind, dtype in formats.items():
         read = model.kv_dtype if kind == "kv" else getattr(model.formats, kind)

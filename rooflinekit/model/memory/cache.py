@@ -39,19 +39,12 @@ from rooflinekit.model.types.model import (
 from rooflinekit.model.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum, where
 
 
-@dataclass(frozen=True, slots=True)
-class LayerCache:
+class LayerCache(NamedTuple):
     """One layer's share on one accelerator: what each token adds up to `cap` tokens, and a fixed state [B]."""
 
-    elements: int  #: per token, in the cache's format
-    cap: int | None
-    state_bytes: float
-    fixed_bytes: float = 0.0  #: per token, in a format of their own (index keys) [B]
-    summaries: float = 0.0  #: of pages, as a share of the elements
-
-    def token_bytes(self, kv: Dtype) -> float:
-        """What each token adds, with the cache in this format [B]."""
-        return self.elements * kv.bytes * (1.0 + self.summaries) + self.fixed_bytes
+    token_bytes: float = 0.0
+    cap: float = math.inf
+    state_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -120,36 +113,40 @@ class CacheLaw:
 def layer_cache(
     mixer: Mixer | None, tp: int = 1, index: Dtype = Dtype.FP8, policy: KVPolicy = FULL, kv: Dtype = Dtype.BF16
 ) -> LayerCache:
-    """What one layer keeps on one of `tp` accelerators; `index` is the format of a sparse attention's index keys.
+    """What one layer keeps on one of `tp` accelerators, its cache in the format `kv`.
 
-    `kv`: the format of an encoder's keys and values, which do not grow.
+    `index` is the format of a sparse attention's index keys. Summaries of pages are a share of the keys and values.
 
-    >>> layer_cache(Attention(32, 8, 128, 128), tp=2).elements
-    1024
+    >>> layer_cache(Attention(32, 8, 128, 128), tp=2).token_bytes
+    2048.0
     """
+    keys = 0.0  # of the indexer
     match mixer:
         case Attention(shared=True) | None:
-            return LayerCache(0, None, 0.0)
-        case Attention():
+            return LayerCache()
+        case Attention(window=window, indexer=chosen):
             heads = mixer.kv_heads if tp == 1 else max(1, mixer.kv_heads // tp)
-            elements = heads * (mixer.head_dim + mixer.v_head_dim)
+            token = heads * (mixer.head_dim + mixer.v_head_dim) * kv.bytes
             if mixer.chunk is not None:
-                return LayerCache(elements, mixer.window or mixer.chunk, 0.0)
-            chosen = mixer.indexer
-            keys = 0.0 if chosen is None else index_key_bytes(chosen.head_dim, Dtype.BF16 if chosen.wide else index)
-            return LayerCache(elements, policy.stored(mixer.window), 0.0, keys, policy.summaries(mixer.window))
+                return LayerCache(token, window or mixer.chunk)
+            if chosen is not None:
+                keys = index_key_bytes(chosen.head_dim, Dtype.BF16 if chosen.wide else index)
+            return LayerCache(token * (1.0 + policy.summaries(window)) + keys, policy.stored(window) or math.inf)
         case CrossAttention(kv_heads=own, head_dim=dim, length=length):
-            return LayerCache(0, None, length * max(1, own // tp) * 2 * dim * kv.bytes)
+            return LayerCache(state_bytes=length * max(1, own // tp) * 2 * dim * kv.bytes)
         case CompressedAttention(ratio=ratio, indexer=chosen):
-            keys = 0.0 if chosen is None else index_key_bytes(chosen.head_dim, index) / ratio
+            if chosen is not None:
+                keys = index_key_bytes(chosen.head_dim, index) / ratio
             kept = mixer.window * mixer.head_dim * Dtype.BF16.bytes  # the window's keys, whatever the context
-            return LayerCache(mixer.head_dim // ratio if ratio else 0, None, kept, keys)
-        case LatentAttention(indexer=indexer):
-            keys = 0.0 if indexer is None or indexer.shared else index_key_bytes(indexer.head_dim, index)
-            shares = policy.summaries(None if indexer is None else indexer.top_k, vectors=1)
-            return LayerCache(mixer.latent_dim, policy.stored(None), 0.0, keys, shares)
+            return LayerCache((mixer.head_dim // ratio if ratio else 0) * kv.bytes + keys, state_bytes=kept)
+        case LatentAttention(indexer=chosen):
+            if chosen is not None and not chosen.shared:
+                keys = index_key_bytes(chosen.head_dim, index)
+            shares = policy.summaries(None if chosen is None else chosen.top_k, vectors=1)
+            token = mixer.latent_dim * kv.bytes * (1.0 + shares) + keys
+            return LayerCache(token, policy.stored(None) or math.inf)
         case _:
-            return LayerCache(0, None, _state_bytes(mixer, tp))
+            return LayerCache(state_bytes=_state_bytes(mixer, tp))
 
 
 _Recurrent: TypeAlias = GatedDeltaNet | Rwkv7 | LightningAttention | Mamba | Mamba2 | GatedConvolution
@@ -200,9 +197,8 @@ def cache_law(  # noqa: PLR0913, PLR0917 - what is cached, its formats, its spli
     state = 0.0
     for layer, count in Counter(layers).items():
         cache = layer_cache(layer.mixer, tp, index, policy, kv)
-        if cache.elements:
-            layers_here = fact(count, "L", "layers of this kind")
-            slopes[float(cache.cap or math.inf)] += layers_here * cache.token_bytes(kv)
+        if cache.token_bytes:
+            slopes[float(cache.cap)] += fact(count, "L", "layers of this kind") * cache.token_bytes
         state += count * cache.state_bytes
     return CacheLaw(tuple(sorted(slopes.items())), state, block)
 
@@ -262,13 +258,12 @@ def cache_layout(plan: Plan, layers: Iterable[Layer]) -> Layout:
     law = cache_law(kept, precision.kv, deployment.tp, block, precision.index, deployment.kv_policy)
     whole = law.bytes_per_token
     kept_as = deployment.tp, precision.index, deployment.kv_policy, precision.kv
-    caches = [layer_cache(layer.mixer, *kept_as) for layer in kept]
-    alike = Counter(_Kind(c.token_bytes(precision.kv), float(c.cap or math.inf), c.state_bytes) for c in caches)
+    alike = Counter(layer_cache(layer.mixer, *kept_as) for layer in kept)
     if rule.budget != "none":
         crossing = any(isinstance(layer.mixer, CrossAttention) for layer in kept)  # blocks of their own, as small
         if len(alike) > 1 and rule.hybrid and not crossing:
             return _grouped(alike, law, block)
-        if not rule.hybrid and any(kind.token and kind.cap == math.inf for kind in alike):
+        if not rule.hybrid and any(kind.token_bytes and kind.cap == math.inf for kind in alike):
             law = replace(law, slopes=((math.inf, whole),))  # without groups a window has blocks for the whole context
     return Layout(law, block, whole * block, 1)
 
@@ -281,29 +276,21 @@ def _padded_latent(layer: Layer, rule: MemoryRule) -> Layer:
     return replace(layer, mixer=replace(mixer, rope_dim=padded - mixer.kv_rank))
 
 
-class _Kind(NamedTuple):
-    """How layers are cached: bytes a token each up to a cap, or a fixed state."""
-
-    token: float
-    cap: float
-    state: float
-
-
-def _grouped(kinds: Counter[_Kind], law: CacheLaw, block: int) -> Layout:
+def _grouped(kinds: Counter[LayerCache], law: CacheLaw, block: int) -> Layout:
     """Groups of equally many layers share the pool's blocks (vLLM, kv_cache_utils).
 
     A group has as many layers as the rarest kind, or as the commonest where that has less than 1.5 times as many;
     kinds are padded to whole groups. Recurrent states take one block a layer, so a block has enough tokens to hold
     one.
     """
-    token = max(kind.token for kind in kinds)
+    token = max(kind.token_bytes for kind in kinds)
     if not token:
         return Layout(law, block, 0.0, 1)
-    if fixed := [kind.state for kind in kinds if not kind.token]:
+    if fixed := [kind.state_bytes for kind in kinds if not kind.token_bytes]:
         block = int(-(-max(fixed) // (token * block)) * block)
     fewest, most = min(kinds.values()), max(kinds.values())
     size = most if most < _NEARLY * fewest else fewest
     groups = {kind: -(-layers // size) for kind, layers in kinds.items()}
-    slopes = tuple(sorted((kind.cap, groups[kind] * size * token) for kind in kinds if kind.token))
-    state = sum(groups[kind] * size * token * block for kind in kinds if not kind.token)
+    slopes = tuple(sorted((float(kind.cap), groups[kind] * size * token) for kind in kinds if kind.token_bytes))
+    state = sum(groups[kind] * size * token * block for kind in kinds if not kind.token_bytes)
     return Layout(CacheLaw(slopes, state, block), block, size * token * block, sum(groups.values()))
