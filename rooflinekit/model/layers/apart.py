@@ -112,13 +112,13 @@ def sent_away(block: object, inner: list[Operation], shard: Shard, dispatched: f
 
 
 def encoded_away(
-    tower: list[tuple[list[Operation], int]], shard: Shard, images: int, tokens: int
+    tower: list[tuple[list[Operation], int]], shard: Shard, images: int, embeddings: int
 ) -> list[tuple[list[Operation], int]]:
     """The tower on its own accelerators, each of which takes whole images, and the way of the embeddings."""
     asked = shard.deployment
     sent = Collective("image_send", "send", 2, shard.hidden, tiers("send", 2, asked.gpus, shard.domain))
-    embeddings = OfImages(sent, asked.dp / min(asked.stage, asked.encoder_gpus), tokens)
+    way = OfImages(sent, asked.dp / min(asked.stage, asked.encoder_gpus), embeddings)
     runs: list[tuple[list[Operation], int]] = [
         ([Elsewhere(op, "encoder", asked.encoder_gpus, images) for op in ops], count) for ops, count in tower
     ]
-    return [*runs, ([embeddings], 1)]
+    return [*runs, ([way], 1)]

@@ -606,35 +606,23 @@ def _residuals(layer: Layer, block: Mixer | FeedForward, shard: Shard) -> tuple[
     the streams before a layer, n weights correct them by what it made of the first. Each is costed as one pass over
     what it reads and writes: nobody measured them.
     """
+    n, share, hidden = layer.streams, _share(shard), shard.hidden
+    wide = n * share
     if layer.sources:
         return [_attended(layer, shard)], []
     if block is layer.ffn and (layer.alternating or layer.token_width):
-        return [], [*_corrected(layer, shard), *_token_input(layer, shard)]
-    if layer.alternating:
-        return _predicted(layer, shard), _bypass(layer.bypass, shard)
-    if layer.streams == 1:
+        correct = _pass("altup_correct", wide + share, wide, 4.0 * wide, hidden + n * n, shard.other)
+        return [], [*([correct] if layer.alternating else []), *_token_input(layer, shard)]
+    if layer.alternating:  # the norm and the matrices of the router are read with the prediction
+        weights = (n + 1) * hidden + n**3
+        predict = _pass("altup_predict", wide, wide, 2.0 * wide * (n + 1), weights, shard.other)
+        return [predict], _bypass(layer.bypass, shard)
+    if n == 1:
         return [], []
-    n, share = layer.streams, _share(shard)
     weights = (2 + n) * n
-    wide, matrix = n * share, weights * n * shard.hidden
-    collapse = _pass("hyper_collapse", wide, share + weights, 2.0 * wide * (weights + 1), matrix + weights + 3,
-                           Dtype.FP32)  # fmt: skip
+    matrix, flops = weights * n * hidden, 2.0 * wide * (weights + 1)
+    collapse = _pass("hyper_collapse", wide, share + weights, flops, matrix + weights + 3, Dtype.FP32)
     return [collapse], [_pass("hyper_mix", wide + share, wide, 2.0 * wide * (n + 1))]
-
-
-def _predicted(layer: Layer, shard: Shard) -> list[Operation]:
-    """All streams from all, by weights that a router reads from the first: its norm and matrices are read here."""
-    n, wide = layer.streams, layer.streams * _share(shard)
-    weights = (n + 1) * shard.hidden + n**3
-    return [_pass("altup_predict", wide, wide, 2.0 * wide * (n + 1), weights, shard.other)]
-
-
-def _corrected(layer: Layer, shard: Shard) -> list[Operation]:
-    """What the layer made of the first stream, less its prediction, goes into all of them by routed weights."""
-    if not layer.alternating:
-        return []
-    n, share = layer.streams, _share(shard)
-    return [_pass("altup_correct", (n + 1) * share, n * share, 4.0 * n * share, shard.hidden + n * n, shard.other)]
 
 
 def _bypass(rank: int, shard: Shard) -> list[Operation]:
@@ -713,7 +701,7 @@ def stage_operations(
         for place, layer in enumerate(model.stage_layers(stage, deployment.pp), first)
     )
     runs: Runs = [
-        (_placed(_run(layer, model, replace(shard, precision=own)), deployment, on_host), count)
+        (_run(layer, model, replace(shard, precision=own), on_host), count)
         for (layer, own, on_host), count in layers.items()
     ]
     if stage == 0:
@@ -742,7 +730,7 @@ def _encoder_operations(vision: Vision, images: Images, shard: Shard) -> Runs:
         return vision_operations(vision, images, shard)
     whole = replace(shard, deployment=replace(shard.deployment, tp=1))
     tower = vision_operations(vision, images, whole)
-    return encoded_away(tower, shard, images.count, vision.tokens(images))
+    return encoded_away(tower, shard, images.count, vision.tokens(images) + vision.positions(images))
 
 
 def _answering(encoder: Encoder, runs: Runs) -> Runs:
@@ -776,15 +764,11 @@ def _beside_encoder(model: Model, encoder: Encoder, runs: Runs, shard: Shard) ->
     ]  # fmt: skip
 
 
-def _run(layer: Layer, model: Model, shard: Shard) -> list[Operation]:
-    """A layer's operations, or its weights alone where prompts pass it by."""
-    ops = layer_operations(layer, shard)
-    return [Idle(op) for op in ops if op.weights] if model.passes_by(layer) else ops
-
-
-def _placed(ops: list[Operation], deployment: Deployment, on_host: bool) -> list[Operation]:
-    """A layer's operations, with those that the host keeps marked as such."""
-    experts = deployment.offload_experts
+def _run(layer: Layer, model: Model, shard: Shard, on_host: bool) -> list[Operation]:
+    """A layer's operations, those that the host keeps marked as such; weights alone where prompts pass it by."""
+    ops, experts = layer_operations(layer, shard), shard.deployment.offload_experts
+    if model.passes_by(layer):
+        ops = [Idle(op) for op in ops if op.weights]
     return [OnHost(op) if on_host or (experts and isinstance(op, Experts)) else op for op in ops]
 
 

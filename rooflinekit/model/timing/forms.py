@@ -98,7 +98,6 @@ TILE = 128
 """Rows and columns of the usual tile: of a matrix product (CUTLASS default 128 x 128), and of a prefill attention
 (FlashAttention-2 and -3)."""
 
-_ROWS = 16  # least rows of a tensor-core tile (mma m16)
 _PART = 256.0  # keys of a part of a split context
 _LATENT_COLUMNS = 320  # of QK^T and PV of one up-projected head: 192 + 128 (DeepSeek-V3)
 _DEEP = 1024.0  # depth at which the latency of a k loop is stated
@@ -517,22 +516,24 @@ class _Decode:
     cache_speed: float
     sharpness: int
     rows: int
+    passes: float = 0.0
+    least = 0  #: rows of the smallest tile, which is computed whole; 0: nothing is padded
 
     def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
         """Time of one launch [s]."""
         gpu, shape, cached = system.accelerator, kernel.shaped(AttentionShape), kernel.kv_read_bytes
         tiles = decode_tiles(shape.batch, shape.kv_heads, shape.queries, self.rows)
-        flops, besides = self.whole(kernel, shape, gpu)
+        flops: Numeric = kernel.flops
+        besides: Numeric = 0.0
+        if self.least:
+            flops = flops * row_fill(shape.queries, self.least)
+            besides = pass_time(cached, self.passes, gpu.memory_bandwidth)
         compute = compute_time(flops, self.compute, gpu.peak(kernel.dtype)) + tile_time(tiles, self.tile, gpu.cores)
         if warm:
             cached = streamed(cached, self.cache_share * gpu.l2_bytes, self.cache_speed)
         memory = memory_time(cached + kernel.activation_bytes, self.memory, gpu.memory_bandwidth)
         launch = attention_launch(self.launch, self.split, shape.keys, _PART)
         return _combined(launch, compute, memory, self.sharpness, besides)
-
-    def whole(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> tuple[Numeric, Numeric]:
-        """FLOP of whole tiles, and the time of traffic that nothing hides."""
-        return kernel.flops, 0.0
 
 
 @dataclass(frozen=True)
@@ -573,11 +574,7 @@ class LatentDecodeTime(_Decode):
     passes: float = parameter("cv", "further passes over the cache", "factor", 0.0, 50.0, 0.0)
 
     rows = 64  # query heads that a tile holds: assumed, not fitted
-
-    def whole(self, kernel: Kernel, shape: AttentionShape, gpu: Accelerator) -> tuple[Numeric, Numeric]:
-        """Tiles of 16 rows at the least; further passes."""
-        besides = pass_time(kernel.kv_read_bytes, self.passes, gpu.memory_bandwidth)
-        return kernel.flops * row_fill(shape.queries, _ROWS), besides
+    least = 16  # rows of a tensor-core tile (mma m16)
 
 
 Heads: TypeAlias = tuple[Numeric, Numeric, Numeric, Numeric]
