@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from operator import add, attrgetter
 
-from rooflinekit.model.graph.symbol import Symbol, formula, named
+from rooflinekit.model.graph.symbol import Symbol, formula, named, quantity
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator, HostPower, PowerLaw
@@ -83,13 +83,13 @@ class Energy:
     running: the board while kernels run, besides their work; idle: while none does.
     """
 
-    weights: Numeric = 0.0
-    cache: Numeric = 0.0
-    activations: Numeric = 0.0
-    arithmetic: Numeric = 0.0
-    links: Numeric = 0.0
-    running: Numeric = 0.0
-    idle: Numeric = 0.0
+    weights: Numeric = quantity("weights", "weights read", "J", default=0.0)
+    cache: Numeric = quantity("cache", "keys and values read and written", "J", default=0.0)
+    activations: Numeric = quantity("activations", "activations", "J", default=0.0)
+    arithmetic: Numeric = quantity("arithmetic", "multiply-adds", "J", default=0.0)
+    links: Numeric = quantity("links", "bytes sent to other boards", "J", default=0.0)
+    running: Numeric = quantity("running", "the board, besides its work", "J", default=0.0)
+    idle: Numeric = quantity("idle", "the board while no kernel runs", "J", default=0.0)
 
     @property
     def total(self) -> Numeric:
@@ -107,14 +107,11 @@ class Energy:
         """The same; while it is traced, each part is a line of explanations; without a symbol under its own name."""
         if Symbol not in map(type, _parts(self)):
             return self
-        return Energy(*(named(getattr(self, part), symbol or part, f"{_SPENT[part]}{what}", "J") for part in PARTS))
+        meanings = [f"{entry.metadata['quantity'].meaning}{what}" for entry in fields(self)]
+        parts = zip(PARTS, _parts(self), meanings, strict=True)
+        return Energy(*(named(energy, symbol or part, meaning, "J") for part, energy, meaning in parts))
 
 
-_SPENT = {
-    "weights": "weights read", "cache": "keys and values read and written", "activations": "activations",
-    "arithmetic": "multiply-adds", "links": "bytes sent to other boards", "running": "the board, besides its work",
-    "idle": "the board while no kernel runs",
-}  # fmt: skip
 PARTS = tuple(entry.name for entry in fields(Energy))
 _parts = attrgetter(*PARTS)
 

@@ -185,9 +185,7 @@ def changed(timed: KernelTime, costs: StepCosts, narrow: bool = True) -> KernelT
         shape = kernel.shaped(AttentionShape)
         repeats = group_repeats(costs.grouped, shape.heads, shape.kv_heads)
         timed = timed.changed(lambda end: repeats * end, memory=repeats * timed.memory)
-    if isinstance(shift, float) and shift == 0.0:
-        return timed
-    return timed.changed(lambda end: end + shift, overhead=timed.overhead + shift)
+    return timed if is_zero(shift) else timed.changed(lambda end: end + shift, overhead=timed.overhead + shift)
 
 
 def _slower(timed: KernelTime, costs: StepCosts) -> KernelTime:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from rooflinekit.model.graph.symbol import Pool, Symbol
 from rooflinekit.model.graph.table import Table
-from rooflinekit.model.graph.trace import Graph, depends, reachable
+from rooflinekit.model.graph.trace import Graph, depends, ordered, reachable
 
 Slot: TypeAlias = tuple[Symbol | None, int]
 """An argument of a node, or an output: where a constant stands."""
@@ -281,13 +281,8 @@ class Library:
         tables = [[[layout.axes[axis] for axis in table.axes], table.values] for table in layout.tables]
         return Printed(source, {"axes": list(layout.axes), "tables": tables, "numbers": numbers}, places)
 
-    def _lifted(  # noqa: PLR0912, PLR0915 - a page walks half a million nodes here
-        self, graph: Graph, trim: bool
-    ) -> tuple[tuple[Any, ...], tuple[Constant, ...], list[Slot]]:
-        """What is the same for all graphs that differ in their constants alone; the constants, and where they stand.
-
-        Nodes come in an order that does not depend on which of them other graphs made first.
-        """
+    def _lifted(self, graph: Graph, trim: bool) -> tuple[tuple[Any, ...], tuple[Constant, ...], list[Slot]]:
+        """What is the same for all graphs that differ in their constants alone; the constants, and where they stand."""
         places: dict[Symbol, int] = {}
         loops: dict[int, int] = {}
         used: set[str] = set()
@@ -308,54 +303,26 @@ class Library:
             return kind
 
         structure: list[Any] = [graph.inputs]
-        left = [output for output in graph.outputs.values() if type(output) is Symbol][::-1]
-        while left:
-            node = left[-1]
-            if node in places:
-                left.pop()
-                continue
+        for node in ordered(graph.outputs.values()):
             op, arguments = node.op, node.arguments
-            if len(arguments) == 2 and op not in _LEAVES:  # most nodes
-                first, second = arguments
-                a = places.get(first) if type(first) is Symbol else first
-                b = places.get(second) if type(second) is Symbol else second
-                if b is None:
-                    left.append(second)
-                if a is None:
-                    left.append(first)
-                if a is None or b is None:
-                    continue
-                if op == "named":
-                    places[left.pop()] = a
-                    continue
-                if op != "pick":
-                    a = a if type(first) is Symbol else lifted(first, node, 0)
-                    b = b if type(second) is Symbol else lifted(second, node, 1)
-                entry: tuple[Any, ...] = (op, a, b)
+            if op == "named":
+                places[node] = places[arguments[0]]
+                continue
+            if op == "held":  # by the loop and the place in its state
+                entry: tuple[Any, ...] = (op, loops.setdefault(arguments[0], len(loops)), arguments[1])
+            elif op == "pick":
+                entry = (op, places[arguments[0]], arguments[1])
             else:
-                height = len(left)
-                for argument in (node.operands if op == "loop" else arguments)[::-1]:
-                    if type(argument) is Symbol and argument not in places:
-                        left.append(argument)
-                if len(left) > height:
-                    continue
-                if op == "held":  # by the loop and the place in its state
-                    entry = (op, loops.setdefault(arguments[0], len(loops)), arguments[1])
-                else:
-                    given = enumerate(arguments[:1] if op in _LEAVES else arguments)
-                    entry = (op, *[places[a] if type(a) is Symbol else lifted(a, node, n) for n, a in given])
-                    if op == "var":
-                        used.add(arguments[0])
-            places[left.pop()] = len(structure)
+                given = arguments[:1] if op in ("var", "fact") else arguments
+                entry = (op, *[places[a] if type(a) is Symbol else lifted(a, node, n) for n, a in enumerate(given)])
+            if op == "var":
+                used.add(arguments[0])
+            places[node] = len(structure)
             structure.append(entry)
         if trim:
             structure[0] = tuple(name for name in graph.inputs if name in used)
         structure.append(tuple(lifted(output, None, place) for place, output in enumerate(graph.outputs.values())))
         return tuple(structure), tuple(constants), slots
-
-
-_LEAVES = ("var", "fact", "held")
-"""Nodes whose arguments are names."""
 
 
 class _Layout:

@@ -16,7 +16,7 @@ from rooflinekit.model.types.engine import MemoryRule
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.model import Layer
-from rooflinekit.model.types.numeric import Numeric, ceil_div, floor_div, maximum, minimum, where
+from rooflinekit.model.types.numeric import Numeric, ceil_div, floor_div, is_zero, maximum, minimum, where
 
 if TYPE_CHECKING:
     import numpy as np
@@ -263,7 +263,7 @@ class MemoryModel:
 
 def _quotient(left: Numeric, each: Numeric) -> Numeric:
     """How often something fits; without end where it takes nothing."""
-    if isinstance(each, float) and each == 0.0:
+    if is_zero(each):
         return where(left >= 0.0, _ENDLESS, 0.0)
     return left / each
 

@@ -195,12 +195,20 @@ def activation_peak(plan: Plan, token_budget: float) -> Peak:
 
 
 def _block_elements(plan: Plan, ffn: DenseFFN | MixtureOfExperts | None, budget: float) -> float:
-    """Elements a token of the feed-forward block: gate, up and their product, or what experts hold."""
+    """Elements a token of the feed-forward block: gate, up and their product, or what experts hold.
+
+    Experts hold the buffers, the gathered tokens and the output of shared experts. These run first; their own block
+    counts where it is the wider one.
+    """
+    deployment, hidden = plan.deployment, plan.model.hidden
     match ffn:
         case DenseFFN(width=width, gated=gated):
-            return width / plan.deployment.ffn_tp * (3 if gated else 2)
-        case MixtureOfExperts():
-            return _routed_elements(ffn, plan.model.hidden, plan.deployment, budget)
+            return width / deployment.ffn_tp * (3 if gated else 2)
+        case MixtureOfExperts(shared_width=shared, gated=gated):
+            routed = _rows(ffn, hidden, deployment, budget)
+            if deployment.dp * deployment.cp > 1:
+                routed += _arrived(ffn, deployment) * (ffn.latent or hidden)
+            return max(routed + hidden, shared / deployment.ffn_tp * (3 if gated else 2)) if shared else routed
         case _:
             return 0.0
 
@@ -232,18 +240,3 @@ def _arrived(block: MixtureOfExperts, deployment: Deployment) -> float:
         return 1.0
     ep = deployment.ep
     return replicas * (group_share(block.experts, block.top_k, ep) if ep > 1 else 1.0)
-
-
-def _routed_elements(block: MixtureOfExperts, hidden: int, deployment: Deployment, budget: float) -> float:
-    """What a mixture of experts holds at once: the buffers, the gathered tokens, the output of shared experts.
-
-    Shared experts run first; their own block counts where it is the wider one.
-    """
-    wide = block.latent or hidden
-    routed = _rows(block, hidden, deployment, budget)
-    if deployment.dp * deployment.cp > 1:
-        routed += _arrived(block, deployment) * wide
-    if not block.shared_width:
-        return routed
-    shared = block.shared_width / deployment.ffn_tp * (3 if block.gated else 2)
-    return max(routed + hidden, shared)

@@ -117,7 +117,7 @@ class Sequences:
             seen = cumulative_keys(last, window, chunk) - cumulative_keys(first, window, chunk)
             return self.total(maximum(seen / self.span, 1.0))  # a query sees itself, whatever is lost to rounding
         upto = cumulative_keys(self.past + self.new, window, chunk)
-        if self._fresh:
+        if is_zero(self.past):
             return self.total(upto)
         return self.total(upto - cumulative_keys(self.past, window, chunk))
 
@@ -130,7 +130,7 @@ class Sequences:
         """
         if self._averaged:  # one query: every key that it sees is read for it
             return self.pairs(window, chunk)
-        if self._fresh:
+        if is_zero(self.past):
             return self.total(self.new)
         seen = self.past
         if window is not None:
@@ -138,10 +138,6 @@ class Sequences:
         if chunk is not None:
             seen = seen - floor_div(seen, 1.0 * chunk) * chunk
         return self.total(seen + self.new)
-
-    @property
-    def _fresh(self) -> bool:
-        return is_zero(self.past)
 
     @property
     def _averaged(self) -> bool:

@@ -11,7 +11,7 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
-from rooflinekit.model.types.numeric import Numeric, maximum
+from rooflinekit.model.types.numeric import Numeric, is_zero, maximum
 from rooflinekit.model.types.units import percent
 
 
@@ -247,7 +247,7 @@ class System:
         """
         beyond = kernel.nic_bytes
         links = sent_time(kernel.network_bytes - beyond, self.link_bandwidth) if self.domain_size > 1 else 0.0
-        if isinstance(beyond, float) and beyond == 0.0:
+        if is_zero(beyond):
             return links
         return maximum(links, sent_time(beyond, self.nic_bandwidth))
 
