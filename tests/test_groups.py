@@ -185,6 +185,12 @@ class TestEncoder:
         assert apart.ttft(work).expected == pytest.approx(whole.ttft(work).expected + sent, rel=1e-9)
         assert apart.tpot(work) == whole.tpot(work)
 
+    def test_what_layers_attend_to_beside_the_prompt_travels_too(self) -> None:
+        """Llama-3.2-Vision puts no token of an image into the prompt: 4 tiles, 1,601 patches of each."""
+        plan = laid_out("llama-3.2-11b-vision", images=1, encoder_gpus=1).plan
+        sent = next(kernel for kernel in plan.kernels(Batch.prefill(1.0, 200.0)) if kernel.name == "image_send")
+        assert sent.network_bytes == 4 * 1601 * 4096 * 2.0
+
     def test_the_tower_leaves_the_memory_of_the_model(self) -> None:
         apart, whole = (laid_out("qwen2.5-vl-7b", images=1, **kind) for kind in ({"encoder_gpus": 1}, {}))
         model, encoder = apart.memory.stages
