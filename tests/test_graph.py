@@ -136,7 +136,7 @@ def test_equal_parts_are_one_node() -> None:
 def test_a_branch_on_an_input_says_so() -> None:
     with pytest.raises(BranchError, match="a branch depends on"):
         trace(lambda x: 1.0 if x > 2.0 else 0.0, ["x"])
-    assert trace(lambda x: 1.0 if x > 2.0 else 0.0, ["x"], at={"x": 3.0}).outputs == {"": 1.0}
+    assert trace(lambda x: 1.0 if x > 2.0 else 0.0, ["x"], Pool({"x": 3.0})).outputs == {"": 1.0}
 
 
 @given(x=st.floats(-10.0, 10.0), y=st.floats(0.1, 10.0))

@@ -8,10 +8,8 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
-from rooflinekit.model.graph.symbol import Pool, Quantity, Symbol
+from rooflinekit.model.graph.symbol import Pool, Symbol
 from rooflinekit.model.types.frozen import dataclass
-
-Inputs = Iterable[str] | Mapping[str, Quantity | None]
 
 
 @dataclass(frozen=True)
@@ -34,22 +32,19 @@ class Graph:
         return Graph(self.inputs, {name: self.outputs[name] for name in outputs})
 
 
-def trace(
-    function: Callable[..., Any], inputs: Inputs, at: Mapping[str, float] | None = None, pool: Pool | None = None
-) -> Graph:
+def trace(function: Callable[..., Any], inputs: Iterable[str], pool: Pool | None = None) -> Graph:
     """Run `function` on a symbol for each input; graphs of one pool share their nodes.
 
-    `at` gives the inputs values: branches then follow these, and every node knows its own. Without, a branch on a
+    A pool may give the inputs values: branches then follow these, and every node knows its own. Without, a branch on a
     value that depends on an input raises BranchError.
 
     >>> graph = trace(lambda batch, isl: {"tokens": batch * isl}, "batch isl".split())
     >>> graph.outputs["tokens"]
     <symbol 2: *>
     """
-    names = dict(inputs) if isinstance(inputs, Mapping) else dict.fromkeys(inputs)
-    pool = pool or Pool(at)
-    given = {name: pool.variable(name, quantity) for name, quantity in names.items()}
-    return Graph(tuple(names), dict(flat(function(**given))))
+    pool = pool or Pool()
+    given = {name: pool.variable(name) for name in inputs}
+    return Graph(tuple(given), dict(flat(function(**given))))
 
 
 def reachable(outputs: Iterable[Any], ends: Collection[Symbol] = ()) -> list[Symbol]:

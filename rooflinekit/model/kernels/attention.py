@@ -241,11 +241,6 @@ class AttentionCore(Core):
         """The sinks."""
         return (Weights("attention", (self.sinks,), Dtype.BF16),) if self.sinks else ()
 
-    @property
-    def query_width(self) -> int:
-        """Elements of a prompt token's queries and results."""
-        return self.heads * (self.qk_dim + self.v_dim)
-
     def launch(self, step: Step, phase: Sequences, count: int) -> Kernel:
         """Over the keys that the layer's window or chunk, and the policy of the cache, leave."""
         if phase is step.batch.decoding and self.chunk is None:
@@ -331,11 +326,6 @@ class LatentCore(Core):
     def qk_dim(self) -> int:
         """Width of a query head in prefill."""
         return self.nope_dim + self.rope_dim
-
-    @property
-    def query_width(self) -> int:
-        """Elements of a prompt token's queries and results."""
-        return self.heads * (self.qk_dim + self.v_dim)
 
     def launch(self, step: Step, phase: Sequences, count: int) -> Kernel:
         """Prompts read up-projected keys and values of every head, all else the latents, absorbed.
@@ -453,12 +443,13 @@ class ContextShare(Core):
 
     def launch(self, step: Step, phase: Sequences, count: int) -> Kernel:
         """Prefill: a share of the queries against all keys. Decode: all queries against a share of the keys."""
-        kernel, ranks = self.core.launch(step, phase, count), self.ranks
+        core, ranks = self.core, self.ranks
+        kernel = core.launch(step, phase, count)
         shape = kernel.shaped(AttentionShape)
         pairs, flops = shape.pairs / ranks, kernel.flops / ranks
         if phase is step.batch.prefilling:
             shape = replace(shape, new=shape.new / ranks, pairs=pairs)
-            others = phase.tokens * (1.0 - 1.0 / ranks) * self.core.query_width * step.stream.bytes
+            others = phase.tokens * (1.0 - 1.0 / ranks) * (core.heads * (core.qk_dim + core.v_dim)) * step.stream.bytes
             return replace(kernel, flops=flops, activation_bytes=kernel.activation_bytes - others, shape=shape)
         shape = replace(shape, context=shape.context / ranks, keys=shape.keys / ranks, pairs=pairs)
         return replace(kernel, flops=flops, kv_read_bytes=kernel.kv_read_bytes / ranks, shape=shape)

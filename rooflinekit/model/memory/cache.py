@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from rooflinekit.model.graph.symbol import fact
-from rooflinekit.model.kernels.attention import index_key_bytes
+from rooflinekit.model.kernels.attention import index_key_bytes, kv_cache_bytes_per_token
 from rooflinekit.model.kernels.recurrent import STATE_DTYPE
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.dtype import Dtype
@@ -126,7 +126,7 @@ def layer_cache(
             return LayerCache()
         case Attention(window=window, indexer=chosen):
             heads = mixer.kv_heads if tp == 1 else max(1, mixer.kv_heads // tp)
-            token = heads * (mixer.head_dim + mixer.v_head_dim) * kv.bytes
+            token = kv_cache_bytes_per_token(heads, mixer.head_dim, mixer.v_head_dim, kv)
             if mixer.chunk is not None:
                 return LayerCache(token, window or mixer.chunk)
             if chosen is not None:
