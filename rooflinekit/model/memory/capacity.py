@@ -137,20 +137,23 @@ class MemoryModel:
 
     def max_batch(self, context: Numeric, new: Numeric) -> Numeric:
         """Most sequences that fit: one more than this does not, and this many do, as `evaluate` says."""
-        room = list[Numeric]()
-        held = self._held(context)
+        room, held, peak = list[Numeric](), self._held(context), self.peak
+        parts_of_peak = (
+            (peak.layer_base, peak.layer_token, 0.0),
+            (peak.sampler_base, peak.sampler_token, peak.sampler_row),
+        )
         for stage in self.stages:
             parts = list[Numeric]()
             each = named(stage.layout.law.bytes(held), *_EACH)
             allowed, spared = self._allowance(stage), 1.0 - self.charge
-            for base, token, row in self._peaks():
+            for base, token, row in parts_of_peak:
                 fits = self._most(allowed - self.charge * base, each, (self.charge * token, self.charge * row), new)
                 if self.rule.budget in ("static", "free"):  # the pool does not pay for all activations
                     there = self.capacity_bytes * (1.0 + _ROUNDING) - stage.weight_bytes - self.outside.total
                     left = there - self.rule.slack - spared * base - allowed
                     fits = minimum(fits, self._most(left, 0.0, (spared * token, spared * row if row else 0.0), new))
                 parts.append(named(fits, "fits", "sequences, of the pool and one part of the peak"))
-            room.append(where(self._starts(stage, self._activations(0.0, new)), reduce(minimum, parts), 0.0))
+            room.append(where(self._fits(stage, 0.0, self._activations(0.0, new)), reduce(minimum, parts), 0.0))
         most = named(reduce(minimum, room), "room", "sequences that fit in one replica")
         whole = maximum(floor_div(most, 1.0), 0.0)
         for rounding in (1.0, 0.0):  # up where one more fits, then down where these do not
@@ -169,8 +172,7 @@ class MemoryModel:
         activations = self._activations(local, new)
         all_hold: Numeric = 1.0
         for stage in self.stages:
-            needed, available = self._need(stage, local * stage.layout.law.bytes(held), activations)
-            all_hold = where(needed <= available, all_hold, 0.0)
+            all_hold = where(self._fits(stage, local * stage.layout.law.bytes(held), activations), all_hold, 0.0)
         return all_hold > 0.0
 
     def max_context(self, local: Numeric, new: Numeric) -> Numeric:
@@ -179,18 +181,13 @@ class MemoryModel:
         activations = self._activations(local, new)
         for stage in self.stages:
             if stage.beside:
-                longest = where(self._starts(stage, activations), longest, 0.0)
+                longest = where(self._fits(stage, 0.0, activations), longest, 0.0)
                 continue
             share = named(self.pool(stage, activations) / local, "share", "of the pool, for each sequence", "B")
             held = named(stage.layout.law.longest(share), "fitting", "tokens that such a share holds", source=LONGEST)
             held = held * fact(self.ranks, *RANKS)
-            longest = minimum(longest, where(self._starts(stage, activations), held, 0.0))
+            longest = minimum(longest, where(self._fits(stage, 0.0, activations), held, 0.0))
         return longest
-
-    def _peaks(self) -> tuple[tuple[float, float, float], ...]:
-        """The peak's parts as base, a token and a row [B]."""
-        peak = self.peak
-        return (peak.layer_base, peak.layer_token, 0.0), (peak.sampler_base, peak.sampler_token, peak.sampler_row)
 
     def _most(self, allowance: Numeric, each: Numeric, peak: tuple[float, float], new: Numeric) -> Numeric:
         """Largest b with b·each + token·tokens(b) + row·rows(b) within the allowance."""
@@ -228,9 +225,9 @@ class MemoryModel:
             return context
         return named(ceil_div(context, fact(self.ranks, *RANKS)), "T_here", "tokens of a sequence on this rank")
 
-    def _starts(self, stage: Stage, activations: Numeric) -> bool | NDArray[np.bool_]:
-        """Whether the engine starts at all, whatever the batch."""
-        needed, available = self._need(stage, 0.0, activations)
+    def _fits(self, stage: Stage, kv: Numeric, activations: Numeric) -> bool | NDArray[np.bool_]:
+        """Whether the stage holds so many bytes of cache; with none, whether the engine starts at all."""
+        needed, available = self._need(stage, kv, activations)
         return needed <= available
 
     def _need(self, stage: Stage, kv: Numeric, activations: Numeric) -> tuple[Numeric, Numeric]:

@@ -342,11 +342,14 @@ class Calibration:
         """The fit, and whether it is the kernel's own."""
         kind = kernel.family, kernel.dtype, kernel.variant
         if kind not in self._choices:
-            own, label = self._own(kernel), f"{kernel.family}/{kernel.dtype.value}"
+            label, plain = f"{kernel.family}/{kernel.dtype.value}", self.families[kernel.family]
+            own = self.families.get(f"{label}/{kernel.variant}") or self.families.get(label)
+            own = own or (None if kernel.family in self.defaults else plain)
+            other = self.families.get(f"{kernel.family}/bf16/{kernel.variant}") or plain
             measured = own is not None and kernel.variant not in (LORA, ASSUMED) and label not in self.untuned
             if kernel.dequantised and kernel.family == "gemm":  # products of wide weights stand in
                 measured = f"{label}/{kernel.variant}" in self.families
-            self._choices[kind] = own or self._other(kernel), measured
+            self._choices[kind] = own or other, measured
         return self._choices[kind]
 
     @cached_property
@@ -358,13 +361,3 @@ class Calibration:
         words = label.split("_")
         shorter = ("_".join(words[:count]) for count in range(len(words), 0, -1))
         return next((each for each in shorter if f"{family}/{dtype}/{each}" in self.families), label)
-
-    def _own(self, kernel: Kernel) -> FamilyFit | None:
-        key = f"{kernel.family}/{kernel.dtype.value}"
-        found = self.families.get(f"{key}/{kernel.variant}") or self.families.get(key)
-        plain = None if kernel.family in self.defaults else self.families[kernel.family]
-        return found or plain
-
-    def _other(self, kernel: Kernel) -> FamilyFit:
-        same = f"{kernel.family}/bf16/{kernel.variant}"
-        return self.families.get(same) or self.families[kernel.family]
