@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.evidence.accuracy import Accuracy, scored
+from rooflinekit.model.layers.precision import has_more_bits
 from rooflinekit.model.memory.cache import cache_law
 from rooflinekit.model.memory.capacity import Memory, make_memory_model
 from rooflinekit.model.parameter_count import count_parameters
@@ -20,7 +21,6 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import Engine, EngineSettings
 from rooflinekit.model.types.errors import ArchitectureError, InputError, RooflinekitError, SpecError, UnknownNameError
-from rooflinekit.model.types.gguf import has_more_bits
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.model import Attention, DenseFFN, Model, WeightFormats
 from rooflinekit.model.types.units import GIB
