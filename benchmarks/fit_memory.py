@@ -30,8 +30,8 @@ from rooflinekit.evidence.accuracy_memory import (
     run_plan,
     setup_of,
 )
-from rooflinekit.model.memory.capacity import make_memory_model
-from rooflinekit.model.memory.footprint import activation_peak
+from rooflinekit.model.capacity import make_memory_model
+from rooflinekit.model.footprint import activation_peak
 from rooflinekit.model.types.engine import Engine
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.units import GIB

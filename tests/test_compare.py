@@ -18,7 +18,7 @@ from rooflinekit.cli.app import app
 from rooflinekit.evidence.benchmark_runs import LoadPrediction, predict_load
 from rooflinekit.evidence.compare import CAUSES, Given, attribute, compare
 from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp, read_measurements
-from rooflinekit.model.memory.capacity import make_memory_model
+from rooflinekit.model.capacity import make_memory_model
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic
 from rooflinekit.model.traffic.question import LoadQuestion

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.model.layers.build import model_operations
-from rooflinekit.model.layers.precision import resolve_precision
+from rooflinekit.model.layers import model_operations
+from rooflinekit.model.precision import resolve_precision
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import BLOCKS, Dtype, parse_dtype
 from rooflinekit.model.types.errors import DeploymentError, InputError

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rooflinekit.model.memory.cache import CacheLaw, cache_law
+from rooflinekit.model.cache import CacheLaw, cache_law
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.batch import Batch, Sequences

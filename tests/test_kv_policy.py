@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.explanation.split_kv import split_kv
-from rooflinekit.model.memory.cache import cache_law
+from rooflinekit.model.cache import cache_law
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment

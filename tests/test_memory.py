@@ -9,9 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.model.memory.cache import cache_law
-from rooflinekit.model.memory.capacity import make_memory_model
-from rooflinekit.model.memory.footprint import activation_peak, allocated_bytes
+from rooflinekit.model.cache import cache_law
+from rooflinekit.model.capacity import make_memory_model
+from rooflinekit.model.footprint import activation_peak, allocated_bytes
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.batch import Batch

@@ -12,8 +12,8 @@ import rooflinekit as rk
 from rooflinekit.estimation.estimator import estimate, read_deployment, resolve
 from rooflinekit.model.kernels.collective import tiers
 from rooflinekit.model.kernels.moe import Experts
-from rooflinekit.model.layers.splits import check_deployment
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.splits import check_deployment
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment

@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any
 
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.model.memory.cache import model_cache_law
+from rooflinekit.model.cache import model_cache_law
 from rooflinekit.model.parameter_count import ParameterCount, count_parameters
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.dtype import Dtype, parse_dtype

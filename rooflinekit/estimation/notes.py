@@ -8,8 +8,8 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from rooflinekit.model.footprint import resident_bytes
 from rooflinekit.model.kernels.operation import OnHost
-from rooflinekit.model.memory.footprint import resident_bytes
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import time_step
 from rooflinekit.model.step import Plan, make_plan

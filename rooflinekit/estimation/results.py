@@ -8,7 +8,7 @@ from dataclasses import asdict, field, fields
 from functools import reduce
 from typing import Any
 
-from rooflinekit.model.memory.capacity import Memory
+from rooflinekit.model.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS as ENERGY_PARTS
 from rooflinekit.model.power import kernel_energy

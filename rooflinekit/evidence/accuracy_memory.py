@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.evidence.accuracy import Accuracy, scored
-from rooflinekit.model.layers.precision import has_more_bits
-from rooflinekit.model.memory.cache import cache_law
-from rooflinekit.model.memory.capacity import Memory, make_memory_model
+from rooflinekit.model.cache import cache_law
+from rooflinekit.model.capacity import Memory, make_memory_model
 from rooflinekit.model.parameter_count import count_parameters
+from rooflinekit.model.precision import has_more_bits
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype

@@ -13,15 +13,15 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 from rooflinekit.estimation.results import Estimate
+from rooflinekit.model.cache import cache_law
+from rooflinekit.model.capacity import RULE, Memory, MemoryModel, Stage
+from rooflinekit.model.footprint import placed_operations
 from rooflinekit.model.graph import Pool, Quantity, Symbol, fact, named
 from rooflinekit.model.kernels.operation import Operation, Weights
-from rooflinekit.model.layers.build import model_operations
-from rooflinekit.model.layers.precision import Precision
-from rooflinekit.model.memory.cache import cache_law
-from rooflinekit.model.memory.capacity import RULE, Memory, MemoryModel, Stage
-from rooflinekit.model.memory.footprint import placed_operations
+from rooflinekit.model.layers import model_operations
 from rooflinekit.model.operating_point import OperatingPoint, Predictor
 from rooflinekit.model.parameter_count import MODULES, count_parameters
+from rooflinekit.model.precision import Precision
 from rooflinekit.model.roofline import StepTime, peak_time, stream_time
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
@@ -56,8 +56,8 @@ _DATASHEET = {
 }
 """What the files of accelerators and systems call a number."""
 
-_RESIDENT = "rooflinekit.model.memory.footprint.resident_bytes; " + RULE
-_PEAK = "rooflinekit.model.memory.footprint.activation_peak; " + RULE
+_RESIDENT = "rooflinekit.model.footprint.resident_bytes; " + RULE
+_PEAK = "rooflinekit.model.footprint.activation_peak; " + RULE
 _PLACE = "layers that have it, over the stages"
 
 
@@ -222,7 +222,7 @@ class Leaves:
 
 
 _KEPT = "tokens that layers with a window or chunks keep at most"
-_LAID = "rooflinekit.model.memory.cache.cache_layout; " + RULE
+_LAID = "rooflinekit.model.cache.cache_layout; " + RULE
 
 
 def _config(plan: Plan) -> str:

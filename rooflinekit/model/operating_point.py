@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import field, replace
 from functools import cached_property
 
+from rooflinekit.model.capacity import Memory, MemoryModel, make_memory_model
 from rooflinekit.model.graph.symbol import fact, named
-from rooflinekit.model.memory.capacity import Memory, MemoryModel, make_memory_model
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rooflinekit.model.kernels.moe import Experts
-from rooflinekit.model.layers.build import model_operations
-from rooflinekit.model.layers.precision import Precision
+from rooflinekit.model.layers import model_operations
+from rooflinekit.model.precision import Precision
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.frozen import dataclass

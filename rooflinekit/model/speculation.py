@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeGuard
 
+from rooflinekit.model.cache import CacheLaw, Layout, cache_law
+from rooflinekit.model.capacity import MemoryModel, Stage
 from rooflinekit.model.graph.symbol import fact
 from rooflinekit.model.kernels.elementwise import Elementwise, Sampling
 from rooflinekit.model.kernels.gemm import Linear
 from rooflinekit.model.kernels.operation import Operation
-from rooflinekit.model.layers.build import stage_operations
-from rooflinekit.model.layers.precision import Precision
-from rooflinekit.model.layers.shard import Shard
-from rooflinekit.model.memory.cache import CacheLaw, Layout, cache_law
-from rooflinekit.model.memory.capacity import MemoryModel, Stage
+from rooflinekit.model.layers import stage_operations
 from rooflinekit.model.operating_point import STEADY, Decoding, OperatingPoint, Predictor, parts_of
+from rooflinekit.model.precision import Precision
 from rooflinekit.model.roofline import StepTime
+from rooflinekit.model.shard import Shard
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment

@@ -11,12 +11,12 @@ from typing import Any
 
 from rooflinekit.model.graph.symbol import fact, formula, named
 from rooflinekit.model.kernels.operation import Operation, Step
-from rooflinekit.model.layers.build import model_operations, stage_operations
-from rooflinekit.model.layers.precision import Precision, resolve_precision
-from rooflinekit.model.layers.shard import Shard
-from rooflinekit.model.layers.splits import check_deployment
+from rooflinekit.model.layers import model_operations, stage_operations
 from rooflinekit.model.power import Energy, kernel_energy, sustained
+from rooflinekit.model.precision import Precision, resolve_precision
 from rooflinekit.model.roofline import StepTime, time_kernel
+from rooflinekit.model.shard import Shard
+from rooflinekit.model.splits import check_deployment
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.timing.overlap import UNDIVIDED, Spent, two_batches
 from rooflinekit.model.types.batch import Batch

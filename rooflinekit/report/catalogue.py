@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rooflinekit.model.memory.cache import model_cache_law
+from rooflinekit.model.cache import model_cache_law
 from rooflinekit.model.parameter_count import ParameterCount, count_parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import Accelerator

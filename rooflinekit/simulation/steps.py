@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rooflinekit.estimation.estimator import Resolved, resolve
 from rooflinekit.model.kernels.operation import Operation
-from rooflinekit.model.layers.vision import OfImages
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan, host_times, launches_of
 from rooflinekit.model.types.batch import Batch, Sequences
@@ -33,6 +32,7 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.time import KernelTime
+from rooflinekit.model.vision import OfImages
 
 if TYPE_CHECKING:
     from rooflinekit.model.types.numeric import Array, Numeric

@@ -251,8 +251,8 @@ def _stored(model: Model, header: GGUFHeader, path: Path) -> Model:
 
 def _unlike(model: Model, header: GGUFHeader, path: Path) -> Iterable[str]:
     """The warning that the network as it is costed has other bytes than the file."""
-    from rooflinekit.model.layers.build import model_operations  # noqa: PLC0415 - a file's header needs no operations
-    from rooflinekit.model.layers.precision import Precision  # noqa: PLC0415
+    from rooflinekit.model.layers import model_operations  # noqa: PLC0415 - a file's header needs no operations
+    from rooflinekit.model.precision import Precision  # noqa: PLC0415
     from rooflinekit.model.types.deployment import Deployment  # noqa: PLC0415
 
     precision = Precision(model.dtype, model.dtype, model.formats, layers=model.layer_formats)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.model.layers.precision import resolve_precision
+from rooflinekit.model.precision import resolve_precision
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError

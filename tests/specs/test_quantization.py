@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from rooflinekit.model.layers.precision import resolve_precision
+from rooflinekit.model.precision import resolve_precision
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError, InputError, SpecError

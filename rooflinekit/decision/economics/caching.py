@@ -28,7 +28,7 @@ from functools import reduce
 from itertools import pairwise
 
 from rooflinekit.estimation.lengths import Length
-from rooflinekit.model.memory.cache import cache_law
+from rooflinekit.model.cache import cache_law
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch

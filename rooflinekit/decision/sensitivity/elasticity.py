@@ -137,7 +137,7 @@ def latent_variant(model: Model) -> Model:
 
     A latent of 4 head dimensions and a rotary part of half a one, as DeepSeek-V2 has (arXiv:2405.04434, section 2.1).
 
-    >>> from rooflinekit.model.memory.cache import model_cache_law
+    >>> from rooflinekit.model.cache import model_cache_law
     >>> from rooflinekit.specs import load_model
     >>> gqa = load_model("llama-3-8b").value
     >>> model_cache_law(gqa).bytes_per_token, model_cache_law(latent_variant(gqa)).bytes_per_token  # 32 · 576 · 2 B

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 import pandas as pd
 
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LOAD_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
-from rooflinekit.model.memory.capacity import Memory
+from rooflinekit.model.capacity import Memory
 from rooflinekit.model.traffic.energy import LoadPower
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.numeric import Numeric

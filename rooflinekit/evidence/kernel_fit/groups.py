@@ -22,10 +22,10 @@ import numpy as np
 
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, Measured, measured_rows, number_formats
 from rooflinekit.model.kernels.operation import Step
-from rooflinekit.model.layers.build import mixer_operations
-from rooflinekit.model.layers.precision import Precision
-from rooflinekit.model.layers.shard import Shard
+from rooflinekit.model.layers import mixer_operations
+from rooflinekit.model.precision import Precision
 from rooflinekit.model.roofline import time_kernel
+from rooflinekit.model.shard import Shard
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment

@@ -19,8 +19,8 @@ from rooflinekit.explanation.walk.scene import Scene
 from rooflinekit.explanation.walk.stops import Addition, stops
 from rooflinekit.model.kernels.collective import Collective
 from rooflinekit.model.kernels.operation import Operation
-from rooflinekit.model.layers.build import entry_operations, exit_operations, layer_operations, stage_operations
-from rooflinekit.model.layers.shard import Shard
+from rooflinekit.model.layers import entry_operations, exit_operations, layer_operations, stage_operations
+from rooflinekit.model.shard import Shard
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.errors import ArchitectureError
 from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, Layer

@@ -21,7 +21,7 @@ from rooflinekit.model.kernels.gemm import Linear
 from rooflinekit.model.kernels.operation import Step
 from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.model.kernels.routing import Routing
-from rooflinekit.model.layers.shard import Shard
+from rooflinekit.model.shard import Shard
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.dtype import Dtype

@@ -31,7 +31,7 @@ from rooflinekit.model.kernels.gemm import BatchedLinear, Linear
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import OnHost, Operation, Repeated
 from rooflinekit.model.kernels.recurrent import STATE_DTYPE, ShortConvolution, StateUpdate
-from rooflinekit.model.layers.build import expert_operations
+from rooflinekit.model.layers import expert_operations
 from rooflinekit.model.types.model import (
     Attention,
     CompressedAttention,

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from rooflinekit.model.memory.capacity import Memory
+from rooflinekit.model.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, Times, Traffic, closed_loop, no_room, open_loop
 from rooflinekit.model.traffic.mixing import slots

@@ -15,7 +15,7 @@ class Dtype(Enum):
     mxfp4 one 8-bit scale per 32 elements (OCP MX v1.0); nvfp4 one fp8 scale per 16 (NVIDIA Blackwell);
     int4 one fp16 scale per group of 128 (AWQ arXiv:2306.00978, GPTQ arXiv:2210.17323 default group), int4_g64 and
     int4_g32 per group of 64 and 32. Those of GGUF files follow from their blocks (`BLOCKS`); q4_k_m and q5_k_m mix
-    two of them, tensor by tensor (`model.layers.precision`), and count here as the commoner one.
+    two of them, tensor by tensor (`model.precision`), and count here as the commoner one.
 
     >>> Dtype.NVFP4.bytes, Dtype.MXFP4.bytes, Dtype.BF16.bytes, Dtype.Q6_K.bytes
     (0.5625, 0.53125, 2.0, 0.8203125)

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias, TypeVar, cast
 
 from rooflinekit.estimation.results import time_by_cause
+from rooflinekit.model.capacity import Memory
 from rooflinekit.model.graph import Pool, Symbol, trace
 from rooflinekit.model.graph.javascript import Instance, Library, Printed, array, call
 from rooflinekit.model.kernels.operation import Operation
-from rooflinekit.model.memory.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS, Energy
 from rooflinekit.model.roofline import time_parts

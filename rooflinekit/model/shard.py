@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rooflinekit.model.kernels.collective import Collective, CollectiveKind, Tiers, tiers
 from rooflinekit.model.kernels.gemm import Linear
-from rooflinekit.model.layers.precision import Precision
+from rooflinekit.model.precision import Precision
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass

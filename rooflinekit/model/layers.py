@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
+from rooflinekit.model.apart import encoded_away, feed_forward_shard, sent_away
 from rooflinekit.model.kernels.attention import (
     AttentionCore,
     ChosenCore,
@@ -36,10 +37,8 @@ from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Idle, OfAnswers, OfPrompts, OnHost, Operation, Repeated
 from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.model.kernels.routing import Routing
-from rooflinekit.model.layers.apart import encoded_away, feed_forward_shard, sent_away
-from rooflinekit.model.layers.precision import Precision
-from rooflinekit.model.layers.shard import EVERYWHERE, Shard
-from rooflinekit.model.layers.vision import BidirectionalAttention, OfImages, vision_operations
+from rooflinekit.model.precision import Precision
+from rooflinekit.model.shard import EVERYWHERE, Shard
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.model import (
@@ -64,6 +63,7 @@ from rooflinekit.model.types.model import (
     Rwkv7,
 )
 from rooflinekit.model.types.vision import Images, Vision
+from rooflinekit.model.vision import BidirectionalAttention, OfImages, vision_operations
 
 Runs: TypeAlias = list[tuple[list[Operation], int]]
 """Operations that follow each other, and how many times they do."""

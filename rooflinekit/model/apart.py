@@ -20,12 +20,12 @@ from rooflinekit.model.kernels.collective import (
     tiers,
 )
 from rooflinekit.model.kernels.operation import Operation, Step, Wrapped
-from rooflinekit.model.layers.shard import Shard
-from rooflinekit.model.layers.vision import OfImages
+from rooflinekit.model.shard import Shard
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.model import MixtureOfExperts
 from rooflinekit.model.types.numeric import ceil_div
+from rooflinekit.model.vision import OfImages
 
 ROUTED = ("router", "expert_select")
 """What stays with the tokens: it says where each of them goes."""

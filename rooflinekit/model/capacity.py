@@ -8,9 +8,9 @@ from dataclasses import field, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from rooflinekit.model.cache import Layout, cache_law, cache_layout
+from rooflinekit.model.footprint import Peak, activation_peak, resident_bytes
 from rooflinekit.model.graph.symbol import about, fact, named
-from rooflinekit.model.memory.cache import Layout, cache_law, cache_layout
-from rooflinekit.model.memory.footprint import Peak, activation_peak, resident_bytes
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.engine import MemoryRule
 from rooflinekit.model.types.frozen import dataclass
@@ -266,7 +266,7 @@ def _quotient(left: Numeric, each: Numeric) -> Numeric:
 
 
 RULE = "docs/engines.md, memory"
-LONGEST = "rooflinekit.model.memory.cache.CacheLaw.longest"
+LONGEST = "rooflinekit.model.cache.CacheLaw.longest"
 REPLICAS = "dp", "attention replicas", "", "the question"
 RANKS = "cp", "ranks that share a context", "", "the question"
 _ACTIVATIONS = "activations", "peak of activations", "B"

@@ -11,7 +11,7 @@ from rooflinekit.model.kernels.attention import encoder_kernel
 from rooflinekit.model.kernels.elementwise import Elementwise
 from rooflinekit.model.kernels.gemm import Linear
 from rooflinekit.model.kernels.operation import Operation, Step, Weights, Wrapped
-from rooflinekit.model.layers.shard import Shard
+from rooflinekit.model.shard import Shard
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel

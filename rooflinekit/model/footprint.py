@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import field
 
+from rooflinekit.model.apart import Elsewhere
 from rooflinekit.model.graph.symbol import about
 from rooflinekit.model.kernels.attention import LatentUpProjection
 from rooflinekit.model.kernels.collective import group_share
@@ -12,8 +13,7 @@ from rooflinekit.model.kernels.elementwise import Embedding
 from rooflinekit.model.kernels.gemm import Linear
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Operation
-from rooflinekit.model.layers.apart import Elsewhere
-from rooflinekit.model.layers.build import stage_operations
+from rooflinekit.model.layers import stage_operations
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype

@@ -1,1 +1,0 @@
-"""From a model and a deployment to the operations that one accelerator runs."""
