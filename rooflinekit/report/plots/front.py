@@ -17,7 +17,7 @@ FORMATS = ("svg", "png")
 PICTURES: Mapping[str, Mapping[str, str]] = {
     "Estimate": {"roofline": "roofline.roofline", "time": "steps.time_spent", "bytes": "steps.bytes_read",
                  "memory": "steps.memory", "energy": "roofline.energy_roofline"},
-    "DataFrame": {"batch": "sweeps.batch_sweep", "context": "sweeps.context_sweep", "load": "loads.load_sweep",
+    "DataFrame": {"batch": "sweeps.batch_sweep", "context": "sweeps.context_sweep", "load": "sweeps.load_sweep",
                   "pareto": "sweeps.pareto"},
     "Outcome": {"percentiles": "answers.percentiles", "timeline": "answers.timeline"},
     "Levers": {"elasticities": "answers.elasticities", "moves": "answers.moves"},

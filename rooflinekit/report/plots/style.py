@@ -173,19 +173,19 @@ def decades(axis: Axis, text: Callable[[float], str]) -> None:
     axis.set_minor_formatter(FuncFormatter(lambda value, _: text(value) if few and f"{value:e}"[0] in "25" else ""))
 
 
-def powers_of_two(axis: Axis, values: Sequence[float]) -> None:
+def powers_of_two(axis: Axis, values: Sequence[float], form: str = ",.0f") -> None:
     """Ticks at the values of a sweep, the largest among them, as many as can be read."""
     box = axis.axes.get_window_extent()
     room = _NARROWER * box.width * 72 / axis.axes.figure.dpi  # points; what stands beside the axes takes of it
     across = math.log(max(values) / min(values)) or 1.0
     kept: list[float] = []
     for value in sorted(values, reverse=True):
-        words = f"{value:,.0f}"
-        if not kept or math.log(kept[-1] / value) / across * room > _DIGIT * (len(f"{kept[-1]:,.0f}{words}") / 2 + 1):
+        words = f"{value:{form}}"
+        if not kept or math.log(kept[-1] / value) / across * room > _DIGIT * (len(f"{kept[-1]:{form}}{words}") / 2 + 1):
             kept.append(value)
     axis.set_major_locator(FixedLocator(kept[::-1]))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:{form}}"))
 
 
 def label_ticks(axis: Axis, names: Sequence[str]) -> None:

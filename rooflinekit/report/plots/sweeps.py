@@ -1,24 +1,29 @@
-"""Pictures of tables: answers over the batch, over the context, and the front of speed against throughput."""
+"""Pictures of tables: answers over the batch, the context or the load; the front of speed against throughput."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
 
-from rooflinekit.decision.sweeping.pareto import FAILED, pareto_front, parse_goals, runs, why_not
+from rooflinekit.decision.sweeping.pareto import FAILED, OVERLOADED, pareto_front, parse_goals, runs, why_not
 from rooflinekit.estimation.frames import INPUT_COLUMNS
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.palette import SERIES
 from rooflinekit.report.plots.labels import Label, end_labels, place
 from rooflinekit.report.plots.style import TITLE, Frame, Picture, Theme, decades, powers_of_two, scale_text, shortened
 
-_AXES = ("batch", "isl", "context", "concurrency")
 _MOST = len(SERIES)  # lines that can be told apart
-WIDE = 2.0  # of the largest over the least: beyond, an axis is logarithmic
+_WIDE = 2.0  # of the largest over the least: beyond, an axis is logarithmic
 _CLEAR = 2  # lines up to which intervals and bounds can be told apart
 _LABELLED = 14  # points of a front with their words
 _UNITS = {"batch": "sequences in the batch", "concurrency": "users", "isl": "prompt length [tokens]",
@@ -170,54 +175,63 @@ def frame_of(title: str, table: pd.DataFrame, theme: Theme) -> Frame:
 
 
 def _over(table: pd.DataFrame, axis: str, name: str, frame: Frame, shown: Sequence[str]) -> Picture:
-    lines = curves(table, axis)
+    lines, theme = curves(table, axis), frame.theme
     if lines[0].clear and (answered(table)["level"] == "expected").any():
         frame = replace(frame, source=f"dashed: datasheet bound; shaded: 90 % interval; {frame.source}")
-    if words := ring_words([line.rows for line in lines]):
+    if words := ring_words(lines):
         frame = replace(frame, source=f"rings: {words}; {frame.source}")
     figure, panels = frame.panels(7.2, 3.6, len(shown))
     for panel, column in zip(panels, shown, strict=True):
-        _panel(panel, axis, sorted({float(v) for line in lines for v in line.rows[axis]}))
-        panel.set_ylabel(_TITLES[column])
-        for line, color in zip(lines, tints(lines, frame.theme), strict=True):
+        panel.set_xscale("log", base=2)
+        powers_of_two(panel.xaxis, sorted({float(v) for line in lines for v in line.rows[axis]}))
+        panel.set(xlabel=_UNITS[axis], ylabel=_TITLES[column])
+        for line, color in zip(lines, tints(lines, theme), strict=True):
             _draw(panel, line, axis, column, color)
-        drawn = np.concatenate([line.rows[column].dropna().astype(float) for line in lines])
-        if len(drawn) and drawn.max() > WIDE * drawn.min() > 0.0:
-            panel.set_yscale("log")
-            decades(panel.yaxis, scale_text)
-        else:
-            panel.set_ylim(bottom=0)
-        end_labels(panel, list(_ends(lines, axis, column, frame.theme)))
-    return Picture(name, frame.title, _description(lines, axis, shown), figure, frame.theme)
+        _scale(panel, np.concatenate([line.rows[column].dropna().astype(float) for line in lines]))
+        end_labels(panel, list(_ends(lines, axis, column, theme)))
+    return Picture(name, frame.title, _description(lines, axis, shown), figure, theme)
 
 
-def _panel(axes: Axes, axis: str, values: Sequence[float]) -> None:
-    axes.set_xscale("log", base=2)
-    powers_of_two(axes.xaxis, values)
-    axes.set_xlabel(_UNITS[axis])
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}")
+def _scale(axes: Axes, drawn: NDArray[np.float64]) -> None:
+    """Logarithmic where values differ widely, else from 0 on."""
+    if len(drawn) and drawn.max() > _WIDE * drawn.min() > 0.0:
+        axes.set_yscale("log")
+        decades(axes.yaxis, scale_text)
+    else:
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}")
 
 
 def _draw(axes: Axes, line: Curve, axis: str, column: str, color: str) -> None:
     """Expected, of few lines with its interval and bound (dashed); rows that do not fit in memory as rings."""
-    rows, x = line.rows, line.rows[axis].astype(float)
+    rows, x, holds = line.rows, line.rows[axis].astype(float), runs(line.rows)
     stem = column.removesuffix("_ms")
-    if {f"{stem}_low_ms", f"{stem}_high_ms"} <= set(rows) and rows[f"{stem}_low_ms"].notna().any() and line.clear:
-        low, high = rows[f"{stem}_low_ms"].astype(float), rows[f"{stem}_high_ms"].astype(float)
-        axes.fill_between(x, low, high, color=color, alpha=0.13, lw=0, gid=f"interval {line.label}")
+    _interval(axes, line, axis, stem, color)
     if line.clear and f"{stem}_bound_ms" in rows and (rows["level"] == "expected").any():
         axes.plot(x, rows[f"{stem}_bound_ms"], color=color, lw=1.0, ls=(0, (4, 2)), gid=f"bound {line.label}")
     axes.plot(x, rows[column], color=color, gid=f"line {line.label}")
-    holds = runs(rows)
     axes.plot(x[holds], rows[column][holds], ls="", marker="o", ms=3.5, color=color, gid=f"fits {line.label}")
-    if not holds.all():
-        axes.plot(x[~holds], rows[column][~holds], ls="", marker="o", ms=4.5, mfc=axes.get_facecolor(), mec=color,
-                  gid=f"misfit {line.label}")  # fmt: skip
+    _rings(axes, x[~holds], rows[column][~holds], color, f"misfit {line.label}")
 
 
-def ring_words(tables: Sequence[pd.DataFrame]) -> str:
-    """What rings mean among these rows; empty if there are none."""
-    return " or ".join(dict.fromkeys(str(word) for rows in tables for word in why_not(rows)[~runs(rows)]))
+def _interval(axes: Axes, line: Curve, axis: str, time: str, color: str) -> None:
+    """The 90 % interval of one of few lines, where it is known."""
+    low, high = (_column(line.rows, time, f"{end}_") for end in ("low", "high"))
+    if line.clear and low is not None and high is not None and np.isfinite(low).any():
+        x = line.rows[axis].astype(float)
+        axes.fill_between(x, low, high, color=color, alpha=0.13, lw=0, gid=f"interval {line.label}")
+
+
+def _rings(axes: Axes, x: Any, y: Any, color: str, gid: str) -> None:
+    """Rows that cannot run."""
+    if len(x):
+        axes.plot(x, y, ls="", marker="o", ms=4.5, mfc=axes.get_facecolor(), mec=color, gid=gid)
+
+
+def ring_words(lines: Sequence[Curve]) -> str:
+    """What rings mean among these lines; empty if there are none."""
+    words = (str(word) for line in lines for word in why_not(line.rows)[~runs(line.rows)])
+    return " or ".join(dict.fromkeys(words))
 
 
 def _ends(lines: Sequence[Curve], axis: str, column: str, theme: Theme) -> Iterator[Label]:
@@ -243,6 +257,133 @@ def _description(lines: Sequence[Curve], axis: str, shown: Sequence[str]) -> str
         parts.append(f"{line.label}{': ' if line.label else ''}{changes}")
     span = f"From {lines[0].rows[axis].iloc[0]:g} to {lines[0].rows[axis].iloc[-1]:g} ({_UNITS[axis]}): "
     return span + "; ".join(parts) + "."
+
+
+_ACROSS = {"rate": "requests a second that arrive", "concurrency": "users, each with one request at a time"}
+_TIMES = {"ttft": "time to first token [ms]", "tpot": "time per output token [ms]"}
+_PARTS = {"": ("mean", "-"), "p90_": ("P90", (0, (4, 2))), "p99_": ("P99", (0, (1, 1.4)))}
+_NEAR = 4.0  # times the largest rate: a knee beyond is only told
+_UPRIGHT = (0, (6, 3))
+_SIZE = (7.2, 4.0)  # inch
+_HEADING, _LINE = 0.27, 0.165  # inch: what the title takes, and a line of the legend
+_LETTERS, _MARK = 105, 6  # that a line of the legend has room for; what a mark takes
+
+
+def load_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
+    """TTFT and TPOT over the load: means and percentiles, the knee, and rings where it is exceeded.
+
+    Raises InputError if no load differs between rows, or for more lines than can be told apart.
+    """
+    axis = axis_of(table, _COUNTS["load"])
+    lines, frame = curves(table, axis), frame_of("What more load does", table, theme)
+    if lines[0].clear and any(_column(line.rows, time, "low_") is not None for line in lines for time in _TIMES):
+        frame = replace(frame, source=f"shaded: 90 % interval of the mean; {frame.source}")
+    figure, panels = frame.panels(*_SIZE, 2)
+    for panel, time in zip(panels, _TIMES, strict=True):
+        for line, color in zip(lines, tints(lines, theme), strict=True):
+            _draw_load(panel, line, axis, time, color)
+        panel.set_xscale("log", base=2)
+        powers_of_two(panel.xaxis, sorted({float(v) for line in lines for v in line.rows[axis]}), ",.4g")
+        panel.set(xlabel=_ACROSS[axis], ylabel=_TIMES[time])
+        every = [values for line in lines for part in _parts(lines)
+                 if (values := _column(line.rows, time, part)) is not None]  # fmt: skip
+        drawn = np.concatenate([values[values > 0.0] for values in every]) if every else np.array([])
+        _scale(panel, drawn)
+        if not len(drawn):
+            panel.set_yticks([])
+            panel.annotate("no load can be sustained", (0.5, 0.5), xycoords="axes fraction", ha="center",
+                           bbox={"facecolor": panel.get_facecolor(), "edgecolor": "none"})  # fmt: skip
+        goals = np.unique(pd.to_numeric(table[time], errors="coerce").dropna()) if time in table else np.array([])
+        if len(goals) == 1 and goals[0] <= panel.get_ylim()[1]:  # all rows have the same objective
+            panel.axhline(goals[0], color=theme.soft, lw=0.8, gid=f"objective {time}")
+            panel.annotate("objective", (0.0, goals[0]), (3, 2), xycoords=("axes fraction", "data"), fontsize=6.5,
+                           textcoords="offset points", color=theme.soft)  # fmt: skip
+    ends = [end for panel in panels for end in panel.get_xlim()]
+    for panel in panels:
+        panel.set_xlim(min(ends), max(ends))
+    _legend(figure, panels, lines, theme)
+    names = []
+    for line, color in zip(lines, tints(lines, theme), strict=True):  # where the last load is that holds
+        held = line.rows[runs(line.rows)]
+        values = _column(held, "tpot")
+        if values is not None and len(values) and np.isfinite(values[-1]) and line.label:
+            names.append(Label(line.label, float(held[axis].iloc[-1]), float(values[-1]), theme.ink, lead=color))
+    end_labels(panels[-1], names)
+    return Picture("load", frame.title, _load_words(lines, axis), figure, theme)
+
+
+def _column(rows: pd.DataFrame, time: str, part: str = "") -> NDArray[np.float64] | None:
+    """Milliseconds of each row; means of simulated rows have a name of their own."""
+    names = (f"{time}_{part}ms", *(() if part else (f"{time}_mean_ms",)))
+    found = next((name for name in names if name in rows), None)
+    if found is None:
+        return None
+    values = pd.to_numeric(rows[found], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _parts(lines: Sequence[Curve]) -> list[str]:
+    """Of one line mean, P90 and P99, of several mean and P99."""
+    return [part for part in _PARTS if part != "p90_" or len(lines) == 1]
+
+
+def _draw_load(axes: Axes, line: Curve, axis: str, time: str, color: str) -> None:
+    """Lines of what holds, of few lines with the mean's interval; what does not hold as rings; the knee upright."""
+    x, holds = line.rows[axis].to_numpy(dtype=float), runs(line.rows)
+    _interval(axes, replace(line, rows=line.rows[holds]), axis, time, color)
+    for part, (word, dashes) in _PARTS.items():
+        values = _column(line.rows, time, part)
+        if values is None or (part == "p90_" and line.label):
+            continue
+        more: dict[str, Any] = {"lw": 1.0} if part else {"marker": "o", "ms": 3.5}
+        axes.plot(x[holds], values[holds], color=color, ls=dashes, gid=f"{time} {word} {line.label}", **more)
+        if not part:
+            _rings(axes, x[~holds], values[~holds], color, f"{time} rings {line.label}")
+    if axis == "rate" and (knee := _knee(line.rows)) and knee <= _NEAR * float(x.max()):
+        axes.axvline(knee, color=color, lw=0.8, ls=_UPRIGHT, alpha=0.8, gid=f"{time} knee {line.label}")
+
+
+def _knee(rows: pd.DataFrame) -> float | None:
+    """The largest rate that these rows can be served at, where it is known."""
+    known = pd.to_numeric(rows.get("knee_rate", pd.Series(dtype=float)), errors="coerce").dropna()
+    return float(known.iloc[0]) if len(known) and math.isfinite(known.iloc[0]) else None
+
+
+def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[Curve], theme: Theme) -> None:
+    """What dashes and rings mean, between the title and the panels."""
+    every = (each for panel in panels for each in panel.lines)
+    drawn = [str(each.get_gid()) for each in every if np.isfinite(np.asarray(each.get_ydata(), dtype=float)).any()]
+    found = []
+    for part in _parts(lines):
+        word, dashes = _PARTS[part]
+        if any(gid.split(" ")[1] == word for gid in drawn):
+            found.append(Line2D([], [], color=theme.ink, ls=dashes, lw=1.0 if part else 1.6, label=word))
+    if any(" knee " in gid for gid in drawn):
+        found.append(Line2D([], [], color=theme.ink, ls=_UPRIGHT, lw=0.8, label="knee: more cannot be served"))
+    if words := ring_words(lines):
+        words = words.replace(OVERLOADED, f"{OVERLOADED}: no limit to TTFT")
+        found.append(Line2D([], [], color=theme.ink, ls="", marker="o", mfc="none", ms=4.5, label=words))
+    long = sum(len(str(mark.get_label())) + _MARK for mark in found) > _LETTERS
+    columns = 3 if long else len(found)
+    figure.legend(handles=found, loc="upper left", bbox_to_anchor=(0.005, 1.0 - _HEADING / _SIZE[1]), ncols=columns,
+                  columnspacing=1.4, handlelength=1.8)  # fmt: skip
+    room = 1.0 - (-(-len(found) // columns) * _LINE + 0.08) / _SIZE[1]
+    figure.set_layout_engine(ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.04, rect=(0.0, 0.0, 1.0, room)))
+
+
+def _load_words(lines: Sequence[Curve], axis: str) -> str:
+    """What becomes of each line's times over the loads that hold, its knee, and what is beyond."""
+    told = []
+    for line in lines:
+        rows, over = line.rows[runs(line.rows)], (~runs(line.rows)).sum()
+        values = {time: found for time in _TIMES if (found := _column(rows, time)) is not None and len(found)}
+        words = [f"mean {time.upper()} goes from {v[0]:.3g} to {v[-1]:.3g} ms" for time, v in values.items()]
+        knee = _knee(line.rows) if axis == "rate" else None
+        words += [f"at most {knee:.3g} requests a second can be served"] if knee else []
+        words += [f"{over} of {len(line.rows)} loads do not hold"] if over else []
+        told.append(f"{line.label}{': ' if line.label else ''}{', '.join(words)}")
+    first = lines[0].rows[axis]
+    return f"From {float(first.iloc[0]):g} to {float(first.iloc[-1]):g} ({_ACROSS[axis]}): {'; '.join(told)}."
 
 
 def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
