@@ -44,7 +44,7 @@ from rooflinekit.evidence.watching import LEARNT, Change, Figure, Watched, Watch
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, Traffic, open_loop
 from rooflinekit.model.types.errors import InputError, SpecError
-from rooflinekit.report.watch import _left
+from rooflinekit.report.measured import _left
 from rooflinekit.specs.calibration.load import load_calibration
 
 pytest.importorskip("prometheus_client")

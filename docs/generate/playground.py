@@ -25,10 +25,9 @@ from rooflinekit.estimation.estimator import resolve
 from rooflinekit.model.types.deployment import ENGINES, Deployment
 from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.report.markup import filled, packed, script_json
-from rooflinekit.report.page.deployment import Deployed, accountant, slider_data
+from rooflinekit.report.page.deployment import SENTENCES, Deployed, accountant, slider_data
 from rooflinekit.report.page.offers import make_offers
 from rooflinekit.report.page.render import HERE, scripts
-from rooflinekit.report.page.words import SENTENCES
 from rooflinekit.specs import load_model, names
 from rooflinekit.specs.calibration import calibration_names
 from rooflinekit.version import __version__

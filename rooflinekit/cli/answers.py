@@ -237,7 +237,7 @@ def guard(files: list[str], *, to: Output, junit: Path | None = None, **said: An
     The exit code is 4 where something has.
     """
     from rooflinekit.evidence.guard import guard as judge
-    from rooflinekit.report.guard import junit_xml, line
+    from rooflinekit.report.measured import guard_line, junit_xml
 
     if junit is not None:
         check_target(junit, to.force)
@@ -247,7 +247,7 @@ def guard(files: list[str], *, to: Output, junit: Path | None = None, **said: An
         emit(junit_xml(found), junit, to.force)
     to.show(found)
     for row in found.regressions if to.out is not None else ():
-        note(line(row, found.against))
+        note(guard_line(row, found.against))
     return 4 if found.regressions else 0
 
 

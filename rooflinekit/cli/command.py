@@ -114,13 +114,13 @@ def command(
     return decorated
 
 
-_APART = ("sweep", "plan", "validate", "calibrate", "watch", "workbook", "report")  # which have modules of their own
-_SERVICE = ("serve", "mcp")
+_APART = ("sweep", "plan", "validate", "calibrate", "watch")  # which have modules of their own
+_WRITING = ("workbook", "report", "serve", "mcp")
 COMMANDS = {
-    words: words if words in _APART else "service" if words in _SERVICE else "answers"
+    words: words if words in _APART else "writing" if words in _WRITING else "answers"
     for words in (
         "estimate", "explain", "simulate", "trace", "shapes", "levers", "cost", "sweep", "plan", "models", "gpus",
-        "show", "validate", "calibrate", "compare", "guard", "watch", "launch", "workbook", "report", *_SERVICE,
+        "show", "validate", "calibrate", "compare", "guard", "watch", "launch", *_WRITING,
         "accuracy energy", "accuracy kernels", "accuracy memory", "accuracy serving",
     )
 }  # fmt: skip
@@ -131,7 +131,7 @@ PANELS = {
     "Decide": ("levers", "cost", "sweep", "plan", "launch"),
     "Look up": ("models", "gpus", "show"),
     "Measure and compare": ("validate", "calibrate", "compare", "guard", "watch", "accuracy"),
-    "Show and serve": ("workbook", "report", *_SERVICE),
+    "Show and serve": _WRITING,
 }
 """The headings of `rooflinekit --help`, and the commands below each."""
 

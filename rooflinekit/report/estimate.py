@@ -12,7 +12,7 @@ from rooflinekit.model.traffic.question import LoadResult
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.units import format_bytes, format_count, format_time, percent, significant
+from rooflinekit.model.types.units import format_bytes, format_count, format_time, percent
 from rooflinekit.report.document import (
     WIDTH,
     Document,
@@ -116,7 +116,7 @@ def _detail(estimate: Estimate) -> Iterator[Section]:
     causes = ["limited by", "", *estimate.decode.shares, "FLOP/B", "MFU", "MBU"]
     rows = []
     for title, step in _steps(estimate):
-        uses = (*(percent(share) for share in step.shares.values()), _intensity(step.intensity))
+        uses = (*(percent(share) for share in step.shares.values()), three(step.intensity))
         rows.append([title.partition(" (")[0], ms(step.time_ms), *uses, percent(step.mfu), percent(step.mbu)])
     yield Section("", [Table(causes, rows)])
     facts = [("energy", _spent(estimate.energy))] if estimate.energy else []
@@ -300,7 +300,7 @@ def _row(kernel: KernelResult, step: StepResult) -> list[str]:
         str(kernel.count),
         format_count(kernel.flops).replace(" ", ""),
         format_count(kernel.bytes).replace(" ", ""),
-        _intensity(kernel.intensity),
+        three(kernel.intensity),
         format_time(kernel.time_us / 1e6).replace(" ", ""),
         format_time(kernel.bound_us / 1e6).replace(" ", ""),
         _percent(kernel.time_us / 1e3 / step.time_ms),
@@ -312,12 +312,6 @@ def _percent(share: float) -> str:
     if share > _MOST:
         return f"{three(share)} x"
     return "<1 %" if 0 < share < 0.01 else percent(share)
-
-
-def _intensity(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return significant(value)
 
 
 def rows(estimate: Estimate) -> list[dict[str, Any]]:

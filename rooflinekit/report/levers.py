@@ -17,6 +17,7 @@ from rooflinekit.report.document import (
     machine,
     ms,
     origin,
+    three,
     tokens_in,
 )
 
@@ -85,8 +86,7 @@ def _row(move: MoveResult) -> list[str]:
         return [move.move, *["-"] * 8]
     ratios = (move.ratio[name] for name in (*_RATIOS, "energy"))
     told = ("-" if ratio is None else f"x {ratio:.2f}" if ratio < 10 else f"x {ratio:.0f}" for ratio in ratios)
-    usd = "-" if now.usd_per_million_output is None else significant(now.usd_per_million_output)
-    return [move.move, *told, str(now.gpus), usd, move.evidence or "-"]
+    return [move.move, *told, str(now.gpus), three(now.usd_per_million_output), move.evidence or "-"]
 
 
 def _grouped(said: Sequence[tuple[MoveResult, str]], kind: str = "") -> list[str]:

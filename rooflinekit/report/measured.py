@@ -1,15 +1,35 @@
-"""Measurements beside predictions: scores of kernels and runs, comparisons, and what a fit to benchmarks changed."""
+"""Measurements beside predictions: scores, comparisons, what a fit changed, a running fleet, what became slower."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from statistics import median
 from typing import Any
+from xml.etree import ElementTree as ET
 
-from rooflinekit.evidence.accuracy import Accuracy, Score
+from rooflinekit.evidence.accuracy import Accuracy
 from rooflinekit.evidence.compare import CAUSES, Comparison, Metric, Run
 from rooflinekit.evidence.engine_fit.fit import EngineFit
-from rooflinekit.model.types.units import format_bytes, format_time, percent
-from rooflinekit.report.document import Document, Items, Section, Table, Words, calibrated, footer, ms, signed_ms
+from rooflinekit.evidence.guard import Check, Guarded
+from rooflinekit.evidence.watching import Beside, Figure, Watched
+from rooflinekit.model.types.units import format_bytes, format_time, percent, significant
+from rooflinekit.report.document import (
+    WIDTH,
+    Document,
+    Items,
+    Section,
+    Table,
+    Words,
+    calibrated,
+    footer,
+    machine,
+    ms,
+    signed_ms,
+    three,
+)
 from rooflinekit.specs.engines import UNITLESS
 from rooflinekit.version import __version__
 
@@ -35,11 +55,7 @@ def accuracy_rows(found: Accuracy) -> list[dict[str, Any]]:
 def accuracy_document(found: Accuracy) -> Document:
     """The whole answer."""
     summary = [
-        [
-            kind,
-            str(sum(group.n for group in found.kinds[kind])),
-            *(_percent(value) for value in figures.values()),
-        ]
+        [kind, str(sum(group.n for group in found.kinds[kind])), *map(_percent, figures.values())]
         for kind, figures in found.summary.items()
     ]
     counted = f"{found.answered} of {found.rows} rows answered; errors are |predicted − measured| / measured"
@@ -58,14 +74,12 @@ _NAME = 34  # columns of a group's name
 
 def _groups(found: Accuracy, kind: str) -> Table:
     """The groups of one operation or metric."""
-    rows = [_cells(group, found.by) for group in found.groups if group.key[found.by] == kind]
+    rows = []
+    for group in (each for each in found.groups if each.key[found.by] == kind):
+        name = " ".join(group.key[key] for key in _KEYS[found.by] if key in group.key and key != found.by)
+        figures = (group.median_ape, group.mape, group.p90_ape, group.bias, group.coverage90)
+        rows.append([name, str(group.n), *map(_percent, figures)])
     return Table([f"{kind}, by group", *_HEADER], rows, room=_NAME)
-
-
-def _cells(group: Score, by: str) -> list[str]:
-    name = " ".join(group.key[key] for key in _KEYS[by] if key in group.key and key != by)
-    figures = (group.median_ape, group.mape, group.p90_ape, group.bias, group.coverage90)
-    return [name, str(group.n), *(_percent(value) for value in figures)]
 
 
 def _percent(value: float | None) -> str:
@@ -130,12 +144,11 @@ def _value(metric: Metric, value: float | None) -> str:
 
 
 _LONGEST = 40  # letters of a file's name
-_FITTED = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "output_tok_s": "output"}
 
 
 def fit_document(fit: EngineFit) -> Document:
     """The whole answer."""
-    noise = ", ".join(f"{_FITTED[name]} {percent(size, 1)}" for name, size in fit.noise.items())
+    noise = ", ".join(f"{_NAMES[name]} {percent(size, 1)}" for name, size in fit.noise.items())
     doubts = [f"what the costs do not explain, one standard deviation: {noise}"]
     if fit.alike:
         pairs = ", ".join(f"{first} and {second}" for first, second in fit.alike)
@@ -171,7 +184,185 @@ def _errors(fit: EngineFit) -> Table:
         for name, file in zip(ends, fit.files, strict=True)
     ]
     table += [
-        cells(f"all, {_FITTED[name]}", error.rows, (error.before, error.after, error.unseen))
+        cells(f"all, {_NAMES[name]}", error.rows, (error.before, error.after, error.unseen))
         for name, error in fit.errors.items()
     ]
     return Table(["mean error", "figures", "before", "after", "left out"], table)
+
+
+_SAID = {"rate": "the request rate", "isl": "the prompts' length", "osl": "the answers' length", "hits": "prefix hits"}
+_DRIFTS = {"tpot": "TPOT is", "ttft": "TTFT is", "stalls": "requests that stand still hold TPOT"}
+_GROWS = "grows"  # above the knee
+_LITTLE = 0.01  # of a cache, or of a request that waits: less makes no ratio
+_LEAST = 1e-3  # ms: a part of a gap that is less is rounding
+_MOVED = 0.05  # of the predicted TPOT: less is not worth a sentence
+
+
+def watch_document(found: Watched) -> Document:
+    """The last interval beside its prediction, its gap, what drifts, and what is left."""
+    now = found.now
+    sizes = f"{now.isl:,.0f} tokens in, {now.osl:,.0f} out"
+    hits = "" if now.hits is None else f", {percent(now.hits)} of the prompt in the prefix cache"
+    title = f"{found.model} on {machine(found.gpu, found.gpus, {})}, {found.engine}"
+    span = f"{_clock(now.start)} to {_clock(now.end)} UTC, interval {len(found.intervals)}"
+    rows = [
+        ["TTFT", *_times(now.ttft)],
+        ["TPOT", *_times(now.tpot)],
+        ["output", *_beside(now.output_tok_s, now.output_expected_tok_s, "{:,.0f} tok/s".format)],
+    ]
+    if now.kv_use is not None:
+        rows.append(["cache in use", *_beside(now.kv_use, now.kv_expected, percent)])
+    if now.waiting is not None:
+        rows.append(["requests waiting", *_beside(now.waiting, now.waiting_expected, "{:.1f}".format)])
+    preempted = [f"{now.preemptions:.0f} preemptions"] if now.preemptions else []
+    return [
+        Section(title, [Words(f"{span}: {significant(now.rate)} requests/s, {sizes}{hits}")]),
+        Section("", [Table(["", "measured", "predicted", "90 % interval", "ratio"], rows, left=(0,))]),
+        Section("", [Items(*_gaps(now))]),
+        Section("", [Items(*preempted, *_drifts(found), *_moved(found), *_left(found))]),
+        footer(calibrated(found.calibration), found.notes),
+    ]
+
+
+def _times(figure: Figure) -> list[str]:
+    measured = ms(figure.measured, "not said")
+    if figure.expected == math.inf:
+        return [measured, _GROWS, "", ""]
+    span = f"{ms(figure.low)} – {ms(figure.high, 'no limit')}"
+    return [measured, ms(figure.expected), span, _ratio(figure.measured, figure.expected)]
+
+
+def _beside(measured: float | None, expected: float | None, form: Callable[[float], str]) -> list[str]:
+    told = ["not said" if measured is None else form(measured)]
+    return [*told, _GROWS if expected is None else form(expected), "", _ratio(measured, expected)]
+
+
+def _ratio(measured: float | None, expected: float | None) -> str:
+    return f"x {measured / expected:.2f}" if measured is not None and expected and expected >= _LITTLE else ""
+
+
+def _part(value: float) -> str:
+    return signed_ms(value if abs(value) >= _LEAST else 0.0)
+
+
+def _gaps(now: Beside) -> Iterator[str]:
+    """Of each time that was measured, where its gap comes from."""
+    if now.tpot.measured is not None and now.batch_ms is not None and now.step_ms is not None:
+        stalls = "" if now.stall_ms is None else f"{_part(now.stall_ms)} from requests that stood still, "
+        yield (f"gap of TPOT {signed_ms(now.tpot.measured - now.tpot.expected)}: {_part(now.batch_ms)} from "
+               f"{now.in_flight:.1f} requests under way, {stalls}"
+               f"{_part(now.step_ms)} from steps of that many")  # fmt: skip
+    if now.ttft.measured is not None and now.queue_ms is not None and now.prompt_ms is not None:
+        yield (f"gap of TTFT {signed_ms(now.ttft.measured - now.ttft.expected)}: {_part(now.queue_ms)} from "
+               f"waiting, {_part(now.prompt_ms)} from the prompt's own steps")  # fmt: skip
+
+
+def _drifts(found: Watched) -> Iterator[str]:
+    for drift in found.drifts:
+        side = "above" if drift.change > 0 else "below"
+        change = f"{_DRIFTS[drift.metric]} {percent(abs(drift.change))} {side} the usual"
+        yield f"{change} since {_clock(drift.since)}: {drift.cause}"
+
+
+def _moved(found: Watched) -> Iterator[str]:
+    """Which part of the traffic moved the prediction most."""
+    if found.moved:
+        part = max(found.moved, key=lambda name: abs(found.moved[name] - 1.0))
+        change = found.moved[part] - 1.0
+        if abs(change) >= _MOVED:
+            moved = percent(change, signed=True)
+            yield f"{_SAID[part]} alone moves the predicted TPOT by {moved} against the first hour"
+
+
+def _left(found: Watched) -> Iterator[str]:
+    if (left := found.headroom) is not None:
+        words = f"headroom {percent(left.share)}: {significant(left.rate)} of {significant(left.knee)} requests/s"
+        if left.share < 0:
+            words = (
+                f"no headroom: {significant(left.rate)} requests/s come, and {significant(left.knee)} can be sustained"
+            )
+        elif left.hours_left is not None:
+            grows = "now" if left.peak is None else f"from day to day, {significant(left.peak)} in the highest hour"
+            words += f"; as the rate grows {grows}, none is left in {_spell(left.hours_left)}"
+            if left.hours_between is not None:
+                words += f" (90 % interval {' to '.join(map(_spell, left.hours_between))})"
+        if left.day_change is not None and left.day_between is not None:
+            between = " to ".join(percent(end, signed=True) for end in left.day_between)
+            words += f"; {percent(left.day_change, signed=True)} (90 % interval {between})"
+            words += " against the same hours a day before"
+        if left.hours_if_repeated is not None:
+            words += f"; if each day adds as much, none is left in {' to '.join(map(_spell, left.hours_if_repeated))}"
+        yield words
+        if left.known_from is not None:
+            yield f"too early to tell a growth from the swing of a week: known from {_clock(left.known_from)}"
+
+
+def _spell(hours: float) -> str:
+    """A time to come.
+
+    >>> _spell(3.25), _spell(100.0)
+    ('3.2 hours', '4 days')
+    """
+    return f"{hours:.1f} hours" if hours < 48.0 else f"{hours / 24.0:.0f} days"
+
+
+def _clock(time: float) -> str:
+    return f"{datetime.fromtimestamp(time, UTC):%a %H:%M}"
+
+
+_NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_AGAINST = {"baseline": "in the baseline", "prediction": "predicted"}
+
+
+class _Lines(Items):
+    """Items of which each is one line, however long: what reads them counts lines."""
+
+    def text(self, width: int = WIDTH) -> list[str]:
+        return [*self.lines]
+
+
+def guard_rows(found: Guarded) -> list[dict[str, Any]]:
+    """One flat row for each check, the regressions first."""
+    checks = sorted(found.to_dict()["checks"], key=lambda row: not row["regressed"])
+    return [row | {"against": found.against, "version": found.version} for row in checks]
+
+
+def guard_line(row: Check, against: str) -> str:
+    """A check in one line."""
+    measured, expected = (three(value) if row.rate else format_time(value) for value in (row.measured, row.expected))
+    share = f", {percent(row.share)} of the suite's time" if row.share is not None else ""
+    change, limit = (percent(each, 1, signed=True) for each in (row.change, row.limit))
+    told = f"{row.name}: {measured}, {expected} {_AGAINST[against]} ({change} time, limit {limit}{share})"
+    return f"{told}; {row.cause}" if row.cause else told
+
+
+def guard_document(found: Guarded) -> Document:
+    """The answer: how many, which, and why one may believe it."""
+    slow = [guard_line(row, found.against) for row in found.regressions]
+    title = f"{len(slow)} of {len(found.checks)} rows regressed against the {found.against}"
+    faster = sum(row.change < -row.limit for row in found.checks) if found.against == "baseline" else 0
+    more = [f"{faster} rows are faster by more than their limit; a new baseline would hold them"] if faster else []
+    half, every = (percent(each(row.detectable for row in found.checks), 1) for each in (median, max))
+    found_in = "any row" if half == every else f"half of the rows, one of {every} in all"
+    limits = f"noise: {found.noise}" if found.against == "baseline" else f"limit: {found.noise}"
+    limits += f"; a slow-down of {half} is found in {found_in}"
+    return [Section(title, [_Lines(*slow)]), footer(limits, (*more, *found.notes), found.version)]
+
+
+def junit_xml(found: Guarded) -> str:
+    """JUnit XML: a test for every row, and a failure for every regression.
+
+    >>> from rooflinekit.evidence.guard import Check, Guarded
+    >>> print(junit_xml(Guarded("baseline", (Check("gemm", 1e-3, 1e-3, False, 0.0, 0.1, 0.2, 1.0),), "")))
+    <testsuite name="rooflinekit guard" tests="1" failures="0">
+      <testcase classname="baseline" name="gemm" />
+    </testsuite>
+    """
+    suite = ET.Element("testsuite", name="rooflinekit guard", tests=str(len(found.checks)),
+                       failures=str(len(found.regressions)))  # fmt: skip
+    for row in found.checks:
+        case = ET.SubElement(suite, "testcase", classname=found.against, name=_NO_XML.sub("?", row.name))
+        if row.regressed:
+            ET.SubElement(case, "failure", message=_NO_XML.sub("?", guard_line(row, found.against)))
+    ET.indent(suite)
+    return ET.tostring(suite, encoding="unicode")

@@ -262,37 +262,30 @@ _LEAST = 0.001  # share that is told as a number
 def walk_page(walk: Walk) -> str:
     """The whole page; it works without JavaScript too, as tables."""
     title, *lead = headline(walk)
-    parts = {
-        "title": escape(title),
-        "lead": _paragraphs(lead),
-        "foot": _paragraphs([*_totals(walk), *(f"Note: {warning}" for warning in walk.warnings)]),
-        "tables": "".join(_phase_tables(phase) for phase in walk.phases),
-        "hashes": script_hashes(_TEMPLATE.read_text(encoding="utf-8")),
-        "data": script_json(_data(walk)),
-    }
-    return filled(_TEMPLATE, parts)
-
-
-def _paragraphs(lines: Sequence[str]) -> str:
-    return "".join(f"<p>{escape(line)}</p>" for line in lines)
-
-
-def _totals(walk: Walk) -> list[str]:
-    lines = []
-    for phase in walk.phases:
-        work, intensity = phase.work, phase.work.intensity or 0.0
-        moved = f"{format_bytes(work.bytes)}, {format_bytes(work.weight_bytes)} of them weights"
-        lines.append(f"{phase.name}: {format_count(work.flops, 'FLOP')}, {moved}: {intensity:.3g} FLOP/B")
-    return [*lines, ridge_sentence(walk), f"rooflinekit {walk.version}"]
-
-
-def _data(walk: Walk) -> dict[str, Any]:
     names, mask = attention_mask(walk)
     stops = [
         _slide(stop, section, phase, mask)
         for phase in walk.phases for section in phase.sections for stop in section.stops
     ]  # fmt: skip
-    return {"names": names, "mask": mask, "stops": stops}
+    foot, tables = [], []
+    for phase in walk.phases:
+        work, intensity = phase.work, phase.work.intensity or 0.0
+        moved = f"{format_bytes(work.bytes)}, {format_bytes(work.weight_bytes)} of them weights"
+        foot.append(f"{phase.name}: {format_count(work.flops, 'FLOP')}, {moved}: {intensity:.3g} FLOP/B")
+        tables.append(f"<h2>{escape(phase.name)}: {escape(phase.title)}</h2>")
+        for steps in map(Steps, phase.sections):
+            tables.append(f"<h3>{escape(section_title(steps.section))}</h3><p>{escape(steps.letters)}</p>")
+            tables.append(f'<div class="wide">{steps.table.html(" class=n", "")}</div>')
+    foot += [ridge_sentence(walk), f"rooflinekit {walk.version}", *(f"Note: {warning}" for warning in walk.warnings)]
+    parts = {
+        "title": escape(title),
+        "lead": "".join(f"<p>{escape(line)}</p>" for line in lead),
+        "foot": "".join(f"<p>{escape(line)}</p>" for line in foot),
+        "tables": "".join(tables),
+        "hashes": script_hashes(_TEMPLATE.read_text(encoding="utf-8")),
+        "data": script_json({"names": names, "mask": mask, "stops": stops}),
+    }
+    return filled(_TEMPLATE, parts)
 
 
 def _slide(stop: Stop, section: Section, phase: Phase, mask: Sequence[str]) -> dict[str, Any]:
@@ -346,12 +339,3 @@ def _amount(stop: Stop, of: str, section: Section, phase: Phase) -> dict[str, st
         "share": told if value else "",
         "width": f"{share:.2%}",
     }
-
-
-def _phase_tables(phase: Phase) -> str:
-    tables = []
-    for section in phase.sections:
-        steps = Steps(section)
-        title = f"<h3>{escape(section_title(section))}</h3><p>{escape(steps.letters)}</p>"
-        tables.append(f'{title}<div class="wide">{steps.table.html(" class=n", "")}</div>')
-    return f"<h2>{escape(phase.name)}: {escape(phase.title)}</h2>{''.join(tables)}"

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.report.page.plan import chosen_replica
-from rooflinekit.report.page.plan_file import read_plan
+from rooflinekit.report.page.plan import chosen_replica, read_plan
 
 from .making import data_of, page_of, run
 

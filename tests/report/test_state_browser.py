@@ -17,7 +17,7 @@ from rooflinekit.decision.sensitivity.elasticity import scaled
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.traffic.energy import load_power, static_energy
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.report.page.words import facts, title
+from rooflinekit.report.page.deployment import facts, title
 
 from .browser import Browser
 

@@ -19,14 +19,15 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import WIDEST
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.units import format_bytes
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.derivation import quantity
-from rooflinekit.report.document import asked, images_in
+from rooflinekit.report.document import asked, images_in, machine, ms, three
 from rooflinekit.report.page.offers import Asked, Offers, roofs
 from rooflinekit.report.page.program import Written
 from rooflinekit.report.page.render import card, heading, paragraphs, table
-from rooflinekit.report.page.words import SENTENCES, answer_sentence, decode_sentence, facts, filled_notes, title
 from rooflinekit.report.walk import walk_page
+from rooflinekit.specs.files import read_yaml
 
 _HERE = Path(__file__).parent
 
@@ -154,20 +155,8 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
     }, printed.source
 
 
-_CONTROLLED = (
-    *DEGREES,
-    "engine",
-    "engine_version",
-    "batch",
-    "isl",
-    "osl",
-    "cached",
-    "context",
-    "rate",
-    "concurrency",
-    "weights",
-    "kv",
-)
+_CONTROLLED = (*DEGREES, "engine", "engine_version", "batch", "isl", "osl", "cached", "context", "rate", "concurrency",
+               "weights", "kv")  # fmt: skip
 """What controls say; the command line needs the rest of a scenario to answer the same."""
 
 
@@ -176,26 +165,24 @@ def accountant() -> str:
     return (_HERE / "accountant.html").read_text(encoding="utf-8")
 
 
-def _kernel_tables(answer: Estimate) -> str:
-    """Both steps as tables, for readers without JavaScript."""
-    head = ("kernel", "launches", "FLOP", "bytes", "time [µs]", "bound [µs]", "waits for")
-    parts = []
-    for name, step in (("prefill", answer.prefill), ("decode", answer.decode)):
-        rows = [(k.name, k.count, k.flops, k.bytes, k.time_us, k.bound_us, k.bound) for k in step.kernels]
-        parts.append(f"<h3>{name}: {step.time_ms:.4g} ms</h3>{table(head, rows)}")
-    return "".join(parts)
-
-
 def after(deployed: Deployed) -> str:
-    """What stands below the charts, for readers without JavaScript too."""
-    tables = f"<details><summary>Both steps as tables</summary>{_kernel_tables(deployed.answer)}</details>"
-    parts = accuracy_card(deployed.asked.plan, deployed.named), card("Kernels", tables, of=deployed.named)
+    """What stands below the charts, for readers without JavaScript too: accuracy, and both steps as tables."""
+    head, tables = ("kernel", "launches", "FLOP", "bytes", "time [µs]", "bound [µs]", "waits for"), ""
+    for name, step in (("prefill", deployed.answer.prefill), ("decode", deployed.answer.decode)):
+        rows = [(k.name, k.count, k.flops, k.bytes, k.time_us, k.bound_us, k.bound) for k in step.kernels]
+        tables += f"<h3>{name}: {step.time_ms:.4g} ms</h3>{table(head, rows)}"
+    kernels = f"<details><summary>Both steps as tables</summary>{tables}</details>"
+    parts = accuracy_card(deployed.asked.plan, deployed.named), card("Kernels", kernels, of=deployed.named)
     return f'<div class="wrap">{"".join(parts)}</div>'
 
 
 def below(deployed: Deployed, walk: str) -> str:
-    """Walk, derivation and sources."""
-    return f'<div class="wrap">{walk}{_derivation_card(deployed)}{_provenance_card(deployed)}</div>'
+    """Walk, derivation, and every number with its source."""
+    rows = [(p.quantity, p.value, p.unit, p.confidence, p.source) for p in deployed.answer.provenance]
+    inside = table(("quantity", "value", "unit", "confidence", "source"), rows)
+    summary = f"<details><summary>{len(rows)} numbers with their sources</summary>{inside}</details>"
+    sources = card("Where the numbers come from", summary, "provenance", of=deployed.named)
+    return f'<div class="wrap">{walk}{_derivation_card(deployed)}{sources}</div>'
 
 
 def foot_notes(answer: Estimate) -> str:
@@ -229,14 +216,6 @@ def accuracy_card(plan: Plan, of: str = "") -> str:
     )
     head = ("kernels", "format", "measured", "error", "interval up to", "source")
     return card("Accuracy of the calibration", paragraphs([said], "facts") + table(head, rows), "accuracy", of=of)
-
-
-def _provenance_card(deployed: Deployed) -> str:
-    """Every number with its source."""
-    rows = [(p.quantity, p.value, p.unit, p.confidence, p.source) for p in deployed.answer.provenance]
-    inside = table(("quantity", "value", "unit", "confidence", "source"), rows)
-    summary = f"<details><summary>{len(rows)} numbers with their sources</summary>{inside}</details>"
-    return card("Where the numbers come from", summary, "provenance", of=deployed.named)
 
 
 _DEPTH = 5  # levels that are written: below, the tree is that of one kernel's fit
@@ -285,3 +264,74 @@ def walked(deployed: Deployed) -> tuple[str, str]:
 
 
 _TOKENS = 6  # of the walk's prompt
+
+
+SENTENCES: dict[str, str] = read_yaml(Path(__file__).with_name("sentences.yaml"))
+"""With places to fill, by name."""
+
+
+def title(answer: Estimate) -> str:
+    """What runs where."""
+    inputs = answer.inputs
+    return f"{answer.model} on {machine(answer.gpu, inputs['gpus'], inputs)}, {answer.engine}"
+
+
+def answer_sentence(answer: Estimate) -> str:
+    """TTFT and TPOT with their intervals, throughput, and whether it fits."""
+    told = _speed(answer, answer.output_tok_s_per_gpu)
+    told = (
+        _said("endless", speed=told)
+        if answer.ttft_ms is None
+        else _said("first", ttft=_time(answer, "ttft_ms"), speed=told)
+    )
+    return told if answer.memory.fits else _said("misfit", told=f"{told[0].lower()}{told[1:]}")
+
+
+def decode_sentence(answer: Estimate) -> str:
+    """The same of a replica that only decodes: no first token, and the throughput of its steps alone."""
+    return _speed(answer, answer.inputs["batch"] * answer.output_tok_s_per_user / answer.inputs["gpus"])
+
+
+def _speed(answer: Estimate, gpu: float) -> str:
+    each = three(answer.output_tok_s_per_user)
+    return _said("speed", tpot=_time(answer, "tpot_ms"), user=each, gpu=three(gpu))
+
+
+def _said(name: str, **values: Any) -> str:
+    return SENTENCES[name].format(**values)
+
+
+def facts(answer: Estimate) -> list[str]:
+    """What was asked, which level the numbers are, and the memory."""
+    inputs, memory = answer.inputs, answer.memory
+    keys = ("isl", "osl", "weights", "activations", "kv")
+    cached = _said("cached", **inputs) if inputs["cached"] else ""
+    load = answer.load.arrivals if answer.load else f"batch {inputs['batch']}"
+    share = f"{100.0 * memory.total_bytes / memory.capacity_bytes:.0f}"
+    ends = {name: ms(answer.bound[f"{name}_ms"]) for name in ("ttft", "tpot")}
+    level = _said("bound" if answer.calibration is None else "expected", evidence=answer.evidence, **ends)
+    total, capacity = format_bytes(memory.total_bytes), format_bytes(memory.capacity_bytes)
+    room = _said("slots" if answer.load else "room", most=memory.max_batch)
+    return [
+        _said("asked", load=load, cached=cached, images=images_in(inputs), **{key: inputs[key] for key in keys}),
+        _said("memory", total=total, capacity=capacity, share=share, room=room, level=level),
+    ]
+
+
+def filled_notes(answer: Estimate, batch: int, longest: int) -> list[str]:
+    """What the charts of kernels, bytes and memory are of under load: a static batch of so many sequences."""
+    if answer.load is None:
+        return []
+    running = answer.inputs["batch"]
+    name = "fewer" if batch < running else "many" if batch > 1 else "one"
+    return [_said("static", which=_said(name, batch=batch, longest=longest, running=running))]
+
+
+def _time(answer: Estimate, key: str) -> str:
+    value = ms(getattr(answer, key))
+    ends = (answer.interval or {}).get(key)
+    if ends is None:
+        return value
+    low, high = (ms(end, "no limit") for end in ends)
+    number, unit = low.split(" ")
+    return f"{value} ({number if high.endswith(f' {unit}') else low} to {high})"

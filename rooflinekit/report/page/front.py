@@ -10,11 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.model.types.errors import InputError, RooflinekitError
-from rooflinekit.report.page.deployment import Deployed, accountant, after, below, foot_notes, lead, slider_data, walked
+from rooflinekit.report.page.deployment import (
+    Deployed,
+    accountant,
+    after,
+    below,
+    foot_notes,
+    lead,
+    slider_data,
+    title,
+    walked,
+)
 from rooflinekit.report.page.offers import make_offers
-from rooflinekit.report.page.plan import chosen_replica, plan_cards, plan_data, plan_lead, plan_prices
 from rooflinekit.report.page.render import LIMIT_BYTES, Page, card, figure, heading, paragraphs, render
-from rooflinekit.report.page.words import title
 from rooflinekit.specs.writing import check_target, write_whole
 from rooflinekit.version import __version__
 
@@ -103,9 +111,7 @@ def _page(model: str | PathLike[str] | None, gpu: str | PathLike[str], more: dic
     for key in more:
         raise InputError(f"{key} belongs to a report on a model; a {given[0]} brings its own deployments")
     if given == ["plan"]:
-        from rooflinekit.report.page.plan_file import read_plan  # noqa: PLC0415 - other pages do not wait for pydantic
-
-        return _plan_page(read_plan(subjects["plan"]), offered)
+        return _plan_page(subjects["plan"], offered)
     return _table_page(subjects["sweep"])
 
 
@@ -147,18 +153,23 @@ def _quote(data: dict[str, Any], prices: Mapping[str, HourlyPrice | None]) -> No
             data["offers"]["gpus"][gpu]["price"] = [float(price.usd_per_gpu_hour), said, price.source]
 
 
-def _plan_page(plan: Mapping[str, Any], offered: dict[str, Any]) -> Page:
+def _plan_page(subject: object, offered: dict[str, Any]) -> Page:
     """With the accountant on the deployment that the plan chose."""
+    from rooflinekit.report.page import plan as read  # noqa: PLC0415 - other pages do not wait for pydantic
+
+    plan = read.read_plan(subject)
     named = f"Plan for {plan['model']}"
-    page = Page(named, heading(named) + plan_lead(plan), plan_cards(plan), data={"plan": plan_data(plan)})
+    page = Page(
+        named, heading(named) + read.plan_lead(plan), read.plan_cards(plan), data={"plan": read.plan_data(plan)}
+    )
     try:
-        chosen = chosen_replica(plan)
+        chosen = read.chosen_replica(plan)
         deployed = Deployed.of(chosen.model, chosen.gpu, chosen.scenario)
     except RooflinekitError as error:  # a model or a file that is not on this machine
         told = paragraphs([f"The chosen deployment cannot be looked into here: {error}"])
         return replace(page, after=told, foot=_foot(plan["version"]))
     more, functions = slider_data(make_offers(deployed.asked, **offered), deployed, None)
-    _quote(more, plan_prices(plan))
+    _quote(more, read.plan_prices(plan))
     told = f'<div class="wrap" id="lead">{lead(deployed, chosen.pool, f"{chosen.heading}: ")}</div>'
     data = page.data | more | {"heading": f"{chosen.heading}: ", "pool": bool(chosen.pool)}
     return replace(page, accountant=told + accountant(), after=after(deployed), below=below(deployed, ""),

@@ -46,12 +46,7 @@ def place(axes: Axes, labels: Sequence[Label]) -> None:
     A label that finds no place beside lines too crosses them; one that finds none beside points and other words is
     left out.
     """
-    figure = axes.get_figure(root=True)
-    if figure is None:
-        return
-    _settle(figure)
-    canvas = FigureCanvasAgg(figure)
-    renderer, inside = canvas.get_renderer(), axes.get_window_extent()
+    renderer, inside = FigureCanvasAgg(_settled(axes)).get_renderer(), axes.get_window_extent()
     points = [axes.transData.transform((label.x, label.y)) for label in labels]
     boxes = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in points]
     boxes += _marks(axes)
@@ -79,12 +74,19 @@ def _lead(axes: Axes, label: Label, box: Bbox) -> list[Bbox]:
     return [Bbox.from_bounds(x0 + share * (x1 - x0) - 1, y0 + share * (y1 - y0) - 1, 2, 2) for share in _SHARES[1:]]
 
 
-def _settle(figure: Figure) -> None:
-    """Lay the figure out once and for all: what is written inside the axes from now on needs no more room."""
-    engine = figure.get_layout_engine()
-    if engine is not None:
+def _settled(axes: Axes) -> Figure:
+    """The figure, laid out once and for all: what is written inside the axes from now on needs no more room."""
+    figure = _figure(axes)
+    if (engine := figure.get_layout_engine()) is not None:
         engine.execute(figure)
         figure.set_layout_engine("none")
+    return figure
+
+
+def _figure(axes: Axes) -> Figure:
+    figure = axes.get_figure(root=True)
+    assert figure is not None  # of axes that were not removed
+    return figure
 
 
 def _along_lines(axes: Axes) -> Iterator[tuple[float, float]]:
@@ -103,10 +105,7 @@ def along(axes: Axes, label: Label, other: tuple[float, float]) -> None:
 
     On logarithmic axes: words that would cover a mark begin further along, where they cover none.
     """
-    figure = axes.get_figure(root=True)
-    if figure is None:
-        return
-    _settle(figure)
+    _settled(axes)
     (x0, y0), (x1, y1) = axes.transData.transform([(label.x, label.y), other])
     angle = math.degrees(math.atan2(y1 - y0, x1 - x0))
     starts = [replace(label, x=label.x * (other[0] / label.x) ** share, y=label.y * (other[1] / label.y) ** share)
@@ -125,7 +124,7 @@ def _turned(axes: Axes, label: Label, angle: float) -> Annotation:
 def _covers(axes: Axes, label: Label, angle: float) -> bool:
     """Whether words along a line would cover a mark: looked at in a frame that is turned as they are."""
     note = _turned(axes, label, 0.0)
-    box = note.get_window_extent(FigureCanvasAgg(note.get_figure(root=True)).get_renderer()).padded(4.0)
+    box = note.get_window_extent(FigureCanvasAgg(_figure(axes)).get_renderer()).padded(4.0)
     note.remove()
     x, y = axes.transData.transform((label.x, label.y))
     back = Affine2D().rotate_deg_around(x, y, -angle)
@@ -135,10 +134,10 @@ def _covers(axes: Axes, label: Label, angle: float) -> bool:
 
 def _marks(axes: Axes) -> Iterator[Bbox]:
     """What points cover [pixels]; their sizes are squares of their widths [points]."""
-    figure = axes.get_figure(root=True)
+    scale = _figure(axes).dpi / 72.0
     for points in (each for each in axes.collections if isinstance(each, PathCollection)):
         places = axes.transData.transform(np.asarray(points.get_offsets(), float))
-        widths = np.sqrt(np.resize(points.get_sizes(), len(places))) * (figure.dpi if figure else 72.0) / 72.0
+        widths = np.sqrt(np.resize(points.get_sizes(), len(places))) * scale
         yield from (Bbox.from_bounds(x - w / 2, y - w / 2, w, w) for (x, y), w in zip(places, widths, strict=True))
 
 
@@ -156,9 +155,7 @@ def _note(axes: Axes, label: Label, dx: float, dy: float) -> Annotation:
 
 def end_labels(axes: Axes, labels: Sequence[Label]) -> None:
     """Name lines at their right ends, moved apart up and down; a thin line leads to each that moved."""
-    figure = axes.get_figure(root=True)
-    if figure is None:
-        return
+    figure = _figure(axes)
     figure.draw_without_rendering()
     scale = figure.dpi / 72.0
     ordered = sorted(labels, key=lambda label: label.y)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -93,14 +94,17 @@ def roofline(estimate: Estimate, theme: Theme) -> Picture:
     ridge = max(peaks) / roofs.memory
     _axes(axes, marks, roofs, max(peaks))
     for mark in marks:
-        axes.scatter(mark.intensity, mark.rate, s=12 + 300 * mark.share, marker=_SHAPES[mark.step],
-                     color=theme.tint(mark.cause), edgecolors=theme.ink, linewidths=0.6, zorder=3,
-                     gid=f"{mark.step}-{mark.name}")  # fmt: skip
+        _scatter(axes, mark, mark.rate, theme)
     whole = _whole_steps(axes, estimate, theme)
     _legend(axes, {mark.cause for mark in marks}, theme)
     _draw_roofs(axes, roofs, peaks, theme)
     place(axes, [*_names(marks, theme), *whole])
     return Picture("roofline", frame.title, _description(estimate, ridge), figure, theme)
+
+
+def _scatter(axes: Axes, mark: Point, y: float, theme: Theme) -> None:
+    axes.scatter(mark.intensity, y, s=12 + 300 * mark.share, marker=_SHAPES[mark.step], color=theme.tint(mark.cause),
+                 edgecolors=theme.ink, linewidths=0.6, zorder=3, gid=f"{mark.step}-{mark.name}")  # fmt: skip
 
 
 def _axes(axes: Axes, marks: Sequence[Point], roofs: Roofs, peak: float) -> None:
@@ -127,35 +131,24 @@ def _draw_roofs(axes: Axes, roofs: Roofs, used: set[float], theme: Theme) -> Non
             axes.annotate(f"{names} {format_rate(rate, 'FLOP/s')}", (right, rate), (3, 0), va="center", fontsize=6.5,
                           textcoords="offset points", color=ink if strong else soft, annotation_clip=False)  # fmt: skip
     highest = max(roofs.peaks.values())
-    _slope(axes, _Slope("HBM", roofs.memory, ink, 1.4), top)
+    _slope(axes, "HBM", roofs.memory, top, color=ink, lw=1.4)
     if highest > top:
         axes.plot([top / roofs.memory, highest / roofs.memory], [top, highest], color=soft, lw=0.5)
     if roofs.cache:
-        _slope(axes, _Slope("L2", roofs.cache.rate, soft, 0.5, f", fitted to {roofs.cache.fitted_to}"), top)
+        _slope(axes, "L2", roofs.cache.rate, top, f", fitted to {roofs.cache.fitted_to}", color=soft, lw=0.5)
     if roofs.links and _sent(axes):
-        _slope(axes, _Slope("per byte sent: links", roofs.links, theme.tint("network"), 1.0), highest)
+        _slope(axes, "per byte sent: links", roofs.links, highest, color=theme.tint("network"), lw=1.0)
     ridge = top / roofs.memory
     axes.plot([ridge, ridge], [axes.get_ylim()[0], top], color=soft, lw=0.8, ls=(0, (4, 3)), gid="ridge")
     axes.text(ridge / 1.1, axes.get_ylim()[0] * 1.3, f"ridge {ridge:.0f} FLOP/B", fontsize=7, color=soft, ha="right")
 
 
-@dataclass(frozen=True)
-class _Slope:
-    """A roof that rises with the intensity: bytes a second, and how it is drawn."""
-
-    name: str
-    rate: float
-    color: str
-    width: float
-    more: str = ""  #: words behind the rate
-
-
-def _slope(axes: Axes, roof: _Slope, top: float) -> None:
-    """Draw it up to the rate `top`, with its name along it."""
-    left, rate = axes.get_xlim()[0], roof.rate
-    axes.plot([left, top / rate], [left * rate, top], color=roof.color, lw=roof.width, gid=f"slope {roof.name}")
+def _slope(axes: Axes, name: str, rate: float, top: float, more: str = "", **line: Any) -> None:
+    """A roof of so many bytes a second up to the rate `top`, with its name along it."""
+    left = axes.get_xlim()[0]
+    axes.plot([left, top / rate], [left * rate, top], gid=f"slope {name}", **line)
     start = 1.25 * max(left, axes.get_ylim()[0] / rate)
-    words = f"{roof.name} {format_rate(rate, 'B/s')}{roof.more}"
+    words = f"{name} {format_rate(rate, 'B/s')}{more}"
     along(axes, Label(words, start, start * rate, axes.xaxis.label.get_color(), 6.5), (10 * start, 10 * start * rate))
 
 
@@ -232,9 +225,7 @@ def energy_roofline(estimate: Estimate, theme: Theme) -> Picture:
         axes.plot(intensities, line, color=theme.ink, lw=1.2, gid=f"arch {name}")
         axes.annotate(name, (intensities[-1], line[-1]), (-3, -9), textcoords="offset points", ha="right", fontsize=6.5)
     for mark, joules in marks:
-        axes.scatter(mark.intensity, joules, s=12 + 300 * mark.share, marker=_SHAPES[mark.step],
-                     color=theme.tint(mark.cause), edgecolors=theme.ink, linewidths=0.6, zorder=3,
-                     gid=f"{mark.step}-{mark.name}")  # fmt: skip
+        _scatter(axes, mark, joules, theme)
     axes.set(xscale="log", yscale="log", xlim=(0.1, 1e4))
     axes.set_xlabel("arithmetic per byte of memory traffic [FLOP/B]")
     axes.set_ylabel("energy of a FLOP, the board included [J]")

@@ -1,0 +1,148 @@
+"""Commands that write a page or a workbook, or serve answers: `report`, `workbook`, `serve` and `mcp`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.cli.command import MAYBE_MODEL, command
+from rooflinekit.cli.output import Output, emit, note, working
+from rooflinekit.estimation.options import options_of
+from rooflinekit.estimation.scenario import (
+    Accelerator,
+    Answering,
+    Page,
+    Pictures,
+    Prefix,
+    Requests,
+    Scenario,
+    Seeing,
+    Serving,
+    Simulation,
+    Speculation,
+    Workbook,
+    Written,
+)
+from rooflinekit.model.types.errors import InputError
+
+if TYPE_CHECKING:
+    from rooflinekit.simulation.outcome import Outcome
+
+
+@command(
+    Written, Page, Accelerator, Scenario, Pictures,
+    arguments={"model": MAYBE_MODEL}, leave=("allow_oom", "format"),
+)  # fmt: skip
+def report(
+    model: str | None, *, to: Output, plan: Path | None = None, sweep: Path | None = None, against: str | None = None,
+    simulate: int | None = None, models: list[str] | None = None, gpus: list[str] | None = None,
+    engines: list[str] | None = None, price: Any = None,
+    **scenario: Any,
+) -> None:  # fmt: skip
+    """Write one self-contained HTML page on a deployment, a comparison, a plan or a sweep, with live sliders."""
+    from rooflinekit.estimation.estimator import estimate as predict
+    from rooflinekit.report.page import write_report
+
+    if model is None and plan is None and sweep is None:
+        raise InputError("say what the report is on: MODEL, --plan FILE or --sweep FILE")
+    out = to.out or Path("report.html")
+    to = to._replace(out=out)
+    to.check("Estimate")
+    if simulate is not None:
+        to.check("Outcome")
+    told: dict[str, Any] = {"models": models, "gpus": gpus, "engines": engines}
+    if model is None or plan is not None or sweep is not None:
+        said = {"model": model, "against": against, "simulate": simulate, "price": price, "plots": to.plots, **scenario}
+        for key in (key for key, value in said.items() if value is not None):  # a plan or a sweep brings its own
+            name = "MODEL" if key == "model" else "--" + key.replace("_", "-")
+            raise InputError(f"{name} belongs to a report on a model; leave it out beside --plan or --sweep")
+        with working(f"writing {out.name}"):
+            made = write_report(out, plan=plan, sweep=sweep, force=to.force, **told)
+    else:
+        with working(f"writing {out.name}"):
+            outcome = _simulated(model, simulate, scenario)
+            told |= {"against": against, "simulation": outcome, "price": price}
+            made = write_report(out, model, force=to.force, **told, **scenario)
+        if to.plots is not None:
+            drawn = predict(model, allow_oom=True, **scenario)
+            to.draw(drawn if outcome is None else [drawn, outcome])
+    emit(f"{made.path}: {made.title}, {made.bytes / 1e6:.2f} MB")
+
+
+def _simulated(model: str, requests: int | None, scenario: dict[str, Any]) -> Outcome | None:
+    from rooflinekit.simulation.simulate import simulate as run
+
+    if requests is None:
+        return None
+    if "rate" not in scenario and "concurrency" not in scenario:
+        raise InputError("--simulate needs a load: add --rate or --concurrency")
+    known = {key: value for key, value in scenario.items() if key in ("gpu", *options_of(Simulation))}
+    return run(model, **known | {"requests": requests})
+
+
+_OFFERED = {"model": "models", "gpu": "gpus"} | {
+    key: key for key in ("tp", "pp", "ep", "dp", "cp", "microbatches", "weights", "kv", "engine", "calibration")
+}
+_STARTS = {"requests": "requests_per_hour", "ttft": "ttft_ms", "tpot": "tpot_ms"} | {
+    key: key for key in ("batch", "isl", "osl", "cached", "users", "rate", "peak", "headroom", "price", "burstiness",
+                         "isl_cv", "osl_cv")
+}  # fmt: skip
+_SHOWN = 3  # reasons that are printed; the sheet Notes has all
+
+
+@command(  # the lists of a workbook count where a deployment has one value, and come first in the help
+    Written, Workbook, Prefix, Seeing, Speculation, Requests, Workbook, arguments={}, leave=("format",),
+)  # fmt: skip
+def workbook(*, to: Output, **said: Any) -> None:
+    """Write a capacity workbook (.xlsx) whose formulas are live: results, sweeps, fleet and cost."""
+    from rooflinekit.decision.economics.price import price_among, priced_names
+    from rooflinekit.report.workbook import Choices, Planned, write_workbook
+    from rooflinekit.specs import load_accelerator
+
+    out = to.out or Path("workbook.xlsx")
+    to._replace(out=out).check()
+    offered, starts = ({told[key]: said.pop(key) for key in told.keys() & said.keys()} for told in (_OFFERED, _STARTS))
+    lists: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in offered.items()}
+    choices = Choices(**lists, scenario=said)
+    if "rate" in starts and starts.keys() & {"users", "requests_per_hour"}:
+        raise InputError("--rate stands in place of --users and --requests; give one or the other")
+    for key in ("isl", "osl"):
+        if isinstance(tokens := starts.get(key), str):
+            raise InputError(f"{key} of a workbook is a number of tokens, not {tokens!r}")
+    if isinstance(price := starts.get("price"), (dict, str)):
+        names = {load_accelerator(gpu).value.name for gpu in choices.gpus}
+        starts["prices"] = priced_names(starts.pop("price"))
+        if not names & starts["prices"].keys():
+            price_among(price, [load_accelerator(gpu).value for gpu in choices.gpus])
+    with working(f"writing {out.name}"):
+        built = write_workbook(out, choices, Planned(**starts), to.force)
+    lines = [f"{out}: {built.offered} deployments to choose from, {built.bytes / 1e6:.1f} MB"]
+    if built.refused:
+        lines.append(f"{len(built.refused)} combinations cannot be run (sheet Notes has all):")
+        lines += [f"  {key.replace('|', ', ')}: {reason}" for key, reason in built.refused[:_SHOWN]]
+    emit("\n".join(lines))
+
+
+_HOST, _PORT, _SECONDS = "127.0.0.1", 8000, 30.0
+
+
+@command(Serving, arguments={})
+def serve(
+    *, to: Output, host: str = _HOST, port: int = _PORT, workers: int = 1, site: Path | None = None,
+    seconds: float = _SECONDS,
+) -> None:  # fmt: skip
+    """Answer questions over HTTP: JSON in, JSON out, described at /openapi.json; charts for a browser at /."""
+    from rooflinekit.service.web import listen, run
+
+    name = f"[{host}]" if ":" in host else host
+    with listen(host, port, site) as listening:
+        note(f"serving on http://{name}:{port}; /openapi.json says what; ends with Ctrl-C")
+        run(listening, workers, seconds)
+
+
+@command(Answering, arguments={})
+def mcp(*, to: Output, seconds: float = _SECONDS) -> None:
+    """Answer an assistant over standard input and output, by the Model Context Protocol."""
+    from rooflinekit.service.assistants import run
+
+    run(seconds)
