@@ -11,27 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.cli.command import MAYBE_MODEL, MODEL, Argument, command
 from rooflinekit.cli.failures import INTERRUPTED
 from rooflinekit.cli.output import Output, counting, emit, note, to_csv, to_json, working
+from rooflinekit.estimation import scenario as tables
 from rooflinekit.estimation.options import options_of
-from rooflinekit.estimation.scenario import (
-    Accelerator,
-    Cost,
-    Detailed,
-    Guarding,
-    Judged,
-    Launching,
-    Levers,
-    Pictures,
-    Retention,
-    Scenario,
-    Scored,
-    Served,
-    Shapes,
-    Shown,
-    Simulation,
-    Traced,
-    Tree,
-    Written,
-)
 from rooflinekit.model.types.errors import InputError, InterruptedRunError, UnknownNameError
 from rooflinekit.specs.writing import check_target
 
@@ -51,8 +32,8 @@ def _function(place: str) -> Any:
 
 
 def _asking(
-    place: str, said: str, *tables: Any, arguments: Mapping[str, Argument] | None = None, pictures: str = "",
-    shown: Any = Written, slow: str = "",
+    place: str, said: str, *rows: Any, arguments: Mapping[str, Argument] | None = None, pictures: str = "",
+    shown: Any = tables.Written, slow: str = "",
 ) -> Callable[..., None]:  # fmt: skip
     """A command that asks one function and shows its answer; rows of `shown` are about how it is shown.
 
@@ -69,39 +50,39 @@ def _asking(
         to.show(answer, **how)
 
     ask.__doc__ = said
-    return command(*tables, *((Pictures,) if pictures else ()), shown, arguments=arguments)(ask)
+    return command(*rows, *((tables.Pictures,) if pictures else ()), shown, arguments=arguments)(ask)
 
 
 estimate = _asking(
     "estimation.estimator:estimate",
     "Predict TTFT, TPOT, throughput and memory of a static batch, or under load, kernel by kernel.",
-    Accelerator, Scenario, pictures="Estimate", shown=Detailed,
+    tables.Accelerator, tables.Scenario, pictures="Estimate", shown=tables.Detailed,
 )  # fmt: skip
 explain = _asking(
     "explanation.front:explain",
     "Derive one number of an estimate: formulas, numbers and sources, down to the kernels.",
-    Accelerator, Scenario, shown=Tree, slow="deriving",
+    tables.Accelerator, tables.Scenario, shown=tables.Tree, slow="deriving",
     arguments={"model": MODEL, "metric": Argument("tpot, ttft, memory, decode.attention, decode.flops, ridge ...")},
 )  # fmt: skip
 trace = _asking(
     "decision.economics.retention:trace",
     "Sum a trace up: rate, lengths, and the share of its prompts that a prefix cache of any size finds.",
-    Accelerator, Retention, pictures="TraceAnswer",
+    tables.Accelerator, tables.Retention, pictures="TraceAnswer",
     arguments={"file": Argument("A trace: Azure, Mooncake, BurstGPT, Bailian, CSV.")},
 )  # fmt: skip
 levers = _asking(
     "decision.sensitivity.levers:levers",
     "Say what would help a deployment most: elasticities, weights or cache, and moves ranked by gain.",
-    Accelerator, Levers, pictures="Levers", slow="trying moves",
+    tables.Accelerator, tables.Levers, pictures="Levers", slow="trying moves",
 )  # fmt: skip
 cost = _asking(
     "decision.economics.cost:cost",
     "Price cached, input and output tokens, dialogues and long contexts, and say why output costs more.",
-    Accelerator, Cost,
+    tables.Accelerator, tables.Cost,
 )  # fmt: skip
 
 
-@command(Accelerator, Simulation, Traced, Pictures, Written)
+@command(tables.Accelerator, tables.Simulation, tables.Traced, tables.Pictures, tables.Written)
 def simulate(
     model: str, *, to: Output, timeline: Path | None = None, chrome_trace: Path | None = None, resume: bool = False,
     **scenario: Any,
@@ -157,7 +138,7 @@ def _progress(total: int | None) -> Iterator[Watch]:
         yield watch
 
 
-@command(Accelerator, Shapes, Written)
+@command(tables.Accelerator, tables.Shapes, tables.Written)
 def shapes(model: str, *, to: Output, **scenario: Any) -> None:
     """Walk every tensor of a prefill and a decode step through a model: shapes, FLOP and bytes of each step.
 
@@ -177,7 +158,14 @@ def shapes(model: str, *, to: Output, **scenario: Any) -> None:
     return to.emit(walk_page(walk))
 
 
-@command(Accelerator, Scenario, Written, Launching, arguments={"model": MAYBE_MODEL}, leave=("allow_oom",))
+@command(
+    tables.Accelerator,
+    tables.Scenario,
+    tables.Written,
+    tables.Launching,
+    arguments={"model": MAYBE_MODEL},
+    leave=("allow_oom",),
+)
 def launch(model: str | None, *, to: Output, **scenario: Any) -> None:
     """Write a deployment or a plan as commands and configuration of vLLM, SGLang or TensorRT-LLM."""
     from rooflinekit.decision.launching.launch import launch as export
@@ -211,7 +199,11 @@ def _write(made: Launch, folder: Path, to: Output) -> None:
     emit("\n".join(f"wrote {folder / name}" for name in files))
 
 
-@command(Served, Written, arguments={"files": Argument("Results of benchmark clients, and start-up logs.", many=True)})
+@command(
+    tables.Served,
+    tables.Written,
+    arguments={"files": Argument("Results of benchmark clients, and start-up logs.", many=True)},
+)
 def compare(files: list[str], *, to: Output, **said: Any) -> int:
     """Set measured benchmark files beside the prediction, and say what the gap is made of."""
     from rooflinekit.evidence.compare import Given
@@ -226,7 +218,7 @@ def compare(files: list[str], *, to: Output, **said: Any) -> int:
 
 
 @command(
-    Guarding, Judged,
+    tables.Guarding, tables.Judged,
     arguments={
         "files": Argument("Runs of pytest-benchmark, nvbench, Triton, kernel tables, load generators.", many=True)
     },
@@ -252,7 +244,7 @@ def guard(files: list[str], *, to: Output, junit: Path | None = None, **said: An
 
 
 def _scoring(
-    place: str, said: str, files: Argument, *, table: Any = Scored, leave: Sequence[str] = ("gpu",)
+    place: str, said: str, files: Argument, *, table: Any = tables.Scored, leave: Sequence[str] = ("gpu",)
 ) -> Callable[..., int]:
     """A command that scores measured tables; the exit code is 4 where a row could not be answered."""
 
@@ -273,7 +265,7 @@ kernels = _scoring(
 )  # fmt: skip
 memory = _scoring(
     "accuracy_memory:memory_accuracy", "Score memory: weights, activation peak, cache pool and its tokens, by engine.",
-    Argument("Memory tables (CSV).", many=True), table=Written,
+    Argument("Memory tables (CSV).", many=True), table=tables.Written,
 )  # fmt: skip
 serving = _scoring(
     "accuracy_serving:serving_accuracy",
@@ -287,7 +279,7 @@ energy = _scoring(
 )  # fmt: skip
 
 
-@command(Written, arguments={})
+@command(tables.Written, arguments={})
 def models(*, to: Output) -> None:
     """List the models that are known."""
     from rooflinekit.report.catalogue import model_row
@@ -296,7 +288,7 @@ def models(*, to: Output) -> None:
     _list([model_row(load_model(name).value) for name in names("model")], to)
 
 
-@command(Written, arguments={})
+@command(tables.Written, arguments={})
 def gpus(*, to: Output) -> None:
     """List the accelerators that are known."""
     from rooflinekit.report.catalogue import accelerator_row
@@ -312,7 +304,9 @@ def _list(rows: list[dict[str, Any]], to: Output) -> None:
     to.write(lambda: rows, lambda: rows, lambda: listed(rows, everything=to.format == "md"))
 
 
-@command(Shown, arguments={"name": Argument("A model or an accelerator: name, id or path.", False, complete="model")})
+@command(
+    tables.Shown, arguments={"name": Argument("A model or an accelerator: name, id or path.", False, complete="model")}
+)
 def show(name: str | None, *, to: Output, template: str | None = None) -> None:
     """Show one model or accelerator with its sources, or print a template for a new one."""
     from rooflinekit.report.answers import document_of

@@ -99,12 +99,12 @@ def _show_models(files: list[Path], gpu: str, out: Path | None) -> None:
 
 
 def _summary(built: Built, out: Path | None) -> str:
-    from rooflinekit.report.document import aligned
+    from rooflinekit.report.document import Table
 
     cells = [[key, str(each.fit.rows), percent(each.donor, 1), percent(each.error, 1), ", ".join(each.fit.frozen)]
              for key, each in built.carried.items() if each.fit is not None]  # fmt: skip
     heads = ["fitted", "rows", "error of the donor", "error on unseen shapes", "frozen"]
-    lines = [f"wrote {out}", "", *aligned(heads, cells, left=(0, 4))]
+    lines = [f"wrote {out}", "", *Table(heads, cells, left=(0, 4)).text()]
     kept = ", ".join(dict.fromkeys(key.partition("/")[0] for key in built.borrowed))
     lines += ["", f"kept from the nearest calibration: {len(built.borrowed)} fits of {kept}"] if kept else []
     return "\n".join([*lines, *(f"note: {note}" for note in built.notes)])

@@ -120,7 +120,7 @@ def _open(name: str | None) -> Device:
 
 def _check(place: Device) -> int:
     """Print every check; exit code 1 if any kernel is wrong."""
-    from rooflinekit.report.document import aligned
+    from rooflinekit.report.document import Table
     from rooflinekit.validate.checks import run_checks
 
     with counting("checking") as progress:
@@ -131,7 +131,7 @@ def _check(place: Device) -> int:
         for r in results
     ]  # fmt: skip
     wrong, right = (sum(getattr(r, kind) for r in results) for kind in ("failed", "passed"))
-    lines = aligned(["", "check", "error", "tolerance", ""], cells, left=(0, 1, 4))
+    lines = Table(["", "check", "error", "tolerance", ""], cells, left=(0, 1, 4)).text()
     absent = f"; {len(results) - right - wrong} kernels are not installed here" if right + wrong < len(results) else ""
     emit("\n".join([*lines, "", f"{right} of {right + wrong} checks passed on {place.name}{absent}"]))
     return 1 if wrong else 0

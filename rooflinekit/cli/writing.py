@@ -7,22 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import MAYBE_MODEL, command
 from rooflinekit.cli.output import Output, emit, note, working
+from rooflinekit.estimation import scenario as tables
 from rooflinekit.estimation.options import options_of
-from rooflinekit.estimation.scenario import (
-    Accelerator,
-    Answering,
-    Page,
-    Pictures,
-    Prefix,
-    Requests,
-    Scenario,
-    Seeing,
-    Serving,
-    Simulation,
-    Speculation,
-    Workbook,
-    Written,
-)
 from rooflinekit.model.types.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    Written, Page, Accelerator, Scenario, Pictures,
+    tables.Written, tables.Page, tables.Accelerator, tables.Scenario, tables.Pictures,
     arguments={"model": MAYBE_MODEL}, leave=("allow_oom", "format"),
 )  # fmt: skip
 def report(
@@ -76,7 +62,7 @@ def _simulated(model: str, requests: int | None, scenario: dict[str, Any]) -> Ou
         return None
     if "rate" not in scenario and "concurrency" not in scenario:
         raise InputError("--simulate needs a load: add --rate or --concurrency")
-    known = {key: value for key, value in scenario.items() if key in ("gpu", *options_of(Simulation))}
+    known = {key: value for key, value in scenario.items() if key in ("gpu", *options_of(tables.Simulation))}
     return run(model, **known | {"requests": requests})
 
 
@@ -91,7 +77,8 @@ _SHOWN = 3  # reasons that are printed; the sheet Notes has all
 
 
 @command(  # the lists of a workbook count where a deployment has one value, and come first in the help
-    Written, Workbook, Prefix, Seeing, Speculation, Requests, Workbook, arguments={}, leave=("format",),
+    tables.Written, tables.Workbook, tables.Prefix, tables.Seeing, tables.Speculation, tables.Requests,
+    tables.Workbook, arguments={}, leave=("format",),
 )  # fmt: skip
 def workbook(*, to: Output, **said: Any) -> None:
     """Write a capacity workbook (.xlsx) whose formulas are live: results, sweeps, fleet and cost."""
@@ -126,7 +113,7 @@ def workbook(*, to: Output, **said: Any) -> None:
 _HOST, _PORT, _SECONDS = "127.0.0.1", 8000, 30.0
 
 
-@command(Serving, arguments={})
+@command(tables.Serving, arguments={})
 def serve(
     *, to: Output, host: str = _HOST, port: int = _PORT, workers: int = 1, site: Path | None = None,
     seconds: float = _SECONDS,
@@ -140,7 +127,7 @@ def serve(
         run(listening, workers, seconds)
 
 
-@command(Answering, arguments={})
+@command(tables.Answering, arguments={})
 def mcp(*, to: Output, seconds: float = _SECONDS) -> None:
     """Answer an assistant over standard input and output, by the Model Context Protocol."""
     from rooflinekit.service.assistants import run

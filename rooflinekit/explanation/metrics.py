@@ -43,19 +43,10 @@ from rooflinekit.model.types.numeric import Numeric, floor_div, maximum
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
+from rooflinekit.specs.files import table_of
 
 D = TypeVar("D")
-_DATASHEET = {
-    "memory_bytes": "memory.capacity",
-    "reserved_bytes": "memory.visible",
-    "memory_bandwidth": "memory.bandwidth",
-    "l2_bytes": "cores.l2",
-    "cores": "cores.count",
-    "link_bandwidth": "links.bandwidth",
-    "nic_bandwidth": "links.nic",
-}
-"""What the files of accelerators and systems call a number."""
-
+_NAMES: dict[str, dict[str, str]] = table_of(__file__)
 _RESIDENT = "rooflinekit.model.footprint.resident_bytes; " + RULE
 _PEAK = "rooflinekit.model.footprint.activation_peak; " + RULE
 _PLACE = "layers that have it, over the stages"
@@ -120,7 +111,7 @@ class Leaves:
         gpu, entries = system.accelerator, (*system.provenance, *system.accelerator.provenance)
 
         def source(name: str) -> str:
-            return _cited(entries, _DATASHEET.get(name, name), f"file of {gpu.name}")
+            return _cited(entries, _NAMES["datasheet"].get(name, name), f"file of {gpu.name}")
 
         peaks = {
             dtype: self._fact(
@@ -237,19 +228,6 @@ def _cited(entries: Iterable[Provenance], quantity: str, otherwise: str) -> str:
 
 
 _ASKED = "the question"
-_INPUTS = {
-    "batch": "sequences",
-    "isl": "tokens of a prompt",
-    "osl": "output tokens",
-    "cached": "tokens of a prompt that are in the cache",
-    "context": "keys of the decode step",
-    "users": "users of the closed loop",
-    "rate": "requests a second that arrive",
-    "isl_cv": "variation of the prompt lengths",
-    "osl_cv": "variation of the output lengths",
-    "arrival_cv": "variation of the gaps between arrivals",
-    "requests": "requests that each user sends",
-}
 
 
 @dataclass(frozen=True)
@@ -284,7 +262,7 @@ class Traced:
         for name, value in found.items():
             if value is not None and value != 0.0 and not math.isinf(value):
                 self._pool.values[name] = float(value)
-                quantity = Quantity(name, _INPUTS[name], "1/s" if name == "rate" else "", _ASKED)
+                quantity = Quantity(name, _NAMES["inputs"][name], "1/s" if name == "rate" else "", _ASKED)
                 found[name] = self._pool.variable(name, quantity)
         return found
 
@@ -547,25 +525,7 @@ COUNTED = ("params", "params_active", "kv_per_token", "ridge")
 TIMELESS = (*COUNTED, "memory", "weights", "kv", "activations", "overhead", "kv_pool", "max_batch", "max_context")
 """Metrics that no step has a part in; they are explained whether the deployment fits or not."""
 
-ALIASES = {
-    "total_bytes": "memory",
-    "weight_bytes": "weights",
-    "kv_bytes": "kv",
-    "activation_bytes": "activations",
-    "overhead_bytes": "overhead",
-    "kv_pool_bytes": "kv_pool",
-    "kv_bytes_per_token": "kv_per_token",
-    "parameters": "params",
-    "params_total": "params",
-    "ridge_point": "ridge",
-    "knee": "knee_rate",
-    "total": "memory",
-    "throughput": "output_tok_s",
-    "joules_per_token": "energy_per_output_token_j",
-    "watts": "power_w_per_gpu",
-    "five_minute_rule": "keep",
-    **{kind: f"decode.{kind}" for kind in ("flops", "bytes", "intensity", "bound", "mfu", "mbu")},
-}
+ALIASES = _NAMES["aliases"] | {k: f"decode.{k}" for k in ("flops", "bytes", "intensity", "bound", "mfu", "mbu")}
 """Other names: those of the JSON, and short ones."""
 
 

@@ -21,42 +21,6 @@ if TYPE_CHECKING:
 WIDTH = 80
 
 
-def aligned(
-    header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,), gap: int = 2, room: int = WIDTH
-) -> list[str]:
-    """Columns as wide as their widest cell; the columns in `left` flush left, the others right.
-
-    A table wider than `room` closes its gaps to one space.
-
-    >>> aligned(["name", "n"], [["a", "1"], ["bb", "20"]])
-    ['name   n', 'a      1', 'bb    20']
-    """
-    table = [list(header), *map(list, rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    if sum(widths) + gap * (len(widths) - 1) > room:
-        gap = 1
-    return [
-        (" " * gap)
-        .join(
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        .rstrip()
-        for row in table
-    ]
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
-    r"""The same as a Markdown table.
-
-    >>> markdown(["name", "n"], [["a|b", "1"]])
-    ['| name | n |', '|:--|--:|', '| a\\|b | 1 |']
-    """
-    marks = [":--" if column in left else "--:" for column in range(len(header))]
-    lines = ["| " + " | ".join(header) + " |", "|" + "|".join(marks) + "|"]
-    return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-
-
 def wrapped(text: str, indent: str = "  ", start: str = "", whole: bool = False, width: int = WIDTH) -> list[str]:
     """Words as lines of a terminal's width, all but the first indented; a percent sign stays with its number.
 
@@ -163,9 +127,14 @@ class Facts(Items):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells below a header, which may be empty; columns in `left` are flush left. Without rows it is not there.
+    r"""Rows of cells below a header, which may be empty; columns in `left` are flush left. Nothing without rows.
 
-    A terminal without room leaves columns out in the order of `drop`; first cells wider than `room` take several lines.
+    A terminal without room closes the gaps to one space, and leaves columns out in the order of `drop`; first cells
+    wider than `room` take several lines.
+
+    >>> table = Table(["name", "n"], [["a|b", "1"], ["c", "20"]])
+    >>> table.text(), table.markdown()[:3]
+    (['name   n', 'a|b    1', 'c     20'], ['| name | n |', '|:--|--:|', '| a\\|b | 1 |'])
     """
 
     header: Sequence[str]
@@ -187,14 +156,22 @@ class Table:
         head, kept, lines = self._head(), list[int](), [""]
         for dropped in range(len(self.drop) + 1 if table else 0):
             kept = [column for column in range(len(head)) if column not in self.drop[:dropped]]
-            cells = [[row[column] for column in kept] for row in (head, *table)]
-            lines = aligned(cells[0], cells[1:], [kept.index(n) for n in self.left if n in kept], self.gap, width)
+            wide = {column: max(len(row[column]) for row in (head, *table)) for column in kept}
+            gap = self.gap if sum(wide.values()) + self.gap * (len(kept) - 1) <= width else 1
+            lines = [
+                (" " * gap).join(f"{row[n]:{'<' if n in self.left else '>'}{wide[n]}}" for n in kept).rstrip()
+                for row in (head, *table)
+            ]
             if max(map(len, lines)) <= width:
                 break
         return kept, lines if self.header and table else lines[1:]
 
     def markdown(self) -> list[str]:
-        return markdown(self._head(), self.rows, self.left) if self.rows else []
+        head = self._head()
+        marks = [":--" if column in self.left else "--:" for column in range(len(head))]
+        rows = ([cell.replace("|", "\\|") for cell in row] for row in self.rows)
+        lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
+        return [lines[0], f"|{'|'.join(marks)}|", *lines[1:]] if self.rows else []
 
     def html(
         self, right: str = f' style="{_SIDE.format("right")}"', left: str = f' style="{_SIDE.format("left")}"'

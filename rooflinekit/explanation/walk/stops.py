@@ -138,12 +138,6 @@ def _collective(on: Scene, block: Any, op: Collective) -> Stops:
     yield on.stop(row.name, does, [on.tensor(row.out, *rows, width)], op, row.note)
 
 
-def _travelled(on: Scene, block: Any, op: Exchange) -> Stops:
-    """One copy of a token for each expert or rank that it goes to, or for each host and from there on."""
-    row = _row(on, block, op)
-    yield on.stop(row.name, row.does, [on.tensor(row.out, *on.tokens, op.width)], op, row.note)
-
-
 def _counted(on: Scene, block: Any, op: Collective, wide: Any) -> tuple[Collective, Any]:
     """An exchange between experts with a letter for the ranks that a token goes to; what stays is counted besides."""
     back: Any = next(op for op in expert_operations(block, on.shard) if getattr(op, "name", "") == "expert_combine")
@@ -157,9 +151,10 @@ def _counted(on: Scene, block: Any, op: Collective, wide: Any) -> tuple[Collecti
     return replace(op, width=wide * size * copies * group / others, sent=shares), copies
 
 
-def _embedding(on: Scene, block: None, op: Embedding) -> Stops:
-    """A row of the table for each token; learned positions are a table too."""
-    row = _ROWS["embedding" if op.module == "embedding" else "positions"]
+def _copied(on: Scene, block: Any, op: Embedding | Exchange) -> Stops:
+    """A row for each token: of a table, as learned positions are too; or a copy for an expert, a rank or a host."""
+    table = isinstance(op, Embedding) and ("embedding" if op.module == "embedding" else "positions")
+    row = _ROWS[table] if table else _row(on, block, op)
     yield on.stop(row.name, row.does, [on.out(row.out, op.width)], op, row.note)
 
 
@@ -417,8 +412,8 @@ def _joined_heads(on: Scene, block: Any) -> Stop:
 
 _KINDS: Mapping[type, Callable[..., Stops]] = {
     AttentionCore: _core, BatchedLinear: _absorbed, ChosenCore: _chosen, Collective: _collective,
-    ContextExchange: _exchanged, ContextShare: _core, Exchange: _travelled,
-    Elementwise: _pass, Embedding: _embedding, Experts: _experts, IndexScores: _indexed,
+    ContextExchange: _exchanged, ContextShare: _core, Exchange: _copied,
+    Elementwise: _pass, Embedding: _copied, Experts: _experts, IndexScores: _indexed,
     KVAppend: _append, LatentCore: _core, LatentUpProjection: _up_projected, Linear: _linear, Sampling: _sampling,
     ShortConvolution: _convolution, StateUpdate: _recurrence,
 }  # fmt: skip

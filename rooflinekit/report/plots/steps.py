@@ -120,9 +120,10 @@ def bytes_read(estimate: Estimate, theme: Theme) -> Picture:
     """Bytes that cross the memory in a step: weights, keys and values, activations; and what is sent."""
     frame = headed("Bytes of one step on one GPU", estimate, theme)
     figure, axes = frame.panels(7.2, 3.2, 2, ncols=1)
-    said = []
+    said, drawn = [], set[str]()
     for panel, (name, step) in zip(axes, (("prefill", estimate.prefill), ("decode", estimate.decode)), strict=True):
         parts = {kind: amount for kind, amount in bytes_by_class(step).items() if amount}
+        drawn |= parts.keys()
         _stack(panel, parts, sum(parts.values()), theme)
         label_ticks(panel.yaxis, [name])
         panel.set_xlim(0, sum(parts.values()) / 1e9 * 1.02)
@@ -130,14 +131,8 @@ def bytes_read(estimate: Estimate, theme: Theme) -> Picture:
     axes[1].set_xlabel("bytes in a step [GB]")
     axes[0].set_title(f"{shortened(frame.subject)}\n\n{said[0]}", pad=18)
     axes[1].set_title(said[1])
-    handles = [
-        Patch(color=theme.tint(kind), label=kind)
-        for kind in CLASSES
-        if any(
-            kind in bytes_by_class(step) and bytes_by_class(step)[kind] for step in (estimate.prefill, estimate.decode)
-        )
-    ]
-    legend(axes[0], handles=handles)
+    shown = [kind for kind in CLASSES if kind in drawn]
+    legend(axes[0], handles=[Patch(color=theme.tint(kind), label=kind) for kind in shown])
     words = f"Bytes of a step of {estimate.model} on {estimate.gpu}. {'; '.join(said)}."
     return Picture("bytes", frame.title, words, figure, theme)
 

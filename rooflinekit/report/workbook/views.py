@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rooflinekit.model.graph.cells import Cell, literal, when
 from rooflinekit.report.workbook.calculation import Calculation, Found
 from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, shown, status_colours
-
-if TYPE_CHECKING:
-    from xlsxwriter.chart import Chart
-
 
 _GRID = {"visible": True, "line": {"color": "#D9D9D9"}}
 _BLUE, _PALE, _RED = "#1F3864", "#8EA9DB", "#C00000"
@@ -37,49 +33,44 @@ class Area:
         }
 
 
-def _drawn(book: Book, kind: dict[str, str], area: Area, looks: Iterable[dict[str, Any]]) -> Chart:
-    chart = book.file.add_chart(kind)
-    for column, look in zip(area.columns, looks, strict=True):
-        chart.add_series(area.series(column) | look)
-    return chart
+_KINDS: Mapping[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "sweep": (
+        {"type": "scatter", "subtype": "straight_with_markers"},
+        {"log_base": 10, "num_format": "#,##0", "major_gridlines": _GRID},
+    ),
+    "bars": ({"type": "column"}, {"num_format": "0 %"}),
+    "lines": ({"type": "line"}, {}),
+}
+"""Columns over the logarithm of a sweep; one as bars with their values, over shares; two as lines: what Excel calls
+each, and its first axis."""
 
 
-def _placed(chart: Chart, area: Area, title: tuple[str, str, str], place: tuple[int, int], **x: Any) -> None:
-    """Title, names of both axes, a light grid from 0 on."""
+def draw(book: Book, kind: str, area: Area, title: tuple[str, str, str], place: tuple[int, int]) -> None:
+    """A chart of a kind: title, names of both axes, a light grid from 0 on."""
+    called, x = _KINDS[kind]
+    chart = book.file.add_chart(called)
+    for number, column in enumerate(area.columns):
+        chart.add_series(area.series(column) | _look(kind, number, area.sheet.heads_at[area.head, column]))
     chart.set_title({"name": title[0], "name_font": {"size": 12}})
     chart.set_x_axis({"name": title[1], **x})
     chart.set_y_axis({"name": title[2], "num_format": "#,##0", "min": 0, "major_gridlines": _GRID})
-    chart.set_legend({"position": "bottom"} if len(area.columns) > 1 or x.get("log_base") else {"none": True})
+    chart.set_legend({"none": True} if kind == "bars" else {"position": "bottom"})
     chart.set_size({"width": 620, "height": 340})
     area.sheet.page.insert_chart(*place, chart)
 
 
-def sweep_chart(book: Book, area: Area, title: tuple[str, str, str], place: tuple[int, int]) -> None:
-    """Columns of a sweep over its logarithm: bounds and capacities in red, ends of intervals pale."""
-    looks = (_look(area.sheet.heads_at[area.head, column]) for column in area.columns)
-    chart = _drawn(book, {"type": "scatter", "subtype": "straight_with_markers"}, area, looks)
-    _placed(chart, area, title, place, log_base=10, num_format="#,##0", major_gridlines=_GRID)
-
-
-def _look(head: str) -> dict[str, Any]:
+def _look(kind: str, number: int, head: str) -> dict[str, Any]:
+    """Of a sweep, bounds and capacities are red, and ends of intervals pale."""
+    if kind == "bars":
+        return {"fill": {"color": _BLUE}, "gap": 60, "data_labels": {"value": True}}
+    if kind == "lines":
+        return {"line": {"color": (_RED, _BLUE)[number], "width": 2}}
     if "low" in head or "high" in head:
         return {"line": {"color": _PALE, "width": 1, "dash_type": "dash"}, "marker": {"type": "none"}}
     if "bound" in head or "capacity" in head:
         return {"line": {"color": _RED, "width": 2, "dash_type": "dash"}, "marker": {"type": "none"}}
     marker = {"type": "circle", "size": 5, "fill": {"color": _BLUE}, "border": {"color": _BLUE}}
     return {"line": {"color": _BLUE, "width": 2}, "marker": marker}
-
-
-def bar_chart(book: Book, area: Area, title: tuple[str, str, str], place: tuple[int, int]) -> None:
-    """One column as bars with their values, over shares."""
-    bars = {"fill": {"color": _BLUE}, "gap": 60, "data_labels": {"value": True}}
-    _placed(_drawn(book, {"type": "column"}, area, [bars]), area, title, place, num_format="0 %")
-
-
-def line_chart(book: Book, area: Area, title: tuple[str, str, str], place: tuple[int, int]) -> None:
-    """Two columns as lines."""
-    looks = [{"line": {"color": colour, "width": 2}} for colour in (_RED, _BLUE)]
-    _placed(_drawn(book, {"type": "line"}, area, looks), area, title, place)
 
 
 def memory_chart(book: Book, sheet: Sheet, first: int, place: tuple[int, int]) -> None:
@@ -196,7 +187,7 @@ def write_sweep(book: Book, calculation: Calculation, name: str, points: Sequenc
     status_colours(book, sheet, (_SWEEP_HEAD + 1, 1, last, 1))
     for place, (kind, title, drawn) in enumerate(_CHARTS):
         spot = (last + 2 + 18 * (place // 2), 7 * (place % 2))
-        sweep_chart(book, Area(sheet, _SWEEP_HEAD, last, drawn), (title, varied, kind), spot)
+        draw(book, "sweep", Area(sheet, _SWEEP_HEAD, last, drawn), (title, varied, kind), spot)
     sheet.page.set_row(_SWEEP_HEAD, 32)
     sheet.page.freeze_panes(_SWEEP_HEAD + 1, 1)
 

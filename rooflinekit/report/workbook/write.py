@@ -19,8 +19,7 @@ from rooflinekit.report.workbook.offers import Choices, Offers, Planned, make_of
 from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, shown, status_colours
 from rooflinekit.report.workbook.views import (
     Area,
-    bar_chart,
-    line_chart,
+    draw,
     status_of,
     sweep_inputs,
     write_kernels,
@@ -130,8 +129,8 @@ def _by_headroom(lines: Lines, calculation: Calculation, replica: Replica, headr
     rule = {"validate": "decimal", "criteria": "between", "minimum": 0.0, "maximum": 0.95}
     sheet.page.data_validation(first, 0, last, 0, rule)
     status_colours(book, sheet, (first, 7, last, 7))
-    bar_chart(book, Area(sheet, row + 1, last, (2,)), ("GPUs for the peak, by headroom", "headroom", "GPUs"),
-              (last + 2, 0))  # fmt: skip
+    told = ("GPUs for the peak, by headroom", "headroom", "GPUs")
+    draw(book, "bars", Area(sheet, row + 1, last, (2,)), told, (last + 2, 0))
 
 
 def write_tco(book: Book, inputs: Inputs, offers: Offers, served: Served) -> None:
@@ -203,7 +202,7 @@ def _by_year(book: Book, sheet: Sheet, row: int, inputs: Inputs, costs: Sequence
         bought = capital * composed("max", composed("ceil", literal(year) / inputs["years"]), literal(1.0))
         sheet.put(first + number, 2, shown(known(energy), bought + energy * _HOURS * year), "whole")
     told = ("Spent on the fleet, rented and owned [USD]", "years", "USD")
-    line_chart(book, Area(sheet, row + 1, first + _YEARS - 1, (1, 2)), told, (first + _YEARS + 1, 0))
+    draw(book, "lines", Area(sheet, row + 1, first + _YEARS - 1, (1, 2)), told, (first + _YEARS + 1, 0))
 
 
 _HEAD = 3
@@ -277,7 +276,8 @@ def write_comparison(
     sheet.put(last + 2, 0, told, "note")
     sheet.page.set_row(_HEAD, 32)
     sheet.page.freeze_panes(_HEAD + 1, 1)
-    bar_chart(book, Area(sheet, _HEAD, last, (6,)), ("Cost of the fleet for the peak", "GPU", "USD/h"), (last + 4, 0))
+    titles = ("Cost of the fleet for the peak", "GPU", "USD/h")
+    draw(book, "bars", Area(sheet, _HEAD, last, (6,)), titles, (last + 4, 0))
 
 
 def _rank(sheet: Sheet, costs: Sequence[tuple[Cell, Cell, Cell]]) -> None:
