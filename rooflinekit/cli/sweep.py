@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import Argument, command
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from rooflinekit.decision.sweeping.answer import Job
     from rooflinekit.decision.sweeping.grid import Grid
     from rooflinekit.decision.sweeping.output import Kept
-    from rooflinekit.decision.sweeping.sweep import Means, Table
+    from rooflinekit.decision.sweeping.sweep import Table
 
 _AXES = {name: row.axis() for table in (Accelerator, Scenario) for name, row in options_of(table).items()}
 _FIRST = ("gpu", "batch", "isl", "osl", "context", "concurrency", "rate")
@@ -40,6 +39,7 @@ def sweep(
     """
     from rooflinekit.decision.economics.price import read_carbon
     from rooflinekit.decision.sweeping.answer import Job, check_price
+    from rooflinekit.decision.sweeping.output import Kept
     from rooflinekit.decision.sweeping.pareto import Tally, parse_goals
     from rooflinekit.decision.sweeping.sweep import Means, Shard, front_of, run
     from rooflinekit.model.types.batch import whole_number
@@ -48,12 +48,18 @@ def sweep(
     job = Job(simulate, check_price(price), read_carbon(carbon))
     source, asked = _source(model, {key: axes[key] for key in _ORDER if key in axes}, set, sheet, job)
     goals = () if pareto is None else parse_goals(pareto)
-    kept = _kept(to.out, [asked, str(job), shard]) if resume else None
+    kept = None
+    if resume:
+        if to.out is None:
+            raise InputError("--resume keeps finished pieces beside the output; add --out FILE")
+        kept = Kept.beside(to.out, [asked, str(job), shard])
     means = Means(whole_number(workers, "workers"), scheduler, Shard.parse(shard), kept)
     tally = Tally()
     drawn: list[pd.DataFrame] | None = None if to.plots is None else []
     seen: dict[str, None] = {}
-    answers = _watched(tally.counting(_named(run(source, job, means), seen)), source, job, means, drawn)
+    span = means.shard.span(source.rows) if sys.stderr.isatty() else (0, 0)
+    pieces = -(-(span[1] - span[0]) // job.piece_rows(source.columns))
+    answers = _watched(tally.counting(run(source, job, means)), pieces, seen, drawn)
     _deliver(front_of(answers, goals) if goals else answers, source, to, kept, bool(goals))
     if drawn is not None:
         _draw(drawn, to)
@@ -87,14 +93,6 @@ def _source(
     return Grid.of({key: parse_axis(text, key, known.get(key)) for key, text in values.items()}), values
 
 
-def _named(answers: Iterable[pd.DataFrame], seen: dict[str, None]) -> Iterator[pd.DataFrame]:
-    """Remember the accelerators that rows were priced on."""
-    for part in answers:
-        if "gpu" in part:
-            seen |= dict.fromkeys(part.loc[part["usd_per_hour"].notna(), "gpu"].astype(str).unique())
-        yield part
-
-
 def _prices(names: Iterable[str], price: object) -> tuple[str, ...]:
     """What a user should hear of prices by name: those that are not used, and of unlike terms."""
     from rooflinekit.decision.economics.price import quotes_of
@@ -108,21 +106,14 @@ def _prices(names: Iterable[str], price: object) -> tuple[str, ...]:
         return (str(error),)
 
 
-def _kept(out: Path | None, asked: Any) -> Kept:
-    from rooflinekit.decision.sweeping.output import Kept
-
-    if out is None:
-        raise InputError("--resume keeps finished pieces beside the output; add --out FILE")
-    return Kept.beside(out, asked)
-
-
 def _watched(
-    answers: Iterable[pd.DataFrame], source: Grid | Table, job: Job, means: Means, kept: list[pd.DataFrame] | None
+    answers: Iterable[pd.DataFrame], pieces: int, seen: dict[str, None], kept: list[pd.DataFrame] | None
 ) -> Iterator[pd.DataFrame]:
-    """Move a bar on a terminal as pieces end, and keep them where they are to be drawn."""
-    start, stop = means.shard.span(source.rows) if sys.stderr.isatty() else (0, 0)
-    with counting("sweeping", -(-(stop - start) // job.piece_rows(source.columns))) as step:
+    """Move a bar on a terminal as pieces end; remember the accelerators with a price, and what is to be drawn."""
+    with counting("sweeping", pieces) as step:
         for part in answers:
+            if "gpu" in part:
+                seen |= dict.fromkeys(part.loc[part["usd_per_hour"].notna(), "gpu"].astype(str).unique())
             if kept is not None:
                 kept.append(part)
             yield part

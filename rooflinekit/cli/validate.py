@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -228,9 +229,6 @@ def _drift(found: Measurements) -> list[str]:
 
 def _reasons(rows: Any) -> list[str]:
     """Rows without a time, counted by backend and reason."""
-    counted: dict[str, int] = {}
-    for row in rows:
-        if row["status"] != "ok":
-            reason = f"{row['op']}, {row['backend']}: {row['status']}: {row['detail']}"
-            counted[reason] = counted.get(reason, 0) + 1
+    failed = (row for row in rows if row["status"] != "ok")
+    counted = Counter(f"{row['op']}, {row['backend']}: {row['status']}: {row['detail']}" for row in failed)
     return [f"note: {count} x {reason}" for reason, count in counted.items()]

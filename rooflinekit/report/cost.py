@@ -25,17 +25,13 @@ def document(found: Cost) -> Document:
         Section(f"cost of {found.model} on {machine(found.gpu, p.gpus, i)}, {found.engine}", [Words(asked)]),
         Section("", [Words(f"{hour}. 1,000 requests cost ${significant(1e3 * p.request_usd)}.", indent="")]),
         Section("", [_prices(p)]),
-        *(
-            [Section("", [Words(_power(p), indent="")]), Section("", [Words(_node(p), indent="")])]
-            if p.watts is not None
-            else []
-        ),
+        *([Section("", [Words(words, indent="")]) for words in _power(p)] if p.watts is not None else []),
         Section("why output costs more than input", [Words(found.reason.sentence, indent="")]),
         Section("", [Table(["each GPU", "FLOP", "weights", "cache", "time of the replica"], work)]),
         *_dialogues(found),
         *_contexts(found),
         Section("room for sequences", [_room(found)]),
-        Section("memory and recomputing", [Items(*_memory(found), *_eviction(found))]),
+        Section("memory and recomputing", [Items(*_memory(found))]),
         footer(origin(found.calibration, found.evidence), found.warnings, found.version),
     ]
 
@@ -51,24 +47,18 @@ def _prices(p: PriceResult) -> Table:
     return Table(["", "$/Mtok", "90 %", "J/token"], rows)
 
 
-def _power(p: PriceResult) -> str:
-    """Power of the replica at the meter, and energy of its output, prompts included."""
+def _power(p: PriceResult) -> tuple[str, str]:
+    """Power of the replica at the meter, and energy of its output, prompts included; power at the plug of a machine."""
     carbon = "" if p.co2_kg_per_million_output is None else f", {significant(p.co2_kg_per_million_output)} kg of CO2"
-    return (
-        f"{significant((p.watts or 0.0) / 1e3)} kW at the meter; a million output tokens with their prompts take "
-        f"{significant(p.kwh_per_million_output or 0.0)} kWh{carbon}; {p.output_tok_s_per_mw:,.0f} tok/s a MW"
-    )
-
-
-def _node(p: PriceResult) -> str:
-    """Power at the plug: of a board with its share of the machine, of a machine, and of a rack."""
     board, node, most = p.board_watts or 0.0, p.node_watts or 0.0, p.node_watts_most or 0.0
     racked = "" if p.rack_nodes is None else (
         f"; a rack holds {p.rack_nodes} of them: {significant((p.rack_watts or 0.0) / 1e3)} kW"
     )  # fmt: skip
     return (
+        f"{significant((p.watts or 0.0) / 1e3)} kW at the meter; a million output tokens with their prompts take "
+        f"{significant(p.kwh_per_million_output or 0.0)} kWh{carbon}; {p.output_tok_s_per_mw:,.0f} tok/s a MW",
         f"each GPU {board:.0f} W, {node / p.node_gpus:.0f} W at the plug with its share of the host. A node of "
-        f"{p.node_gpus} draws {significant(node / 1e3)} kW, at most {significant(most / 1e3)} kW{racked}"
+        f"{p.node_gpus} draws {significant(node / 1e3)} kW, at most {significant(most / 1e3)} kW{racked}",
     )
 
 
@@ -116,25 +106,22 @@ def _room(found: Cost) -> Table:
 
 
 def _memory(found: Cost) -> list[str]:
-    r, p = found.recompute, found.prices
-    return [
+    r, p, e = found.recompute, found.prices, found.eviction
+    lines = [
         f"Without a KV cache one request takes {r.flops_ratio:,.0f} x the FLOP and {r.time_ratio:.1f} x the time "
         f"({ms(r.naive_ms)}, not {ms(r.cached_ms)}). Each token computes the sequence again.",
         f"In a full pool a million cached tokens cost ${significant(p.holding_usd_per_million_hours)} an hour. Keep a "
         f"token that is used again within {format_time(p.break_even_hold_s)}.",
     ]
-
-
-def _eviction(found: Cost) -> list[str]:
-    e = found.eviction
     if e is None:
-        return []
+        return lines
     crossings = " and ".join(f"{tokens:,.0f}" for tokens in e.crossings)
     where = f"both take as long at {crossings} tokens" if e.crossings else f"and at every length up to {e.longest:,}"
     return [
+        *lines,
         f"Evicting {e.length:,} tokens ({format_bytes(e.kv_bytes)} a GPU): to swap them out and in takes "
         f"{ms(e.swap_ms)}, to compute them again {ms(e.recompute_ms)}. {e.choice.capitalize()} is faster here, "
-        f"{where}. Over a host link of {significant(e.break_even_link_gb_s)} GB/s both take as long."
+        f"{where}. Over a host link of {significant(e.break_even_link_gb_s)} GB/s both take as long.",
     ]
 
 

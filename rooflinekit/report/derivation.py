@@ -59,9 +59,14 @@ def quantity(value: float, unit: str) -> str:
 
 def document(found: Derivation, depth: int | None = None) -> Document:
     """The whole answer, as deep as fits on a page or two if no depth is given."""
-    depth = _fitting(found.root) if depth is None else depth
-    tree = _Tree(found.root, depth)
-    more = [_hint(found, depth)] if depth < _height(found.root) else []
+    deepest = _height(found.root)
+    if depth is None:
+        sizes = ((depth, _size(found.root, depth)) for depth in range(2, deepest + 1))
+        depth = next((depth - 1 for depth, size in sizes if size > _LINES), deepest)
+    tree, more = _Tree(found.root, depth), list[str]()
+    if depth < deepest:
+        kernel = "; or explain a kernel, such as decode.attention" if found.metric not in TIMELESS else ""
+        more.append(f"… has a derivation of its own: --depth {depth + 1} shows it, up to {deepest}{kernel}")
     more += [_OVERLAP] if any("= " in line and "pn(" in line for line in tree.drawn) else []
     e, i = found.answer, found.answer.inputs
     facts = [f"{asked(e)}; {formats(i)}"]
@@ -103,7 +108,8 @@ def _branches(
         sources.show(node)
     bar = "│ " if open_ else "  "
     cut = "" if open_ or not node.children else " (above)" if again else " …"
-    yield from _fit(_title(node, sources) + cut, width, first, rest + bar)
+    mark = f" [{sources.number(node.source.text)}]" if node.source else ""
+    yield from _fit(f"{node.symbol} = {_value(node)}  {node.title}{mark}{cut}", width, first, rest + bar)
     if not open_:
         return
     texts = {child.symbol: quantity(child.value, child.unit) for child in node.children}
@@ -113,11 +119,6 @@ def _branches(
         last = child is node.children[-1]
         branch = (rest + ("└ " if last else "├ "), rest + ("  " if last else "│ "))
         yield from _branches(child, depth - 1, sources, width, branch)
-
-
-def _title(node: Node, sources: _Sources) -> str:
-    mark = f" [{sources.number(node.source.text)}]" if node.source else ""
-    return f"{node.symbol} = {_value(node)}  {node.title}{mark}"
 
 
 def _value(node: Node) -> str:
@@ -203,18 +204,6 @@ def _height(node: Node, known: dict[int, int] | None = None) -> int:
 
 def _size(node: Node, depth: int) -> int:
     return 1 + (sum(_size(child, depth - 1) for child in node.children) if depth else 0)
-
-
-def _fitting(root: Node) -> int:
-    """As deep as fits on a page or two, and at least the children."""
-    deepest = _height(root)
-    return next((depth - 1 for depth in range(2, deepest + 1) if _size(root, depth) > _LINES), deepest)
-
-
-def _hint(found: Derivation, depth: int) -> str:
-    deeper = f"--depth {depth + 1} shows it, up to {_height(found.root)}"
-    kernel = "; or explain a kernel, such as decode.attention" if found.metric not in TIMELESS else ""
-    return f"… has a derivation of its own: {deeper}{kernel}"
 
 
 def _rule(rule: Rule) -> Section:

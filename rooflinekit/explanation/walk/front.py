@@ -213,11 +213,13 @@ def shapes(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **
 def walk(plan: Plan, prompts: Prompts, warnings: tuple[str, ...] = ()) -> Walk:
     """The walk of prompts through a plan, both phases."""
     accelerator, mine = plan.system.accelerator, prompts.shared(plan.deployment.dp, plan.deployment.microbatches)
+    sizes = {"tokens": list(prompts.lengths), "batch": prompts.sequences, "cached": prompts.cached}
+    asked = inputs(plan, Workload())
     return Walk(
         version=__version__,
         model=plan.model.name,
         gpu=accelerator.name,
-        inputs=_inputs(plan, prompts),
+        inputs=sizes | {"padded_tokens": prompts.padded_tokens} | {key: asked[key] for key in _INPUTS},
         words=prompts.words,
         phases=(walk_phase(plan, mine, "prefill"), walk_phase(plan, mine, "decode")),
         ridge=float(accelerator.peak(plan.precision.stream)) / float(accelerator.memory_bandwidth),
@@ -227,13 +229,6 @@ def walk(plan: Plan, prompts: Prompts, warnings: tuple[str, ...] = ()) -> Walk:
 
 _INPUTS = ("tp", "pp", "ep", "dp", "cp", "sequence_parallel", "skew", "redundant_experts", "kv_policy", "weights",
            "activations", "kv")  # fmt: skip
-
-
-def _inputs(plan: Plan, prompts: Prompts) -> dict[str, Any]:
-    """As they were understood."""
-    sizes = {"tokens": list(prompts.lengths), "batch": prompts.sequences, "cached": prompts.cached}
-    asked = inputs(plan, Workload())
-    return sizes | {"padded_tokens": prompts.padded_tokens} | {key: asked[key] for key in _INPUTS}
 
 
 def _notes(plan: Plan, prompts: Prompts) -> list[str]:

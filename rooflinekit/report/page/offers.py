@@ -197,7 +197,8 @@ def _offer(offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[st
         resolved = _resolved(asked, names, chosen)
         plan, predictor = resolved.plan, resolved.predictor
         offers.gpus.setdefault(chosen["gpu"], plan)
-        formats = own_formats(plan)
+        stored = getattr(plan.precision.formats, plan.model.matrices[-1])
+        formats = {"weights": stored.value, "kv": plan.precision.kv.value}
         if chosen["weights"] == chosen["kv"] == OWN:
             offers.formats.setdefault(chosen["model"], formats)
         if chosen != asked.key and float(predictor.memory.max_batch(*_PROBE)) < 1.0:
@@ -235,12 +236,6 @@ def _resolved(asked: Asked, names: tuple[str, str], chosen: dict[str, Any]) -> R
 
 
 _FORMATS = ("weights", "kv")
-
-
-def own_formats(plan: Plan) -> dict[str, str]:
-    """What the formats of a plan came to."""
-    blocks = getattr(plan.precision.formats, plan.model.matrices[-1])
-    return {"weights": blocks.value, "kv": plan.precision.kv.value}
 
 
 def roofs(plan: Plan) -> dict[str, Any]:

@@ -39,10 +39,6 @@ class Point:
     share: float
     cause: str
 
-    def decades_from(self, other: Point) -> float:
-        """How far the point lies from another on logarithmic axes."""
-        return max(abs(math.log10(self.intensity / other.intensity)), abs(math.log10(self.rate / other.rate)))
-
 
 @dataclass(frozen=True)
 class Roofs:
@@ -177,7 +173,10 @@ def _names(marks: Sequence[Point], theme: Theme) -> Iterator[Label]:
     left = [mark for mark in marks if mark.share >= _NAMED]
     while left:
         first = left[0]
-        near = [mark for mark in left if mark.step == first.step and mark.decades_from(first) < _NEAR]
+        near = [
+            mark for mark in left if mark.step == first.step
+            and max(abs(math.log10(mark.intensity / first.intensity)), abs(math.log10(mark.rate / first.rate))) < _NEAR
+        ]  # fmt: skip
         left = [mark for mark in left if mark not in near]
         others = f" and {len(near) - 2} more" if len(near) > 2 else ""
         words = ", ".join(mark.name for mark in near[:2]) + others

@@ -29,23 +29,18 @@ def time_spent(estimate: Estimate, theme: Theme) -> Picture:
     head = figure.add_subplot(grid[0, :])
     head.set_title(shortened(frame.subject))
     head.set_axis_off()
-    steps = (("prefill", estimate.prefill), ("decode step", estimate.decode))
+    steps, parts = (("prefill", estimate.prefill), ("decode step", estimate.decode)), list[str]()
     for column, (name, step) in enumerate(steps):
         strip = figure.add_subplot(grid[1, column])
         _strip(strip, step.shares, theme)
         strip.set_title(f"{name}: {format_time(step.time_ms / 1e3)}, bound {format_time(step.bound_ms / 1e3)}")
         _kernel_bars(figure.add_subplot(grid[2, column]), step, theme)
-    _causes_legend(figure, [step for _, step in steps], theme)
-    return Picture("time", frame.title, _time_words(estimate, steps), figure, theme)
-
-
-def _time_words(estimate: Estimate, steps: Sequence[tuple[str, StepResult]]) -> str:
-    parts = []
-    for name, step in steps:
         largest = max(step.kernels, key=lambda kernel: kernel.time_us)
         causes = ", ".join(f"{cause} {100 * share:.0f} %" for cause, share in step.shares.items() if share >= 0.005)
         parts.append(f"{name}: {causes}; the largest kernel is {largest.name}.")
-    return f"Time of {estimate.model} on {estimate.gpu} by cause. {' '.join(parts)}"
+    _causes_legend(figure, [step for _, step in steps], theme)
+    words = f"Time of {estimate.model} on {estimate.gpu} by cause. {' '.join(parts)}"
+    return Picture("time", frame.title, words, figure, theme)
 
 
 def _strip(axes: Axes, shares: dict[str, float], theme: Theme) -> None:

@@ -220,19 +220,16 @@ def scale_text(value: float) -> str:
 
 
 def headed(title: str, answer: Answer, theme: Theme) -> Frame:
-    """The words around a picture of one answer."""
-    return Frame(title, subject_of(answer), source_of(answer), theme)
-
-
-def subject_of(answer: Answer) -> str:
-    """What runs where, and what is asked of it."""
+    """The words around a picture of one answer: what runs where, and what is asked of it."""
     i = answer.inputs
     split = " ".join(f"{key}{i[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if i.get(key, 1) > 1)
     where = f"{shortened(answer.model, _NAME)} on {answer.gpu}{f' ({split})' if split else ''}, {answer.engine}"
     if isinstance(answer, Outcome):
-        return f"{where}; {answer.requests.arrived} requests"
-    load = next((f"{key} {i[key]:g}" for key in ("concurrency", "rate") if i.get(key)), f"batch {i.get('batch')}")
-    return f"{where}; {load}, {tokens_in(i)}, {i['osl']} out; weights {i['weights']}, kv {i['kv']}"
+        asked = f"{answer.requests.arrived} requests"
+    else:
+        load = next((f"{key} {i[key]:g}" for key in ("concurrency", "rate") if i.get(key)), f"batch {i.get('batch')}")
+        asked = f"{load}, {tokens_in(i)}, {i['osl']} out; weights {i['weights']}, kv {i['kv']}"
+    return Frame(title, f"{where}; {asked}", source_of(answer), theme)
 
 
 def source_of(answer: Answer) -> str:

@@ -18,7 +18,6 @@ from rooflinekit.model.graph.trace import flat
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
-from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.traffic.closed_form import OpenLoop, Traffic
 from rooflinekit.model.traffic.energy import load_power, served_energy
 from rooflinekit.model.traffic.mixing import InFlight, Rotation, Shared, shared_times, slots
@@ -331,7 +330,7 @@ def make_offers(choices: Choices, planned: Planned) -> Offers:
         raise InputError(f"no combination can be run; the first: {entries[0].key}: {entries[0].reason}")
     merge = Merge(tracing.pool, tracing.labels)
     graphs = [entry.traced for entry in entries if entry.traced is not None]
-    calibrations = {found.plan.system.accelerator.name: _named(found.plan.calibration) for found in runs.values()}
+    fitted = {found.plan.system.accelerator.name: found.plan.calibration for found in runs.values()}
     start = _start(runs, planned)
     return Offers(
         lists=lists,
@@ -342,7 +341,10 @@ def make_offers(choices: Choices, planned: Planned) -> Offers:
         outputs=_merged(merge, graphs),
         merge=merge,
         contexts={model: found.value.max_context for model, (_, found) in models.items()},
-        calibrations=calibrations,
+        calibrations={
+            gpu: f"{each.name}, hash {each.hash}" if each else "none: the datasheet bound"
+            for gpu, each in fitted.items()
+        },
         notes=tuple(notes),
     )
 
@@ -390,10 +392,6 @@ def _sized(found: Resolved, planned: Planned) -> tuple[float, AtPeak]:
 
 
 _P95 = 0.95
-
-
-def _named(calibration: Calibration | None) -> str:
-    return f"{calibration.name}, hash {calibration.hash}" if calibration else "none: the datasheet bound"
 
 
 def _format(text: str) -> str:
