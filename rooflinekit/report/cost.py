@@ -5,7 +5,7 @@ from __future__ import annotations
 from rooflinekit.decision.economics.cost import Cost, PriceResult
 from rooflinekit.decision.economics.retention import Retained, TraceAnswer
 from rooflinekit.model.types.units import format_bytes, format_count, format_time, percent, significant
-from rooflinekit.report.document import Document, Items, Section, Table, Words, footer, machine, ms, origin, three
+from rooflinekit.report.document import Document, Items, Section, Table, Words, ended, footer, headed, ms, three
 
 
 def document(found: Cost) -> Document:
@@ -22,7 +22,7 @@ def document(found: Cost) -> Document:
         for name, w in (("input token", found.reason.input), ("output token", found.reason.output))
     ]
     return [
-        Section(f"cost of {found.model} on {machine(found.gpu, p.gpus, i)}, {found.engine}", [Words(asked)]),
+        Section(f"cost of {headed(found, p.gpus)}", [Words(asked)]),
         Section("", [Words(f"{hour}. 1,000 requests cost ${significant(1e3 * p.request_usd)}.", indent="")]),
         Section("", [_prices(p)]),
         *([Section("", [Words(words, indent="")]) for words in _power(p)] if p.watts is not None else []),
@@ -32,7 +32,7 @@ def document(found: Cost) -> Document:
         *_contexts(found),
         Section("room for sequences", [_room(found)]),
         Section("memory and recomputing", [Items(*_memory(found))]),
-        footer(origin(found.calibration, found.evidence), found.warnings, found.version),
+        ended(found),
     ]
 
 

@@ -23,7 +23,7 @@ from rooflinekit.report.document import (
     asked,
     footer,
     formats,
-    machine,
+    headed,
     ms,
     origin,
 )
@@ -78,7 +78,7 @@ def document(found: Derivation, depth: int | None = None) -> Document:
     rests = [f"{checked}1e{math.ceil(math.log10(max(found.largest_gap, 1e-15)))}"]
     rests = rests if found.metric in TIMELESS else [origin(e.calibration, e.evidence), *rests]
     return [
-        Section(f"{found.metric} of {e.model} on {machine(e.gpu, i['gpus'], i)}, {e.engine}", [Words(*facts)]),
+        Section(f"{found.metric} of {headed(e)}", [Words(*facts)]),
         Section("", [tree]),
         Section("", [Words(*more)]),
         *([_rule(found.rule)] if found.rule else []),

@@ -336,6 +336,17 @@ def footer(start: str, warnings: Sequence[str], version: str = __version__) -> S
     )
 
 
+def headed(answer: Any, gpus: int | None = None) -> str:
+    """What runs where: model, accelerators, engine."""
+    inputs = answer.inputs
+    return f"{answer.model} on {machine(answer.gpu, gpus or inputs['gpus'], inputs)}, {answer.engine}"
+
+
+def ended(answer: Any, more: str = "") -> Section:
+    """What an answer on a deployment rests on, and its notes."""
+    return footer(f"{origin(answer.calibration, answer.evidence)}{more}", answer.warnings, answer.version)
+
+
 def notes(warnings: Iterable[str]) -> Items:
     """What else there is to know about an answer."""
     return Items(*(f"note: {warning}" for warning in warnings), indent="      ")

@@ -21,11 +21,10 @@ from rooflinekit.report.document import (
     Table,
     Words,
     asked,
-    footer,
+    ended,
     formats,
-    machine,
+    headed,
     ms,
-    origin,
     three,
 )
 from rooflinekit.specs import load_accelerator
@@ -59,12 +58,12 @@ _SMALL_KERNELS = "small kernels take longest: more users fill them, or fewer GPU
 def document(estimate: Estimate, kernels: bool = False) -> Document:
     """The answer on one screen; with `kernels`, what else is known of both steps, and their kernels, below it."""
     e, i = estimate, estimate.inputs
-    end = footer(origin(e.calibration, e.evidence), e.warnings, e.version)
+    end = ended(e)
     facts = Facts(*_memory(e, kernels), *([] if kernels else [("next", _next(e)), ("", _MORE)]))
     speeds = [("draft", _drafted(e.speculation))] if e.speculation else []
     speeds += _speeds(e)
     return [
-        Section(f"{e.model} on {machine(e.gpu, i['gpus'], i)}, {e.engine}", [Words(f"{asked(e)}; {formats(i)}")]),
+        Section(headed(e), [Words(f"{asked(e)}; {formats(i)}")]),
         Section("", [_times(e), Facts(*speeds)]),
         Section("", [Waterfall(f"a decode step takes {ms(e.decode.time_ms)}:", _parts(e.decode))]),
         Section("", [facts, *(() if kernels else end.blocks)]),
@@ -234,7 +233,7 @@ def _spent(energy: EnergyResult) -> str:
     whole = energy.energy_per_output_token_j
     parts = sorted(energy.parts_j.items(), key=lambda part: -part[1])
     shares = ", ".join(
-        f"{_SPENT[name]} {percent(joules / whole)}" for name, joules in parts if joules / whole >= _LEAST
+        f"{_SPENT.get(name, name)} {percent(joules / whole)}" for name, joules in parts if joules / whole >= _LEAST
     )
     low, high = energy.interval
     power = (
@@ -243,10 +242,7 @@ def _spent(energy: EnergyResult) -> str:
     return f"{power}; {three(whole)} J an output token, prompts included: {shares}"
 
 
-_SPENT = {
-    "weights": "weights", "cache": "KV cache", "activations": "activations", "arithmetic": "arithmetic",
-    "links": "links", "running": "chip running", "idle": "idle",
-}  # fmt: skip
+_SPENT = {"cache": "KV cache", "running": "chip running"}  # parts of the energy that have another name here
 
 
 def _next(estimate: Estimate) -> str:

@@ -12,11 +12,10 @@ from rooflinekit.report.document import (
     Section,
     Table,
     Words,
-    footer,
+    ended,
     formats,
-    machine,
+    headed,
     ms,
-    origin,
     three,
     tokens_in,
 )
@@ -51,7 +50,7 @@ def document(found: Levers) -> Document:
     weak = [move for move in possible if found.weaker(move)]
     refused = (f"not possible: {move.move}: {move.reason}" for move in found.moves if not move.possible)
     return [
-        Section(f"levers of {found.model} on {machine(found.gpu, now.gpus, i)}, {found.engine}", [Words(
+        Section(f"levers of {headed(found, now.gpus)}", [Words(
             f"{load}, {tokens_in(i)}, {i['osl']} out; {formats(i, ('weights', 'kv'))}"
         )]),
         Section("", [Words(
@@ -66,7 +65,7 @@ def document(found: Levers) -> Document:
         Section("on weaker evidence than now (--format json has the notes of each)" if weak else "",
                 [Table(_MOVE, [_row(move) for move in weak])]),
         Section("", [Items(*refused, *same, *_notes(found, possible))]),
-        footer(origin(found.calibration, found.evidence), found.warnings, found.version),
+        ended(found),
     ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rooflinekit.model.traffic.question import open_arrivals
 from rooflinekit.model.types.units import format_time, percent
-from rooflinekit.report.document import Document, Section, Table, Words, footer, machine, origin, three, tokens_in
+from rooflinekit.report.document import Document, Section, Table, Words, ended, machine, three, tokens_in
 from rooflinekit.simulation.outcome import Outcome, ReplicaUse, Spread
 
 _USE = ["replica", "role", "steps", "busy", "batch", "KV used", "prefix hits"]
@@ -55,7 +55,7 @@ def document(outcome: Outcome) -> Document:
         Section("", [Table(["", "mean", "p50", "p90", "p99", "max"], latencies, gap=4)]),
         Section("", [Table((), rates, left=(0, 2))]),
         Section("", [Table([*_USE, *(f"from {name}" for name in o.replicas[0].tiers)], use, left=(0, 1))]),
-        footer(f"{origin(o.calibration, o.evidence)}{stopped}", o.warnings, o.version),
+        ended(o, stopped),
     ]
 
 

@@ -231,8 +231,8 @@ def _counts(work: Work) -> tuple[str, str]:
 
 
 def _formulas(stop: Stop) -> str:
-    parts = [("FLOP", stop.flops_formula), ("bytes", stop.bytes_formula), ("sent", stop.network_formula)]
-    texts = [f"{name} {formula}" for name, formula in parts if formula]
+    names = zip(("FLOP", "bytes", "sent"), stop.formulas.values(), strict=True)
+    texts = [f"{name} {formula}" for name, formula in names if formula]
     if stop.network_formula:
         texts[-1] += f" = {format_count(stop.work.network_bytes, 'B')}"
     return "; ".join(texts)
@@ -328,13 +328,12 @@ def _amount(stop: Stop, of: str, section: Section, phase: Phase) -> dict[str, st
     key, unit = ("flops", "FLOP") if of == "flops" else (f"{of}_bytes" if of == "network" else of, "B")
     value, whole = getattr(stop.work, key), getattr(phase.work, key)
     share = section.count * value / whole if whole else 0.0
-    formula = {"flops": stop.flops_formula, "bytes": stop.bytes_formula, "network": stop.network_formula}[of]
     told = f"{'<0.1 %' if share < _LEAST else percent(share, 1)} of the {phase.name}" + (
         f", all {section.count} {'layers' if section.layers else 'times'} together" if section.count > 1 else ""
     )
     return {
         "text": format_count(value, unit) if stop.kernel else "a view: none",
-        "formula": formula,
+        "formula": stop.formulas[of],
         "numbers": stop.substituted.get(of, ""),
         "share": told if value else "",
         "width": f"{share:.2%}",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from os import PathLike
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypedDict, get_args
 
 from rooflinekit.estimation import scenario
 from rooflinekit.estimation.options import Option, model_of, options_of
@@ -33,24 +33,13 @@ _PRICE = re.compile(r"([^=\s]+=)?\s*\$?[\d.,]+", re.ASCII)  # USD of an hour, of
 _FILE = re.compile(r"[/\\~\x00-\x1f]|\.\.|^(hf|empirical):|\.(csv|ya?ml|jsonl?|parquet|xlsx?|txt|gz)$", re.IGNORECASE)
 
 
-class _Estimate(scenario.Accelerator, scenario.Scenario, total=False):
-    """What `estimate` and `explain` take."""
+def _on(table: Any, gpus: Any = scenario.Accelerator) -> Any:
+    """A table of options, behind those that name accelerators."""
+    made: Any = TypedDict
+    return made(table.__name__, {**gpus.__annotations__, **table.__annotations__}, total=False)
 
 
-class _Simulate(scenario.Accelerator, scenario.Simulation, total=False):
-    """What `simulate` takes."""
-
-
-class _Levers(scenario.Accelerator, scenario.Levers, total=False):
-    """What `levers` takes."""
-
-
-class _Plan(scenario.Accelerators, scenario.Plan, total=False):
-    """What `plan` takes."""
-
-
-class _Nothing(scenario.Accelerator, total=False):
-    """A list of all."""
+_ESTIMATE = _on(scenario.Scenario)  # of `estimate` and `explain`
 
 
 @dataclass(frozen=True)
@@ -286,25 +275,27 @@ def _listed(kind: Kind) -> Callable[[dict[str, Any]], dict[str, Any]]:
 _WORK = {"requests": 5000, "warmup": 5000, "replicas": 64, "prefill_replicas": 64, "samples": 64}
 _FILES = ("trace", "clean", "speed")
 _MACHINES = ("cells", "workers", "scheduler")
-_LOADED = options_of(_Estimate)
+_LOADED = options_of(_ESTIMATE)
 TOOLS: Mapping[str, Tool] = {
     tool.name: tool
     for tool in (
         Tool("estimate", "Predict TTFT, TPOT, throughput, memory and power, of a static batch or under load.",
-             _estimate, _Estimate, {"model": (str, ...), "kernels": (bool, False)}, quick=True),
+             _estimate, _ESTIMATE, {"model": (str, ...), "kernels": (bool, False)}, quick=True),
         Tool("plan", "Find the cheapest deployments that carry a traffic within objectives: 'p95 ttft<1s'.",
-             _plan, _Plan, {"model": (str, ...), "slo": (str | list[str] | None, None)}, (*_FILES, "classes"),
-             {"confirm": 5}),
+             _plan, _on(scenario.Plan, scenario.Accelerators),
+             {"model": (str, ...), "slo": (str | list[str] | None, None)}, (*_FILES, "classes"), {"confirm": 5}),
         Tool("levers", "Say what would help a deployment most, ranked by what it gains.",
-             _ask("decision.sensitivity.levers:levers"), _Levers, like=_interval),
+             _ask("decision.sensitivity.levers:levers"), _on(scenario.Levers), like=_interval),
         Tool("explain", "Derive a number of an estimate (tpot, ttft, memory, decode.attention ...) from its sources.",
-             _explain, _Estimate, {"model": (str, ...), "metric": (str, ...), "depth": (int, 2)}),
+             _explain, _ESTIMATE, {"model": (str, ...), "metric": (str, ...), "depth": (int, 2)}),
         Tool("simulate", "Serve up to 5,000 requests one by one, and give the percentiles that users feel.",
-             _ask("simulation.simulate:simulate"), _Simulate, leave=(*_FILES, *_MACHINES), most=_WORK, like=_simulated),
+             _ask("simulation.simulate:simulate"), _on(scenario.Simulation), leave=(*_FILES, *_MACHINES), most=_WORK,
+             like=_simulated),
         Tool("compare", "Set a result of a benchmark client (its JSON as `run`) beside the prediction.",
              _compare, scenario.Served, {"run": (dict[str, Any], ...)}),
-        Tool("models", "List the models that are known.", _listed("model"), _Nothing, {}, ("gpu",)),
-        Tool("gpus", "List the accelerators that are known.", _listed("accelerator"), _Nothing, {}, ("gpu",)),
+        Tool("models", "List the models that are known.", _listed("model"), scenario.Accelerator, {}, ("gpu",)),
+        Tool("gpus", "List the accelerators that are known.", _listed("accelerator"), scenario.Accelerator, {},
+             ("gpu",)),
     )
 }  # fmt: skip
 """By name."""

@@ -17,7 +17,8 @@ from rooflinekit.decision.sensitivity.elasticity import scaled
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.traffic.energy import load_power, static_energy
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.report.page.deployment import facts, title
+from rooflinekit.report.document import headed
+from rooflinekit.report.page.deployment import facts
 
 from .browser import Browser
 
@@ -143,8 +144,8 @@ def test_the_heading_and_the_answer_follow_the_controls(browser: Browser, pages:
     assert "llama-3-8b on h100-sxm, vllm" in first
     browser.open(pages["deployment"], "#" + "&".join(f"{key}={value}" for key, value in state.items()))
     lead = browser.value("document.getElementById('lead').innerText").replace("\u00a0", " ")
-    assert title(told) in lead
-    assert title(told) == browser.value("document.title") == browser.value("document.querySelector('h1').innerText")
+    assert headed(told) in lead
+    assert headed(told) == browser.value("document.title") == browser.value("document.querySelector('h1').innerText")
     assert facts(told)[0] in lead
     times = browser.value(f"[{told.ttft_ms / 1e3}, {told.tpot_ms / 1e3}].map(asTime)")
     assert lead.split("First token after ")[1].startswith(times[0].replace("\u00a0", " "))

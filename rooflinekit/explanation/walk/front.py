@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from os import PathLike
 from typing import Any, TypeAlias, Unpack
 
@@ -170,13 +170,8 @@ def _ranges(numbers: Sequence[int]) -> str:
     >>> _ranges([0, 1, 2, 5]), _ranges([0, 2, 4, 6, 8, 10])
     ('0–2, 5', '0, 2, 4, … 10')
     """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    texts = ["–".join(map(str, run)) for run in runs]
+    runs = ([number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]))
+    texts = ["–".join(dict.fromkeys((str(run[0]), str(run[-1])))) for run in runs]
     return ", ".join(texts) if len(texts) <= 4 else f"{', '.join(texts[:3])}, … {texts[-1]}"
 
 

@@ -101,9 +101,14 @@ class Stop(Plain):
     note: str
 
     @property
+    def formulas(self) -> dict[str, str]:
+        """By what each counts; empty where there is nothing."""
+        return {"flops": self.flops_formula, "bytes": self.bytes_formula, "network": self.network_formula}
+
+    @property
     def lettered(self) -> Iterator[str]:
         """Where letters stand: formulas and axes."""
-        yield from (self.flops_formula, self.bytes_formula, self.network_formula)
+        yield from self.formulas.values()
         for tensor in (*self.outputs, *self.weights):
             yield from tensor.symbols
 

@@ -22,7 +22,7 @@ from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.units import format_bytes
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.derivation import quantity
-from rooflinekit.report.document import asked, images_in, machine, ms, three
+from rooflinekit.report.document import asked, headed, images_in, ms, three
 from rooflinekit.report.page.offers import Asked, Offers, roofs
 from rooflinekit.report.page.program import Written
 from rooflinekit.report.page.render import card, heading, paragraphs, table
@@ -57,7 +57,7 @@ class Deployed:
     @property
     def named(self) -> str:
         """What runs where, and what was asked of it."""
-        return f"{title(self.answer)}, {asked(self.answer)}"
+        return f"{headed(self.answer)}, {asked(self.answer)}"
 
     @property
     def work(self) -> Workload:
@@ -100,7 +100,7 @@ def lead(deployed: Deployed, pool: str = "", before: str = "", told_of: str = ""
         notes.insert(0, f'<li class="bad">{escape(told_of + bad)}</li>')
     said = decode_sentence(answer) if pool else answer_sentence(answer)
     body = paragraphs([said], "answer") + paragraphs([pool] if pool else []) + paragraphs(facts(answer))
-    return heading(before + title(answer)) + body + (f'<ul class="notes">{"".join(notes)}</ul>' if notes else "")
+    return heading(before + headed(answer)) + body + (f'<ul class="notes">{"".join(notes)}</ul>' if notes else "")
 
 
 def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) -> tuple[dict[str, Any], str]:
@@ -125,7 +125,7 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
              for label, found in offers.plans.items()}  # fmt: skip
 
     if against is not None:
-        reference = {"title": title(against.answer), "at": against.at, "plan": placed(other)}
+        reference = {"title": headed(against.answer), "at": against.at, "plan": placed(other)}
     rest = {key: value for key, value in deployed.scenario.items() if key not in _CONTROLLED}
     flags = [word for key, value in rest.items() if value not in (None, False)
              for word in (f"--{key.replace('_', '-')}", *([] if value is True else [str(value)]))]  # fmt: skip
@@ -268,12 +268,6 @@ _TOKENS = 6  # of the walk's prompt
 
 SENTENCES: dict[str, str] = read_yaml(Path(__file__).with_name("sentences.yaml"))
 """With places to fill, by name."""
-
-
-def title(answer: Estimate) -> str:
-    """What runs where."""
-    inputs = answer.inputs
-    return f"{answer.model} on {machine(answer.gpu, inputs['gpus'], inputs)}, {answer.engine}"
 
 
 def answer_sentence(answer: Estimate) -> str:

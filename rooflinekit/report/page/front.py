@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.model.types.errors import InputError, RooflinekitError
+from rooflinekit.report.document import headed
 from rooflinekit.report.page.deployment import (
     Deployed,
     accountant,
@@ -18,7 +19,6 @@ from rooflinekit.report.page.deployment import (
     foot_notes,
     lead,
     slider_data,
-    title,
     walked,
 )
 from rooflinekit.report.page.offers import make_offers
@@ -126,7 +126,7 @@ def _deployment_page(  # noqa: PLR0913, PLR0917 - what a page is told besides
     offers = make_offers(deployed.asked, **offered)
     data, functions = slider_data(offers, deployed, other)
     data["walk"] = framed or None
-    named, told, simulated = title(deployed.answer), f'<div id="lead">{lead(deployed)}</div>', ""
+    named, told, simulated = headed(deployed.answer), f'<div id="lead">{lead(deployed)}</div>', ""
     if price is not None:
         from rooflinekit.decision.economics.price import quotes_of  # noqa: PLC0415 - only where prices are given
 
@@ -134,8 +134,8 @@ def _deployment_page(  # noqa: PLR0913, PLR0917 - what a page is told besides
         _quote(data, quotes.hourly)
         told += paragraphs(quotes.notes, "notes")
     if other is not None:
-        named = f"{named}, against {title(other.answer)}"
-        told += lead(other, before="Against ", told_of=f"{title(other.answer)}: ")
+        named = f"{named}, against {headed(other.answer)}"
+        told += lead(other, before="Against ", told_of=f"{headed(other.answer)}: ")
     if simulation is not None:
         simulated, data["simulation"] = (
             f'<div class="wrap">{simulation_card(simulation, deployed.named)}</div>',

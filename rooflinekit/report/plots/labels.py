@@ -178,32 +178,19 @@ def end_labels(axes: Axes, labels: Sequence[Label]) -> None:
 
 
 def _apart(heights: Sequence[float], gap: float, span: tuple[float, float]) -> list[float]:
-    """Rising heights, at least `gap` apart and inside a span: each group that had to move around its own middle.
+    """Rising heights, at least `gap` apart and inside a span, each as near as can be to where it was.
+
+    The least squares of a monotone sequence: largest over starts of the least over ends of the mean in between.
 
     >>> _apart([0.0, 2.0, 50.0], 10.0, (-100.0, 100.0))
     [-4.0, 6.0, 50.0]
     >>> _apart([0.0, 2.0, 50.0], 10.0, (0.0, 40.0))
     [0.0, 10.0, 40.0]
     """
-    groups: list[tuple[float, int]] = []  # mean of the heights, members
-    for height in heights:
-        mean, members = height, 1
-        while (
-            groups
-            and _middle(mean, members, gap, span) - _middle(*groups[-1], gap, span)
-            < gap * (members + groups[-1][1]) / 2
-        ):
-            other, more = groups.pop()
-            mean, members = (mean * members + other * more) / (members + more), members + more
-        groups.append((mean, members))
-    return [
-        _middle(mean, members, gap, span) + gap * (place - (members - 1) / 2)
-        for mean, members in groups
-        for place in range(members)
-    ]
-
-
-def _middle(mean: float, members: int, gap: float, span: tuple[float, float]) -> float:
-    """Where a group is centred so that it stays inside."""
-    half = gap * (members - 1) / 2
-    return max(min(mean, span[1] - half), span[0] + half)
+    count, high = len(heights), span[1] - gap * (len(heights) - 1)
+    free = np.array(heights) - gap * np.arange(count)
+    places = (
+        max(min(float(free[start:end].mean()) for end in range(place + 1, count + 1)) for start in range(place + 1))
+        for place in range(count)
+    )
+    return [max(min(place, high), span[0]) + gap * number for number, place in enumerate(places)]

@@ -68,9 +68,7 @@ class Theme:
         >>> THEMES["light"].paler("#000000", 0), THEMES["light"].paler("#000000", 2)
         ('#000000', '#999999')
         """
-        share = min(0.3 * steps, 0.6)
-        mixed = zip(to_rgb(color), to_rgb(self.paper), strict=True)
-        return to_hex([own + share * (paper - own) for own, paper in mixed])
+        return _mixed(color, self.paper, min(0.3 * steps, 0.6))
 
     def on(self, fill: str) -> str:
         """The one of paper and ink that is better to read on a fill.
@@ -86,9 +84,12 @@ class Theme:
         >>> THEMES["light"].legible("#182e90"), THEMES["light"].legible("#fca183")
         ('#182e90', '#976554')
         """
-        pairs = list(zip(to_rgb(color), to_rgb(self.ink), strict=True))
-        steps = (to_hex([own + share * (ink - own) for own, ink in pairs]) for share in _SHARES)
+        steps = (_mixed(color, self.ink, share) for share in _SHARES)
         return next(words for words in steps if _contrast(words, self.paper) >= _LEGIBLE)
+
+
+def _mixed(color: str, other: str, share: float) -> str:
+    return to_hex([own + share * (far - own) for own, far in zip(to_rgb(color), to_rgb(other), strict=True)])
 
 
 def _contrast(one: str, other: str) -> float:

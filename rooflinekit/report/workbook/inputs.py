@@ -27,6 +27,11 @@ class Inputs:
         return self.cells[name]
 
     @property
+    def rate(self) -> Cell:
+        """Requests a second in the average hour: as typed, or of all users."""
+        return when(self["rate"].equals(""), self["users"] * self["requests"] / 3600.0, self["rate"])
+
+    @property
     def most(self) -> Cell:
         """Sequences at once at the most; none is no limit."""
         return when(self["most"].equals(""), BEYOND, self["most"])

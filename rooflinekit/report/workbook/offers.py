@@ -35,26 +35,25 @@ from rooflinekit.specs.calibration.evidence import evidence
 _CALLED = ("step", "share", "alone", "own", "again")  # times of `Shared` that depend on how many requests run
 
 
-def _labelling(labels: dict[Symbol, tuple[str, ...]]) -> type[Plan]:
-    """Plans that tell which nodes are the times of which kernel."""
+@dataclass(frozen=True)
+class _Labelled(Plan):
+    """A plan that tells which nodes are the times of which kernel."""
 
-    class Labelled(Plan):
-        def time(self, batch: Batch, grows: bool | None = None) -> StepTime:
-            return self._labelled(batch, super().time(batch, grows))
+    labels: dict[Symbol, tuple[str, ...]] = field(kw_only=True, compare=False, repr=False)
 
-        def _bare(self, batch: Batch) -> StepTime:
-            return self._labelled(batch, super()._bare(batch))
+    def time(self, batch: Batch, grows: bool | None = None) -> StepTime:
+        return self._labelled(batch, super().time(batch, grows))
 
-        def _labelled(self, batch: Batch, timed: StepTime) -> StepTime:
-            step = "prefill" if batch.decoding is None else "decode" if batch.prefilling is None else "mixed step"
-            for name, kernel in _kernels(timed):
-                for part in ENDS:
-                    node = getattr(kernel, part)
-                    if isinstance(node, Symbol):
-                        labels.setdefault(node, (step, name, part))
-            return timed
+    def _bare(self, batch: Batch) -> StepTime:
+        return self._labelled(batch, super()._bare(batch))
 
-    return Labelled
+    def _labelled(self, batch: Batch, timed: StepTime) -> StepTime:
+        step = "prefill" if batch.decoding is None else "decode" if batch.prefilling is None else "mixed step"
+        for name, kernel in _kernels(timed):
+            for part in ENDS:
+                if isinstance(node := getattr(kernel, part), Symbol):
+                    self.labels.setdefault(node, (step, name, part))
+        return timed
 
 
 def _kernels(step: StepTime) -> Iterable[tuple[str, KernelTime]]:
@@ -72,11 +71,10 @@ class Tracing:
     def __init__(self) -> None:
         self.pool = Pool()
         self.labels: dict[Symbol, tuple[str, ...]] = {}
-        self.plan = _labelling(self.labels)
 
     def outputs(self, bare: Predictor) -> dict[str, Any]:
         """A static batch, the times that requests share, and the deployment under load, by name."""
-        plan = self.plan(**{entry.name: getattr(bare.plan, entry.name) for entry in fields(Plan)})
+        plan = _Labelled(**{entry.name: getattr(bare.plan, entry.name) for entry in fields(Plan)}, labels=self.labels)
         predictor = replace(bare, plan=plan)
         given = {name: self._input(name) for name in ("isl", "osl", "cached")}
         given["isl"] = plan.prompt(given["isl"])

@@ -51,9 +51,7 @@ def write_fleet(book: Book, calculation: Calculation, headrooms: Sequence[float]
     fits = calculation.room >= 1.0
     runs = calculation.constants.offered & fits
     lines.section("Demand")
-    own = inputs["users"] * inputs["requests"] / 3600.0
-    rate = when(inputs["rate"].equals(""), own, inputs["rate"])
-    rate = lines.add("rate", "Requests, average hour", rate, "1/s", "three")
+    rate = lines.add("rate", "Requests, average hour", inputs.rate, "1/s", "three")
     peak = lines.add("peak_rate", "Requests, busiest hour", rate * inputs["peak"], "1/s", "three")
     lines.section("One replica")
     lines.add("fleet_status", "Memory", status_of(calculation, fits), "", "status", "OOM: not one request fits")
@@ -63,10 +61,8 @@ def write_fleet(book: Book, calculation: Calculation, headrooms: Sequence[float]
     replica = Replica(peak, knee, runs, gpus)
     replicas = lines.add("replicas", "Replicas", replica.number(inputs["headroom"]), "", "whole")
     all_gpus = lines.add("gpus", "GPUs", shown(runs, replicas * gpus), "", "whole")
-    words = [all_gpus, literal(" = "), replicas, literal(" replicas x "), gpus, literal(" GPUs")]
-    spelled = words[0]
-    for word in words[1:]:
-        spelled = composed("joined", spelled, word)
+    words = (all_gpus, literal(" = "), replicas, literal(" replicas x "), gpus, literal(" GPUs"))
+    spelled = reduce(lambda before, word: composed("joined", before, word), words)
     lines.add("spelled", "GPUs in words", shown(runs, spelled), "", "words")
     lines.add("utilisation", "Utilisation at the peak", shown(runs, peak / replicas / knee), "of the knee", "share")
     each = when(runs, peak / replicas, 0.0)
@@ -239,18 +235,17 @@ def write_comparison(
     """Replicas, cost and evidence of each accelerator, at the peak of sheet Fleet."""
     sheet = book.sheet("Compare")
     sheet.heads(_HEAD, _HEADS, _TEXTS)
-    rate = when(inputs["rate"].equals(""), inputs["users"] * inputs["requests"] / 3600.0, inputs["rate"])
+    rate = inputs.rate
     tokens = rate * 3600.0 * (inputs["isl"] + inputs["osl"]) / 1e6
     unchanged, last = _unchanged(inputs, offers, planned), _HEAD + len(offers.rivals)
     promised = inputs["ttft"].equals(planned.ttft_ms) & inputs["tpot"].equals(planned.tpot_ms)
     costs: list[tuple[Cell, Cell, Cell]] = []
     for row, rival in enumerate(offers.rivals, _HEAD + 1):
         calculation = calculations[rival.gpu.name]
-        fits, offered = calculation.room >= 1.0, calculation.constants.offered
-        runs = offered & fits
+        fits = calculation.room >= 1.0
+        runs = calculation.constants.offered & fits
         replica = Replica(rate * inputs["peak"], calculation.knee, runs, calculation.gpus)
-        status = when(offered, when(fits, "FITS", "OOM"), "NOT OFFERED")
-        sheet.put(row, 2, status, "status")
+        sheet.put(row, 2, status_of(calculation, fits), "status")
         replicas = sheet.put(row, 3, replica.number(inputs["headroom"]), "whole")
         gpus = sheet.put(row, 4, shown(runs, replicas * calculation.gpus), "whole")
         place = literal(float(row - _HEAD))
