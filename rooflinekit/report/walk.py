@@ -39,8 +39,16 @@ def document(walk: Walk) -> Document:
         sections.append(blocks.Section(title, [Words(offsets)] if packed else []))
         sections += [blocks.Section("", [Steps(section, told)]) for section in phase.sections]
     end = blocks.footer("", walk.warnings, walk.version)
-    totals = Table(_TOTALS, [_total(phase) for phase in walk.phases])
-    return [*sections, blocks.Section("", [totals]), blocks.Section("", [Words(ridge_sentence(walk)), *end.blocks])]
+    totals = []
+    for name, work in ((phase.name, phase.work) for phase in walk.phases):
+        amounts = (work.flops, work.weight_bytes, work.kv_read_bytes, work.kv_write_bytes, work.activation_bytes)
+        intensity = "-" if work.intensity is None else f"{work.intensity:.3g}"
+        totals.append([name, *map(format_count, amounts), intensity])
+    return [
+        *sections,
+        blocks.Section("", [Table(_TOTALS, totals)]),
+        blocks.Section("", [Words(ridge_sentence(walk)), *end.blocks]),
+    ]
 
 
 def ridge_sentence(walk: Walk) -> str:
@@ -245,13 +253,6 @@ def _indented(text: str) -> list[str]:
 def _summed(name: str, work: Work) -> str:
     flops, moved = _counts(work)
     return f"{name:<{_NAME + _TENSOR}} {flops:>{_NUMBER}} {moved:>{_NUMBER}}"
-
-
-def _total(phase: Phase) -> list[str]:
-    work = phase.work
-    amounts = (work.flops, work.weight_bytes, work.kv_read_bytes, work.kv_write_bytes, work.activation_bytes)
-    intensity = work.intensity
-    return [phase.name, *(format_count(amount) for amount in amounts), "-" if intensity is None else f"{intensity:.3g}"]
 
 
 _TEMPLATE = Path(__file__).with_name("walk.html")

@@ -27,8 +27,6 @@ from rooflinekit.specs.writing import check_target, write_whole
 from rooflinekit.version import __version__
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from rooflinekit.decision.economics.price import HourlyPrice
     from rooflinekit.simulation.outcome import Outcome
 
@@ -180,7 +178,11 @@ def _table_page(sweep: Any) -> Page:
     """Raises InputError where no column is an answer."""
     from rooflinekit.report.page.rows import rows_card, rows_data, rows_lead  # noqa: PLC0415 - pandas takes longer than a page
 
-    table, name = (sweep, "the table") if hasattr(sweep, "columns") else (_read(sweep), Path(sweep).name)
+    table, name = sweep, "the table"
+    if not hasattr(sweep, "columns"):
+        from rooflinekit.decision.sweeping.tables import read_answers  # noqa: PLC0415 - as above
+
+        table, name = read_answers(str(sweep)), Path(sweep).name
     data = rows_data(table)
     named = f"Sweep of {data['total']:,} {'row' if data['total'] == 1 else 'rows'}"
     told = heading(named) + paragraphs([rows_lead(data, name)], "answer")
@@ -220,12 +222,6 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return {"true": True, "false": False}.get(text.lower(), text)
-
-
-def _read(sweep: str | PathLike[str]) -> pd.DataFrame:
-    from rooflinekit.decision.sweeping.tables import read_answers  # noqa: PLC0415 - pandas takes longer than a page
-
-    return read_answers(str(sweep))
 
 
 _BINS = 400  # of a timeline: more cannot be told apart on a screen

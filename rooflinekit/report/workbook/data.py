@@ -96,7 +96,11 @@ def write_constants(book: Book, offers: Offers, chosen: Mapping[str, Sequence[Ce
         ]
         for each in parameters
     ]
-    known, uses = _write_deployments(book, offers, columns), _uses(offers)
+    known, uses = _write_deployments(book, offers, columns), dict[Symbol, str]()  # the first kernel of each constant
+    for node, (step, kernel, _) in offers.merge.named.items():
+        for part in reachable([node]):
+            if part.op == "var":
+                uses.setdefault(part, f"{step}, {kernel}")
     sheet = book.sheet("Constants", "The chosen deployments", "Looked up on sheet Deployments; SI units.")
     sheet.widths(26, 60, 48, *[24] * len(chosen))
     heads = ("combination", "row (0: no such combination)", "why it cannot be run", "can be run", "evidence")
@@ -176,16 +180,6 @@ def _write_deployments(book: Book, offers: Offers, columns: Sequence[Sequence[fl
             sheet.put(row, column, values[place], "general")
     sheet.page.freeze_panes(_HEAD + 1, 1)
     return sheet
-
-
-def _uses(offers: Offers) -> dict[Symbol, str]:
-    """The first kernel that each constant is part of."""
-    found: dict[Symbol, str] = {}
-    for node, (step, kernel, _) in offers.merge.named.items():
-        for part in reachable([node]):
-            if part.op == "var":
-                found.setdefault(part, f"{step}, {kernel}")
-    return found
 
 
 def write_tables(book: Book, tables: Tables) -> None:

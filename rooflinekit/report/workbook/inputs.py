@@ -67,26 +67,23 @@ def write_inputs(book: Book, offers: Offers, planned: Planned) -> Inputs:
 
 
 def _field(book: Book, sheet: Sheet, row: int, entry: _Field, source: str | None) -> Cell:
+    span = f"{entry.least:,.15g} to {entry.most:,.15g}"
     if isinstance(entry.value, float) and not entry.least <= entry.value <= entry.most:
-        raise InputError(
-            f"{entry.label} must be from {entry.least:,.15g} to {entry.most:,.15g}, not {entry.value:,.15g}"
-        )
+        raise InputError(f"{entry.label} must be from {span}, not {entry.value:,.15g}")
     sheet.put(row, 0, entry.label)
     cell = sheet.blank(row, 1, entry.style) if entry.value is None else sheet.put(row, 1, entry.value, entry.style)
     sheet.put(row, 2, entry.unit, "unit")
     sheet.put(row, 3, entry.note, "note")
-    sheet.page.data_validation(row, 1, row, 1, _rule(entry, source))
-    return book.name(f"in_{entry.name}", cell)
-
-
-def _rule(entry: _Field, source: str | None) -> dict[str, Any]:
-    told = {"error_title": entry.label[:32], "ignore_blank": True}
+    rule: dict[str, Any] = {"error_title": entry.label[:32], "ignore_blank": True}
     if source is not None:
-        return told | {"validate": "list", "source": source, "error_message": "Choose one of the list."}
-    kind = "integer" if entry.style == "input_whole" else "decimal"
-    message = f"A{' whole' if kind == 'integer' else ''} number from {entry.least:,.15g} to {entry.most:,.15g}."
-    limits = {"minimum": entry.least, "maximum": entry.most, "criteria": "between"}
-    return told | limits | {"validate": kind, "error_message": message}
+        rule |= {"validate": "list", "source": source, "error_message": "Choose one of the list."}
+    else:
+        kind = "integer" if entry.style == "input_whole" else "decimal"
+        message = f"A{' whole' if kind == 'integer' else ''} number from {span}."
+        rule |= {"minimum": entry.least, "maximum": entry.most, "criteria": "between"}
+        rule |= {"validate": kind, "error_message": message}
+    sheet.page.data_validation(row, 1, row, 1, rule)
+    return book.name(f"in_{entry.name}", cell)
 
 
 def _sections(offers: Offers, planned: Planned) -> Iterator[tuple[str, list[_Field]]]:
