@@ -307,10 +307,20 @@ def formats(inputs: Mapping[str, Any], names: Sequence[str] = ("weights", "activ
     return ", ".join(f"{'KV' if name == 'kv' else name} {inputs[name]}" for name in names) + kept
 
 
-def machine(gpu: str, gpus: int, inputs: dict[str, Any]) -> str:
+def degrees(inputs: Mapping[str, Any]) -> list[str]:
+    """The degrees of parallelism above 1.
+
+    >>> degrees({"tp": 2, "pp": 1, "ep": 8})
+    ['tp2', 'ep8']
+    """
+    return [f"{key}{inputs[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if inputs.get(key, 1) > 1]
+
+
+def machine(gpu: str, gpus: int, inputs: Mapping[str, Any]) -> str:
     """The accelerators that a deployment takes, and how it is split over them."""
-    split = [f"{key}{inputs[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if inputs.get(key, 1) > 1]
-    split += [f"{inputs[f'{key}_gpus']} for {what}" for key, what in _GROUPS if inputs.get(f"{key}_gpus")]
+    split = degrees(inputs) + [
+        f"{inputs[f'{key}_gpus']} for {what}" for key, what in _GROUPS if inputs.get(f"{key}_gpus")
+    ]
     return gpu if gpus == 1 else f"{gpus} x {gpu} ({' '.join(split)})" if split else f"{gpus} x {gpu}"
 
 

@@ -21,6 +21,7 @@ from rooflinekit.decision.economics.price import HourlyPrice
 from rooflinekit.decision.planning.demand import decoding, thinned_cv
 from rooflinekit.decision.planning.objective import probability_text
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.report.document import degrees
 from rooflinekit.report.page.render import card, figure, paragraphs, table
 from rooflinekit.specs.files import read_json
 
@@ -184,9 +185,7 @@ def _fleets(candidate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _deployment(scenario: Mapping[str, Any]) -> str:
-    split = " ".join(f"{key}{scenario[key]}" for key in ("tp", "pp", "ep", "dp") if scenario.get(key, 1) != 1)
-    formats = " ".join(str(scenario[key]) for key in ("weights",) if scenario.get(key))
-    return " ".join(part for part in (str(scenario["gpu"]), split, formats) if part)
+    return " ".join(map(str, (scenario["gpu"], *degrees(scenario), *filter(None, [scenario.get("weights")]))))
 
 
 def _object(**entries: Any) -> Any:

@@ -25,7 +25,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from rooflinekit.decision.sensitivity.levers import Levers
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.types.errors import InputError
-from rooflinekit.report.document import tokens_in
+from rooflinekit.report.document import degrees, tokens_in
 from rooflinekit.report.palette import CLASSES, PALETTES, SERIES
 from rooflinekit.simulation.outcome import Outcome
 from rooflinekit.specs.writing import check_target, write_whole
@@ -223,7 +223,7 @@ def scale_text(value: float) -> str:
 def headed(title: str, answer: Answer, theme: Theme) -> Frame:
     """The words around a picture of one answer: what runs where, and what is asked of it."""
     i = answer.inputs
-    split = " ".join(f"{key}{i[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if i.get(key, 1) > 1)
+    split = " ".join(degrees(i))
     where = f"{shortened(answer.model, _NAME)} on {answer.gpu}{f' ({split})' if split else ''}, {answer.engine}"
     if isinstance(answer, Outcome):
         asked = f"{answer.requests.arrived} requests"
