@@ -66,13 +66,11 @@ def _simulated(model: str, requests: int | None, scenario: dict[str, Any]) -> Ou
     return run(model, **known | {"requests": requests})
 
 
-_OFFERED = {"model": "models", "gpu": "gpus"} | {
-    key: key for key in ("tp", "pp", "ep", "dp", "cp", "microbatches", "weights", "kv", "engine", "calibration")
-}
-_STARTS = {"requests": "requests_per_hour", "ttft": "ttft_ms", "tpot": "tpot_ms"} | {
-    key: key for key in ("batch", "isl", "osl", "cached", "users", "rate", "peak", "headroom", "price", "burstiness",
-                         "isl_cv", "osl_cv")
-}  # fmt: skip
+_OFFERED = ("model", "gpu", "tp", "pp", "ep", "dp", "cp", "microbatches", "weights", "kv", "engine", "calibration")
+_STARTS = ("requests", "ttft", "tpot", "batch", "isl", "osl", "cached", "users", "rate", "peak", "headroom", "price",
+           "burstiness", "isl_cv", "osl_cv")  # fmt: skip
+_NAMES = {"model": "models", "gpu": "gpus", "requests": "requests_per_hour", "ttft": "ttft_ms", "tpot": "tpot_ms"}
+"""What the workbook calls what options have another name for."""
 _SHOWN = 3  # reasons that are printed; the sheet Notes has all
 
 
@@ -88,7 +86,9 @@ def workbook(*, to: Output, **said: Any) -> None:
 
     out = to.out or Path("workbook.xlsx")
     to._replace(out=out).check()
-    offered, starts = ({told[key]: said.pop(key) for key in told.keys() & said.keys()} for told in (_OFFERED, _STARTS))
+    offered, starts = (
+        {_NAMES.get(key, key): said.pop(key) for key in keys if key in said} for keys in (_OFFERED, _STARTS)
+    )
     lists: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in offered.items()}
     choices = Choices(**lists, scenario=said)
     if "rate" in starts and starts.keys() & {"users", "requests_per_hour"}:

@@ -40,7 +40,7 @@ def document(table: pd.DataFrame, inputs: Sequence[str], most: int | None) -> Do
         return [Section("", [Words(", ".join(same))]), Section("", [Words("no row has an answer")])]
     names, shown = [*varying, *results], table.head(most or len(table))
     cells = [
-        [_result(value) if name in results else _cell(value) for name, value in zip(names, row, strict=True)]
+        [_cell(value, name in results) for name, value in zip(names, row, strict=True)]
         for row in shown[names].astype(object).to_numpy()
     ]
     left = [place for place, name in enumerate(names) if pd.api.types.is_string_dtype(shown[name])]
@@ -62,14 +62,12 @@ def _tells(table: pd.DataFrame, name: str) -> bool:
     return name not in ("gpus", "evidence") or table[name][table[name] != ""].nunique() > 1
 
 
-def _result(value: Any) -> str:
-    """A number of the answer; a cell as it was asked for, else."""
-    return significant(value) if isinstance(value, float) and math.isfinite(value) else _cell(value)
-
-
-def _cell(value: Any) -> str:
+def _cell(value: Any, result: bool = False) -> str:
+    """What was asked for as it was written; three digits of a number of the answer."""
     if pd.isna(value):
         return "-"
+    if result and isinstance(value, float) and math.isfinite(value):
+        return significant(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 import unicodedata
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -166,7 +165,13 @@ class Steps:
 
     def text(self, width: int = WIDTH) -> list[str]:
         section, told = self.section, self.told
-        lines = [*wrapped(section_title(section)), *_letter_lines(told.new_letters(section)), ""]
+        lines, letters = wrapped(section_title(section)), told.new_letters(section)
+        names = max((len(symbol.name) for symbol in letters), default=0)
+        values = max((len(letter_value(symbol.value)) for symbol in letters), default=0)
+        for symbol in letters:
+            start = f"  {symbol.name:<{names}}  {letter_value(symbol.value):>{values}}  "
+            lines += wrapped(symbol.meaning, " " * len(start), start)
+        lines.append("")
         lines.append(f"{'step':<{_NAME}}{'tensor':<{_TENSOR}}{'FLOP':>{_NUMBER + 1}}{'bytes':>{_NUMBER + 1}}")
         lines += [*(line for stop in section.stops for line in _stop(stop, told)), _summed("together", section.work)]
         if section.count > 1:
@@ -187,16 +192,6 @@ def _rows(stop: Stop) -> Iterator[list[str]]:
     for number, tensor in enumerate(stop.outputs):
         beside = work if number == 0 else [""] * len(work)
         yield [stop.name if number == 0 else "", tensor.name, tensor.letters, tensor.numbers, *beside]
-
-
-def _letter_lines(symbols: Sequence[Symbol]) -> list[str]:
-    names = max((len(symbol.name) for symbol in symbols), default=0)
-    values = max((len(letter_value(symbol.value)) for symbol in symbols), default=0)
-    lines = []
-    for symbol in symbols:
-        start = f"  {symbol.name:<{names}}  {letter_value(symbol.value):>{values}}  "
-        lines += textwrap.wrap(symbol.meaning, WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
-    return lines
 
 
 def section_title(section: Section) -> str:

@@ -251,12 +251,6 @@ def energy_line(estimate: Estimate, dtype: str, intensity: Array) -> Array:
     return np.asarray(limited_energy(asked, known["held"], limit, time))
 
 
-def matrices(estimate: Estimate) -> float:
-    """FLOP per byte of a decode step's matrices alone."""
-    held = [kernel for kernel in estimate.decode.kernels if kernel.weight_bytes and kernel.family in ("gemm", "moe")]
-    return sum(kernel.flops for kernel in held) / sum(kernel.bytes for kernel in held)
-
-
 def intensity(estimates: Sequence[Estimate], theme: Theme) -> Picture:
     """FLOP per byte of whole decode steps, one line a context, and of their matrices, below the ridge.
 
@@ -278,7 +272,11 @@ def intensity(estimates: Sequence[Estimate], theme: Theme) -> Picture:
     ]
     for (label, own), color in zip(lines, theme.series, strict=False):
         ends.append(_line(axes, [(e.inputs["batch"], e.decode.intensity, e.memory.fits) for e in own], label, color))
-    alone = [(e.inputs["batch"], matrices(e), True) for e in lines[0][1]]
+    alone = []
+    for each in lines[0][1]:
+        held = [one for one in each.decode.kernels if one.weight_bytes and one.family in ("gemm", "moe")]
+        flops, moved = (sum(getattr(one, name) for one in held) for name in ("flops", "bytes"))
+        alone.append((each.inputs["batch"], flops / moved, True))
     ends.append(_line(axes, alone, "matrices alone", theme.tint("weights")))
     axes.axhline(ridge, color=theme.ink, lw=1.2, ls=(0, (4, 3)), gid="ridge")
     axes.set(xscale="log", yscale="log", xlabel="sequences in the batch", ylabel="decode step [FLOP/B]")

@@ -336,7 +336,10 @@ def make_offers(choices: Choices, planned: Planned) -> Offers:
         rivals=tuple(Rival(found, int(start[2]), planned.prices.get(name)) for name, (_, found) in gpus.items()),
         runs=runs,
         entries=tuple(entries),
-        outputs=_merged(merge, graphs),
+        outputs={
+            name: merge.merged(tuple(graph.get(name, 0.0 if name.endswith(".count") else None) for graph in graphs))
+            for name in dict.fromkeys(name for graph in graphs for name in graph)
+        },
         merge=merge,
         contexts={model: found.value.max_context for model, (_, found) in models.items()},
         calibrations={
@@ -345,12 +348,6 @@ def make_offers(choices: Choices, planned: Planned) -> Offers:
         },
         notes=tuple(notes),
     )
-
-
-def _merged(merge: Merge, graphs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    names = dict.fromkeys(name for graph in graphs for name in graph)
-    absent = {name: 0.0 if name.endswith(".count") else None for name in names}
-    return {name: merge.merged(tuple(graph.get(name, absent[name]) for graph in graphs)) for name in names}
 
 
 def _start(runs: Mapping[tuple[str | int, ...], Resolved], planned: Planned) -> tuple[str | int, ...]:
