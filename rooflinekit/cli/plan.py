@@ -70,12 +70,10 @@ def _answered(
         return _one_deployment(model, gpus, largest, slo, asked)
     if least is not None:
         _refuse(part_of(asked, _STATIC), f"has no part in --find {least}")
-    match least:
-        case None | "gpus":
-            with counting("plan") as progress:
-                return (fewest_gpus if least else run)(model, gpus, slo, progress=progress, **asked)
-        case _:
-            return break_even_prices(model, gpus, slo, **asked)
+    if least not in (None, "gpus"):
+        return break_even_prices(model, gpus, slo, **asked)
+    with counting("plan") as progress:
+        return (fewest_gpus if least else run)(model, gpus, slo, progress=progress, **asked)
 
 
 def _one_deployment(

@@ -307,13 +307,13 @@ def formats(inputs: Mapping[str, Any], names: Sequence[str] = ("weights", "activ
     return ", ".join(f"{'KV' if name == 'kv' else name} {inputs[name]}" for name in names) + kept
 
 
-def degrees(inputs: Mapping[str, Any]) -> list[str]:
+def degrees(inputs: Mapping[str, Any], names: Sequence[str] = ("tp", "pp", "ep", "dp", "cp")) -> list[str]:
     """The degrees of parallelism above 1.
 
     >>> degrees({"tp": 2, "pp": 1, "ep": 8})
     ['tp2', 'ep8']
     """
-    return [f"{key}{inputs[key]}" for key in ("tp", "pp", "ep", "dp", "cp") if inputs.get(key, 1) > 1]
+    return [f"{key}{inputs[key]}" for key in names if inputs.get(key, 1) > 1]
 
 
 def machine(gpu: str, gpus: int, inputs: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.report.document import degrees
 from rooflinekit.report.page.program import Program, Written, load_kind
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration import calibration_names
@@ -86,8 +87,9 @@ class Asked:
     def split(self) -> int | str:
         """How the model is cut: tensor parallelism, or the degrees in words."""
         deployment = self.plan.deployment
-        degrees = {name: getattr(deployment, name) for name in DEGREES}
-        return deployment.tp if deployment.gpus == deployment.tp and deployment.ep == 1 else split_words(degrees)
+        if deployment.gpus == deployment.tp and deployment.ep == 1:
+            return deployment.tp
+        return " ".join(degrees({name: getattr(deployment, name) for name in DEGREES}, DEGREES))
 
     @property
     def plan(self) -> Plan:
@@ -179,15 +181,6 @@ def _beside(asked: Asked, combination: Mapping[str, Any]) -> bool:
     """Whether another engine is offered unasked: it has a calibration there, and all but the split is as asked for."""
     same = all(combination[name] == asked.key[name] for name in ("model", "gpu", *_FORMATS))
     return same and f"{combination['gpu']}--{combination['engine']}" in calibration_names()
-
-
-def split_words(degrees: Mapping[str, int]) -> str:
-    """Degrees of parallelism above 1 as words.
-
-    >>> split_words({"tp": 2, "pp": 1, "ep": 2, "microbatches": 4})
-    'tp2 ep2 microbatches4'
-    """
-    return " ".join(f"{name}{degree}" for name, degree in degrees.items() if degree > 1)
 
 
 def _offer(offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[str, Any]) -> None:
