@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from rooflinekit.evidence.benchmark_runs import Given, pose, predict_load
 from rooflinekit.evidence.engine_fit import EngineFit, fit_engine
 from rooflinekit.evidence.measured import Measurement, read_measurements
-from rooflinekit.report.document import aligned
+from rooflinekit.report.document import Table
 
 SEEN = (2, 4, 8)
 """Users of the runs that the fit takes."""
@@ -85,9 +85,9 @@ def report(folder: Path) -> str:
         "number below it. No cost describes that, and most of the errors come from it. Fitted to other",
         "runs:", "",
         *(f"* {_listed(users)} users: {_within(errors(folder, users)[1], users)}." for users in OTHERS), "",
-        "```", *aligned(heads, cells, left=(0,)), "```", "",
+        "```", *Table(heads, cells, left=(0,)).text(), "```", "",
         "What the fit changed, and the share that the measurement has in each value:", "",
-        "```", *aligned(["", "before", "after", "data"], costs, left=(0,)), "```", "",
+        "```", *Table(["", "before", "after", "data"], costs, left=(0,)).text(), "```", "",
     ])  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.report.document import markdown
+from rooflinekit.report.document import Table
 from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.simulation.simulate import Load, serve
 
@@ -102,7 +102,7 @@ def _table(found: list[Served]) -> list[str]:
             _signed(each.error(each.played, "tpot")), f"{each.row['power_w']:.0f}" if settled else "–",
             _signed(each.power_w / each.row["power_w"] - 1.0) if settled else "–",
         ])  # fmt: skip
-    return markdown(head, cells, left=(0,))
+    return Table(head, cells, left=(0,)).markdown()
 
 
 def _summary(found: list[Served]) -> list[str]:
@@ -114,7 +114,7 @@ def _summary(found: list[Served]) -> list[str]:
             size = [abs(error) for error in errors]
             cells.append(f"{100 * median(size):.1f} ({100 * median(errors):+.1f}; worst {100 * max(size):.0f})")
         rows.append(cells)
-    return markdown(["", "TTFT", "TPOT", "end to end"], rows, left=(0,))
+    return Table(["", "TTFT", "TPOT", "end to end"], rows, left=(0,)).markdown()
 
 
 def report(folder: Path, gpu: str, notes: list[str]) -> str:

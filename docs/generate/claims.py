@@ -23,7 +23,7 @@ from rooflinekit.estimation.estimator import estimate
 from rooflinekit.explanation.front import explain
 from rooflinekit.model.types.units import format_bytes, format_count, format_rate, format_time
 from rooflinekit.report.catalogue import accelerator_entry, model_entry
-from rooflinekit.report.document import markdown
+from rooflinekit.report.document import Table
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.files import read_yaml
 from rooflinekit.specs.locate import names
@@ -151,7 +151,12 @@ def claims_markdown() -> str:
     verdicts = Counter(claim.verdict for claim in every)
     lines = [_LEAD.format(len(every), *(verdicts[verdict] for verdict in Verdict))]
     for topic, claims in load_claims().items():
-        lines += ["", f"## {topic}", "", *markdown(_HEADER, [_row(claim) for claim in claims], left=(0, 1, 2, 3))]
+        lines += [
+            "",
+            f"## {topic}",
+            "",
+            *Table(_HEADER, [_row(claim) for claim in claims], left=(0, 1, 2, 3)).markdown(),
+        ]
     return "\n".join(lines)
 
 

@@ -17,7 +17,7 @@ from rooflinekit.cli.command import find, grouped
 from rooflinekit.estimation.options import Option, model_of, options_of
 from rooflinekit.estimation.scenario import GROUPS, Accelerator, Scenario, Written
 from rooflinekit.report.catalogue import accelerator_row, model_row
-from rooflinekit.report.document import markdown
+from rooflinekit.report.document import Table
 from rooflinekit.specs import load_accelerator, load_model, names
 from rooflinekit.specs.engines import engine_names, load_engine, step_ranges
 
@@ -107,7 +107,7 @@ def _models() -> str:
         counts = [f"{row['params_total']:,}", f"{row['params_active']:,}", str(row["layers"])]
         kinds = [row["mixers"], row["weights"], f"{row['kv_bytes_per_token']:,.0f}", context]
         rows.append([row["name"], *counts, *kinds, f"[source]({model.source})"])
-    return "\n".join([f"## {len(rows)} models", "", *markdown(_MODELS, rows, left=(0, 4, 5, 8))])
+    return "\n".join([f"## {len(rows)} models", "", *Table(_MODELS, rows, left=(0, 4, 5, 8)).markdown()])
 
 
 def _accelerators() -> str:
@@ -122,7 +122,7 @@ def _accelerators() -> str:
             for part in ("compute", "memory", "links")
         )
         rows.append([gpu.name, *numbers, price, worst])
-    return "\n".join([f"## {len(rows)} accelerators", "", *markdown(_GPUS, rows)])
+    return "\n".join([f"## {len(rows)} accelerators", "", *Table(_GPUS, rows).markdown()])
 
 
 def _engines() -> str:
@@ -132,7 +132,7 @@ def _engines() -> str:
         [f"{key} ({unit})", *(_cost(getattr(each, key), each.spread.get(key, 0.0), unit) for each in costs.values())]
         for key, unit in _COSTS.items()
     ]
-    return "\n".join(markdown(["", *costs], rows))
+    return "\n".join(Table(["", *costs], rows).markdown())
 
 
 def _cost(value: float, spread: float, unit: str) -> str:

@@ -8,13 +8,6 @@ import sys
 __all__ = ["main"]
 
 
-def interrupted(error: BaseException | None) -> bool:
-    """Whether it is an interrupt, or was one: within a class that is being made, Python 3.11 raises RuntimeError."""
-    while error is not None and not isinstance(error, (KeyboardInterrupt, SystemExit)):
-        error = error.__cause__ or error.__context__
-    return isinstance(error, KeyboardInterrupt)
-
-
 def main() -> None:
     """Entry point of `rooflinekit`. SIGTERM ends a command as SIGINT does: what is finished is kept and named."""
     try:
@@ -30,6 +23,8 @@ def main() -> None:
             signal.signal(signal.SIGTERM, before)
             gc.freeze()  # the process ends, which frees all at once: it looks for no cycles
     except BaseException as error:
+        from rooflinekit.cli.interrupts import interrupted
+
         if not interrupted(error):
             raise
         os.write(2, b"rooflinekit: interrupted\n")

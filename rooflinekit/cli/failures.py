@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rooflinekit.cli import interrupted
+from rooflinekit.cli.interrupts import interrupted
 from rooflinekit.cli.output import brief, emit, note
 from rooflinekit.model.types.errors import RooflinekitError, nearest_of
 
