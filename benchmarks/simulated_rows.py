@@ -1,8 +1,8 @@
 """Closed-loop rows of serving tables, simulated request by request (docs/simulator.md) under the costs that ship.
 
 Each operating point is played once: the client's users, its requests for each of them, lengths drawn as it draws
-them, and its prompts again where the server keeps them. Settings that hold requests back (validate/clients.yaml) are
-not played.
+them, and its prompts again where the server keeps them. Settings that hold requests back (validate/clients.yaml) and
+runs with drafts are not played.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from rooflinekit.estimation.estimator import Resolved
 from rooflinekit.evidence.accuracy_serving import ServedGroup
+from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.simulation.outcome import Outcome
@@ -41,6 +42,8 @@ def simulated(groups: list[ServedGroup], workers: int = 2) -> list[np.ndarray]:
 
 def _group(group: ServedGroup) -> np.ndarray:
     out = np.full(len(group.table), np.nan)
+    if isinstance(group.resolved.predictor, SpeculativePredictor):
+        return out
     loads, metrics = group.table["load"].to_numpy(), group.table["metric"].to_numpy()
     columns = zip(group.column("isl"), group.column("osl"), group.column("concurrency"), strict=True)
     played: dict[Point, Outcome | None] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.model.layers import model_operations
+from rooflinekit.model.blocks import model_operations
 from rooflinekit.model.precision import resolve_precision
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import BLOCKS, Dtype, parse_dtype

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.model.blocks import mixer_operations
 from rooflinekit.model.cache import layer_cache
 from rooflinekit.model.kernels.collective import group_share
 from rooflinekit.model.kernels.gemm import Linear
 from rooflinekit.model.kernels.operation import Step
 from rooflinekit.model.kernels.routing import Routing
-from rooflinekit.model.layers import mixer_operations
 from rooflinekit.model.precision import Precision
 from rooflinekit.model.shard import Shard
 from rooflinekit.model.types.batch import Batch

@@ -24,10 +24,11 @@ from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.engine import Engine
-from rooflinekit.model.types.errors import RooflinekitError, UnknownNameError, WorkloadError
+from rooflinekit.model.types.errors import DoesNotFitError, RooflinekitError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.numeric import Array, Numeric
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.time import Time
+from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.clients import Client, client_of
 from rooflinekit.specs.delimited import read_table
@@ -113,14 +114,20 @@ def served_groups(table: pd.DataFrame, calibration: str | None, unanswered: Coun
         setup = dict(zip(_SETUP, key[:-1], strict=True))
         try:
             client = _client(str(key[-1]), setup)
-            setup["kv_dtype"] = setup["kv_dtype"] or next((server.kv for server in client.servers), "")
-            most = next((server.max_num_seqs for server in client.servers), 0)
-            drafted = _drafted(client, rows)
-            for tokens in np.unique(drafted):
-                resolved = _resolve(setup, most, str(rows["source"].iloc[0]), calibration, int(tokens))
-                yield ServedGroup(resolved, rows[drafted == tokens], client)
         except RooflinekitError as error:
             unanswered[str(error)] += len(rows)
+            continue
+        setup["kv_dtype"] = setup["kv_dtype"] or next((server.kv for server in client.servers), "")
+        most = next((server.max_num_seqs for server in client.servers), 0)
+        drafted = _drafted(client, rows)
+        for tokens in np.unique(drafted):
+            part = rows[drafted == tokens]
+            try:
+                resolved = _resolve(setup, most, str(rows["source"].iloc[0]), calibration, int(tokens))
+            except RooflinekitError as error:
+                unanswered[str(error)] += len(part)
+                continue
+            yield ServedGroup(resolved, part, client)
 
 
 def _drafted(client: Client, rows: pd.DataFrame) -> NDArray[np.intp]:
@@ -150,8 +157,9 @@ def _client(source_key: str, setup: dict[str, Any]) -> Client:
     facts = {
         "engine": str(setup["engine"]).lower(), "model": load_model(setup["model"]).value.name,
         "weights": str(parse_dtype(setup["weight_dtype"])) if setup["weight_dtype"] else "",
-        "version": setup["engine_version"], "gpu": load_accelerator(str(setup["gpu"])).value.name,
-    } | {key: whole_number(_degree(setup[key]), key) for key in ("tp", "ep")}  # fmt: skip
+        "version": str(setup["engine_version"]).removeprefix("v"),
+        "gpu": load_accelerator(str(setup["gpu"])).value.name,
+    } | {key: whole_number(_degree(setup[key]), key) for key in ("tp", "ep", "dp")}  # fmt: skip
     return replace(client, servers=tuple(server for server in client.servers if server.when.names(facts)))
 
 
@@ -307,13 +315,15 @@ def _closed_loop(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
     if (table["load"] == "saturated").all():
         counts = table["notes"].str.extract(r"(\d[\d,]*) requests\b")[0].str.replace(",", "").astype(float)
         users, client = np.asarray(counts.fillna(_QUEUE), dtype=np.float64), replace(client, requests=1)
-    isl, osl = (client.mean_length * group.column(name)[rows] for name in ("isl", "osl"))
+    asked, answered = group.column("isl")[rows], group.column("osl")[rows]
+    isl, osl = client.mean_length * asked, client.mean_length * answered
     osl = np.nan_to_num(osl, nan=client.mean_length)
     told = server_settings(group, rows, users)
     traffic = Traffic(isl, osl, isl_cv=client.cv, osl_cv=client.cv, requests=client.requests, **told)
     loop = _Loop.of(group.resolved.predictor, users, traffic)
-    if any(server.prefix_cache for server in group.client.servers):
-        loop = _prefixes_kept(group, users, traffic, client)
+    keeps = np.array([server.prefix_cache for server in client.servers] + [False])[client.rule(asked, answered, users)]
+    if keeps.any():
+        loop = _prefixes_kept(group.resolved.predictor, users, traffic, client, keeps)
 
     def rates(ttft: Array, tpot: Array, whole: Array) -> tuple[Array, Array]:
         rate = loop.e2e / loop.gap / whole  # a slow end of the interval is a low rate
@@ -322,15 +332,31 @@ def _closed_loop(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
     return _ends(group, (loop.ttft, loop.tpot), osl, 1.0, rates)
 
 
-def _prefixes_kept(group: ServedGroup, users: Array, traffic: Traffic, client: Client) -> _Loop:
-    """First the turns in which prompts come that the server has not seen; then those whose prompts are in its cache."""
-    predictor, block = group.resolved.predictor, group.resolved.plan.engine.memory.block
-    cached = np.floor((traffic.isl - 1.0) / block) * block  # the last block is computed
-    unseen = client.unseen(users) / users
+def _prefixes_kept(
+    predictor: Predictor, users: Array, traffic: Traffic, client: Client, keeps: NDArray[np.bool_]
+) -> _Loop:
+    """First the turns in which prompts come that the server has not seen; then those whose prompts are in its cache.
+
+    A cache without room for all prompts, beside the answers under way, drops each before it comes again.
+    """
+    isl, osl = np.asarray(traffic.isl), np.asarray(traffic.osl)
+    tokens = client.prompts * isl + np.minimum(users, client.prompts) * osl / 2.0
+    keeps = keeps & (tokens <= [_tokens_kept(predictor, *each) for each in zip(isl + osl, users, strict=True)])
+    block = predictor.plan.engine.memory.block
+    cached = np.floor(np.maximum(isl - 1.0, 0.0) / block) * block  # the last block is computed
+    unseen = np.where(keeps, client.unseen(users) / users, client.requests)
     turns = np.where(unseen > 0.0, np.maximum(unseen, 1.0), 0.0)  # of all users, who wait for each other
     first = replace(traffic, cached=cached * np.maximum(1.0 - unseen, 0.0), requests=np.maximum(turns, 1.0))
     later = replace(traffic, cached=cached, requests=np.where(turns > 0.0, np.inf, client.requests))
     return _Loop.of(predictor, users, later).mixed(_Loop.of(predictor, users, first), turns / client.requests)
+
+
+def _tokens_kept(predictor: Predictor, context: float, users: float) -> float:
+    """Tokens that the cache has room for; none where not one request fits."""
+    try:
+        return kv_capacity_tokens(predictor, context, int(users))
+    except DoesNotFitError:
+        return 0.0
 
 
 @dataclass(frozen=True)

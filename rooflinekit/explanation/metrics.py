@@ -13,12 +13,12 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 from rooflinekit.estimation.results import Estimate
+from rooflinekit.model.blocks import model_operations
 from rooflinekit.model.cache import cache_law
 from rooflinekit.model.capacity import RULE, Memory, MemoryModel, Stage
 from rooflinekit.model.footprint import placed_operations
 from rooflinekit.model.graph import Pool, Quantity, Symbol, fact, named
 from rooflinekit.model.kernels.operation import Operation, Weights
-from rooflinekit.model.layers import model_operations
 from rooflinekit.model.operating_point import OperatingPoint, Predictor
 from rooflinekit.model.parameter_count import MODULES, count_parameters
 from rooflinekit.model.precision import Precision

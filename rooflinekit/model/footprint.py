@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import field
 
 from rooflinekit.model.apart import Elsewhere
+from rooflinekit.model.blocks import stage_operations
 from rooflinekit.model.graph.symbol import about
 from rooflinekit.model.kernels.attention import LatentUpProjection
 from rooflinekit.model.kernels.collective import group_share
@@ -13,7 +14,6 @@ from rooflinekit.model.kernels.elementwise import Embedding
 from rooflinekit.model.kernels.gemm import Linear
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Operation
-from rooflinekit.model.layers import stage_operations
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rooflinekit.model.blocks import model_operations
 from rooflinekit.model.kernels.moe import Experts
-from rooflinekit.model.layers import model_operations
 from rooflinekit.model.precision import Precision
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.deployment import Deployment

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeGuard
 
+from rooflinekit.model.blocks import stage_operations
 from rooflinekit.model.cache import CacheLaw, Layout, cache_law
 from rooflinekit.model.capacity import MemoryModel, Stage
 from rooflinekit.model.graph.symbol import fact
 from rooflinekit.model.kernels.elementwise import Elementwise, Sampling
 from rooflinekit.model.kernels.gemm import Linear
 from rooflinekit.model.kernels.operation import Operation
-from rooflinekit.model.layers import stage_operations
 from rooflinekit.model.operating_point import STEADY, Decoding, OperatingPoint, Predictor, parts_of
 from rooflinekit.model.precision import Precision
 from rooflinekit.model.roofline import StepTime

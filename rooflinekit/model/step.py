@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
+from rooflinekit.model.blocks import model_operations, stage_operations
 from rooflinekit.model.graph.symbol import fact, formula, named
 from rooflinekit.model.kernels.operation import Operation, Step
-from rooflinekit.model.layers import model_operations, stage_operations
 from rooflinekit.model.power import Energy, kernel_energy, sustained
 from rooflinekit.model.precision import Precision, resolve_precision
 from rooflinekit.model.roofline import StepTime, time_kernel

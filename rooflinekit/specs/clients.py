@@ -29,20 +29,24 @@ class Conditions:
     isl: int = 0
     osl: int = 0
     ep: int = 0
+    dp: int = 0
     tp_below: int = 0
     users_from: int = 0
     users_below: int = 0
 
     def names(self, facts: Mapping[str, Any]) -> bool:
-        """Whether the rule holds for a deployment: engine, model, gpu, weights, version, tp and ep."""
+        """Whether the rule holds for a deployment: engine, model, gpu, weights, version, tp, ep and dp."""
         same = all(getattr(self, key) in ("", facts[key]) for key in ("engine", "model", "weights", "version"))
-        same &= not self.gpu or facts["gpu"].startswith(self.gpu)
-        return same and self.ep in (0, facts["ep"]) and (not self.tp_below or facts["tp"] < self.tp_below)
+        same &= all(getattr(self, key) in (0, facts[key]) for key in ("ep", "dp"))
+        return same and (not self.gpu or facts["gpu"].startswith(self.gpu)) and not 0 < self.tp_below <= facts["tp"]
 
     def loads(self, isl: Array, osl: Array, users: Array) -> NDArray[np.bool_]:
-        """For which loads of such a deployment the rule holds; lengths in tokens."""
-        held = (isl == (self.isl or isl)) & (osl == (self.osl or osl)) & (users >= self.users_from)
-        return np.asarray(held & (users < (self.users_below or math.inf)))
+        """For which loads of such a deployment the rule holds; lengths in tokens, NaN where they are not known."""
+        held = np.ones(len(users), bool)
+        for told, values in ((self.isl, isl), (self.osl, osl)):
+            held &= not told or values == told
+        held &= not self.users_from or users >= self.users_from
+        return held & (not self.users_below or users < self.users_below)
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,7 @@ def _stored(model: Model, header: GGUFHeader, path: Path) -> Model:
 
 def _unlike(model: Model, header: GGUFHeader, path: Path) -> Iterable[str]:
     """The warning that the network as it is costed has other bytes than the file."""
-    from rooflinekit.model.layers import model_operations  # noqa: PLC0415 - a file's header needs no operations
+    from rooflinekit.model.blocks import model_operations  # noqa: PLC0415 - a file's header needs no operations
     from rooflinekit.model.precision import Precision  # noqa: PLC0415
     from rooflinekit.model.types.deployment import Deployment  # noqa: PLC0415
 

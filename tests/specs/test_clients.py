@@ -122,6 +122,19 @@ def test_prompts_that_come_again_are_in_the_cache_of_a_server_that_keeps_them(tm
     assert values["trtllm"][1] > unknown[1] / 5
 
 
+def test_a_cache_without_room_for_all_prompts_keeps_none(tmp_path):
+    """100 prompts of 32,000 tokens are 420 GB of keys and values: each is dropped before it comes again."""
+    row = {"model": "llama-3.1-8b", "engine": "vllm", "isl": 32000, "osl": 100, "tp": 1, "concurrency": 32}
+    (kept,), (plain,) = (groups_of(tmp_path, row | {"source_key": key}) for key in ("aicgap", ""))
+    assert predict_group(kept).value[0] == pytest.approx(predict_group(plain).value[0], rel=1e-9)
+
+
+def test_a_rule_holds_where_the_row_lacks_what_it_does_not_ask_for(tmp_path):
+    row = {"model": "deepseek-r1", "gpu": "b200-sxm", "tp": 8, "weight_dtype": "fp8_block", "osl": None}
+    (group,) = groups_of(tmp_path, row | {"engine_version": "v1.2.0rc6.post3"})
+    assert isinstance(group.resolved.predictor, SpeculativePredictor)
+
+
 def test_a_file_of_ones_own(tmp_path):
     path = tmp_path / "clients.yaml"
     path.write_text(FILE)

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from oracle import kv_elements_per_token, parameters
 
+from rooflinekit.model.blocks import model_operations
 from rooflinekit.model.cache import layer_cache, model_cache_law
 from rooflinekit.model.kernels.attention import index_key_bytes
 from rooflinekit.model.kernels.operation import Step
-from rooflinekit.model.layers import model_operations
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.precision import Precision
 from rooflinekit.model.splits import check_deployment

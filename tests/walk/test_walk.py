@@ -17,8 +17,8 @@ import rooflinekit as rk
 from rooflinekit.explanation.walk.front import layer_parts, walk
 from rooflinekit.explanation.walk.prompts import Prompts
 from rooflinekit.explanation.walk.result import Stop, Walk, Work
+from rooflinekit.model.blocks import layer_operations
 from rooflinekit.model.kernels.attention import LatentUpProjection
-from rooflinekit.model.layers import layer_operations
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.deployment import Deployment

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rooflinekit.evidence.kernel_fit.tables import OPERATIONS, Measured, measured_rows, number_formats
+from rooflinekit.model.blocks import mixer_operations
 from rooflinekit.model.kernels.operation import Step
-from rooflinekit.model.layers import mixer_operations
 from rooflinekit.model.precision import Precision
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.shard import Shard

@@ -17,9 +17,9 @@ from rooflinekit.explanation.walk.prompts import PhaseName, Prompts, read_prompt
 from rooflinekit.explanation.walk.result import Phase, Section, Walk
 from rooflinekit.explanation.walk.scene import Scene
 from rooflinekit.explanation.walk.stops import Addition, stops
+from rooflinekit.model.blocks import entry_operations, exit_operations, layer_operations, stage_operations
 from rooflinekit.model.kernels.collective import Collective
 from rooflinekit.model.kernels.operation import Operation
-from rooflinekit.model.layers import entry_operations, exit_operations, layer_operations, stage_operations
 from rooflinekit.model.shard import Shard
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.errors import ArchitectureError

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from rooflinekit.explanation.walk.letters import Lettered, written
 from rooflinekit.explanation.walk.result import Stop, Tensor, Work
 from rooflinekit.explanation.walk.scene import Scene
+from rooflinekit.model.blocks import expert_operations
 from rooflinekit.model.kernels.attention import (
     AttentionCore,
     ChosenCore,
@@ -31,7 +32,6 @@ from rooflinekit.model.kernels.gemm import BatchedLinear, Linear
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import OnHost, Operation, Repeated
 from rooflinekit.model.kernels.recurrent import STATE_DTYPE, ShortConvolution, StateUpdate
-from rooflinekit.model.layers import expert_operations
 from rooflinekit.model.types.model import (
     Attention,
     CompressedAttention,
