@@ -126,7 +126,7 @@ def test_a_cache_without_room_for_all_prompts_keeps_none(tmp_path):
     """100 prompts of 32,000 tokens are 420 GB of keys and values: each is dropped before it comes again."""
     row = {"model": "llama-3.1-8b", "engine": "vllm", "isl": 32000, "osl": 100, "tp": 1, "concurrency": 32}
     (kept,), (plain,) = (groups_of(tmp_path, row | {"source_key": key}) for key in ("aicgap", ""))
-    assert predict_group(kept).value[0] == pytest.approx(predict_group(plain).value[0], rel=1e-9)
+    assert predict_group(kept).value[0] == pytest.approx(predict_group(plain).value[0], rel=1e-3)
 
 
 def test_a_rule_holds_where_the_row_lacks_what_it_does_not_ask_for(tmp_path):
