@@ -122,6 +122,43 @@ def test_a_queue_that_a_note_counts_ends(tmp_path):
     assert one < some < endless
 
 
+RATE = {"load": "poisson", "concurrency": None, "osl": 200}
+
+
+def test_a_load_that_comes_at_a_rate_is_what_estimate_says(tmp_path):
+    found = figures(tmp_path / "rows.csv", rate=6.0, **RATE)
+    said = rk.estimate("llama-3-8b", gpu="h100-sxm", tp=2, rate=6.0, isl=1024, osl=200, cv=0.05)
+    assert found["ttft_ms"] == pytest.approx(said.ttft_ms, rel=1e-3)
+    assert found["tpot_ms"] == pytest.approx(said.tpot_ms, rel=1e-3)
+    assert found["output_tok_s_total"] == pytest.approx(6.0 * 200.0, rel=1e-9)
+
+
+@pytest.mark.parametrize("load", [RATE | {"rate": 6.0}, {"concurrency": 8, "load": "concurrency"}, {"concurrency": 8}])
+def test_replicas_share_a_load_evenly(tmp_path, load):
+    """Twice the load on two servers is as fast as one of them is, and gives twice the tokens."""
+    one = figures(tmp_path / "one.csv", **load)
+    twice = {key: 2 * load[key] for key in ("rate", "concurrency") if load.get(key)}
+    two = figures(tmp_path / "two.csv", **load | twice, replicas=2, n_gpus=4)
+    total = ("output_tok_s_total", "prefill_tok_s")
+    assert two == pytest.approx({name: one[name] * (2 if name in total else 1) for name in one}, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"rate": 1e4}, "cannot be sustained"),
+        ({"rate": None}, "'rate' is empty"),
+        ({"rate": -1.0}, "'rate' is empty or not above 0"),
+        ({"rate": 1.0, "replicas": 2, "n_gpus": 2}, "n_gpus=2 is not tp·pp·dp·replicas = 4"),
+        ({"rate": 1.0, "replicas": 0}, "replicas"),
+    ],
+)
+def test_what_a_rate_cannot_be_is_said(tmp_path, row, said):
+    path = write(tmp_path / "rows.csv", [STATIC | RATE | row | {"metric": "ttft_ms", "value": 50.0}])
+    (reason,) = serving_accuracy([path]).unanswered
+    assert said in reason
+
+
 @pytest.mark.parametrize("load", ["static", "concurrency"])
 def test_nothing_is_faster_than_the_bound(tmp_path, load):
     expected, bound = (figures(tmp_path / "rows.csv", calibration, load=load) for calibration in (None, "none"))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.closed_form import Traffic, closed_loop
+from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
 from rooflinekit.model.traffic.mixing import InFlight, static_run
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.deployment import ENGINES
@@ -39,13 +39,14 @@ METRICS = (
     "ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user",
     "prefill_tok_s",
 )  # fmt: skip
-LOADS = ("static", "concurrency", "saturated")
+LOADS = ("static", "concurrency", "saturated", "poisson")
 _NEEDED = ("model", "gpu", "engine", "load", "isl", "osl", "concurrency", "metric", "value")
 _DEGREES = ("tp", "pp", "ep", "dp")
-_SETUP = ("model", "gpu", "n_gpus", *_DEGREES, "weight_dtype", "kv_dtype", "engine", "engine_version")
+_COUNTS = (*_DEGREES, "replicas")
+_SETUP = ("model", "gpu", "n_gpus", *_COUNTS, "weight_dtype", "kv_dtype", "engine", "engine_version")
 _OPTIONAL: dict[str, Any] = {
-    **dict.fromkeys(_DEGREES, 1), "n_gpus": None, "weight_dtype": "", "kv_dtype": "", "engine_version": "",
-    "source_key": "", "source": "", "tier": "", "notes": "",
+    **dict.fromkeys(_COUNTS, 1), "n_gpus": None, "rate": math.nan, "weight_dtype": "", "kv_dtype": "",
+    "engine_version": "", "source_key": "", "source": "", "tier": "", "notes": "",
 }  # fmt: skip
 
 # More cards than a bridge joins were in a server without bridges.
@@ -62,11 +63,15 @@ _USUAL_OSL = 128.0  # a row that names none: long enough that the first token ha
 
 @dataclass(frozen=True)
 class ServedGroup:
-    """Rows that one deployment produced under one client, as columns; `resolved` predicts them."""
+    """Rows that one deployment produced under one client, as columns; `resolved` predicts them.
+
+    replicas: servers that share each load evenly.
+    """
 
     resolved: Resolved
     table: pd.DataFrame
     client: Client
+    replicas: int = 1
 
     def column(self, name: str) -> Array:
         """A column of numbers."""
@@ -94,9 +99,9 @@ def read_serving_table(path: Path) -> pd.DataFrame:
     for name, default in _OPTIONAL.items():
         if name not in table:
             table[name] = default
-    for name in ("isl", "osl", "concurrency", "value"):
+    for name in ("isl", "osl", "concurrency", "rate", "value"):
         table[name] = pd.to_numeric(table[name], errors="coerce")
-    for name in _DEGREES:
+    for name in _COUNTS:
         table[name] = table[name].astype(object).where(table[name].notna(), 1)
     for name in ("weight_dtype", "kv_dtype", "engine_version", "source_key", "source", "tier", "notes"):
         table[name] = table[name].astype(object).fillna("").astype(str)  # an empty column is one of numbers
@@ -127,7 +132,7 @@ def served_groups(table: pd.DataFrame, calibration: str | None, unanswered: Coun
             except RooflinekitError as error:
                 unanswered[str(error)] += len(part)
                 continue
-            yield ServedGroup(resolved, part, client)
+            yield ServedGroup(resolved, part, client, whole_number(_degree(setup["replicas"]), "replicas"))
 
 
 def _drafted(client: Client, rows: pd.DataFrame) -> NDArray[np.intp]:
@@ -171,7 +176,8 @@ def _resolve(
         raise UnknownNameError("engine", engine, [name for name in ENGINES if name != "ideal"])
     degrees = {key: _degree(setup[key]) for key in _DEGREES}
     tp, pp, dp = (whole_number(degrees[key], key) for key in ("tp", "pp", "dp"))
-    if dp > 1 and tp % dp == 0 and _degree(setup["n_gpus"]) == tp * pp:
+    replicas = whole_number(_degree(setup["replicas"]), "replicas")
+    if dp > 1 and tp % dp == 0 and _degree(setup["n_gpus"]) == tp * pp * replicas:
         degrees["tp"] = tp // dp  # some sources count attention-parallel ranks inside tp (TensorRT-LLM's attention DP)
     scenario = degrees | {"microbatches": pp} | ({"max_num_seqs": max_num_seqs} if max_num_seqs else {})
     scenario |= _formats(str(setup["model"]), setup["weight_dtype"], setup["kv_dtype"], engine)
@@ -180,8 +186,9 @@ def _resolve(
     scenario |= {"engine": engine, "engine_version": version}
     deployment = read_deployment(scenario)
     gpus = _degree(setup["n_gpus"])
-    if isinstance(gpus, Real) and not math.isnan(gpus) and gpus != deployment.gpus:
-        raise WorkloadError(f"n_gpus={gpus} is not tp·pp·dp = {deployment.gpus}")
+    if isinstance(gpus, Real) and not math.isnan(gpus) and gpus != deployment.gpus * replicas:
+        several = "·replicas" if replicas > 1 else ""
+        raise WorkloadError(f"n_gpus={gpus} is not tp·pp·dp{several} = {deployment.gpus * replicas}")
     accelerator = load_accelerator(str(setup["gpu"])).value
     if deployment.tp > accelerator.domain_size and accelerator.name in _BOXES:
         deployment = read_deployment(scenario | {"system": _BOXES[accelerator.name]})
@@ -263,15 +270,15 @@ def predict_group(group: ServedGroup) -> ServedPrediction:
     metrics = group.table["metric"].to_numpy()
     for load in LOADS:
         rows = np.flatnonzero((loads == load) & (reason == ""))
-        predicted = _static if load == "static" else _closed_loop
-        times = predicted(group, rows) if len(rows) else {}
+        times = _PREDICTED[load](group, rows) if len(rows) else {}
         for end, figures in times.items():
             for metric, values in figures.items():
                 side = {"low": "high", "high": "low"}.get(end, end) if metric in _PER_TIME else end
                 target = {"expected": value, "low": low, "high": high}[side]
                 own = metrics[rows] == metric
                 target[rows[own]] = np.where(np.isfinite(values[own]), values[own], np.nan)
-    reason[np.isnan(value) & (reason == "")] = "not one such request fits in memory"
+    unknown = np.isnan(value) & (reason == "")
+    reason[unknown] = np.where(loads[unknown] == "poisson", _OVERLOADED, "not one such request fits in memory")
     return ServedPrediction(value, low, high, reason)
 
 
@@ -283,7 +290,9 @@ def _reasons(group: ServedGroup) -> NDArray[np.str_]:
         reason[~(np.isfinite(column) & (column > 0))] = f"column {name!r} is empty or not above 0"
     users, osl = group.column("concurrency"), group.column("osl")
     loads, metrics = group.table["load"].to_numpy(), group.table["metric"].to_numpy()
-    reason[(loads != "saturated") & ~(users > 0)] = "column 'concurrency' is empty or not above 0"
+    several = np.isin(loads, ("static", "concurrency"))
+    reason[several & ~(users > 0)] = "column 'concurrency' is empty or not above 0"
+    reason[(loads == "poisson") & ~(group.column("rate") > 0)] = "column 'rate' is empty or not above 0"
     reason[(metrics != "ttft_ms") & (metrics != "prefill_tok_s") & ~(osl > 0) & (loads != "static")] = (
         "column 'osl' is empty"
     )
@@ -296,7 +305,7 @@ Ends = dict[str, dict[str, Array]]
 
 def _static(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
     """A static batch, of as many waves as fit at once."""
-    isl, users = group.column("isl")[rows], group.column("concurrency")[rows]
+    isl, users = group.column("isl")[rows], group.column("concurrency")[rows] / group.replicas
     osl = np.nan_to_num(group.column("osl")[rows], nan=_USUAL_OSL)
     run = static_run(group.resolved.predictor, InFlight(users, isl, osl))
 
@@ -314,7 +323,8 @@ def _closed_loop(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
     users, client, table = group.column("concurrency")[rows], group.client, group.table.iloc[rows]
     if (table["load"] == "saturated").all():
         counts = table["notes"].str.extract(r"(\d[\d,]*) requests\b")[0].str.replace(",", "").astype(float)
-        users, client = np.asarray(counts.fillna(_QUEUE), dtype=np.float64), replace(client, requests=1)
+        users, client = np.asarray(counts.fillna(_QUEUE), dtype=np.float64), replace(client, requests=1, warmup=0)
+    users = users / group.replicas
     asked, answered = group.column("isl")[rows], group.column("osl")[rows]
     isl, osl = client.mean_length * asked, client.mean_length * answered
     osl = np.nan_to_num(osl, nan=client.mean_length)
@@ -330,6 +340,29 @@ def _closed_loop(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
         return np.asarray(rate * osl), np.asarray(rate * isl)
 
     return _ends(group, (loop.ttft, loop.tpot), osl, 1.0, rates)
+
+
+def _poisson(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
+    """Requests that come at a rate, whether or not others have ended; NaN above what can be sustained."""
+    client, rate = group.client, group.column("rate")[rows] / group.replicas
+    isl, osl = (client.mean_length * group.column(name)[rows] for name in ("isl", "osl"))
+    osl = np.nan_to_num(osl, nan=client.mean_length)
+    try:
+        loaded = open_loop(group.resolved.predictor, rate, Traffic(isl, osl, isl_cv=client.cv, osl_cv=client.cv))
+    except DoesNotFitError:
+        return {}
+
+    def rates(ttft: Array, tpot: Array, whole: Array) -> tuple[Array, Array]:
+        sustained = np.where(np.asarray(loaded.stable) > 0.0, rate, np.nan)
+        return sustained * osl, sustained * isl
+
+    return _ends(group, (loaded.ttft, loaded.tpot), osl, 1.0, rates)
+
+
+_OVERLOADED = "the rate cannot be sustained, or not one such request fits in memory"
+_PREDICTED: dict[str, Callable[[ServedGroup, NDArray[np.intp]], Ends]] = {
+    "static": _static, "concurrency": _closed_loop, "saturated": _closed_loop, "poisson": _poisson,
+}  # fmt: skip
 
 
 def _prefixes_kept(
@@ -393,8 +426,9 @@ def _ends(
         with np.errstate(invalid="ignore", divide="ignore"):
             output, prefill = rates(ttft, tpot, whole)
             found[end] = {
-                "ttft_ms": 1e3 * ttft, "tpot_ms": 1e3 * tpot, "e2e_ms": 1e3 * whole, "output_tok_s_total": output,
+                "ttft_ms": 1e3 * ttft, "tpot_ms": 1e3 * tpot, "e2e_ms": 1e3 * whole,
+                "output_tok_s_total": output * group.replicas,
                 "output_tok_s_per_gpu": output / group.resolved.plan.deployment.gpus,
-                "output_tok_s_per_user": 1.0 / tpot, "prefill_tok_s": prefill,
+                "output_tok_s_per_user": 1.0 / tpot, "prefill_tok_s": prefill * group.replicas,
             }  # fmt: skip
     return found
