@@ -226,7 +226,8 @@ def test_tpot_is_the_mean_of_the_single_steps(model, split, isl, osl, batch):
         got = predictor.evaluate(Workload(batch, float(isl), float(osl))).tpot
         steps = predictor.evaluate(Workload(batch, float(isl), float(osl), 0.0, contexts)).tpot
         for part in ("bound", "expected", "low", "high"):
-            rel = 1e-9 if part == "bound" else 2 * exact if part in ("low", "high") else exact
+            # an end is that of the kernels or of the engine, whichever is wider: of the mean step, or of each
+            rel = 1e-9 if part == "bound" else 4 * exact if part in ("low", "high") else exact
             assert getattr(got, part) == pytest.approx(float(np.mean(getattr(steps, part))), rel=rel), part
 
 

@@ -115,7 +115,7 @@ class TestHours:
             assert both.usd <= own.usd
 
     def test_pools_have_hours_of_their_own(self) -> None:
-        over = rk.plan("llama-3.3-70b", GPU, "p95 ttft<2s, p95 tpot<60ms", isl=2000, osl=300, tp=[2, 8], confirm=0,
+        over = rk.plan("llama-3.3-70b", GPU, "p95 ttft<2s, p95 tpot<50ms", isl=2000, osl=300, tp=[2, 8], confirm=0,
                        one_kind=True, profile=[5.0, 40.0]).over_time  # fmt: skip
         assert over is not None
         assert "prefill" in over.deployment
