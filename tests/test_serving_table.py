@@ -157,7 +157,7 @@ def test_rows_of_one_deployment_are_one_group(tmp_path):
         ({"weight_dtype": "nvfp4"}, "nvfp4"),
         ({"metric": "goodput"}, "metric 'goodput' under load 'static' is not known"),
         ({"metric": np.nan}, "metric nan"),
-        ({"load": "poisson"}, "load 'poisson' is not known"),
+        ({"load": "bursts"}, "load 'bursts' is not known"),
     ],
 )
 def test_a_row_that_makes_no_sense_is_counted_with_its_reason(tmp_path, row, said):
