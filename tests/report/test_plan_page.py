@@ -85,7 +85,7 @@ def test_the_page_answers_what_the_plan_predicts(plans: dict[str, dict[str, Any]
     """With the engine's limits that the plan chose, bursts as one replica sees them, and lengths as they vary."""
     best, chosen = plans[kind]["best"], chosen_replica(plans[kind])
     answer = rk.estimate(chosen.model, chosen.gpu, **chosen.scenario)
-    assert answer.ttft_ms == pytest.approx(best["predicted"]["ttft_ms"]["mean"], rel=5e-3)  # the plan reads a table
+    assert answer.ttft_ms == pytest.approx(best["predicted"]["ttft_ms"]["mean"], rel=1e-2)  # the plan reads a table
     assert answer.tpot_ms == pytest.approx(best["predicted"]["tpot_ms"]["mean"], rel=5e-3)
 
 
