@@ -382,6 +382,8 @@ def write(folder: Path, report: dict[str, Any]) -> None:
 def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
     value, spread, source = _LAUNCH[_LAUNCHED_BY.get(name, "python")]
     lines = [f"      mixes: {'false' if name.startswith(('sglang', 'vllm@0.1')) else 'true'}\n"]
+    if name.startswith("trtllm"):
+        lines.append("      splits: false  # enable_chunked_prefill is off unless told\n")
     lines.append(f"      launch: {{value: {value}, {f'spread: {spread}, ' if spread else ''}source: [{source}]}}\n")
     if name in _PROMPTS:
         lines.append("      prompt: {value: 2.3, spread: 0.7, source: [mechanisms]}\n")
@@ -389,6 +391,9 @@ def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
         if name == _WATCHED:
             lines.append("      graph_tokens: {value: 512, source: [captured]}\n")
         lines.append("      dequantised: {value: 2.2, spread: 0.7, source: [widened]}\n")
+        if name.startswith("trtllm"):
+            lines.append("      routed: {value: 60 us, spread: 15 us, source: [mechanisms]}\n")
+            lines.append("      routed_launches: {value: 20, source: [mechanisms]}\n")
     said = f', note: "{100 * costs["inside"]:.0f} {INSIDE}"' if "inside" in costs else ""
     lines.append(f"      interval: {{value: {costs['interval']:.3g}, source: [fit]{said}}}\n")
     for cost in COSTS:

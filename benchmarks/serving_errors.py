@@ -66,6 +66,10 @@ def _groups(paths: list[Path], calibration: str | None, unanswered: Counter[str]
     return list(served_groups(tables, calibration, unanswered))
 
 
+# Costs of dequantised experts that are chosen by hand, as the rows of gpt-oss-20b alone say.
+_WITHOUT = {"gpt-oss-120b": {"dequantised": 2.35, "routed": 0.0, "routed_launches": 0}}
+
+
 def _folds(rows: fit_engines.Rows, key: str) -> dict[str, dict[str, np.ndarray]]:
     """Costs by engine range without one model, accelerator or source, for each of them; "" is from all rows."""
     values = rows.table[key].to_numpy()
@@ -87,17 +91,18 @@ def _ours(
         table[[way, f"{way}_low", f"{way}_high"]] = np.nan
         for name, own in table.groupby(key):
             fits = unseen[way].get(str(name), unseen[way][""])
-            part = _with(replace(group, table=group.table.loc[own.index]), fits)
+            part = _with(replace(group, table=group.table.loc[own.index]), fits, str(name))
             for column, values in ((way, part.value), (f"{way}_low", part.low), (f"{way}_high", part.high)):
                 table.loc[own.index, column] = values
     return table
 
 
-def _with(group: ServedGroup, fits: dict[str, np.ndarray]) -> ServedPrediction:
-    """A group under the costs of a fit; a launch without a graph, and the interval, stay."""
+def _with(group: ServedGroup, fits: dict[str, np.ndarray], name: str) -> ServedPrediction:
+    """A group under the costs of a fit without `name`; a launch without a graph, and the interval, stay."""
     plan = group.resolved.plan
     costs = fit_engines.costs_of(fits, fit_engines.engine_range(group))
     changed = replace(plan.engine.costs, **dict(zip(fit_engines.COSTS, map(float, costs), strict=True)))
+    changed = replace(changed, **{key: each for key, each in _WITHOUT.get(name, {}).items() if getattr(changed, key)})
     engine = replace(plan.engine, costs=changed, loaded=LoadEnds())
     return predict_group(group.under(engine))
 

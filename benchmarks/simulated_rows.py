@@ -52,14 +52,15 @@ def _group(group: ServedGroup) -> np.ndarray:
             continue
         point = Point(isl, osl, int(users))
         if point not in played:
-            played[point] = _play(group.resolved, group.client, point)
+            played[point] = _play(group, point)
         if (outcome := played[point]) is not None:
             out[row] = _value(outcome, str(metrics[row]), group.resolved)
     return out
 
 
-def _play(resolved: Resolved, client: Client, point: Point) -> Outcome | None:
-    kept = client.prompts if any(server.prefix_cache for server in client.servers) else 0
+def _play(group: ServedGroup, point: Point) -> Outcome | None:
+    client = group.client
+    kept = client.prompts if group.server.prefix_cache else 0
     warmup = client.warmup * point.users if kept else 0
     rng, count = np.random.default_rng(0), int(client.requests * point.users) + warmup
     draw = partial(_lengths, rng, client)
@@ -68,7 +69,7 @@ def _play(resolved: Resolved, client: Client, point: Point) -> Outcome | None:
     arrivals = (Arrival(0.0, int(i), int(o), _blocks(at % kept, int(i)) if kept else ()) for at, (i, o) in sent)
     load = Load(arrivals, float(isl.mean() + osl.mean()), int(isl.max() + osl.max()), point.users, warmup)
     try:
-        return serve(resolved, load, Setup(prefix_cache=kept > 0, hash_tokens=_BLOCK if kept else None))
+        return serve(group.resolved, load, Setup(prefix_cache=kept > 0, hash_tokens=_BLOCK if kept else None))
     except RooflinekitError:
         return None
 

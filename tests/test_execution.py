@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.model.step import launches_of
 from rooflinekit.model.traffic.mixing import front_end
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.engine import StepCosts
@@ -74,8 +75,20 @@ def test_dequantised_experts_take_longer_arithmetic_where_no_tensor_core_reads_f
     assert wider.compute == pytest.approx(3.0 * plain.compute)
     assert wider.expected > plain.expected
     assert wider.expected == pytest.approx(plain.overhead + wider.compute)
-    for gpu, batch in (("b200-sxm", prompt), ("h200-sxm", few)):
-        assert experts(gpu, 2.0, batch).expected == experts(gpu, 0.0, batch).expected
+    assert experts("h200-sxm", 2.0, few).expected == experts("h200-sxm", 0.0, few).expected
+    assert resolve("gpt-oss-120b", "b200-sxm", read_deployment({}), None).plan.costs.dequantised == 0.0
+
+
+def test_dequantised_experts_are_routed_by_kernels_of_their_own_under_trtllm():
+    """36 layers of gpt-oss-120b x 60 us on an H200, whose board rests meanwhile; nothing on a B200."""
+    for gpu, layers in (("h200-sxm", 36), ("b200-sxm", 0)):
+        plan = resolve("gpt-oss-120b", gpu, read_deployment({"engine": "trtllm"}), None).plan
+        free = replace(plan.engine, costs=replace(plan.costs, routed=0.0))
+        batch = Batch.decode(8.0, 1024.0)
+        added = plan.time(batch).expected - replace(plan, engine=free).time(batch).expected
+        assert float(added) == pytest.approx(layers * 60 * MICRO, rel=0.02, abs=1e-12)
+        launches = [launches_of(plan.kernels(batch), replace(plan.costs, routed_launches=each)) for each in (0, 20)]
+        assert launches[1] - launches[0] == 20 * 36
 
 
 def test_launches_of_experts_blocks_and_latent_keys_are_counted_where_the_host_waits_for_them():
@@ -106,6 +119,21 @@ def test_prompts_that_fit_into_a_graph_launch_their_attention_alone():
     assert prompt(130.0, max_num_seqs=64) > 200e-3
     assert prompt(128.0, eager=True) > 200e-3
     assert prompt(1024.0, token_budget=256) == pytest.approx(4 * 64e-3)  # every step of it replays graphs
+
+
+def test_a_decode_step_is_padded_to_the_size_of_its_graph():
+    """300 sequences in a graph of 512: products have 512 rows, and attention the keys of 300. Prompts have no graph."""
+    plain, padded = plan_with(StepCosts()), plan_with(StepCosts(padded=(256.0, 512.0)))
+    batch = Batch.decode(300.0, 2048.0)
+    own, larger = ({each.name: each for each in plan.kernels(batch)} for plan in (plain, padded))
+    grown = {name for name in own if larger[name].flops > own[name].flops * 1.01}
+    assert {"o_proj", "lm_head", "activation"} <= grown
+    assert all(own[name] == larger[name] for name in own if own[name].family == "attention_decode")
+    rows = larger["o_proj"].flops / own["o_proj"].flops
+    assert rows == pytest.approx(512 / 300)
+    for unpadded in (Batch.decode(512.0, 9.0), Batch.decode(513.0, 9.0), batch | Batch.prefill(1.0, 64.0)):
+        assert padded.kernels(unpadded) == plain.kernels(unpadded)
+    assert plan_with(StepCosts(padded=(512.0,)), eager=True).kernels(batch) == plain.kernels(batch)
 
 
 def test_eager_execution_is_bound_by_its_launches():

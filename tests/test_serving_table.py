@@ -18,6 +18,7 @@ from rooflinekit.evidence.accuracy_serving import (
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.engines import engine_version_of
+from rooflinekit.specs.locate import shipped_path
 
 ROW = {
     "model": "llama-3-8b", "gpu": "h100-sxm", "engine": "vllm", "load": "static", "isl": 1024, "osl": 256,
@@ -217,3 +218,18 @@ def test_no_source_model_or_accelerator_has_it_all():
     table = read_serving_table(published_table())
     for name, share in (("source_key", 1 / 3), ("model", 1 / 3), ("gpu", 0.4), ("engine", 2 / 3)):
         assert table[name].value_counts(normalize=True).iloc[0] <= share, name
+
+
+def test_rows_that_no_fit_may_read_are_all_answered_and_none_of_them_is_fitted():
+    """validate/held_out.csv: other models of the documents that the fits know by gpt-oss, Qwen3-30B and Llama-3.3."""
+    held = read_serving_table(shipped_path("validate/held_out.csv"))
+    fitted = read_serving_table(published_table())
+    keys = ["source_key", "model", "gpu", "tp", "dp", "isl", "osl"]
+    rows = [set(table[keys].astype(str).itertuples(index=False)) for table in (held, fitted)]
+    assert len(rows[0]) == len(held) and not rows[0] & rows[1]
+    assert held["source"].str.contains("https://").all()
+    unanswered = Counter()
+    answers = [predict_group(group) for group in served_groups(held, "none", unanswered)]
+    assert not unanswered
+    assert sum(len(answer.value) for answer in answers) == len(held)
+    assert all(np.isfinite(answer.value).all() for answer in answers)

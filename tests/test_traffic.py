@@ -167,6 +167,47 @@ def test_short_prompts_of_a_burst_share_a_step():
     assert float(burst.ttft.expected) < 1.5 * float(burst.shared.alone.expected)
 
 
+def test_an_engine_that_cuts_no_prompt_computes_whole_ones():
+    """Of 5,000 tokens TensorRT-LLM has one prompt in 8,192 tokens, of 3,000 two; vLLM has 1.6 and 2.7, in pieces."""
+    fitting = {}
+    for engine in ("trtllm", "vllm"):
+        predictor = resolve("llama-3-8b", "h100-sxm", read_deployment({"engine": engine}), None).predictor
+        budget = predictor.plan.token_budget
+        assert budget == 8192
+        fitting[engine] = [
+            float(rotation(predictor, InFlight(8.0, isl, 512.0), 1.0).fitting) for isl in (5000.0, 3000.0, 9000.0)
+        ]
+    assert fitting["trtllm"][:2] == [1.0, 2.0]
+    assert fitting["vllm"][:2] == pytest.approx([1.638, 2.731], abs=0.02)
+    assert fitting["trtllm"][2] == fitting["vllm"][2]  # longer than a step: cut by any
+
+
+@pytest.mark.parametrize("isl", [1900, 5000])
+def test_whole_prompts_are_those_of_the_simulator(isl):
+    """Two prompts of 1,900 tokens in a step of 4,096, and one of 5,000 in one of 8,192."""
+    budget = 4096 if isl < 4096 else 8192
+    told = {"engine": "trtllm", "token_budget": budget, "weights": "fp8"}
+    played = rk.simulate("llama-3-8b", "h100-sxm", concurrency=24, requests=240, isl=isl, osl="uniform:230-282", **told)
+    assert played.inputs["policy"] == "continuous"
+    predictor = resolve("llama-3-8b", "h100-sxm", read_deployment(told), None).predictor
+    formed = closed_loop(predictor, 24.0, Traffic(float(isl), 256.0, osl_cv=0.0586, requests=10.0))
+    assert 1e3 * float(formed.e2e) == pytest.approx(played.e2e_ms.mean, rel=0.05)
+    assert 1e3 * float(formed.tpot.expected) == pytest.approx(played.tpot_ms.mean, rel=0.08)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.sampled_from([64.0, 1000.0, 4000.0]), st.sampled_from([64.0, 512.0]), st.sampled_from([2, 4, 8]))
+def test_stages_that_work_at_the_same_time_serve_no_more_than_as_many_accelerators(isl, osl, stages):
+    """A pipeline that is full computes its microbatches' prompts side by side: faster than one, at most p times."""
+    users = 256.0 * stages
+    rates = []
+    for pp in (1, stages):
+        setup = read_deployment({"pp": pp, "microbatches": pp, "engine": "trtllm", "weights": "fp8", "kv": "fp8"})
+        predictor = resolve("llama-3-8b", "h200-sxm", setup, None).predictor
+        rates.append(float(closed_loop(predictor, users / stages * pp, Traffic(isl, osl, most=users)).rate))
+    assert 0.6 * stages * rates[0] < rates[1] < 1.02 * stages * rates[0]
+
+
 @pytest.mark.parametrize("users", [4, 16, 64])
 def test_a_closed_loop_waits_as_the_simulator_does(users):
     """A user comes back after a step has begun; ten prompts each, lengths within a fifth, all at once at first.

@@ -273,7 +273,7 @@ def _with_served_costs(
         where = f"{served.engine} {served.since}".strip()
         return engine, [f"engine costs of {calibration.name} are of {where} on {served.accelerator} and are not used"]
     own = engine.costs
-    costs = replace(served.costs, graphs=own.graphs, mixes=own.mixes, vectors=own.vectors)
+    costs = replace(served.costs, graphs=own.graphs, mixes=own.mixes, splits=own.splits, vectors=own.vectors)
     memory = tuple(entry for entry in engine.provenance if entry.quantity.startswith("engine.memory."))
     return replace(engine, costs=costs, provenance=(*memory, *served.provenance)), []
 

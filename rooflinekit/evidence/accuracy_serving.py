@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
+from rooflinekit.evidence.trtllm_bench import bench_limits
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
 from rooflinekit.model.traffic.mixing import InFlight, static_run
@@ -30,7 +31,7 @@ from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.time import Time
 from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.specs.clients import Client, client_of
+from rooflinekit.specs.clients import NO_RULE, Client, Server, client_of
 from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import engine_names, engine_version_of
 from rooflinekit.specs.locate import shipped_path
@@ -71,6 +72,7 @@ class ServedGroup:
     resolved: Resolved
     table: pd.DataFrame
     client: Client
+    server: Server
     replicas: int = 1
 
     def column(self, name: str) -> Array:
@@ -122,36 +124,54 @@ def served_groups(table: pd.DataFrame, calibration: str | None, unanswered: Coun
         except RooflinekitError as error:
             unanswered[str(error)] += len(rows)
             continue
-        setup["kv_dtype"] = setup["kv_dtype"] or next((server.kv for server in client.servers), "")
-        most = next((server.max_num_seqs for server in client.servers), 0)
-        drafted = _drafted(client, rows)
-        for tokens in np.unique(drafted):
-            part = rows[drafted == tokens]
+        for server, part in _ruled(client, rows):
             try:
-                resolved = _resolve(setup, most, str(rows["source"].iloc[0]), calibration, int(tokens))
+                resolved = _resolve(setup, server, str(rows["source"].iloc[0]), calibration)
             except RooflinekitError as error:
                 unanswered[str(error)] += len(part)
                 continue
-            yield ServedGroup(resolved, part, client, whole_number(_degree(setup["replicas"]), "replicas"))
+            group = ServedGroup(resolved, part, client, server, whole_number(_degree(setup["replicas"]), "replicas"))
+            yield from _told(group)
 
 
-def _drafted(client: Client, rows: pd.DataFrame) -> NDArray[np.intp]:
-    """Tokens that the server of each row drafts in a row."""
-    lengths = (rows[name].to_numpy(dtype=float) for name in ("isl", "osl", "concurrency"))
-    told = np.array([server.draft_tokens for server in client.servers] + [0])
-    return np.asarray(told[client.rule(*lengths)])
+def _ruled(client: Client, rows: pd.DataFrame) -> Iterator[tuple[Server, pd.DataFrame]]:
+    """The rows by the server's rule that holds for them."""
+    rule = client.rule(*(rows[name].to_numpy(dtype=float) for name in ("isl", "osl", "concurrency")))
+    for place in np.unique(rule):
+        yield (client.servers[int(place)] if place >= 0 else NO_RULE), rows[rule == place]
 
 
-def server_settings(group: ServedGroup, rows: NDArray[np.intp], users: Array) -> dict[str, Any]:
-    """What the servers of some rows were told about waiting, as fields of `Traffic`; the first rule counts."""
-    isl, osl = group.column("isl")[rows], group.column("osl")[rows]
-    rule, servers = group.client.rule(isl, osl, users), group.client.servers
-    told = {
-        name: np.array([float(getattr(server, name)) for server in servers] + [usual])[rule]
-        for name, usual in (("batch_wait", 0.0), ("fewer_places", 0.0), ("receive_interval", 1.0))
-    }
-    fewer = told.pop("fewer_places")
-    return told | {"most": np.where(fewer > 0.0, np.maximum(users - fewer, 1.0), np.inf)}
+def _told(group: ServedGroup) -> Iterator[ServedGroup]:
+    """The group as its benchmark told the server: limits of a step, which may follow from each load; CUDA graphs."""
+    server, table = group.server, group.table
+    loads = table[["isl", "osl", "concurrency"]].to_numpy(dtype=float)
+    kinds = np.unique(loads, axis=0, return_inverse=True)[1] if server.by_load else np.zeros(len(table), int)
+    for kind in np.unique(kinds):
+        plan = group.resolved.plan
+        most, budget = _limits(group, *loads[kinds == kind][0])
+        settings = replace(plan.deployment.settings, max_num_seqs=most, token_budget=budget)
+        plan = replace(plan, deployment=replace(plan.deployment, settings=settings))
+        if server.graph_sizes:
+            batch = plan.most_sequences / plan.deployment.pp
+            padded = (*(size for size in server.graph_sizes if size < batch), batch)
+            plan = replace(plan, engine=replace(plan.engine, costs=replace(plan.engine.costs, padded=padded)))
+        resolved = replace(group.resolved, predictor=group.resolved.predictor.on(plan))
+        yield replace(group, resolved=resolved, table=table[kinds == kind])
+
+
+def _limits(group: ServedGroup, isl: float, osl: float, users: float) -> tuple[int | None, int | None]:
+    """Sequences that run at once, and tokens of a step, as a server was told for one load; None for the engine's."""
+    server, deployment = group.server, group.resolved.plan.deployment
+    if server.tuned and isl > 0.0 and osl > 0.0 and (limits := bench_limits(group.resolved.predictor, isl, osl)):
+        return limits[0] * deployment.pp, limits[1]
+    beside = 64 * math.ceil((users + isl + 64.0) / 64.0) if server.whole_prompt and users + isl > 0.0 else 0
+    return deployment.settings.max_num_seqs, max(server.token_budget, beside) or deployment.settings.token_budget
+
+
+def server_settings(server: Server, users: Array) -> dict[str, Any]:
+    """What a server was told about waiting, as fields of `Traffic`."""
+    told: dict[str, Any] = {"batch_wait": float(server.batch_wait), "receive_interval": float(server.receive_interval)}
+    return told | {"most": np.maximum(users - server.fewer_places, 1.0) if server.fewer_places else np.inf}
 
 
 def _client(source_key: str, setup: dict[str, Any]) -> Client:
@@ -164,13 +184,12 @@ def _client(source_key: str, setup: dict[str, Any]) -> Client:
         "weights": str(parse_dtype(setup["weight_dtype"])) if setup["weight_dtype"] else "",
         "version": str(setup["engine_version"]).removeprefix("v"),
         "gpu": load_accelerator(str(setup["gpu"])).value.name,
+        "experts": "experts" in load_model(setup["model"]).value.matrices,
     } | {key: whole_number(_degree(setup[key]), key) for key in ("tp", "ep", "dp")}  # fmt: skip
     return replace(client, servers=tuple(server for server in client.servers if server.when.names(facts)))
 
 
-def _resolve(
-    setup: dict[str, Any], max_num_seqs: int, source: str, calibration: str | None, draft_tokens: int
-) -> Resolved:
+def _resolve(setup: dict[str, Any], server: Server, source: str, calibration: str | None) -> Resolved:
     engine = str(setup["engine"]).lower()
     if engine not in ENGINES or engine not in engine_names():
         raise UnknownNameError("engine", engine, [name for name in ENGINES if name != "ideal"])
@@ -179,8 +198,13 @@ def _resolve(
     replicas = whole_number(_degree(setup["replicas"]), "replicas")
     if dp > 1 and tp % dp == 0 and _degree(setup["n_gpus"]) == tp * pp * replicas:
         degrees["tp"] = tp // dp  # some sources count attention-parallel ranks inside tp (TensorRT-LLM's attention DP)
-    scenario = degrees | {"microbatches": pp} | ({"max_num_seqs": max_num_seqs} if max_num_seqs else {})
-    scenario |= _formats(str(setup["model"]), setup["weight_dtype"], setup["kv_dtype"], engine)
+    if server.tp:
+        pp, tp = pp * tp // server.tp, server.tp
+        degrees |= {"tp": tp, "pp": pp}
+    if server.attention_dp and dp == 1:
+        degrees |= {"tp": 1, "dp": tp}
+    scenario = degrees | {"microbatches": pp} | ({"max_num_seqs": server.max_num_seqs} if server.max_num_seqs else {})
+    scenario |= _formats(str(setup["model"]), setup["weight_dtype"], setup["kv_dtype"] or server.kv, engine)
     dated = re.search(r"20\d\d(?:-\d\d)?", source)  # the year, or year and month, that a source names
     version = engine_version_of(engine, setup["engine_version"] or (dated[0] if dated else ""))
     scenario |= {"engine": engine, "engine_version": version}
@@ -192,7 +216,7 @@ def _resolve(
     accelerator = load_accelerator(str(setup["gpu"])).value
     if deployment.tp > accelerator.domain_size and accelerator.name in _BOXES:
         deployment = read_deployment(scenario | {"system": _BOXES[accelerator.name]})
-    draft = {"draft": "mtp", "draft_tokens": draft_tokens} if draft_tokens else {}
+    draft = {"draft": "mtp", "draft_tokens": server.draft_tokens} if server.draft_tokens else {}
     return resolve(setup["model"], setup["gpu"], deployment, calibration, Speculation.read(draft))
 
 
@@ -328,12 +352,11 @@ def _closed_loop(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
     asked, answered = group.column("isl")[rows], group.column("osl")[rows]
     isl, osl = client.mean_length * asked, client.mean_length * answered
     osl = np.nan_to_num(osl, nan=client.mean_length)
-    told = server_settings(group, rows, users)
+    told = server_settings(group.server, users)
     traffic = Traffic(isl, osl, isl_cv=client.cv, osl_cv=client.cv, requests=client.requests, **told)
     loop = _Loop.of(group.resolved.predictor, users, traffic)
-    keeps = np.array([server.prefix_cache for server in client.servers] + [False])[client.rule(asked, answered, users)]
-    if keeps.any():
-        loop = _prefixes_kept(group.resolved.predictor, users, traffic, client, keeps)
+    if group.server.prefix_cache:
+        loop = _prefixes_kept(group.resolved.predictor, users, traffic, client)
 
     def rates(ttft: Array, tpot: Array, whole: Array) -> tuple[Array, Array]:
         rate = loop.e2e / loop.gap / whole  # a slow end of the interval is a low rate
@@ -365,16 +388,14 @@ _PREDICTED: dict[str, Callable[[ServedGroup, NDArray[np.intp]], Ends]] = {
 }  # fmt: skip
 
 
-def _prefixes_kept(
-    predictor: Predictor, users: Array, traffic: Traffic, client: Client, keeps: NDArray[np.bool_]
-) -> _Loop:
+def _prefixes_kept(predictor: Predictor, users: Array, traffic: Traffic, client: Client) -> _Loop:
     """First the turns in which prompts come that the server has not seen; then those whose prompts are in its cache.
 
     A cache without room for all prompts, beside the answers under way, drops each before it comes again.
     """
     isl, osl = np.asarray(traffic.isl), np.asarray(traffic.osl)
     tokens = client.prompts * isl + np.minimum(users, client.prompts) * osl / 2.0
-    keeps = keeps & (tokens <= [_tokens_kept(predictor, *each) for each in zip(isl + osl, users, strict=True)])
+    keeps = np.asarray(tokens <= [_tokens_kept(predictor, *each) for each in zip(isl + osl, users, strict=True)])
     block = predictor.plan.engine.memory.block
     cached = np.floor(np.maximum(isl - 1.0, 0.0) / block) * block  # the last block is computed
     unseen = np.where(keeps, client.unseen(users) / users, client.requests)

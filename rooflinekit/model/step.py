@@ -152,7 +152,7 @@ def launches_of(kernels: Iterable[Kernel], costs: StepCosts, graphed: bool = Fal
 def _launches_of(kernel: Kernel, costs: StepCosts) -> int:
     """Those of what counts as `count` kernels: experts are routed, sorted and joined by kernels of their own."""
     if kernel.family == "moe":
-        return kernel.count * costs.expert_launches
+        return kernel.count * (costs.expert_launches + costs.routed_launches * kernel.dequantised)
     if kernel.family == "mla_prefill":
         return kernel.count * costs.latent_launches
     blocks = kernel.family == "gemm" and kernel.dtype is Dtype.FP8_BLOCK
@@ -168,18 +168,18 @@ def _launches(costs: StepCosts, iteration: Iteration) -> tuple[float, float, flo
     return launch, max(launch - doubt, 0.0), launch + doubt
 
 
-def changed(timed: KernelTime, costs: StepCosts, narrow: bool = True) -> KernelTime:
+def changed(timed: KernelTime, costs: StepCosts) -> KernelTime:
     """One kernel among its neighbours: its launch partly hidden, a collective later, grouped heads read again.
 
-    narrow: the accelerator computes with 4-bit weights, and dequantises none. No time falls below its bound.
+    No time falls below its bound.
     """
     kernel = timed.kernel
     if (costs.memory != 1.0 or costs.compute != 1.0) and kernel.gpus == 1:
         timed = _slower(timed, costs)
     shift = (kernel.count * costs.collective if kernel.gpus > 1 else 0.0) - costs.hidden * timed.overhead
-    if costs.dequantised and kernel.dequantised and kernel.family == "moe" and not narrow:
+    if costs.dequantised and kernel.dequantised and kernel.family == "moe":
         wider = (1.0 + costs.dequantised) * timed.compute
-        longer = maximum(timed.overhead + wider - timed.expected, 0.0)
+        longer = maximum(timed.overhead + wider - timed.expected, 0.0) + kernel.count * costs.routed
         timed = timed.changed(lambda end: end + longer, compute=wider)
     if costs.grouped and kernel.family == "attention_decode":
         shape = kernel.shaped(AttentionShape)
@@ -284,7 +284,11 @@ class Plan:
     def costs(self) -> StepCosts:
         """What the engine adds to kernels: nothing to the bound; how it works (graphs, mixed steps) stays."""
         own = self.engine.costs
-        return own if self.calibration else StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors)
+        return (
+            own
+            if self.calibration
+            else StepCosts(graphs=own.graphs, mixes=own.mixes, splits=own.splits, vectors=own.vectors)
+        )
 
     @property
     def load_ends(self) -> LoadEnds:
@@ -306,7 +310,7 @@ class Plan:
 
         `grows` picks the operations whose decode work depends on the context, or those whose work does not.
         """
-        step = self.seen(batch)
+        step = self.seen(self._captured(batch))
         chosen = [(op, n) for op, n in self.operations.items() if grows is None or op.grows is grows]
         kernels = [kernel for op, count in chosen for kernel in op.kernels(step, count)]
         return [kernel.tiled(VectorGemmShape) for kernel in kernels] if self.engine.costs.vectors else kernels
@@ -337,8 +341,7 @@ class Plan:
         """The same one after the other, whatever overlaps."""
         timed = (time_kernel(kernel, self.system, self.calibration) for kernel in self.kernels(batch, grows))
         accelerator = self.system.accelerator
-        narrow = accelerator.supports(Dtype.NVFP4)
-        found = (each if costs is None else changed(each, costs, narrow) for each in timed)
+        found = (each if costs is None else changed(each, costs) for each in timed)
         if self.calibration is None:
             return [each.labelled() for each in found]
         return [sustained(each, accelerator).labelled() for each in found]
@@ -394,6 +397,16 @@ class Plan:
             graphed=self._graphed(batch),
         )
 
+    def _captured(self, batch: Batch) -> Batch:
+        """A decode step as its CUDA graph computes it: padded to the next size, on every attention replica."""
+        own = batch.decoding
+        if not self.costs.padded or own is None or batch.prefilling is not None or self.deployment.settings.eager:
+            return batch
+        size = own.sequences
+        for most in reversed(self.costs.padded):
+            size = where(own.sequences <= most, most, size)
+        return replace(batch, filled=1.0, padding=(size - own.sequences) * own.new)
+
     def _graphed(self, batch: Batch) -> Numeric:
         """Share of the steps with prompts that have few enough tokens for CUDA graphs: 0 or 1 of a single one.
 
@@ -439,14 +452,21 @@ def make_plan(
 def _as_fitted(engine: Engine, system: System, calibration: Calibration | None) -> Engine:
     """The engine without costs that were fitted on GPUs, on a CPU: it has those that files of this CPU showed.
 
+    An accelerator that computes with 4-bit weights dequantises none.
+
     ggml multiplies a single row there by a kernel of its own (llamafile/sgemm.cpp leaves out n < 2), as fast as the
     weights are read: what a fit finds beside the kernels is of more rows.
     """
     accelerator, served, own = system.accelerator, calibration.served if calibration else None, engine.costs
+    if accelerator.supports(Dtype.NVFP4) and own.dequantised:
+        own = replace(own, dequantised=0.0, routed=0.0, routed_launches=0)
+        engine = replace(engine, costs=own)
     if not accelerator.is_cpu:
         return engine
     if not served or (served.accelerator, served.engine) != (accelerator.name, engine.name):
-        own = StepCosts(graphs=own.graphs, mixes=own.mixes, vectors=own.vectors, interval=own.interval)
+        own = StepCosts(
+            graphs=own.graphs, mixes=own.mixes, splits=own.splits, vectors=own.vectors, interval=own.interval
+        )
     return replace(engine, costs=replace(own, beyond_one=own.vectors))
 
 

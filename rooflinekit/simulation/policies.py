@@ -38,6 +38,15 @@ whole prompts beside the decoding sequences (Orca, OSDI 2022). chunked: decoding
 token budget (Sarathi-Serve, arXiv:2403.02310; vLLM 1)."""
 
 
+def policy_name(policy: Policy) -> str:
+    """The name of one of the policies.
+
+    >>> policy_name(POLICIES["continuous"])
+    'continuous'
+    """
+    return next(name for name, each in POLICIES.items() if each == policy)
+
+
 @dataclass(frozen=True)
 class Limits:
     """What the scheduler of one replica may do.

@@ -18,7 +18,7 @@ from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Simulation as SimulationOptions
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
-from rooflinekit.model.traffic.mixing import front_end
+from rooflinekit.model.traffic.mixing import front_end, microbatches
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.units import GB, GIB
@@ -40,7 +40,7 @@ from rooflinekit.simulation.event_loop import Fleet, FrontEnd, Link, Simulation,
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool, kv_capacity_tokens
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.outcome import Books, Outcome, energy_of, summarise
-from rooflinekit.simulation.policies import POLICIES, Limits
+from rooflinekit.simulation.policies import POLICIES, Limits, policy_name
 from rooflinekit.simulation.replica import HostTier, Replica
 from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_trace
 from rooflinekit.simulation.steps import Clock, StepTable, build_table
@@ -213,6 +213,8 @@ def _served(  # noqa: PLR0913, PLR0917 - as `serve`
         warnings += (f"a patience of {patience:g} s in the mean ended {left:,} sessions early, {turns:,} turns before",)
     if setup.swap and not setup.host_gib:
         warnings += ("swap has no host memory: preempted requests were computed again; host_gib gives it some",)
+    if microbatches(resolved.plan) > 1:
+        warnings += ("stages are played one after the other; `estimate` has what microbatches bring",)
     return books, {**about(resolved.plan), "inputs": _inputs(resolved.plan, setup, fleet), "warnings": warnings}
 
 
@@ -228,7 +230,7 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
     shared: dict[str, Store] = {}
 
     def replica(number: int, own: Predictor, clock: Clock) -> Replica:
-        limits = _limits(own, setup)
+        limits = _limits(own, setup, load.longest)
         tokens = setup.kv_tokens or kv_capacity_tokens(own, load.typical, limits.max_num_seqs)
         pool = _pool(own, setup, tokens, shared)
         decoding = Lockstep(pool)
@@ -243,7 +245,7 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
 
 def _clock(predictor: Predictor, load: Load, setup: Setup, width: int) -> Clock:
     """Step times of a deployment whose steps verify `width` tokens of each sequence."""
-    limits = _limits(predictor, setup)
+    limits = _limits(predictor, setup, load.longest)
     longest = min(load.longest, limits.max_model_len or _LONGEST, _LONGEST)
     clock = _table(predictor.plan, limits.max_num_seqs // limits.engines, longest, width, limits.token_budget)
     if setup.draft_ms and width > 1:
@@ -266,13 +268,13 @@ _tables: dict[tuple[int, tuple[int, ...]], tuple[Plan, StepTable]] = {}
 _KEPT = 16
 
 
-def _limits(predictor: Predictor, chosen: Setup) -> Limits:
+def _limits(predictor: Predictor, chosen: Setup, longest: float) -> Limits:
     plan = predictor.plan
-    budget = chosen.token_budget or plan.deployment.settings.token_budget
+    budget = chosen.token_budget or plan.deployment.settings.token_budget or int(plan.token_budget)
     sequences = chosen.max_num_seqs or plan.deployment.settings.max_num_seqs
     return Limits(
-        policy=POLICIES[chosen.policy or _usual(plan)],
-        token_budget=budget or int(plan.token_budget),
+        policy=POLICIES[chosen.policy or _usual(plan, longest > budget)],
+        token_budget=budget,
         max_num_seqs=(sequences or int(predictor.memory.rows)) * plan.deployment.dp,
         max_model_len=chosen.max_model_len or plan.deployment.settings.max_model_len or plan.model.max_context,
         queue_limit=chosen.queue_limit,
@@ -284,9 +286,11 @@ def _limits(predictor: Predictor, chosen: Setup) -> Limits:
     )
 
 
-def _usual(plan: Plan) -> str:
-    """The policy that the engine is known for."""
-    return "chunked" if plan.costs.mixes else "prefill-priority"
+def _usual(plan: Plan, longer: bool) -> str:
+    """The policy that the engine is known for; where prompts are longer than a step, it has to cut them."""
+    if not plan.costs.mixes:
+        return "prefill-priority"
+    return "chunked" if plan.costs.splits or longer else "continuous"
 
 
 def _block(plan: Plan, setup: Setup) -> int:
@@ -381,7 +385,7 @@ def _inputs(plan: Plan, setup: Setup, fleet: Fleet) -> dict[str, Any]:
     inputs |= {key: value for key, value in asdict(setup).items() if key != "tiers"} | image_inputs(plan)
     inputs["cache_tier"] = ", ".join(f"{tier.name}={tier.capacity / GB:g}GB" for tier in setup.tiers) or None
     inputs |= {"token_budget": limits.token_budget, "max_num_seqs": limits.max_num_seqs}
-    inputs |= {"max_model_len": limits.max_model_len, "policy": setup.policy or _usual(plan)}
+    inputs |= {"max_model_len": limits.max_model_len, "policy": policy_name(limits.policy)}
     pool = fleet.replicas[0].pool
     return inputs | {"block_size": pool.size, "kv_tokens": pool.total * pool.size}
 

@@ -23,6 +23,7 @@ class Conditions:
 
     engine: str = ""
     model: str = ""
+    experts: bool | None = None
     gpu: tuple[str, ...] = ()
     weights: str = ""
     version: str = ""
@@ -38,7 +39,8 @@ class Conditions:
         """Whether the rule holds for a deployment: engine, model, gpu, weights, version, tp, ep and dp."""
         same = all(getattr(self, key) in ("", facts[key]) for key in ("engine", "model", "weights", "version"))
         same &= all(getattr(self, key) in (0, facts[key]) for key in ("ep", "dp"))
-        return same and (not self.gpu or facts["gpu"].startswith(self.gpu)) and not 0 < self.tp_below <= facts["tp"]
+        same &= not 0 < self.tp_below <= facts["tp"]
+        return same and (not self.gpu or facts["gpu"].startswith(self.gpu)) and self.experts in (None, facts["experts"])
 
     def loads(self, isl: Array, osl: Array, users: Array) -> NDArray[np.bool_]:
         """For which loads of such a deployment the rule holds; lengths in tokens, NaN where they are not known."""
@@ -55,9 +57,13 @@ class Server:
 
     kv: format of the cache, "" for the engine's default; receive_interval: decode steps between two looks at new
     requests; batch_wait: decode steps for which prompts are held back, so that several are computed together;
-    max_num_seqs: sequences that run at once at most, 0 for the engine's default; fewer_places: below the users;
-    prefix_cache: whether a prompt that was sent before is found in the cache; draft_tokens: that the model's own
-    layers for several tokens (MTP) draft in a row.
+    max_num_seqs, token_budget: sequences that run at once, and tokens of a step, at most, 0 for the engine's default;
+    whole_prompt: the budget is at least users + prompt + 64, rounded up to 64; tuned: both limits follow from memory
+    and lengths, as trtllm-bench works them out; fewer_places: below the users; prefix_cache: whether a prompt that was
+    sent before is found in the cache; draft_tokens: that the model's own layers for several tokens (MTP) draft in a
+    row; graph_sizes: to which decode steps are padded; attention_dp: whether each rank of `tp` has its own sequences in
+    attention; tp: of the accelerators that the source counts as `tp`, those that share layers (0: all); the others are
+    stages of a pipeline.
     """
 
     when: Conditions
@@ -69,6 +75,17 @@ class Server:
     fewer_places: Count = 0
     prefix_cache: bool = False
     draft_tokens: Count = 0
+    graph_sizes: tuple[float, ...] = ()
+    tuned: bool = False
+    token_budget: Count = 0
+    whole_prompt: bool = False
+    attention_dp: bool = False
+    tp: Count = 0
+
+    @property
+    def by_load(self) -> bool:
+        """Whether its limits follow from lengths and users."""
+        return self.tuned or self.whole_prompt
 
 
 @dataclass(frozen=True)
@@ -123,6 +140,9 @@ class Client:
         measured = self.requests * users
         return np.clip(self.prompts - self.warmup * users, 0.0, measured) if self.prompts else measured
 
+
+NO_RULE = Server(Conditions(), ())
+"""A server of which nothing is known."""
 
 USUAL = Client("", (1.0 - 0.05 * math.sqrt(3.0), 1.0 + 0.05 * math.sqrt(3.0)), 10, ())
 """What is assumed of a source that does not say: lengths that vary by 5 %, as far as their ends are taken to drift."""

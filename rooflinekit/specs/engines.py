@@ -43,7 +43,7 @@ _PARTS = {
 UNITLESS = {
     "hidden": 1.0, "grouped": 20.0, "prompt": 20.0, "memory": 10.0, "compute": 30.0, "interval": 100.0, "overlap": 4.0,
     "dequantised": 5.0, "expert_launches": 20.0, "block_launches": 20.0, "latent_launches": 20.0,
-    "graph_tokens": 8192.0,
+    "routed_launches": 50.0, "graph_tokens": 8192.0,
 }  # fmt: skip
 """Quantities of step costs without a unit, and their largest values; the other costs are times."""
 

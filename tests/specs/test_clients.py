@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -38,9 +37,14 @@ def groups_of(tmp_path, *rows):
     return found
 
 
-def waits(group):
-    told = server_settings(group, np.arange(len(group.table)), group.column("concurrency"))
-    return told["receive_interval"].tolist(), told["batch_wait"].tolist()
+def waits(groups):
+    """Decode steps between two looks at new requests, and those for which prompts are held back, of each row."""
+    told = [(group, server_settings(group.server, group.column("concurrency"))) for group in groups]
+    return {
+        (row.tp, row.isl, row.osl, row.concurrency): (each["receive_interval"], each["batch_wait"])
+        for group, each in told
+        for row in group.table.itertuples()
+    }
 
 
 def test_a_source_without_an_entry_is_the_usual_benchmark():
@@ -56,16 +60,73 @@ def test_lengths_give_mean_and_variation():
 
 def test_a_rule_holds_for_the_lengths_and_degrees_it_names(tmp_path):
     """TensorRT-LLM gathered prompts for 20 steps at 1,024 in and out on fewer than eight accelerators."""
-    (some,) = groups_of(tmp_path, {}, {"osl": 8192}, {"isl": 8192})
-    assert waits(some) == ([1, 1, 1], [20, 0, 0])
-    (all_eight,) = groups_of(tmp_path, {"tp": 8})
-    assert waits(all_eight) == ([1], [0])
+    found = waits(groups_of(tmp_path, {}, {"osl": 8192}, {"isl": 8192}, {"tp": 8}))
+    assert found == {
+        (4, 1024, 1024, 8): (1, 20), (4, 1024, 8192, 8): (1, 0), (4, 8192, 1024, 8): (1, 0), (8, 1024, 1024, 8): (1, 0),
+    }  # fmt: skip
 
 
 def test_a_rule_may_depend_on_the_users(tmp_path):
     row = {"model": "deepseek-r1", "gpu": "b200-sxm", "engine": "sglang", "tp": 8, "weight_dtype": "fp8_block"}
-    (group,) = groups_of(tmp_path, row | {"concurrency": 8}, row | {"concurrency": 16})
-    assert waits(group) == ([10, 30], [0, 0])
+    found = waits(groups_of(tmp_path, row | {"concurrency": 8}, row | {"concurrency": 16}))
+    assert found == {(8, 1024, 1024, 8): (10, 0), (8, 1024, 1024, 16): (30, 0)}
+
+
+def settings_of(tmp_path, *rows):
+    """Sequences and tokens of a step at the most, as each server was told."""
+    plans = [group.resolved.plan for group in groups_of(tmp_path, *rows)]
+    return [(plan.most_sequences, plan.token_budget) for plan in plans]
+
+
+def test_the_tokens_of_a_step_are_those_of_the_script(tmp_path):
+    """One prompt fits beside all users, in later scripts 8,192 tokens; gpt-oss has 20,000, SGLang 16,384 and 32,768."""
+    trt = {"model": "deepseek-r1", "gpu": "h200-sxm", "tp": 8, "weight_dtype": "fp8_block", "concurrency": 100}
+    b200 = trt | {"gpu": "b200-sxm", "engine_version": "1.2.0rc6.post2"}
+    assert [budget for _, budget in settings_of(tmp_path, trt, trt | {"isl": 8192}, b200)] == [1216, 8384, 8192]
+    oss = {"model": "gpt-oss-120b", "gpu": "b200-sxm", "weight_dtype": "mxfp4"}
+    assert [budget for _, budget in settings_of(tmp_path, oss)] == [20000]
+    sglang = trt | {"engine": "sglang", "gpu": "b200-sxm"}
+    rows = sglang, sglang | {"weight_dtype": "nvfp4"}, sglang | {"tp": 4}
+    assert {budget for _, budget in settings_of(tmp_path, *rows)} == {32768, 16384, 8192}
+
+
+def test_trtllm_bench_sets_sequences_and_tokens_by_memory_and_lengths(tmp_path):
+    """Llama-3.3-70B in FP8 on an H200: 151 GB less 72 of weights, 95 % of it, at 163,840 B a token.
+
+    2,000 tokens each: 229 sequences, rounded up to 256, and 2,048 tokens of a step. 2,176 tokens each: 210 sequences,
+    224, with 17 times as many tokens, 3,584 by steps of 256. gpt-oss is of a format that it has no rule for.
+    """
+    row = {"model": "llama-3.3-70b", "load": "saturated", "metric": "output_tok_s_total", "tp": 1, "kv_dtype": "fp8"}
+    row |= {"source_key": "trt10", "isl": 1000, "osl": 1000}
+    one, other = settings_of(tmp_path, row, row | {"isl": 2048, "osl": 128})
+    assert one == (256, 2048)
+    assert other == (224, 3584)
+    oss = row | {"model": "gpt-oss-120b", "weight_dtype": "mxfp4", "kv_dtype": "", "isl": 8192}
+    assert settings_of(tmp_path, oss) == [(2048, 8192 + 2048)]
+
+
+def test_limits_of_loads_that_are_not_known_are_the_engines(tmp_path):
+    row = {"model": "deepseek-r1", "gpu": "h200-sxm", "tp": 8, "weight_dtype": "fp8_block", "concurrency": None}
+    queue = {"model": "llama-3.3-70b", "load": "saturated", "tp": 1, "source_key": "trt10", "isl": 0, "osl": None}
+    assert {budget for _, budget in settings_of(tmp_path, row, queue)} == {8192}
+
+
+def test_graphs_are_captured_up_to_the_sequences_of_a_step(tmp_path):
+    row = {"model": "llama-3.3-70b", "load": "saturated", "metric": "output_tok_s_total", "tp": 1}
+    (group,) = groups_of(tmp_path, row | {"source_key": "trt10", "isl": 1000, "osl": 1000, "kv_dtype": "fp8"})
+    assert group.resolved.plan.engine.costs.padded == (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def test_accelerators_of_a_row_are_split_as_the_document_says(tmp_path):
+    """TensorRT-LLM 1.0 on RTX PRO 6000: a dense model has stages; experts have attention replicas."""
+    row = {"load": "saturated", "metric": "output_tok_s_total", "tp": 4, "gpu": "rtx-pro-6000-blackwell"}
+    row |= {"source_key": "trt10", "weight_dtype": "nvfp4"}
+    dense, experts = (
+        groups_of(tmp_path, row | {"model": model})[0].resolved.plan.deployment
+        for model in ("llama-3.3-70b", "qwen3-30b-a3b")
+    )
+    assert (dense.tp, dense.pp, dense.dp, dense.microbatches) == (1, 4, 1, 4)
+    assert (experts.tp, experts.pp, experts.dp) == (1, 1, 4)
 
 
 def test_the_cache_has_the_format_that_the_server_was_given(tmp_path):
@@ -113,7 +174,7 @@ def test_prompts_that_come_again_are_in_the_cache_of_a_server_that_keeps_them(tm
     row = {"model": "llama-3.1-8b", "engine": "vllm", "engine_version": "0.12.0", "osl": 100, "isl": 4000, "tp": 1}
     users = [{"concurrency": number, "source_key": "aicgap"} for number in (1, 200)]
     values = {
-        engine: predict_group(groups_of(tmp_path, *(row | each | {"engine": engine} for each in users))[0]).value
+        engine: [predict_group(groups_of(tmp_path, row | each | {"engine": engine})[0]).value[0] for each in users]
         for engine in ("vllm", "trtllm")
     }
     unknown = [predict_group(groups_of(tmp_path, row | each | {"source_key": ""})[0]).value[0] for each in users]

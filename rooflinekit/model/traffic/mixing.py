@@ -317,31 +317,54 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     arriving = others_arriving(predictor.plan, load)
     dense, width = bunched(predictor, load)
     decoding = _decoding(load, arriving, dense if costs.mixes else 1.0)
-    if replicas > 1:
-        decoding = ceil_div(decoding * WITHIN, fact(replicas, "dp", "attention replicas", source="the question"))
+    lanes = replicas * microbatches(predictor.plan)
+    if lanes > 1:
+        decoding = ceil_div(decoding * WITHIN, fact(lanes, "lanes", "attention replicas x microbatches", *_ASKED))
     decoding = named(decoding, "own", "sequences that decode on the fullest attention replica")
     if costs.mixes:
         room = maximum((budget - decoding) * WITHIN, 1.0)
         sizes = named(new / room, "size", "of a prompt, in the room that a step has for prompts")
-        chunks = named(steps_begun(sizes, sqrt(decoding) / room), "chunks", "steps that a prompt takes")
+        pieces = named(steps_begun(sizes, sqrt(decoding) / room), "chunks", "steps that a prompt takes")
+        sizes, chunks = _whole(costs, room, new, sizes, pieces)
         fitting = chunks / sizes
     else:
         chunks = 1.0
         fitting = maximum(floor_div(budget, new), 1.0)
         sizes = 1.0 / fitting
     every = arriving * (1.0 + load.again)
-    full = named(minimum(every * sizes / replicas, 1.0), "rho", "share of the room for prompts that is used")
+    full = named(minimum(every * sizes / lanes, 1.0), "rho", "share of the room for prompts that is used")
     pieces = arriving * (maximum(sizes, 1.0) if costs.mixes else 1.0) / width
     beside = side_by_side(pieces * (1.0 + load.again), replicas)
     if replicas > 1:  # where prompts queue, every replica has its own
         beside = 1.0 / ((1.0 - full * full) / beside + full * full / replicas)
     some = width * (any_of(pieces) if costs.mixes else _steps_of_prompts(arriving / width, ratio))
     some = where(load.osl > 1.0, some, pieces / (1.0 + pieces))  # without a decode step each step holds the own prompt
-    holding = maximum(some, full if costs.mixes else every * sizes / replicas)
+    holding = maximum(some, full if costs.mixes else every * sizes / lanes)
     holding = named(holding, "holding", "steps that hold prompts, for each step")
     beside_own = side_by_side(1.0 + arriving * dense, replicas)
-    each, even = sizes / replicas, beside / replicas
+    each, even = sizes / lanes, beside / replicas
     return Rotation(every, decoding, chunks, full, holding, beside, beside_own, fitting, each, even, dense, width)
+
+
+def _whole(costs: StepCosts, room: Numeric, new: Numeric, sizes: Numeric, pieces: Numeric) -> tuple[Numeric, Numeric]:
+    """A prompt's share of a step, and steps that it takes, of an engine that cuts none which a step has room for."""
+    if costs.splits:
+        return sizes, pieces
+    whole = named(floor_div(room, new), "whole", "prompts that a step has room for, each whole")
+    return where(whole >= 1.0, 1.0 / maximum(whole, 1.0), sizes), where(whole >= 1.0, 1.0, pieces)
+
+
+_ASKED = "", "the question"
+
+
+def microbatches(plan: Plan) -> int:
+    """Parts of the sequences that pipeline stages compute at once, each with a token budget of its own."""
+    return 1 if plan.deployment.ffn_gpus else plan.deployment.in_flight
+
+
+def _staged(plan: Plan, time: Time, batch: Batch) -> Time:
+    """What a step with prompts takes of the others' time: of pipeline stages the busiest one's, while others work."""
+    return time if microbatches(plan) == 1 else time.times(*plan.busiest_share(batch))
 
 
 def bunched(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric]:
@@ -507,7 +530,8 @@ def _apart(predictor: Predictor, load: InFlight, together: Numeric, beside: Nume
     replicas = predictor.plan.deployment.dp
     each = maximum(together / beside, 1.0)
     prompts = Batch.prefill(each, load.isl, load.cached)
-    time = predictor.plan.time(replace(prompts, filled=minimum(together / (each * replicas), 1.0))).total
+    prompts = replace(prompts, filled=minimum(together / (each * replicas), 1.0))
+    time = _staged(predictor.plan, predictor.plan.time(prompts).total, prompts)
     return time.times(1.0 / (each * beside), 1.0 / (each * beside))
 
 
@@ -518,17 +542,22 @@ def burst(predictor: Predictor, load: InFlight) -> tuple[Time, Numeric]:
     """
     plan, new, replicas = predictor.plan, load.isl - load.cached, predictor.plan.deployment.dp
     mixes = plan.costs.mixes
-    fitting = plan.token_budget / new if mixes else maximum(floor_div(plan.token_budget, new), 1.0)
+    fitting = plan.token_budget / new
+    if not mixes:
+        fitting = maximum(floor_div(fitting, 1.0), 1.0)
+    elif not plan.costs.splits:
+        fitting = where(fitting >= 1.0, floor_div(fitting, 1.0), fitting)
     together = named(minimum(load.users, fitting * replicas), "at_once", "prompts of a burst in a step")
     fullest = maximum(together / replicas, minimum(fitting, 1.0))
     if replicas > 1:  # whole prompts, dealt evenly, unless they fill the step
         fullest = maximum(fullest, minimum(ceil_div(together * WITHIN, replicas), fitting))
     if mixes:
-        decoding = (load.users - together) / (2.0 * replicas)
+        decoding = (load.users - together) / (2.0 * replicas * microbatches(plan))
         mixed = _mixed(predictor, load, maximum(decoding, _FEW), fullest, together / fullest)
         step = choose(
             decoding > 0.0, lambda: plan.time(mixed).total, lambda: plan.time(replace(mixed, decoding=None)).total
         )
+        step = _staged(plan, step, mixed)
     else:
         step = _apart(predictor, load, together, together / fullest).times(together, together)
     return step, load.users / together
@@ -543,8 +572,12 @@ def lone_prompt(load: InFlight, filled: Numeric) -> Batch:
 def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Batch]:
     """Prompts in a step that holds some, and the mean such step of the fullest attention replica."""
     turning, replicas = rotation(predictor, load, 1.0), predictor.plan.deployment.dp
-    least = 1.0 / maximum(turning.each * replicas, 1.0)
-    fullest = named(maximum(turning.together / turning.beside, least), "fullest", "of them on one replica")
+    parts, together = microbatches(predictor.plan), turning.together
+    if parts > 1:
+        together = turning.arriving / parts
+        together = minimum(together / any_of(together), turning.fitting * replicas)
+    least = 1.0 / maximum(turning.each * replicas * parts, 1.0)
+    fullest = named(maximum(together / turning.beside, least), "fullest", "of them on one replica")
     others = maximum(fullest * (1.0 - fullest * (1.0 - turning.holding)), 0.0)
     return fullest * turning.beside, _mixed(predictor, load, turning.decoding, fullest, turning.beside, others)
 
@@ -586,7 +619,9 @@ def prefill_share(predictor: Predictor, load: InFlight, ratio: Numeric = 1.0, on
     together, mixed = mixed_step(predictor, load)
     both = plan.time(mixed).total.named("both", "a step with prompts")
     one = (one or plan.time(Batch(None, mixed.decoding)).total).named("one", "the same step without them")
-    return Time(*(maximum(getattr(both, end) - getattr(one, end), 0.0) / together for end in ENDS))
+    return _staged(
+        plan, Time(*(maximum(getattr(both, end) - getattr(one, end), 0.0) / together for end in ENDS)), mixed
+    )
 
 
 _SUMMED = 32.0  # chunks in a step up to which the sum is made; beyond it the mean of a rounded-up quotient is known

@@ -156,13 +156,15 @@ class Batch:
 
     filled: with attention replicas, the mean tokens of a replica over those of the fullest. The sequences are those of
     the fullest; experts and their exchange take the mean. varying: of a step that is the mean of many, the standard
-    deviation of their tokens.
+    deviation of their tokens. padding: tokens that nobody asked for, up to the size of a CUDA graph; no sequence of the
+    cache belongs to them.
     """
 
     prefilling: Sequences | None = None
     decoding: Sequences | None = None
     filled: Numeric = 1.0
     varying: Numeric = 0.0
+    padding: Numeric = 0.0
 
     @classmethod
     def prefill(cls, batch: Numeric, isl: Numeric, cached: Numeric = 0.0) -> Batch:
@@ -269,7 +271,7 @@ class Batch:
     @property
     def tokens(self) -> Numeric:
         """Tokens computed in this step."""
-        return sum((phase.tokens for phase in self.phases), 0.0)
+        return sum((phase.tokens for phase in self.phases), self.padding)
 
     @property
     def sequences(self) -> Numeric:
@@ -279,4 +281,4 @@ class Batch:
     @property
     def sampled_rows(self) -> Numeric:
         """Rows of logits."""
-        return sum((phase.sampled_rows for phase in self.phases), 0.0)
+        return sum((phase.sampled_rows for phase in self.phases), self.padding)

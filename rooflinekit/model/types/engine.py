@@ -119,6 +119,8 @@ class StepCosts:
     dequantised: float = quantity(
         "widen", "arithmetic of experts whose weights are dequantised takes 1 + widen times as long", default=0.0
     )
+    routed: float = quantity("route", "more time of a layer whose experts are dequantised", "s", default=0.0)
+    routed_launches: int = 0  #: more launches of such experts, without a graph
     memory: float = quantity("s_m", "how much slower a memory-bound kernel runs in this deployment", default=1.0)
     compute: float = quantity("s_c", "how much slower a compute-bound one runs", default=1.0)
     launch: float = quantity("issue", "host time of one launch without a CUDA graph", "s", default=0.0)
@@ -132,11 +134,18 @@ class StepCosts:
     hand_over: float = 0.0  #: least time from one request to the next that the front end hands to the scheduler [s]
     overlap: float = 0.0  #: steps made up before the one under way has ended: a prompt joins the one after them
     graphs: bool = True  #: decode steps replay CUDA graphs; of prompts those of up to `graph_tokens` do
+    padded: tuple[float, ...] = ()  #: rising sizes of CUDA graphs; a decode step is padded to the next
     mixes: bool = True  #: prompts are computed in the same steps as decoding sequences; False: in steps of their own
+    splits: bool = True  #: a prompt is cut to what a step has room for; False: it waits for a step that holds all of it
     vectors: bool = False  #: few rows are multiplied by a matrix without tensor cores
     beyond_one: bool = False  #: a decode step takes `step` and `sequence` for others than the first sequence
     interval: float = 1.0  #: 90 % of the measured step times lie within this factor, either way
     spread: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    @property
+    def free(self) -> StepCosts:
+        """How the engine works (graphs, mixed steps, whole prompts), without what it takes."""
+        return StepCosts(graphs=self.graphs, mixes=self.mixes, splits=self.splits, vectors=self.vectors)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.overlap import Spent
 from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, closed_loop, crowd_of, no_room
 from rooflinekit.model.traffic.energy import TokenEnergy, in_a_step, load_power, static_energy, token_energy
-from rooflinekit.model.traffic.mixing import Shared, follows, shared_times, slots
+from rooflinekit.model.traffic.mixing import Shared, follows, microbatches, shared_times, slots
 from rooflinekit.model.traffic.percentiles import spread
 from rooflinekit.model.traffic.question import LoadAnswer, LoadQuestion
 from rooflinekit.model.types.batch import Batch, Sequences
@@ -490,7 +490,12 @@ def _admitting(predictor: Predictor) -> Predictor:
     """How an engine admits requests, and nothing else of a deployment: what only this was asked of is shared by it."""
     plan = predictor.plan
     told: dict[str, Any] = {
-        "deployment": SimpleNamespace(dp=plan.deployment.dp, settings=SimpleNamespace(token_budget=plan.token_budget)),
+        "deployment": SimpleNamespace(
+            dp=plan.deployment.dp,
+            ffn_gpus=0,
+            in_flight=microbatches(plan),
+            settings=SimpleNamespace(token_budget=plan.token_budget),
+        ),
         "system": SimpleNamespace(accelerator=SimpleNamespace(is_cpu=plan.system.accelerator.is_cpu)),
         "calibration": plan.calibration and _FITTED,
         "engine": _engine(plan),
@@ -501,7 +506,8 @@ def _admitting(predictor: Predictor) -> Predictor:
 
 def _key(plan: Plan) -> tuple[Any, ...]:
     """What tells two such plans apart."""
-    return plan.deployment.dp, plan.token_budget, plan.system.accelerator.is_cpu, plan.calibration, plan.engine
+    lanes = plan.deployment.dp, microbatches(plan)
+    return *lanes, plan.token_budget, plan.system.accelerator.is_cpu, plan.calibration, plan.engine
 
 
 def _pattern(whole: Any) -> Any:
