@@ -439,6 +439,23 @@ def test_a_whole_layer_is_its_models_layer_and_what_surrounds_it(tmp_path):
     assert kernel_accuracy([path]).answered == 2
 
 
+def test_index_heads_of_grouped_query_heads_are_shared_out_with_their_kv_heads(tmp_path):
+    """MiniMax-M3: one index head a KV head, so a quarter of the heads scores a quarter; 4 B for each query and key."""
+    row = {"gpu": "h100-sxm", "engine": "vllm", "model_dims": "minimax-m3", "phase": "prefill", "kernel": "Triton",
+           "dtype": "bfloat16", "kv_dtype": "bfloat16", "gemm_dtype": "bfloat16", "batch": 4, "seq_len": 256,
+           "prefix": 1024, "tp": 1, "latency_us": 300.0}  # fmt: skip
+    path = tmp_path / "msa_module.csv"
+    pd.DataFrame([row | {"heads": heads} for heads in (64, 16)]).to_csv(path, index=False)
+    ((name, table),) = read_kernel_tables(path)
+    (group,) = kernel_groups(name, table)
+    (kernel,) = group.rows(load_calibration("h100-sxm--vllm")).kernels
+    whole, quarter = kernel.shape.index_flops
+    assert whole == pytest.approx(4 * quarter)
+    assert kernel.shape.scores.tolist() == [4.0 * 4 * 256 * 1280] * 2
+    assert kernel.shape.foreign.tolist() == [3 * 4.0 * 4 * 256 * 1280] * 2
+    assert kernel.shape.scanned.tolist() == [1280.0] * 2
+
+
 @pytest.mark.parametrize(("model", "said"), [("jamba-v0.1", "no attention"), ("llama-3-8b", "no indexer"), ("x", "x")])
 def test_a_layer_that_a_model_does_not_have_is_counted_with_its_reason(tmp_path, model, said):
     rows = grid("dsa_module").assign(model_dims=model, indexer=0).drop(columns="product")

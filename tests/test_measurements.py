@@ -45,7 +45,7 @@ SHAPES = {
     "elementwise": ("tokens", "read", "written"),
 }
 SIZES = {
-    "gemm": product((1, 16, 64, 256, 1024, 8192), (512, 1024, 4096, 16384), (512, 2048, 4096, 8192)),
+    "gemm": product((1, 4, 16, 64, 256, 1024, 8192), (512, 1024, 4096, 16384), (512, 2048, 4096, 8192)),
     "elementwise": [(n, 2 * d, 2 * d) for n in (1, 16, 256, 4096, 16384) for d in (1024, 2048, 4096, 8192)],
 }
 TABLES = {op: pd.DataFrame(list(sizes), columns=list(SHAPES[op])).assign(dtype="bf16") for op, sizes in SIZES.items()}

@@ -20,11 +20,13 @@ from rooflinekit.model.timing.forms import (
     GemmTime,
     PlainTime,
     PrefillTime,
+    SparseTime,
     parameters,
+    partial_sums,
 )
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.kernel import FAMILIES, CollectiveShape, GemmShape, Kernel, RowsShape
+from rooflinekit.model.types.kernel import FAMILIES, CollectiveShape, GemmShape, Kernel, RowsShape, SparseShape
 from rooflinekit.model.types.time import Time
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration import calibration_names, load_calibration
@@ -110,6 +112,49 @@ def test_gemm_pays_for_quantising_only_in_narrow_formats():
     extra = 4096 * 4096 * 3 / (0.4 * 3.35e12)
     assert narrow > extra
     assert wide < narrow
+
+
+def test_partial_sums_cost_products_of_few_tiles_and_never_shrink():
+    """Products of one row of tiles are split along k on all cores; beyond a wave the sums are those of one wave."""
+    few, many = partial_sums(128.0, 256.0, 8192.0, 256), partial_sums(8192.0, 8192.0, 8192.0, 256)
+    assert few == pytest.approx(8 * 128 * 256 * 64 * 256 / (256 + 128), rel=1e-9)  # 128 pieces on 256 cores
+    assert 0.9 < many / (8 * 256 * 128 * 128) < 1.0
+    plain, split = GemmTime(), GemmTime(partial=1.0)
+    work = [gemm(64.0 * 2**n, 2048.0, 4096.0) for n in range(9)]
+    added = [split.time(each, H100).total - plain.time(each, H100).total for each in work]
+    assert all(more > 0.0 for more in added)
+    assert added == sorted(added)
+
+
+def sparse(batch: float, new: float, keys: float, **work: float) -> Kernel:
+    parts = {"core_flops": 0.0, "chosen": 0.0, "index_flops": 0.0, "scores": 0.0, "held": 0.0, "tiles": 0.0} | work
+    shape = SparseShape(batch, new, keys, keys, new * keys, 16.0, 1.0, 128.0, **parts)
+    return Kernel("index_scores", "sparse_attention", 1, Dtype.BF16, shape=shape)
+
+
+def test_an_indexer_is_no_faster_than_one_tile_scans_its_keys():
+    """SGLang on an H100: 262,144 keys take 5.7 ms for 1 and for 32 sequences, which have a tile each."""
+    form, keys = SparseTime(launch=0.0, split=0.0, tile=0.0, scan=20e-6), 262144.0
+    one, many, twice = (
+        form.time(sparse(b, 1.0, t, index_flops=2.0 * b * t * 128, scanned=t), H100).total
+        for b, t in ((1.0, keys), (32.0, keys), (1.0, 2 * keys))
+    )
+    assert one == pytest.approx(256 * 20e-6, rel=0.01)
+    assert many == pytest.approx(one, rel=0.01)
+    assert twice == pytest.approx(2 * one, rel=0.01)
+
+
+def test_scores_for_keys_of_other_sequences_cost_what_they_move():
+    work = sparse(8.0, 64.0, 4096.0, scores=1e6, foreign=7e6)
+    alone, all_keys = SparseTime(passes=1.0), SparseTime(passes=1.0, foreign=1.0)
+    more = all_keys.time(work, H100).total - alone.time(work, H100).total
+    assert more == pytest.approx(7e6 / H100.accelerator.memory_bandwidth, rel=1e-6)
+
+
+def test_a_floor_of_prompts_is_none_of_sequences_with_one_new_token():
+    form = SparseTime(launch=40e-6, split=0.0, tile=0.0, single=1)
+    assert form.time(sparse(4.0, 1.0, 1024.0), H100).launch == 0.0
+    assert form.time(sparse(4.0, 16.0, 1024.0), H100).launch == pytest.approx(40e-6)
 
 
 def test_decode_by_hand():

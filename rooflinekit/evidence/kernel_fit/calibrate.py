@@ -21,7 +21,7 @@ from rooflinekit.model.timing.forms import FORMS, TimeForm, parameters
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.errors import RooflinekitError, SpecError, UnknownNameError, needing
 from rooflinekit.model.types.hardware import Accelerator, System
-from rooflinekit.model.types.kernel import Family, Kernel
+from rooflinekit.model.types.kernel import Family, Kernel, SparseShape
 from rooflinekit.model.types.numeric import Array, Numeric
 from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.model.types.units import percent
@@ -35,6 +35,8 @@ _UNPINNED = 0.5
 """A parameter is frozen when its standard error exceeds this share of its allowed range, or of its value."""
 _WORSE = 1.01
 """How many times the misfit may become when a parameter is frozen."""
+_BETTER = 0.999
+"""Share of the misfit that another discrete parameter may leave, so that it is taken."""
 _EVALUATIONS = 40
 
 
@@ -76,13 +78,15 @@ def fit_form(rows: Measured, system: System, prior: Prior | None = None, start: 
     """
     usual = prior.form if prior else type(start)() if start else FORMS[rows.family]()
     tried = {} if start or (prior and not prior.distant) else parameters(usual)
+    if rows.family == "sparse_attention" and np.all(rows.each(lambda kernel: kernel.shaped(SparseShape).new) == 1.0):
+        tried.pop("single", None)  # rows of decode do not tell their own launches from those of prompts
     free = [name for name, bound in parameters(usual).items() if not bound.choices]
     problem = _Problem(rows, system, prior, np.sqrt(rows.counts))
     best = problem.solve(start or usual, free)
     for name, bound in tried.items():
         others = [value for value in bound.choices if value != getattr(best.form, name)]
         fits = [problem.solve(replace(usual, **_chosen(best.form) | {name: value}), free) for value in others]  # type: ignore[type-var]
-        best = min([best, *fits], key=lambda fit: fit.cost)
+        best = min([best, *(fit for fit in fits if fit.cost < _BETTER * best.cost)], key=lambda fit: fit.cost)
     frozen: list[str] = []
     tested = set()
     while unpinned := [name for name in free if name not in tested and not _pinned(best, name)]:

@@ -140,7 +140,10 @@ def _own_layer(own: Mapping[str, Any], stated: Mapping[str, Any]) -> Any:
 
 
 def _local(mixer: Any, heads: int) -> Mixer:
-    """The part of a layer that a rank with so many query heads holds."""
+    """The part of a layer that a rank with so many query heads holds; index heads of grouped-query heads are shared."""
+    indexer = mixer.indexer
+    if isinstance(mixer, Attention) and indexer is not None:
+        mixer = replace(mixer, indexer=replace(indexer, heads=max(1, round(indexer.heads * heads / mixer.heads))))
     shares = {name: max(1, round(getattr(mixer, name) * heads / mixer.heads))
               for name in ("kv_heads", "out_groups") if hasattr(mixer, name)}  # fmt: skip
     return replace(mixer, heads=heads, **shares)  # type: ignore[no-any-return]
@@ -160,7 +163,8 @@ def added(
     timed = (time_kernel(kernel, system, calibration, calibration is not None) for kernel in others)
     shape = replace(
         work, core_flops=flops[0], index_flops=_sum(flops[1 : 1 + len(index)]),
-        scores=_sum(each.scores for each in scored), held=work.held + _sum(each.held for each in scored),
+        scores=_sum(each.scores for each in scored), scanned=_sum(each.scanned for each in scored),
+        foreign=_sum(each.foreign for each in scored), held=work.held + _sum(each.held for each in scored),
         besides=_sum(each.bound if calibration is None else each.expected for each in timed),
     )  # fmt: skip
     weights, read, written = (_sum(getattr(kernel, name) for kernel in kernels)

@@ -411,7 +411,10 @@ class IndexScores(Core):
             "index_scores", "sparse_attention", count, self.dtype, flops, kv_read_bytes=read, activation_bytes=moved,
             shape=_shape(phase, (pairs, keys), self.heads, 1, self.head_dim),
         )  # fmt: skip
-        return _sparse(kernel, step, phase, self.layer, read, index_flops=flops, scores=4.0 * pairs, floors=0.0)
+        each = keys / phase.sequences
+        scores, foreign = (4.0 * phase.tokens * places for places in (each, keys - each))
+        work = {"index_flops": flops, "scores": scores, "floors": 0.0, "scanned": each, "foreign": foreign}
+        return _sparse(kernel, step, phase, self.layer, read, **work)
 
 
 @formula("payload", "partial results, each with its softmax weight in fp32", "B")

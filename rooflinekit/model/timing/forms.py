@@ -222,6 +222,20 @@ def tail_time(idle: Numeric, k: Numeric, depth: Numeric, tail: Numeric, share: N
     return idle * (2.0 * TILE * TILE) * (k + depth) * (tail / (share * peak))
 
 
+@formula("partial", "partial sums of a split depth, written and read in fp32", "B")
+def partial_sums(m: Numeric, n: Numeric, k: Numeric, cores: int) -> Numeric:
+    """8·(x·y)/(x + y), with x = m·n·k/128 in pieces of 128 and y = SM·128²·least(1, m/128), one tile a core [B].
+
+    Products of few tiles are split along k until every core has a piece (split-K, stream-K: Osama et al. 2023,
+    doi:10.1145/3572848.3577479); there are no more pieces than the depth has.
+
+    >>> partial_sums(64.0, 256.0, 4096.0, 256) / 1e6
+    3.36
+    """
+    pieces, everyone = m * n * (k / TILE), cores * TILE * minimum(m, TILE)
+    return 8.0 * (pieces * everyone) / (pieces + everyone)
+
+
 @formula("quantise", "activations from 16 bit to the narrow format", "s")
 def quantise_time(m: Numeric, k: Numeric, element: float, share: Numeric, bandwidth: Numeric) -> Numeric:
     """m·k·(2 + b_n)/(eq·W): the kernel that quantises 16-bit activations for narrower arithmetic [s].
@@ -480,6 +494,9 @@ class GemmTime:
     quantise: float = parameter("eq", "realised bandwidth of quantising activations", "share", 0.03, EFFICIENCY, 0.4)
     cache_share: float = parameter("ch", "share of the L2 that a benchmark loop keeps", "share", 0.01, 1.5, 0.12)
     cache_speed: float = parameter("cx", "L2 rate over memory rate", "factor", 1.0, 10.0, 1.0)
+    partial: float = parameter(
+        "cp", "times that partial sums of a split depth cross the memory", "factor", 0.0, 10.0, 0.0
+    )
     sharpness: int = choice("overlap of compute and memory", 4)
     stacked: int = choice("instructions that a tile, or a cluster, of more than 128 rows stacks", 1, symbol="i")
 
@@ -498,6 +515,8 @@ class GemmTime:
         besides: Numeric = 0.0
         if not (kernel.dtype.is_wide or kernel.narrowed):
             besides = quantise_time(m, k, kernel.dtype.bytes, self.quantise, bandwidth)
+        if self.partial:
+            besides = besides + pass_time(partial_sums(m, n, k, gpu.cores), self.partial, bandwidth)
         launch = gemm_launch(self.launch, self.depth_root, self.depth, k)
         memory = memory_time(moved, self.memory, bandwidth)
         total = launch + smooth_maximum(compute, memory, self.sharpness) + besides
@@ -651,6 +670,18 @@ class LatentPrefillTime(_Prefill):
         return _LATENT_COLUMNS, self.compute * gpu.peak(kernel.dtype), kernel.activation_bytes, self.passes
 
 
+@formula("index", "scores of the indexer, no faster than one tile's scan", "s")
+def index_time(scores: Numeric, keys: Numeric, scan: Numeric) -> Numeric:
+    """p4(scores, ts·T/1024) [s]: a tile of queries passes over its keys alone, one block after another.
+
+    SGLang's kernel for MiniMax-M3 does not split the keys: one to 32 sequences of 262,144 keys take 5.6 ms on an H100.
+
+    >>> index_time(1e-3, 262144.0, 20e-6) * 1e3
+    5.12
+    """
+    return smooth_maximum(scores, keys * (scan / _DEEP), 4)
+
+
 @formula("besides", "top-k, the cache of all keys, queries and results", "s")
 def selection_time(
     scores: Numeric, passes: Numeric, held: Numeric, crossed: Numeric, moved: Numeric, rows: Numeric, bandwidth: Numeric
@@ -677,8 +708,9 @@ def layer_time(own: Numeric, besides: Numeric, share: Numeric, host: Numeric) ->
 class SparseTime:
     """Attention to chosen keys (DeepSeek-V3.2 and V4, MiniMax-M3): what it computes, gathers, scores and sorts, added.
 
-    The indexer and the attention are parts of one form, which is fitted to whole layers; `beside` and `host` are of
-    those measurements alone.
+    Scores are written for every key, also where a query may not see it, and by some engines for those of other
+    sequences. The indexer and the attention are parts of one form, which is fitted to whole layers; `beside` and
+    `host` are of those measurements alone.
     """
 
     launch: float = parameter("t0", "floor of its launches", "us", 0.0, 2000.0, 40.0)
@@ -687,25 +719,35 @@ class SparseTime:
     gather: float = parameter("eg", "times that the chosen keys cross the memory", "factor", 0.0, 50.0, 1.0)
     tile: float = parameter("tc", "cost of one query's tile of heads on one core", "us", 0.0, 500.0, 5.0)
     index: float = parameter("ei", "realised share of the peak, indexer", "share", 0.002, EFFICIENCY, 0.5)
-    passes: float = parameter("cs", "times that the scores cross the memory", "factor", 0.0, 300.0, 2.0)
+    passes: float = parameter("cs", "times that the scores cross the memory", "factor", 0.0, 20000.0, 2.0)
     crossed: float = parameter("cv", "times that the cache of all keys does", "factor", 0.0, 1000.0, 1.0)
     rows: float = parameter("ca", "times that queries and results do", "factor", 0.0, 300.0, 10.0)
     beside: float = parameter("eb", "share of their time alone that the layer's others take", "share", 0.1, 3.0, 1.0)
     host: float = parameter("th", "what the host takes to launch a layer", "us", 0.0, 10000.0, 20.0)
+    scan: float = parameter("ts", "what one tile of the indexer takes for 1,024 keys", "us", 0.0, 1000.0, 0.0)
+    foreign: float = parameter("cf", "times that scores of other sequences' keys do", "factor", 0.0, 50.0, 0.0)
     graph: int = choice("sequences up to which a CUDA graph launches it", 0, (0, 256, 1 << 20), "g")
-    pad: int = choice("heads of a tile, which is computed whole", 16, (16, 64, 128), "h_r")
+    pad: int = choice("heads of a tile, which is computed whole", 16, (1, 16, 64, 128), "h_r")
+    single: int = choice("1: the floor is that of sequences with several new tokens", 0, (0, 1))
 
     def time(self, kernel: Kernel, system: System, warm: bool = False) -> Duration:
         """Time of one launch [s]."""
         gpu, shape = system.accelerator, kernel.shaped(SparseShape)
         peak, bandwidth = gpu.peak(kernel.dtype), gpu.memory_bandwidth
         launch = attention_launch(self.launch, self.split, shape.keys, _PART) * shape.floors
+        if self.single:
+            launch = where(shape.new > 1.0, launch, 0.0)
         core = shape.core_flops * (ceil_div(shape.heads, 1.0 * self.pad) * self.pad / shape.heads)
-        compute = compute_time(core, self.compute, peak) + compute_time(shape.index_flops, self.index, peak)
+        index = compute_time(shape.index_flops, self.index, peak)
+        if self.scan:
+            index = index_time(index, shape.scanned, self.scan)
+        compute = compute_time(core, self.compute, peak) + index
         compute = compute + tile_time(shape.tiles, self.tile, gpu.cores)
         memory = pass_time(shape.chosen, self.gather, bandwidth) + selection_time(
             shape.scores, self.passes, shape.held, self.crossed, kernel.activation_bytes, self.rows, bandwidth
         )
+        if self.foreign:
+            memory = memory + pass_time(shape.foreign, self.foreign, bandwidth)
         total = launch + compute + memory
         if not isinstance(shape.besides, (int, float)):
             host = where(shape.batch > self.graph, self.host, 0.0)

@@ -161,6 +161,8 @@ class SparseShape(AttentionShape):
     held: Numeric = quantity("h", "cache of all keys", "B")
     tiles: Numeric = quantity("n_tiles", "tiles of 64 query heads")
     floors: Numeric = quantity("n_t0", "floors: 1 for the attention, 0 for its indexer", default=1.0)
+    scanned: Numeric = quantity("T_i", "keys that one tile of the indexer scans after each other", default=0.0)
+    foreign: Numeric = quantity("fs", "places of scores for keys of other sequences, in fp32", "B", default=0.0)
     besides: Numeric = quantity("rest", "other kernels of a layer that was measured whole, alone", "s", default=0.0)
 
 

@@ -36,7 +36,8 @@ FORM = "physical-1"
 
 _PERCENT = re.compile(r"[-\d\s]+")
 _ABSENT: dict[type[TimeForm], dict[str, Any]] = {
-    PlainTime: {"row": [0, 0]}, GemmTime: {"stacked": 1}, DecodeTime: {"rows": 64}, PrefillTime: {"packed": 0},
+    PlainTime: {"row": [0, 0]}, GemmTime: {"stacked": 1, "partial": [0, 0]}, DecodeTime: {"rows": 64},
+    PrefillTime: {"packed": 0}, SparseTime: {"scan": [0, 0], "foreign": [0, 0], "single": 0},
 }  # fmt: skip
 """Terms that files of before they were known lack."""
 
