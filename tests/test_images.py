@@ -79,6 +79,8 @@ def test_towers_of_the_library_are_what_its_safetensors_indices_leave(name: str)
         ("internvl", (1024, 1024), 10 * 256),  # 3 x 3: larger than half of nine tiles
         ("llama4", (336, 336), 145), ("llama4", (672, 336), 2 * 145 + 145),
         ("kimi_vl", (1792, 1792), 32 * 32),  # 128² patches are four times the limit
+        ("kimi_k25", (1792, 1792), 64 * 64),  # and are K2.5's limit itself
+        ("kimi_k25", (1920, 1080), 69 * 39), ("kimi_k25", (30_000, 200), 256 * 2),  # 512 patches a side at most
         ("deepseek_vl_v2", (768, 384), 14 * 15 + 1 + 14 * 29),
     ],
 )  # fmt: skip

@@ -82,7 +82,7 @@ class Whole:
             sides = (math.floor(width / (max(sides) / self.longest)), math.floor(height / (max(sides) / self.longest)))
         held = (width // patch) * (height // patch)
         if self.patches and held > self.patches:
-            scale = math.sqrt(self.patches / held)
+            scale = min(math.sqrt(self.patches / held), self.longest / max(width, height) if self.longest else 1.0)
             sides = int(width * scale), int(height * scale)
         if self.padded:
             return max(math.ceil(sides[0] / unit), 1), max(math.ceil(sides[1] / unit), 1)
