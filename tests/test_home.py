@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from rooflinekit.model.blocks import model_operations
 from rooflinekit.model.precision import resolve_precision
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import BLOCKS, Dtype, parse_dtype
-from rooflinekit.model.types.errors import DeploymentError, InputError
+from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, InputError
 from rooflinekit.specs import load_accelerator, load_model
 
 ROWS = Path(__file__).parents[1] / "benchmarks" / "llamacpp.csv"
@@ -90,6 +91,22 @@ def test_long_prompts_carry_weights_over_pci_express():
 def test_what_the_host_cannot_keep_is_refused(asked, said):
     with pytest.raises(DeploymentError, match=said):
         rk.estimate("llama-3-8b", **{**AT_HOME, **asked})
+
+
+@pytest.mark.parametrize(("model", "weights", "remedies"), [
+    ("llama-3-70b", "q4_k_m", ["offload_layers"]), ("qwen3-30b-a3b", "q8_0", ["offload_experts", "offload_layers"]),
+])  # fmt: skip
+def test_what_does_not_fit_is_told_what_the_host_may_keep(model, weights, remedies):
+    """The least number of layers: with one less it does not fit."""
+    at = {**AT_HOME, "weights": weights}
+    with pytest.raises(DoesNotFitError) as refused:
+        rk.estimate(model, **at)
+    said = dict(re.findall(r"--(offload-\w+) (\w+)", str(refused.value)))
+    assert [key.replace("-", "_") for key in said] == remedies
+    layers = int(said["offload-layers"])
+    assert rk.estimate(model, **at, offload_layers=layers).memory.fits
+    with pytest.raises(DoesNotFitError):
+        rk.estimate(model, **at, offload_layers=layers - 1)
 
 
 def test_experts_are_kept_by_the_host_or_by_nobody():

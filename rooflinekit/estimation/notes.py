@@ -264,13 +264,16 @@ def _remedies(predictor: Predictor, work: Workload, batch: int) -> Iterator[str]
     shares = memory.fractions(work.batch, work.longest_context, work.isl - work.cached)
     yield from (f"--memory-fraction {share:g}" for share in islice(shares, 1))
     narrower = ("fp8", "int8", "int4") if plan.precision.formats.ffn.is_wide else ()
-    changes: dict[str, Iterable[Any]] = {
-        "tp": range(deployment.tp + 1, plan.system.domain_size + 1),
-        "weights": map(parse_dtype, narrower),
+    depth = plan.model.depth
+    changes: dict[str, tuple[str, Iterable[Any]]] = {
+        "offload_experts": ("--offload-experts cpu", (True,)),
+        "offload_layers": ("--offload-layers {}", range(deployment.offload_layers + 1, depth + 1)),
+        "tp": ("--tp {}", range(deployment.tp + 1, plan.system.domain_size + 1)),
+        "weights": ("--weights {}", map(parse_dtype, narrower)),
     }
-    for key, values in changes.items():
+    for key, (option, values) in changes.items():
         fitting = (value for value in values if _fits(predictor, replace(deployment, **{key: value}), work))
-        yield from (f"--{key} {value}" for value in islice(fitting, 1))
+        yield from map(option.format, islice(fitting, 1))
 
 
 def _fits(predictor: Predictor, deployment: Deployment, work: Workload) -> bool:

@@ -184,10 +184,12 @@ class Vision:
 
     layers: that run; full: of them, layers whose attention is not within windows of `window` patches. inputs: numbers
     of a patch. projector: inputs and outputs of each product over merged tokens. parameters: all that is stored.
+    attended: width of all heads together.
     """
 
     parameters: int
     hidden: int
+    attended: int
     layers: int
     heads: int
     width: int
