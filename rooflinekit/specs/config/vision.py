@@ -94,7 +94,7 @@ class _Reader:
         sizes = {"merge": 1, "frames": 1} | {name: self.size(said) for name, said in row["sizes"].items()}
         sizes["depth"] += sizes.get("more", 0)
         patch, merge, hidden = sizes["patch"], sizes["merge"], sizes["hidden"]
-        attended = sizes["attended"] = sizes.get("attended", hidden)
+        attended = sizes.get("attended") or hidden
         if attended % sizes["heads"]:
             raise SpecError(f"{self.origin}: vision_config: {sizes['heads']} heads do not divide the width {attended}")
         taken, window = self.taken(row), row.get("window", 0)
@@ -132,7 +132,8 @@ class _Reader:
 
     def layer(self, row: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
         """Weights of one layer: attention, feed-forward block, two norms and other vectors."""
-        hidden, attended, width = sizes["hidden"], sizes["attended"], sizes["width"]
+        hidden, width = sizes["hidden"], sizes["width"]
+        attended = sizes.get("attended") or hidden
         rows = 2 if row.get("gated") else 1
         biases = {"qkv_bias": 3 * attended, "o_bias": hidden, "mlp_bias": rows * width + hidden}
         vectors = 2 * (1 if row.get("rmsnorm") else 2) + row.get("layer_own", 0)
