@@ -41,10 +41,9 @@ def test_bits_follow_from_blocks():
 
 
 def test_llamacpp_rates_of_llama3_8b_in_fp16_lie_within_twelve_percent():
-    """The rows took part in the fit; with their group left out the fit is within 12 % too (docs/home.md)."""
+    """The rows took part in the fit. With their group left out M3 Ultra is 17 % off, the others 7 (docs/home.md)."""
     with ROWS.open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["metric"] == "tg_tok_s" and row["weights"] == "fp16"]
-    rows = [row for row in rows if int(row["osl"]) <= 1024]  # 8192 on M2 Ultra: 14 % too fast
     assert {row["gpu"] for row in rows} >= {"rtx-4090", "rtx-3090", "apple-m2-ultra", "apple-m3-ultra", "apple-m4-max"}
     for row in rows:
         asked = {"engine": "llama.cpp", "weights": "fp16", "isl": 1, "osl": int(row["osl"])}
@@ -57,7 +56,7 @@ def test_llamacpp_rates_of_llama3_8b_in_fp16_lie_within_twelve_percent():
     ("mi250x", "llama-2-7b", 1, 15.86), ("mi250x", "llama-3-8b", 1, 17.74), ("mi250x", "llama-3-70b", 4, 149.2),
 ])  # fmt: skip
 def test_builds_of_2024_under_hip(gpu, model, pp, seconds):
-    """They took part in the fit of the engine's costs. Newer builds have none; their interval nearly holds the old ones."""
+    """They took part in the fit. Newer builds have no costs; their interval nearly holds the old ones."""
     asked = {"weights": "fp16", "kv": "fp16", "isl": 512, "osl": 512, "pp": pp}
     found = rk.estimate(model, gpu, engine="llama.cpp@b4404", **asked)
     assert found.e2e_ms == pytest.approx(1e3 * seconds, rel=0.15)
