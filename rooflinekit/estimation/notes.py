@@ -28,6 +28,7 @@ from rooflinekit.model.types.workload import Workload
 _BLOCK, _WHOLE_BLOCKS = 128, ("vllm", "sglang")  # rows and columns that share a scale; engines that do not cut them
 _SAMPLE, _KEYS = 64.0, 4096.0  # batch and context at which number formats are compared
 _SLOW = 1.5  # the ratio that is worth a note
+_MEASURABLE = ("attention_prefill", "mla_prefill", "mla_decode", "moe", "collective")  # that a file may lack rows of
 
 
 def format_notes(plan: Plan) -> list[str]:
@@ -50,6 +51,9 @@ def format_notes(plan: Plan) -> list[str]:
         notes.append(f"{', '.join(names)}: one pass each, an assumption that nobody measured here; intervals widened")
     if any(kernel.family == "exchange" and not plan.calibration.fit(kernel).rows for kernel in kernels):
         notes.append("expert exchanges take usual times of measured ones, an assumption within a factor of 3")
+    guessed = [k.family for k in kernels if k.family in _MEASURABLE and not plan.calibration.fit(k).rows]
+    if families := dict.fromkeys(guessed):
+        notes.append(f"no measurements of {', '.join(families)}: an assumption, its interval at least a factor of 2")
     strangers = [k for k in kernels if k.variant not in (LORA, ASSUMED) and not plan.calibration.measured(k)]
     keys = dict.fromkeys((k.family, k.dtype.value) for k in strangers if f"{k.family}/{k.dtype.value}" in untuned)
     notes += [
