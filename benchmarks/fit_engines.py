@@ -8,7 +8,8 @@ together, which is also what an engine without rows gets. Rows of a group (sourc
 1/√n each. Errors are of rows that the fit has not seen: once every model left out in turn, once every source.
 
 Tables --beside are of accelerators whose 16-bit products nobody has measured apart. Their rows move no other engine's
-costs, and have one more cost, a factor on the time of arithmetic, which is the best of a grid.
+costs, and have one more cost, a factor on the time of arithmetic (of memory under llama.cpp, whose rows have one
+sequence), which is the best of a grid.
 """
 
 from __future__ import annotations
@@ -52,8 +53,10 @@ _PRIOR_ERROR = 0.1
 _WEAK_PRIOR = 0.05  # for standard errors: what the rows themselves say, not what the prior lets them say
 _ROBUST = 0.03  # errors below count squared, above by their size
 # Programmatic dependent launch came to these engines' kernels later: nothing of a launch is hidden before.
-_NO_OVERLAP = ("vllm@0.1", "trtllm@0.5", "sglang@0.1", "optimum-habana@")
+_NO_OVERLAP = ("vllm@0.1", "trtllm@0.5", "sglang@0.1", "optimum-habana@", "llama.cpp@b1")
 _SLOWER = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0)  # times of arithmetic that are tried
+_SLOWED = {"llama.cpp": "memory"}  # what the factor slows; of other engines it is "compute"
+NO_FRONT = ("llama.cpp",)  # engines whose rows have no front end, and whose launches the calibrations hold
 _GROUP = ["source_key", "model", "gpu", "metric"]
 
 
@@ -99,7 +102,8 @@ def _probe(group: ServedGroup, slower: float = 1.0) -> Rows:
     plan = group.resolved.plan
     own = plan.engine.costs
     # with a front end: without one, users of a closed loop come back in the step in which they left
-    base = replace(own, **dict.fromkeys(COSTS, 0.0), compute=slower, spread={})
+    slowed = _SLOWED.get(plan.deployment.engine, "compute")
+    base = replace(own, **dict.fromkeys(COSTS, 0.0), **{slowed: slower}, spread={})
     table = group.table.assign(profile=engine_range(group))
     rate = table["metric"].str.contains("tok_s").to_numpy()
 
@@ -218,7 +222,9 @@ def fit_beside(paths: list[Path], pooled: np.ndarray) -> dict[str, dict[str, Any
     for group in _groups(paths):
         found.setdefault(engine_range(group), []).append(group)
     report: dict[str, dict[str, Any]] = {}
-    for name in sorted(found.keys() & {label(e, since, gpu) for e in RANGES for since, _, _, gpu in RANGES[e]}):
+    ranges = {label(engine, since, gpu) for engine in RANGES for since, _, _, gpu in RANGES[engine]
+              if gpu or engine not in NO_FRONT}  # fmt: skip
+    for name in sorted(found.keys() & ranges):
         tried = {slower: _joined([_probe(group, slower) for group in found[name]]) for slower in _SLOWER}
         slower, costs = _best(tried, pooled)
         rows, models = tried[slower], tried[slower].table["model"].to_numpy()
@@ -236,7 +242,8 @@ def fit_beside(paths: list[Path], pooled: np.ndarray) -> dict[str, dict[str, Any
         values = {cost: [float(v), float(s)] for cost, v, s in zip(COSTS, costs, spread, strict=True)}
         report[name] = {
             "rows": len(rows.time), "interval": _factor(rows, unseen, np.ones(len(unseen), bool)), **values,
-            "compute": [slower, 0.0], "model left out": {str(model): float(each) for model, each in error.items()},
+            _SLOWED.get(name.partition("@")[0], "compute"): [slower, 0.0],
+            "model left out": {str(model): float(each) for model, each in error.items()},
             "inside": float(held / len(far)),
         }  # fmt: skip
         print(name, report[name])
@@ -306,6 +313,9 @@ RANGES = {
     "sglang": [("0.1", "2024-01", "one loop", ""), ("0.4", "2024-12", "overlapped scheduler", "")],
     "gpt-fast": [("", "2023-11", "", "")],
     "optimum-habana": [("", "2023-05", "seen with 1.16 on Gaudi 2", "")],
+    "llama.cpp": [("b1", "2023-03", "kernels are in the calibrations (benchmarks/fit_llamacpp.py)", ""),
+                  ("b1", "2023-03", "HIP, seen in 2024", "mi300x"), ("b1", "2023-03", "HIP, seen in 2024", "mi250x"),
+                  ("b4405", "2025-01", "the first build of 2025; nothing is known of its host time", "")],
 }  # fmt: skip
 # Host time to launch what the model counts as one kernel, by hand: two rows cannot be fitted with the rest.
 _LAUNCH = {
@@ -371,7 +381,9 @@ def write(folder: Path, report: dict[str, Any]) -> None:
     for engine, ranges in RANGES.items():
         found = [report["costs"].get(label(engine, since, gpu), report["costs"]["all"]) for since, _, _, gpu in ranges]
         text = "# Written by benchmarks/fit_engines.py: what a step takes besides its kernels, by version.\n"
-        text += _SOURCES.format(rows=sum(costs["rows"] for costs in found)) + "steps:\n"
+        counted = sum(costs["rows"] for costs, (_, _, _, gpu) in zip(found, ranges, strict=True)
+                      if gpu or engine not in NO_FRONT)  # fmt: skip
+        text += _SOURCES.format(rows=counted) + "steps:\n"
         for (since, released, what, gpu), costs in zip(ranges, found, strict=True):
             text += f'  - since: "{since}"{f"  # {what}" if what else ""}\n'
             text += (f"    accelerator: {gpu}\n" if gpu else "") + f'    released: "{released}"\n    costs:\n'
@@ -380,11 +392,15 @@ def write(folder: Path, report: dict[str, Any]) -> None:
 
 
 def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
+    own = name.partition("@")[0] in NO_FRONT
+    if own and " " not in name:
+        return ["      graphs: true\n", "      mixes: true\n", "      vectors: true\n"]
     value, spread, source = _LAUNCH[_LAUNCHED_BY.get(name, "python")]
     lines = [f"      mixes: {'false' if name.startswith(('sglang', 'vllm@0.1')) else 'true'}\n"]
     if name.startswith("trtllm"):
         lines.append("      splits: false  # enable_chunked_prefill is off unless told\n")
-    lines.append(f"      launch: {{value: {value}, {f'spread: {spread}, ' if spread else ''}source: [{source}]}}\n")
+    launch = f"      launch: {{value: {value}, {f'spread: {spread}, ' if spread else ''}source: [{source}]}}\n"
+    lines.append("      vectors: true\n" if own else launch)
     if name in _PROMPTS:
         lines.append("      prompt: {value: 2.3, spread: 0.7, source: [mechanisms]}\n")
         lines += [f"      {part}_launches: {{value: {count}, source: [launches]}}\n" for part, count in _COUNTS.items()]
@@ -401,8 +417,10 @@ def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
         if cost == "hidden" and name.partition(" ")[0] in _NO_OVERLAP:
             continue
         lines.append(f"      {cost}: {{value: {_text(cost, best)}, spread: {_text(cost, doubt)}, source: [fit]}}\n")
-    if costs.get("compute", [1.0])[0] != 1.0:
-        lines.append(f"      compute: {{value: {costs['compute'][0]:g}, source: [fit]}}\n")
+    lines += [f"      {slowed}: {{value: {costs[slowed][0]:g}, source: [fit]}}\n" for slowed in ("compute", "memory")
+              if costs.get(slowed, [1.0])[0] != 1.0]  # fmt: skip
+    if own:
+        return lines
     lines.append("      request: {value: 3 ms, spread: 2 ms, source: [front_end]}\n")
     lines.append("      token: {value: 3 us, spread: 2 us, source: [tokeniser]}\n")
     if name == _WATCHED:

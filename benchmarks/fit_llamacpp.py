@@ -4,8 +4,9 @@
 
 benchmarks/llamacpp.csv holds public rows; TABLE is a serving table (docs/accuracy.md) whose rows of llama.cpp join
 them. A step is the sum of its kernels, so whole steps pin only a few parameters: the latency of a launch, the shares of
-bandwidth and peak of matrices, experts and attention. Groups of rows (one model in one format) weigh alike. Each group
-is also predicted from the others of its accelerator; those errors are printed and make the interval.
+bandwidth and peak of matrices, experts and attention. A machine of few rows starts from the fit of a like one. Groups
+of rows (one model in one format) weigh alike. Each group is also predicted from the others of its accelerator; those
+errors are printed and make the interval.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -40,6 +41,8 @@ from rooflinekit.specs.engines import load_engine
 ROWS = Path(__file__).with_name("llamacpp.csv")
 ENGINE = "llama.cpp"
 _FEWEST = 2  # models and formats from which an accelerator is fitted
+_MANY = 20  # rows of a machine that stands by itself; one of fewer starts from the nearest of these: both are choices
+_NEAR = 0.3  # one standard error of a logarithm there, an assumption
 
 
 @dataclass(frozen=True)
@@ -119,9 +122,11 @@ def plan(gpu: str, model: str, weights: str) -> Plan:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a fit rests on: rows, mean error and 90 % factor of rows left out, errors of the parameters' logarithms."""
+    """What a fit rests on: rows, families that they hold, mean error and 90 % factor of rows left out, errors of the
+    parameters' logarithms."""
 
     rows: int = 0
+    families: frozenset[str] = frozenset()
     error: float = 0.0
     width: float = 2.0
     spread: Mapping[str, float] = field(default_factory=dict)
@@ -145,7 +150,7 @@ def calibration(gpu: str, values: Mapping[str, float], seen: Evidence = Evidence
                 chosen[place] = min(max(values[name], bound.low), bound.high) * bound.scale
                 own[place] = seen.spread.get(name, 0.0) * chosen[place]
         frozen = tuple(name for name, bound in known.items() if name not in own and not bound.choices)
-        measured = family in (IN_BLOCKS, "gemm", "attention_decode", "attention_prefill", "moe")
+        measured = family in seen.families
         told = f"{seen.rows} whole steps and prompts" if measured else "assumption: launch and shares of the matrices"
         regimes = Regimes("", (), (seen.width if measured else max(seen.width, 2.0),))
         about = (seen.rows, seen.error) if measured else (0, 0.0)
@@ -167,14 +172,15 @@ def _key(row: Row) -> tuple[str, str, str]:
     return row.gpu, row.model, row.weights
 
 
-def fit(rows: Sequence[Row]) -> tuple[dict[str, float], dict[str, float]]:
-    """Parameters, and one standard error of the logarithm of each."""
+def fit(rows: Sequence[Row], near: Mapping[str, float] | None = None) -> tuple[dict[str, float], dict[str, float]]:
+    """Parameters, and one standard error of the logarithm of each; `near`: those of a like machine with more rows."""
     sizes: dict[tuple[str, str], int] = defaultdict(int)
     for row in rows:
         sizes[row.group] += 1
     weight = np.array([1.0 / math.sqrt(sizes[row.group]) for row in rows])
     measured, names = np.array([row.seconds for row in rows]), list(PARAMETERS)
-    start, stiff = np.log([PARAMETERS[name].start for name in names]), [PARAMETERS[name].stiff for name in names]
+    start = np.log([near[name] if near else PARAMETERS[name].start for name in names])
+    stiff = np.array([_NEAR if near else PARAMETERS[name].stiff for name in names])
 
     def residuals(point: np.ndarray) -> np.ndarray:
         error = np.log(predict(rows, dict(zip(names, np.exp(point), strict=True))) / measured) * weight / 0.1
@@ -185,6 +191,23 @@ def fit(rows: Sequence[Row]) -> tuple[dict[str, float], dict[str, float]]:
     covariance = np.linalg.inv(found.jac.T @ found.jac)
     values = dict(zip(names, np.exp(found.x), strict=True))
     return values, dict(zip(names, np.sqrt(np.diag(covariance)), strict=True))
+
+
+def measured_families(rows: Sequence[Row]) -> frozenset[str]:
+    """Families of kernels that take a part of these rows, as far as they have parameters."""
+    found = {"gemm", "attention_decode"}
+    found |= {IN_BLOCKS for row in rows if row.weights != "fp16"}
+    found |= {"attention_prefill" for row in rows if row.batch.prefilling is not None}
+    found |= {"moe" for row in rows if any(kernel.family == "moe" for kernel in plan(*_key(row)).kernels(row.batch))}
+    return frozenset(found)
+
+
+def nearest(gpu: str, known: Iterable[str]) -> str:
+    """The machine of the same maker, of the same architecture if there is one; empty if the maker has none."""
+    own = load_accelerator(gpu).value
+    others = [each for each in (load_accelerator(name).value for name in known) if each.vendor == own.vendor]
+    alike = [each for each in others if each.architecture.split()[0] == own.architecture.split()[0]]
+    return next((each.name for each in alike + others), "")
 
 
 def main() -> None:
@@ -200,14 +223,18 @@ def main() -> None:
             print(f"left out: {row.gpu} {row.model} {row.weights}: {error}")
             continue
         by_gpu[row.gpu].append(row)
-    for gpu, rows in by_gpu.items():
+    fits: dict[str, dict[str, float]] = {}
+    widths: dict[str, float] = {}
+    for gpu, rows in sorted(by_gpu.items(), key=lambda each: len(each[1]) < _MANY):
+        like = nearest(gpu, fits) if len(rows) < _MANY else ""
+        near = fits.get(like)
         groups = list(dict.fromkeys(row.group for row in rows))
         if len(groups) < _FEWEST:
             continue
         unseen: dict[tuple[str, str], np.ndarray] = {}
         for group in groups:
             left = [row for row in rows if row.group == group]
-            values, _ = fit([row for row in rows if row.group != group])
+            values, _ = fit([row for row in rows if row.group != group], near)
             unseen[group] = np.log(predict(left, values) / np.array([row.seconds for row in left]))
             steps = [error for error, row in zip(unseen[group], left, strict=True) if row.batch.prefilling is None]
             one = np.array([abs(math.expm1(error)) for error, row in zip(unseen[group], left, strict=True)
@@ -215,16 +242,19 @@ def main() -> None:
             told = f"one sequence {one.mean():.0%}, " if len(one) else ""
             print(f"  {gpu} without {' '.join(group)}: {told}decode {np.abs(np.expm1(steps)).mean():.0%}, "
                   f"all {np.abs(np.expm1(unseen[group])).mean():.0%} of {len(left)}")  # fmt: skip
-        values, spread = fit(rows)
+        values, spread = fit(rows, near)
+        if len(rows) >= _MANY:
+            fits[gpu] = values
         errors = np.log(predict(rows, values) / np.array([row.seconds for row in rows]))
         kept = np.concatenate(list(unseen.values()))
         width, error = math.exp(np.quantile(np.abs(kept), 0.9)), float(np.mean(np.abs(np.expm1(kept))))
+        width = widths[gpu] = max(width, widths.get(like, 1.0))  # a few rows of one build do not show the variety
         seen = np.abs(np.expm1(errors)).mean()
         print(f"{gpu}: {len(rows)} rows, seen {seen:.1%}, unseen {error:.1%}, width {width:.2f}")
         print("  " + ", ".join(f"{name} {value:.3g}" for name, value in values.items()))
         if given.write:
-            made = calibration(gpu, values, Evidence(len(rows), error, width, spread))
-            heading = Heading(gpu, ENGINE, "2023-11 to 2025-11", _SOURCE, "2026-11-23", {})
+            made = calibration(gpu, values, Evidence(len(rows), measured_families(rows), error, width, spread))
+            heading = Heading(gpu, ENGINE, "2023-11 to 2025-11", _SOURCE, "2026-11-28", {})
             (given.write / f"{gpu}--{ENGINE}.yaml").write_text(render(heading, made.families), encoding="utf-8")
 
 

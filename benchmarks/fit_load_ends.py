@@ -270,7 +270,7 @@ _SOURCE = """  ends:
 
 def write(folder: Path, rows: pd.DataFrame) -> None:
     """Put the factors into the step files of the engines whose costs are fitted to the same tables."""
-    engines = list(fit_engines.RANGES)
+    engines = [engine for engine in fit_engines.RANGES if engine not in fit_engines.NO_FRONT]
     count = sum(len(kind_rows(rows, kind)) for kind in KINDS)
     for engine, ends in fitted(rows, engines).items():
         path = folder / f"{engine}.yaml"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from rooflinekit.model.blocks import model_operations
 from rooflinekit.model.precision import resolve_precision
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import BLOCKS, Dtype, parse_dtype
-from rooflinekit.model.types.errors import DeploymentError, InputError
+from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, InputError
 from rooflinekit.specs import load_accelerator, load_model
 
 ROWS = Path(__file__).parents[1] / "benchmarks" / "llamacpp.csv"
@@ -40,15 +41,45 @@ def test_bits_follow_from_blocks():
 
 
 def test_llamacpp_rates_of_llama3_8b_in_fp16_lie_within_twelve_percent():
-    """The rows took part in the fit; with their group left out the fit is within 12 % too (docs/home.md)."""
+    """The rows took part in the fit. With their group left out M3 Ultra is 9 % off, the others 8 (docs/home.md)."""
     with ROWS.open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["metric"] == "tg_tok_s" and row["weights"] == "fp16"]
-    rows = [row for row in rows if int(row["osl"]) <= 1024]  # 8192 on M2 Ultra: 14 % too fast
+    rows = [row for row in rows if int(row["osl"]) <= 4096]  # 8192 on M2 Ultra: 14 % too fast
     assert {row["gpu"] for row in rows} >= {"rtx-4090", "rtx-3090", "apple-m2-ultra", "apple-m3-ultra", "apple-m4-max"}
     for row in rows:
         asked = {"engine": "llama.cpp", "weights": "fp16", "isl": 1, "osl": int(row["osl"])}
         found = rk.estimate(row["model"], row["gpu"], **asked)
         assert found.tpot_ms == pytest.approx(1e3 / float(row["value"]), rel=0.12), row
+
+
+def test_an_a100_takes_the_fit_of_an_h100_under_llamacpp():
+    """Rows that no fit has seen (XiongjieDai/GPU-Benchmarks-on-LLM-Inference, Dec 2023, form factor not said)."""
+    rates = {("llama-7b", "q4_0"): 136.7, ("llama-7b", "fp16"): 73.9, ("llama-13b", "fp16"): 45.0,
+             ("llama-33b", "fp16"): 20.2, ("llama-65b", "q4_0"): 26.6}  # fmt: skip
+    for (model, weights), rate in rates.items():
+        found = rk.estimate(model, "a100-pcie-80gb", engine="llama.cpp", weights=weights, isl=1, osl=1024)
+        assert found.tpot_ms == pytest.approx(1e3 / rate, rel=0.12), (model, weights)
+        assert found.evidence == "stand-in"
+        assert any("h100-pcie--llama.cpp stands in" in note for note in found.warnings)
+
+
+def test_a_card_without_rows_of_prompts_says_so():
+    notes = rk.estimate("llama-3-8b", "rtx-a6000", engine="llama.cpp", weights="fp16").warnings
+    assert any(note.startswith("no measurements of attention_prefill: an assumption") for note in notes)
+
+
+@pytest.mark.parametrize(("gpu", "model", "pp", "seconds"), [  # LLM-Inference-Bench, 512 tokens in and 512 out
+    ("mi300x", "llama-2-7b", 1, 7.936), ("mi300x", "llama-3-8b", 1, 9.732), ("mi300x", "llama-3-70b", 2, 48.72),
+    ("mi250x", "llama-2-7b", 1, 15.86), ("mi250x", "llama-3-8b", 1, 17.74), ("mi250x", "llama-3-70b", 4, 149.2),
+])  # fmt: skip
+def test_builds_of_2024_under_hip(gpu, model, pp, seconds):
+    """They took part in the fit. Newer builds have no costs; their interval nearly holds the old ones."""
+    asked = {"weights": "fp16", "kv": "fp16", "isl": 512, "osl": 512, "pp": pp}
+    found = rk.estimate(model, gpu, engine="llama.cpp@b4404", **asked)
+    assert found.e2e_ms == pytest.approx(1e3 * seconds, rel=0.15)
+    newer = rk.estimate(model, gpu, engine="llama.cpp", **asked)
+    assert newer.e2e_ms < 0.5 * found.e2e_ms
+    assert newer.interval["tpot_ms"][1] > 0.8 * found.tpot_ms
 
 
 def test_layers_on_the_host_take_the_time_of_its_memory():
@@ -90,6 +121,22 @@ def test_long_prompts_carry_weights_over_pci_express():
 def test_what_the_host_cannot_keep_is_refused(asked, said):
     with pytest.raises(DeploymentError, match=said):
         rk.estimate("llama-3-8b", **{**AT_HOME, **asked})
+
+
+@pytest.mark.parametrize(("model", "weights", "remedies"), [
+    ("llama-3-70b", "q4_k_m", ["offload_layers"]), ("qwen3-30b-a3b", "q8_0", ["offload_experts", "offload_layers"]),
+])  # fmt: skip
+def test_what_does_not_fit_is_told_what_the_host_may_keep(model, weights, remedies):
+    """The least number of layers: with one less it does not fit."""
+    at = {**AT_HOME, "weights": weights}
+    with pytest.raises(DoesNotFitError) as refused:
+        rk.estimate(model, **at)
+    said = dict(re.findall(r"--(offload-\w+) (\w+)", str(refused.value)))
+    assert [key.replace("-", "_") for key in said] == remedies
+    layers = int(said["offload-layers"])
+    assert rk.estimate(model, **at, offload_layers=layers).memory.fits
+    with pytest.raises(DoesNotFitError):
+        rk.estimate(model, **at, offload_layers=layers - 1)
 
 
 def test_experts_are_kept_by_the_host_or_by_nobody():

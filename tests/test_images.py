@@ -79,6 +79,9 @@ def test_towers_of_the_library_are_what_its_safetensors_indices_leave(name: str)
         ("internvl", (1024, 1024), 10 * 256),  # 3 x 3: larger than half of nine tiles
         ("llama4", (336, 336), 145), ("llama4", (672, 336), 2 * 145 + 145),
         ("kimi_vl", (1792, 1792), 32 * 32),  # 128² patches are four times the limit
+        ("kimi_k25", (1792, 1792), 64 * 64),  # and are K2.5's limit itself
+        ("kimi_k3", (3584, 3584), 128 * 128),  # 256² patches are K3's limit
+        ("kimi_k25", (1920, 1080), 69 * 39), ("kimi_k25", (30_000, 200), 256 * 2),  # 512 patches a side at most
         ("deepseek_vl_v2", (768, 384), 14 * 15 + 1 + 14 * 29),
     ],
 )  # fmt: skip
@@ -86,6 +89,20 @@ def test_tokens_by_hand(kind: str, size: tuple[int, int], tokens: int) -> None:
     around = {"vision_config": {"model_type": "pixtral"}} if kind == "mistral3" else {}
     found = read_vision({"model_type": kind, "vision_config": {}, **around}, 4096, "config.json")
     assert found is not None and found.tokens(Images(1, *size)) == tokens
+
+
+def test_heads_may_be_wider_than_the_stream() -> None:
+    """Kimi-K3's tower of 401 million: 12 heads of 128 over a width of 1024, no biases, a norm behind the projector."""
+    hidden, attended, width = 1024, 12 * 128, 4096
+    layer = 4 * hidden * attended + 2 * hidden * width + 2 * hidden
+    tower = 3 * 14**2 * hidden + 64 * 64 * hidden + 27 * layer + hidden
+    model = load_model("kimi-k3").value
+    assert model.tower == tower + 4096 * 4096 + 4096 * 7168 + 7168
+    assert tower == pytest.approx(401e6, rel=1e-3)
+    question = ask("kimi-k3", "b300-sxm", {"tp": 8, "images": 1, "image_size": "896x896", "calibration": "none"})
+    kernels = question.resolved.plan.kernels(Batch.prefill(1.0, question.work.isl))
+    attention = next(kernel for kernel in kernels if kernel.name == "vision_attention")
+    assert attention.flops == 4 * (64 * 64) ** 2 * attended  # 8 ranks do not divide 12 heads: each does all
 
 
 def test_more_images_than_it_cuts_stay_whole() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.speculation import SpeculativePredictor, attached_head, speculate
+from rooflinekit.model.speculation import SpeculativePredictor, _copied_layer, attached_head, speculate
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.hardware import System
@@ -301,3 +301,13 @@ class TestAnswer:
     def test_a_draft_that_does_not_split_is_refused(self) -> None:
         with pytest.raises(rk.DeploymentError, match=r"tp = 1 or 2.*--draft-tp"):
             rk.estimate("llama-3-70b", tp=4, draft="qwen2.5-0.5b", draft_tokens=3, acceptance=0.5)
+
+
+def test_the_draft_layer_of_deepseek_v4_sees_the_window_alone():
+    """As the first layer does: `compress_ratios` ends with a 0 for it. Its experts are those of the last layer."""
+    model = load_model("deepseek-v4-flash").value
+    layer = _copied_layer("mtp", model)
+    assert layer.mixer == model.layers[0].mixer
+    assert layer.ffn == model.layers[-1].ffn
+    found = rk.estimate("deepseek-v4-flash", "b300-sxm", tp=8, draft="mtp", batch=8)
+    assert found.tpot_ms < rk.estimate("deepseek-v4-flash", "b300-sxm", tp=8, batch=8).tpot_ms

@@ -28,9 +28,8 @@ _MODELS = ["model", "parameters", "active", "layers", "mixers", "weights", "KV b
 _GPUS = ["accelerator", "bf16 TFLOP/s", "fp16", "fp8", "GB", "GB/s", "link GB/s", "linked", "$/h", "confidence"]
 _COSTS = {
     "step": "µs", "ranks": "µs", "sequence": "µs", "sequence_ranks": "µs", "layer": "µs", "collective": "µs",
-    "hidden": "share", "grouped": "factor", "compute": "factor", "dequantised": "factor",
-    "routed": "µs", "routed_launches": "kernels", "launch": "µs",
-    "prompt": "factor",
+    "hidden": "share", "grouped": "factor", "compute": "factor", "memory": "factor", "dequantised": "factor",
+    "routed": "µs", "routed_launches": "kernels", "launch": "µs", "prompt": "factor",
     "expert_launches": "kernels", "block_launches": "kernels", "latent_launches": "kernels",
     "graph_tokens": "tokens", "request": "ms",
     "token": "µs", "hand_over": "µs", "overlap": "steps",

@@ -28,6 +28,7 @@ from rooflinekit.model.types.workload import Workload
 _BLOCK, _WHOLE_BLOCKS = 128, ("vllm", "sglang")  # rows and columns that share a scale; engines that do not cut them
 _SAMPLE, _KEYS = 64.0, 4096.0  # batch and context at which number formats are compared
 _SLOW = 1.5  # the ratio that is worth a note
+_MEASURABLE = ("attention_prefill", "mla_prefill", "mla_decode", "moe", "collective")  # that a file may lack rows of
 
 
 def format_notes(plan: Plan) -> list[str]:
@@ -50,6 +51,9 @@ def format_notes(plan: Plan) -> list[str]:
         notes.append(f"{', '.join(names)}: one pass each, an assumption that nobody measured here; intervals widened")
     if any(kernel.family == "exchange" and not plan.calibration.fit(kernel).rows for kernel in kernels):
         notes.append("expert exchanges take usual times of measured ones, an assumption within a factor of 3")
+    guessed = [k.family for k in kernels if k.family in _MEASURABLE and not plan.calibration.fit(k).rows]
+    if families := dict.fromkeys(guessed):
+        notes.append(f"no measurements of {', '.join(families)}: an assumption, its interval at least a factor of 2")
     strangers = [k for k in kernels if k.variant not in (LORA, ASSUMED) and not plan.calibration.measured(k)]
     keys = dict.fromkeys((k.family, k.dtype.value) for k in strangers if f"{k.family}/{k.dtype.value}" in untuned)
     notes += [
@@ -264,13 +268,16 @@ def _remedies(predictor: Predictor, work: Workload, batch: int) -> Iterator[str]
     shares = memory.fractions(work.batch, work.longest_context, work.isl - work.cached)
     yield from (f"--memory-fraction {share:g}" for share in islice(shares, 1))
     narrower = ("fp8", "int8", "int4") if plan.precision.formats.ffn.is_wide else ()
-    changes: dict[str, Iterable[Any]] = {
-        "tp": range(deployment.tp + 1, plan.system.domain_size + 1),
-        "weights": map(parse_dtype, narrower),
+    depth = plan.model.depth
+    changes: dict[str, tuple[str, Iterable[Any]]] = {
+        "offload_experts": ("--offload-experts cpu", (True,)),
+        "offload_layers": ("--offload-layers {}", range(deployment.offload_layers + 1, depth + 1)),
+        "tp": ("--tp {}", range(deployment.tp + 1, plan.system.domain_size + 1)),
+        "weights": ("--weights {}", map(parse_dtype, narrower)),
     }
-    for key, values in changes.items():
+    for key, (option, values) in changes.items():
         fitting = (value for value in values if _fits(predictor, replace(deployment, **{key: value}), work))
-        yield from (f"--{key} {value}" for value in islice(fitting, 1))
+        yield from map(option.format, islice(fitting, 1))
 
 
 def _fits(predictor: Predictor, deployment: Deployment, work: Workload) -> bool:

@@ -29,6 +29,7 @@ from rooflinekit.model.types.errors import DeploymentError, InputError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import (
     Attention,
+    CompressedAttention,
     DenseFFN,
     LatentAttention,
     Layer,
@@ -104,8 +105,15 @@ def _is_input(op: Operation) -> TypeGuard[Linear]:
 
 
 def _copied_layer(method: str, model: Model) -> Layer:
-    """The target's last layer with softmax attention; EAGLE's has a dense block as wide as what a token visits."""
-    layers = [layer for layer in model.layers if isinstance(layer.mixer, (Attention, LatentAttention))]
+    """The target's last layer with softmax attention; EAGLE's has a dense block as wide as what a token visits.
+
+    DeepSeek-V4's sees the window alone: the entries of `compress_ratios` behind those of the layers are 0.
+    """
+    layers = [
+        replace(layer, mixer=replace(mixer, ratio=0, indexer=None)) if isinstance(mixer, CompressedAttention) else layer
+        for layer in model.layers
+        if isinstance(mixer := layer.mixer, (Attention, LatentAttention, CompressedAttention))
+    ]
     if not layers:
         raise InputError(f"{model.name} has no attention layer for {method} to copy; use --draft ngram or a model")
     last = layers[-1]

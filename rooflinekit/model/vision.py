@@ -87,9 +87,9 @@ def _layer(vision: Vision, patches: tuple[int, int], window: int, shard: Shard) 
     """One layer of the tower; with a window, attention is within windows of so many patches."""
     hidden, (count, length) = vision.hidden, patches
     ranks = shard.tp if vision.heads % shard.tp == 0 == vision.width % shard.tp else 1
-    own, width = hidden // ranks, vision.width // ranks
+    own, width = vision.attended // ranks, vision.width // ranks
     name = "vision_window_attention" if window else "vision_attention"
-    attention = BidirectionalAttention(name, vision.heads // ranks, hidden // vision.heads)
+    attention = BidirectionalAttention(name, vision.heads // ranks, vision.attended // vision.heads)
     norm = Elementwise("vision_norm", 2 * hidden, 2 * hidden, 5.0 * hidden, hidden, shard.other)
     rope = [Elementwise("vision_rope", 2 * own, 2 * own, 6.0 * own)] if isinstance(vision.rule, Whole) else []
     join = [shard.joined("vision_reduce", "all_reduce", hidden)] if ranks > 1 else []

@@ -380,7 +380,7 @@ def load_flags(engine: str) -> FlagTable:
     Raises InputError for an engine that has no server, SpecError for a file that cannot be trusted.
     """
     if engine not in launchable():
-        raise InputError(f"engine {engine} has no server to launch; nearest: {', '.join(launchable())}")
+        raise InputError(f"no server settings of {engine} are known; nearest: {', '.join(launchable())}")
     root = Section.open(_FOLDER / "flags" / f"{engine}.yaml")
     file = root.read(_FlagFile)
     concepts = root.section("flags")

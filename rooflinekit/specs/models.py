@@ -127,7 +127,12 @@ def _read_config(path: Path, companion: Path, index: Path, name: str) -> tuple[L
     config = read_json(path)
     loaded = model_from_config(config, name=name, origin=str(path), quant_config=quant_config)
     files = sorted(path.parent.glob("*.safetensors"))
-    metadata = read_json(index).get("metadata") if index.is_file() and not files else None
+    listed = read_json(index) if index.is_file() else {}
+    held, named = {file.name for file in files}, listed.get("weight_map")
+    absent = sorted({str(name) for name in named.values()} - held) if files and isinstance(named, Mapping) else ()
+    if absent:
+        raise SpecError(f"{index}: names {absent[0]}, which is not beside it ({len(absent)} such); download it again")
+    metadata = listed.get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, Mapping) else None
     indexed = float(total) if isinstance(total, int | float) and not isinstance(total, bool) else 0.0
     size = sum(map(safetensors_bytes, files)) if files else indexed

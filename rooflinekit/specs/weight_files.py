@@ -22,10 +22,13 @@ from rooflinekit.specs.files import table_of
 from rooflinekit.specs.locate import Loaded
 
 _MOST_HEADER = 256 * 2**20  # bytes: ten times the largest vocabulary known
-_MOST_ENTRIES = 2**20  # tensors, or keys
+_MOST_ENTRIES = 2**16  # tensors, or keys: DeepSeek-V3 has 1,100 tensors
+_MOST_TEXTS = 2**21  # in a list: eight times the largest vocabulary known
+_MOST_PARTS = 1000  # of a split file
 _MOST_DIMENSIONS = 4
 _LONGEST_KEPT = 4096  # elements of an array that is kept; a vocabulary is only counted
-_MOST_JSON = 100 * 10**6  # bytes of a safetensors header, as the format's own reader allows
+_LONGEST_TEXT = 2**16 - 1  # bytes of a name (GGUF's own limit), and of a text that is kept
+_MOST_JSON = 2**24  # bytes of a safetensors header: 70,000 tensors of one file would have 8 MB
 _ALIGNED = 32  # bytes, where a GGUF file says nothing else
 _ROUNDING = 0.002  # of a checkpoint's size, that padding and tables of rotations may take
 
@@ -94,11 +97,15 @@ class _Reader:
         return found
 
     def text(self) -> str:
-        return self.take(self.count("bytes in a text", _MOST_HEADER)).decode("utf-8", errors="replace")
+        return self.take(self.count("bytes in a name", _LONGEST_TEXT)).decode("utf-8", errors="replace")
 
     def value(self, kind: int) -> Any:
         if kind == _TEXT:
-            return self.text()
+            length = self.count("bytes in a text", _MOST_HEADER)
+            if length > _LONGEST_TEXT:
+                self.skip(length)
+                return length
+            return self.take(length).decode("utf-8", errors="replace")
         if kind == _ARRAY:
             return self._array()
         if kind not in _SCALARS:
@@ -106,7 +113,10 @@ class _Reader:
         return self.number(_SCALARS[kind])
 
     def _array(self) -> Any:
-        kind, length = self.number("I"), self.count("elements in a list", _MOST_HEADER)
+        kind = self.number("I")
+        length = self.count("elements in a list", _MOST_TEXTS if kind == _TEXT else _MOST_HEADER)
+        if kind == _ARRAY:
+            raise SpecError(f"{self.path}: holds a list of lists, which llama.cpp does not read either")
         if kind in _SCALARS and length > _LONGEST_KEPT:
             self.skip(length * struct.calcsize(f"<{_SCALARS[kind]}"))
             return length
@@ -132,18 +142,36 @@ def read_gguf(path: Path) -> GGUFHeader:
         if version not in (2, 3):
             raise SpecError(f"{path}: is GGUF version {version}; known: 2, 3")
         count, keys = reader.count("tensors", _MOST_ENTRIES), reader.count("keys", _MOST_ENTRIES)
-        facts = {reader.text(): reader.value(reader.number("I")) for _ in range(keys)}
+        entries = [(reader.text(), reader.value(reader.number("I"))) for _ in range(keys)]
         tensors = tuple(_tensor(reader) for _ in range(count))
         end = file.tell()
+    facts = dict(entries)
+    _check_once(path, "key", (key for key, _ in entries))
+    _check_once(path, "tensor", (tensor.name for tensor in tensors))
     aligned = facts.get("general.alignment", _ALIGNED)
     if not isinstance(aligned, int) or aligned <= 0:
         raise SpecError(f"{path}: general.alignment {aligned!r} is no number of bytes")
     data = -(-end // aligned) * aligned
-    last = max(tensors, key=lambda tensor: tensor.offset, default=None)
-    if last is not None and size < data + last.offset + last.bytes:
-        missing = data + last.offset + last.bytes - size
-        raise SpecError(f"{path}: is cut off: {missing} bytes of its tensors are missing; download it again")
+    last = _end(path, ((tensor.name, tensor.offset, tensor.offset + tensor.bytes) for tensor in tensors))
+    if size < data + last and tensors:
+        raise SpecError(f"{path}: is cut off: {data + last - size} bytes of its tensors are missing; download it again")
     return GGUFHeader(facts, tensors)
+
+
+def _check_once(path: Path, what: str, names: Iterable[str]) -> None:
+    """Refuse a name that stands twice."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise SpecError(f"{path}: has {what} {twice[0]!r} more than once")
+
+
+def _end(path: Path, places: Iterable[tuple[str, int, int]]) -> int:
+    """Where the last tensor ends [byte]; refuses tensors that share bytes."""
+    end, before = 0, ""
+    for name, begin, stop in sorted(places, key=lambda place: place[1:]):
+        if begin < end and stop > begin:
+            raise SpecError(f"{path}: tensors {before!r} and {name!r} share bytes")
+        end, before = max(end, stop), name
+    return end
 
 
 def _tensor(reader: _Reader) -> Tensor:
@@ -151,6 +179,8 @@ def _tensor(reader: _Reader) -> Tensor:
     if not 0 < dimensions <= _MOST_DIMENSIONS:
         raise SpecError(f"{reader.path}: tensor {name!r} has {dimensions} dimensions; GGUF has 1 to {_MOST_DIMENSIONS}")
     shape = tuple(int(reader.number("Q")) for _ in range(dimensions))
+    if not all(shape):
+        raise SpecError(f"{reader.path}: tensor {name!r} is empty: its sizes are {', '.join(map(str, shape))}")
     kind, offset = int(reader.number("I")), int(reader.number("Q"))
     types = _names()["types"]
     if kind not in types:
@@ -171,12 +201,32 @@ def model_from_gguf(path: Path) -> Loaded[Model]:
     Raises what `read_gguf` raises, ArchitectureError for a network that only its config.json describes, and SpecError
     for facts that contradict each other.
     """
-    header = read_gguf(path)
+    header = _whole(path, read_gguf(path))
     name = header.facts.get("general.name")
     config = _config(path, header)
     loaded = model_from_config(config, name=path.stem if not isinstance(name, str) else name, origin=str(path))
     model = _stored(loaded.value, header, path)
     return Loaded(replace(model, source=f"header of {path.name}"), (*loaded.warnings, *_unlike(model, header, path)))
+
+
+def _whole(path: Path, header: GGUFHeader) -> GGUFHeader:
+    """The header with the tensors of all parts of a split file, of which the first has the facts."""
+    count, number = header.facts.get("split.count", 0), header.facts.get("split.no", 0)
+    if not isinstance(count, int) or not 0 <= count <= _MOST_PARTS:
+        raise SpecError(f"{path}: split.count {count!r} is no number of parts up to {_MOST_PARTS}")
+    if count < 2:
+        return header
+    stem, ending = path.stem, f"-{1:05}-of-{count:05}"
+    if number != 0 or not stem.endswith(ending):
+        raise SpecError(f"{path}: is part {number + 1} of {count}; name the first, which ends in {ending}.gguf")
+    tensors = list(header.tensors)
+    for part in range(2, count + 1):
+        other = path.with_name(f"{stem.removesuffix(ending)}-{part:05}-of-{count:05}{path.suffix}")
+        if not other.is_file():
+            raise SpecError(f"{path}: has {count} parts, and {other.name} is not beside it")
+        tensors += read_gguf(other).tensors
+    _check_once(path, "tensor", (tensor.name for tensor in tensors))
+    return replace(header, tensors=tuple(tensors))
 
 
 def _config(path: Path, header: GGUFHeader) -> dict[str, Any]:
@@ -195,7 +245,7 @@ def _config(path: Path, header: GGUFHeader) -> dict[str, Any]:
         return value
 
     if "token_embd.weight" not in shapes or len(shapes["token_embd.weight"]) < 2:
-        raise SpecError(f"{path}: has no table token_embd.weight; of a split file name the first part")
+        raise SpecError(f"{path}: has no table token_embd.weight: it is no whole model")
     hidden, heads, experts = fact("embedding_length"), fact("attention.head_count"), fact("expert_count", 0)
     config: dict[str, Any] = {
         "model_type": families[kind],
@@ -244,7 +294,7 @@ def _stored(model: Model, header: GGUFHeader, path: Path) -> Model:
     usual = replace(WeightFormats.uniform(Dtype.FP32), embedding=embedding, lm_head=head)
     formats = tuple(replace(usual, **found) for found in layers)
     if not all("attention" in found for found in layers):
-        raise SpecError(f"{path}: some layers have no attention tensors; of a split file name the first part")
+        raise SpecError(f"{path}: some layers have no attention tensors: it is no whole model")
     common = Counter(formats).most_common(1)[0][0]
     return replace(model, formats=common, layer_formats=formats if len(set(formats)) > 1 else ())
 
@@ -278,25 +328,37 @@ def safetensors_bytes(path: Path) -> int:
         if not length or 8 + length > size:
             raise SpecError(f"{path}: ends within its header; download it again")
         try:
-            tensors = json.loads(file.read(length))
-        except ValueError as error:
+            tensors = json.loads(file.read(length), object_pairs_hook=partial(_pairs, path))
+        except SpecError:
+            raise
+        except (ValueError, RecursionError) as error:
             raise SpecError(f"{path}: its header is no JSON: {str(error).splitlines()[0]}") from None
     if not isinstance(tensors, dict):
         raise SpecError(f"{path}: its header is no JSON object")
     tensors.pop("__metadata__", None)
-    total, end, sizes = 0, 0, _names()["stored"]
+    if not tensors:
+        raise SpecError(f"{path}: holds no tensors")
+    sizes, places = _names()["stored"], []
     for name, entry in tensors.items():
         try:
-            kind, shape, (begin, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
-            count = prod(shape)
+            kind, shape, (begin, stop) = str(entry["dtype"]), entry["shape"], entry["data_offsets"]
+            if any(type(number) is not int or number < 0 for number in (*shape, begin, stop)):
+                raise ValueError
         except (KeyError, TypeError, ValueError):
-            raise SpecError(f"{path}: tensor {name!r} lacks dtype, shape or data_offsets") from None
+            raise SpecError(f"{path}: tensor {name!r} lacks dtype, shape or data_offsets in whole numbers") from None
         if kind not in sizes:
-            known = nearest_of(str(kind), sizes)
+            known = nearest_of(kind, sizes)
             raise DtypeError(f"{path}: tensor {name!r} is of type {kind!r}, which is not known; nearest: {known}")
-        if stop - begin != count * sizes[kind]:
-            raise SpecError(f"{path}: tensor {name!r} has {stop - begin} bytes, not {count * sizes[kind]}")
-        total, end = total + stop - begin, max(end, stop)
+        if stop - begin != prod(shape) * sizes[kind]:
+            raise SpecError(f"{path}: tensor {name!r} has {stop - begin} bytes, not {prod(shape) * sizes[kind]}")
+        places.append((name, begin, stop))
+    end = _end(path, places)
     if 8 + length + end > size:
         raise SpecError(f"{path}: is cut off: {8 + length + end - size} bytes of its tensors are missing")
-    return total
+    return sum(stop - begin for _, begin, stop in places)
+
+
+def _pairs(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, unless a key stands twice in it."""
+    _check_once(path, "entry", (key for key, _ in pairs))
+    return dict(pairs)

@@ -181,7 +181,7 @@ class TestFit:
             ({"max_num_seqs": 300, "token_budget": 256}, "token budget of at least as many"),
             ({"cp": 2}, "cp=2 cannot be exported"),
             ({"kv_policy": "window:512"}, "kv_policy window:512 cannot be exported"),
-            ({"engine": "ideal"}, "no server to launch"),
+            ({"engine": "ideal"}, "no server settings of ideal"),
             ({"engine": "vllm@9.0"}, "not known"),
             ({"engine": "trtllm@0.17"}, "not known"),
             ({"kv": "int8", "engine": "sglang"}, "does not take int8"),

@@ -97,7 +97,7 @@ def test_between_two_versions_that_were_read_what_both_take_is_there() -> None:
 
 
 def test_an_engine_without_a_server_is_refused() -> None:
-    with pytest.raises(InputError, match="no server to launch; nearest: sglang, trtllm, vllm"):
+    with pytest.raises(InputError, match="no server settings of gpt-fast are known; nearest: sglang, trtllm, vllm"):
         load_flags("gpt-fast")
 
 

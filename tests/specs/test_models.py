@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 from oracle import kv_elements_per_token, parameters
 
+from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError, MissingExtraError, UnknownNameError
 from rooflinekit.specs import load_model, spec_dir
+from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.files import read_yaml
-from rooflinekit.specs.locate import tokens
+from rooflinekit.specs.locate import resolve, tokens
 from rooflinekit.specs.models import cached_config
 
 SHIPPED = sorted(path.stem for path in spec_dir("model").glob("*.yaml"))
@@ -277,3 +279,15 @@ def test_a_model_of_the_hub_is_downloaded_by_its_id(monkeypatch, tmp_path):
 def test_equal_layers_are_one_object():
     model = load_model("llama-3.1-405b").value
     assert all(a is b for a, b in itertools.pairwise(model.layers))
+
+
+def test_a_flat_config_of_kimi_k25_takes_sizes_of_the_tower_by_its_own_names():
+    """As aiconfigurator keeps it: the decoder's keys stand beside `vision_config`, whose names begin with vt."""
+    spec = load_model("kimi-k2.5").value
+    config = read_yaml(resolve("model", "kimi-k2.5").value)
+    flat = config["config"] | {"model_type": "kimi_k25", "vision_config": config["vision"]["vision_config"]}
+    nested = {"model_type": "kimi_k25", "text_config": config["config"], "vision_config": {"hidden_size": 1152}}
+    for each in (flat, nested):
+        model = model_from_config(each, name="kimi", origin="config.json").value
+        assert (model.tower, model.vision) == (spec.tower, spec.vision)
+        assert count_parameters(model) == count_parameters(spec)

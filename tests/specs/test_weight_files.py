@@ -63,6 +63,42 @@ def test_nothing_behind_the_header_is_read(gguf, tmp_path):
     assert load_model(path).value.depth == SIZES.layers
 
 
+def text(of):
+    return struct.pack("<Q", len(of)) + of.encode()
+
+
+def part(path, header, facts, tensors):
+    """One part of a split file: an empty header of facts, and the entries and bytes of some tensors."""
+    kinds = {Dtype.FP16: 1, Dtype.FP32: 0}
+    entries, at = b"", 0
+    for tensor in tensors:
+        entries += text(tensor.name) + struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
+        entries += struct.pack("<IQ", kinds[tensor.dtype], at)
+        at += -(-tensor.bytes // 32) * 32
+    head = header + struct.pack("<QQ", len(tensors), facts[1]) + facts[0] + entries
+    path.write_bytes(head + b"\0" * (-len(head) % 32 + at))
+
+
+def test_the_parts_of_a_split_file_are_one_model(gguf, tmp_path):
+    """As llama-gguf-split leaves them: facts in the first part, tensors in all."""
+    whole, data = read_gguf(gguf), gguf.read_bytes()
+    keys, first = struct.unpack("<Q", data[16:24])[0], data.index(text("token_embd.weight"))
+    paths = [tmp_path / f"tiny-{number:05}-of-00002.gguf" for number in (1, 2)]
+    for number, path in enumerate(paths):
+        split = text("split.no") + struct.pack("<IH", 2, number) + text("split.count") + struct.pack("<IH", 2, 2)
+        facts = (data[24:first] + split, keys + 2) if number == 0 else (split, 2)
+        part(path, data[:8], facts, whole.tensors[:9] if number == 0 else whole.tensors[9:])
+    assert load_model(paths[0]).value.layer_formats == load_model(gguf).value.layer_formats
+    assert load_model(paths[0]).warnings == ()  # the bytes of both parts are those of the model
+    with pytest.raises(RooflinekitError, match=r"is part 2 of 2; name the first, which ends in -00001-of-00002\.gguf"):
+        load_model(paths[1])
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    paths[0].rename(alone / paths[0].name)
+    with pytest.raises(RooflinekitError, match=r"has 2 parts, and tiny-00002-of-00002\.gguf is not beside it"):
+        load_model(alone / paths[0].name)
+
+
 def changed(data, what):
     """The file with one thing wrong, and what the message says."""
     kind = data.index(b"token_embd.weight") + len("token_embd.weight") + 4 + 2 * 8
@@ -75,12 +111,23 @@ def changed(data, what):
         "many keys": (data[:16] + struct.pack("<Q", 2**60) + data[24:], "are not believed"),
         "long text": (data[:24] + struct.pack("<Q", 2**50) + data[32:], "are not believed"),
         "tensor type": (data[:kind] + struct.pack("<I", 77) + data[kind + 4 :], "type 77, which is not known"),
+        "list of lists": (data[:24] + text("a") + struct.pack("<IIQ", 9, 9, 1), "a list of lists"),
+        "many texts": (data[:24] + text("a") + struct.pack("<IIQ", 9, 8, 2**28) + b"\0" * 64, "are not believed"),
+        "long name": (data[:24] + struct.pack("<Q", 2**18) + b"\0" * 2**19, "bytes in a name; more than 65535"),
+        "no tensors": (data[:8] + struct.pack("<Q", 0) + data[16:], "is no whole model"),
+        "empty tensor": (data[: kind - 16] + struct.pack("<QQ", 0, 256) + data[kind:], "is empty"),
+        "large tensor": (data[: kind - 16] + struct.pack("<QQ", 2**40, 2**40) + data[kind:], "share bytes"),
+        "shared bytes": (data[: kind + 4] + struct.pack("<Q", 32) + data[kind + 12 :], "share bytes"),
+        "same name": (data.replace(b"blk.1.attn_q.", b"blk.0.attn_q."), "more than once"),
+        "same key": (data.replace(b"ggml.bos_token_id", b"ggml.eos_token_id"), "more than once"),
         "architecture": (data.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0xlama", 1), "nearest: llama"),
     }[what]
 
 
 @pytest.mark.parametrize("what", [
     "magic", "empty", "version", "cut header", "cut tensors", "many keys", "long text", "tensor type", "architecture",
+    "list of lists", "many texts", "long name", "no tensors", "empty tensor", "large tensor", "shared bytes",
+    "same name", "same key",
 ])  # fmt: skip
 def test_a_gguf_file_that_cannot_be_trusted_is_refused_in_a_line(gguf, tmp_path, what):
     path = tmp_path / "bad.gguf"
@@ -121,6 +168,11 @@ def test_safetensors_headers_give_exact_bytes(tmp_path):
     ({"a": {"dtype": "Q9", "shape": [3], "data_offsets": [0, 30]}}, 30, "type 'Q9', which is not known"),
     ({"a": {"dtype": "BF16", "shape": [3], "data_offsets": [0, 30]}}, 30, "has 30 bytes, not 6"),
     ({"a": {"dtype": "BF16"}}, 30, "lacks dtype, shape or data_offsets"),
+    ({"a": {"dtype": "U8", "shape": [-4], "data_offsets": [4, 0]}}, 4, "in whole numbers"),
+    ({"a": {"dtype": "U8", "shape": ["4"], "data_offsets": ["0", "4"]}}, 4, "in whole numbers"),
+    ({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}, "b": {"dtype": "U8", "shape": [4],
+      "data_offsets": [2, 6]}}, 6, "tensors 'a' and 'b' share bytes"),
+    ({"__metadata__": {}}, 0, "holds no tensors"),
     ([1], 0, "no JSON object"),
 ])  # fmt: skip
 def test_a_safetensors_file_that_cannot_be_trusted_is_refused_in_a_line(tmp_path, entries, size, said):
@@ -131,7 +183,9 @@ def test_a_safetensors_file_that_cannot_be_trusted_is_refused_in_a_line(tmp_path
 def test_a_huge_or_cut_safetensors_header_is_refused(tmp_path):
     path = tmp_path / "bad.safetensors"
     for data, said in ((struct.pack("<Q", 2**40), "are not believed"), (struct.pack("<Q", 99), "ends within"),
-                       (b"abc", "ends within"), (struct.pack("<Q", 3) + b"{a}", "no JSON")):  # fmt: skip
+                       (b"abc", "ends within"), (struct.pack("<Q", 3) + b"{a}", "no JSON"),
+                       (struct.pack("<Q", 10**5) + b"[" * 10**5, "no JSON"),
+                       (struct.pack("<Q", 15) + b'{"a":{},"a":{}}', "entry 'a' more than once")):  # fmt: skip
         path.write_bytes(data)
         with pytest.raises(RooflinekitError, match=said):
             safetensors_bytes(path)
@@ -139,11 +193,23 @@ def test_a_huge_or_cut_safetensors_header_is_refused(tmp_path):
         load_model(path)
 
 
+CONFIG = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
+          "intermediate_size": 128, "vocab_size": 100, "torch_dtype": "bfloat16", "num_key_value_heads": 4,
+          "max_position_embeddings": 64}  # fmt: skip
+
+
 def test_a_folder_warns_where_its_files_are_lighter_than_its_config(tmp_path):
-    config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
-              "intermediate_size": 128, "vocab_size": 100, "torch_dtype": "bfloat16", "num_key_value_heads": 4,
-              "max_position_embeddings": 64}  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     entries = {"a": {"dtype": "U8", "shape": [30_000], "data_offsets": [0, 30_000]}}
     path = safetensors(tmp_path / "model.safetensors", entries, 30_000)
     assert any("model.safetensors says 0.0 GB: is it quantised?" in each for each in load_model(path).warnings)
+
+
+def test_a_folder_without_a_file_of_its_index_is_refused(tmp_path):
+    entries = {"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}
+    safetensors(tmp_path / "model-00001-of-00002.safetensors", entries, 4)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(RooflinekitError, match=r"names model-00002-of-00002\.safetensors, which is not beside it"):
+        load_model(tmp_path)

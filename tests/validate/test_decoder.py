@@ -32,8 +32,8 @@ from rooflinekit.validate.record import FILE, Recorder, header
 CPU = torch.device("cpu")
 MODELS = sorted(path.stem for path in (Path(__file__).parents[2] / "model_specs").glob("*.yaml"))
 BY_NAME = {model.name: model for model in TINY}
-REFUSED = ("bloom", "mpt", "gpt-oss", "deepseek-v3.2", "deepseek-v4", "glm-5", "jamba", "kimi-k3", "minimax-m1",
-           "minimax-m3", "nemotron-3", "nemotron-h", "qwen3-next", "qwen3.5", "gemma-3n", "step-3",
+REFUSED = ("bloom", "mpt", "gpt-oss", "deepseek-v3.2", "deepseek-v4", "glm-5", "jamba", "kimi-k3", "kimi-linear",
+           "minimax-m1", "minimax-m3", "nemotron-3", "nemotron-h", "qwen3-next", "qwen3.5", "gemma-3n", "step-3",
            "whisper", "llama-3.2-11b")  # fmt: skip
 
 

@@ -82,7 +82,7 @@ class Whole:
             sides = (math.floor(width / (max(sides) / self.longest)), math.floor(height / (max(sides) / self.longest)))
         held = (width // patch) * (height // patch)
         if self.patches and held > self.patches:
-            scale = math.sqrt(self.patches / held)
+            scale = min(math.sqrt(self.patches / held), self.longest / max(width, height) if self.longest else 1.0)
             sides = int(width * scale), int(height * scale)
         if self.padded:
             return max(math.ceil(sides[0] / unit), 1), max(math.ceil(sides[1] / unit), 1)
@@ -184,10 +184,12 @@ class Vision:
 
     layers: that run; full: of them, layers whose attention is not within windows of `window` patches. inputs: numbers
     of a patch. projector: inputs and outputs of each product over merged tokens. parameters: all that is stored.
+    attended: width of all heads together.
     """
 
     parameters: int
     hidden: int
+    attended: int
     layers: int
     heads: int
     width: int

@@ -37,7 +37,7 @@ def choose_calibration(accelerator: Accelerator, engine: str) -> tuple[Calibrati
     """The calibration shipped for this accelerator and engine, else the nearest one and a sentence that says so.
 
     Same accelerator with another engine first, then the same architecture, the nearest generation, the generic one
-    (which of the same maker is a reach of its own);
+    (which of the same maker is a reach of its own); of an engine with kernels of its own its fits come before all;
     the interval is widened by what a transfer of that reach was measured to cost (calibrations/transfer.yaml).
     """
     known = calibration_names()
@@ -130,6 +130,10 @@ def donors(accelerator: Accelerator, engine: str) -> Iterator[tuple[str, str]]:
     engines = [engine, *(each for each in rule["engines"] if each != engine)]
     family = accelerator.architecture.split()[0] if accelerator.architecture else ""
     near = rule["architecture"].get(accelerator.architecture, []) + rule["architecture"].get(family, [])
+    own = rule["own_kernels"].get(engine, {})
+    for name in next((own[key] for key in (accelerator.architecture, family, accelerator.vendor) if key in own), ()):
+        alike = load_accelerator(name).value.architecture.split()[:1] == [family]
+        yield f"{name}--{engine}", "architecture" if alike else "maker"
     places = [(accelerator.name, "engine")] if _is_shipped(accelerator) else []
     places += [(name, "sibling" if _alike(accelerator, name) else "architecture")
                for name in dict.fromkeys(near) if name != accelerator.name]  # fmt: skip

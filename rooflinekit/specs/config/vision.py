@@ -94,8 +94,9 @@ class _Reader:
         sizes = {"merge": 1, "frames": 1} | {name: self.size(said) for name, said in row["sizes"].items()}
         sizes["depth"] += sizes.get("more", 0)
         patch, merge, hidden = sizes["patch"], sizes["merge"], sizes["hidden"]
-        if hidden % sizes["heads"]:
-            raise SpecError(f"{self.origin}: vision_config: {sizes['heads']} heads do not divide the width {hidden}")
+        attended = sizes.get("attended") or hidden
+        if attended % sizes["heads"]:
+            raise SpecError(f"{self.origin}: vision_config: {sizes['heads']} heads do not divide the width {attended}")
         taken, window = self.taken(row), row.get("window", 0)
         self.known.update(hidden=hidden, merged=hidden * merge**2, features=hidden * len(taken))
         products, projected = self.projector(row)
@@ -105,6 +106,7 @@ class _Reader:
         return Vision(
             parameters=hidden * (inputs + vectors) + sizes["depth"] * self.layer(row, sizes) + projected,
             hidden=hidden,
+            attended=attended,
             layers=max(sizes["depth"] + 1 + layer if layer < 0 else layer for layer in taken),
             heads=sizes["heads"],
             width=sizes["width"],
@@ -131,10 +133,11 @@ class _Reader:
     def layer(self, row: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
         """Weights of one layer: attention, feed-forward block, two norms and other vectors."""
         hidden, width = sizes["hidden"], sizes["width"]
+        attended = sizes.get("attended") or hidden
         rows = 2 if row.get("gated") else 1
-        biases = {"qkv_bias": 3 * hidden, "o_bias": hidden, "mlp_bias": rows * width + hidden}
+        biases = {"qkv_bias": 3 * attended, "o_bias": hidden, "mlp_bias": rows * width + hidden}
         vectors = 2 * (1 if row.get("rmsnorm") else 2) + row.get("layer_own", 0)
-        own: int = 4 * hidden**2 + (rows + 1) * hidden * width + vectors * hidden
+        own: int = 4 * hidden * attended + (rows + 1) * hidden * width + vectors * hidden
         return own + sum(size for name, size in biases.items() if self.flag(row.get(name, True)))
 
     def positions(self, row: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
