@@ -286,7 +286,9 @@ def _limits(predictor: Predictor, chosen: Setup) -> Limits:
 
 def _usual(plan: Plan) -> str:
     """The policy that the engine is known for."""
-    return "chunked" if plan.costs.mixes else "prefill-priority"
+    if plan.costs.mixes:
+        return "chunked"
+    return "chunked-prefill" if plan.engine.memory.chunked else "prefill-priority"
 
 
 def _block(plan: Plan, setup: Setup) -> int:
