@@ -794,7 +794,10 @@ class _Flow:
         company = named(company, "company", "chance that others decode beside the prompt")
         under_way, late = self._late(turning, times, rate, company, crowd if closed else None)
         if closed:  # users send when a step has ended: a long one meets no more of them than the front end spans
-            under_way = minimum(under_way, maximum(times.request, tpot.expected))
+            under_way = minimum(
+                named(under_way, "met_step", "the step under way", "s"), maximum(times.request, tpot.expected)
+            )
+            under_way = named(under_way, "span", "time in which others send who come in the same step", "s")
         met = turning.bunch(arriving if in_step else rate * under_way)
         if in_step:
             company = named(_company(arriving * after, crowd), "company", "chance that others decode beside the prompt")
