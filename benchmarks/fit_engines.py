@@ -399,6 +399,8 @@ def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
     lines = [f"      mixes: {'false' if name.startswith(('sglang', 'vllm@0.1')) else 'true'}\n"]
     if name.startswith("trtllm"):
         lines.append("      splits: false  # enable_chunked_prefill is off unless told\n")
+    if name.startswith("vllm@0.1"):
+        lines.append("      splits: false\n")
     launch = f"      launch: {{value: {value}, {f'spread: {spread}, ' if spread else ''}source: [{source}]}}\n"
     lines.append("      vectors: true\n" if own else launch)
     if name in _PROMPTS:

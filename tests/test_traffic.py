@@ -512,11 +512,12 @@ def test_prompts_of_a_turn_spread_as_answers_vary():
     """All in one step where answers are equal, evenly over the turn where they vary or the start is long over."""
     load = InFlight(16.0, 100.0, 64.0, turns=10.0, crowd=16.0)
     found = [bunched(PREDICTOR, replace(load, osl_cv=cv)) for cv in (0.0, 0.02, 0.1, 0.2, 3.0)]
-    dense, width = zip(*found, strict=True)
+    dense, width, drifted = zip(*found, strict=True)
     assert dense[0] == pytest.approx(64.0, rel=1e-3) and width[0] == pytest.approx(1.0 / 64.0, rel=1e-3)
     assert dense[-1] == width[-1] == 1.0
+    assert drifted[0] == pytest.approx(0.0, abs=1e-3) and drifted[-1] == pytest.approx(1.0, abs=1e-3)
     assert all(one > two for one, two in pairwise(dense)) and all(one < two for one, two in pairwise(width))
-    assert bunched(PREDICTOR, replace(load, turns=math.inf)) == (1.0, 1.0)
+    assert bunched(PREDICTOR, replace(load, turns=math.inf)) == (1.0, 1.0, 1.0)
     assert bunched(PREDICTOR, replace(load, turns=np.array([math.inf])))[0].tolist() == [1.0]
 
 

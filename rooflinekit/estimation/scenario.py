@@ -183,7 +183,7 @@ class Tiers(TypedDict, total=False):
 
 class Scheduling(Tiers, total=False):
     """How each replica forms its steps, and keeps its cache."""
-    policy: Annotated[str | None, Option("chunked, continuous, prefill-priority, decode-priority or static.", usual="the engine's", complete=("chunked", "continuous", "prefill-priority", "decode-priority", "static"))]
+    policy: Annotated[str | None, Option("chunked, continuous, chunked-prefill, prefill-priority, decode-priority or static.", usual="the engine's", complete=("chunked", "continuous", "chunked-prefill", "prefill-priority", "decode-priority", "static"))]
     queue_limit: Annotated[int | None, Option("Waiting requests beyond which new ones are rejected.")]
     order: Annotated[str | None, Option("Order of the queue: fcfs, or priority by class.", usual="fcfs", complete=("fcfs", "priority"))]
     by_class: Annotated[bool, Option("As order='priority'.", False, hidden=True)]

@@ -173,6 +173,7 @@ class Simulation:
         self._idle: dict[Replica, None] = {}  # who must look for work at this instant
         self._held: deque[Job] = deque()  # the queue in front of all replicas
         self._coming: dict[Job, None] = {}  # still in the front end
+        self._ready = [-math.inf] * len(fleet.prefills or fleet.replicas)  # when each front end has read its latest
         self._handed = -math.inf  # when it hands over the latest of them
         self._free_at = dict.fromkeys(fleet.prefills, 0.0)  # when each link has copied what it has
         self._index = {replica: index for index, replica in enumerate(fleet.all)}
@@ -246,12 +247,17 @@ class Simulation:
             self._expect(*following)
         if (front_end := self.fleet.front_end.time(job.isl)) > 0.0:
             self._coming[job] = None
-            self._push(self.now + front_end, self._hand_over, job)
+            lane = job.number % len(self._ready)  # a front end reads one prompt after the other
+            self._ready[lane] = max(self._ready[lane], self.now + front_end)
+            self._push(self._ready[lane], self._hand_over, job)
         else:
             self._admit(job)
 
     def _hand_over(self, job: Job) -> None:
-        """In the order in which prompts are ready: a short one passes a long one that is still being tokenised."""
+        """In the order in which prompts were sent, so that a short one does not pass a long one before it.
+
+        One thread reads the prompts of a front end (vLLM's `AsyncMicrobatchTokenizer`, SGLang's `TokenizerManager`).
+        """
         self._handed = max(self.now, self._handed + self.fleet.apart)
         if self._handed > self.now:
             self._push(self._handed, self._admit, job)

@@ -1,4 +1,4 @@
-"""How an engine forms its steps, as data: five policies that differ in four choices."""
+"""How an engine forms its steps, as data: six policies that differ in four choices."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ POLICIES = {
     "static": Policy(mixes=False, chunks=False, joins=False, pads=True),
     "decode-priority": Policy(mixes=False, chunks=False, joins=False),
     "prefill-priority": Policy(mixes=False, chunks=False, joins=True),
+    "chunked-prefill": Policy(mixes=False, chunks=True, joins=True),
     "continuous": Policy(mixes=True, chunks=False, joins=True),
     "chunked": Policy(mixes=True, chunks=True, joins=True),
 }
 """static: a batch is filled once and decoded to its longest output. decode-priority: the same, but who is done leaves
-(FasterTransformer). prefill-priority: whole prompts in steps of their own, before any decoding (vLLM 0). continuous:
-whole prompts beside the decoding sequences (Orca, OSDI 2022). chunked: decoding first, prompts in what is left of the
-token budget (Sarathi-Serve, arXiv:2403.02310; vLLM 1)."""
+(FasterTransformer). prefill-priority: whole prompts in steps of their own, before any decoding (vLLM 0).
+chunked-prefill: the same, but the last prompt of a step is cut to fill the token budget (SGLang's `PrefillAdder`,
+python/sglang/srt/managers/schedule_policy.py). continuous: whole prompts beside the decoding sequences (Orca, OSDI
+2022). chunked: decoding first, prompts in what is left of the token budget (Sarathi-Serve, arXiv:2403.02310; vLLM
+1)."""
 
 
 def policy_name(policy: Policy) -> str:

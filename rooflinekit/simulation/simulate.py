@@ -288,9 +288,9 @@ def _limits(predictor: Predictor, chosen: Setup, longest: float) -> Limits:
 
 def _usual(plan: Plan, longer: bool) -> str:
     """The policy that the engine is known for; where prompts are longer than a step, it has to cut them."""
-    if not plan.costs.mixes:
-        return "prefill-priority"
-    return "chunked" if plan.costs.splits or longer else "continuous"
+    if plan.costs.mixes:
+        return "chunked" if plan.costs.splits or longer else "continuous"
+    return "chunked-prefill" if plan.costs.splits else "prefill-priority"
 
 
 def _block(plan: Plan, setup: Setup) -> int:

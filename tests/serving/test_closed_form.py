@@ -143,16 +143,54 @@ def test_prompts_in_steps_of_their_own_come_back_in_groups(isl, osl, users, spre
 
 
 @pytest.mark.parametrize(("osl", "users", "within"), [
-    (2, 1, 0.002), (2, 4, 0.002), (2, 8, 0.002), (100, 2, 0.002), (100, 4, 0.002), (100, 5, 0.07), (100, 8, 0.002),
+    (2, 1, 0.002), (2, 4, 0.002), (2, 8, 0.03), (100, 2, 0.002), (100, 4, 0.002), (100, 5, 0.08), (100, 8, 0.006),
 ])  # fmt: skip
 def test_equal_answers_after_prompts_of_their_own_begin_all_at_once(osl, users, within):
-    """Nobody's tokens wait for prompts of the same step, nor does the throughput forget the front end."""
+    """Nobody's tokens wait for prompts of the same step, nor does the throughput forget the front end.
+
+    A step holds 4.3 of these prompts, the last one cut. The formula takes the rest of a second step in proportion.
+    """
     work = {"isl": 1892, "osl": osl, "tp": 2, "engine": "sglang", "concurrency": users, "requests": 100 * users}
     formula = rk.estimate("mixtral-8x7b", **work)
     played = rk.simulate("mixtral-8x7b", **work).to_dict()
     for name, share in (("ttft_ms", within), ("tpot_ms", 0.3 * within), ("e2e_ms", within)):
         assert getattr(formula, name) == pytest.approx(played[name]["mean"], rel=max(share, 0.002))
-    assert formula.load.rate == pytest.approx(played["request_rate"], rel=0.003)
+    assert formula.load.rate == pytest.approx(played["request_rate"], rel=max(0.3 * within, 0.003))
+
+
+@pytest.mark.parametrize(
+    ("isl", "osl", "users", "within"), [(3200, 16, 34, 0.1), (3700, 43, 64, 0.1), (1290, 9, 30, 0.1)]
+)
+def test_users_send_when_steps_have_ended(isl, osl, users, within):
+    """Where prompts fill nine tenths of the time, but half of the steps, none waits as behind a queue of that load.
+
+    First tokens were up to twice as late as the simulator's, and output tokens up to 15 % too fast.
+    """
+    work = {"tp": 2, "gpu": "b200-sxm", "weights": "fp8", "concurrency": users, "requests": 10 * users}
+    isls, osls = (f"uniform:{n // 2}-{n + n // 2}" for n in (isl, osl))
+    formula = rk.estimate("llama-3.1-70b", isl=isls, osl=osls, **work)
+    played = rk.simulate("llama-3.1-70b", isl=isls, osl=osls, **work).to_dict()
+    assert formula.ttft_ms == pytest.approx(played["ttft_ms"]["mean"], rel=1.5 * within)
+    assert formula.tpot_ms == pytest.approx(played["tpot_ms"]["mean"], rel=within)
+
+
+@pytest.mark.parametrize("users", [2, 3, 4])
+def test_prompts_of_one_token_answers_follow_one_another(users):
+    """The next step is that of the others, who came while the own prompt was computed: it takes what is left of it."""
+    work = {"isl": 68, "osl": 1, "concurrency": users}
+    formula = rk.estimate("llama-3-8b", osl_cv=0.06, isl_cv=0.06, **work)
+    played = rk.simulate("llama-3-8b", isl="lognormal:mean=68,cv=0.06", osl=1, concurrency=users, requests=100 * users)
+    assert formula.ttft_ms == pytest.approx(played.to_dict()["ttft_ms"]["mean"], rel=0.07)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_a_tenth_of_first_tokens_are_those_of_the_first_burst(engine):
+    """The quantile of the mixture: P99 is late in the burst, P50 one of the later turns. P99 was up to a third late."""
+    work = {"isl": "uniform:900-1100", "osl": "uniform:150-250", "engine": engine, "concurrency": 96, "requests": 960}
+    formula = rk.estimate("llama-3-8b", **work).load.percentiles["ttft_ms"]
+    played = rk.simulate("llama-3-8b", **work).to_dict()["ttft_ms"]
+    assert formula["p50"] == pytest.approx(played["p50"], rel=0.15)
+    assert formula["p99"] == pytest.approx(played["p99"], rel=0.1)
 
 
 @pytest.mark.parametrize("requests", [1, 4, 100])

@@ -16,7 +16,7 @@ import rooflinekit as rk
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.arrivals import Arrival, Source
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import Fleet, Link, Simulation
+from rooflinekit.simulation.event_loop import Fleet, FrontEnd, Link, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective, Sketch
 from rooflinekit.simulation.policies import POLICIES, Limits
@@ -123,12 +123,31 @@ def test_a_prompt_joins_after_the_steps_made_up_before_it_came(overlap, first):
     ("static", [(1.0, 4.0), (5.0, 6.0)]),
     ("decode-priority", [(1.0, 4.0), (5.0, 6.0)]),
     ("prefill-priority", [(1.0, 5.0), (3.0, 4.0)]),  # a step of its own while the first waits
+    ("chunked-prefill", [(1.0, 5.0), (3.0, 4.0)]),
     ("continuous", [(1.0, 4.0), (3.0, 4.0)]),
     ("chunked", [(1.0, 4.0), (3.0, 4.0)]),
 ])  # fmt: skip
 def test_policies_differ_as_they_should(policy, expected):
     _, ends = serve([Arrival(0.0, 8, 4), Arrival(1.5, 8, 2)], policy=policy, token_budget=100)
     assert times(ends) == expected
+
+
+@pytest.mark.parametrize(("policy", "expected"), [
+    ("prefill-priority", [(1.0, 4.0), (2.0, 4.0), (3.0, 4.0)]),  # one whole prompt of 8 in a step of 12 tokens
+    ("chunked-prefill", [(1.0, 3.0), (2.0, 3.0), (2.0, 3.0)]),  # 8 and 4, then 4 and 8
+])  # fmt: skip
+def test_sglang_cuts_the_last_prompt_of_a_step(policy, expected):
+    _, ends = serve([Arrival(0.0, 8, 2)] * 3, policy=policy, token_budget=12)
+    assert times(ends) == expected
+
+
+def test_a_short_prompt_does_not_pass_a_long_one_in_the_front_end():
+    """A token takes a tenth of a second to read. The engine is idle when the long one is through, at 2.0."""
+    source, ends = Source(iter([Arrival(0.0, 20, 1), Arrival(0.5, 4, 1)])), {}
+    ledger = Ledger(RequestObjective(), lambda job, now, how: ends.setdefault(job.number, job.queued))
+    replica = Replica(Limits(max_num_seqs=64), Constant(), Lockstep(BlockPool(1000, 4)), ledger)
+    Simulation(Fleet([replica], front_end=FrontEnd(lambda isl: 0.1 * isl)), source, ledger).run()
+    assert ends == {1: 2.0, 2: 2.0}
 
 
 def test_a_static_batch_pays_for_the_places_of_those_who_have_finished():

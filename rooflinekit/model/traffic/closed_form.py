@@ -56,7 +56,7 @@ from rooflinekit.model.traffic.mixing import (
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.numeric import Numeric, choose, exp, fails, largest, maximum, minimum, sqrt, where
+from rooflinekit.model.types.numeric import Numeric, choose, exp, fails, largest, log, maximum, minimum, sqrt, where
 from rooflinekit.model.types.time import Time
 
 Times = Callable[[Numeric], Shared]
@@ -152,6 +152,7 @@ class Loaded:
     grouped: Numeric = 0.0
     slot: Numeric = 0.0  #: wait for a place, part of the queue [s]
     burst: Numeric = 0.0  #: from the first to the last of the first tokens, where all prompts come at once [s]
+    begin: Numeric = 0.0  #: mean time to first token, where all prompts come at once [s]
 
 
 @dataclass(frozen=True)
@@ -182,18 +183,21 @@ class _Stay:
 class _Start:
     """The prompts of all users at once: `filled` steps `one`, after the `lone` first one where that comes before [s].
 
-    others: share of the users whose prompts are in those steps.
+    others: share of the users whose prompts are in those steps; pause: a decode step of the first users, made up before
+    the others came [s]; going: share of the first users whose answers go on after it.
     """
 
     one: Time
     filled: Numeric
     lone: Numeric
     others: Numeric
+    pause: Numeric = 0.0
+    going: Numeric = 1.0
 
     @property
     def whole(self) -> Numeric:
         """Until the last first token [s]."""
-        return self.lone + self.one.expected * self.filled
+        return self.lone + self.pause + self.one.expected * self.filled
 
     @property
     def behind(self) -> Numeric:
@@ -201,14 +205,19 @@ class _Start:
         return self.filled - self.others * (self.filled + 1.0) / 2.0
 
     @property
+    def delaying(self) -> Numeric:
+        """Of those, the steps that delay tokens."""
+        return self.behind - (1.0 - self.others) * (1.0 - self.going) * self.filled
+
+    @property
     def wait(self) -> Numeric:
         """From the mean first token to the last [s]."""
-        return self.one.expected * self.behind
+        return self.one.expected * self.behind + (1.0 - self.others) * self.pause
 
     @property
     def last(self) -> Numeric:
         """From the first first token to the last [s]."""
-        return self.one.expected * maximum(self.filled - where(self.lone > 0.0, 0.0, 1.0), 0.0)
+        return self.one.expected * maximum(self.filled - where(self.lone > 0.0, 0.0, 1.0), 0.0) + self.pause
 
 
 def closed_loop(  # noqa: PLR0913, PLR0917 - what both loops take, and what may be known
@@ -466,15 +475,14 @@ class _Flow:
         Who waits for a step holds no place: of the users, those ask for one who are neither in the front end nor in the
         queue. Where more ask than there are, each waits for as long as the places take to serve all.
         """
-        stay, traffic, together = self.stay(sharing, users), self.traffic, 1.0 / self.traffic.requests
-        in_step = _in_step(traffic)
+        stay, traffic, in_step = self.stay(sharing, users), self.traffic, _in_step(self.traffic)
         most = where(room.fits, room.taken(users, in_step)[0], users)
         endless = isinstance(traffic.requests, float) and math.isinf(traffic.requests)
         start = None if endless else self._start(most, stay.times)
         stay = self._within(self._soon(stay, start), users)
         crowded = room.taken(users * self._asking(stay), in_step)[1]
         times, turning = stay.times, stay.turning
-        behind, last, prompt = 0.0 * users, 0.0 * users, times.share.expected
+        behind, last, together, prompt = 0.0 * users, 0.0 * users, 1.0 / traffic.requests, times.share.expected
         if start:
             last, first = start.last, minimum(together, most / (users * traffic.requests))
             prompt = prompt + first * (minimum(start.whole / most, prompt) - prompt)
@@ -491,12 +499,12 @@ class _Flow:
         least = named(self._least(users, turning, times, prompt), "least", "steps and prompts of a turn", "s")
         asking = users * time / (free + time)
         crowd = where(room.fits, room.taken(asking, in_step)[0], asking)
-        slot = maximum((free + time) * (asking / crowd - 1.0), maximum(least - free - time, 0.0))
-        rate: Numeric = users / (free + time + slot)
+        slot, short = self._waits((free + time) * (asking / crowd - 1.0), least - free - time)
+        rate: Numeric = users / (free + time + slot + short)
         back = where(room.fits, room.back(asking, crowd, traffic.of(users), 1.0 / traffic.requests), 0.0)
         lost = where(self._after > 0.0, minimum(back / rate, slot), 0.0)
         lost = named(lost, "lost", "for a place that a request had and gave back", "s")
-        slot, longer = slot - lost, lost / maximum(self._after, 1.0)
+        slot, longer = slot - lost, (lost + short) / maximum(self._after, 1.0)
         tpot = stay.tpot.times(1.0 + longer / stay.tpot.expected, 1.0)
         stay = replace(stay, tpot=tpot.named(*_TPOT))
         if start:
@@ -506,7 +514,7 @@ class _Flow:
             run = self._run(turning, sharing, turns, most, prompt, again)
         slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
         if start:  # a user sends when the last answer has come: `requests` answers one after the other
-            apart = (traffic.requests - 1.0) * (free + time + slot + lost) + times.request + run / turns
+            apart = (traffic.requests - 1.0) * (free + time + slot + lost + short) + times.request + run / turns
             run = maximum(run, where(users > most, 0.0, apart))
             rate = where(turns < _ENDLESS, turns * most / run, rate)
             stay, rate, apart = self._in_one_group(stay, users, start, rate, users <= most)
@@ -516,7 +524,18 @@ class _Flow:
         if not start:
             return found
         running = where(turns < _ENDLESS, minimum(found.running, most), found.running)
-        return replace(found, grouped=1.0 - apart, running=running)
+        together, begin = together * minimum(most / users, 1.0), times.request + start.whole - start.wait
+        return replace(found, grouped=1.0 - apart, running=running, begin=begin, together=together)
+
+    def _waits(self, slot: Numeric, least: Numeric) -> tuple[Numeric, Numeric]:
+        """What a request waits for a place, and how much longer its tokens take, where a turn lasts `least` longer [s].
+
+        Nobody waits for a place that is free: it is the prompts of others that a turn has more of, and tokens wait for
+        those. Where hardly any token follows the first, the first does.
+        """
+        short = maximum(least - slot, 0.0)
+        first = minimum(maximum(2.0 - self._after, 0.0), 1.0)
+        return slot + first * short, named((1.0 - first) * short, "short", "for prompts that a turn has more of", "s")
 
     def _conserved(
         self, stay: _Stay, users: Numeric, rate: Numeric, slot: Numeric, held: Numeric
@@ -543,21 +562,46 @@ class _Flow:
         return maximum(self._steps_of(users, turning) * times.step.expected + prompts, handed)
 
     def _start(self, crowd: Numeric, times: Shared) -> _Start:
-        """The prompts of so many at once; a step lasts until the front end has handed over those of the next."""
-        apart = self.predictor.plan.costs.hand_over
+        """The prompts of so many at once; a step lasts until the front end has handed over those of the next.
+
+        A front end reads prompts of unlike lengths one after the other. Those come with the first that are no longer
+        than it: 1 + 1/2 + … + 1/n of n in the mean, the mean place of the next record.
+        """
+        costs = self.predictor.plan.costs
+        apart = costs.hand_over
+        made_up = costs.overlap * minimum(self._after, 1.0) * times.step.expected
+        going = minimum(maximum(self._after - costs.overlap, 0.0), 1.0) if costs.overlap else 1.0
         if not apart:
-            return _Start(*burst(self.predictor, self.traffic.of(crowd)), 0.0, 1.0)
+            varying: Any = self.traffic.isl_cv
+            if not costs.token or (isinstance(varying, float) and varying == 0.0):
+                return _Start(*burst(self.predictor, self.traffic.of(crowd)), 0.0, 1.0)
+            leading = minimum(log(crowd) + _EULER + 0.5 / crowd, crowd)
+            leading = named(
+                where(varying > 0.0, leading, crowd), "leading", "users whose prompts are read with the first"
+            )
+            first, steps = burst(self.predictor, self.traffic.of(leading))
+            others = crowd - leading
+            parted = named(minimum(others, 1.0), "parted", "whether any come later")
+            one, filled = burst(self.predictor, self.traffic.of(maximum(others, _NOTHING)))
+            return _Start(
+                one=first.plus(one.plus(first, -1.0), parted),
+                filled=steps + parted * (filled - steps),
+                lone=parted * first.expected * steps,
+                others=1.0 + parted * (others / crowd - 1.0),
+                pause=parted * made_up,
+                going=1.0 + parted * (going - 1.0),
+            )
         lone, others = times.alone.expected, maximum(crowd - 1.0, _NOTHING)
         parts = minimum(maximum(others * apart / lone, 1.0), 2.0)
         behind = named(others / parts, "behind", "users whose prompts come while that of the first is computed")
         one, filled = burst(self.predictor, self.traffic.of(behind))
         filled = filled * parts * minimum(others, 1.0)
-        return _Start(one, filled, lone, others / maximum(crowd, 1.0))
+        return _Start(one, filled, lone, others / maximum(crowd, 1.0), made_up * minimum(others, 1.0), going)
 
     def _behind_burst(self, stay: _Stay, start: _Start) -> Numeric:
         """What the mean request of a burst waits, beyond what others wait and compute [s]."""
         if not self._mixes:
-            return start.wait
+            return start.whole - start.wait - start.one.expected
         return maximum(start.whole - start.wait - stay.late - stay.ahead - stay.first.expected, 0.0)
 
     def _soon(self, stay: _Stay, start: _Start | None) -> _Stay:
@@ -604,7 +648,7 @@ class _Flow:
         others of a later turn.
         """
         after, one = maximum(self._after, 1.0), start.one
-        step, behind = self._step_of(crowd, stay.turning), start.behind / after
+        step, behind = self._step_of(crowd, stay.turning), start.delaying / after
         own = step.plus(one.plus(step, -1.0), minimum(behind, 1.0)) if self._mixes else step.plus(one, behind)
         tpot = stay.tpot.plus(own.plus(stay.tpot, -1.0), together).named(*_TPOT)
         first, late, ahead = stay.first, stay.late, stay.ahead
@@ -748,13 +792,18 @@ class _Flow:
             rate = named(rate, "others", "prompts of others in a second", "1/s")
         company = _company(rate * tpot.expected * after, crowd)
         company = named(company, "company", "chance that others decode beside the prompt")
-        under_way, late = self._late(turning, times, rate, company, closed)
+        under_way, late = self._late(turning, times, rate, company, crowd if closed else None)
+        if closed:  # users send when a step has ended: a long one meets no more of them than the front end spans
+            under_way = minimum(
+                named(under_way, "met_step", "the step under way", "s"), maximum(times.request, tpot.expected)
+            )
+            under_way = named(under_way, "span", "time in which others send who come in the same step", "s")
         met = turning.bunch(arriving if in_step else rate * under_way)
         if in_step:
             company = named(_company(arriving * after, crowd), "company", "chance that others decode beside the prompt")
         first = self._first(turning, times, met, company)
         exposed = self._exposed(first.expected, tpot.expected, step)
-        ahead = self._ahead(turning, times, rate, in_step, gaps)
+        ahead = self._ahead(turning, times, rate, in_step, gaps, tpot.expected if closed else None)
         at_once = in_step and self.predictor.plan.costs.request == 0.0
         if in_step and not mixes:  # prompts that come together: some before the own one, some behind it
             before = ahead / maximum(share, _NOTHING)
@@ -772,13 +821,14 @@ class _Flow:
         return rotation(self.predictor, self.traffic.of(sharing), ratio)
 
     def _late(
-        self, turning: Rotation, times: Shared, rate: Numeric, company: Numeric, closed: bool
+        self, turning: Rotation, times: Shared, rate: Numeric, company: Numeric, crowd: Numeric | None
     ) -> tuple[Numeric, Numeric]:  # fmt: skip
         """The step under way when a prompt comes, and what is left of it.
 
         Half of it is left where prompts come at any time, and a long one is met more often. A user of a closed loop
         sends the next prompt when a step has ended: as long as the front end takes after the next one began. Steps that
-        are made up by then come before the prompt too, where any others decode in them.
+        are made up by then come before the prompt too, where any others decode in them. crowd: users of a closed loop,
+        None of an open one. Where answers have one token, a step of the others' prompts follows the own one.
         """
         step, request = times.step.expected, times.request
         long = turning.together * times.share.expected + (step if times.mixes else 0.0)
@@ -789,10 +839,13 @@ class _Flow:
         local = turning.holding * turning.bunched * beyond
         next_long = local if times.mixes else local / (1.0 + local)
         mean = (holding + plain) * (step + next_long * (long - step))
-        if closed:
+        if crowd is not None:
             phase = long if times.mixes else times.share.expected * turning.arriving / any_of(turning.arriving)
             left = [maximum(time - request, time / 2.0) for time in (step, phase)]
             under_way, late = mean, (holding + plain) * (left[0] + next_long * (left[1] - left[0]))
+            ends = maximum(1.0 - self._after, 0.0) if times.mixes else 0.0  # with the first token, in a step of prompts
+            following = minimum(crowd - 1.0, 1.0) * minimum(phase / maximum(request, _NOTHING), 1.0)
+            late = late + ends * maximum(following * left[1] - late, 0.0)
         else:
             under_way = holding * long + plain * step
             late = under_way / 2.0
@@ -826,15 +879,27 @@ class _Flow:
             time = first + where(self._after > 0.0, self._after * tpot - step, 0.0)
         return named(time, "exposed", "time in which prompts that come delay the tokens", "s")
 
-    def _ahead(self, turning: Rotation, times: Shared, rate: Numeric, in_step: bool, gaps: Numeric) -> Numeric:
-        """Waiting behind prompts that came before [s]."""
+    def _ahead(  # noqa: PLR0913, PLR0917 - who waits, for what, and how they come
+        self, turning: Rotation, times: Shared, rate: Numeric, in_step: bool, gaps: Numeric, mean: Numeric | None
+    ) -> Numeric:  # fmt: skip
+        """Waiting behind prompts that came before [s].
+
+        mean: a step in the mean, in a closed loop. Its prompts come when steps have ended. So as many come in a long
+        step as in a short one, unless the front end takes longer than it; and those of a turn come more densely.
+        """
         step, share, each = times.step.expected, times.share.expected, turning.each
         crowded = share * turning.even + (each * step if times.mixes else 0.0)
         crowded = named(crowded, "crowded", "time of a prompt where full steps follow each other", "s")
-        ahead = _behind(turning.full if in_step else rate * crowded, each, self.traffic, gaps) * crowded / each
+        load = turning.full if in_step else rate * crowded
+        if mean is not None and not in_step:
+            ended = minimum(maximum(times.request / mean, 1.0), maximum(load / turning.full, 1.0))
+            ended = named(ended, "ended", "steps whose users send while a full step lasts")
+            denser = (1.0 + (turning.bunched - 1.0) * turning.drifted) * ended
+            load = 1.0 - (1.0 - minimum(turning.full, _FULL)) ** denser
+        ahead = _behind(load, each, self.traffic, gaps) * crowded / each
         if in_step and not times.mixes:
             steps = maximum((1.0 + turning.arriving * turning.bunched) / turning.fitting - 1.0, 0.0) / 2.0
-            ahead = where(self._after > 0.0, steps * turning.together * share, ahead)
+            ahead = where(self._after > 0.0, steps * turning.chunks * turning.together * share, ahead)
         return named(ahead, "ahead", "behind prompts that came before", "s")
 
     def _steps_of(self, users: Numeric, turning: Rotation) -> Numeric:
@@ -916,6 +981,7 @@ def _met(traffic: Traffic, share: Callable[[int], Numeric]) -> Numeric:
 
 
 _MANY = 1e9  # users, more than any places
+_EULER = 0.5772156649  # 1 + 1/2 + … + 1/n is about log(n) + 1/(2n) and this
 _STEEP = 50.0  # beyond which exp(−x) is nothing
 _ENDLESS = 1e9  # turns after which a queue counts as one that never ends
 _EQUAL = 1e-9  # variation of answers that are all as long

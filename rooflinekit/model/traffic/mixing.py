@@ -120,7 +120,8 @@ class Rotation:
     prompts, for each step (each decode step, where prompts have steps of their own); beside: prompts that attention
     replicas compute side by side, and beside_own with the own one; fitting: prompts that the steps of one have room
     for; each: share of a step of all replicas that a prompt takes; even: how evenly replicas share prompts, at most 1;
-    bunched, width: by how much the prompts of a turn come more densely than evenly over it, and over what share of it.
+    bunched, width: by how much the prompts of a turn come more densely than evenly over it, and over what share of it;
+    drifted: share of that width (squared) which answers of unlike lengths made, so that prompts come at random in it.
     """
 
     arriving: Numeric
@@ -135,6 +136,7 @@ class Rotation:
     even: Numeric
     bunched: Numeric = 1.0
     width: Numeric = 1.0
+    drifted: Numeric = 1.0
 
     @property
     def together(self) -> Numeric:
@@ -315,7 +317,7 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     budget = fact(budget, "budget", "tokens of a step at most", source="the engine's token budget")
     new = load.isl - load.cached
     arriving = others_arriving(predictor.plan, load)
-    dense, width = bunched(predictor, load)
+    dense, width, drifted = bunched(predictor, load)
     decoding = _decoding(load, arriving, dense if costs.mixes else 1.0)
     lanes = replicas * microbatches(predictor.plan)
     if lanes > 1:
@@ -326,6 +328,10 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
         sizes = named(new / room, "size", "of a prompt, in the room that a step has for prompts")
         pieces = named(steps_begun(sizes, sqrt(decoding) / room), "chunks", "steps that a prompt takes")
         sizes, chunks = _whole(costs, room, new, sizes, pieces)
+        fitting = chunks / sizes
+    elif costs.splits:
+        sizes = named(new / budget, "size", "of a prompt, in the room that a step has for prompts")
+        chunks = named(ceil_div(sizes * WITHIN, 1.0), "chunks", "steps that a prompt takes")
         fitting = chunks / sizes
     else:
         chunks = 1.0
@@ -343,7 +349,9 @@ def rotation(predictor: Predictor, load: InFlight, ratio: Numeric) -> Rotation:
     holding = named(holding, "holding", "steps that hold prompts, for each step")
     beside_own = side_by_side(1.0 + arriving * dense, replicas)
     each, even = sizes / lanes, beside / replicas
-    return Rotation(every, decoding, chunks, full, holding, beside, beside_own, fitting, each, even, dense, width)
+    return Rotation(
+        every, decoding, chunks, full, holding, beside, beside_own, fitting, each, even, dense, width, drifted
+    )
 
 
 def _whole(costs: StepCosts, room: Numeric, new: Numeric, sizes: Numeric, pieces: Numeric) -> tuple[Numeric, Numeric]:
@@ -367,17 +375,17 @@ def _staged(plan: Plan, time: Time, batch: Batch) -> Time:
     return time if microbatches(plan) == 1 else time.times(*plan.busiest_share(batch))
 
 
-def bunched(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric]:
-    """By how much the prompts of a turn come more densely than evenly over its steps, and over what share of them.
+def bunched(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric, Numeric]:
+    """By how much the prompts of a turn come more densely than evenly over its steps, over what share, and the drift.
 
-    The one is at least 1, the other at most 1. The first prompts fill W of the N steps of a turn. After j turns the
+    The first is at least 1, the others at most 1. The first prompts fill W of the N steps of a turn. After j turns the
     begins have a deviation of √j·v·N steps more, so that they come over √(W² + 12·j·v²·N²) steps, and never over more
     than all N. The mean over all turns but the first, which is a burst: ∫N/√(W² + 12·j·v²·N²) dj, until nothing is
     left of it.
     """
     plan, turns = predictor.plan, load.turns
     if isinstance(turns, float) and math.isinf(turns):
-        return 1.0, 1.0
+        return 1.0, 1.0, 1.0
     later = maximum(minimum(turns, _MANY) - 1.0, _NONE)
     filling = load.crowd * (load.isl - load.cached) / (plan.token_budget * plan.deployment.dp)
     filling = maximum(filling, 1.0) if plan.costs.mixes else 1.0
@@ -390,7 +398,9 @@ def bunched(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric]:
     width = (drifting * 2.0 / 3.0 * (both - narrow * wide / both) + even) / later
     dense, width = where(turns < math.inf, dense, 1.0), where(turns < math.inf, width, 1.0)
     dense = named(maximum(dense, 1.0), "dense", "prompts in a step that has its share of them, over those in the mean")
-    return dense, named(minimum(width, 1.0), "width", "of the steps of a turn, those over which its prompts come")
+    drifted = named(maximum(1.0 - first * dense * dense, 0.0), "drifted", "share of their spread that answers made")
+    width = named(minimum(width, 1.0), "width", "of the steps of a turn, those over which its prompts come")
+    return dense, width, where(turns < math.inf, drifted, 1.0)
 
 
 def _decoding(load: InFlight, arriving: Numeric, dense: Numeric) -> Numeric:
@@ -481,7 +491,7 @@ def shared_times(predictor: Predictor, load: InFlight, full: bool = True, alone:
     whole = type(predictor) is Predictor and plan.deployment.in_flight == 1  # no draft, and no part of the batch
     one = middle().total if plan.costs.mixes and whole else None
     if alone is None:
-        alone = plan.time(lone_prompt(load, 1.0 / plan.deployment.dp)).total.named("alone", "the prompt by itself")
+        alone = _alone(predictor, load).named("alone", "the prompt by itself")
     ratio: Numeric = 0.0 if load.in_step else alone.expected / step.expected
     share = prefill_share(predictor, load, ratio, one).named("s", "what one prompt adds to the steps of the others")
     turning = rotation(predictor, load, ratio)
@@ -522,17 +532,35 @@ def _own_steps(predictor: Predictor, load: InFlight, turning: Rotation, met: Num
         step = plan.time(_mixed(predictor, load, turning.decoding, own, turning.beside_own, others)).total
         return step.times(turning.chunks, turning.chunks)
     filled = minimum((1.0 + met) / (own * plan.deployment.dp), 1.0)
-    return plan.time(replace(Batch.prefill(own, load.isl, load.cached), filled=filled)).total
+    step = plan.time(Batch(_pieces(load, own / turning.chunks), filled=filled)).total
+    return step.times(turning.chunks, turning.chunks)
 
 
 def _apart(predictor: Predictor, load: InFlight, together: Numeric, beside: Numeric) -> Time:
     """Time for each of the prompts that are computed together in a step of their own [s]."""
-    replicas = predictor.plan.deployment.dp
-    each = maximum(together / beside, 1.0)
-    prompts = Batch.prefill(each, load.isl, load.cached)
-    prompts = replace(prompts, filled=minimum(together / (each * replicas), 1.0))
-    time = _staged(predictor.plan, predictor.plan.time(prompts).total, prompts)
+    plan, replicas = predictor.plan, predictor.plan.deployment.dp
+    least = minimum(plan.token_budget / (load.isl - load.cached), 1.0) if plan.costs.splits else 1.0
+    each = maximum(together / beside, least)
+    prompts = Batch(_pieces(load, each), filled=minimum(together / (each * replicas), 1.0))
+    time = _staged(plan, plan.time(prompts).total, prompts)
     return time.times(1.0 / (each * beside), 1.0 / (each * beside))
+
+
+def _pieces(load: InFlight, prompts: Numeric) -> Sequences:
+    """So many prompts in a step: whole ones, or a piece of one, at the middle of it."""
+    pieces = maximum(prompts, 1.0)
+    new = named((load.isl - load.cached) * (prompts / pieces), "new", "tokens of a piece")  # a whole one exactly
+    return Sequences(pieces, new, (load.cached + load.isl - new) / 2, prompts / pieces)
+
+
+def _alone(predictor: Predictor, load: InFlight) -> Time:
+    """A prompt by itself, in as many steps as it is cut into [s]."""
+    plan = predictor.plan
+    lone = lone_prompt(load, 1.0 / plan.deployment.dp)
+    if plan.costs.mixes or not plan.costs.splits:
+        return plan.time(lone).total
+    chunks = ceil_div((load.isl - load.cached) / plan.token_budget * WITHIN, 1.0)
+    return plan.time(replace(lone, prefilling=_pieces(load, 1.0 / chunks))).total.times(chunks, chunks)
 
 
 def burst(predictor: Predictor, load: InFlight) -> tuple[Time, Numeric]:
@@ -543,10 +571,8 @@ def burst(predictor: Predictor, load: InFlight) -> tuple[Time, Numeric]:
     plan, new, replicas = predictor.plan, load.isl - load.cached, predictor.plan.deployment.dp
     mixes = plan.costs.mixes
     fitting = plan.token_budget / new
-    if not mixes:
-        fitting = maximum(floor_div(fitting, 1.0), 1.0)
-    elif not plan.costs.splits:
-        fitting = where(fitting >= 1.0, floor_div(fitting, 1.0), fitting)
+    if not plan.costs.splits:
+        fitting = where(fitting < 1.0, fitting if mixes else 1.0, floor_div(fitting, 1.0))
     together = named(minimum(load.users, fitting * replicas), "at_once", "prompts of a burst in a step")
     fullest = maximum(together / replicas, minimum(fitting, 1.0))
     if replicas > 1:  # whole prompts, dealt evenly, unless they fill the step
@@ -590,13 +616,12 @@ def _mixed(  # noqa: PLR0913, PLR0917 - what a step has
     variance: of the number of prompts: m·(1 − m·e^−q) of m in the mean by Poisson's law, where there is one.
     """
     replicas = predictor.plan.deployment.dp
-    pieces = maximum(prompts, 1.0)
-    new = named((load.isl - load.cached) * (prompts / pieces), "new", "tokens of a piece")  # a whole one exactly
+    prompt = _pieces(load, prompts)
+    tokens = prompt.new * prompt.count
     filled: Numeric = 1.0
     if replicas > 1:
-        filled = minimum((own + beside / replicas * new * pieces) / (own + new * pieces), 1.0)
+        filled = minimum((own + beside / replicas * tokens) / (own + tokens), 1.0)
     decoding = Sequences(own, 1.0, load.isl + load.under_way / 2 - 1.0)
-    prompt = Sequences(pieces, new, (load.cached + load.isl - new) / 2, prompts / pieces)
     varying: Numeric = 0.0
     if predictor.plan.graph_tokens:
         varying = (load.isl - load.cached) * sqrt(variance + prompts * load.isl_cv**2)

@@ -2,11 +2,11 @@
 
 A time is a sum of parts that vary on their own. The deviation of its quantile from its mean is taken as the root of
 the summed squares of the parts' deviations: exact for normal parts, an approximation for the others (docs/serving.md
-compares it with simulations).
+compares it with simulations). First tokens of a first burst, even over the prompts of all users, are a share of all: of
+the mixture the quantile is read between knots.
 
     step under way   even from 0 to one step
     prompts ahead    nothing with probability 1 − ρ, else exponential with the mean of M/G/1
-    first burst      even over the prompts of all users, for the first of the requests that each sends
     prompt, answer   of their law of lengths; lognormal with the given variation where it is not known
     prompts beside   each answer meets a Poisson number of prompts
 """
@@ -23,6 +23,7 @@ from rooflinekit.model.types.numeric import Numeric, absolute, exp, log, maximum
 
 QUANTILES = (0.5, 0.9, 0.99)
 _TINY = 1e-12
+_KNOTS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 _GRID = tuple((i + 0.5) / 400 for i in range(400))
 
 
@@ -48,16 +49,26 @@ def spread(loaded: Loaded, traffic: Traffic, closed: bool, beside: Traffic | Non
     prompts = share * sqrt(1.0 + varying**2) / osl
     slow = named(sqrt(maximum(ahead, 0.0)) * prompts, "slow", "deviation by prompts that are computed beside", "s")
 
-    def late(q: float) -> Numeric:
-        """Of a first token, from the mean; none comes before it was asked for."""
+    first = loaded.together if closed else 0.0
+    mixed = not (isinstance(first, float) and first == 0.0)
+    later = ttft_mean
+    if mixed:
+        later = maximum((ttft_mean - first * loaded.begin) / maximum(1.0 - first, _TINY), loaded.first.expected)
+        later = named(later, "later", "mean time to first token after the first burst", "s")
+
+    def after_burst(q: float) -> Numeric:
+        """Of a first token that comes after the burst, from their mean; none comes before it was asked for."""
         parts = {
             "step under way": (2.0 * q - 1.0) * minimum(loaded.late, (loaded.shared.step.expected + share) / 2.0),
             "prompts ahead": _exponential(q, loaded.busy, _waited(loaded, closed)),
             "own prompt": _length(q, traffic.isl_cv, traffic.isl_law) * loaded.first.expected,
         }
-        if closed:
-            parts["first burst"] = _burst(q, loaded.burst, loaded.together)
-        return maximum(_combined(parts), -ttft_mean)
+        return maximum(_combined(parts), -later)
+
+    both = _mixture(lambda q: later + after_burst(q), first, loaded.begin, loaded.burst) if mixed else None
+
+    def late(q: float) -> Numeric:
+        return both(q) - ttft_mean if both else after_burst(q)
 
     def ttft(q: float) -> Numeric:
         return ttft_mean + late(q)
@@ -110,10 +121,30 @@ def _exponential(q: float, busy: Numeric, behind: Numeric) -> Numeric:
     return where(busy > 1.0 - q, late, 0.0) - busy * behind
 
 
-def _burst(q: float, last: Numeric, first: Numeric) -> Numeric:
-    """Wait in a burst, which a share `first` of the requests sees, from its mean."""
-    late = last * (1.0 - (1.0 - q) / maximum(first, 1.0 - q))
-    return late - last * first / 2.0
+def _mixture(
+    rest: Callable[[float], Numeric], share: Numeric, mean: Numeric, width: Numeric
+) -> Callable[[float], Numeric]:
+    """The quantile of a mixture: `share` comes evenly over `width` about `mean`, the others have the quantile `rest`.
+
+    F(t) = (1 − w)·p + w·(t − start)/width where t is the quantile p of the others, and straight between the knots.
+    """
+    start, end = maximum(mean - width / 2.0, 0.0), mean + width / 2.0
+    middle = [rest(p) for p in _KNOTS]
+    times = [minimum(start, middle[0]), *middle, maximum(end, middle[-1])]
+    wide = maximum(end - start, _TINY)
+    below = [
+        (1.0 - share) * p + share * minimum(maximum((time - start) / wide, 0.0), 1.0)
+        for p, time in zip((0.0, *_KNOTS, 1.0), times, strict=True)
+    ]
+
+    def quantile(q: float) -> Numeric:
+        found = times[0]
+        for at in range(len(times) - 1):
+            part = (q - below[at]) / maximum(below[at + 1] - below[at], _TINY)
+            found = found + minimum(maximum(part, 0.0), 1.0) * (times[at + 1] - times[at])
+        return found
+
+    return quantile
 
 
 def _length(q: float, cv: Numeric, law: Callable[[float], float] | None) -> Numeric:

@@ -136,7 +136,7 @@ class StepCosts:
     graphs: bool = True  #: decode steps replay CUDA graphs; of prompts those of up to `graph_tokens` do
     padded: tuple[float, ...] = ()  #: rising sizes of CUDA graphs; a decode step is padded to the next
     mixes: bool = True  #: prompts are computed in the same steps as decoding sequences; False: in steps of their own
-    splits: bool = True  #: a prompt is cut to what a step has room for; False: it waits for a step that holds all of it
+    splits: bool = True  #: the last prompt of a step is cut to fill it; False: it waits for a step that holds it whole
     vectors: bool = False  #: few rows are multiplied by a matrix without tensor cores
     beyond_one: bool = False  #: a decode step takes `step` and `sequence` for others than the first sequence
     interval: float = 1.0  #: 90 % of the measured step times lie within this factor, either way
