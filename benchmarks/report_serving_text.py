@@ -70,10 +70,10 @@ NAMED = (
     "0.5.10); it takes no other version. Rows of the sources infx and aicgap are its own sample, on which it is tested "
     "before a change. Our calibrations come from its kernel tables. Nominal lengths in place of mean ones "
     "moved its median errors on 600 of these rows by 0.0 (TPOT) and 1.2 points. Its hybrid mode takes estimates "
-    "where its tables have no data. GenZ, llm-analysis and LLM-Viewer have no queue: under load a first token is one prompt alone. bentoml's "
-    "rule takes the prompts of all users at once, and of a queue the best batch. It reads experts as one dense layer, "
-    "so it was not asked about them. Errors are medians over groups, as above. The last columns are ours on the rows "
-    "that the tool answered. A tool without a line answered none of these rows."
+    "where its tables have no data. GenZ, llm-analysis and LLM-Viewer have no queue: under load a first token is one "
+    "prompt alone. bentoml's rule takes the prompts of all users at once, and of a queue the best batch. It reads "
+    "experts as one dense layer, so it was not asked about them. Errors are medians over groups, as above. The last "
+    "columns are ours on the rows that the tool answered. A tool without a line answered none of these rows."
 )
 
 NAMED_BEFORE = (
