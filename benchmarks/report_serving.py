@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import fit_engines
+import league as other_tools
 import pandas as pd
 from fit_load_ends import STATED, as_often, covered, reliability
 from report_page import Block, insert, markdown, percent, table, web
-from report_serving_text import EXPLAINED, INTERVALS, LOADS, METHOD, OFTEN, RULES
+from report_serving_text import EXPLAINED, INTERVALS, LOADS, METHOD, NAMED, NAMED_BEFORE, OFTEN, RULES
 from serving_errors import WAYS, errors, predicted_rows, under_load
 
 from rooflinekit.version import __version__
@@ -247,13 +248,14 @@ def every_group(data: Data) -> Block:
     return table([*head, *(NAMES[way] for way in WAYS), "bias", "in 90 %"], rows)
 
 
-def page(data: Data) -> list[Block]:
+def page(data: Data, named: list[Block]) -> list[Block]:
     rows = data.groups["n"].sum()
     blocks = [Block("h1", "How well whole requests are predicted"),
               Block("p", f"{rows:,} measured latencies and throughputs in {len(data.groups)} groups. {METHOD}"),
               Block("h2", "Errors, and simpler rules on the same rows"),
               Block("p", "Median over groups of the median |predicted / measured − 1|."), overview(data),
-              Block("p", RULES), Block("h2", "Targets for static rows of tier A"), *targets(data)]  # fmt: skip
+              Block("p", RULES), Block("h2", "Other tools by name, on the same rows"), Block("p", NAMED), *named,
+              Block("p", NAMED_BEFORE), Block("h2", "Targets for static rows of tier A"), *targets(data)]  # fmt: skip
     blocks += [Block("h2", "Under load"), Block("p", LOADS), under_load_table(data), *under_load_targets(data)]
     blocks += [Block("h2", "Intervals under load"), Block("p", INTERVALS), reliability_table(data)]
     blocks += [*reliability_targets(data), Block("h2", "Objectives met, as often as stated"), Block("p", OFTEN)]
@@ -301,7 +303,7 @@ def main() -> None:
     data.reliability.to_csv(folder / "accuracy-serving-intervals.csv", index=False, float_format="%.4g")
     data.often.to_csv(folder / "accuracy-serving-objectives.csv", index=False, float_format="%.4g")
     data.league.to_csv(folder / "accuracy-serving-league.csv", index=False, float_format="%.4g")
-    blocks = page(data)
+    blocks = page(data, other_tools.blocks(rows, *other_tools.read()))
     (arguments.out / "accuracy-serving.md").write_text(markdown(blocks), encoding="utf-8")
     (arguments.out / "accuracy-serving.html").write_text(web(blocks, "Serving accuracy"), encoding="utf-8")
     for path in arguments.into:

@@ -123,15 +123,19 @@ def errors(rows: pd.DataFrame, by: list[str] | None = None) -> pd.DataFrame:
     parts = {f"e_{way}": (rows[way] / rows["value"] - 1.0).abs() for way in WAYS}
     table = rows.assign(**parts, bias=rows["model_out"] / rows["value"] - 1.0)
     table["inside"] = rows["model_out_inside"]
-    small = table.groupby(key)["value"].transform("size") < _FEW
-    table.loc[small, ["model", "metric"]] = "*"
-    found = table.groupby(key)
+    found = merged(table, key).groupby(key)
     out = found.agg(
         n=("value", "size"), answered=("shipped", "count"), bias=("bias", "median"), inside=("inside", "mean")
     )
     for way in WAYS:
         out[way] = found[f"e_{way}"].median()
     return out.reset_index()
+
+
+def merged(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Rows whose group has under 5 of them joined with the others of its source and accelerator."""
+    small = rows.groupby(key)["value"].transform("size") < _FEW
+    return rows.assign(model=rows["model"].mask(small, "*"), metric=rows["metric"].mask(small, "*"))
 
 
 def under_load(rows: pd.DataFrame) -> pd.DataFrame:

@@ -15,7 +15,9 @@ from rooflinekit.evidence.accuracy_serving import METRICS, predict_group, read_s
 from rooflinekit.model.types.engine import NORMAL
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import league_tools
 from fit_load_ends import STATED, Scores, left_out
+from league import blocks, inputs, score
 from serving_errors import WAYS, errors
 from textbook import BANDWIDTH, MBU, MFU, PEAK, derated, textbook
 
@@ -145,3 +147,54 @@ def test_objectives_hold_as_often_as_stated_where_most_are_slower(kind, near):
     assert abs(off[0]) < 0.04
     assert max(off) < near + 0.04
     assert min(off) > -0.04
+
+
+def test_other_tools_are_scored_on_what_they_answer():
+    """Two groups of five rows. The tool answers three rows of one, off by 10, 20 and 60 %, and one of the other, 40 %.
+
+    So 4 of 10 are answered, with (20 + 40) / 2 = 30 %; ours is 1 % off there (2 and 0), as on all rows.
+    """
+    rows = pd.DataFrame(rows_of("a", 5, 0.02) + rows_of("b", 5, 0.0)).assign(experts="dense", id=[*"0123456789"])
+    values = [1.1, 1.2, 0.4, np.nan, np.nan, 0.6, np.nan, np.nan, np.nan, np.nan]
+    answers = pd.DataFrame({"id": rows["id"], "tool": "other", "value": values, "reason": "no such model"})
+    found = score(rows, answers).set_index("tool")
+    assert found.loc["other", ["n", "answered"]].tolist() == [10, 4]
+    assert found.loc["other", ["error", "bias", "model_out"]].tolist() == pytest.approx([0.3, (0.1 - 0.4) / 2, 0.01])
+    assert found.loc["model_out", ["answered", "error"]].tolist() == pytest.approx([10, 0.01])
+    tools = pd.DataFrame({"title": "Other", "version": "1", "date": "d", "basis": "b"}, index=["other"])
+    assert blocks(rows, answers, tools)[2].rows == (("Other", "no such model", "6"),)
+
+
+def asked_of(**more):
+    row = {"id": "", "gpu": "h100-sxm", "load": "static", "isl": 2048.0, "osl": 1.0, "users": 1.0, "gpus": 1,
+           "weights": "bf16", "kv": "bf16", "hidden": 4096, "layers": 32, "vocab": 128256, "ffn": 14336, "heads": 32,
+           "kv_heads": 8, "llama": 1, "metric": "tpot_ms"}  # fmt: skip
+    return next(pd.DataFrame([row | more]).itertuples(index=False))
+
+
+def test_llm_viewers_formula_gives_what_the_tool_gave():
+    """Llama-3-8B on an H100, run by others: a prompt of 2,048 tokens, then a step of 1, 32 and 128 sequences [ms]."""
+    rows = [asked_of(metric="ttft_ms"), *(asked_of(users=users, osl=0.0) for users in (1.0, 32.0, 128.0))]
+    found = [league_tools.answered("llm-viewer", row)[0] for row in rows]
+    assert found == pytest.approx([42.6, 5.0, 7.9, 17.1], abs=0.05)
+
+
+def test_bentomls_rule_by_hand():
+    """A step of one sequence streams 4·D wide layers of two matrices, the cache, and scores as if of a whole prompt."""
+    row, keys = asked_of(), 2049
+    block = 2 * 4096**2 + 2 * 4096 * 1024 + 2 * 4096 * 16384
+    moved = 2 * (32 * block + 2 * 32 * 1024 * keys + keys * 4096 + 32 * keys**2)
+    assert league_tools.answered("bentoml", row)[0] == pytest.approx(1e3 * moved / 3350e9)
+    assert league_tools.answered("bentoml", asked_of(users=1e4))[1] == league_tools.NO_ROOM
+    assert league_tools.answered("bentoml", asked_of(llama=0))[1] == league_tools.NO_MODEL
+
+
+def test_other_tools_get_mean_lengths_and_the_formats_of_the_row(tmp_path):
+    """The client of InferenceX draws lengths evenly from 0.8 to 1 of the nominal one: 0.9 in the mean."""
+    row = {"id": "x", "model": "llama-3.1-70b", "tp": 4, "weight_dtype": "fp8", "engine": "trtllm", "metric": "tpot_ms",
+           "load": "concurrency", "concurrency": 8, "source_key": "infx"}  # fmt: skip
+    path = tmp_path / "rows.csv"
+    pd.DataFrame([ROW | row]).to_csv(path, index=False)
+    (told,) = inputs([path]).to_dict("records")
+    assert (told["isl"], told["osl"], told["users"]) == pytest.approx((0.9 * 1024, 0.9 * 257, 8))
+    assert (told["weights"], told["kv"], told["gpus"], told["kv_heads"]) == ("fp8", "fp8", 4, 8)
