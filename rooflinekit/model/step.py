@@ -304,9 +304,11 @@ class Plan:
     @cached_property
     def under_load(self) -> Plan:
         """The same with `encoders` beside the steps, where they are accelerators of their own; else itself."""
+        if not self.deployment.encoder_gpus or self.encoders:
+            return self
         away = {op: count for op, count in self.operations.items() if of_encoders(op)}
         own = {op: count for op, count in self.operations.items() if op not in away}
-        return replace(self, operations=own, encoders=away) if away else self
+        return replace(self, operations=own, encoders=away)
 
     def tested(self, kind: str) -> str | None:
         """How much of what was not seen lay inside 90 % intervals of `static` batches, or under `load`."""

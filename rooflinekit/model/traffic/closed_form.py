@@ -7,7 +7,8 @@ step of the D that decode, s what one prompt adds to a step, beside the others t
     TPOT  = t_d(D) + q·s                           every step holds q prompts of others in the mean
     first = t(own prompt, those that came in the same step, and decodes)
     q     = λ·(first + (N − 2)·TPOT)/(N − 1)       prompts that come from the begin of the own one delay its tokens
-    TTFT  = request + late + ahead + slot + first  front end, the step under way, behind other prompts, for a place
+    TTFT  = request + late + ahead + slot + first  front end, the step under way, behind other prompts, for a place;
+                                                   with encoders of images before it (`encoding`)
     ahead = v·w·ρ^(√(2/w + 2) − 1)/(1 − ρ)·t_full  Sakasegawa: a full step serves 1/w prompts at once; v: mean squared
                                                    variation of gaps and prompts
     E     = λ·(first + (N − 1)·TPOT)               requests in a place (Little's law): who waits for a step has none
@@ -78,7 +79,7 @@ _QUEUE = "queue", "waiting for prompts ahead and for a slot", "s"
 _RHO = "rho", "share of the time that goes to prompts"
 _RUNNING = "E", "requests that hold a place: rate x their time in it (Little's law)"
 
-_KNEE = "knee", "largest rate that can be sustained: a full engine", "1/s", FORM
+_KNEE = "knee", "largest rate that can be sustained: a full engine, or full encoders", "1/s", FORM
 
 _SETTLED = 1e-14  # relative: neighbours of the root agree, and a wait that is less is none
 _NOTHING = 1e-12  # stands for none where something is divided by: a decode pool has no prompts
@@ -272,7 +273,7 @@ class OpenLoop:
             raise no_room(predictor, traffic)
         flow = _Flow.of(predictor, traffic, known, find)
         full = closed(_MANY) if closed else flow.closed(_MANY, places)
-        return cls(flow, places, full.sharing, named(full.rate, *_KNEE))
+        return cls(flow, places, flow.reached(full), named(full.rate, *_KNEE))
 
     def at(self, rate: Numeric) -> Loaded:
         """What users feel at a rate [1/s]; ends and bounds of its times are its steps', beside as many requests."""
@@ -457,6 +458,13 @@ class _Flow:
             return rate * stay.exposed - stay.turning.arriving * maximum(self._after, 1.0)
 
         return named(self.find(excess, 1.0 + 0.0 * most, most, _SETTLED), *SHARING, source=FORM)
+
+    def reached(self, full: Loaded) -> Numeric:
+        """Requests that share steps at the knee: fewer than those of a full engine where encoders are the limit."""
+        if self.encoders is None:
+            return full.sharing
+        limited = full.rate * self.encoders.apart > _LIMIT
+        return where(limited, self.sharing(full.sharing, full.rate), full.sharing)
 
     def _asking(self, stay: _Stay) -> Numeric:
         """Share of its time in which a request of a closed loop holds a place, were there room for all."""
@@ -948,6 +956,7 @@ def _met(traffic: Traffic, share: Callable[[int], Numeric]) -> Numeric:
 
 
 _MANY = 1e9  # users, more than any places
+_LIMIT = 1.0 - 1e-6  # share of the time that encoders work, from which they and not the engine are the limit
 _STEEP = 50.0  # beyond which exp(−x) is nothing
 _ENDLESS = 1e9  # turns after which a queue counts as one that never ends
 _EQUAL = 1e-9  # variation of answers that are all as long

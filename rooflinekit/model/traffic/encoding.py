@@ -138,8 +138,7 @@ def served(predictor: Predictor) -> Predictor:
 
 def encoders_of(plan: Plan) -> Encoders | None:
     """The encoders of a plan as `served` gives it; None where images are encoded in the steps of the model."""
-    images = plan.deployment.images
-    if not plan.encoders or images is None:
+    if not plan.encoders or (images := plan.deployment.images) is None:
         return None
     sharing = min(images.count, plan.deployment.encoder_gpus)
     whole, more = divmod(images.count, sharing)

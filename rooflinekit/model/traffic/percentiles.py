@@ -5,7 +5,7 @@ the summed squares of the parts' deviations: exact for normal parts, an approxim
 compares it with simulations).
 
     step under way   even from 0 to one step
-    images ahead     at encoders of their own: nothing with the chance of no wait, else exponential
+    encoders         of images, on accelerators of their own: nothing with the chance of no wait, else exponential
     prompts ahead    nothing with probability 1 − ρ, else exponential with the mean of M/G/1
     first burst      even over the prompts of all users, for the first of the requests that each sends
     prompt, answer   of their law of lengths; lognormal with the given variation where it is not known
@@ -60,7 +60,7 @@ def spread(loaded: Loaded, traffic: Traffic, closed: bool, beside: Traffic | Non
             behind = encoded.wait / maximum(encoded.waits, _TINY)
             if closed:  # a queue that is always there varies by the root of its length
                 behind = minimum(behind, sqrt(loaded.rate * encoded.wait + 1.0) * encoded.apart)
-            parts["images ahead"] = _exponential(q, encoded.waits, behind)
+            parts["wait at encoders"] = _exponential(q, encoded.waits, behind)
         if closed:
             parts["first burst"] = _burst(q, loaded.burst, loaded.together)
         return maximum(_combined(parts), -ttft_mean)
