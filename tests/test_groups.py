@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from math import comb
+from random import Random
 from typing import Any
 
 import pandas as pd
@@ -14,9 +17,11 @@ import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
+from rooflinekit.model.traffic.encoding import encoders_of, queue_wait, served
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, InputError
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.simulation.event_loop import EncoderStation
 
 V3 = "deepseek-v3"
 
@@ -208,3 +213,141 @@ class TestEncoder:
             laid_out("qwen2.5-vl-7b", encoder_gpus=1)
         with pytest.raises(DeploymentError, match="encoder_gpus=1 does not go with pp"):
             laid_out("qwen2.5-vl-7b", encoder_gpus=1, images=1, pp=2)
+
+
+GEMMA = {"images": 4, "isl": 100, "osl": "uniform:30-90"}  # 4,096 patches of an image become 256 tokens
+
+
+class TestEncodersUnderLoad:
+    """Requests queue for accelerators that encode images, before their prompts come to the model."""
+
+    def test_parts_go_to_who_is_free_first(self) -> None:
+        """Two accelerators, 2 s and 1 s of work a request, and half a second on the way."""
+        station = EncoderStation(2, (2.0, 1.0), 0.5)
+        assert [station.done(now) for now in (0.0, 0.0, 1.0, 9.0)] == [2.5, 3.5, 5.5, 11.5]
+        assert (station.busy, station.encoded) == (12.0, 8)
+
+    @pytest.mark.parametrize(("gpus", "load"), [(1, 0.3), (1, 0.8), (2, 0.7), (4, 0.8)])
+    def test_the_wait_is_that_of_a_queue_in_front_of_them(self, gpus: int, load: float) -> None:
+        """Poisson arrivals and one time for all: exact of one server, M/D/c of several."""
+        draw, station, now, waited = Random(1), EncoderStation(gpus, (1.0,), 0.0), 0.0, 0.0
+        for _ in range(count := 200_000):
+            now += draw.expovariate(load * gpus)
+            waited += station.done(now) - now - 1.0
+        assert queue_wait(load, float(gpus), 1.0, 0.5) == pytest.approx(waited / count, rel=0.05)
+
+    def test_one_accelerator_waits_half_a_service_at_half_load(self) -> None:
+        """M/D/1: W = rho/(1 - rho) * s/2, and s is the knee's inverse where the encoder is the limit."""
+        knee = rk.estimate("gemma-3-4b", rate=1.0, encoder_gpus=1, **GEMMA).load.knee_rate
+        load = rk.estimate("gemma-3-4b", rate=knee / 2.0, encoder_gpus=1, **GEMMA).load
+        assert load.encoders_busy == pytest.approx(0.5, rel=1e-9)
+        assert load.encoders_wait_ms == pytest.approx(1e3 / knee / 2.0, rel=1e-9)
+
+    def test_the_knee_is_the_lesser_of_both(self) -> None:
+        """One accelerator takes twice as long as two with two of four images each; eight never are the limit."""
+        knees = {n: rk.estimate("gemma-3-4b", rate=1.0, encoder_gpus=n, **GEMMA).load.knee_rate for n in (1, 2, 8)}
+        text = rk.estimate("gemma-3-4b", rate=1.0, isl=100 + 4 * 256, osl=GEMMA["osl"]).load.knee_rate
+        plan = served(laid_out("gemma-3-4b", calibration=None, images=4, encoder_gpus=1)).plan
+        encoders = encoders_of(plan)
+        assert encoders is not None
+        assert knees[1] == pytest.approx(1.0 / encoders.parts[0][1].expected, rel=1e-6)
+        assert 1.9 < knees[2] / knees[1] < 2.0
+        assert knees[8] == pytest.approx(text, rel=1e-9)
+
+    def test_a_lone_user_meets_the_encoder_the_link_and_a_prompt_without_images(self) -> None:
+        """Two images, so that kernels and not their launches take the time of the encoder."""
+        apart = rk.estimate("qwen2.5-vl-7b", concurrency=1, images=2, encoder_gpus=1, isl=200, osl=16)
+        text = rk.estimate("qwen2.5-vl-7b", concurrency=1, isl=200 + 2 * 1369, osl=16)
+        plan = laid_out("qwen2.5-vl-7b", calibration=None, images=2, encoder_gpus=1).plan
+        step = plan.time(Batch.prefill(1.0, 200.0 + 2 * 1369.0))
+        before = [k for k in step.kernels if k.kernel.place == "encoder" or k.kernel.name == "image_send"]
+        assert apart.ttft_ms - text.ttft_ms == pytest.approx(1e3 * sum(k.expected for k in before), rel=1e-6)
+        assert apart.tpot_ms == pytest.approx(text.tpot_ms, rel=1e-9)
+        assert apart.load.encoders_wait_ms < 1e-6
+
+    @pytest.mark.parametrize(
+        ("gpus", "load"),
+        [
+            (1, {"rate": 6.0}), (1, {"rate": 12.0}), (2, {"rate": 16.0}), (2, {"rate": 20.0}), (3, {"rate": 24.0}),
+            (1, {"concurrency": 1}), (1, {"concurrency": 4}), (1, {"concurrency": 64}), (3, {"concurrency": 4}),
+        ],
+    )  # fmt: skip
+    def test_formula_and_simulator_agree(self, gpus: int, load: dict[str, float]) -> None:
+        """Within 5 %, where prompts of text as long agree as well; and so do rates, shares and power."""
+        found = rk.estimate("gemma-3-4b", encoder_gpus=gpus, **load, **GEMMA)
+        run = rk.simulate("gemma-3-4b", encoder_gpus=gpus, requests=4000, warmup=400, seed=3, **load, **GEMMA)
+        encode = next(use for use in run.replicas if use.role == "encode")
+        assert found.ttft_ms == pytest.approx(run.ttft_ms.mean, rel=0.05)
+        assert found.load.rate == pytest.approx(run.request_rate, rel=0.03)
+        assert found.load.encoders_busy == pytest.approx(encode.utilisation, rel=0.03)
+        assert found.energy.power_w_per_gpu == pytest.approx(run.power_w_per_gpu, rel=0.05)
+        assert encode.replicas == gpus
+        assert found.inputs["gpus"] == run.inputs["gpus"] == 1 + gpus
+
+    @pytest.mark.parametrize("load", [{"rate": 12.0}, {"concurrency": 8}, {"concurrency": 48}])
+    def test_more_accelerators_never_are_slower(self, load: dict[str, float]) -> None:
+        """Up to the scale-up domain, beyond which embeddings travel over network cards."""
+        found = [rk.estimate("gemma-3-4b", encoder_gpus=n, **load, **GEMMA | {"images": 3}) for n in range(1, 8)]
+        times = [math.inf if each.ttft_ms is None else each.ttft_ms for each in found]
+        assert all(later <= earlier * (1 + 1e-9) for earlier, later in pairwise(times))
+        knees = [each.load.knee_rate for each in found]
+        assert all(later >= earlier * (1 - 1e-9) for earlier, later in pairwise(knees))
+
+    def test_bounds_lie_below_and_waits_are_in_no_bound(self) -> None:
+        found = rk.estimate("gemma-3-4b", encoder_gpus=1, rate=15.0, **GEMMA)
+        bound = rk.estimate("gemma-3-4b", encoder_gpus=1, rate=1e-3, calibration="none", **GEMMA)
+        assert bound.ttft_ms * (1 - 1e-6) < found.bound["ttft_ms"] < found.ttft_ms
+        assert found.interval is not None
+        assert found.interval["ttft_ms"][0] < found.ttft_ms
+
+    def test_users_who_begin_at_once_wait_for_half_of_the_others(self) -> None:
+        """16 users send one request each: the first tokens are those of a queue that only empties."""
+        found = rk.estimate("gemma-3-4b", encoder_gpus=1, concurrency=16, requests=16, **GEMMA)
+        run = rk.simulate("gemma-3-4b", encoder_gpus=1, concurrency=16, requests=16, **GEMMA)
+        assert found.ttft_ms == pytest.approx(run.ttft_ms.mean, rel=0.05)
+
+    def test_full_encoders_leave_the_model_idle(self) -> None:
+        """Above the knee of the encoder tokens take what they take at that knee, not on a full engine."""
+        over, run = (
+            predict("gemma-3-4b", encoder_gpus=1, rate=30.0, **more, **GEMMA)
+            for predict, more in ((rk.estimate, {}), (rk.simulate, {"requests": 2000}))
+        )
+        assert not over.load.stable
+        assert run.diverges
+        assert over.tpot_ms == pytest.approx(run.tpot_ms.mean, rel=0.12)
+
+    def test_tables_explanations_and_estimates_say_the_same(self) -> None:
+        asked = {"images": 4, "encoder_gpus": 2, "isl": 100, "osl": 60}
+        for load in ({"rate": 20.0}, {"concurrency": 20}):
+            found = rk.estimate("gemma-3-4b", **asked, **load)
+            row = rk.estimate_frame(pd.DataFrame([{"model": "gemma-3-4b", **asked, **load}])).iloc[0]
+            assert row["error"] == ""
+            assert row["ttft_ms"] == pytest.approx(found.ttft_ms, rel=1e-12)
+            assert row["knee_rate"] == pytest.approx(found.load.knee_rate, rel=1e-12)
+            assert rk.explain("gemma-3-4b", metric="ttft", **asked, **load).value == pytest.approx(found.ttft_ms)
+
+    def test_a_plan_chooses_how_many(self) -> None:
+        """Each number is a candidate whose accelerators are all counted and paid."""
+        answer = rk.plan("gemma-3-4b", rate=60, images=4, isl=100, osl=60, slo="p95 ttft<400ms", tp=[1],
+                         encoder_gpus=[0, 1, 2], confirm=0, disaggregated=False)  # fmt: skip
+        seen = {}
+        for candidate in answer.candidates:
+            fleet = candidate.fleets[0]
+            seen[own := fleet.scenario.get("encoder_gpus", 0)] = candidate.gpus
+            assert candidate.gpus == fleet.replicas * (1 + own)
+        assert seen.keys() == {0, 1, 2}
+        assert "+ 2 for images" in str(answer)
+
+    @pytest.mark.parametrize(
+        ("predict", "asked", "told"),
+        [
+            (rk.simulate, {"rate": 1.0}, "no images come; add images=N"),
+            (rk.simulate, {"rate": 1.0, "images": 1, "prefill_replicas": 1}, "beside prefill_replicas is not known"),
+            (rk.plan, {"rate": 1.0}, "none come; add images=N, or leave encoder_gpus out"),
+            (rk.plan, {"rate": 1.0, "images": 1, "autoscale": True}, "does not go with autoscale"),
+            (rk.plan, {"rate": 1.0, "images": 1, "ffn_gpus": 1}, "unknown option 'ffn_gpus'"),
+        ],
+    )
+    def test_what_they_do_not_go_with_is_refused(self, predict: Any, asked: dict[str, Any], told: str) -> None:
+        with pytest.raises(InputError, match=told):
+            predict("gemma-3-4b", encoder_gpus=1, **asked)

@@ -280,15 +280,15 @@ def _with_served_costs(
 
 def refuse_static(given: Mapping[str, Any], deployment: Deployment) -> None:
     """Raise InputError if keywords beside a load describe a static batch, or what is known of one alone."""
-    refuse_groups(deployment, "a static batch, not under load")
+    refuse_groups(deployment, "a static batch, not under load", "ffn_gpus")
     for key in ("batch", "context", "cached"):
         if given.get(key) not in (None, WORKLOAD_KEYS[key]):
             raise InputError(f"{key} describes a static batch and excludes concurrency and rate; leave it out")
 
 
-def refuse_groups(deployment: Deployment, known: str) -> None:
-    """Raise InputError where parts of a model are on accelerators of their own, and the answer is `known` of others."""
-    for key in ("ffn_gpus", "encoder_gpus"):
+def refuse_groups(deployment: Deployment, known: str, *groups: str) -> None:
+    """Raise InputError where any of `groups` is on accelerators of its own, and the answer is `known` of others."""
+    for key in groups:
         if getattr(deployment, key):
             raise InputError(f"{key} is known of {known}; leave {key} out")
 

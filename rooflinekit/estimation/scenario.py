@@ -125,15 +125,18 @@ class Adapters(TypedDict, total=False):
     lora_rank: Annotated[int, Option("Rank of LoRA adapters on the layers' products; 0: none.", 0, least=0, most=4096, group="Engine")]
     lora_adapters: Annotated[int, Option("Adapters that are loaded; sequences use any of them.", 1, most=100_000, group="Engine")]
 
-class Groups(TypedDict, total=False):
-    """Parts of a model on accelerators of their own."""
+class FfnGroup(TypedDict, total=False):
+    """Feed-forward blocks on accelerators of their own."""
     ffn_gpus: Annotated[int, Option("Accelerators of the feed-forward blocks, in --ep groups, beside tp · dp of attention: they take --microbatches in turns (AFD).", 0, least=0, group="Parallelism")]
+
+class EncoderGroup(TypedDict, total=False):
+    """An encoder of images on accelerators of its own."""
     encoder_gpus: Annotated[int, Option("Accelerators that encode images and nothing else, beside those of the model (EPD).", 0, least=0, group="Parallelism")]
 
 class Seeing(Layout, ImageInput, Adapters, total=False):
     """A plan, the images of its prompts, and adapters."""
 
-class Placed(Seeing, Groups, total=False):
+class Placed(Seeing, FfnGroup, EncoderGroup, total=False):
     """All that lays out a deployment."""
 
 class Draft(TypedDict, total=False):
@@ -209,7 +212,7 @@ class Machines(TypedDict, total=False):
     workers: Annotated[int, Option("Processes on this machine.", 1, kind="loose count")]
     scheduler: Annotated[str | None, Option("A dask cluster, such as tcp://10.0.0.1:8786.")]
 
-class Simulation(Lengths, Seeing, Load, Drafting, Arrivals, Scheduling, Fleet, Machines, total=False):
+class Simulation(Lengths, Seeing, EncoderGroup, Load, Drafting, Arrivals, Scheduling, Fleet, Machines, total=False):
     """Requests one by one."""
 
 class Price(TypedDict, total=False):
@@ -304,6 +307,7 @@ class Search(TypedDict, total=False):
     pp: Annotated[Counts, Option("Pipeline stages to choose from.", kind="counts", usual="1, more where nothing else holds the model")]
     ep: Annotated[Counts, Option("Expert parallel degrees to choose from.", kind="counts", usual="1 and all ranks")]
     dp: Annotated[Counts, Option("Attention replicas to choose from.", kind="counts", usual="powers of two with experts, else 1")]
+    encoder_gpus: Annotated[Counts, Option("Accelerators of a replica that encode images and nothing else, to choose from, such as 0,1,2.", kind="counts", usual="0: images are encoded by the model's own")]
     system: System
     max_gpus: Annotated[int | None, Option("Accelerators of one replica at most.", usual="8, with experts 16")]
     token_budget: Annotated[Counts, Option("Token budgets of a step to choose from.", kind="counts", usual="the engine's, 2048, 4096, 8192, 16384", also=("token_budgets",))]

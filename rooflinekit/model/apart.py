@@ -116,9 +116,19 @@ def encoded_away(
 ) -> list[tuple[list[Operation], int]]:
     """The tower on its own accelerators, each of which takes whole images, and the way of the embeddings."""
     asked = shard.deployment
-    sent = Collective("image_send", "send", 2, shard.hidden, tiers("send", 2, asked.gpus, shard.domain))
+    sent = Collective(_SENT, "send", 2, shard.hidden, tiers("send", 2, asked.gpus, shard.domain))
     way = OfImages(sent, asked.dp / min(asked.stage, asked.encoder_gpus), embeddings)
     runs: list[tuple[list[Operation], int]] = [
         ([Elsewhere(op, "encoder", asked.encoder_gpus, images) for op in ops], count) for ops, count in tower
     ]
     return [*runs, ([way], 1)]
+
+
+_SENT = "image_send"
+
+
+def of_encoders(op: Operation) -> bool:
+    """Whether this is of accelerators that encode images, or the way of the embeddings from them."""
+    if isinstance(op, Elsewhere):
+        return op.place == "encoder"
+    return isinstance(op, OfImages) and isinstance(op.held, Collective) and op.held.name == _SENT

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import reduce
+from dataclasses import field, replace
+from functools import cached_property, reduce
 from typing import Any
 
+from rooflinekit.model.apart import of_encoders
 from rooflinekit.model.blocks import model_operations, stage_operations
 from rooflinekit.model.graph.symbol import fact, formula, named
 from rooflinekit.model.kernels.operation import Operation, Step
@@ -227,7 +228,10 @@ def _entry(name: str, dtype: Dtype, count: int, time: Numeric, ends: tuple[Numer
 
 @dataclass(frozen=True)
 class Plan:
-    """A model on a deployment on a system, ready to cost any number of batches. Build it once with `make_plan`."""
+    """A model on a deployment on a system, ready to cost any number of batches. Build it once with `make_plan`.
+
+    encoders: operations on accelerators of their own that work beside the steps under load, and are in none of them.
+    """
 
     model: Model
     deployment: Deployment
@@ -236,6 +240,7 @@ class Plan:
     calibration: Calibration | None
     operations: Mapping[Operation, int]
     engine: Engine = IDEAL
+    encoders: Mapping[Operation, int] = field(default_factory=dict)
 
     @property
     def shard(self) -> Shard:
@@ -295,6 +300,15 @@ class Plan:
         """How far intervals under load reach beyond the steps'; fitted on GPUs, and nothing at level bound."""
         fitted = self.calibration is not None and not self.system.accelerator.is_cpu
         return self.engine.loaded if fitted else LoadEnds()
+
+    @cached_property
+    def under_load(self) -> Plan:
+        """The same with `encoders` beside the steps, where they are accelerators of their own; else itself."""
+        if not self.deployment.encoder_gpus or self.encoders:
+            return self
+        away = {op: count for op, count in self.operations.items() if of_encoders(op)}
+        own = {op: count for op, count in self.operations.items() if op not in away}
+        return replace(self, operations=own, encoders=away)
 
     def tested(self, kind: str) -> str | None:
         """How much of what was not seen lay inside 90 % intervals of `static` batches, or under `load`."""

@@ -195,6 +195,10 @@ def _load(estimate: Estimate, load: LoadResult) -> list[tuple[str, str]]:
         ("load", f"{three(load.rate)} requests/s{knee}; {three(load.running)} of {load.slots} slots running"),
         ("", f"prompts take {percent(load.prompt_share)} of the time; {waits}"),
     ]
+    if load.encoders_busy is not None:
+        wait = load.encoders_wait_ms
+        waits = "the queue has no end" if wait is None else f"a request waits {ms(wait)} for them"
+        facts.append(("", f"encoders work {percent(load.encoders_busy)} of the time; {waits}"))
     if load.goodput is not None:
         goals = " and ".join(f"{key[:4].upper()} {value:g} ms" for key, value in load.slo.items() if value)
         facts.append(("", f"{three(load.goodput)} requests/s meet {goals}"))

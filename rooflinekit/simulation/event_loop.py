@@ -111,12 +111,36 @@ class Link:
     staging: int = 64  #: prompts that may be computed or wait on one prefill replica
 
 
+class EncoderStation:
+    """Accelerators that encode images before a request comes to a queue: all replicas' are one pool, first come first.
+
+    parts: seconds of each accelerator that shares the images of a request; send: the way of the embeddings [s].
+    """
+
+    def __init__(self, gpus: int, parts: Sequence[float], send: float) -> None:
+        self.parts, self.send, self.gpus = parts, send, gpus
+        self.busy, self.encoded = 0.0, 0  #: of all accelerators [s]; parts of requests
+        self._free_at = [0.0] * gpus
+
+    def done(self, now: float) -> float:
+        """When the embeddings of a request that comes now have come; each part goes to who is free first."""
+        last = now
+        for part in self.parts:
+            ends = max(now, heappop(self._free_at)) + part
+            heappush(self._free_at, ends)
+            self.busy += part
+            self.encoded += 1
+            last = max(last, ends)
+        return last + self.send
+
+
 @dataclass(frozen=True, slots=True)
 class FrontEnd:
     """What a request passes before it comes to a queue."""
 
     time: Callable[[int], float] = lambda isl: 0.0  #: of a prompt of so many tokens [s]
     hand_over: float = 0.0  #: least time from one request to the next that it hands to a replica [s]
+    encoders: EncoderStation | None = None  #: before that, where images have accelerators of their own
 
 
 class Fleet:
@@ -249,7 +273,17 @@ class Simulation:
             self._coming[job] = None
             lane = job.number % len(self._ready)  # a front end reads one prompt after the other
             self._ready[lane] = max(self._ready[lane], self.now + front_end)
-            self._push(self._ready[lane], self._hand_over, job)
+            self._push(self._ready[lane], self._encode, job)
+        else:
+            self._encode(job)
+
+    def _encode(self, job: Job) -> None:
+        """Accelerators that encode images do so before the request is handed over."""
+        if encoders := self.fleet.front_end.encoders:
+            self._coming[job] = None
+            self._push(encoders.done(self.now), self._hand_over, job)
+        elif job in self._coming:
+            self._hand_over(job)
         else:
             self._admit(job)
 

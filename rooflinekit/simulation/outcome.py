@@ -78,7 +78,7 @@ class Counts:
 class ReplicaUse:
     """How one replica spent the run."""
 
-    role: str  #: serve, prefill or decode
+    role: str  #: serve, prefill or decode; encode: an accelerator of the encoders, whose batch is of requests
     steps: int
     decode_steps: int
     utilisation: float  #: share of the time with a step under way
@@ -107,6 +107,17 @@ class ReplicaUse:
             prompt_tokens=work.computed,
             decode_tokens=replica.decoding.tokens,
         )
+
+    @classmethod
+    def encoders(cls, simulation: Simulation) -> tuple[ReplicaUse, ...]:
+        """How the accelerators that encode images spent the run, all in one."""
+        station, elapsed = simulation.fleet.front_end.encoders, simulation.now or math.inf
+        if station is None:
+            return ()
+        busy = min(station.busy / station.gpus / elapsed, 1.0)  # of a run that was cut, some is still to come
+        tiers = dict.fromkeys(_from_tiers(simulation.fleet.all[0].pool, simulation), 0.0)
+        steps = round(station.encoded / station.gpus)
+        return (cls("encode", steps, 0, busy, float(steps > 0), 0.0, None, tiers, 0, 0, station.gpus),)
 
     @classmethod
     def means(cls, uses: Iterable[ReplicaUse]) -> tuple[ReplicaUse, ...]:
@@ -178,7 +189,7 @@ class Books:
         """The books of a finished run on so many accelerators."""
         return cls(
             ledger=run.ledger,
-            uses=tuple(ReplicaUse.of(replica, run) for replica in run.fleet.all),
+            uses=(*(ReplicaUse.of(replica, run) for replica in run.fleet.all), *ReplicaUse.encoders(run)),
             pieces=batches.full,
             duration=run.now,
             joules=joules,

@@ -18,6 +18,7 @@ from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Simulation as SimulationOptions
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
+from rooflinekit.model.traffic.encoding import encoders_of, served
 from rooflinekit.model.traffic.mixing import front_end, microbatches
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
@@ -36,7 +37,7 @@ from rooflinekit.simulation.arrivals import (
 )
 from rooflinekit.simulation.cells import KeptCells, cell_seed, dealt, played, share
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import Fleet, FrontEnd, Link, Simulation, Watch
+from rooflinekit.simulation.event_loop import EncoderStation, Fleet, FrontEnd, Link, Simulation, Watch
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool, kv_capacity_tokens
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.outcome import Books, Outcome, energy_of, summarise
@@ -220,12 +221,13 @@ def _served(  # noqa: PLR0913, PLR0917 - as `serve`
 
 def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, ledger: Ledger) -> Fleet:
     """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas."""
+    predictor, first = served(predictor), served(first)
     drafted = setup.draft_tokens
     clock = _clock(predictor, load, setup, drafted + 1)
-    prompts = clock if first is predictor and not drafted else _clock(first, load, setup, 1)
+    prompts = clock if first.plan is predictor.plan and not drafted else _clock(first, load, setup, 1)
 
     costs = predictor.plan.costs
-    front = FrontEnd(lambda isl: float(front_end(costs, isl)), costs.hand_over)
+    front = FrontEnd(lambda isl: float(front_end(costs, isl)), costs.hand_over, _encoders(predictor.plan, setup))
 
     shared: dict[str, Store] = {}
 
@@ -241,6 +243,17 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
     replicas = [replica(number, predictor, clock) for number in range(setup.replicas)]
     prefills = [replica(setup.replicas + number, first, prompts) for number in range(setup.prefill_replicas)]
     return Fleet(replicas, setup.router, prefills, _link(first, setup), front)
+
+
+def _encoders(plan: Plan, setup: Setup) -> EncoderStation | None:
+    """Those of all replicas together, where images have accelerators of their own."""
+    found = encoders_of(plan)
+    if found is None:
+        return None
+    if setup.prefill_replicas:
+        raise WorkloadError("encoder_gpus beside prefill_replicas is not known; leave one of them out")
+    parts = [float(part.expected) for count, part in found.parts for _ in range(count)]
+    return EncoderStation(found.gpus * setup.replicas, parts, float(found.send.expected))
 
 
 def _clock(predictor: Predictor, load: Load, setup: Setup, width: int) -> Clock:
@@ -379,7 +392,7 @@ class _Drafting:
 def _inputs(plan: Plan, setup: Setup, fleet: Fleet) -> dict[str, Any]:
     """Every input of the deployment, the scheduler and the fleet, as it was understood."""
     limits = fleet.replicas[0].limits
-    inputs = {key: getattr(plan.deployment, key) for key in ("tp", "pp", "ep", "dp", "gpus")}
+    inputs = {key: getattr(plan.deployment, key) for key in ("tp", "pp", "ep", "dp", "gpus", "encoder_gpus")}
     precision = plan.precision
     inputs |= {"weights": precision.weights_of(plan.model.matrices[-1]).value, "kv": precision.kv.value}
     inputs |= {key: value for key, value in asdict(setup).items() if key != "tiers"} | image_inputs(plan)

@@ -192,7 +192,8 @@ _PLAYED = 2  # partitions that are simulated beside the cheapest by the formula,
 _SHOWN = 6  # of the others
 _FILLED = 2  # deployments of a fleet into whose valleys jobs are put
 _AGREES = (1.0, 0.9, 0.8, 0.65, 0.5)  # shares of what a job may take that are simulated, until one agrees
-_OF_CLASSES = ("rate", "users", "concurrency", "trace", "sessions", "isl", "osl", "peak", "images", "image_size")
+_OF_CLASSES = ("rate", "users", "concurrency", "trace", "sessions", "isl", "osl", "peak", "images", "image_size",
+               "encoder_gpus")  # fmt: skip
 _NO_PART = (
     "cache_tier", "growth", "months", "autoscale", "tco", "disaggregated", "mixed", "by", "clean", "router",
 )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic
+from rooflinekit.model.traffic.encoding import served
 from rooflinekit.model.traffic.mixing import Shared, shared_times
 from rooflinekit.model.types.numeric import Array, Numeric
 from rooflinekit.model.types.time import ENDS, Time
@@ -68,7 +69,7 @@ def tabulate(predictor: Predictor, traffic: Traffic, most: float) -> SharedCurve
     grid.append(float(int(min(most, _DENSE))))
     while grid[-1] < most:
         grid.append(float(min(max(grid[-1] + 1.0, round(grid[-1] * _RATIO)), most)))
-    times = shared_times(predictor, traffic.of(np.array(grid)))
+    times = shared_times(served(predictor), traffic.of(np.array(grid)))
     columns: list[Any] = [getattr(getattr(times, kind), part) for kind in _KINDS for part in ENDS]
     table: Array = np.stack([np.broadcast_to(np.asarray(column, float), len(grid)) for column in columns], -1)
     return SharedCurve(grid, table, float(times.request), times.mixes)

@@ -68,7 +68,9 @@ from rooflinekit.version import __version__
 _CLOSE = 0.005  # relative: costs this near are equal
 _HALVES = 12  # fleets that are simulated for the one at a probability of one half
 _FORMATS = ("weights", "kv", "activations")
-_SPACE_LISTS = ("engines", "weights", "kv", "tp", "pp", "ep", "dp", "token_budgets", "max_num_seqs")
+_SPACE_LISTS = (
+    "engines", "weights", "kv", "tp", "pp", "ep", "dp", "encoder_gpus", "token_budgets", "max_num_seqs",
+)  # fmt: skip
 _NAMES = {
     "engine": "engines", "token_budget": "token_budgets", "concurrency": "users", "burstiness": "cv", "price": "prices",
     "limit": "limits",
@@ -296,14 +298,15 @@ class PlanAnswer(Tabled):
 
 
 def split_name(scenario: dict[str, Any]) -> str:
-    """`TP8`, or `TP1 DP8 EP8`; with a draft and the tokens that it drafts `TP8 + mtp (1)`.
+    """`TP8`, or `TP1 DP8 EP8`; with encoders `TP1 + 2 for images`; with a draft and its tokens `TP8 + mtp (1)`.
 
     >>> split_name({"tp": 4, "ep": 4}), split_name({})
     ('TP4 EP4', 'TP1')
     """
     degrees = [(key, scenario.get(key, 1)) for key in ("tp", "pp", "dp", "ep")]
-    draft = [f"+ {scenario['draft']} ({scenario['draft_tokens']})"] if "draft" in scenario else []
-    return " ".join([*(f"{key.upper()}{n}" for key, n in degrees if n > 1 or key == "tp"), *draft])
+    beside = [f"+ {scenario['encoder_gpus']} for images"] if scenario.get("encoder_gpus") else []
+    beside += [f"+ {scenario['draft']} ({scenario['draft_tokens']})"] if "draft" in scenario else []
+    return " ".join([*(f"{key.upper()}{n}" for key, n in degrees if n > 1 or key == "tp"), *beside])
 
 
 def deployment_name(scenario: dict[str, Any]) -> str:
@@ -475,6 +478,11 @@ def read_question(
     context, images = loaded.max_context, Images.read(given.get("images", 0), given.get("image_size", IMAGE_SIZE))
     if images:
         given["image_tokens"] = loaded.seeing(images).tokens(images)
+    if any(_listed("encoder_gpus", given.get("encoder_gpus", 0))):
+        if images is None:
+            raise InputError("encoder_gpus encode images, but none come; add images=N, or leave encoder_gpus out")
+        if given.get("autoscale"):
+            raise InputError("encoder_gpus does not go with autoscale; leave one of them out")
     objectives = parse_objectives(slo)
     profile = _profile(given)
     demand = read_demand(given | {"max_context": context}, objectives)
@@ -561,7 +569,8 @@ def _listed(key: str, value: Any) -> tuple[Any, ...]:
         for each in several:
             parse_dtype(each)  # a format that nobody knows is no candidate's fault
     counted = key not in ("engines", "weights", "kv")
-    return tuple(dict.fromkeys(whole_number(each, key) if counted else str(each) for each in several))
+    least = 0 if key == "encoder_gpus" else 1
+    return tuple(dict.fromkeys(whole_number(each, key, least) if counted else str(each) for each in several))
 
 
 def _reserve(gpus: tuple[str, ...], given: dict[str, Any]) -> Reserve:

@@ -97,6 +97,7 @@ class Space:
     drafts: tuple[dict[str, Any], ...] = ()  #: keywords of each
     images: int = 0
     image_size: str = IMAGE_SIZE
+    encoder_gpus: tuple[int, ...] = (0,)  #: accelerators of one replica that encode images and nothing else
     lora_rank: int = 0
     lora_adapters: int = 1
     disaggregated: bool = True
@@ -220,8 +221,10 @@ def search(question: PlanQuestion, found: Found | None = None) -> Found:
     shared = {"max_model_len": longest} | space.fixed()
     bases = [
         (gpu, {key: value for key, value in ({"engine": engine, "weights": weights, "kv": kv} | shared).items()
-               if value is not None})
-        for gpu, engine, weights, kv in product(space.gpus, space.engines, space.weights, space.kv)
+               if value is not None} | ({"encoder_gpus": encoders} if encoders else {}))
+        for gpu, engine, weights, kv, encoders in product(
+            space.gpus, space.engines, space.weights, space.kv, space.encoder_gpus
+        )
     ]  # fmt: skip
     for gpu, own in groupby(enumerate(bases), key=lambda each: each[1][0]):
         accelerator, laid_out = load_accelerator(gpu).value, list[Replica]()
@@ -284,7 +287,8 @@ def _laid_out(
 def _name(gpu: str, scenario: dict[str, Any]) -> str:
     split = " ".join(f"{key}{scenario[key]}" for key in ("tp", "pp", "ep", "dp") if scenario.get(key, 1) > 1)
     formats = " ".join(f"{key} {scenario[key]}" for key in ("weights", "kv") if key in scenario)
-    return " ".join(part for part in (gpu, split or "tp1", formats, scenario["engine"]) if part)
+    encoders = f"+ {scenario['encoder_gpus']} for images" if "encoder_gpus" in scenario else ""
+    return " ".join(part for part in (gpu, split or "tp1", encoders, formats, scenario["engine"]) if part)
 
 
 def _cached(question: PlanQuestion, base: Replica, found: Found) -> None:
@@ -445,6 +449,8 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
     """
     kinds: dict[tuple[Any, ...], list[Replica]] = {}
     for replica in laid_out:
+        if "encoder_gpus" in replica.scenario:  # beside pools nobody knows them
+            continue
         kinds.setdefault(tuple(replica.scenario.get(key) for key in ("engine", "weights", "kv")), []).append(replica)
     for kind, own in kinds.items():
         first = [(r, PrefillPool.of(r, question.demand)) for r in own]

@@ -7,7 +7,8 @@ step of the D that decode, s what one prompt adds to a step, beside the others t
     TPOT  = t_d(D) + q·s                           every step holds q prompts of others in the mean
     first = t(own prompt, those that came in the same step, and decodes)
     q     = λ·(first + (N − 2)·TPOT)/(N − 1)       prompts that come from the begin of the own one delay its tokens
-    TTFT  = request + late + ahead + slot + first  front end, the step under way, behind other prompts, for a place
+    TTFT  = request + late + ahead + slot + first  front end, the step under way, behind other prompts, for a place;
+                                                   with encoders of images before it (`encoding`)
     ahead = v·w·ρ^(√(2/w + 2) − 1)/(1 − ρ)·t_full  Sakasegawa: a full step serves 1/w prompts at once; v: mean squared
                                                    variation of gaps and prompts
     E     = λ·(first + (N − 1)·TPOT)               requests in a place (Little's law): who waits for a step has none
@@ -38,6 +39,7 @@ from typing import Any
 
 from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.encoding import FULL, Encoders, encoders_of, queue_wait, served
 from rooflinekit.model.traffic.mixing import (
     WITHIN,
     InFlight,
@@ -77,10 +79,9 @@ _QUEUE = "queue", "waiting for prompts ahead and for a slot", "s"
 _RHO = "rho", "share of the time that goes to prompts"
 _RUNNING = "E", "requests that hold a place: rate x their time in it (Little's law)"
 
-_KNEE = "knee", "largest rate that can be sustained: a full engine", "1/s", FORM
+_KNEE = "knee", "largest rate that can be sustained: a full engine, or full encoders", "1/s", FORM
 
 _SETTLED = 1e-14  # relative: neighbours of the root agree, and a wait that is less is none
-_FULL = 1.0 - 1e-6  # load at which a wait is taken at most: it grows as 1/(1 − load), without end towards 1
 _NOTHING = 1e-12  # stands for none where something is divided by: a decode pool has no prompts
 
 
@@ -230,6 +231,7 @@ def closed_loop(  # noqa: PLR0913, PLR0917 - what both loops take, and what may 
     where it is not the engine's: whether each comes when a step has ended. Where the memory model has no room
     for one sequence, all are taken to run: what was measured did.
     """
+    predictor = served(predictor)
     room = room or traffic.places(predictor)
     if not (isinstance(traffic.requests, float) and math.isinf(traffic.requests)):
         traffic = replace(traffic, crowd=crowd_of(users, room))
@@ -274,12 +276,13 @@ class OpenLoop:
         closed: Callable[[Numeric], Loaded] | None = None, room: Places | None = None,
     ) -> OpenLoop:  # fmt: skip
         """As `open_loop`, without a rate; `closed`: loops of users who come at any time; both where they are known."""
+        predictor = served(predictor)
         places = room or traffic.places(predictor)
         if fails(places.slots >= 1.0):
             raise no_room(predictor, traffic)
         flow = _Flow.of(predictor, traffic, known, find)
         full = closed(_MANY) if closed else flow.closed(_MANY, places)
-        return cls(flow, places, full.sharing, named(full.rate, *_KNEE))
+        return cls(flow, places, flow.reached(full), named(full.rate, *_KNEE))
 
     def at(self, rate: Numeric) -> Loaded:
         """What users feel at a rate [1/s]; ends and bounds of its times are its steps', beside as many requests."""
@@ -363,6 +366,7 @@ class _Flow:
     known: Times | None
     find: Find
     in_step: bool = False
+    encoders: Encoders | None = None
 
     @classmethod
     def of(
@@ -385,7 +389,7 @@ class _Flow:
             return known(sharing).again if known else preempted(predictor, traffic.of(sharing, in_step), times(sharing))
 
         times = known or worked_out
-        return cls(predictor, traffic, times, repeating, known, find, in_step)
+        return cls(predictor, traffic, times, repeating, known, find, in_step, encoders_of(predictor.plan))
 
     def at_bound(self) -> _Flow:
         """The same where every step takes its datasheet bound."""
@@ -397,7 +401,8 @@ class _Flow:
             return self.repeating(sharing).at_bound()
 
         predictor = replace(self.predictor, plan=replace(self.predictor.plan, calibration=None))
-        return _Flow(predictor, self.traffic, times, repeating, self.known and times, self.find)
+        encoders = self.encoders and self.encoders.at_bound()
+        return _Flow(predictor, self.traffic, times, repeating, self.known and times, self.find, encoders=encoders)
 
     @property
     def _mixes(self) -> bool:
@@ -407,6 +412,18 @@ class _Flow:
     def _after(self) -> Numeric:
         """Tokens after the first."""
         return self.traffic.osl - 1.0
+
+    @property
+    def _apart(self) -> Numeric:
+        """Least time from one request to the next that comes to the engine's queue [s]."""
+        apart = self.predictor.plan.costs.hand_over
+        return maximum(self.encoders.apart, apart) if self.encoders else apart
+
+    def _behind_images(self, times: Shared, rate: Numeric, gaps: Numeric) -> Shared:
+        """The times with what encoders of images take before, where `rate` others come a second."""
+        if self.encoders is None:
+            return times
+        return replace(times, encoded=self.encoders.beside(rate, gaps))
 
     # --- the root ----------------------------------------------------------------------------------------------------
 
@@ -451,9 +468,16 @@ class _Flow:
 
         return named(self.find(excess, 1.0 + 0.0 * most, most, _SETTLED), *SHARING, source=FORM)
 
+    def reached(self, full: Loaded) -> Numeric:
+        """Requests that share steps at the knee: fewer than those of a full engine where encoders are the limit."""
+        if self.encoders is None:
+            return full.sharing
+        limited = full.rate * self.encoders.apart > _LIMIT
+        return where(limited, self.sharing(full.sharing, full.rate), full.sharing)
+
     def _asking(self, stay: _Stay) -> Numeric:
         """Share of its time in which a request of a closed loop holds a place, were there room for all."""
-        return stay.held / (stay.times.request + stay.time)
+        return stay.held / (stay.times.before + stay.time)
 
     # --- operating points --------------------------------------------------------------------------------------------
 
@@ -476,25 +500,26 @@ class _Flow:
         queue. Where more ask than there are, each waits for as long as the places take to serve all.
         """
         stay, traffic, in_step = self.stay(sharing, users), self.traffic, _in_step(self.traffic)
+        together: Numeric = 1.0 / traffic.requests
         most = where(room.fits, room.taken(users, in_step)[0], users)
         endless = isinstance(traffic.requests, float) and math.isinf(traffic.requests)
         start = None if endless else self._start(most, stay.times)
-        stay = self._within(self._soon(stay, start), users)
+        stay = _begun(self._within(self._soon(stay, start), users), most, together if start else 0.0)
         crowded = room.taken(users * self._asking(stay), in_step)[1]
         times, turning = stay.times, stay.turning
-        behind, last, together, prompt = 0.0 * users, 0.0 * users, 1.0 / traffic.requests, times.share.expected
+        behind, last, prompt = 0.0 * users, 0.0 * users, times.share.expected
         if start:
             last, first = start.last, minimum(together, most / (users * traffic.requests))
             prompt = prompt + first * (minimum(start.whole / most, prompt) - prompt)
             if not times.mixes:
                 together = _together(traffic)
             stay = self._at_once(stay, most, together, start)
-            behind = together * self._behind_burst(stay, start)
+            behind = together * self._behind_burst(stay, start, most)
         stay = self._repeating(stay, sharing, where(room.fits, crowded, 0.0))
         together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
         behind = named(behind, "burst", "behind the prompts of all users at once", "s")
         held = behind + (1.0 - 1.0 / maximum(users, 1.0)) * held_back(traffic, turning.arriving) * stay.tpot.expected
-        free = named(times.request + stay.late + stay.ahead, "free", "of a request's time, without a place", "s")
+        free = named(times.before + stay.late + stay.ahead, "free", "of a request's time, without a place", "s")
         time = named(stay.held + held, "held", "in a place, or held back from one", "s")
         least = named(self._least(users, turning, times, prompt), "least", "steps and prompts of a turn", "s")
         asking = users * time / (free + time)
@@ -514,7 +539,7 @@ class _Flow:
             run = self._run(turning, sharing, turns, most, prompt, again)
         slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
         if start:  # a user sends when the last answer has come: `requests` answers one after the other
-            apart = (traffic.requests - 1.0) * (free + time + slot + lost + short) + times.request + run / turns
+            apart = (traffic.requests - 1.0) * (free + time + slot + lost + short) + times.unhindered + run / turns
             run = maximum(run, where(users > most, 0.0, apart))
             rate = where(turns < _ENDLESS, turns * most / run, rate)
             stay, rate, apart = self._in_one_group(stay, users, start, rate, users <= most)
@@ -524,7 +549,7 @@ class _Flow:
         if not start:
             return found
         running = where(turns < _ENDLESS, minimum(found.running, most), found.running)
-        together, begin = together * minimum(most / users, 1.0), times.request + start.whole - start.wait
+        together, begin = together * minimum(most / users, 1.0), times.unhindered + start.whole - start.wait
         return replace(found, grouped=1.0 - apart, running=running, begin=begin, together=together)
 
     def _waits(self, slot: Numeric, least: Numeric) -> tuple[Numeric, Numeric]:
@@ -545,7 +570,7 @@ class _Flow:
         Of a run of some requests the last turn leaves places empty, so that it is less (Little's law). Nobody waits for
         a place longer than the rest of the turns lasts, and a rate is no more than the times of requests allow.
         """
-        rest = stay.times.request + stay.late + stay.ahead + held
+        rest = stay.times.before + stay.late + stay.ahead + held
         rest = rest + stay.first.expected + self._after * stay.tpot.expected
         rest = named(rest, "rest", "of a request's time, without the wait for a place", "s")
         slot = minimum(slot, maximum(users / rate - rest, 0.0))
@@ -558,7 +583,7 @@ class _Flow:
             most_steps = maximum(turning.width * self.traffic.osl, users * turning.each)
             beyond = maximum(prompts - most_steps * turning.together * times.share.expected, 0.0)
             prompts = prompts - (1.0 - turning.width) * beyond
-        handed = users * self.predictor.plan.costs.hand_over
+        handed = users * self._apart
         return maximum(self._steps_of(users, turning) * times.step.expected + prompts, handed)
 
     def _start(self, crowd: Numeric, times: Shared) -> _Start:
@@ -598,11 +623,14 @@ class _Flow:
         filled = filled * parts * minimum(others, 1.0)
         return _Start(one, filled, lone, others / maximum(crowd, 1.0), made_up * minimum(others, 1.0), going)
 
-    def _behind_burst(self, stay: _Stay, start: _Start) -> Numeric:
-        """What the mean request of a burst waits, beyond what others wait and compute [s]."""
-        if not self._mixes:
-            return start.whole - start.wait - start.one.expected
-        return maximum(start.whole - start.wait - stay.late - stay.ahead - stay.first.expected, 0.0)
+    def _behind_burst(self, stay: _Stay, start: _Start, crowd: Numeric) -> Numeric:
+        """What the mean request of a burst of a crowd waits, beyond what others wait and compute [s]."""
+        if self._mixes:
+            wait = maximum(start.whole - start.wait - stay.late - stay.ahead - stay.first.expected, 0.0)
+        else:
+            wait = start.whole - start.wait - start.one.expected
+        encoded = stay.times.encoded
+        return maximum(wait - encoded.burst(crowd), 0.0) if encoded else wait
 
     def _soon(self, stay: _Stay, start: _Start | None) -> _Stay:
         """The stay in a turn whose prompts come densely: none waits longer than where all come at once."""
@@ -694,7 +722,7 @@ class _Flow:
         made_up = self.predictor.plan.costs.overlap * minimum(after, 1.0)
         ended = step.expected * (1.0 + made_up)  # so long before the others, or by their prompts without a decode step
         ended = start.one.expected + minimum(after, 1.0) * (ended - start.one.expected)
-        request = minimum(stay.times.request, ended)
+        request = minimum(stay.times.before, ended)
         wait = maximum(start.lone + made_up * step.expected - request, 0.0) * beside
         wait = named(wait, "wait", "of the group, for the prompt of the first", "s")
         place = named(wait + start.one.expected + after * step.expected, "place", "of a group, in its places", "s")
@@ -707,7 +735,7 @@ class _Flow:
         late, ahead = apart * stay.late + grouped * waits, apart * stay.ahead
         held = apart * stay.held + grouped * (place - wait)
         found = replace(stay, tpot=tpot, first=begun, late=late, ahead=ahead, held=held)
-        return found, 1.0 / (apart / rate + grouped * (stay.times.request + place) / users), apart
+        return found, 1.0 / (apart / rate + grouped * (stay.times.before + place) / users), apart
 
     def _run(  # noqa: PLR0913, PLR0917
         self, turning: Rotation, sharing: Numeric, turns: Numeric, crowd: Numeric, prompt: Numeric, again: Numeric
@@ -728,7 +756,7 @@ class _Flow:
         requests = turns * crowd
         decoding = minimum(requests * after / maximum(steps, 1.0), sharing)
         step = self.times(maximum(1.0 + (decoding - 1.0) * self.traffic.osl / maximum(after, 1.0), 1.0)).step.expected
-        least = requests * self.predictor.plan.costs.hand_over
+        least = requests * self._apart
         run = maximum(requests * prompt + steps * (step + again), least)
         return named(run, "run", "from the first prompt to the end", "s")
 
@@ -744,10 +772,13 @@ class _Flow:
         together: Numeric, last: Numeric = 0.0,
     ) -> Loaded:  # fmt: skip
         queue = named(stay.ahead + held + slot, *_QUEUE)
-        request, ends = stay.times.request, self.predictor.plan.load_ends
-        e2e = request + stay.late + queue + stay.first.expected + self._after * stay.tpot.expected
+        before, ends = stay.times.before, self.predictor.plan.load_ends
+        e2e = before + stay.late + queue + stay.first.expected + self._after * stay.tpot.expected
         e2e = named(e2e, *_E2E)
-        ttft, tpot = stay.first.later(request + stay.late + queue).named(*_TTFT), stay.tpot
+        ttft, tpot, encoded = stay.first, stay.tpot, stay.times.encoded
+        if encoded:
+            ttft, before = ttft.plus(encoded.time), stay.times.request + encoded.wait
+        ttft = ttft.later(before + stay.late + queue).named(*_TTFT)
         return Loaded(
             ttft=ends.moved(ttft, ends.ttft, slot / e2e),
             tpot=ends.moved(tpot, ends.tpot, slot / e2e),
@@ -790,6 +821,7 @@ class _Flow:
             )
             rate = arriving * maximum(after, 1.0) / self._exposed(once, tpot.expected, step)
             rate = named(rate, "others", "prompts of others in a second", "1/s")
+        times = self._behind_images(times, rate, gaps)
         company = _company(rate * tpot.expected * after, crowd)
         company = named(company, "company", "chance that others decode beside the prompt")
         under_way, late = self._late(turning, times, rate, company, crowd if closed else None)
@@ -830,7 +862,7 @@ class _Flow:
         are made up by then come before the prompt too, where any others decode in them. crowd: users of a closed loop,
         None of an open one. Where answers have one token, a step of the others' prompts follows the own one.
         """
-        step, request = times.step.expected, times.request
+        step, request = times.step.expected, times.before
         long = turning.together * times.share.expected + (step if times.mixes else 0.0)
         long = named(long, "long", "a step that holds prompts", "s")
         holding = named(minimum(rate / turning.together * long, 1.0), "prompts", "share of the time in such steps")
@@ -895,11 +927,13 @@ class _Flow:
             ended = minimum(maximum(times.request / mean, 1.0), maximum(load / turning.full, 1.0))
             ended = named(ended, "ended", "steps whose users send while a full step lasts")
             denser = (1.0 + (turning.bunched - 1.0) * turning.drifted) * ended
-            load = 1.0 - (1.0 - minimum(turning.full, _FULL)) ** denser
+            load = 1.0 - (1.0 - minimum(turning.full, FULL)) ** denser
         ahead = _behind(load, each, self.traffic, gaps) * crowded / each
         if in_step and not times.mixes:
             steps = maximum((1.0 + turning.arriving * turning.bunched) / turning.fitting - 1.0, 0.0) / 2.0
             ahead = where(self._after > 0.0, steps * turning.chunks * turning.together * share, ahead)
+        if times.encoded:  # who waited there does not wait again behind the same prompts
+            ahead = maximum(ahead - times.encoded.wait, 0.0)
         return named(ahead, "ahead", "behind prompts that came before", "s")
 
     def _steps_of(self, users: Numeric, turning: Rotation) -> Numeric:
@@ -913,12 +947,20 @@ class _Flow:
         return steps if self._mixes else where(self._after > 0.0, self._after, steps)
 
 
+def _begun(stay: _Stay, crowd: Numeric, share: Numeric) -> _Stay:
+    """The stay where a share of the requests comes to the encoders all at once."""
+    times = stay.times
+    if times.encoded is None or (isinstance(share, float) and share == 0.0):
+        return stay
+    return replace(stay, times=replace(times, encoded=times.encoded.begun(crowd, share)))
+
+
 def _behind(full: Numeric, each: Numeric, traffic: Traffic, gaps: Numeric = 1.0) -> Numeric:
     """Full steps that a prompt waits behind others (Sakasegawa); each takes the share `each` of a step.
 
     gaps: variation of those between prompts, which answers of any length make as random as Poisson's.
     """
-    full = named(minimum(full, _FULL), "full", "share of the room for prompts that is used")
+    full = named(minimum(full, FULL), "full", "share of the room for prompts that is used")
     variation = named((gaps**2 + traffic.isl_cv**2) / 2.0, "v", "mean squared variation")
     return variation * each * full ** (sqrt(2.0 * (maximum(1.0 / each, 1.0) + 1.0)) - 1.0) / (1.0 - full)
 
@@ -933,9 +975,9 @@ def _company(others: Numeric, crowd: Numeric) -> Numeric:
 
 def _slot_wait(load: Numeric, room: Numeric, held: Numeric, traffic: Traffic) -> Numeric:
     """Wait for one of `room` slots, each held for `held` seconds (Sakasegawa 1977)."""
-    load = named(minimum(load, _FULL), "load", "rate over the knee")
+    load = named(minimum(load, FULL), "load", "rate over the knee")
     variation = named((traffic.arrival_cv**2 + traffic.osl_cv**2) / 2.0, "v_o", "mean squared variation of the answers")
-    return variation * held / room * load ** (sqrt(2.0 * (room + 1.0)) - 1.0) / (1.0 - load)
+    return queue_wait(load, room, held, variation)
 
 
 def held_back(traffic: Traffic, prompts: Numeric) -> Numeric:
@@ -982,6 +1024,7 @@ def _met(traffic: Traffic, share: Callable[[int], Numeric]) -> Numeric:
 
 _MANY = 1e9  # users, more than any places
 _EULER = 0.5772156649  # 1 + 1/2 + … + 1/n is about log(n) + 1/(2n) and this
+_LIMIT = 1.0 - 1e-6  # share of the time that encoders work, from which they and not the engine are the limit
 _STEEP = 50.0  # beyond which exp(−x) is nothing
 _ENDLESS = 1e9  # turns after which a queue counts as one that never ends
 _EQUAL = 1e-9  # variation of answers that are all as long

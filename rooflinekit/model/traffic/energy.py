@@ -17,6 +17,7 @@ from rooflinekit.model.operating_point import OperatingPoint, Predictor
 from rooflinekit.model.power import Energy, idle_energy, plug_power
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.traffic.closed_form import Loaded, Traffic
+from rooflinekit.model.traffic.encoding import encoders_of, served
 from rooflinekit.model.traffic.mixing import WITHIN, InFlight, mixed_step
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.frozen import dataclass
@@ -105,8 +106,11 @@ def prompt_energy(predictor: Predictor, load: InFlight) -> tuple[Energy, Numeric
 
 
 def token_energy(predictor: Predictor, load: InFlight) -> TokenEnergy:
-    """Energy of requests in flight: `load.users` of them decode together."""
+    """Energy of requests in flight: `load.users` of them decode together; encoders of images work beside the steps."""
+    predictor = served(predictor)
     prompt, seconds = prompt_energy(predictor, load)
+    if encoders := encoders_of(predictor.plan):
+        prompt += encoders.energy(predictor.plan, _law(predictor))
     work, users = Workload(load.users, load.isl, load.under_way), load.users
     tpot = predictor.tpot(work).expected
     period = decode_energy(predictor, work, predictor.decode_step(work), tpot)

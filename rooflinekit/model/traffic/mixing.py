@@ -9,6 +9,7 @@ from typing import Any
 from rooflinekit.model.graph import fact, named
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
+from rooflinekit.model.traffic.encoding import Encoded
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.frozen import dataclass
@@ -83,10 +84,10 @@ def front_end(costs: StepCosts, isl: Numeric) -> Numeric:
 def follows(plan: Plan) -> bool:
     """Whether the prompts of a closed loop come in the groups whose answers ended in one decode step.
 
-    They do where there is no front end, and where prompts have steps of their own: no answer ends in those, and who
-    ended together comes back together.
+    They do where there is no front end and no encoder apart, and where prompts have steps of their own: no answer ends
+    in those, and who ended together comes back together.
     """
-    return plan.costs.request == 0.0 or not plan.costs.mixes
+    return (plan.costs.request == 0.0 and not plan.deployment.encoder_gpus) or not plan.costs.mixes
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,17 @@ class Shared:
     request: Numeric
     mixes: bool
     turning: Rotation | None = None
+    encoded: Encoded | None = None
+
+    @property
+    def before(self) -> Numeric:
+        """Until a request comes to the engine's queue: front end, and encoders of images of their own [s]."""
+        return self.request + self.encoded.whole if self.encoded else self.request
+
+    @property
+    def unhindered(self) -> Numeric:
+        """The same where nobody waits for an encoder [s]."""
+        return self.request + self.encoded.time.expected if self.encoded else self.request
 
     def at_bound(self) -> Shared:
         """The same at the datasheet's rates, without a front end."""

@@ -6,6 +6,7 @@ compares it with simulations). First tokens of a first burst, even over the prom
 the mixture the quantile is read between knots.
 
     step under way   even from 0 to one step
+    encoders         of images, on accelerators of their own: nothing with the chance of no wait, else exponential
     prompts ahead    nothing with probability 1 − ρ, else exponential with the mean of M/G/1
     prompt, answer   of their law of lengths; lognormal with the given variation where it is not known
     prompts beside   each answer meets a Poisson number of prompts
@@ -63,6 +64,11 @@ def spread(loaded: Loaded, traffic: Traffic, closed: bool, beside: Traffic | Non
             "prompts ahead": _exponential(q, loaded.busy, _waited(loaded, closed)),
             "own prompt": _length(q, traffic.isl_cv, traffic.isl_law) * loaded.first.expected,
         }
+        if encoded := loaded.shared.encoded:
+            behind = encoded.wait / maximum(encoded.waits, _TINY)
+            if closed:  # a queue that is always there varies by the root of its length
+                behind = minimum(behind, sqrt(loaded.rate * encoded.wait + 1.0) * encoded.apart)
+            parts["wait at encoders"] = _exponential(q, encoded.waits, behind)
         return maximum(_combined(parts), -later)
 
     both = _mixture(lambda q: later + after_burst(q), first, loaded.begin, loaded.burst) if mixed else None

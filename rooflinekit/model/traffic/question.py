@@ -13,7 +13,7 @@ from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.percentiles import QUANTILES, Spread, goodput, spread
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.numeric import Numeric, fails, floor_div, maximum
+from rooflinekit.model.types.numeric import Numeric, fails, floor_div, maximum, minimum
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,8 @@ class LoadResult:
 
     knee_rate: the largest rate that can be sustained; prompt_share: of the time, spent on prompts; goodput: requests a
     second that meet the objectives (None without one). Above the knee `stable` is False, and waits are None: no limit.
+    encoders_busy, encoders_wait_ms: share of the time in which accelerators encode images, and the mean wait for one,
+    which is no part of `queue_ms`; None where there are none of their own.
     """
 
     arrivals: str
@@ -166,6 +168,8 @@ class LoadResult:
     percentiles: dict[str, dict[str, float | None]]
     slo: dict[str, float | None]
     goodput: float | None
+    encoders_busy: float | None = None
+    encoders_wait_ms: float | None = None
 
     @classmethod
     def of(cls, predictor: Predictor, answer: LoadAnswer) -> LoadResult:
@@ -183,7 +187,11 @@ class LoadResult:
         named = zip(("ttft_ms", "tpot_ms"), (question.ttft, question.tpot), strict=True)
         slo = {key: None if goal is None else 1e3 * float(goal) for key, goal in named}
         good = values["goodput"] if stable or values["goodput"] is None else 0.0
+        encoded = loaded.shared.encoded
+        busy = None if encoded is None else float(minimum(minimum(loaded.rate, loaded.knee) * encoded.apart, 1.0))
+        wait = None if encoded is None or not stable else 1e3 * float(encoded.wait)
         return cls(
             question.arrivals, stable, float(loaded.running), int(values["slots"] or 0.0), float(loaded.rate),
             float(loaded.knee), float(loaded.busy), values["queue_ms"] if stable else None, percentiles, slo, good,
+            busy, wait,
         )  # fmt: skip

@@ -44,7 +44,7 @@ class Deployed:
     def of(cls, model: str, gpu: str, scenario: dict[str, Any]) -> Deployed:
         """Answer it; what does not fit is answered too, and said."""
         case = make_case(model, gpu, dict(scenario), anyway=True)
-        refuse_groups(case.predictor.plan.deployment, "estimate and explain, not of pages")
+        refuse_groups(case.predictor.plan.deployment, "estimate and explain, not of pages", "ffn_gpus", "encoder_gpus")
         deployment = {key: scenario[key] for key in DEPLOYMENT_KEYS if scenario.get(key) is not None}
         asked = Asked(model, gpu, deployment, scenario.get("calibration"), case.predictor, case.work, case.load)
         return cls(asked, case, scenario)

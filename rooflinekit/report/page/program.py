@@ -493,6 +493,7 @@ def _admitting(predictor: Predictor) -> Predictor:
         "deployment": SimpleNamespace(
             dp=plan.deployment.dp,
             ffn_gpus=0,
+            encoder_gpus=0,
             in_flight=microbatches(plan),
             settings=SimpleNamespace(token_budget=plan.token_budget),
         ),
