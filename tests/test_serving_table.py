@@ -145,9 +145,11 @@ def test_rows_of_one_deployment_are_one_group(tmp_path):
     ("row", "said"),
     [
         ({"model": "lama-3-8b"}, "unknown model"),
-        ({"model": np.nan}, "unknown model|model must be"),
+        ({"model": np.nan}, "column 'model' is empty"),
         ({"gpu": "h9000"}, "unknown"),
-        ({"gpu": np.nan}, "unknown accelerator|gpu must be a name"),
+        ({"gpu": np.nan}, "column 'gpu' is empty"),
+        ({"engine": np.nan}, "column 'engine' is empty"),
+        ({"model": np.nan, "source_key": "trt10"}, "column 'model' is empty"),
         ({"engine": "lmdeploy"}, "unknown engine 'lmdeploy'; nearest: vllm"),
         ({"tp": 3}, "tp=3"),
         ({"tp": 0}, "tp must be a whole number"),
@@ -167,6 +169,15 @@ def test_a_row_that_makes_no_sense_is_counted_with_its_reason(tmp_path, row, sai
     ((reason, count),) = unanswered.items()
     assert count == 1
     assert pd.Series([reason]).str.contains(said).all(), reason
+
+
+@pytest.mark.parametrize(("source", "load"), [("trt10", "saturated"), ("infx", "concurrency")])
+def test_a_length_without_end_is_said_of_its_row_where_limits_follow_from_it(tmp_path, source, load):
+    row = {"model": "deepseek-r1", "gpu": "b200-sxm", "engine": "trtllm", "tp": 8, "load": load, "source_key": source}
+    groups, _ = groups_of(tmp_path, row, row | {"isl": np.inf}, row | {"model": "llama-3.3-70b", "isl": np.inf})
+    reasons = [reason for group in groups for reason in predict_group(group).reason]
+    assert reasons.count("") == 1
+    assert reasons.count("column 'isl' is empty or not above 0") == 2
 
 
 def test_a_number_among_words_is_a_number(tmp_path):

@@ -58,6 +58,7 @@ _MODELOPT = (Dtype.FP8, Dtype.NVFP4)
 
 _KEY = ("source_key", "model", "gpu", "metric")
 _PER_TIME = tuple(metric for metric in METRICS if "tok_s" in metric)
+_TOLD = "model", "gpu", "engine"  # that no row can lack
 _QUEUE = 1e6  # requests of a saturated run that does not count them: more than any deployment holds
 _USUAL_OSL = 128.0  # a row that names none: long enough that the first token hardly counts
 
@@ -105,7 +106,7 @@ def read_serving_table(path: Path) -> pd.DataFrame:
         table[name] = pd.to_numeric(table[name], errors="coerce")
     for name in _COUNTS:
         table[name] = table[name].astype(object).where(table[name].notna(), 1)
-    for name in ("weight_dtype", "kv_dtype", "engine_version", "source_key", "source", "tier", "notes"):
+    for name in (*_TOLD, "weight_dtype", "kv_dtype", "engine_version", "source_key", "source", "tier", "notes"):
         table[name] = table[name].astype(object).fillna("").astype(str)  # an empty column is one of numbers
     return table
 
@@ -115,6 +116,11 @@ def served_groups(table: pd.DataFrame, calibration: str | None, unanswered: Coun
     known = table["metric"].isin(METRICS) & table["load"].isin(LOADS)
     for row in table[~known].itertuples():
         unanswered[f"metric {row.metric!r} under load {row.load!r} is not known"] += 1
+    for name in _TOLD:
+        empty = known & (table[name] == "")
+        if empty.any():
+            unanswered[f"column {name!r} is empty"] += int(empty.sum())
+        known &= ~empty
     for key, rows in table[known].groupby(
         [*_SETUP, table["source_key"].map(lambda name: client_of(name).source_key)[known]], sort=False, dropna=False
     ):
@@ -144,7 +150,7 @@ def _ruled(client: Client, rows: pd.DataFrame) -> Iterator[tuple[Server, pd.Data
 def _told(group: ServedGroup) -> Iterator[ServedGroup]:
     """The group as its benchmark told the server: limits of a step, which may follow from each load; CUDA graphs."""
     server, table = group.server, group.table
-    loads = table[["isl", "osl", "concurrency"]].to_numpy(dtype=float)
+    loads = table[["isl", "osl", "concurrency"]].replace([math.inf, -math.inf], math.nan).to_numpy(dtype=float)
     kinds = np.unique(loads, axis=0, return_inverse=True)[1] if server.by_load else np.zeros(len(table), int)
     for kind in np.unique(kinds):
         plan = group.resolved.plan

@@ -49,6 +49,7 @@ from rooflinekit.model.traffic.mixing import (
     any_of,
     burst,
     follows,
+    microbatches,
     places,
     preempted,
     rotation,
@@ -448,7 +449,8 @@ class _Flow:
         most = minimum(users, where(room.fits, room.slots, users)) - 1.0
         most = most * traffic.osl / after
         if self._mixes:
-            fitting = plan.deployment.dp * plan.token_budget / (traffic.isl - traffic.cached + self._after)
+            lanes = plan.deployment.dp * microbatches(plan)
+            fitting = lanes * plan.token_budget / (traffic.isl - traffic.cached + self._after)
             most = minimum(most, traffic.osl * fitting)  # a stay has room for the tokens of all
             most = self.find(begun, 1.0, 1.0 + most, _SETTLED) - 1.0
 

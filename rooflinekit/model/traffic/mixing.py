@@ -399,7 +399,8 @@ def bunched(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric, Num
     if isinstance(turns, float) and math.isinf(turns):
         return 1.0, 1.0, 1.0
     later = maximum(minimum(turns, _MANY) - 1.0, _NONE)
-    filling = load.crowd * (load.isl - load.cached) / (plan.token_budget * plan.deployment.dp)
+    lanes = plan.deployment.dp * microbatches(plan)
+    filling = load.crowd * (load.isl - load.cached) / (plan.token_budget * lanes)
     filling = maximum(filling, 1.0) if plan.costs.mixes else 1.0
     first = minimum(filling / turn_steps(plan, load), 1.0) ** 2
     drift = maximum(12.0 * load.osl_cv**2, _NONE)
@@ -537,7 +538,7 @@ def preempted(predictor: Predictor, load: InFlight, shared: Shared, one: Time | 
 
 def _own_steps(predictor: Predictor, load: InFlight, turning: Rotation, met: Numeric) -> Time:
     """The steps of a prompt beside the `met` that come with it, and decodes where phases mix [s]."""
-    plan, own = predictor.plan, turning.met(met)
+    plan, own = predictor.plan, turning.met(met / microbatches(predictor.plan))
     if plan.costs.mixes:
         own = own / turning.chunks
         others = maximum(own - 1.0, 0.0)
@@ -610,14 +611,20 @@ def lone_prompt(load: InFlight, filled: Numeric) -> Batch:
 def mixed_step(predictor: Predictor, load: InFlight) -> tuple[Numeric, Batch]:
     """Prompts in a step that holds some, and the mean such step of the fullest attention replica."""
     turning, replicas = rotation(predictor, load, 1.0), predictor.plan.deployment.dp
-    parts, together = microbatches(predictor.plan), turning.together
-    if parts > 1:
-        together = turning.arriving / parts
-        together = minimum(together / any_of(together), turning.fitting * replicas)
-    least = 1.0 / maximum(turning.each * replicas * parts, 1.0)
+    least = 1.0 / maximum(turning.each * replicas * microbatches(predictor.plan), 1.0)
+    together = _in_one_step(predictor.plan, turning, 0.0)
     fullest = named(maximum(together / turning.beside, least), "fullest", "of them on one replica")
     others = maximum(fullest * (1.0 - fullest * (1.0 - turning.holding)), 0.0)
     return fullest * turning.beside, _mixed(predictor, load, turning.decoding, fullest, turning.beside, others)
+
+
+def _in_one_step(plan: Plan, turning: Rotation, ratio: Numeric) -> Numeric:
+    """Prompts in a step that holds some; of microbatches each has its own prompts in steps of its own."""
+    parts = microbatches(plan)
+    if parts == 1:
+        return turning.together
+    arriving = turning.arriving / parts
+    return minimum(arriving / _steps_of_prompts(arriving, ratio), turning.fitting * plan.deployment.dp)
 
 
 def _mixed(  # noqa: PLR0913, PLR0917 - what a step has
@@ -652,7 +659,7 @@ def prefill_share(predictor: Predictor, load: InFlight, ratio: Numeric = 1.0, on
     plan = predictor.plan
     if not plan.costs.mixes:
         turning = rotation(predictor, load, ratio)
-        return _apart(predictor, load, turning.together, turning.beside)
+        return _apart(predictor, load, _in_one_step(plan, turning, ratio), turning.beside)
     together, mixed = mixed_step(predictor, load)
     both = plan.time(mixed).total.named("both", "a step with prompts")
     one = (one or plan.time(Batch(None, mixed.decoding)).total).named("one", "the same step without them")
