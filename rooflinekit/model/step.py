@@ -288,12 +288,7 @@ class Plan:
     @property
     def costs(self) -> StepCosts:
         """What the engine adds to kernels: nothing to the bound; how it works (graphs, mixed steps) stays."""
-        own = self.engine.costs
-        return (
-            own
-            if self.calibration
-            else StepCosts(graphs=own.graphs, mixes=own.mixes, splits=own.splits, vectors=own.vectors)
-        )
+        return self.engine.costs if self.calibration else self.engine.costs.free
 
     @property
     def load_ends(self) -> LoadEnds:
@@ -478,9 +473,7 @@ def _as_fitted(engine: Engine, system: System, calibration: Calibration | None) 
     if not accelerator.is_cpu:
         return engine
     if not served or (served.accelerator, served.engine) != (accelerator.name, engine.name):
-        own = StepCosts(
-            graphs=own.graphs, mixes=own.mixes, splits=own.splits, vectors=own.vectors, interval=own.interval
-        )
+        own = replace(own.free, interval=own.interval)
     return replace(engine, costs=replace(own, beyond_one=own.vectors))
 
 

@@ -121,7 +121,8 @@ def split_version(text: str) -> tuple[str, str | None]:
     name, at, version = text.strip().lower().partition("@")
     name = "llama.cpp" if name in ("llamacpp", "llama-cpp", "llama_cpp") else name
     if at and not re.fullmatch(_VERSION, version):
-        raise InputError(f"engine {text!r}: {version!r} is not a version; write it like {name}@0.8.5")
+        like = "b4404" if name == "llama.cpp" else "0.8.5"
+        raise InputError(f"engine {text!r}: {version!r} is not a version; write it like {name}@{like}")
     return name, version if at else None
 
 

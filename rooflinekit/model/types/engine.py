@@ -144,7 +144,7 @@ class StepCosts:
 
     @property
     def free(self) -> StepCosts:
-        """How the engine works (graphs, mixed steps, whole prompts), without what it takes."""
+        """How the engine works (graphs, mixed steps, whole prompts, few rows), without what it takes."""
         return StepCosts(graphs=self.graphs, mixes=self.mixes, splits=self.splits, vectors=self.vectors)
 
 
