@@ -550,9 +550,10 @@ class _Flow:
         found = self._loaded(stay, sharing, rate, rate, slot, held, together, last)
         if not start:
             return found
-        running = where(turns < _ENDLESS, minimum(found.running, most), found.running)
-        together, begin = together * minimum(most / users, 1.0), times.unhindered + start.whole - start.wait
-        return replace(found, grouped=1.0 - apart, running=running, begin=begin, together=together)
+        return replace(
+            found, grouped=1.0 - apart, running=where(turns < _ENDLESS, minimum(found.running, most), found.running),
+            begin=times.unhindered + start.whole - start.wait, together=together * minimum(most / users, 1.0),
+        )  # fmt: skip
 
     def _waits(self, slot: Numeric, least: Numeric) -> tuple[Numeric, Numeric]:
         """What a request waits for a place, and how much longer its tokens take, where a turn lasts `least` longer [s].
