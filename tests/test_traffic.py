@@ -230,6 +230,18 @@ def test_users_of_a_microbatch_wait_as_those_of_one_accelerator(engine, isl, osl
     assert float(four.rate) == pytest.approx(4.0 * float(one.rate), rel=0.1)
 
 
+@pytest.mark.parametrize("engine", ["vllm", "trtllm", "sglang"])
+@pytest.mark.parametrize(("isl", "osl"), [(4096.0, 4.0), (744.0, 15.0)])
+def test_fewer_microbatches_than_stages_serve_no_more_than_as_many_accelerators(engine, isl, osl):
+    """Two microbatches keep two of eight stages busy. Prompts were taken to keep all busy: up to 2.5 times too fast."""
+    rates = []
+    for setup in ({"pp": 1}, {"pp": 8, "microbatches": 2}):
+        told = read_deployment(setup | {"engine": engine, "weights": "fp8"})
+        predictor = resolve("llama-3-8b", "h200-sxm", told, None).predictor
+        rates.append(float(closed_loop(predictor, 64.0 * len(rates) + 64.0, Traffic(isl, osl)).rate))
+    assert 1.4 * rates[0] < rates[1] < 2.05 * rates[0]
+
+
 @pytest.mark.parametrize("users", [4, 16, 64])
 def test_a_closed_loop_waits_as_the_simulator_does(users):
     """A user comes back after a step has begun; ten prompts each, lengths within a fifth, all at once at first.

@@ -383,8 +383,14 @@ def microbatches(plan: Plan) -> int:
 
 
 def _staged(plan: Plan, time: Time, batch: Batch) -> Time:
-    """What a step with prompts takes of the others' time: of pipeline stages the busiest one's, while others work."""
-    return time if microbatches(plan) == 1 else time.times(*plan.busiest_share(batch))
+    """What a step with prompts takes of the others' time: of pipeline stages the busiest one's, while others work.
+
+    No more microbatches work at the same time than there are.
+    """
+    parts = microbatches(plan)
+    if parts == 1:
+        return time
+    return time.times(*(maximum(share, 1.0 / parts) for share in plan.busiest_share(batch)))
 
 
 def bunched(predictor: Predictor, load: InFlight) -> tuple[Numeric, Numeric, Numeric]:
