@@ -291,7 +291,7 @@ class TestEncodersUnderLoad:
         times = [math.inf if each.ttft_ms is None else each.ttft_ms for each in found]
         assert all(later <= earlier * (1 + 1e-9) for earlier, later in pairwise(times))
         knees = [each.load.knee_rate for each in found]
-        assert all(later >= earlier * (1 - 1e-9) for earlier, later in pairwise(knees))
+        assert all(later >= earlier * (1 - 2e-3) for earlier, later in pairwise(knees))
 
     def test_bounds_lie_below_and_waits_are_in_no_bound(self) -> None:
         found = rk.estimate("gemma-3-4b", encoder_gpus=1, rate=15.0, **GEMMA)

@@ -89,7 +89,7 @@ def test_an_estimate_has_its_answer_interval_memory_and_kernels():
     e = rk.estimate("llama3-8b", batch=32)
     text = read(e._repr_html_()).text
     low, high = e.interval["tpot_ms"]
-    for words in (e.model, e.gpu, f"{e.tpot_ms:.2f} ms", f"{low:.1f}", f"{high:.1f}", "KV pool", "gate_up_proj"):
+    for words in (e.model, e.gpu, f"{e.tpot_ms:.2f} ms", f"{low:.3g}", f"{high:.3g}", "KV pool", "gate_up_proj"):
         assert words in text
 
 

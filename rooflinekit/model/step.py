@@ -312,7 +312,7 @@ class Plan:
     def seen(self, batch: Batch) -> Step:
         """A step as one accelerator of the fullest attention replica sees it."""
         dp, cp = self.deployment.dp, self.deployment.cp
-        return Step(batch, self.precision.stream, self.precision.kv, dp * cp * batch.filled, cp)
+        return Step(batch, self.precision.stream, self.precision.kv, dp * cp * batch.filled, cp, self.token_budget)
 
     def kernels(self, batch: Batch, grows: bool | None = None) -> list[Kernel]:
         """The launches of one step on one accelerator; `batch` is the sequences of one attention replica.

@@ -110,7 +110,7 @@ class Scene:
         sequences = _Sequences(**_values(phase), scene=self)
         batch = Batch(sequences) if step.batch.prefilling else Batch(None, sequences)
         return _Step(batch, self.format(step.stream), self.format(step.kv),
-                     split.dp * split.cp * step.batch.filled, split.cp, self)  # fmt: skip
+                     split.dp * split.cp * step.batch.filled, split.cp, step.token_budget, self)  # fmt: skip
 
     @property
     def sequences(self) -> Any:

@@ -15,7 +15,7 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import AttentionShape, Family, GemmShape, Kernel, RowsShape, SparseShape
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
-from rooflinekit.model.types.numeric import Numeric, is_zero, minimum
+from rooflinekit.model.types.numeric import Numeric, is_zero, maximum, minimum
 
 
 def kv_cache_bytes_per_token(kv_heads: int, qk_dim: int, v_dim: int, dtype: Dtype) -> float:
@@ -412,7 +412,8 @@ class IndexScores(Core):
             shape=_shape(phase, (pairs, keys), self.heads, 1, self.head_dim),
         )  # fmt: skip
         each = keys / phase.sequences
-        scores, foreign = (4.0 * phase.tokens * places for places in (each, keys - each))
+        beside = minimum(keys, each * maximum(step.token_budget * phase.sequences / phase.tokens, 1.0))  # in one step
+        scores, foreign = (4.0 * phase.tokens * places for places in (each, beside - each))
         work = {"index_flops": flops, "scores": scores, "floors": 0.0, "scanned": each, "foreign": foreign}
         return _sparse(kernel, step, phase, self.layer, read, **work)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from math import prod
+from math import inf, prod
 from typing import Any, ClassVar
 
 from rooflinekit.model.graph.symbol import formula, named
@@ -47,7 +47,7 @@ class Step:
     `batch` holds the sequences of this accelerator's attention replica, whose tokens `context_ranks` (cp) share;
     `replicas` groups with tokens of their own (dp x cp) run side by side and share the experts; where the others have
     fewer tokens, as many as would have those of all. `stream` is the format
-    of activations between kernels, `kv` that of the cache.
+    of activations between kernels, `kv` that of the cache. Tokens beyond `token_budget` are in steps that follow.
     """
 
     batch: Batch
@@ -55,6 +55,7 @@ class Step:
     kv: Dtype
     replicas: Numeric = 1
     context_ranks: int = 1
+    token_budget: float = inf
 
     @cached_property
     def tokens(self) -> Numeric:

@@ -523,6 +523,11 @@ class _Flow:
         held = behind + (1.0 - 1.0 / maximum(users, 1.0)) * held_back(traffic, turning.arriving) * stay.tpot.expected
         free = named(times.before + stay.late + stay.ahead, "free", "of a request's time, without a place", "s")
         time = named(stay.held + held, "held", "in a place, or held back from one", "s")
+        queued: Numeric = 0.0
+        if self.encoders:  # who waits for an encoder asks for no place, and has no tokens that could wait
+            queued = maximum(users * self.encoders.apart - free - time, 0.0)
+            queued = named(queued, "queued", "further, for encoders that everybody needs", "s")
+        free = free + queued
         least = named(self._least(users, turning, times, prompt), "least", "steps and prompts of a turn", "s")
         asking = users * time / (free + time)
         crowd = where(room.fits, room.taken(asking, in_step)[0], asking)
@@ -539,7 +544,7 @@ class _Flow:
             turns = named(turns, "turns", "turns of all places")
             again = crowded * stay.times.again.expected
             run = self._run(turning, sharing, turns, most, prompt, again)
-        slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
+        slot = named((queued + slot) * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
         if start:  # a user sends when the last answer has come: `requests` answers one after the other
             apart = (traffic.requests - 1.0) * (free + time + slot + lost + short) + times.unhindered + run / turns
             run = maximum(run, where(users > most, 0.0, apart))
@@ -586,7 +591,7 @@ class _Flow:
             most_steps = maximum(turning.width * self.traffic.osl, users * turning.each)
             beyond = maximum(prompts - most_steps * turning.together * times.share.expected, 0.0)
             prompts = prompts - (1.0 - turning.width) * beyond
-        handed = users * self._apart
+        handed = users * self.predictor.plan.costs.hand_over
         return maximum(self._steps_of(users, turning) * times.step.expected + prompts, handed)
 
     def _start(self, crowd: Numeric, times: Shared) -> _Start:

@@ -566,6 +566,7 @@ class _Outlined(Plan):
             precision.stream,
             deployment.dp,
             deployment.cp,
+            self.token_budget,
         )
 
     def apart(self, batch: Batch, costs: StepCosts | None, grows: bool | None = None) -> list[KernelTime]:
