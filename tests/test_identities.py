@@ -291,6 +291,15 @@ def test_the_indexer_scores_in_fp8_as_published(plan_of):
     assert wide["index_scores"].kv_read_bytes == 3 * 5000 * 256
 
 
+def test_an_indexer_meets_the_keys_of_its_own_step_alone(plan_of):
+    """A step holds 8,192 tokens: eight prompts of 1,024 meet each other; one longer than a step meets no other."""
+    plan = plan_of("deepseek-v3.2", "h200-sxm", tp=8)
+    assert plan.token_budget == 8192
+    for prompts, length, beside in ((8, 1024, 7), (64, 1024, 7), (64, 4096, 1), (64, 32_768, 0)):
+        shape = kernels(plan, Batch.prefill(float(prompts), float(length)))["index_scores"].shape
+        assert shape.foreign == pytest.approx(4.0 * prompts * length * beside * length)
+
+
 def test_prompts_of_sparse_attention_are_absorbed_over_the_chosen_keys(plan_of):
     """The first 2,048 queries see all keys, later ones 2,048 each; no key is projected up."""
     plan, b, H, S, best = plan_of("deepseek-v3.2", "h200-sxm", tp=8), 4, 128 // 8, 8192, 2048

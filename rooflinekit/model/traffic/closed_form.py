@@ -521,13 +521,8 @@ class _Flow:
         together = named(together, "together", "share of the requests whose prompts come all at once", source=FORM)
         behind = named(behind, "burst", "behind the prompts of all users at once", "s")
         held = behind + (1.0 - 1.0 / maximum(users, 1.0)) * held_back(traffic, turning.arriving) * stay.tpot.expected
-        free = named(times.before + stay.late + stay.ahead, "free", "of a request's time, without a place", "s")
         time = named(stay.held + held, "held", "in a place, or held back from one", "s")
-        queued: Numeric = 0.0
-        if self.encoders:  # who waits for an encoder asks for no place, and has no tokens that could wait
-            queued = maximum(users * self.encoders.apart - free - time, 0.0)
-            queued = named(queued, "queued", "further, for encoders that everybody needs", "s")
-        free = free + queued
+        free, queued = self._free(stay, time, users)
         least = named(self._least(users, turning, times, prompt), "least", "steps and prompts of a turn", "s")
         asking = users * time / (free + time)
         crowd = where(room.fits, room.taken(asking, in_step)[0], asking)
@@ -544,7 +539,9 @@ class _Flow:
             turns = named(turns, "turns", "turns of all places")
             again = crowded * stay.times.again.expected
             run = self._run(turning, sharing, turns, most, prompt, again)
-        slot = named((queued + slot) * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
+        slot = named(
+            (queued + slot) * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s"
+        )
         if start:  # a user sends when the last answer has come: `requests` answers one after the other
             apart = (traffic.requests - 1.0) * (free + time + slot + lost + short) + times.unhindered + run / turns
             run = maximum(run, where(users > most, 0.0, apart))
@@ -559,6 +556,19 @@ class _Flow:
             found, grouped=1.0 - apart, running=where(turns < _ENDLESS, minimum(found.running, most), found.running),
             begin=times.unhindered + start.whole - start.wait, together=together * minimum(most / users, 1.0),
         )  # fmt: skip
+
+    def _free(self, stay: _Stay, time: Numeric, users: Numeric) -> tuple[Numeric, Numeric]:
+        """A request's time without a place, and how much of it is a further wait for encoders that all need [s].
+
+        Who waits there asks for no place, and has no tokens that could wait.
+        """
+        free = stay.times.before + stay.late + stay.ahead
+        free = named(free, "free", "of a request's time, without a place", "s")
+        if not self.encoders:
+            return free, 0.0
+        queued = maximum(users * self.encoders.apart - free - time, 0.0)
+        queued = named(queued, "queued", "further, for encoders that everybody needs", "s")
+        return free + queued, queued
 
     def _waits(self, slot: Numeric, least: Numeric) -> tuple[Numeric, Numeric]:
         """What a request waits for a place, and how much longer its tokens take, where a turn lasts `least` longer [s].
