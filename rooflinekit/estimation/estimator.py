@@ -272,8 +272,7 @@ def _with_served_costs(
     if here != (served.accelerator, served.engine, served.since):
         where = f"{served.engine} {served.since}".strip()
         return engine, [f"engine costs of {calibration.name} are of {where} on {served.accelerator} and are not used"]
-    own = engine.costs
-    costs = replace(served.costs, graphs=own.graphs, mixes=own.mixes, splits=own.splits, vectors=own.vectors)
+    costs = served.costs.working_as(engine.costs)
     memory = tuple(entry for entry in engine.provenance if entry.quantity.startswith("engine.memory."))
     return replace(engine, costs=costs, provenance=(*memory, *served.provenance)), []
 

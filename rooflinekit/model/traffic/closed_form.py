@@ -522,7 +522,7 @@ class _Flow:
         behind = named(behind, "burst", "behind the prompts of all users at once", "s")
         held = behind + (1.0 - 1.0 / maximum(users, 1.0)) * held_back(traffic, turning.arriving) * stay.tpot.expected
         time = named(stay.held + held, "held", "in a place, or held back from one", "s")
-        free, queued = self._free(stay, time, users)
+        stay, free = self._free(stay, time, users)
         least = named(self._least(users, turning, times, prompt), "least", "steps and prompts of a turn", "s")
         asking = users * time / (free + time)
         crowd = where(room.fits, room.taken(asking, in_step)[0], asking)
@@ -539,9 +539,7 @@ class _Flow:
             turns = named(turns, "turns", "turns of all places")
             again = crowded * stay.times.again.expected
             run = self._run(turning, sharing, turns, most, prompt, again)
-        slot = named(
-            (queued + slot) * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s"
-        )
+        slot = named(slot * (1.0 - 0.5 / traffic.requests), "slot", "for a slot: a turn of those that run", "s")
         if start:  # a user sends when the last answer has come: `requests` answers one after the other
             apart = (traffic.requests - 1.0) * (free + time + slot + lost + short) + times.unhindered + run / turns
             run = maximum(run, where(users > most, 0.0, apart))
@@ -557,18 +555,15 @@ class _Flow:
             begin=times.unhindered + start.whole - start.wait, together=together * minimum(most / users, 1.0),
         )  # fmt: skip
 
-    def _free(self, stay: _Stay, time: Numeric, users: Numeric) -> tuple[Numeric, Numeric]:
-        """A request's time without a place, and how much of it is a further wait for encoders that all need [s].
-
-        Who waits there asks for no place, and has no tokens that could wait.
-        """
-        free = stay.times.before + stay.late + stay.ahead
-        free = named(free, "free", "of a request's time, without a place", "s")
-        if not self.encoders:
-            return free, 0.0
-        queued = maximum(users * self.encoders.apart - free - time, 0.0)
-        queued = named(queued, "queued", "further, for encoders that everybody needs", "s")
-        return free + queued, queued
+    def _free(self, stay: _Stay, time: Numeric, users: Numeric) -> tuple[_Stay, Numeric]:
+        """The stay, and a request's time without a place [s]; where all need full encoders, the rest is spent there."""
+        free, encoded = stay.times.before + stay.late + stay.ahead, stay.times.encoded
+        if encoded:
+            longer = maximum(users * encoded.apart - free - time, 0.0)
+            wait = named(encoded.wait + longer, "images_queue", "for an accelerator of the encoder, a turn of all", "s")
+            stay = replace(stay, times=replace(stay.times, encoded=replace(encoded, wait=wait)))
+            free = free + longer
+        return stay, named(free, "free", "of a request's time, without a place", "s")
 
     def _waits(self, slot: Numeric, least: Numeric) -> tuple[Numeric, Numeric]:
         """What a request waits for a place, and how much longer its tokens take, where a turn lasts `least` longer [s].

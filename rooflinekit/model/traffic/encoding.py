@@ -51,14 +51,13 @@ def queue_wait(load: Numeric, servers: Numeric, held: Numeric, variation: Numeri
 class Encoded:
     """What a request finds at the encoders [s].
 
-    time: its images and the way of their embeddings; wait: behind the images of others; waits: chance of that; busy:
-    share of the time in which an accelerator encodes; apart: between requests where encoders never rest.
+    time: its images and the way of their embeddings; wait: behind the images of others; waits: chance of that;
+    apart: between requests where encoders never rest.
     """
 
     time: Time
     wait: Numeric
     waits: Numeric
-    busy: Numeric
     apart: Numeric
 
     @property
@@ -121,7 +120,7 @@ class Encoders:
         servers, held = self.gpus / self.sharing, self.parts[0][1].expected
         wait = queue_wait(busy, servers, held, gaps**2 / 2.0)
         wait = named(wait, "images_wait", "for an accelerator of the encoder (Sakasegawa 1977)", "s")
-        return Encoded(self.time, wait, busy ** (sqrt(2.0 * (servers + 1.0)) - 1.0), busy, self.apart)
+        return Encoded(self.time, wait, busy ** (sqrt(2.0 * (servers + 1.0)) - 1.0), self.apart)
 
     def energy(self, plan: Plan, law: PowerLaw) -> Energy:
         """What a request takes of them beyond idling, which they do at all other times."""

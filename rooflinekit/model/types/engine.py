@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Literal, cast
 
 from rooflinekit.model.graph.symbol import quantity
@@ -144,8 +144,12 @@ class StepCosts:
 
     @property
     def free(self) -> StepCosts:
-        """How the engine works (graphs, mixed steps, whole prompts, few rows), without what it takes."""
-        return StepCosts(graphs=self.graphs, mixes=self.mixes, splits=self.splits, vectors=self.vectors)
+        """How the engine works, without what it takes."""
+        return StepCosts().working_as(self)
+
+    def working_as(self, other: StepCosts) -> StepCosts:
+        """These costs of an engine that works as another does: graphs, mixed steps, whole prompts, few rows."""
+        return replace(self, graphs=other.graphs, mixes=other.mixes, splits=other.splits, vectors=other.vectors)
 
 
 @dataclass(frozen=True)
