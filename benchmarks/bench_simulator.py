@@ -20,15 +20,16 @@ from dataclasses import replace
 from multiprocessing import get_context
 
 from rooflinekit.estimation.estimator import Resolved, resolve
-from rooflinekit.estimation.lengths import Fixed, Uniform
+from rooflinekit.load.arrivals import Arrival, ClosedLoop, Gamma, Requests, generate
+from rooflinekit.load.lengths import Fixed, Uniform
+from rooflinekit.load.policies import Limits
 from rooflinekit.model.types.deployment import Deployment
-from rooflinekit.simulation.arrivals import Arrival, ClosedLoop, Gamma, Requests, Source, generate
 from rooflinekit.simulation.decoding import Lockstep
 from rooflinekit.simulation.event_loop import Fleet, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
-from rooflinekit.simulation.policies import Limits
 from rooflinekit.simulation.replica import Replica
+from rooflinekit.simulation.requests import Source
 from rooflinekit.simulation.simulate import Load, Setup, serve
 from rooflinekit.simulation.steps import build_table
 

@@ -18,10 +18,11 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
+from rooflinekit.load.arrivals import Arrival
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop
 from rooflinekit.model.traffic.percentiles import spread
 from rooflinekit.model.types.errors import RooflinekitError
-from rooflinekit.simulation.arrivals import Arrival, Job
+from rooflinekit.simulation.requests import Job
 from rooflinekit.simulation.simulate import Load, serve
 
 DEPLOYMENTS: list[tuple[str, str, dict[str, Any]]] = [

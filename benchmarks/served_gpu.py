@@ -17,8 +17,8 @@ from typing import Any
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.load.arrivals import Arrival
 from rooflinekit.report.document import Table
-from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.simulation.simulate import Load, serve
 
 _METRICS = ("ttft", "tpot", "e2el")

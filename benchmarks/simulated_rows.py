@@ -15,9 +15,9 @@ import numpy as np
 
 from rooflinekit.estimation.estimator import Resolved
 from rooflinekit.evidence.accuracy_serving import ServedGroup
+from rooflinekit.load.arrivals import Arrival
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.types.errors import RooflinekitError
-from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.simulation.outcome import Outcome
 from rooflinekit.simulation.simulate import Load, Setup, serve
 from rooflinekit.specs.clients import Client

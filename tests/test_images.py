@@ -9,7 +9,7 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import ask
-from rooflinekit.estimation.lengths import Longer, Uniform
+from rooflinekit.load.lengths import Longer, Uniform
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, InputError, SpecError
 from rooflinekit.model.types.vision import Images, Vision

@@ -26,6 +26,7 @@ SHIPPED = ("hardware_specs", "model_specs", "validate")  # top-level folders tha
 ROOMS = (
     "model",
     "specs",
+    "load",
     "estimation",
     "simulation",
     "explanation",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.load.arrivals import Arrival
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import OpenLoop, Traffic, closed_loop, largest_rate, open_loop
 from rooflinekit.model.traffic.mixing import (
@@ -28,7 +29,6 @@ from rooflinekit.model.traffic.percentiles import spread
 from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, WorkloadError
-from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.simulation.simulate import Load, serve
 
 PREDICTOR = resolve("llama-3-8b", "h100-sxm", read_deployment({}), None).predictor

@@ -129,7 +129,7 @@ def read_workload(given: Mapping[str, Any], plan: Plan | None = None) -> tuple[W
     counts, traffic = WORKLOAD_KEYS | part_of(given, WORKLOAD_KEYS), part_of(given, LOAD_KEYS)
     for key in ("isl", "osl"):
         if isinstance(counts[key], str):
-            from rooflinekit.estimation.lengths import cv, parse_length  # noqa: PLC0415 - statistics take a while
+            from rooflinekit.load.lengths import cv, parse_length  # noqa: PLC0415 - statistics take a while
 
             length = parse_length(counts[key])
             counts[key] = max(round(length.mean), 1)

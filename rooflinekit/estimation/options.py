@@ -6,54 +6,14 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast, get_args
 
-from rooflinekit.model.types.batch import whole_number
+from rooflinekit.model.types.batch import MOST_NUMBER, real_number, whole_number
 from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError, nearest_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-
-
-def read_phrase(text: str, kind: str, known: Mapping[str, Mapping[str, float | None]]) -> tuple[str, dict[str, float]]:
-    """Split `name:key=value,…`; `known` are the names, each with its keys and their defaults (None: must be given).
-
-    >>> read_phrase("gamma:rate=4", "arrival process", {"gamma": {"rate": None, "cv": 1.0}})
-    ('gamma', {'rate': 4.0, 'cv': 1.0})
-
-    Raises WorkloadError for an unknown name or key, a missing or repeated one, and a value that is no finite number.
-    """
-    name, _, rest = text.strip().partition(":")
-    name = name.strip().lower()
-    if name not in known:
-        raise WorkloadError(f"unknown {kind} {name!r}; nearest: {nearest_of(name, sorted(known))}")
-    words: dict[str, str] = {}
-    for part in filter(None, map(str.strip, rest.split(","))):
-        key, sign, word = (each.strip() for each in part.partition("="))
-        if not sign or key in words:
-            why = "is given twice" if key in words else "is no key=value"
-            raise WorkloadError(f"{text!r}: {part!r} {why}")
-        words[key] = word
-    values = {}
-    for key, default in known[name].items():
-        if key not in words and default is None:
-            raise WorkloadError(f"{text!r} lacks {key}; write it like '{name}:{key}=…'")
-        values[key] = _number(f"{text!r}: {key}", words[key]) if key in words else float(default or 0.0)
-    for key in words.keys() - values.keys():
-        raise WorkloadError(f"{text!r}: {name} takes no {key!r}; nearest: {nearest_of(key, values)}")
-    return name, values
-
-
-def _number(what: str, word: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise WorkloadError(f"{what} must be a number, not {word!r}")
-    return value
 
 
 _COUNTS = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20}
@@ -88,7 +48,6 @@ _EXAMPLES = {"1/s": "20 or 20rps", "ms": "40 or 1.5s", "s": "60 or 1h", "min": "
 _WORDS = {"count": "N", "loose count": "N", "text": "TEXT", "length": "TOKENS", "names": "LIST", "counts": "LIST",
           "price": "USD", "pairs": "NAME=N", "path": "PATH", "folder": "DIR", "choice": "FORMAT"}  # fmt: skip
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-_MOST = 1e12  # no number that a user may give is larger
 
 
 def quantity(text: str, unit: str = "") -> float:
@@ -127,7 +86,7 @@ class Option:
     """
 
     def __init__(  # noqa: PLR0913 - a row of a table has columns
-        self, help: str, default: Any = None, *, unit: str = "", least: float | None = None, most: float = _MOST,
+        self, help: str, default: Any = None, *, unit: str = "", least: float | None = None, most: float = MOST_NUMBER,
         above: bool = False, also: tuple[str, ...] = (), complete: str | tuple[str, ...] = (), usual: str = "",
         kind: str = "", many: bool = False, hidden: bool = False, group: str = "", metavar: str = "", called: str = "",
         short: str = "",
@@ -242,7 +201,7 @@ class Option:
         match self.kind:
             case "count":
                 count = whole_number(value, name, 1 if self.least is None else int(self.least))
-                if count > self.most and self.most < _MOST:
+                if count > self.most and self.most < MOST_NUMBER:
                     raise WorkloadError(f"{name} must be at most {self.most:,.12g}, not {count:,}")
                 return count
             case "number":
@@ -266,22 +225,8 @@ class Option:
         return known[_plain(str(value))]
 
     def _number(self, name: str, value: Any) -> float:
-        least, hint = 0.0 if self.least is None else self.least, ""
-        words = f"above {least:g}" if self.above else f"at least {least:g}"
-        if self.most < _MOST:
-            most = f"{self.most:,.12g}"
-            words = f"{words} and at most {most}" if self.above else f"from {least:g} to {most}"
-            hint = f" ({self.help.rstrip('.')})" if self.help else ""
-        if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(float(value)):
-            raise WorkloadError(f"{name} must be {words if words[0] == 'f' else f'a number {words}'}, not {value!r}")
-        number = float(value)
-        if _MOST < number < math.inf and self.most == _MOST:
-            raise WorkloadError(f"{name} must be at most {_MOST:g}, not {value!r}")
-        if math.isinf(number) and not math.isinf(self.most):
-            raise WorkloadError(f"{name} must be a finite number, not {number}")
-        if not least <= number <= self.most or (self.above and number == least):
-            raise WorkloadError(f"{name} must be {words}, not {value!r}{hint}")
-        return number
+        least = 0.0 if self.least is None else self.least
+        return real_number(value, name, least, self.most, self.above, self.help)
 
     @property
     def json(self) -> dict[str, Any]:
@@ -291,7 +236,7 @@ class Option:
         if self.kind in ("count", "number"):
             least = self.least if self.least is not None else 1 if self.kind == "count" else 0
             said["exclusiveMinimum" if self.above else "minimum"] = least
-            said |= {"maximum": self.most} if self.most < _MOST else {}
+            said |= {"maximum": self.most} if self.most < MOST_NUMBER else {}
         return said
 
 
@@ -343,17 +288,6 @@ def read(table: Any, given: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"{key} and {name} say the same thing; give one")
         found[name] = known[name].check(name, value)
     return found
-
-
-def positive(value: object, name: str, zero: bool = False) -> float:
-    """Read a number that a user gave; above 0, or at least 0.
-
-    >>> positive(2, "price")
-    2.0
-
-    Raises WorkloadError for text, a negative number, infinity or nan.
-    """
-    return float(Option("", kind="number", above=not zero).check(name, value))
 
 
 def number_of(name: str, value: Any) -> float:

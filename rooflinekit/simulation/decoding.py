@@ -10,8 +10,8 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from random import Random
 
-from rooflinekit.simulation.arrivals import Job
 from rooflinekit.simulation.kv_blocks import BlockPool
+from rooflinekit.simulation.requests import Job
 
 
 class Lockstep:

@@ -18,10 +18,11 @@ from itertools import count, cycle
 from random import Random
 from typing import Any
 
+from rooflinekit.load.arrivals import Arrival
 from rooflinekit.model.types.errors import WorkloadError
-from rooflinekit.simulation.arrivals import Arrival, Job, Source
 from rooflinekit.simulation.ledger import Ledger
 from rooflinekit.simulation.replica import FULL, Replica
+from rooflinekit.simulation.requests import Job, Source
 from rooflinekit.simulation.sessions import SessionSource
 
 IMBALANCE = 16

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
-from rooflinekit.simulation.arrivals import Job
+from rooflinekit.simulation.requests import Job
 from rooflinekit.simulation.tiers import Store, demote
 
 Loads = Mapping[Store, int]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rooflinekit.simulation.arrivals import Job
+from rooflinekit.simulation.requests import Job
 
 RESOLUTION = 0.005
 """Ratio of the ends of a bin, less 1. A quantile is within 0.5 % of the sample's own: half a bin, and as much again

@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rooflinekit.simulation.arrivals import Job
+from rooflinekit.load.policies import Limits
 from rooflinekit.simulation.decoding import Lockstep
 from rooflinekit.simulation.kv_blocks import BlockPool, Loads
 from rooflinekit.simulation.ledger import Ledger
-from rooflinekit.simulation.policies import ByClass, FirstCome, Limits, Queue
+from rooflinekit.simulation.queues import ByClass, FirstCome, Queue
+from rooflinekit.simulation.requests import Job
 from rooflinekit.simulation.steps import Chunk, Clock
 
 FULL = "the queue was full"

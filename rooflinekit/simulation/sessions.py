@@ -12,11 +12,12 @@ from itertools import accumulate, count, pairwise
 from random import Random
 from typing import Any
 
-from rooflinekit.estimation.lengths import Length
-from rooflinekit.estimation.options import positive, read_phrase
-from rooflinekit.model.types.batch import whole_number
+from rooflinekit.load.arrivals import Arrival
+from rooflinekit.load.lengths import Length
+from rooflinekit.load.phrases import read_phrase
+from rooflinekit.model.types.batch import positive, whole_number
 from rooflinekit.model.types.errors import WorkloadError
-from rooflinekit.simulation.arrivals import Arrival, Job
+from rooflinekit.simulation.requests import Job
 from rooflinekit.simulation.traces import Trace
 from rooflinekit.specs.files import table_of
 

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from rooflinekit.estimation.estimator import Resolved, image_inputs, read_deployment, resolve
-from rooflinekit.estimation.lengths import longer, parse_length, spread_length
 from rooflinekit.estimation.options import keywords, number_of, options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Simulation as SimulationOptions
+from rooflinekit.load.arrivals import Arrival, Burst, ClosedLoop, Gamma, Process, Requests, generate, parse_process
+from rooflinekit.load.lengths import longer, parse_length, spread_length
+from rooflinekit.load.policies import POLICIES, Limits, policy_name
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.encoding import encoders_of, served
@@ -23,26 +25,14 @@ from rooflinekit.model.traffic.mixing import front_end, microbatches
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.units import GB, GIB
-from rooflinekit.simulation.arrivals import (
-    Arrival,
-    Burst,
-    ClosedLoop,
-    Gamma,
-    Job,
-    Process,
-    Requests,
-    Source,
-    generate,
-    parse_process,
-)
 from rooflinekit.simulation.cells import KeptCells, cell_seed, dealt, played, share
 from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import EncoderStation, Fleet, FrontEnd, Link, Simulation, Watch
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool, kv_capacity_tokens
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.outcome import Books, Outcome, energy_of, summarise
-from rooflinekit.simulation.policies import POLICIES, Limits, policy_name
 from rooflinekit.simulation.replica import HostTier, Replica
+from rooflinekit.simulation.requests import Job, Source
 from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_trace
 from rooflinekit.simulation.steps import Clock, StepTable, build_table
 from rooflinekit.simulation.tiers import CacheTier, Store, overrun, read_tiers

@@ -23,10 +23,10 @@ from numbers import Real
 from pathlib import Path
 from typing import IO, Any
 
-from rooflinekit.estimation.lengths import MOST_TOKENS, Empirical
-from rooflinekit.estimation.options import positive
+from rooflinekit.load.arrivals import Arrival
+from rooflinekit.load.lengths import MOST_TOKENS, Empirical
+from rooflinekit.model.types.batch import positive
 from rooflinekit.model.types.errors import SpecError, needing
-from rooflinekit.simulation.arrivals import Arrival
 from rooflinekit.specs.delimited import check_columns, delimiter_of
 from rooflinekit.specs.files import json_lines, refuse_device, table_of
 

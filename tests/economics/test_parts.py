@@ -14,7 +14,7 @@ from rooflinekit.decision.economics.caching import eviction, memory_waste, naive
 from rooflinekit.decision.economics.cost import Dialogue, dialogue_time
 from rooflinekit.decision.economics.token_prices import token_times, token_work
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.estimation.lengths import Fixed, Uniform
+from rooflinekit.load.lengths import Fixed, Uniform
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import InFlight, slots
 from rooflinekit.model.types.batch import Batch

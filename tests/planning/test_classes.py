@@ -27,7 +27,7 @@ from rooflinekit.decision.planning.objective import Felt, missed, parse_objectiv
 from rooflinekit.decision.planning.plan import read_question
 from rooflinekit.decision.planning.profile import Profile
 from rooflinekit.decision.planning.search import search
-from rooflinekit.estimation.lengths import Fixed, LogNormal, Uniform
+from rooflinekit.load.lengths import Fixed, LogNormal, Uniform
 from rooflinekit.model.types.errors import InfeasibleError, InputError, SpecError
 
 MODEL, GPU = "llama-3-8b", "h100-sxm"

@@ -31,10 +31,10 @@ from rooflinekit.decision.planning.profile import read_growth, read_profile
 from rooflinekit.decision.planning.search import _aggregated as aggregated
 from rooflinekit.decision.planning.search import search
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.estimation.lengths import Fixed
+from rooflinekit.load.arrivals import Arrival, Gamma, Requests, generate
+from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.errors import InfeasibleError, InputError
-from rooflinekit.simulation.arrivals import Arrival, Gamma, Requests, generate
 from rooflinekit.simulation.ledger import RequestObjective
 from rooflinekit.simulation.simulate import Load, Setup, serve
 from rooflinekit.specs import load_accelerator

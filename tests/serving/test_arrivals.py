@@ -10,16 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflinekit.estimation.lengths import Fixed, LogNormal, Uniform
+from rooflinekit.load.arrivals import Burst, ClosedLoop, Gamma, Requests, generate, parse_process
+from rooflinekit.load.lengths import Fixed, LogNormal, Uniform
 from rooflinekit.model.types.errors import InputError, WorkloadError
-from rooflinekit.simulation.arrivals import (
-    Burst,
-    ClosedLoop,
-    Gamma,
-    Requests,
-    generate,
-    parse_process,
-)
 
 PLAIN = Requests(Fixed(8), Fixed(4))
 rates = st.floats(1e-3, 1e4)

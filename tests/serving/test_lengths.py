@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflinekit.estimation.lengths import MOST_TOKENS, Empirical, Fixed, LogNormal, Uniform, cv, parse_length
+from rooflinekit.load.lengths import MOST_TOKENS, Empirical, Fixed, LogNormal, Uniform, cv, parse_length
 from rooflinekit.model.types.errors import InputError, SpecError
 
 COUNT = 20_000

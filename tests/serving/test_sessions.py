@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
-from rooflinekit.estimation.lengths import Fixed
+from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.types.errors import InputError, WorkloadError
-from rooflinekit.simulation.arrivals import Job
+from rooflinekit.simulation.requests import Job
 from rooflinekit.simulation.reuse import reuse_of
 from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_laws, session_trace
 from rooflinekit.simulation.simulate import Question, make_load

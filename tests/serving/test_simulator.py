@@ -13,14 +13,15 @@ from statistics import median, stdev
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.load.arrivals import Arrival
+from rooflinekit.load.policies import POLICIES, Limits
 from rooflinekit.model.types.errors import WorkloadError
-from rooflinekit.simulation.arrivals import Arrival, Source
 from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import Fleet, FrontEnd, Link, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective, Sketch
-from rooflinekit.simulation.policies import POLICIES, Limits
 from rooflinekit.simulation.replica import HostTier, Replica
+from rooflinekit.simulation.requests import Source
 from rooflinekit.simulation.tiers import CacheTier, Store
 
 
@@ -265,7 +266,7 @@ def test_samples_share_the_prompt():
     pool = BlockPool(100, 4)
     _, ends = serve([Arrival(0.0, 10, 5, (), 0, 3)], pool=lambda: pool)
     assert times(ends) == [(1.0, 5.0)]
-    from rooflinekit.simulation.arrivals import Job
+    from rooflinekit.simulation.requests import Job
 
     job = Job(1, Arrival(0.0, 10, 5, (), 0, 3))
     assert pool.span(job, 10) == 2 + 3 * 1

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflinekit.simulation.arrivals import Arrival, Source
+from rooflinekit.load.arrivals import Arrival
+from rooflinekit.load.policies import POLICIES, Limits
 from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import ROUTERS, Fleet, FrontEnd, Link, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
-from rooflinekit.simulation.policies import POLICIES, Limits
 from rooflinekit.simulation.replica import HostTier, Replica
+from rooflinekit.simulation.requests import Source
 from rooflinekit.simulation.tiers import CacheTier, Store
 
 SIZE = 4

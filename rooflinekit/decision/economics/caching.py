@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
 
-from rooflinekit.estimation.lengths import Length
+from rooflinekit.load.lengths import Length
 from rooflinekit.model.cache import cache_law
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
@@ -116,7 +116,7 @@ def memory_waste(predictor: Predictor, isl: Length, osl: Length, longest: int) -
     Sequences that fit are those of the mean length, without the engine's limit on their number.
 
     >>> from rooflinekit.estimation.estimator import read_deployment, resolve
-    >>> from rooflinekit.estimation.lengths import Fixed, Uniform
+    >>> from rooflinekit.load.lengths import Fixed, Uniform
     >>> plain = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
     >>> w = memory_waste(plain, Fixed(1000), Fixed(200), 4400)
     >>> w.held_tokens, round(w.reserved_used, 3), w.block, round(w.paged_used, 4)  # 1100/4400, 1100/1107.5

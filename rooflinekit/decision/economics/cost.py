@@ -41,11 +41,11 @@ from rooflinekit.decision.economics.token_prices import (
     token_work,
 )
 from rooflinekit.estimation.estimator import estimate, read_deployment, resolve, shown
-from rooflinekit.estimation.lengths import Length, parse_length
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Layout
 from rooflinekit.estimation.scenario import Cost as CostOptions
+from rooflinekit.load.lengths import Length, parse_length
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import plug_power
 from rooflinekit.model.traffic.energy import TokenEnergy, load_power, token_energy

@@ -8,7 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.estimation.options import positive, quantity
+from rooflinekit.estimation.options import quantity
+from rooflinekit.model.types.batch import positive
 from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.hardware import Accelerator, HostPower
 from rooflinekit.model.types.numeric import Numeric

@@ -24,10 +24,10 @@ from typing import Any, Unpack
 from rooflinekit.decision.economics.price import quotes_of, usd_per_million
 from rooflinekit.decision.economics.token_prices import token_times
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
-from rooflinekit.estimation.lengths import cv
 from rooflinekit.estimation.options import keywords, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Retention
+from rooflinekit.load.lengths import cv
 from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.traffic.closed_form import OpenLoop, Traffic
 from rooflinekit.model.types.answer import Answer

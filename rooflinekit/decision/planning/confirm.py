@@ -26,14 +26,15 @@ from rooflinekit.decision.planning.fleet import Option, Part
 from rooflinekit.decision.planning.mix import HASH_TOKENS, Mix
 from rooflinekit.decision.planning.objective import METRICS, Felt, Objective, chance, missed, slowest
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, refused_fleet
-from rooflinekit.estimation.lengths import LogNormal, cv
+from rooflinekit.load.arrivals import Arrival, Gamma, Requests, generate
+from rooflinekit.load.lengths import LogNormal, cv
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.model.types.speculation import break_even_acceptance
 from rooflinekit.model.types.units import format_time
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.simulation.arrivals import Arrival, Gamma, Job, Requests, generate
 from rooflinekit.simulation.ledger import Sketch
+from rooflinekit.simulation.requests import Job
 from rooflinekit.simulation.sessions import SessionSource
 from rooflinekit.simulation.simulate import Load, Setup, watched
 from rooflinekit.simulation.watch import Batches, standard_error

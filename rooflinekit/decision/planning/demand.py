@@ -19,14 +19,14 @@ from typing import Any
 
 from rooflinekit.decision.planning.curve import SharedCurve, tabulate
 from rooflinekit.decision.planning.objective import METRICS, Felt, Objective
-from rooflinekit.estimation.lengths import Empirical, Length, Longer, cv, longer, parse_length
+from rooflinekit.load.arrivals import Arrival, Gamma, Requests, generate
+from rooflinekit.load.lengths import Empirical, Length, Longer, cv, longer, parse_length
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Times, Traffic
 from rooflinekit.model.traffic.question import LoadAnswer, LoadQuestion
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.simulation.arrivals import Arrival, Gamma, Requests, generate
 from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
 from rooflinekit.simulation.reuse import Reuse, conversations, reuse_of
 from rooflinekit.simulation.sessions import SessionLaw, SessionSource, parse_sessions, session_trace
@@ -215,7 +215,7 @@ class Demand:
     def thinned(self, replicas: float) -> Demand:
         """What one of `replicas` sees whose requests are drawn at random: gaps with c² = 1 + (c₀² − 1)/n.
 
-        >>> from rooflinekit.estimation.lengths import Fixed
+        >>> from rooflinekit.load.lengths import Fixed
         >>> Demand(8.0, None, 1.0, Fixed(100), Fixed(10), arrival_cv=3.0).thinned(4.0).arrival_cv ** 2
         3.0
         """

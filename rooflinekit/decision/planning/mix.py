@@ -31,15 +31,15 @@ from typing_extensions import override
 from rooflinekit.decision.planning.curve import SharedCurve, blended, tabulate
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.objective import Felt, Objective, parse_objectives, refuse_undecoded
-from rooflinekit.estimation.lengths import Fixed, Length, cv, parse_length, spread_length
 from rooflinekit.estimation.options import options_of, read
 from rooflinekit.estimation.scenario import RequestClass
+from rooflinekit.load.arrivals import Arrival, Gamma, Requests, generate
+from rooflinekit.load.lengths import Fixed, Length, cv, parse_length, spread_length
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Times, Traffic
 from rooflinekit.model.traffic.percentiles import spread
 from rooflinekit.model.traffic.question import LoadAnswer
 from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError
-from rooflinekit.simulation.arrivals import Arrival, Gamma, Requests, generate
 from rooflinekit.specs.delimited import text_rows
 from rooflinekit.specs.files import read_yaml
 

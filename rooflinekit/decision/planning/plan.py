@@ -49,10 +49,10 @@ from rooflinekit.decision.planning.search import (
     search,
     silent,
 )
-from rooflinekit.estimation.options import keywords, part_of, positive, read
+from rooflinekit.estimation.options import keywords, part_of, read
 from rooflinekit.estimation.scenario import IMAGE_SIZE, SPECULATION_KEYS, Plan
 from rooflinekit.model.types.answer import Plain, Tabled, plain_fields
-from rooflinekit.model.types.batch import whole_number
+from rooflinekit.model.types.batch import positive, whole_number
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass

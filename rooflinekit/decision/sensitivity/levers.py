@@ -28,7 +28,7 @@ from rooflinekit.decision.sensitivity.elasticity import (
     latent_variant,
 )
 from rooflinekit.estimation.estimator import image_inputs, read_deployment, read_workload, resolve, shown
-from rooflinekit.estimation.options import keywords, part_of, positive, quantity, read
+from rooflinekit.estimation.options import keywords, part_of, quantity, read
 from rooflinekit.estimation.results import about, shares_by_cause
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Levers as LeverOptions
@@ -36,6 +36,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.energy import static_power
 from rooflinekit.model.types.answer import DeploymentAnswer
+from rooflinekit.model.types.batch import positive
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.frozen import dataclass

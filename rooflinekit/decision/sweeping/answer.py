@@ -15,9 +15,10 @@ import pandas as pd
 
 from rooflinekit.decision.economics.price import co2_per_million, priced_names, quoted_price, usd_per_million
 from rooflinekit.estimation.frames.evaluate import Resolutions, answer_table
-from rooflinekit.estimation.options import options_of, part_of, positive
+from rooflinekit.estimation.options import options_of, part_of
 from rooflinekit.estimation.scenario import Simulation
 from rooflinekit.model.power import plug_power
+from rooflinekit.model.types.batch import positive
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.numeric import Array
 from rooflinekit.simulation.simulate import simulate

@@ -6,6 +6,7 @@ scalar (one scenario) or an array (many scenarios at once); a ragged batch is an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from numbers import Real
@@ -19,8 +20,45 @@ from rooflinekit.model.types.numeric import Numeric, floor_div, is_zero, largest
 MOST = 10**18
 """No count that a user may ask for is larger: the work of such a step still fits in a float."""
 
+MOST_NUMBER = 1e12
+"""No other number that a user may give is larger."""
+
 _DIGITS = 24
 _PAST = "past", "tokens each has in the cache already"
+
+
+def real_number(  # noqa: PLR0913, PLR0917 - what a number has to be, and how it is called
+    value: object, name: str, least: float = 0.0, most: float = MOST_NUMBER, above: bool = False, help_: str = ""
+) -> float:
+    """A number that a user gave, from `least` or above it, to `most`.
+
+    Raises WorkloadError for text, nan, infinity (unless `most` is infinite) and a number outside.
+    """
+    words, hint = f"above {least:g}" if above else f"at least {least:g}", ""
+    if most < MOST_NUMBER:
+        words = f"{words} and at most {most:,.12g}" if above else f"from {least:g} to {most:,.12g}"
+        hint = f" ({help_.rstrip('.')})" if help_ else ""
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(float(value)):
+        raise WorkloadError(f"{name} must be {words if words[0] == 'f' else f'a number {words}'}, not {value!r}")
+    number = float(value)
+    if MOST_NUMBER < number < math.inf and most == MOST_NUMBER:
+        raise WorkloadError(f"{name} must be at most {MOST_NUMBER:g}, not {value!r}")
+    if math.isinf(number) and not math.isinf(most):
+        raise WorkloadError(f"{name} must be a finite number, not {number}")
+    if not least <= number <= most or (above and number == least):
+        raise WorkloadError(f"{name} must be {words}, not {value!r}{hint}")
+    return number
+
+
+def positive(value: object, name: str, zero: bool = False) -> float:
+    """A number that a user gave; above 0, or at least 0.
+
+    >>> positive(2, "price")
+    2.0
+
+    Raises WorkloadError for text, a negative number, infinity or nan.
+    """
+    return real_number(value, name, above=not zero)
 
 
 def whole_number(value: object, name: str, least: int = 1) -> int:

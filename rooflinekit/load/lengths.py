@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from rooflinekit.estimation.options import positive, read_phrase
-from rooflinekit.model.types.batch import whole_number
+from rooflinekit.load.phrases import read_phrase
+from rooflinekit.model.types.batch import positive, whole_number
 from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError
 from rooflinekit.specs.files import read_text
 

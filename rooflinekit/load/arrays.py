@@ -1,0 +1,339 @@
+"""The arrays that the loop reads and writes, as lists for CPython or as NumPy arrays for numba."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+Item = TypeVar("Item")
+Part_co = TypeVar("Part_co", covariant=True)
+
+
+class Array(Protocol[Item]):
+    """A list, a NumPy array, or a typed array of JavaScript."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, place: int, /) -> Item: ...
+    def __setitem__(self, place: int, value: Item, /) -> None: ...
+
+
+class Parts(Protocol[Part_co]):
+    """Arrays in a row."""
+
+    def __getitem__(self, place: int, /) -> Part_co: ...
+
+
+Numbers: TypeAlias = "Array[float]"
+Counts: TypeAlias = "Array[int]"
+Flags: TypeAlias = "Array[bool]"
+
+NOBODY = -1
+FOREVER = math.inf
+FOREVER_STEPS = 1 << 30
+
+# What happens to a request, in `State.event_kind`.
+SENT, READY, ENCODED, ADMIT = range(4)
+# Places of counters in `State.counts`.
+(
+    NEXT, DONE, REJECTED, PREEMPTED, STAMP, ARRIVED, HEAD, TAIL, HELD_HEAD, HELD_TAIL, HELD_COUNT, ROUTED, TOUCHED,
+    FLYING, COUNTING, WARMUP, ROWS, GAPS, COUNTERS,
+) = range(19)  # fmt: skip
+# Places of times in `State.times`.
+NOW, HANDED, ENCODING, TIMES = range(4)
+# Routers, in `Rules.router`.
+ROUND_ROBIN, RANDOM, LEAST_LOADED, SHARED = range(4)
+
+
+class Clients(NamedTuple):
+    """What clients send: one entry a request, in the order in which they are sent.
+
+    users: of a closed loop, 0 of an open one; warmup: requests of a closed loop that end before the counted ones begin;
+    send: when an open loop sends [s]; isl, osl, cached: tokens in, out, and of the prompt already in the cache;
+    priority: the lowest is first, where queues are ordered so; front: time in the front end [s]; drawn: replicas that a
+    random router chooses, one after the other.
+    """
+
+    users: int
+    warmup: int
+    send: Numbers
+    isl: Counts
+    osl: Counts
+    cached: Counts
+    priority: Counts
+    front: Numbers
+    drawn: Counts
+
+
+class Rules(NamedTuple):
+    """What the engine does, and with how much; see `rooflinekit.load.policies` for the policy's four choices.
+
+    budget: tokens of a step of one attention replica; most: sequences that run at once; engines: attention replicas;
+    overlap: steps made up before the one under way has ended; longest: tokens of a sequence at most, 0 for any;
+    queue_limit: waiting requests beyond which more are refused, -1 for none; blocks, block: of the cache of a replica,
+    and tokens of each; width: tokens that a sequence computes in a decode step; drafted, acceptance: of its draft;
+    apart: least time between two requests that front ends hand over [s]; horizon: when the run ends [s].
+    """
+
+    mixes: bool
+    chunks: bool
+    joins: bool
+    pads: bool
+    by_class: bool
+    reserves: bool
+    budget: int
+    most: int
+    engines: int
+    overlap: int
+    longest: int
+    queue_limit: int
+    blocks: int
+    block: int
+    width: int
+    drafted: int
+    acceptance: float
+    replicas: int
+    router: int
+    apart: float
+    encoder_parts: Numbers
+    encoder_send: float
+    horizon: float
+
+
+class Table(NamedTuple):
+    """A step table as the loop reads it; `rooflinekit.load.table.StepTable` says what each field is."""
+
+    dense: Numbers
+    counts: Numbers
+    times: Numbers
+    pooled_dense: Numbers
+    pooled_counts: Numbers
+    pooled_times: Numbers
+    sampled: Numbers
+    sequences: Numbers
+    grid: Numbers
+    cells: Counts
+    decode: Parts[Numbers]
+    prefill: Parts[Parts[Numbers]]
+    launch: float
+    width: int
+    replicas: int
+    floor: Numbers
+    graph_floor: Numbers
+    graph_tokens: float
+    sequence_floor: float
+    graphs: bool
+    encoded: Numbers
+    encoded_floor: float
+    budget: int
+    drafting: Numbers
+
+
+class State(NamedTuple):
+    """All that changes while a load is played.
+
+    sent, queued, begun, first, end: when a request was sent, came to a queue, got its place, gave its first token and
+    its last [s]; under_way: until the step under way as it came had ended; place_wait: its wait for a place;
+    delayed: by prompts of others while it decoded [s]; refused: whether nobody took it; home: its replica.
+
+    The rest is what the loop needs to go on: who waits, who has a place, blocks and tokens of each replica, and sums of
+    what each has done. With `logging`, steps and gaps between tokens are written down until `room` is used.
+    """
+
+    requests: int
+    sent: Numbers
+    queued: Numbers
+    begun: Numbers
+    first: Numbers
+    end: Numbers
+    under_way: Numbers
+    place_wait: Numbers
+    delayed: Numbers
+    last: Numbers
+    refused: Flags
+    home: Counts
+    made: Counts
+    computed: Counts
+    target: Counts
+    joined: Counts
+    due: Counts
+    held: Counts
+    offset: Counts
+    draw: Counts
+    queue_before: Counts
+    queue_after: Counts
+    placed_before: Counts
+    placed_after: Counts
+    event_time: Numbers
+    event_kind: Counts
+    event_stamp: Counts
+    event_before: Counts
+    event_after: Counts
+    # of each replica
+    until: Numbers
+    stamp: Counts
+    touched: Flags
+    order: Counts
+    queue_head: Counts
+    queue_tail: Counts
+    waiting: Counts
+    placed_head: Counts
+    placed_tail: Counts
+    places: Counts
+    free: Counts
+    reserved: Counts
+    width: Counts
+    keys: Counts
+    decoded: Counts
+    growing: Parts[Counts]
+    ends: Parts[Counts]
+    ending: Counts
+    partial: Parts[Counts]
+    cut_prompts: Counts
+    chunk_new: Parts[Counts]
+    chunk_past: Parts[Counts]
+    chunk_of: Parts[Counts]
+    chunks: Counts
+    firsts: Counts
+    ghosts: Counts
+    ghost_keys: Counts
+    began: Numbers
+    time: Numbers
+    slope: Numbers
+    steps: Counts
+    decodes: Counts
+    prompts_time: Numbers
+    blocked: Flags
+    starts: Parts[Numbers]
+    last_pass: Numbers
+    fresh: Parts[Counts]
+    newcomers: Counts
+    # sums of each replica
+    steps_made: Counts
+    decode_steps: Counts
+    busy: Numbers
+    sequence_time: Numbers
+    block_time: Numbers
+    blocked_time: Numbers
+    delays: Numbers
+    tokens_out: Counts
+    prompt_tokens: Counts
+    # of all
+    counts: Counts
+    times: Numbers
+    ready: Numbers
+    encoder_free: Numbers
+    most_new: Counts
+    most_past: Counts
+    # what is written down
+    logging: bool
+    room: int
+    log_replica: Counts
+    log_began: Numbers
+    log_end: Numbers
+    log_time: Numbers
+    log_slope: Numbers
+    log_steps: Counts
+    log_decodes: Counts
+    log_prompts: Counts
+    log_tokens: Counts
+    log_waiting: Counts
+    log_placed: Counts
+    log_free: Counts
+    gap: Numbers
+    gap_count: Counts
+
+
+@dataclass(frozen=True)
+class Makers:
+    """How arrays are made: of so many numbers or whole numbers that are all alike, in rows or not."""
+
+    numbers: Callable[[int, float], Any]
+    counts: Callable[[int, int], Any]
+    flags: Callable[[int], Any]
+    rows: Callable[[int, int], Any]  #: of whole numbers, all 0
+    number_rows: Callable[[int, int], Any]
+
+
+LISTS = Makers(
+    numbers=lambda n, value: [value] * n,
+    counts=lambda n, value: [value] * n,
+    flags=lambda n: [False] * n,
+    rows=lambda n, length: [[0] * length for _ in range(n)],
+    number_rows=lambda n, length: [[0.0] * length for _ in range(n)],
+)
+"""Lists, on which CPython is three to four times as fast as on arrays."""
+
+
+def numpy_arrays() -> Makers:
+    """NumPy arrays, for numba."""
+    import numpy as np  # noqa: PLC0415 - lists need none
+
+    return Makers(
+        numbers=lambda n, value: np.full(n, value, float),
+        counts=lambda n, value: np.full(n, value, np.int64),
+        flags=lambda n: np.zeros(n, np.bool_),
+        rows=lambda n, length: np.zeros((n, length), np.int64),
+        number_rows=lambda n, length: np.zeros((n, length)),
+    )
+
+
+def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
+    rules: Rules, requests: int, seed: int = 0, encoders: int = 0, room: int = 0, make: Makers = LISTS
+) -> State:
+    """The state before anything has happened.
+
+    Args:
+        rules: the engine's.
+        requests: how many are sent in all.
+        seed: of the numbers that drafts are drawn with.
+        encoders: accelerators that encode images.
+        room: steps and gaps that are written down before `play` comes back; 0 writes down nothing.
+        make: lists or arrays.
+    """
+    n, replicas, most = requests, rules.replicas, rules.most
+    numbers, counts, flags, rows = make.numbers, make.counts, make.flags, make.rows
+    per_step = most + 2
+    log = room + 2 * per_step + 2 if room else 0
+    counters = counts(COUNTERS, 0)
+    for place in (HEAD, TAIL, HELD_HEAD, HELD_TAIL):
+        counters[place] = NOBODY
+    times = numbers(TIMES, 0.0)
+    times[HANDED] = -math.inf
+    draw = counts(n if rules.drafted else 0, 0)
+    for j in range(len(draw)):
+        draw[j] = (1 + 48271 * (j + 1 + n * seed)) % 2147483646 + 1
+    growing = rows(replicas, rules.block)
+    return State(
+        requests=n, sent=numbers(n, 0.0), queued=numbers(n, 0.0), begun=numbers(n, 0.0), first=numbers(n, -1.0),
+        end=numbers(n, -1.0), under_way=numbers(n, 0.0), place_wait=numbers(n, 0.0), delayed=numbers(n, 0.0),
+        last=numbers(n, -1.0), refused=flags(n), home=counts(n, NOBODY), made=counts(n, 0), computed=counts(n, 0),
+        target=counts(n, 0), joined=counts(n, 0), due=counts(n, NOBODY), held=counts(n, 0), offset=counts(n, 0),
+        draw=draw, queue_before=counts(n, NOBODY), queue_after=counts(n, NOBODY), placed_before=counts(n, NOBODY),
+        placed_after=counts(n, NOBODY), event_time=numbers(n, 0.0), event_kind=counts(n, 0),
+        event_stamp=counts(n, 0), event_before=counts(n, NOBODY), event_after=counts(n, NOBODY),
+        until=numbers(replicas, -1.0), stamp=counts(replicas, 0), touched=flags(replicas), order=counts(replicas, 0),
+        queue_head=counts(replicas, NOBODY), queue_tail=counts(replicas, NOBODY), waiting=counts(replicas, 0),
+        placed_head=counts(replicas, NOBODY), placed_tail=counts(replicas, NOBODY), places=counts(replicas, 0),
+        free=counts(replicas, rules.blocks), reserved=counts(replicas, 0), width=counts(replicas, 0),
+        keys=counts(replicas, 0), decoded=counts(replicas, 0), growing=growing,
+        ends=rows(replicas, per_step), ending=counts(replicas, 0), partial=rows(replicas, per_step),
+        cut_prompts=counts(replicas, 0), chunk_new=rows(replicas, per_step), chunk_past=rows(replicas, per_step),
+        chunk_of=rows(replicas, per_step), chunks=counts(replicas, 0), firsts=counts(replicas, 0),
+        ghosts=counts(replicas, 0), ghost_keys=counts(replicas, 0), began=numbers(replicas, 0.0),
+        time=numbers(replicas, 0.0), slope=numbers(replicas, 0.0), steps=counts(replicas, 0),
+        decodes=counts(replicas, 0), prompts_time=numbers(replicas, 0.0), blocked=flags(replicas),
+        starts=make.number_rows(replicas, max(rules.overlap, 1)), last_pass=numbers(replicas, 0.0),
+        fresh=rows(replicas, 2 * per_step if room else 0), newcomers=counts(replicas, 0),
+        steps_made=counts(replicas, 0), decode_steps=counts(replicas, 0), busy=numbers(replicas, 0.0),
+        sequence_time=numbers(replicas, 0.0), block_time=numbers(replicas, 0.0), blocked_time=numbers(replicas, 0.0),
+        delays=numbers(replicas, 0.0), tokens_out=counts(replicas, 0), prompt_tokens=counts(replicas, 0),
+        counts=counters, times=times, ready=numbers(replicas, -math.inf), encoder_free=numbers(encoders, 0.0),
+        most_new=counts(per_step, 0), most_past=counts(per_step, 0), logging=room > 0, room=room,
+        log_replica=counts(log, 0), log_began=numbers(log, 0.0), log_end=numbers(log, 0.0),
+        log_time=numbers(log, 0.0), log_slope=numbers(log, 0.0), log_steps=counts(log, 0),
+        log_decodes=counts(log, 0), log_prompts=counts(log, 0), log_tokens=counts(log, 0),
+        log_waiting=counts(log, 0), log_placed=counts(log, 0), log_free=counts(log, 0), gap=numbers(log, 0.0),
+        gap_count=counts(log, 0),
+    )  # fmt: skip

@@ -1,0 +1,1090 @@
+"""One loop plays a load: requests come, replicas make one step after another, and tokens come out.
+
+The loop is written in a plain subset of Python: numbers, arrays, `while`, `if` and calls of functions of this module.
+CPython runs it on lists, numba compiles it for NumPy arrays (`rooflinekit.load.compiled`), and a printer makes the
+JavaScript of pages from it (`rooflinekit.load.javascript`). All three give the same bits. The loop makes no arrays of
+its own: `rooflinekit.load.state` makes them, as lists or as NumPy arrays.
+
+An event is the sending of a request, its end in the front end or in an encoder, its coming to a queue, or the end of a
+step. Events of one instant happen in the order in which they were foreseen, and all of them before any replica forms
+its next step. Decode steps in which nothing can happen are taken at once: the i-th of a run takes t + slope·i.
+
+Letters of the functions: `c` the clients, `k` the rules of the engine, `t` the step table, `s` the state, `r` a
+replica, `j` a request.
+"""
+
+from __future__ import annotations
+
+from rooflinekit.load.arrays import (
+    ADMIT,
+    ARRIVED,
+    COUNTING,
+    DONE,
+    ENCODED,
+    ENCODING,
+    FLYING,
+    FOREVER,
+    FOREVER_STEPS,
+    GAPS,
+    HANDED,
+    HEAD,
+    HELD_COUNT,
+    HELD_HEAD,
+    HELD_TAIL,
+    LEAST_LOADED,
+    NEXT,
+    NOBODY,
+    NOW,
+    PREEMPTED,
+    RANDOM,
+    READY,
+    REJECTED,
+    ROUTED,
+    ROWS,
+    SENT,
+    SHARED,
+    STAMP,
+    TAIL,
+    TOUCHED,
+    WARMUP,
+    Clients,
+    Counts,
+    Numbers,
+    Rules,
+    State,
+    Table,
+)
+
+# --- step times -------------------------------------------------------------------------------------------------------
+
+
+def tokens_time(tokens: int, dense: Numbers, counts: Numbers, times: Numbers) -> float:
+    """Time of what works on all tokens of a step [s]: tabulated one by one, and on straight lines beyond.
+
+    >>> tokens_time(3, [0.0, 1.0], [1.0, 5.0], [1.0, 9.0])
+    5.0
+    """
+    if tokens < len(dense):
+        return dense[tokens]
+    low = 1
+    high = len(counts) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if tokens < counts[middle]:
+            high = middle
+        else:
+            low = middle + 1
+    left = counts[low - 1]
+    return times[low - 1] + (times[low] - times[low - 1]) * (tokens - left) / (counts[low] - left)
+
+
+def share_chunks(t: Table, own: int, n: int, new: Counts, past: Counts, most_new: Counts, most_past: Counts) -> int:
+    """Put the chunks of the fullest attention replica into `most_new` and `most_past`; returns how many there are.
+
+    The longest chunks are dealt in turn, so that the first replica has every replicas-th of them; chunks beyond the
+    token budget of a replica are shortened. own: tokens that it decodes.
+    """
+    for i in range(n):  # by length, then past, the largest first
+        a = new[i]
+        b = past[i]
+        at = i
+        while at > 0 and (most_new[at - 1] < a or (most_new[at - 1] == a and most_past[at - 1] < b)):
+            most_new[at] = most_new[at - 1]
+            most_past[at] = most_past[at - 1]
+            at -= 1
+        most_new[at] = a
+        most_past[at] = b
+    count = 0
+    tokens = 0
+    i = 0
+    while i < n:
+        most_new[count] = most_new[i]
+        most_past[count] = most_past[i]
+        tokens += most_new[count]
+        count += 1
+        i += t.replicas
+    if t.budget and count > 1:
+        room = t.budget - own
+        room = max(room, most_new[0])
+        beyond = tokens - room
+        while beyond > 0:
+            count -= 1
+            last = most_new[count]
+            if last > beyond:
+                most_new[count] = last - beyond
+                count += 1
+            beyond -= last
+    return count
+
+
+def step_time(
+    t: Table,
+    decodes: int,
+    keys: float,
+    n: int,
+    new: Counts,
+    past: Counts,
+    firsts: int,
+    most_new: Counts,
+    most_past: Counts,
+) -> float:
+    """Time of a step of sequences that decode with `keys` in the cache, and of `n` chunks of prompts [s].
+
+    new, past: tokens of each chunk, and those before them in the cache; firsts: prompts that end; most_new, most_past:
+    room for the chunks of one attention replica.
+    """
+    together = 0.0
+    local = decodes
+    own_keys = keys
+    width = t.width
+    if t.replicas > 1:
+        everywhere = decodes * width
+        for i in range(n):
+            everywhere += new[i]
+        local = (decodes + t.replicas - 1) // t.replicas
+        own_keys = keys / decodes * local if decodes else 0.0
+        firsts = (firsts + t.replicas - 1) // t.replicas
+        if n:
+            n = share_chunks(t, local * width, n, new, past, most_new, most_past)
+            new = most_new
+            past = most_past
+        if len(t.pooled_dense):
+            if n == 0:
+                everywhere = local * width * t.replicas
+            together = tokens_time(everywhere, t.pooled_dense, t.pooled_counts, t.pooled_times)
+    tokens = local * width
+    time = together + t.sequences[local + n] + t.sampled[tokens + firsts]
+    if len(t.encoded):
+        time += t.encoded[firsts]
+    cells = t.cells
+    last = len(cells) - 1
+    if local:
+        row = t.decode[local]
+        context = own_keys / local + width
+        at = cells[int(context)] if context <= last else cells[last]
+        low = t.grid[at]
+        left = row[at]
+        time += left + (row[at + 1] - left) * (context - low) / (t.grid[at + 1] - low)
+    for i in range(n):
+        fresh = new[i]
+        before = past[i]
+        tokens += fresh
+        plane = t.prefill[cells[fresh] if fresh <= last else cells[last]][
+            cells[before] if before <= last else cells[last]
+        ]
+        time += plane[0] + plane[1] * fresh + before * (plane[2] + plane[3] * fresh)
+    time += tokens_time(tokens, t.dense, t.counts, t.times)
+    if n > 1:
+        time -= t.launch * (n - 1)
+    if n or not t.graphs:
+        kind = 2
+        if n:
+            kind = 1 if local else 0
+        least = t.graph_floor[kind] if n and tokens <= t.graph_tokens else t.floor[kind]
+        least += t.sequence_floor * (local + n)
+        if firsts:
+            least += t.encoded_floor
+        time = max(time, least)
+    return time
+
+
+def run_time(t: Table, decodes: int, keys: float) -> tuple[float, float, int]:
+    """Time of a step in which all decode [s], what each later one takes more, and for how many steps that holds."""
+    width = t.width
+    local = (decodes + t.replicas - 1) // t.replicas
+    tokens = local * width
+    rest = t.sequences[local] + t.sampled[tokens] + tokens_time(tokens, t.dense, t.counts, t.times)
+    if len(t.pooled_dense):
+        rest += tokens_time(tokens * t.replicas, t.pooled_dense, t.pooled_counts, t.pooled_times)
+    context = keys / decodes + width
+    cells = t.cells
+    last = len(cells) - 1
+    at = cells[int(context)] if context <= last else cells[last]
+    row = t.decode[local]
+    low = t.grid[at]
+    high = t.grid[at + 1]
+    left = row[at]
+    slope = (row[at + 1] - left) / (high - low)
+    time = rest + left + slope * (context - low)
+    if not t.graphs:
+        least = t.floor[2] + t.sequence_floor * local
+        if time < least:
+            return least, 0.0, 1
+    return time, slope * width, int((high - context) / width) + 1 if high > context else FOREVER_STEPS
+
+
+def span(first: float, slope: float, steps: int) -> float:
+    """Time of so many steps of a run [s]: n·t + slope·n(n − 1)/2.
+
+    >>> span(1.0, 0.5, 3)  # 1.0 + 1.5 + 2.0
+    4.5
+    """
+    return steps * first + slope * (steps * (steps - 1) / 2)
+
+
+def steps_begun(first: float, slope: float, most: int, seconds: float) -> int:
+    """Steps of a run, of `most`, that have begun before so many seconds: the least n of which span(n) reaches them.
+
+    >>> steps_begun(1.0, 0.0, 10, 2.5)
+    3
+    """
+    low = 0
+    high = most - 1
+    while low < high:
+        middle = (low + high) // 2
+        if span(first, slope, middle + 1) < seconds:
+            low = middle + 1
+        else:
+            high = middle
+    return 1 + low
+
+
+# --- the queue of a replica, and who has a place in it ----------------------------------------------------------------
+
+
+def enqueue(k: Rules, c: Clients, s: State, r: int, j: int, back: bool) -> None:
+    """Put a request into the queue: at its back, at its front, or by class where the queue is ordered so."""
+    before = s.queue_tail[r] if back else NOBODY
+    if k.by_class:
+        before = s.queue_tail[r]
+        while before != NOBODY and (
+            c.priority[before] > c.priority[j] or (c.priority[before] == c.priority[j] and before > j)
+        ):
+            before = s.queue_before[before]
+    after = s.queue_head[r] if before == NOBODY else s.queue_after[before]
+    s.queue_before[j] = before
+    s.queue_after[j] = after
+    if before == NOBODY:
+        s.queue_head[r] = j
+    else:
+        s.queue_after[before] = j
+    if after == NOBODY:
+        s.queue_tail[r] = j
+    else:
+        s.queue_before[after] = j
+    s.waiting[r] += 1
+
+
+def dequeue(s: State, r: int) -> int:
+    """Take the first of the queue."""
+    j = s.queue_head[r]
+    after = s.queue_after[j]
+    s.queue_head[r] = after
+    if after == NOBODY:
+        s.queue_tail[r] = NOBODY
+    else:
+        s.queue_before[after] = NOBODY
+    s.waiting[r] -= 1
+    return j
+
+
+def give_place(s: State, r: int, j: int) -> None:
+    """Give a request its place, the last of those that have one."""
+    before = s.placed_tail[r]
+    s.placed_before[j] = before
+    s.placed_after[j] = NOBODY
+    if before == NOBODY:
+        s.placed_head[r] = j
+    else:
+        s.placed_after[before] = j
+    s.placed_tail[r] = j
+    s.places[r] += 1
+
+
+def take_place(s: State, r: int, j: int) -> None:
+    """Take a request's place from it."""
+    before = s.placed_before[j]
+    after = s.placed_after[j]
+    if before == NOBODY:
+        s.placed_head[r] = after
+    else:
+        s.placed_after[before] = after
+    if after == NOBODY:
+        s.placed_tail[r] = before
+    else:
+        s.placed_before[after] = before
+    s.places[r] -= 1
+
+
+def blocks_of(k: Rules, c: Clients, j: int, keys: int) -> int:
+    """Blocks of its own that a request takes with `keys` tokens in the cache; whole cached ones are shared."""
+    return (keys + k.block - 1) // k.block - c.cached[j] // k.block
+
+
+def reserved_for(k: Rules, c: Clients, s: State, j: int) -> int:
+    """Blocks that the rest of its answer takes, where an engine admits no request without room for all of it."""
+    if not k.reserves:
+        return 0
+    return blocks_of(k, c, j, c.isl[j] + c.osl[j] - 1) - blocks_of(k, c, j, keys_of(c, s, j))
+
+
+def keys_of(c: Clients, s: State, j: int) -> int:
+    """Tokens that the cache holds of a request once its prefill is done: the latest is not yet computed."""
+    return c.isl[j] + s.made[j] - 1 if s.made[j] else c.isl[j]
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------------
+
+
+def join(k: Rules, c: Clients, s: State, r: int, j: int) -> None:
+    """Let a request decode from the next step on."""
+    keys = keys_of(c, s, j)
+    s.width[r] += 1
+    s.keys[r] += keys
+    s.joined[j] = s.decoded[r]
+    if k.drafted:
+        s.due[j] = 0
+        return
+    s.offset[j] = (s.decoded[r] - keys) % k.block
+    s.due[j] = s.decoded[r] + c.osl[j] - s.made[j]
+    s.growing[r][s.offset[j]] += 1
+    s.ending[r] += 1
+    settle(s.ends[r], s.ending[r], s.ending[r] - 1, s.due[j] * s.requests + j)
+
+
+def leave(k: Rules, c: Clients, s: State, r: int, j: int) -> None:
+    """Let a request decode no more; its tokens and blocks are brought up to date."""
+    s.due[j] = NOBODY
+    if not k.drafted:
+        s.made[j] += s.decoded[r] - s.joined[j]
+        s.growing[r][s.offset[j]] -= 1
+        s.held[j] = blocks_of(k, c, j, keys_of(c, s, j))
+    s.width[r] -= 1
+    s.keys[r] -= keys_of(c, s, j)
+
+
+def settle(heap: Counts, n: int, at: int, key: int) -> None:
+    """Put a key into a heap of n at a place, and move it up or down to where it belongs."""
+    while at > 0 and heap[(at - 1) // 2] > key:
+        heap[at] = heap[(at - 1) // 2]
+        at = (at - 1) // 2
+    while 2 * at + 1 < n:
+        down = 2 * at + 1
+        if down + 1 < n and heap[down + 1] < heap[down]:
+            down += 1
+        if heap[down] >= key:
+            break
+        heap[at] = heap[down]
+        at = down
+    heap[at] = key
+
+
+def drop_end(s: State, r: int, at: int) -> None:
+    """Take a place out of the heap of ends."""
+    n = s.ending[r] - 1
+    s.ending[r] = n
+    if at < n:
+        settle(s.ends[r], n, at, s.ends[r][n])
+
+
+def blocks_needed(k: Rules, c: Clients, s: State, r: int) -> int:
+    """Blocks that the next decode step takes; with drafts, if all of them are accepted."""
+    if not k.drafted:
+        return s.growing[r][s.decoded[r] % k.block]
+    blocks = 0
+    j = s.placed_head[r]
+    while j != NOBODY:
+        if s.due[j] >= 0:
+            tokens = c.osl[j] - s.made[j]
+            tokens = min(tokens, k.drafted + 1)
+            blocks += blocks_of(k, c, j, keys_of(c, s, j) + tokens) - s.held[j]
+        j = s.placed_after[j]
+    return blocks
+
+
+def blocks_of_run(k: Rules, s: State, r: int, steps: int) -> int:
+    """Blocks that the next decode steps take."""
+    growing = s.growing[r]
+    size = k.block
+    if steps == 1:
+        return growing[s.decoded[r] % size]
+    blocks = steps // size * s.width[r]
+    for i in range(steps % size):
+        blocks += growing[(s.decoded[r] + i) % size]
+    return blocks
+
+
+def longest_run(k: Rules, s: State, r: int, most: int) -> int:
+    """Decode steps, of `most`, until the next request ends or the blocks run out; at least one."""
+    if k.drafted:
+        return 1
+    steps = s.ends[r][0] // s.requests - s.decoded[r]
+    steps = min(steps, most)
+    size = k.block
+    free = s.free[r]
+    width = s.width[r]
+    if width * (steps // size + 1) <= free or blocks_of_run(k, s, r, steps) <= free:
+        return steps
+    cycles = free // width
+    cycles = min(cycles, steps // size)
+    steps = cycles * size
+    left = free - cycles * width
+    growing = s.growing[r]
+    more = growing[(s.decoded[r] + steps) % size]
+    while more <= left:
+        steps += 1
+        left -= more
+        more = growing[(s.decoded[r] + steps) % size]
+    return steps if steps > 1 else 1
+
+
+def accepted(k: Rules, s: State, j: int) -> int:
+    """Drafted tokens that are accepted, of which each needs all before it; each request draws from its own numbers.
+
+    The numbers are those of Park and Miller's generator, x ← 16807·x mod (2³¹ − 1).
+    """
+    count = 0
+    while count < k.drafted:
+        s.draw[j] = s.draw[j] * 16807 % 2147483647
+        if s.draw[j] / 2147483647 >= k.acceptance:
+            break
+        count += 1
+    return count
+
+
+def preempt(k: Rules, c: Clients, s: State, r: int) -> None:
+    """Take the place of the newest request, or of the least urgent one, and put it back into the queue."""
+    j = s.placed_tail[r]
+    if k.by_class:
+        other = j
+        while other != NOBODY:
+            if c.priority[other] > c.priority[j] or (c.priority[other] == c.priority[j] and other > j):
+                j = other
+            other = s.placed_before[other]
+    s.counts[PREEMPTED] += 1
+    if s.first[j] < 0.0:
+        s.place_wait[j] = s.blocked_time[r] - s.place_wait[j]
+    if s.due[j] >= 0:
+        if not k.drafted:
+            at = 0
+            while s.ends[r][at] != s.due[j] * s.requests + j:
+                at += 1
+            drop_end(s, r, at)
+        leave(k, c, s, r, j)
+        if s.last[j] < 0.0:
+            s.last[j] = s.last_pass[r]
+    else:
+        partial = s.partial[r]
+        kept = 0
+        for i in range(s.cut_prompts[r]):
+            if partial[i] != j:
+                partial[kept] = partial[i]
+                kept += 1
+        s.cut_prompts[r] = kept
+    s.reserved[r] -= reserved_for(k, c, s, j)
+    take_place(s, r, j)
+    s.free[r] += s.held[j]
+    s.held[j] = 0
+    enqueue(k, c, s, r, j, False)
+
+
+# --- a step -----------------------------------------------------------------------------------------------------------
+
+
+def made_up(k: Rules, s: State, r: int) -> bool:
+    """Whether this step was made up before the next of the queue came (overlapped scheduling)."""
+    if k.overlap == 0 or s.width[r] == 0 or s.waiting[r] == 0:
+        return False
+    return s.queued[s.queue_head[r]] > s.starts[r][0]
+
+
+def admit(now: float, r: int, c: Clients, k: Rules, s: State) -> bool:
+    """Give the next in the queue its place, if there is one."""
+    j = s.queue_head[r]
+    if s.places[r] + 1 > k.most:
+        return False
+    further = reserved_for(k, c, s, j)
+    kept = blocks_needed(k, c, s, r) if s.width[r] else 0
+    kept = max(kept, s.reserved[r])
+    kept += further
+    target = c.isl[j] + s.made[j]
+    needed = blocks_of(k, c, j, target)
+    if needed > s.free[r] - kept:
+        return False
+    s.computed[j] = c.cached[j]
+    s.target[j] = target
+    s.held[j] = needed
+    s.free[r] -= needed
+    s.reserved[r] += further
+    if s.first[j] < 0.0:
+        s.begun[j] = now
+        s.place_wait[j] = s.blocked_time[r] - s.place_wait[j]
+    dequeue(s, r)
+    give_place(s, r, j)
+    return True
+
+
+def choose_prompts(now: float, r: int, short: bool, c: Clients, k: Rules, s: State) -> int:
+    """Choose the prompts of this step: those begun before, then new ones in order while there is room.
+
+    Returns how many chunks there are; `s.firsts` says how many prompts end with them.
+    """
+    new = s.chunk_new[r]
+    past = s.chunk_past[r]
+    who = s.chunk_of[r]
+    budget = k.budget * k.engines
+    if k.mixes:
+        budget -= s.width[r] * k.width
+    n = 0
+    firsts = 0
+    partial = s.partial[r]
+    for i in range(s.cut_prompts[r]):
+        j = partial[i]
+        take = s.target[j] - s.computed[j]
+        take = min(take, budget)
+        take = min(take, k.budget)
+        if take <= 0:
+            break
+        budget -= take
+        new[n] = take
+        past[n] = s.computed[j]
+        who[n] = j
+        n += 1
+        if s.computed[j] + take == s.target[j]:
+            firsts += 1
+    while not short and s.waiting[r] > 0 and (budget > 0 or not (n > 0 or k.chunks)):
+        j = s.queue_head[r]
+        if made_up(k, s, r):
+            break
+        if not k.chunks and n > 0 and c.isl[j] + s.made[j] - c.cached[j] > budget:
+            break
+        if not admit(now, r, c, k, s):
+            s.blocked[r] = True
+            break
+        take = s.target[j] - s.computed[j]
+        if k.chunks:
+            take = min(take, budget)
+            take = min(take, k.budget)
+            if take < s.target[j] - s.computed[j]:
+                partial[s.cut_prompts[r]] = j
+                s.cut_prompts[r] += 1
+        budget -= take
+        new[n] = take
+        past[n] = s.computed[j]
+        who[n] = j
+        n += 1
+        if s.computed[j] + take == s.target[j]:
+            firsts += 1
+    s.firsts[r] = firsts
+    return n
+
+
+def begin(now: float, r: int, c: Clients, k: Rules, t: Table, s: State) -> None:
+    """Form the next step of a replica, or a run of decode steps in which nothing happens; none if nothing is to do."""
+    short = False
+    while s.width[r] and blocks_needed(k, c, s, r) > s.free[r]:
+        preempt(k, c, s, r)
+        short = True
+    n = 0
+    width = s.width[r]
+    s.blocked[r] = width > 0 and not k.joins and s.waiting[r] > 0
+    if (s.cut_prompts[r] > 0 or s.waiting[r] > 0) and (k.joins or width == 0):
+        n = choose_prompts(now, r, short, c, k, s)
+    decodes = width if k.mixes or n == 0 else 0
+    if decodes == 0 and n == 0:
+        s.until[r] = -1.0
+        return
+    steps = 1
+    slope = 0.0
+    prompts = 0.0
+    padded = decodes + s.ghosts[r] if decodes else 0
+    keys = s.keys[r] + s.ghost_keys[r]
+    if n:
+        time = step_time(t, padded, keys, n, s.chunk_new[r], s.chunk_past[r], s.firsts[r], s.most_new, s.most_past)
+        prompts = time
+        if decodes:
+            if len(t.drafting):
+                time += t.drafting[padded]
+                prompts = time - t.drafting[padded]
+            alone, slope, steps = run_time(t, padded, keys)
+            slope = 0.0
+            steps = 1
+            prompts -= alone
+            prompts = max(prompts, 0.0)
+    else:
+        time, slope, most = run_time(t, padded, keys)
+        if len(t.drafting):
+            time += t.drafting[padded]
+        if most > 1 and not short and not made_up(k, s, r):
+            steps = longest_run(k, s, r, most)
+    s.began[r] = now
+    s.time[r] = time
+    s.slope[r] = slope
+    s.steps[r] = steps
+    s.decodes[r] = decodes
+    s.chunks[r] = n
+    s.prompts_time[r] = prompts
+    s.until[r] = now + (time if steps == 1 else span(time, slope, steps))
+    s.counts[STAMP] += 1
+    s.stamp[r] = s.counts[STAMP]
+
+
+def note_gaps(s: State, r: int) -> None:
+    """Log the gaps between tokens that a step gives: one for every sequence, the first since its own latest token."""
+    first_end = s.began[r] + s.time[r]
+    old = s.decodes[r]
+    fresh = s.fresh[r]
+    for i in range(s.newcomers[r]):
+        j = fresh[i]
+        if s.due[j] >= 0 and s.last[j] >= 0.0:
+            note_gap(s, first_end - s.last[j], 1)
+            old -= 1
+            s.last[j] = -1.0
+    s.newcomers[r] = 0
+    if old > 0:
+        note_gap(s, first_end - s.last_pass[r], old)
+
+
+def note_gap(s: State, gap: float, count: int) -> None:
+    """Log a gap between tokens that `count` sequences had."""
+    at = s.counts[GAPS]
+    s.gap[at] = gap
+    s.gap_count[at] = count
+    s.counts[GAPS] = at + 1
+
+
+def note_step(s: State, r: int) -> None:
+    """Log a step, or a run of steps, as it ends."""
+    at = s.counts[ROWS]
+    s.log_replica[at] = r
+    s.log_began[at] = s.began[r]
+    s.log_end[at] = s.until[r]
+    s.log_time[at] = s.time[r]
+    s.log_slope[at] = s.slope[r]
+    s.log_steps[at] = s.steps[r]
+    s.log_decodes[at] = s.decodes[r]
+    tokens = 0
+    for i in range(s.chunks[r]):
+        tokens += s.chunk_new[r][i]
+    s.log_prompts[at] = s.chunks[r]
+    s.log_tokens[at] = tokens
+    s.log_waiting[at] = s.waiting[r]
+    s.log_placed[at] = s.places[r]
+    s.log_free[at] = s.free[r]
+    s.counts[ROWS] = at + 1
+
+
+def first_token(now: float, r: int, j: int, c: Clients, k: Rules, s: State) -> bool:
+    """A prefill is complete and its token comes out; whether that was the last."""
+    s.made[j] += 1
+    if s.first[j] < 0.0:
+        s.first[j] = now
+        s.delayed[j] = s.delays[r]
+    elif s.logging:
+        note_gap(s, now - s.last[j], 1)
+    s.last[j] = now
+    if s.made[j] == c.osl[j]:
+        return True
+    join(k, c, s, r, j)
+    if s.logging:
+        s.fresh[r][s.newcomers[r]] = j
+        s.newcomers[r] += 1
+    return False
+
+
+def finish(now: float, r: int, j: int, c: Clients, k: Rules, s: State) -> None:
+    """The last token of a request is out: it gives everything back."""
+    s.reserved[r] -= reserved_for(k, c, s, j)
+    if k.pads:
+        s.ghosts[r] += 1
+        s.ghost_keys[r] += keys_of(c, s, j)
+    take_place(s, r, j)
+    s.free[r] += s.held[j]
+    s.held[j] = 0
+    s.end[j] = now
+    s.delayed[j] = s.delays[r] - s.delayed[j]
+    s.counts[DONE] += 1
+
+
+def advance(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
+    """Make the decode steps under way; returns how many requests end with them."""
+    ended = 0
+    steps = s.steps[r]
+    s.ghost_keys[r] += s.ghosts[r] * steps
+    if k.drafted:
+        s.decoded[r] += 1
+        j = s.placed_head[r]
+        while j != NOBODY:
+            after = s.placed_after[j]
+            if s.due[j] >= 0:
+                tokens = accepted(k, s, j) + 1
+                tokens = min(tokens, c.osl[j] - s.made[j])
+                blocks = blocks_of(k, c, j, keys_of(c, s, j) + tokens) - s.held[j]
+                s.free[r] -= blocks
+                s.reserved[r] -= blocks if k.reserves else 0
+                s.held[j] += blocks
+                s.made[j] += tokens
+                s.tokens_out[r] += tokens
+                s.keys[r] += tokens
+                if s.made[j] == c.osl[j]:
+                    leave(k, c, s, r, j)
+                    finish(now, r, j, c, k, s)
+                    ended += 1
+            j = after
+        return ended
+    blocks = blocks_of_run(k, s, r, steps)
+    s.free[r] -= blocks
+    if k.reserves:
+        s.reserved[r] -= blocks
+    s.decoded[r] += steps
+    made = steps * s.width[r]
+    s.tokens_out[r] += made
+    s.keys[r] += made
+    heap = s.ends[r]
+    while s.ending[r] > 0 and heap[0] // s.requests <= s.decoded[r]:
+        j = heap[0] % s.requests
+        drop_end(s, r, 0)
+        leave(k, c, s, r, j)
+        finish(now, r, j, c, k, s)
+        ended += 1
+    return ended
+
+
+def end(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
+    """Book the step or run under way as it ends; returns how many requests end with it."""
+    steps = s.steps[r]
+    decodes = s.decodes[r]
+    n = s.chunks[r]
+    took = now - s.began[r]
+    if s.logging:
+        note_step(s, r)
+    if k.overlap:
+        starts = s.starts[r]
+        i = steps - k.overlap if steps > k.overlap else 0
+        while i < steps:
+            for m in range(k.overlap - 1):
+                starts[m] = starts[m + 1]
+            starts[k.overlap - 1] = s.began[r] + span(s.time[r], s.slope[r], i)
+            i += 1
+    s.steps_made[r] += steps
+    s.busy[r] += took
+    s.sequence_time[r] += took * (decodes + n)
+    s.block_time[r] += took * (k.blocks - s.free[r])
+    if s.blocked[r]:
+        s.blocked_time[r] += took
+    s.delays[r] += s.prompts_time[r] if n else 0.0
+    ended = 0
+    if decodes:
+        s.decode_steps[r] += steps
+        if s.logging:
+            note_gaps(s, r)
+        ended = advance(now, r, c, k, s)
+        s.last_pass[r] = now
+    if n:
+        who = s.chunk_of[r]
+        new = s.chunk_new[r]
+        for i in range(n):
+            j = who[i]
+            s.prompt_tokens[r] += new[i]
+            s.computed[j] += new[i]
+            if s.computed[j] == s.target[j] and first_token(now, r, j, c, k, s):
+                finish(now, r, j, c, k, s)
+                ended += 1
+        partial = s.partial[r]
+        kept = 0
+        for i in range(s.cut_prompts[r]):
+            j = partial[i]
+            if s.computed[j] < s.target[j]:
+                partial[kept] = j
+                kept += 1
+        s.cut_prompts[r] = kept
+        s.chunks[r] = 0
+    if s.width[r] == 0:
+        s.ghosts[r] = 0
+        s.ghost_keys[r] = 0
+    return ended
+
+
+# --- the way of a request ---------------------------------------------------------------------------------------------
+
+
+def post(time: float, kind: int, j: int, s: State) -> None:
+    """Foresee what happens next to a request, behind all that happens no later."""
+    before = s.counts[TAIL]
+    first = s.counts[HEAD]
+    if first != NOBODY and s.event_time[first] > time:
+        before = NOBODY
+    while before != NOBODY and s.event_time[before] > time:
+        before = s.event_before[before]
+    after = first if before == NOBODY else s.event_after[before]
+    s.event_before[j] = before
+    s.event_after[j] = after
+    if before == NOBODY:
+        s.counts[HEAD] = j
+    else:
+        s.event_after[before] = j
+    if after == NOBODY:
+        s.counts[TAIL] = j
+    else:
+        s.event_before[after] = j
+    s.event_time[j] = time
+    s.event_kind[j] = kind
+    s.counts[STAMP] += 1
+    s.event_stamp[j] = s.counts[STAMP]
+
+
+def send(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
+    """A client sends a request; the front end reads the prompts of its lane one after the other."""
+    s.sent[j] = now
+    front = c.front[j]
+    if front > 0.0:
+        lane = (j + 1) % len(s.ready)
+        ready = now + front
+        ready = max(ready, s.ready[lane])
+        s.ready[lane] = ready
+        if len(s.ready) == 1 and len(s.encoder_free) == 0:
+            hand_over(now, ready, j, c, k, s)
+        else:
+            post(ready, READY, j, s)
+    else:
+        pass_encoders(now, j, c, k, s)
+
+
+def pass_encoders(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
+    """Accelerators that encode images do so before a request is handed over; each part goes to who is free first."""
+    free_at = s.encoder_free
+    if len(free_at):
+        last = now
+        for each in range(len(k.encoder_parts)):
+            part = k.encoder_parts[each]
+            first = 0
+            for i in range(1, len(free_at)):
+                if free_at[i] < free_at[first]:
+                    first = i
+            ends = (free_at[first] if free_at[first] > now else now) + part
+            free_at[first] = ends
+            s.times[ENCODING] += part
+            last = max(last, ends)
+        post(last + k.encoder_send, ENCODED, j, s)
+    elif c.front[j] > 0.0:
+        hand_over(now, now, j, c, k, s)
+    else:
+        come(now, j, c, k, s)
+
+
+def hand_over(now: float, ready: float, j: int, c: Clients, k: Rules, s: State) -> None:
+    """The front end hands a request over, the least time after the one before it."""
+    handed = s.times[HANDED] + k.apart
+    handed = max(handed, ready)
+    s.times[HANDED] = handed
+    if handed > now:
+        post(handed, ADMIT, j, s)
+    else:
+        come(now, j, c, k, s)
+
+
+def least_loaded(k: Rules, s: State, free_places: bool) -> int:
+    """The replica with the fewest requests; with `free_places` only of those that have one, else nobody."""
+    best = NOBODY
+    for r in range(k.replicas):
+        load = s.waiting[r] + s.places[r]
+        if (not free_places or load < k.most) and (best == NOBODY or load < s.waiting[best] + s.places[best]):
+            best = r
+    return best
+
+
+def route(c: Clients, k: Rules, s: State) -> int:
+    """Choose a replica for the next request; nobody leaves it in the queue in front of all."""
+    turn = s.counts[ROUTED]
+    if k.router == SHARED:
+        return least_loaded(k, s, True)
+    s.counts[ROUTED] = turn + 1
+    if k.router == LEAST_LOADED:
+        return least_loaded(k, s, False)
+    if k.router == RANDOM:
+        return c.drawn[turn]
+    return turn % k.replicas
+
+
+def come(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
+    """A request comes to the queue of a replica, or is refused."""
+    s.queued[j] = now
+    r = NOBODY if s.counts[HELD_HEAD] != NOBODY else route(c, k, s)
+    longest = c.isl[j] + c.osl[j]
+    refused = (k.longest > 0 and longest > k.longest) or blocks_of(k, c, j, longest) > k.blocks
+    if k.queue_limit >= 0:
+        waiting = s.counts[HELD_COUNT] if r == NOBODY else s.waiting[r]
+        refused = refused or waiting >= k.queue_limit
+    if refused:
+        s.end[j] = now
+        s.refused[j] = True
+        s.counts[REJECTED] += 1
+        s.counts[DONE] += 1
+        follow(now, c, k, s)
+    elif r == NOBODY:
+        s.queue_after[j] = NOBODY
+        if s.counts[HELD_HEAD] == NOBODY:
+            s.counts[HELD_HEAD] = j
+        else:
+            s.queue_after[s.counts[HELD_TAIL]] = j
+        s.counts[HELD_TAIL] = j
+        s.counts[HELD_COUNT] += 1
+    else:
+        submit(now, r, j, c, k, s)
+
+
+def submit(now: float, r: int, j: int, c: Clients, k: Rules, s: State) -> None:
+    """Put a request into the queue of a replica: an idle one looks at it now, a busy one when its step ends."""
+    enqueue(k, c, s, r, j, True)
+    s.home[j] = r
+    if s.until[r] < 0.0:
+        touch(s, r)
+        s.place_wait[j] = s.blocked_time[r]
+        s.under_way[j] = 0.0
+        return
+    steps = s.steps[r]
+    behind_others = s.waiting[r] > 1 and not k.by_class  # who was there before could not be placed either
+    if steps > 1 and (s.cut_prompts[r] > 0 or (k.joins and not behind_others and s.width[r] < k.most)):
+        steps = steps_begun(s.time[r], s.slope[r], steps, now - s.began[r])
+        if steps != s.steps[r]:
+            s.steps[r] = steps
+            until = s.began[r] + span(s.time[r], s.slope[r], steps)
+            if until != s.until[r]:
+                s.until[r] = until
+                s.counts[STAMP] += 1
+                s.stamp[r] = s.counts[STAMP]
+    s.under_way[j] = s.until[r] - now
+    s.place_wait[j] = s.blocked_time[r] + (s.until[r] - s.began[r] if s.blocked[r] else 0.0)
+
+
+def touch(s: State, r: int) -> None:
+    """Let a replica look for work at this instant."""
+    if not s.touched[r]:
+        s.touched[r] = True
+        s.order[s.counts[TOUCHED]] = r
+        s.counts[TOUCHED] += 1
+
+
+def follow(now: float, c: Clients, k: Rules, s: State) -> None:
+    """What follows the end of a request in a closed loop: the user's next; after the last warm-up, one of each."""
+    if c.users == 0:
+        return
+    s.counts[FLYING] -= 1
+    if s.counts[COUNTING] or s.counts[WARMUP] > 0:
+        send_some(now, 1, c, k, s)
+    elif s.counts[FLYING] == 0:
+        s.counts[COUNTING] = 1
+        send_some(now, c.users, c, k, s)
+
+
+def send_some(now: float, count: int, c: Clients, k: Rules, s: State) -> None:
+    """Let so many users send, as long as there are requests; no more than the warm-up has while it goes on."""
+    if not s.counts[COUNTING] and count > s.counts[WARMUP]:
+        count = s.counts[WARMUP]
+    for _ in range(count):
+        j = s.counts[NEXT]
+        if j < s.requests:
+            s.counts[NEXT] = j + 1
+            s.counts[FLYING] += 1
+            if not s.counts[COUNTING]:
+                s.counts[WARMUP] -= 1
+            post(now, SENT, j, s)
+
+
+def end_step(now: float, r: int, c: Clients, k: Rules, s: State) -> None:
+    """A step ends: its requests leave, their users send again, and the replica looks for work."""
+    ended = end(now, r, c, k, s)
+    for _ in range(ended):
+        follow(now, c, k, s)
+    s.until[r] = -1.0
+    touch(s, r)
+    while s.counts[HELD_HEAD] != NOBODY:
+        other = route(c, k, s)
+        if other == NOBODY:
+            break
+        j = s.counts[HELD_HEAD]
+        s.counts[HELD_HEAD] = s.queue_after[j]
+        s.counts[HELD_COUNT] -= 1
+        submit(now, other, j, c, k, s)
+
+
+def happen(now: float, c: Clients, k: Rules, s: State) -> None:
+    """The first of what was foreseen happens to its request."""
+    j = s.counts[HEAD]
+    after = s.event_after[j]
+    s.counts[HEAD] = after
+    if after == NOBODY:
+        s.counts[TAIL] = NOBODY
+    else:
+        s.event_before[after] = NOBODY
+    kind = s.event_kind[j]
+    if kind == SENT:
+        send(now, j, c, k, s)
+    elif kind == READY:
+        pass_encoders(now, j, c, k, s)
+    elif kind == ENCODED:
+        hand_over(now, now, j, c, k, s)
+    else:
+        come(now, j, c, k, s)
+
+
+def start(c: Clients, k: Rules, s: State) -> None:
+    """Let the first users send; call it once, before `play`."""
+    if c.users:
+        s.counts[COUNTING] = 0 if c.warmup else 1
+        s.counts[WARMUP] = c.warmup
+        send_some(0.0, c.users, c, k, s)
+
+
+def play(c: Clients, k: Rules, t: Table, s: State) -> bool:
+    """Play on until all requests have ended or the horizon comes; False where the log is full and play goes on later.
+
+    Call `start` before the first time. What has happened stands in `s`.
+    """
+    counts = s.counts
+    until = s.until
+    stamps = s.stamp
+    event_time = s.event_time
+    replicas = k.replicas
+    most = s.requests
+    sends = 0 if c.users else most  # requests that come at times of their own
+    horizon = k.horizon
+    now = s.times[NOW]
+    while counts[DONE] < most:
+        time = until[0]
+        what = 0  # a replica, or one of the two below
+        if time < 0.0:
+            time = FOREVER
+            what = NOBODY
+        r = 1
+        while r < replicas:
+            if until[r] >= 0.0 and (until[r] < time or (until[r] == time and stamps[r] < stamps[what])):
+                time = until[r]
+                what = r
+            r += 1
+        stamp = stamps[what] if what != NOBODY else 0
+        j = counts[HEAD]
+        if j != NOBODY and (event_time[j] < time or (event_time[j] == time and s.event_stamp[j] < stamp)):
+            time = event_time[j]
+            stamp = s.event_stamp[j]
+            what = replicas
+        j = counts[NEXT]
+        if j < sends and (c.send[j] < time or (c.send[j] == time and counts[ARRIVED] < stamp)):
+            time = c.send[j]
+            what = replicas + 1
+        if time > now and counts[TOUCHED]:
+            i = 0
+            while i < counts[TOUCHED]:
+                r = s.order[i]
+                s.touched[r] = False
+                if until[r] < 0.0:
+                    begin(now, r, c, k, t, s)
+                i += 1
+            counts[TOUCHED] = 0
+            continue
+        if what == NOBODY or time > horizon:
+            break
+        now = time
+        s.times[NOW] = now
+        if what < replicas:
+            end_step(now, what, c, k, s)
+            if s.logging and (counts[ROWS] >= s.room or counts[GAPS] >= s.room):
+                return False
+        elif what == replicas:
+            happen(now, c, k, s)
+        else:
+            counts[NEXT] = j + 1
+            counts[STAMP] += 1
+            counts[ARRIVED] = counts[STAMP]  # the sending of the next is foreseen now
+            send(now, j, c, k, s)
+    return True
