@@ -65,6 +65,12 @@ class Clients(NamedTuple):
     front: Numbers
     drawn: Counts
 
+    @classmethod
+    def closed(cls, users: int, isl: Counts, osl: Counts) -> Clients:
+        """Users of a closed loop whose requests pass no front end."""
+        n = len(isl)
+        return cls(users, 0, [0.0] * n, isl, osl, [0] * n, [0] * n, [0.0] * n, [])
+
 
 class Rules(NamedTuple):
     """What the engine does, and with how much; see `rooflinekit.load.policies` for the policy's four choices.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
@@ -193,3 +193,27 @@ def checked(arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
             )
         before = arrival.time
         yield arrival
+
+
+class Drawn:
+    """Requests that were drawn: times [s], lengths and classes as lists, and `Arrival`s where they are gone through."""
+
+    def __init__(self, time: list[float], isl: list[int], osl: list[int], priority: list[int]) -> None:
+        self.time, self.isl, self.osl, self.priority = time, isl, osl, priority
+
+    @classmethod
+    def of(cls, process: Process, requests: Requests, count: int, seed: int = 0) -> Drawn:
+        """The same requests as `generate` yields, all at once.
+
+        >>> from rooflinekit.load.lengths import Fixed
+        >>> Drawn.of(Gamma(4.0, 0.0), Requests(Fixed(8), Fixed(2)), 3).time
+        [0.25, 0.5, 0.75]
+        """
+        return cls.read(generate(process, requests, count, seed))
+
+    @classmethod
+    def read(cls, arrivals: Iterable[Arrival]) -> Drawn:
+        """Those of arrivals without blocks and samples; raises WorkloadError as `checked`."""
+        rows = [(each.time, each.isl, each.osl, each.priority) for each in checked(iter(arrivals))]
+        time, isl, osl, priority = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
+        return cls(time, isl, osl, priority)

@@ -1026,6 +1026,12 @@ def start(c: Clients, k: Rules, s: State) -> None:
         send_some(0.0, c.users, c, k, s)
 
 
+def forget(s: State) -> None:
+    """Make room for what is written down next."""
+    s.counts[ROWS] = 0
+    s.counts[GAPS] = 0
+
+
 def play(c: Clients, k: Rules, t: Table, s: State) -> bool:
     """Play on until all requests have ended or the horizon comes; False where the log is full and play goes on later.
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
+from rooflinekit.load.arrays import LEAST_LOADED, RANDOM, ROUND_ROBIN, SHARED, Rules
 from rooflinekit.model.types.errors import WorkloadError
 
 
@@ -79,3 +82,37 @@ class Limits:
                 f"token_budget={self.token_budget} leaves no room for prompts beside max_num_seqs={self.max_num_seqs} "
                 "decoding sequences; use a larger budget or fewer sequences"
             )
+
+
+def rules_of(limits: Limits, blocks: int, block: int, **more: Any) -> Rules:
+    """The rules of the loop: those of a scheduler, a cache of so many blocks, and `more` fields of `Rules` by name.
+
+    >>> rules_of(Limits(token_budget=2048), blocks=1000, block=16).budget
+    2048
+    """
+    policy = limits.policy
+    usual: dict[str, Any] = {
+        "width": 1, "drafted": 0, "acceptance": 0.0, "replicas": 1, "router": ROUTERS["round-robin"], "apart": 0.0,
+        "encoder_parts": [], "encoder_send": 0.0, "horizon": math.inf,
+    }  # fmt: skip
+    return Rules(
+        mixes=policy.mixes,
+        chunks=policy.chunks,
+        joins=policy.joins,
+        pads=policy.pads,
+        by_class=limits.by_class,
+        reserves=limits.reserves,
+        budget=limits.token_budget,
+        most=limits.max_num_seqs,
+        engines=limits.engines,
+        overlap=limits.overlap,
+        longest=limits.max_model_len or 0,
+        queue_limit=-1 if limits.queue_limit is None else limits.queue_limit,
+        blocks=blocks,
+        block=block,
+        **usual | more,
+    )
+
+
+ROUTERS = {"round-robin": ROUND_ROBIN, "random": RANDOM, "least-loaded": LEAST_LOADED, "shared": SHARED}
+"""Routers that the loop knows."""

@@ -1,0 +1,281 @@
+"""What happened while a load was played: times of every request, sums of every replica, and statistics of both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rooflinekit.load import loop
+from rooflinekit.load.arrays import ENCODING, NOW, PREEMPTED, Clients, Rules, State, Table, new_state
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[Any]
+
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+"""Names of the percentiles that answers state, and the share of the requests that each is for."""
+
+_PIECES = 20  # of a run, whose means tell the standard error of the whole
+_FEWEST = 8  # marks from which a trend is told
+_SURE = 4.0  # standard errors of a slope from which it is a trend
+_LOST = 0.01  # share of the requests that stay in the system, from which a run diverges
+
+
+class FirstParts(NamedTuple):
+    """What the mean time to first token is made of [s].
+
+    front_end: HTTP, tokeniser and hand-over, and encoders apart; under_way: until the step under way has ended; behind:
+    prompts that came before; place: waiting for a place in the batch or for blocks of the cache; prompt: the steps that
+    hold the own prompt.
+    """
+
+    front_end: float
+    under_way: float
+    behind: float
+    place: float
+    prompt: float
+
+
+class Sample:
+    """Values that were played, with exact quantiles.
+
+    >>> Sample([3.0, 1.0, 2.0]).quantile(0.5)
+    2.0
+    """
+
+    def __init__(self, values: Sequence[float] | Numbers) -> None:
+        import numpy as np  # noqa: PLC0415 - a static answer needs none
+
+        self.values = np.sort(np.asarray(values, float))
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.values)
+
+    @property
+    def mean(self) -> float:
+        """Their mean; not a number if there is none."""
+        return float(self.values.mean()) if len(self.values) else math.nan
+
+    @property
+    def largest(self) -> float:
+        """The longest; 0 if there is none."""
+        return float(self.values[-1]) if len(self.values) else 0.0
+
+    def quantile(self, share: float) -> float:
+        """The least value that this share of the sample does not exceed; not a number if there is none."""
+        n = len(self.values)
+        return float(self.values[max(math.ceil(share * n - 1e-9), 1) - 1]) if n else math.nan
+
+
+@dataclass(frozen=True)
+class Played:
+    """A load as it was played.
+
+    sent, queued, begun, first, end, under_way, place_wait, delayed: by request, as `rooflinekit.load.arrays.State` says
+    [s]; isl, osl: tokens; finished, refused: whether it ended, or nobody took it; counted: finished and not of the
+    warm-up; replicas: sums of each replica by name; now: when the run ended [s].
+    """
+
+    clients: Clients
+    rules: Rules
+    sent: Numbers
+    queued: Numbers
+    begun: Numbers
+    first: Numbers
+    end: Numbers
+    under_way: Numbers
+    place_wait: Numbers
+    delayed: Numbers
+    isl: Numbers
+    osl: Numbers
+    finished: Numbers
+    refused: Numbers
+    counted: Numbers
+    replicas: dict[str, Numbers]
+    now: float
+    preempted: int
+    encoding: float
+
+    @classmethod
+    def of(cls, clients: Clients, rules: Rules, state: State, warmup: int) -> Played:
+        """Read the state of a load that has been played; the first `warmup` requests count in no statistic."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        times = ("sent", "queued", "begun", "first", "end", "under_way", "place_wait", "delayed")
+        read = {name: np.asarray(getattr(state, name), float) for name in times}
+        refused = np.asarray(state.refused, bool)
+        finished = (read["end"] >= 0.0) & ~refused
+        return cls(
+            clients=clients,
+            rules=rules,
+            isl=np.asarray(clients.isl),
+            osl=np.asarray(clients.osl),
+            finished=finished,
+            refused=refused,
+            counted=finished & (np.arange(state.requests) >= warmup),
+            replicas={name: np.asarray(getattr(state, name), float) for name in _SUMS},
+            now=float(state.times[NOW]),
+            preempted=int(state.counts[PREEMPTED]),
+            encoding=float(state.times[ENCODING]),
+            **read,
+        )
+
+    @cached_property
+    def ttft(self) -> Numbers:
+        """Times to first token of the requests that count [s]."""
+        return (self.first - self.sent)[self.counted]
+
+    @cached_property
+    def e2e(self) -> Numbers:
+        """Requests that count from end to end [s]."""
+        return (self.end - self.sent)[self.counted]
+
+    @cached_property
+    def tpot(self) -> Numbers:
+        """Mean times of a token after the first [s], of the requests that count and have such tokens."""
+        several = self.counted & (self.osl > 1)
+        return (self.end - self.first)[several] / (self.osl[several] - 1)
+
+    @cached_property
+    def first_parts(self) -> FirstParts:
+        """Means over the requests that count."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        which = self.counted
+        waited = (self.begun - self.queued)[which]
+        under_way = np.minimum(self.under_way[which], waited)
+        place = np.minimum(self.place_wait[which], waited - under_way)
+        parts = (self.queued - self.sent)[which], under_way, waited - under_way - place, place
+        return FirstParts(*(float(part.mean()) for part in (*parts, (self.first - self.begun)[which])))
+
+    @cached_property
+    def prompts_of_others(self) -> float:
+        """What prompts of others add to the mean time of a token [s]."""
+        several = self.counted & (self.osl > 1)
+        return float((self.delayed[several] / (self.osl[several] - 1)).mean()) if several.any() else 0.0
+
+    @cached_property
+    def makespan(self) -> float:
+        """From the first sending that counts to the last end [s]; not a number where none counts."""
+        if not self.counted.any():
+            return math.nan
+        return float(self.end[self.counted].max() - self.sent[self.counted].min())
+
+    @property
+    def running(self) -> float:
+        """Sequences in steps, in the mean over the run and all replicas together."""
+        return float(self.replicas["sequence_time"].sum()) / self.now if self.now else 0.0
+
+    def pieces(self, values: Numbers, which: Numbers) -> list[Sample]:
+        """The values of the requests `which`, by the order in which these ended, in pieces of equal number."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        order = np.argsort(self.end[which], kind="stable")
+        return [Sample(part) for part in np.array_split(values[order], min(_PIECES, len(values))) if len(part)]
+
+    def good(self, ttft: float | None, tpot: float | None) -> int:
+        """Requests that count and meet both objectives [s]; one that has no second token has no wait for it."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        each = (self.end - self.first)[self.counted] / np.maximum(self.osl[self.counted] - 1, 1)
+        met = np.ones(len(each), bool)
+        if ttft is not None:
+            met &= self.ttft <= ttft
+        if tpot is not None:
+            met &= each <= tpot
+        return int(met.sum())
+
+    @cached_property
+    def growth(self) -> tuple[bool, bool]:
+        """Whether more and more requests are in the system, and whether more and more wait for a first token."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        last = float(self.sent[self.sent < math.inf].max()) if len(self.sent) else 0.0
+        if last <= 0.0 or len(self.sent) < 2 * _FEWEST:
+            return False, False
+        marks = np.linspace(last / 4.0, last, 2 * _PIECES)  # before that the engine fills
+        sent = np.sort(self.sent)
+        areas = [_area(marks, sent, np.sort(ends)) for ends in (self.end, np.where(self.refused, self.end, self.first))]
+        arrived = np.searchsorted(sent, marks, "right")
+        return grows(marks, areas, float(arrived[-1] - arrived[0]))
+
+
+_SUMS = ("steps_made", "decode_steps", "busy", "sequence_time", "block_time", "tokens_out", "prompt_tokens", "delays")
+
+
+def _area(marks: Numbers, begins: Numbers, ends: Numbers) -> Numbers:
+    """∫ of those that have begun and not ended, up to each mark; both sorted."""
+    import numpy as np  # noqa: PLC0415 - as above
+
+    def since(times: Numbers) -> Numbers:
+        count = np.searchsorted(times, marks, "right")
+        return count * marks - np.concatenate(([0.0], np.cumsum(times)))[count]
+
+    area: Numbers = since(begins) - since(ends)
+    return area
+
+
+def grows(times: Numbers, areas: Sequence[Numbers], arrived: float) -> tuple[bool, bool]:
+    """Of those in the system, and of those who wait for a first token, whether the number grows.
+
+    times: marks [s]; areas: ∫ of both numbers up to each [s]; arrived: requests between the first and the last mark. A
+    number grows where its slope in time, by least squares, is above four standard errors of its residuals, and adds
+    more than one in a hundred of those who come.
+    """
+    import numpy as np  # noqa: PLC0415 - as above
+
+    at = (times[1:] + times[:-1]) / 2.0
+    at -= at.mean()
+    numbers = np.diff(np.array(areas)) / np.diff(times)
+    slopes = numbers @ at / (at @ at)
+    left = numbers - numbers.mean(axis=1, keepdims=True) - np.outer(slopes, at)
+    errors = np.sqrt((left * left).sum(axis=1) / (len(at) - 2) / (at @ at))
+    grown = slopes * (times[-1] - times[0]) > _LOST * arrived
+    present, waiting = grown & (slopes > _SURE * errors)
+    return bool(present), bool(waiting)
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Of their mean; None of fewer than two.
+
+    >>> standard_error([1.0, 3.0])
+    1.0
+    """
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+def play(
+    clients: Clients, rules: Rules, table: Table, *, seed: int = 0, encoders: int = 0, warmup: int = 0,
+    room: int = 0, drained: Callable[[State], None] = lambda state: None,
+) -> Played:  # fmt: skip
+    """Play a load from an empty engine until its last request has ended, or the horizon.
+
+    Args:
+        clients, rules, table: what comes, what the engine does, and how long its steps take.
+        seed: of the numbers that drafts are drawn with.
+        encoders: accelerators that encode images.
+        warmup: requests that come first and count in no statistic.
+        room: steps that are written down before `drained` sees them; 0 writes down nothing.
+        drained: reads what is written down; it is called whenever `room` is used up, and at the end.
+
+    >>> from rooflinekit.load.policies import POLICIES, Limits, rules_of
+    >>> from rooflinekit.load.table import constant_table
+    >>> rules = rules_of(Limits(POLICIES["chunked"]), blocks=100, block=16)
+    >>> played = play(Clients.closed(1, isl=[8, 8], osl=[3, 3]), rules, constant_table(0.5))
+    >>> played.first.tolist(), played.end.tolist()
+    ([0.5, 2.0], [1.5, 3.0])
+    """
+    state = new_state(rules, len(clients.isl), seed, encoders, room)
+    loop.start(clients, rules, state)
+    while not loop.play(clients, rules, table, state):
+        drained(state)
+        loop.forget(state)
+    drained(state)
+    return Played.of(clients, rules, state, warmup)
