@@ -10,7 +10,7 @@ from statistics import stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rooflinekit.load import loop
-from rooflinekit.load.arrays import ENCODING, NOW, PREEMPTED, Clients, Rules, State, Table, new_state
+from rooflinekit.load.arrays import ENCODING, NEXT, NOW, PREEMPTED, Clients, Rules, State, Table, new_state
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,7 +80,9 @@ class Played:
 
     sent, queued, begun, first, end, under_way, place_wait, delayed: by request, as `rooflinekit.load.arrays.State` says
     [s]; isl, osl: tokens; finished, refused: whether it ended, or nobody took it; counted: finished and not of the
-    warm-up; replicas: sums of each replica by name; now: when the run ended [s].
+    warm-up; replicas: sums of each replica by name; now: when the
+    run ended [s]; arrived: requests that were sent; preempted: how often one lost its place; encoding: seconds of
+    accelerators that encode images.
     """
 
     clients: Clients
@@ -100,6 +102,7 @@ class Played:
     counted: Numbers
     replicas: dict[str, Numbers]
     now: float
+    arrived: int
     preempted: int
     encoding: float
 
@@ -122,6 +125,7 @@ class Played:
             counted=finished & (np.arange(state.requests) >= warmup),
             replicas={name: np.asarray(getattr(state, name), float) for name in _SUMS},
             now=float(state.times[NOW]),
+            arrived=int(state.counts[NEXT]),
             preempted=int(state.counts[PREEMPTED]),
             encoding=float(state.times[ENCODING]),
             **read,
@@ -141,7 +145,8 @@ class Played:
     def tpot(self) -> Numbers:
         """Mean times of a token after the first [s], of the requests that count and have such tokens."""
         several = self.counted & (self.osl > 1)
-        return (self.end - self.first)[several] / (self.osl[several] - 1)
+        each: Numbers = (self.end - self.first)[several] / (self.osl[several] - 1)
+        return each
 
     @cached_property
     def first_parts(self) -> FirstParts:
@@ -251,19 +256,22 @@ def standard_error(values: Sequence[float]) -> float | None:
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
-def play(
+def play(  # noqa: PLR0913 - a load, and who reads what is written down
     clients: Clients, rules: Rules, table: Table, *, seed: int = 0, encoders: int = 0, warmup: int = 0,
-    room: int = 0, drained: Callable[[State], None] = lambda state: None,
+    room: int = 0, drained: Callable[[State], None] = lambda state: None, stopped: Callable[[], bool] = lambda: False,
 ) -> Played:  # fmt: skip
     """Play a load from an empty engine until its last request has ended, or the horizon.
 
     Args:
-        clients, rules, table: what comes, what the engine does, and how long its steps take.
+        clients: what comes.
+        rules: what the engine does.
+        table: how long its steps take.
         seed: of the numbers that drafts are drawn with.
         encoders: accelerators that encode images.
         warmup: requests that come first and count in no statistic.
         room: steps that are written down before `drained` sees them; 0 writes down nothing.
         drained: reads what is written down; it is called whenever `room` is used up, and at the end.
+        stopped: whether to go no further, asked whenever `room` is used up.
 
     >>> from rooflinekit.load.policies import POLICIES, Limits, rules_of
     >>> from rooflinekit.load.table import constant_table
@@ -277,5 +285,7 @@ def play(
     while not loop.play(clients, rules, table, state):
         drained(state)
         loop.forget(state)
+        if stopped():
+            break
     drained(state)
     return Played.of(clients, rules, state, warmup)

@@ -6,9 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rooflinekit.simulation.requests import Job
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 RESOLUTION = 0.005
 """Ratio of the ends of a bin, less 1. A quantile is within 0.5 % of the sample's own: half a bin, and as much again
@@ -38,12 +41,25 @@ class Sketch:
         self._counts: list[int] = []
         self._count, self._total, self._largest = 0, 0.0, 0.0
 
+    @classmethod
+    def made(cls, values: NDArray[Any]) -> Sketch:
+        """Of durations that are all known."""
+        sketch = cls()
+        sketch.add_many(values, values > -1.0)
+        return sketch
+
     def add(self, value: float, count: int = 1) -> None:
         """Add a duration `count` times."""
         self._values.append(value)
         self._counts.append(count)
         if len(self._values) >= _PENDING:
             self._sort()
+
+    def add_many(self, values: NDArray[Any], counts: NDArray[Any]) -> None:
+        """Add durations, each as often as `counts` says."""
+        self._sort()
+        self._values, self._counts = values.tolist(), counts.tolist()
+        self._sort()
 
     def add_run(self, first: float, slope: float, steps: int, count: int) -> None:
         """Add first, first + slope, …, each `count` times: what a run of decode steps gives every sequence."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, field, fields
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rooflinekit.load.played import PERCENTILES, Sample, standard_error
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.energy import token_energy
 from rooflinekit.model.traffic.mixing import InFlight
@@ -17,17 +18,17 @@ from rooflinekit.simulation.event_loop import Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective, Sketch
 from rooflinekit.simulation.replica import Replica
-from rooflinekit.simulation.watch import Batches, Latencies, standard_error
+from rooflinekit.simulation.watch import Batches
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A duration over requests (or tokens) [ms]; None if there were none. Percentiles are within 0.25 %.
+    """A duration over requests (or tokens) [ms]; None if there were none.
+
+    Percentiles are exact where the loop played, and else, and of gaps between tokens, within 0.25 %.
 
     errors: standard errors of the mean and the percentiles [ms], from those of ten to twenty parts of the run (batch
     means); empty where the run was too short, or the duration is not kept by pieces.
@@ -36,17 +37,18 @@ class Spread:
     mean: float | None
     p50: float | None
     p90: float | None
+    p95: float | None
     p99: float | None
     max: float | None
     n: int
     errors: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, sketch: Sketch, pieces: Sequence[Sketch] = ()) -> Spread:
+    def of(cls, sketch: Sketch | Sample, pieces: Sequence[Sketch | Sample] = ()) -> Spread:
         """Read a sketch of seconds, and those of pieces of the run."""
         if not sketch.count:
-            return cls(None, None, None, None, None, 0)
-        read: dict[str, Callable[[Sketch], float]] = {"mean": lambda each: 1e3 * each.mean}
+            return cls(None, None, None, None, None, None, 0)
+        read: dict[str, Callable[[Sketch | Sample], float]] = {"mean": lambda each: 1e3 * each.mean}
         for name, share in PERCENTILES.items():
             read[name] = lambda each, share=share: 1e3 * each.quantile(share)  # type: ignore[misc]
         counted = [each for each in pieces if each.count]
@@ -161,7 +163,7 @@ class Books:
 
     ledger: Ledger
     uses: tuple[ReplicaUse, ...]
-    pieces: Sequence[Latencies]
+    pieces: Sequence[tuple[Sketch | Sample, ...]]
     duration: float  #: [s]
     joules: float | None
     gpus: int
@@ -173,6 +175,7 @@ class Books:
     unsettled: int
     interrupted: bool
     runs: int = 1
+    exact: Mapping[str, Sample] = field(default_factory=dict)  #: latencies by their names in the ledger, where kept
 
     @property
     def diverges(self) -> bool:
@@ -219,7 +222,7 @@ class Books:
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it, without pieces; `read` reads it back."""
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "exact"}
         return own | {"ledger": self.ledger.plain(), "uses": [asdict(use) for use in self.uses], "pieces": []}
 
     @classmethod
@@ -290,18 +293,16 @@ class Outcome(DeploymentAnswer):
         return pd.DataFrame(self.timeline)
 
 
-def energy_of(simulation: Simulation, predictors: Sequence[Predictor]) -> float | None:
-    """Energy of a run [J]; `predictors` are those of the fleet's replicas. None where no power limit is known.
+def energy_of(predictors: Sequence[Predictor], works: Sequence[Works], finished: int, now: float) -> float | None:
+    """Energy of a run of so many seconds [J]; None where no power limit is known.
 
-    Each replica's prompts and tokens at its mean batch and the mean lengths of the run, and idle power while it waits.
+    `predictors` and `works` are those of the replicas. Each replica's prompts and tokens at its mean batch and the mean
+    lengths of the run, and idle power while it waits.
     """
     import numpy as np  # noqa: PLC0415 - a report of one deployment needs none
 
-    fleet = simulation.fleet.all
-    finished = max(simulation.ledger.finished, 1)
-    computed, made, steps, worked = np.array(
-        [(each.work.computed, each.decoding.tokens, each.work.decode_steps, each.work.busy) for each in fleet], float
-    ).T
+    finished = max(finished, 1)
+    computed, made, steps, worked = np.array(works, float).T
     isl, osl = (max(float(each.sum()) / finished, 1.0) for each in (computed, made))
     joules = 0.0
     for predictor in {id(each): each for each in predictors}.values():  # replicas of one deployment at once
@@ -314,14 +315,26 @@ def energy_of(simulation: Simulation, predictors: Sequence[Predictor]) -> float 
         busy = gpus * worked[own]
         spent = each.step.total * made[own] + each.prompt.total * computed[own] / isl
         spent = np.clip(spent, law.idle * busy, law.held * law.limit * busy)
-        joules += float(np.sum(spent + law.idle * gpus * np.maximum(simulation.now - worked[own], 0.0)))
+        joules += float(np.sum(spent + law.idle * gpus * np.maximum(now - worked[own], 0.0)))
     return joules
+
+
+class Works(NamedTuple):
+    """What a replica has done: prompt tokens computed, tokens made, decode steps, and seconds with a step under way."""
+
+    computed: float
+    made: float
+    decode_steps: float
+    busy: float
 
 
 def summarise(books: Books, **more: Any) -> Outcome:
     """Turn books into an answer; `more` are the fields of the deployment and the run that books do not have."""
     firsts, tokens, wholes = zip(*books.pieces, strict=True) if books.pieces else ((), (), ())
     ledger, gpus = books.ledger, books.gpus
+    ttft, tpot, e2e, queued = (
+        books.exact.get(name) or getattr(ledger, name) for name in ("ttft", "tpot", "e2el", "queued")
+    )
     span = ledger.last_end - ledger.measured_from
     span = span if 0 < span < math.inf else math.nan
     speed = _finite(ledger.measured_tokens / span)
@@ -338,11 +351,11 @@ def summarise(books: Books, **more: Any) -> Outcome:
             books.swapped,
         ),
         duration_s=books.duration,
-        ttft_ms=Spread.of(ledger.ttft, firsts),
-        tpot_ms=Spread.of(ledger.tpot, tokens),
+        ttft_ms=Spread.of(ttft, firsts),
+        tpot_ms=Spread.of(tpot, tokens),
         itl_ms=Spread.of(ledger.itl),
-        e2e_ms=Spread.of(ledger.e2el, wholes),
-        queue_ms=Spread.of(ledger.queued),
+        e2e_ms=Spread.of(e2e, wholes),
+        queue_ms=Spread.of(queued),
         request_rate=_finite(ledger.measured / span),
         goodput_rate=_finite(ledger.good / span) if asked else None,
         goodput=_finite(ledger.good / ledger.measured if ledger.measured else math.nan) if asked else None,

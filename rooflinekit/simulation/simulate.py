@@ -15,9 +15,20 @@ from rooflinekit.estimation.options import keywords, number_of, options_of, part
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Simulation as SimulationOptions
-from rooflinekit.load.arrivals import Arrival, Burst, ClosedLoop, Gamma, Process, Requests, generate, parse_process
+from rooflinekit.load.arrivals import (
+    Arrival,
+    Burst,
+    ClosedLoop,
+    Drawn,
+    Gamma,
+    Process,
+    Requests,
+    generate,
+    parse_process,
+)
 from rooflinekit.load.lengths import longer, parse_length, spread_length
 from rooflinekit.load.policies import POLICIES, Limits, policy_name
+from rooflinekit.load.policies import ROUTERS as LOOPED
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.encoding import encoders_of, served
@@ -30,7 +41,8 @@ from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import EncoderStation, Fleet, FrontEnd, Link, Simulation, Watch
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool, kv_capacity_tokens
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
-from rooflinekit.simulation.outcome import Books, Outcome, energy_of, summarise
+from rooflinekit.simulation.outcome import Books, Outcome, Works, energy_of, summarise
+from rooflinekit.simulation.playing import Scene, ledger_of, pieces_of, play_scene, samples_of, uses_of, works_of
 from rooflinekit.simulation.replica import HostTier, Replica
 from rooflinekit.simulation.requests import Job, Source
 from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_trace
@@ -154,8 +166,7 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     (64, 0)
     """
     timeline = Timeline()
-    watch = both(timeline, watch)
-    books, more = _served(resolved, load, setup or Setup(), watch, prefill or resolved, batches or Batches(), steps)
+    books, more = _served(resolved, load, setup or Setup(), (timeline, watch), prefill or resolved, batches, steps)
     return _answered(books, more, timeline)
 
 
@@ -188,25 +199,110 @@ def _run(  # noqa: PLR0913, PLR0917 - as `serve`
 
 
 def _served(  # noqa: PLR0913, PLR0917 - as `serve`
+    resolved: Resolved, load: Load, setup: Setup, watches: tuple[Timeline | None, Watch | None], prefill: Resolved,
+    batches: Batches | None, steps: Iterable[tuple[float, int]] = (),
+) -> tuple[Books, dict[str, Any]]:  # fmt: skip
+    """The books of a run, and what an `Outcome` says besides."""
+    timeline, watch = watches
+    if watch is None and batches is None and prefill is resolved and not steps and _loop_plays(load, setup):
+        drawn = list(load.arrivals)
+        if all(each.samples == 1 for each in drawn):
+            return _by_loop(resolved, load, setup, Drawn.read(drawn), timeline)
+        load = replace(load, arrivals=iter(drawn))
+    return _by_objects(resolved, load, setup, both(timeline, watch), prefill, batches or Batches(), steps)
+
+
+def _loop_plays(load: Load, setup: Setup) -> bool:
+    """Whether the loop plays it: no blocks with content, no other memory, no pools, no end but that of the requests."""
+    objects = load.sessions or load.keep or load.before or load.duration < math.inf
+    return not (objects or setup.swap or setup.prefix_cache or setup.prefill_replicas or setup.router not in LOOPED)
+
+
+def _by_loop(
+    resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, timeline: Timeline | None
+) -> tuple[Books, dict[str, Any]]:
+    predictor = served(resolved.predictor)
+    limits, width = _limits(predictor, setup, load.longest), setup.draft_tokens + 1
+    tokens, block = _cache(predictor, load, setup, limits)
+    scene = Scene(
+        table=_steps(predictor, load, setup, width),
+        drafted=setup.draft_tokens,
+        acceptance=setup.acceptance,
+        draft_seconds=setup.draft_tokens * setup.draft_ms / 1e3,
+        limits=limits,
+        blocks=max(tokens // block, 1),
+        block=block,
+        front=_front_end(predictor, setup),
+        replicas=setup.replicas,
+        router=setup.router,
+        seed=setup.seed,
+    )
+    played, gaps, interrupted = play_scene(scene, drawn, load.users, load.warmup, timeline)
+    present, waiting = played.growth
+    gpus = predictor.plan.deployment.gpus * setup.replicas
+    joules = energy_of([resolved.predictor] * setup.replicas, works_of(played), int(played.finished.sum()), played.now)
+    books = Books(
+        ledger=ledger_of(played, gaps, load.objective),
+        uses=uses_of(played, scene.front.encoders),
+        pieces=pieces_of(played),
+        duration=played.now,
+        joules=joules,
+        gpus=gpus,
+        gpu_seconds=gpus * played.now,
+        steps=int(played.replicas["steps_made"].sum()),
+        decoded=int(played.replicas["tokens_out"].sum()),
+        swapped=0,
+        diverging=int(present and waiting),
+        unsettled=int(present),
+        interrupted=interrupted,
+        exact=samples_of(played),
+    )
+    return books, _said(resolved, setup, limits, block, scene.blocks, ())
+
+
+def _by_objects(  # noqa: PLR0913, PLR0917 - as `serve`
     resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved, batches: Batches,
     steps: Iterable[tuple[float, int]] = (),
 ) -> tuple[Books, dict[str, Any]]:  # fmt: skip
-    """The books of a run, and what an `Outcome` says besides."""
     run = _run(resolved, load, setup, watch, prefill, batches, steps)
     fleet = run.fleet
     predictors = [prefill.predictor] * len(fleet.prefills) + [resolved.predictor] * setup.replicas
     gpus = sum(predictor.plan.deployment.gpus for predictor in predictors)
-    books = Books.of(run, gpus, batches, energy_of(run, predictors))
+    works = [Works(each.work.computed, each.decoding.tokens, each.work.decode_steps, each.work.busy)
+             for each in fleet.all]  # fmt: skip
+    books = Books.of(run, gpus, batches, energy_of(predictors, works, run.ledger.finished, run.now))
     stores = {id(store): store for replica in fleet.all for store in getattr(replica.pool, "tiers", ())}
-    warnings = (*resolved.warnings, *dict.fromkeys(overrun(list(stores.values()), run.now)))
+    notes = dict.fromkeys(overrun(list(stores.values()), run.now))
     if load.sessions is not None and (left := load.sessions.gave_up):
         patience, turns = load.sessions.law.patience, load.sessions.unasked
-        warnings += (f"a patience of {patience:g} s in the mean ended {left:,} sessions early, {turns:,} turns before",)
+        notes[f"a patience of {patience:g} s in the mean ended {left:,} sessions early, {turns:,} turns before"] = None
+    pool = fleet.replicas[0].pool
+    return books, _said(resolved, setup, fleet.replicas[0].limits, pool.size, pool.total, tuple(notes))
+
+
+def _said(  # noqa: PLR0913, PLR0917 - the scheduler and the cache of a run
+    resolved: Resolved, setup: Setup, limits: Limits, block: int, blocks: int, notes: tuple[str, ...]
+) -> dict[str, Any]:
+    """What an `Outcome` says besides its books."""
+    warnings = (*resolved.warnings, *notes)
     if setup.swap and not setup.host_gib:
         warnings += ("swap has no host memory: preempted requests were computed again; host_gib gives it some",)
     if microbatches(resolved.plan) > 1:
         warnings += ("stages are played one after the other; `estimate` has what microbatches bring",)
-    return books, {**about(resolved.plan), "inputs": _inputs(resolved.plan, setup, fleet), "warnings": warnings}
+    inputs = _inputs(resolved.plan, setup, limits) | {"block_size": block, "kv_tokens": blocks * block}
+    return {**about(resolved.plan), "inputs": inputs, "warnings": warnings}
+
+
+def _front_end(predictor: Predictor, setup: Setup) -> FrontEnd:
+    """What requests pass before they come to the queue of a replica."""
+    costs = predictor.plan.costs
+    return FrontEnd(lambda isl: float(front_end(costs, isl)), costs.hand_over, _encoders(predictor.plan, setup))
+
+
+def _cache(predictor: Predictor, load: Load, setup: Setup, limits: Limits) -> tuple[int, int]:
+    """Tokens that the cache of a replica holds, and those of a block."""
+    tokens = setup.kv_tokens or kv_capacity_tokens(predictor, load.typical, limits.max_num_seqs)
+    return tokens, _block(predictor.plan, setup)
 
 
 def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, ledger: Ledger) -> Fleet:
@@ -216,14 +312,12 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
     clock = _clock(predictor, load, setup, drafted + 1)
     prompts = clock if first.plan is predictor.plan and not drafted else _clock(first, load, setup, 1)
 
-    costs = predictor.plan.costs
-    front = FrontEnd(lambda isl: float(front_end(costs, isl)), costs.hand_over, _encoders(predictor.plan, setup))
-
+    front = _front_end(predictor, setup)
     shared: dict[str, Store] = {}
 
     def replica(number: int, own: Predictor, clock: Clock) -> Replica:
         limits = _limits(own, setup, load.longest)
-        tokens = setup.kv_tokens or kv_capacity_tokens(own, load.typical, limits.max_num_seqs)
+        tokens, _ = _cache(own, load, setup, limits)
         pool = _pool(own, setup, tokens, shared)
         decoding = Lockstep(pool)
         if drafted:
@@ -248,12 +342,17 @@ def _encoders(plan: Plan, setup: Setup) -> EncoderStation | None:
 
 def _clock(predictor: Predictor, load: Load, setup: Setup, width: int) -> Clock:
     """Step times of a deployment whose steps verify `width` tokens of each sequence."""
-    limits = _limits(predictor, setup, load.longest)
-    longest = min(load.longest, limits.max_model_len or _LONGEST, _LONGEST)
-    clock = _table(predictor.plan, limits.max_num_seqs // limits.engines, longest, width, limits.token_budget)
+    clock = _steps(predictor, load, setup, width)
     if setup.draft_ms and width > 1:
         return _Drafting(clock, setup.draft_tokens * setup.draft_ms / 1e3, width)
     return clock
+
+
+def _steps(predictor: Predictor, load: Load, setup: Setup, width: int) -> StepTable:
+    """The same without drafting."""
+    limits = _limits(predictor, setup, load.longest)
+    longest = min(load.longest, limits.max_model_len or _LONGEST, _LONGEST)
+    return _table(predictor.plan, limits.max_num_seqs // limits.engines, longest, width, limits.token_budget)
 
 
 def _table(plan: Plan, *size: int) -> StepTable:
@@ -379,18 +478,15 @@ class _Drafting:
         return time + self.seconds, slope, steps
 
 
-def _inputs(plan: Plan, setup: Setup, fleet: Fleet) -> dict[str, Any]:
+def _inputs(plan: Plan, setup: Setup, limits: Limits) -> dict[str, Any]:
     """Every input of the deployment, the scheduler and the fleet, as it was understood."""
-    limits = fleet.replicas[0].limits
     inputs = {key: getattr(plan.deployment, key) for key in ("tp", "pp", "ep", "dp", "gpus", "encoder_gpus")}
     precision = plan.precision
     inputs |= {"weights": precision.weights_of(plan.model.matrices[-1]).value, "kv": precision.kv.value}
     inputs |= {key: value for key, value in asdict(setup).items() if key != "tiers"} | image_inputs(plan)
     inputs["cache_tier"] = ", ".join(f"{tier.name}={tier.capacity / GB:g}GB" for tier in setup.tiers) or None
     inputs |= {"token_budget": limits.token_budget, "max_num_seqs": limits.max_num_seqs}
-    inputs |= {"max_model_len": limits.max_model_len, "policy": policy_name(limits.policy)}
-    pool = fleet.replicas[0].pool
-    return inputs | {"block_size": pool.size, "kv_tokens": pool.total * pool.size}
+    return inputs | {"max_model_len": limits.max_model_len, "policy": policy_name(limits.policy)}
 
 
 def _notes(books: Books) -> Iterator[str]:
@@ -593,11 +689,11 @@ def simulate(
     given = read(SimulationOptions, scenario)
     cells, timeline = given.get("cells", 1), Timeline()
     if cells == 1:
-        books, more = _played(model, gpu, given, both(timeline, watch))
+        books, more = _played(model, gpu, given, (timeline, watch))
     elif watch is not None:
         raise InputError("cells run in several processes, so nobody can watch them; leave cells out")
     else:
-        first, more = _played(model, gpu, given)
+        first, more = _played(model, gpu, given, (None, None))
         mark = (__version__, model, gpu, sorted((name, given[name]) for name in given.keys() - _PLACES))
         store = KeptCells(kept, mark, _objective(_question(given))) if kept else None
         play, workers = partial(_cell, model, gpu, given), whole_number(given.get("workers", 1), "workers")
@@ -612,12 +708,12 @@ def simulate(
 
 def _cell(model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any], number: int) -> Books:
     """The books of one cell, wherever it is played; all that this process plays are of one deployment."""
-    return replace(_played(model, gpu, given, None, number)[0], pieces=())
+    return replace(_played(model, gpu, given, (None, None), number)[0], pieces=())
 
 
 def _played(
-    model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any], watch: Watch | None = None,
-    number: int = 0,
+    model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any],
+    watches: tuple[Timeline | None, Watch | None], number: int = 0,
 ) -> tuple[Books, dict[str, Any]]:  # fmt: skip
     """One cell of what was asked for, or all of it."""
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
@@ -638,7 +734,7 @@ def _played(
     if cells > 1 and question.trace is not None:
         load = replace(load, arrivals=dealt(load.arrivals, given.get("seed", 0), number, cells))
     setup = replace(setup, hash_tokens=setup.hash_tokens or hash_tokens)
-    books, more = _served(resolved, load, setup, watch, resolved, Batches())
+    books, more = _served(resolved, load, setup, watches, resolved, None)
     return books, more | {"warnings": (*notes, *_idle(given), *more["warnings"])}
 
 

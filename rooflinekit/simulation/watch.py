@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from statistics import stdev
 from typing import Any
 
+from rooflinekit.load.played import grows
 from rooflinekit.simulation.event_loop import Watch
 from rooflinekit.simulation.ledger import Ledger, Sketch
 from rooflinekit.simulation.replica import Replica
@@ -46,12 +45,19 @@ class Timeline:
 
     def __call__(self, index: int, replica: Replica, now: float) -> None:
         """See a step end."""
-        if now < self._next.get(index, 0.0):
+        if not self.due(now, index):
             return
-        self._next[index] = now + self._interval
         used = replica.pool.used / replica.pool.total
-        seen = (now, index, len(replica.queue), replica.decodes, len(replica.shares), used)
-        self._rows.append(dict(zip(TIMELINE, seen, strict=True)))
+        self.see(now, index, len(replica.queue), replica.decodes, len(replica.shares), used)
+
+    def due(self, now: float, index: int) -> bool:
+        """Whether the replica's last row was long enough ago."""
+        return now >= self._next.get(index, 0.0)
+
+    def see(self, now: float, index: int, *seen: float) -> None:
+        """Take a row of `TIMELINE`."""
+        self._next[index] = now + self._interval
+        self._rows.append(dict(zip(TIMELINE, (now, index, *seen), strict=True)))
         if len(self._rows) >= _ROWS:
             self._thin()
 
@@ -138,25 +144,14 @@ class Batches:
         return all(self._grows())
 
     def _grows(self) -> tuple[bool, bool]:
-        """Of those in the system, and of those who wait for a first token, whether the number grows.
-
-        It has a slope in time, by least squares, with the standard error of its residuals.
-        """
+        """Of those in the system, and of those who wait for a first token, whether the number grows."""
         import numpy as np  # noqa: PLC0415 - only where a run has ended
 
         marks = self._marks if self._start else self._marks[len(self._marks) // 4 :]  # the engine fills
         if len(marks) < _FEWEST:
             return False, False
         time, *areas, arrived = np.array(marks, float).T
-        at = (time[1:] + time[:-1]) / 2.0
-        at -= at.mean()
-        numbers = np.diff(areas) / np.diff(time)
-        slopes = numbers @ at / (at @ at)
-        left = numbers - numbers.mean(axis=1, keepdims=True) - np.outer(slopes, at)
-        errors = np.sqrt((left * left).sum(axis=1) / (len(at) - 2) / (at @ at))
-        grown = slopes * (time[-1] - time[0]) > _LOST * (arrived[-1] - arrived[0])
-        present, waiting = grown & (slopes > _SURE * errors)
-        return bool(present), bool(waiting)
+        return grows(time, areas, arrived[-1] - arrived[0])
 
     @staticmethod
     def _taken(ledger: Ledger) -> Latencies:
@@ -168,17 +163,6 @@ class Batches:
 _PIECES = 20  # of a run at least, once it is longer than as many of the shortest
 _SHORTEST = 0.05  # s
 _FEWEST = 8  # marks from which a trend is told
-_SURE = 4.0  # standard errors of a slope from which it is a trend
-_LOST = 0.01  # share of the requests that stay in the system, from which a run diverges
-
-
-def standard_error(values: Sequence[float]) -> float | None:
-    """Of their mean; None of fewer than two.
-
-    >>> standard_error([1.0, 3.0])
-    1.0
-    """
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def _joined(parts: Sequence[Latencies]) -> Latencies:

@@ -28,6 +28,7 @@ from rooflinekit.decision.planning.objective import METRICS, Felt, Objective, ch
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, refused_fleet
 from rooflinekit.load.arrivals import Arrival, Gamma, Requests, generate
 from rooflinekit.load.lengths import LogNormal, cv
+from rooflinekit.load.played import standard_error
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.traffic.percentiles import Spread
 from rooflinekit.model.types.speculation import break_even_acceptance
@@ -37,7 +38,7 @@ from rooflinekit.simulation.ledger import Sketch
 from rooflinekit.simulation.requests import Job
 from rooflinekit.simulation.sessions import SessionSource
 from rooflinekit.simulation.simulate import Load, Setup, watched
-from rooflinekit.simulation.watch import Batches, standard_error
+from rooflinekit.simulation.watch import Batches
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
 _REQUESTS = (400, 2000)  # least and most that count, far below the knee

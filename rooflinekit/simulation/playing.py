@@ -1,0 +1,252 @@
+"""Simulations that the loop of `rooflinekit.load` plays, with the books that the object simulator keeps.
+
+It plays all that has no blocks with content, no memory behind the accelerators and no pools. There the two agree to the
+last bit, and the loop is faster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.load.arrays import GAPS, ROWS, Clients, Rules, State, Table
+from rooflinekit.load.arrivals import Drawn
+from rooflinekit.load.played import Played, Sample, play
+from rooflinekit.load.policies import ROUTERS, Limits, rules_of
+from rooflinekit.simulation.event_loop import EncoderStation, FrontEnd, asking_to_stop
+from rooflinekit.simulation.ledger import RESOLUTION, Ledger, RequestObjective, Sketch
+from rooflinekit.simulation.outcome import ReplicaUse, Works
+from rooflinekit.simulation.replica import FULL
+from rooflinekit.simulation.steps import StepTable
+from rooflinekit.simulation.watch import Timeline
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ROOM = 8192  # steps that are written down at once
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is played on: step table, seconds of a draft, limits, blocks of the cache, front end, replicas, router."""
+
+    table: StepTable
+    drafted: int
+    acceptance: float
+    draft_seconds: float
+    limits: Limits
+    blocks: int
+    block: int
+    front: FrontEnd
+    replicas: int
+    router: str
+    seed: int
+
+    @property
+    def rules(self) -> Rules:
+        """As the loop has them."""
+        encoders = self.front.encoders
+        return rules_of(
+            self.limits,
+            self.blocks,
+            self.block,
+            width=self.table.width,
+            drafted=self.drafted,
+            acceptance=self.acceptance,
+            replicas=self.replicas,
+            router=ROUTERS[self.router],
+            apart=self.front.hand_over / self.replicas,
+            encoder_parts=encoders.parts if encoders else [],
+            encoder_send=encoders.send if encoders else 0.0,
+        )
+
+    def clients(self, drawn: Drawn, users: int | None, warmup: int) -> Clients:
+        """As the loop has them."""
+        times, n = {each: self.front.time(each) for each in set(drawn.isl)}, len(drawn.isl)
+        chosen = [0] * n
+        if self.router == "random":
+            draw = Random(0)
+            chosen = [draw.choice(range(self.replicas)) for _ in range(n)]
+        front = [times[each] for each in drawn.isl]
+        return Clients(users or 0, warmup, drawn.time, drawn.isl, drawn.osl, [0] * n, drawn.priority, front, chosen)
+
+
+def loop_table(table: StepTable, draft_seconds: float = 0.0, most: int = 0) -> Table:
+    """A step table as the loop reads it, with the time that `most` sequences or fewer take to draft."""
+    pooled = table.pooled
+    return Table(
+        dense=table.shared.dense,
+        counts=table.shared.counts,
+        times=table.shared.times,
+        pooled_dense=pooled.dense if pooled else [],
+        pooled_counts=pooled.counts if pooled else [],
+        pooled_times=pooled.times if pooled else [],
+        sampled=table.sampled,
+        sequences=table.sequences,
+        grid=table.grid,
+        cells=table.cells,
+        decode=table.decode,
+        prefill=table.prefill,
+        launch=table.launch,
+        width=table.width,
+        replicas=table.replicas,
+        floor=list(table.floor),
+        graph_floor=list(table.graph_floor),
+        graph_tokens=table.graph_tokens,
+        sequence_floor=table.sequence_floor,
+        graphs=table.graphs,
+        encoded=table.encoded,
+        encoded_floor=table.encoded_floor,
+        budget=table.budget,
+        drafting=[draft_seconds] * (most + 1) if draft_seconds else [],
+    )
+
+
+def play_scene(
+    scene: Scene, drawn: Drawn, users: int | None, warmup: int, timeline: Timeline | None
+) -> tuple[Played, Sketch, bool]:
+    """Play requests on a scene; returns what happened, the gaps between tokens, and whether Ctrl-C ended it early."""
+    gaps, rules, stopped = Sketch(), scene.rules, Event()
+
+    def drained(state: State) -> None:
+        _add_gaps(state, gaps)
+        if timeline is not None:
+            _add_rows(state, timeline, rules)
+
+    encoders = scene.front.encoders.gpus if scene.front.encoders else 0
+    table = loop_table(scene.table, scene.draft_seconds, scene.limits.max_num_seqs)
+    with asking_to_stop(stopped.set):
+        played = play(
+            scene.clients(drawn, users, warmup),
+            rules,
+            table,
+            seed=scene.seed,
+            encoders=encoders,
+            warmup=warmup,
+            room=_ROOM,
+            drained=drained,
+            stopped=stopped.is_set,
+        )
+    return played, gaps, stopped.is_set()
+
+
+def _add_gaps(state: State, gaps: Sketch) -> None:
+    """Add what is written down of gaps between tokens: single ones, and those within runs of decode steps."""
+    import numpy as np  # noqa: PLC0415 - as in `ledger`
+
+    count, rows = state.counts[GAPS], state.counts[ROWS]
+    gaps.add_many(np.array(state.gap[:count]), np.array(state.gap_count[:count]))  # type: ignore[index]
+    first, slope, steps, decodes = (
+        np.array(each[:rows])  # type: ignore[index]
+        for each in (state.log_time, state.log_slope, state.log_steps, state.log_decodes)
+    )
+    runs = (steps > 1) & (decodes > 0)
+    first, slope, steps, decodes = (each[runs] for each in (first, slope, steps, decodes))
+    even = np.abs(slope) * (steps - 2) <= RESOLUTION * first
+    gaps.add_many((first + slope * steps / 2.0)[even], ((steps - 1) * decodes)[even])
+    for t, more, n, width in zip(*(each[~even].tolist() for each in (first, slope, steps, decodes)), strict=True):
+        gaps.add_run(t + more, more, n - 1, width)
+
+
+def _add_rows(state: State, timeline: Timeline, rules: Rules) -> None:
+    """Add what is written down of steps to a timeline."""
+    for at in range(state.counts[ROWS]):
+        now, replica = state.log_end[at], state.log_replica[at]
+        if timeline.due(now, replica):
+            used = (rules.blocks - state.log_free[at]) / rules.blocks
+            timeline.see(now, replica, state.log_waiting[at], state.log_decodes[at], state.log_prompts[at], used)
+
+
+def samples_of(played: Played) -> dict[str, Sample]:
+    """Latencies of the requests that count, exact, by their names in a `Ledger`."""
+    queued = (played.begun - played.queued)[played.counted]
+    found = {"ttft": played.ttft, "tpot": played.tpot, "e2el": played.e2e, "queued": queued}
+    return {name: Sample(values) for name, values in found.items()}
+
+
+def ledger_of(played: Played, gaps: Sketch, objective: RequestObjective) -> Ledger:
+    """The books of a load that was played."""
+    ledger, finished, counted = Ledger(objective), played.finished, played.counted
+    for name, sample in samples_of(played).items():
+        setattr(ledger, name, Sketch.made(sample.values))
+    ledger.itl = gaps
+    ledger.arrived, ledger.finished = played.arrived, int(finished.sum())
+    ledger.rejected = int(played.refused.sum())
+    ledger.cut = ledger.arrived - ledger.finished - ledger.rejected
+    ledger.good = played.good(objective.ttft, objective.tpot)
+    ledger.preempted, ledger.measured = played.preempted, int(counted.sum())
+    ledger.prompt_tokens, ledger.output_tokens = int(played.isl[finished].sum()), int(played.osl[finished].sum())
+    ledger.measured_tokens = int(played.osl[counted].sum())
+    ended = finished | played.refused
+    ledger.sojourn = float((played.end - played.sent)[ended].sum())
+    ledger.area, ledger.clock = ledger.sojourn, played.now
+    ledger.waited = float(((played.first - played.sent)[finished]).sum())
+    ledger.last_end = float(played.end[finished].max()) if finished.any() else 0.0
+    ledger.measured_from = float(played.sent[counted].min()) if counted.any() else math.inf
+    ledger.refusals = _refusals(played)
+    return ledger
+
+
+def _refusals(played: Played) -> Counter[str]:
+    """Why requests were refused, and how many."""
+    rules, whole = played.rules, played.isl + played.osl
+    long = (whole > rules.longest) if rules.longest else played.refused & False
+    large = -(-whole // rules.block) > rules.blocks
+    reasons = (
+        (long, f"longer than the {rules.longest:,} tokens of the longest sequence that is admitted"),
+        (large & ~long, f"larger than the cache of {rules.blocks * rules.block:,} tokens"),
+        (~large & ~long, FULL),
+    )
+    counts = ((why, int((played.refused & which).sum())) for which, why in reasons)
+    return Counter({why: count for why, count in counts if count})
+
+
+def uses_of(played: Played, encoders: EncoderStation | None) -> tuple[ReplicaUse, ...]:
+    """How each replica spent the run, and the accelerators that encode images."""
+    elapsed, did = played.now or math.inf, played.replicas
+    uses = [
+        ReplicaUse(
+            role="serve",
+            steps=int(did["steps_made"][r]),
+            decode_steps=int(did["decode_steps"][r]),
+            utilisation=float(did["busy"][r]) / elapsed,
+            mean_batch=float(did["sequence_time"][r] / did["busy"][r]) if did["busy"][r] else 0.0,
+            kv_use=float(did["block_time"][r]) / played.rules.blocks / elapsed,
+            prefix_hit_rate=None,
+            tiers={},
+            prompt_tokens=int(did["prompt_tokens"][r]),
+            decode_tokens=int(did["tokens_out"][r]),
+        )
+        for r in range(played.rules.replicas)
+    ]
+    if encoders:
+        busy = min(played.encoding / encoders.gpus / elapsed, 1.0)
+        parts = len(encoders.parts) * len(played.sent)
+        steps = round(parts / encoders.gpus)
+        uses.append(ReplicaUse("encode", steps, 0, busy, float(steps > 0), 0.0, None, {}, 0, 0, encoders.gpus))
+    return tuple(uses)
+
+
+def works_of(played: Played) -> list[Works]:
+    """What each replica has done, as energy needs it."""
+    did = played.replicas
+    rows = zip(*(did[name].tolist() for name in ("prompt_tokens", "tokens_out", "decode_steps", "busy")), strict=True)
+    return [Works(*row) for row in rows]
+
+
+def pieces_of(played: Played) -> Sequence[tuple[Any, ...]]:
+    """Latencies by parts of the run, for standard errors."""
+    import numpy as np  # noqa: PLC0415 - as above
+
+    counted = played.counted
+    several: NDArray[Any] = counted & (played.osl > 1)
+    firsts, wholes = (played.pieces(each, counted) for each in (played.ttft, played.e2e))
+    tokens = played.pieces(played.tpot, several)
+    if len(tokens) < len(firsts):
+        tokens += [Sample(np.array([]))] * (len(firsts) - len(tokens))
+    return tuple(zip(firsts, tokens, wholes, strict=True))
