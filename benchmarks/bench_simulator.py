@@ -23,6 +23,7 @@ from rooflinekit.estimation.estimator import Resolved, resolve
 from rooflinekit.load.arrivals import Arrival, ClosedLoop, Gamma, Requests, generate
 from rooflinekit.load.lengths import Fixed, Uniform
 from rooflinekit.load.policies import Limits
+from rooflinekit.load.table import build_table
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.simulation.decoding import Lockstep
 from rooflinekit.simulation.event_loop import Fleet, Simulation
@@ -31,7 +32,6 @@ from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.replica import Replica
 from rooflinekit.simulation.requests import Source
 from rooflinekit.simulation.simulate import Load, Setup, serve
-from rooflinekit.simulation.steps import build_table
 
 MODEL, GPU, RATE = "llama-3-8b", "h100-sxm", 200.0
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rooflinekit.estimation.facts import kv_cache_bytes, max_context, parameters
     from rooflinekit.estimation.frames import estimate_frame
     from rooflinekit.estimation.results import Estimate
+    from rooflinekit.estimation.steps import predict_step, step_table
     from rooflinekit.evidence.compare import Comparison, compare
     from rooflinekit.evidence.guard import Guarded, guard
     from rooflinekit.explanation.front import Derivation, explain
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from rooflinekit.report.page.front import Report, write_report
     from rooflinekit.report.plots.front import plot, write_plots
     from rooflinekit.simulation.simulate import simulate
-    from rooflinekit.simulation.steps import predict_step, step_table
     from rooflinekit.specs import load_accelerator, load_model
 
 _BESIDE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib would cost every start
@@ -84,7 +84,7 @@ _NAMES = {
     "report.page.front": "Report write_report",
     "report.plots.front": "plot write_plots",
     "simulation.simulate": "simulate",
-    "simulation.steps": "predict_step step_table",
+    "estimation.steps": "predict_step step_table",
     "specs": "load_accelerator load_model",
 }
 _HOME = {name: f"rooflinekit.{module}" for module, names in _NAMES.items() for name in names.split()}

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.estimation.steps import predict_step
 from rooflinekit.evidence.benchmark_runs import Given, predict_load
 from rooflinekit.evidence.compare import compare
 from rooflinekit.evidence.engine_fit import fit_engine
@@ -31,7 +32,6 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.model.types.kernel import CollectiveShape, GemmShape, Kernel
-from rooflinekit.simulation.steps import predict_step
 from rooflinekit.specs.calibration import load_calibration
 
 MODEL = "llama-3.1-8b"

@@ -10,10 +10,10 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import ask
 from rooflinekit.load.lengths import Longer, Uniform
+from rooflinekit.load.table import build_table
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, InputError, SpecError
 from rooflinekit.model.types.vision import Images, Vision
-from rooflinekit.simulation.steps import build_table
 from rooflinekit.specs import load_model
 from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.config.vision import read_vision

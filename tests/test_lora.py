@@ -9,10 +9,10 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import ask
+from rooflinekit.load.table import build_table
 from rooflinekit.model.kernels.gemm import distinct_adapters
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, InputError
-from rooflinekit.simulation.steps import build_table
 
 RANK_16 = 32 * 16 * (2 * 8192 + 2 * 5120 + 3 * 18432)  # q and o; k and v; gate, up and down of Llama-3-8B
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
 from rooflinekit.evidence.trtllm_bench import bench_limits
+from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
 from rooflinekit.model.traffic.mixing import InFlight, static_run
@@ -29,7 +30,6 @@ from rooflinekit.model.types.errors import DoesNotFitError, RooflinekitError, Un
 from rooflinekit.model.types.numeric import Array, Numeric
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.time import Time
-from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.clients import NO_RULE, Client, Server, client_of
 from rooflinekit.specs.delimited import read_table

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 from rooflinekit.estimation.results import Estimate
+from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.blocks import model_operations
 from rooflinekit.model.cache import cache_law
 from rooflinekit.model.capacity import RULE, Memory, MemoryModel, Stage
@@ -42,7 +43,6 @@ from rooflinekit.model.types.model import Layer
 from rooflinekit.model.types.numeric import Numeric, floor_div, maximum
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
 from rooflinekit.specs.files import table_of
 
 D = TypeVar("D")

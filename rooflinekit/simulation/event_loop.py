@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 from rooflinekit.load.arrivals import Arrival
+from rooflinekit.load.scene import FrontEnd
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.ledger import Ledger
 from rooflinekit.simulation.replica import FULL, Replica
@@ -110,38 +111,6 @@ class Link:
     latency: float = 0.0  #: [s]
     token_s: float = 0.0  #: time a token's keys and values take [s]
     staging: int = 64  #: prompts that may be computed or wait on one prefill replica
-
-
-class EncoderStation:
-    """Accelerators that encode images before a request comes to a queue: all replicas' are one pool, first come first.
-
-    parts: seconds of each accelerator that shares the images of a request; send: the way of the embeddings [s].
-    """
-
-    def __init__(self, gpus: int, parts: Sequence[float], send: float) -> None:
-        self.parts, self.send, self.gpus = parts, send, gpus
-        self.busy, self.encoded = 0.0, 0  #: of all accelerators [s]; parts of requests
-        self._free_at = [0.0] * gpus
-
-    def done(self, now: float) -> float:
-        """When the embeddings of a request that comes now have come; each part goes to who is free first."""
-        last = now
-        for part in self.parts:
-            ends = max(now, heappop(self._free_at)) + part
-            heappush(self._free_at, ends)
-            self.busy += part
-            self.encoded += 1
-            last = max(last, ends)
-        return last + self.send
-
-
-@dataclass(frozen=True, slots=True)
-class FrontEnd:
-    """What a request passes before it comes to a queue."""
-
-    time: Callable[[int], float] = lambda isl: 0.0  #: of a prompt of so many tokens [s]
-    hand_over: float = 0.0  #: least time from one request to the next that it hands to a replica [s]
-    encoders: EncoderStation | None = None  #: before that, where images have accelerators of their own
 
 
 class Fleet:

@@ -9,102 +9,24 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from random import Random
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.load.arrays import GAPS, ROWS, Clients, Rules, State, Table
+from rooflinekit.load.arrays import GAPS, ROWS, Rules, State
 from rooflinekit.load.arrivals import Drawn
 from rooflinekit.load.played import Played, Sample, play
-from rooflinekit.load.policies import ROUTERS, Limits, rules_of
-from rooflinekit.simulation.event_loop import EncoderStation, FrontEnd, asking_to_stop
+from rooflinekit.load.scene import EncoderStation, Scene
+from rooflinekit.load.table import loop_table
+from rooflinekit.simulation.event_loop import asking_to_stop
 from rooflinekit.simulation.ledger import RESOLUTION, Ledger, RequestObjective, Sketch
 from rooflinekit.simulation.outcome import ReplicaUse, Works
 from rooflinekit.simulation.replica import FULL
-from rooflinekit.simulation.steps import StepTable
 from rooflinekit.simulation.watch import Timeline
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _ROOM = 8192  # steps that are written down at once
-
-
-@dataclass(frozen=True)
-class Scene:
-    """What is played on: step table, seconds of a draft, limits, blocks of the cache, front end, replicas, router."""
-
-    table: StepTable
-    drafted: int
-    acceptance: float
-    draft_seconds: float
-    limits: Limits
-    blocks: int
-    block: int
-    front: FrontEnd
-    replicas: int
-    router: str
-    seed: int
-
-    @property
-    def rules(self) -> Rules:
-        """As the loop has them."""
-        encoders = self.front.encoders
-        return rules_of(
-            self.limits,
-            self.blocks,
-            self.block,
-            width=self.table.width,
-            drafted=self.drafted,
-            acceptance=self.acceptance,
-            replicas=self.replicas,
-            router=ROUTERS[self.router],
-            apart=self.front.hand_over / self.replicas,
-            encoder_parts=encoders.parts if encoders else [],
-            encoder_send=encoders.send if encoders else 0.0,
-        )
-
-    def clients(self, drawn: Drawn, users: int | None, warmup: int) -> Clients:
-        """As the loop has them."""
-        times, n = {each: self.front.time(each) for each in set(drawn.isl)}, len(drawn.isl)
-        chosen = [0] * n
-        if self.router == "random":
-            draw = Random(0)
-            chosen = [draw.choice(range(self.replicas)) for _ in range(n)]
-        front = [times[each] for each in drawn.isl]
-        return Clients(users or 0, warmup, drawn.time, drawn.isl, drawn.osl, [0] * n, drawn.priority, front, chosen)
-
-
-def loop_table(table: StepTable, draft_seconds: float = 0.0, most: int = 0) -> Table:
-    """A step table as the loop reads it, with the time that `most` sequences or fewer take to draft."""
-    pooled = table.pooled
-    return Table(
-        dense=table.shared.dense,
-        counts=table.shared.counts,
-        times=table.shared.times,
-        pooled_dense=pooled.dense if pooled else [],
-        pooled_counts=pooled.counts if pooled else [],
-        pooled_times=pooled.times if pooled else [],
-        sampled=table.sampled,
-        sequences=table.sequences,
-        grid=table.grid,
-        cells=table.cells,
-        decode=table.decode,
-        prefill=table.prefill,
-        launch=table.launch,
-        width=table.width,
-        replicas=table.replicas,
-        floor=list(table.floor),
-        graph_floor=list(table.graph_floor),
-        graph_tokens=table.graph_tokens,
-        sequence_floor=table.sequence_floor,
-        graphs=table.graphs,
-        encoded=table.encoded,
-        encoded_floor=table.encoded_floor,
-        budget=table.budget,
-        drafting=[draft_seconds] * (most + 1) if draft_seconds else [],
-    )
 
 
 def play_scene(

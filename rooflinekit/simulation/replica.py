@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rooflinekit.load.policies import Limits
+from rooflinekit.load.table import Chunk, Clock
 from rooflinekit.simulation.decoding import Lockstep
 from rooflinekit.simulation.kv_blocks import BlockPool, Loads
 from rooflinekit.simulation.ledger import Ledger
 from rooflinekit.simulation.queues import ByClass, FirstCome, Queue
 from rooflinekit.simulation.requests import Job
-from rooflinekit.simulation.steps import Chunk, Clock
 
 FULL = "the queue was full"
 """Why a replica, or the queue in front of all, takes no request now."""

@@ -27,32 +27,40 @@ from rooflinekit.load.arrivals import (
     parse_process,
 )
 from rooflinekit.load.lengths import longer, parse_length, spread_length
-from rooflinekit.load.policies import POLICIES, Limits, policy_name
 from rooflinekit.load.policies import ROUTERS as LOOPED
+from rooflinekit.load.policies import Limits, policy_name
+from rooflinekit.load.scene import (
+    Scheduler,
+    front_end_of,
+    kv_capacity_tokens,
+    limits_of,
+    scene_of,
+    steps_of,
+)
+from rooflinekit.load.table import Clock
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
-from rooflinekit.model.traffic.encoding import encoders_of, served
-from rooflinekit.model.traffic.mixing import front_end, microbatches
+from rooflinekit.model.traffic.encoding import served
+from rooflinekit.model.traffic.mixing import microbatches
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.units import GB, GIB
 from rooflinekit.simulation.cells import KeptCells, cell_seed, dealt, played, share
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import EncoderStation, Fleet, FrontEnd, Link, Simulation, Watch
-from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool, kv_capacity_tokens
+from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, Watch
+from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.outcome import Books, Outcome, Works, energy_of, summarise
-from rooflinekit.simulation.playing import Scene, ledger_of, pieces_of, play_scene, samples_of, uses_of, works_of
+from rooflinekit.simulation.playing import ledger_of, pieces_of, play_scene, samples_of, uses_of, works_of
 from rooflinekit.simulation.replica import HostTier, Replica
 from rooflinekit.simulation.requests import Job, Source
 from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_trace
-from rooflinekit.simulation.steps import Clock, StepTable, build_table
 from rooflinekit.simulation.tiers import CacheTier, Store, overrun, read_tiers
 from rooflinekit.simulation.traces import load_trace
 from rooflinekit.simulation.watch import Batches, Timeline, both
 from rooflinekit.version import __version__
 
-_LONGEST = 1 << 20  # tokens up to which step times are tabulated; beyond, the last slope goes on
+_LONGEST = 1 << 20  # tokens of the longest sequence of a session, where nothing says less
 
 _REQUESTS = 1000  # of an open loop, unless told
 _AT_ONCE = 1_000_000  # requests that one machine holds in its memory
@@ -67,26 +75,10 @@ _PREFIX_TOKENS = 16  # granularity of a synthetic shared prefix
 
 
 @dataclass(frozen=True)
-class Setup:
-    """How each replica forms its steps, replicas, their caches and how requests reach them.
+class Setup(Scheduler):
+    """The same with caches, pools and parts of a fleet."""
 
-    None leaves a limit to the engine's default.
-    """
-
-    policy: str | None = None
-    token_budget: int | None = None
-    max_num_seqs: int | None = None
-    max_model_len: int | None = None
-    queue_limit: int | None = None
-    by_class: bool = False
     swap: bool = False
-    draft_tokens: int = 0
-    acceptance: float = 0.0
-    draft_ms: float = 0.0  #: time to draft one token [ms]
-    replicas: int = 1
-    router: str = "round-robin"
-    block_size: int | None = None  #: tokens of a cache block; None: as the engine has it
-    kv_tokens: int | None = None  #: tokens that the cache of one replica holds; None: as the memory model says
     prefix_cache: bool = False
     hash_tokens: int | None = None  #: prompt tokens that one hash of an arrival stands for; None: one block
     host_gib: float = 0.0  #: host memory for cache blocks, for each replica [GiB]
@@ -95,7 +87,6 @@ class Setup:
     link_gb_s: float | None = None  #: from a prefill to a decode replica [GB/s]; None: the accelerators' NICs
     link_ms: float = 0.0  #: latency of a transfer [ms]
     staging: int = 64  #: prompts that are computed or wait on one prefill replica at most
-    seed: int = 0
     cells: int = 1  #: parts of the fleet among which requests are dealt at random; the router knows one of them
 
     def of_cell(self, number: int) -> Setup:
@@ -221,22 +212,8 @@ def _loop_plays(load: Load, setup: Setup) -> bool:
 def _by_loop(
     resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, timeline: Timeline | None
 ) -> tuple[Books, dict[str, Any]]:
-    predictor = served(resolved.predictor)
-    limits, width = _limits(predictor, setup, load.longest), setup.draft_tokens + 1
-    tokens, block = _cache(predictor, load, setup, limits)
-    scene = Scene(
-        table=_steps(predictor, load, setup, width),
-        drafted=setup.draft_tokens,
-        acceptance=setup.acceptance,
-        draft_seconds=setup.draft_tokens * setup.draft_ms / 1e3,
-        limits=limits,
-        blocks=max(tokens // block, 1),
-        block=block,
-        front=_front_end(predictor, setup),
-        replicas=setup.replicas,
-        router=setup.router,
-        seed=setup.seed,
-    )
+    predictor = resolved.predictor
+    scene = scene_of(predictor, setup, load.typical, load.longest)
     played, gaps, interrupted = play_scene(scene, drawn, load.users, load.warmup, timeline)
     present, waiting = played.growth
     gpus = predictor.plan.deployment.gpus * setup.replicas
@@ -257,7 +234,7 @@ def _by_loop(
         interrupted=interrupted,
         exact=samples_of(played),
     )
-    return books, _said(resolved, setup, limits, block, scene.blocks, ())
+    return books, _said(resolved, setup, scene.limits, scene.block, scene.blocks, ())
 
 
 def _by_objects(  # noqa: PLR0913, PLR0917 - as `serve`
@@ -293,18 +270,6 @@ def _said(  # noqa: PLR0913, PLR0917 - the scheduler and the cache of a run
     return {**about(resolved.plan), "inputs": inputs, "warnings": warnings}
 
 
-def _front_end(predictor: Predictor, setup: Setup) -> FrontEnd:
-    """What requests pass before they come to the queue of a replica."""
-    costs = predictor.plan.costs
-    return FrontEnd(lambda isl: float(front_end(costs, isl)), costs.hand_over, _encoders(predictor.plan, setup))
-
-
-def _cache(predictor: Predictor, load: Load, setup: Setup, limits: Limits) -> tuple[int, int]:
-    """Tokens that the cache of a replica holds, and those of a block."""
-    tokens = setup.kv_tokens or kv_capacity_tokens(predictor, load.typical, limits.max_num_seqs)
-    return tokens, _block(predictor.plan, setup)
-
-
 def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, ledger: Ledger) -> Fleet:
     """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas."""
     predictor, first = served(predictor), served(first)
@@ -312,12 +277,14 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
     clock = _clock(predictor, load, setup, drafted + 1)
     prompts = clock if first.plan is predictor.plan and not drafted else _clock(first, load, setup, 1)
 
-    front = _front_end(predictor, setup)
+    front = front_end_of(predictor, setup.replicas)
+    if front.encoders and setup.prefill_replicas:
+        raise WorkloadError("encoder_gpus beside prefill_replicas is not known; leave one of them out")
     shared: dict[str, Store] = {}
 
     def replica(number: int, own: Predictor, clock: Clock) -> Replica:
         limits = _limits(own, setup, load.longest)
-        tokens, _ = _cache(own, load, setup, limits)
+        tokens = setup.kv_tokens or kv_capacity_tokens(own, load.typical, limits.max_num_seqs)
         pool = _pool(own, setup, tokens, shared)
         decoding = Lockstep(pool)
         if drafted:
@@ -329,70 +296,16 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
     return Fleet(replicas, setup.router, prefills, _link(first, setup), front)
 
 
-def _encoders(plan: Plan, setup: Setup) -> EncoderStation | None:
-    """Those of all replicas together, where images have accelerators of their own."""
-    found = encoders_of(plan)
-    if found is None:
-        return None
-    if setup.prefill_replicas:
-        raise WorkloadError("encoder_gpus beside prefill_replicas is not known; leave one of them out")
-    parts = [float(part.expected) for count, part in found.parts for _ in range(count)]
-    return EncoderStation(found.gpus * setup.replicas, parts, float(found.send.expected))
-
-
 def _clock(predictor: Predictor, load: Load, setup: Setup, width: int) -> Clock:
     """Step times of a deployment whose steps verify `width` tokens of each sequence."""
-    clock = _steps(predictor, load, setup, width)
+    clock = steps_of(predictor, _limits(predictor, setup, load.longest), load.longest, width)
     if setup.draft_ms and width > 1:
         return _Drafting(clock, setup.draft_tokens * setup.draft_ms / 1e3, width)
     return clock
 
 
-def _steps(predictor: Predictor, load: Load, setup: Setup, width: int) -> StepTable:
-    """The same without drafting."""
-    limits = _limits(predictor, setup, load.longest)
-    longest = min(load.longest, limits.max_model_len or _LONGEST, _LONGEST)
-    return _table(predictor.plan, limits.max_num_seqs // limits.engines, longest, width, limits.token_budget)
-
-
-def _table(plan: Plan, *size: int) -> StepTable:
-    """A step table; the latest few are kept with their plans, which a planner simulates several times."""
-    kept, table = _tables.pop((id(plan), size), (None, None))
-    if table is None or kept is not plan:
-        table = build_table(plan, *size)
-    _tables[id(plan), size] = plan, table
-    if len(_tables) > _KEPT:
-        del _tables[next(iter(_tables))]
-    return table
-
-
-_tables: dict[tuple[int, tuple[int, ...]], tuple[Plan, StepTable]] = {}
-_KEPT = 16
-
-
 def _limits(predictor: Predictor, chosen: Setup, longest: float) -> Limits:
-    plan = predictor.plan
-    budget = chosen.token_budget or plan.deployment.settings.token_budget or int(plan.token_budget)
-    sequences = chosen.max_num_seqs or plan.deployment.settings.max_num_seqs
-    return Limits(
-        policy=POLICIES[chosen.policy or _usual(plan, longest > budget)],
-        token_budget=budget,
-        max_num_seqs=(sequences or int(predictor.memory.rows)) * plan.deployment.dp,
-        max_model_len=chosen.max_model_len or plan.deployment.settings.max_model_len or plan.model.max_context,
-        queue_limit=chosen.queue_limit,
-        by_class=chosen.by_class,
-        swap=chosen.swap,
-        engines=plan.deployment.dp,
-        overlap=int(plan.costs.overlap),
-        reserves=plan.engine.memory.reserves,
-    )
-
-
-def _usual(plan: Plan, longer: bool) -> str:
-    """The policy that the engine is known for; where prompts are longer than a step, it has to cut them."""
-    if plan.costs.mixes:
-        return "chunked" if plan.costs.splits or longer else "continuous"
-    return "chunked-prefill" if plan.costs.splits else "prefill-priority"
+    return replace(limits_of(predictor, chosen, longest), swap=chosen.swap)
 
 
 def _block(plan: Plan, setup: Setup) -> int:

@@ -15,8 +15,8 @@ from rooflinekit.decision.planning.fleet import lay_out, remembering
 from rooflinekit.decision.planning.plan import plan
 from rooflinekit.estimation.options import read
 from rooflinekit.estimation.scenario import Traffic
+from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.types.errors import InputError, UnknownNameError
-from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
 from rooflinekit.simulation.tiers import read_tiers
 
 TRACE = str(Path(__file__).parents[2] / "docs" / "conversations.jsonl")

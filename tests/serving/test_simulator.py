@@ -15,9 +15,10 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.policies import POLICIES, Limits
+from rooflinekit.load.scene import FrontEnd
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import Fleet, FrontEnd, Link, Simulation
+from rooflinekit.simulation.event_loop import Fleet, Link, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective, Sketch
 from rooflinekit.simulation.replica import HostTier, Replica

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.policies import POLICIES, Limits
+from rooflinekit.load.scene import FrontEnd
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import ROUTERS, Fleet, FrontEnd, Link, Simulation
+from rooflinekit.simulation.event_loop import ROUTERS, Fleet, Link, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.replica import HostTier, Replica

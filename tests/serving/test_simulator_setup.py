@@ -12,11 +12,11 @@ import rooflinekit as rk
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.policies import POLICIES
+from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.mixing import front_end
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
-from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
 from rooflinekit.simulation.requests import Job
 from rooflinekit.simulation.simulate import Load, Question, Setup, make_load, serve, simulate
 from rooflinekit.specs.engines import load_engine

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rooflinekit.load.scene import kept_table
+from rooflinekit.load.table import build_table
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.errors import WorkloadError
-from rooflinekit.simulation import simulate
-from rooflinekit.simulation.steps import build_table
 
 PLANS = [
     ("llama-3-8b", {}),
@@ -174,10 +174,10 @@ def test_a_table_by_name_is_made_once():
 
 def test_simulations_of_one_plan_share_a_table_and_those_of_another_do_not(plan_of):
     plan = plan_of("opt-125m")
-    first = simulate._table(plan, 8, 256, 1, 0)
-    assert simulate._table(plan, 8, 256, 1, 0) is first
-    assert simulate._table(plan, 16, 256, 1, 0) is not first
-    assert simulate._table(replace(plan), 8, 256, 1, 0) is not first
+    first = kept_table(plan, 8, 256, 1, 0)
+    assert kept_table(plan, 8, 256, 1, 0) is first
+    assert kept_table(plan, 16, 256, 1, 0) is not first
+    assert kept_table(replace(plan), 8, 256, 1, 0) is not first
     for rows in range(20):  # the latest few are kept
-        simulate._table(plan, 32 + rows, 64, 1, 0)
-    assert simulate._table(plan, 8, 256, 1, 0) is not first
+        kept_table(plan, 32 + rows, 64, 1, 0)
+    assert kept_table(plan, 8, 256, 1, 0) is not first

@@ -28,12 +28,12 @@ from rooflinekit.estimation.options import keywords, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Retention
 from rooflinekit.load.lengths import cv
+from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.traffic.closed_form import OpenLoop, Traffic
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
-from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
 from rooflinekit.simulation.reuse import Reuse, reuse_of
 from rooflinekit.simulation.simulate import pcie_bandwidth
 from rooflinekit.simulation.tiers import CacheTier, fill, read_tiers

@@ -21,13 +21,13 @@ from rooflinekit.decision.planning.curve import SharedCurve, tabulate
 from rooflinekit.decision.planning.objective import METRICS, Felt, Objective
 from rooflinekit.load.arrivals import Arrival, Gamma, Requests, generate
 from rooflinekit.load.lengths import Empirical, Length, Longer, cv, longer, parse_length
+from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Times, Traffic
 from rooflinekit.model.traffic.question import LoadAnswer, LoadQuestion
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.simulation.kv_blocks import kv_capacity_tokens
 from rooflinekit.simulation.reuse import Reuse, conversations, reuse_of
 from rooflinekit.simulation.sessions import SessionLaw, SessionSource, parse_sessions, session_trace
 from rooflinekit.simulation.simulate import pcie_bandwidth
