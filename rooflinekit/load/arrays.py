@@ -134,6 +134,8 @@ class Table(NamedTuple):
     encoded_floor: float
     budget: int
     drafting: Numbers
+    decode_factor: float = 1.0  #: of decode steps, where all steps stand at an end of their interval
+    prompt_factor: float = 1.0  #: of what prompts add to a step
 
 
 class State(NamedTuple):

@@ -217,3 +217,7 @@ class Drawn:
         rows = [(each.time, each.isl, each.osl, each.priority) for each in checked(iter(arrivals))]
         time, isl, osl, priority = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
         return cls(time, isl, osl, priority)
+
+    def first(self, count: int) -> Drawn:
+        """The first so many of them."""
+        return Drawn(self.time[:count], self.isl[:count], self.osl[:count], self.priority[:count])

@@ -601,8 +601,13 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, s: State) -> None:
             steps = 1
             prompts -= alone
             prompts = max(prompts, 0.0)
+        if t.prompt_factor != 1.0 or t.decode_factor != 1.0:
+            time = (time - prompts) * t.decode_factor + prompts * t.prompt_factor
+            prompts *= t.prompt_factor
     else:
         time, slope, most = run_time(t, padded, keys)
+        time *= t.decode_factor
+        slope *= t.decode_factor
         if len(t.drafting):
             time += t.drafting[padded]
         if most > 1 and not short and not made_up(k, s, r):

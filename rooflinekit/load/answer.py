@@ -1,0 +1,259 @@
+"""A load as it is asked for, and what playing it says: means, percentiles and their errors, parts, ends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from rooflinekit.load.arrivals import ClosedLoop, Drawn, Gamma, Process, Requests
+from rooflinekit.load.law import full_rate
+from rooflinekit.load.lengths import Length
+from rooflinekit.load.played import PERCENTILES, Played, Sample, play, standard_error
+from rooflinekit.load.scene import Scene, Scheduler, scene_of
+from rooflinekit.load.table import loop_table
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.model.types.time import Time
+
+if TYPE_CHECKING:
+    from rooflinekit.model.roofline import StepTime
+
+PER_USER = 10
+"""Requests of a closed loop for each user, unless told: as benchmark clients send."""
+
+STEADY = 2000
+"""Requests of an open loop, unless told."""
+
+FILLING = 5
+"""One in so many requests of an open loop fills the engine and does not count, unless the requests are told."""
+
+MOST = 5_000_000
+"""Requests that one answer plays at most."""
+
+_ENDS = 400  # requests on which the ends of intervals are played
+
+
+@dataclass(frozen=True)
+class AskedLoad:
+    """A load: users of a closed loop, or a rate of arrivals [1/s]; lengths; objectives [s].
+
+    requests, warmup: None leaves them to the protocol; burstiness: variation of the gaps of an open loop.
+    """
+
+    isl: Length
+    osl: Length
+    users: int | None = None
+    rate: float | None = None
+    burstiness: float = 1.0
+    requests: int | None = None
+    warmup: int | None = None
+    ttft: float | None = None
+    tpot: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise WorkloadError for more requests than are played."""
+        if self.count > MOST:
+            raise WorkloadError(
+                f"{self.count:,} requests are too many for one answer; at most {MOST:,}: give --requests, or simulate "
+                "with --cells"
+            )
+
+    @property
+    def process(self) -> Process:
+        """How requests come."""
+        if self.users is not None:
+            return ClosedLoop(self.users, self.counted, self.filling)
+        return Gamma(self.rate or 0.0, self.burstiness)
+
+    @property
+    def counted(self) -> int:
+        """Requests that are told, or that the protocol sends: ten a user, or those of a steady open loop."""
+        return self.requests or (STEADY if self.users is None else PER_USER * self.users)
+
+    @property
+    def filling(self) -> int:
+        """Requests that come first and do not count."""
+        if self.warmup is not None:
+            return self.warmup
+        return self.counted // FILLING if self.users is None and self.requests is None else 0
+
+    @property
+    def count(self) -> int:
+        """Requests in all; a warm-up of an open loop is part of them, that of a closed loop comes before."""
+        return self.counted + (self.filling if self.users is not None else 0)
+
+    @property
+    def typical(self) -> float:
+        """Mean tokens of a request."""
+        return self.isl.mean + self.osl.mean
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request."""
+        return int(self.isl.quantile(1.0) + self.osl.quantile(1.0))
+
+    @property
+    def equal(self) -> bool:
+        """Whether users of a closed loop send and get lengths that are all equal."""
+        fixed = all(each.quantile(0.0) == each.quantile(1.0) for each in (self.isl, self.osl))
+        return (self.users or 0) > 1 and fixed
+
+    @cached_property
+    def drawn(self) -> Drawn:
+        """The requests."""
+        return Drawn.of(self.process, Requests(self.isl, self.osl), self.count, self.seed)
+
+
+@dataclass(frozen=True)
+class TokenParts:
+    """What the mean time of an output token is made of [s]: its share of decode steps, and prompts of others."""
+
+    step: float
+    prompts: float
+
+
+@dataclass(frozen=True)
+class LoadPlay:
+    """A load on one deployment, played at expected step times and, in part, at both ends and at the bound."""
+
+    predictor: Predictor
+    asked: AskedLoad
+    scene: Scene
+    played: Played
+    knee: float  #: largest rate that can be sustained [1/s], by the law of a full engine
+
+    @property
+    def stable(self) -> bool:
+        """Whether the rate can be sustained: it is below the knee, and requests do not pile up."""
+        if self.asked.rate is None:
+            return True
+        return self.asked.rate < self.knee and not all(self.played.growth)
+
+    @property
+    def rate(self) -> float:
+        """Requests a second: as they come, or as the users of a closed loop get them."""
+        if self.asked.rate is not None:
+            return self.asked.rate
+        return int(self.played.counted.sum()) / self.played.makespan
+
+    @property
+    def output_rate(self) -> float:
+        """Output tokens a second: of a run that was told, all tokens over its time; else of the rate that is served."""
+        if self.asked.rate is not None and self.asked.requests is None and self.stable:
+            return self.asked.rate * self.asked.osl.mean
+        return float(self.played.osl[self.played.counted].sum()) / self.played.makespan
+
+    @cached_property
+    def tokens(self) -> TokenParts:
+        """Parts of the mean time of a token."""
+        mean = float(self.played.tpot.mean()) if len(self.played.tpot) else self.lone_step
+        prompts = min(self.played.prompts_of_others, mean)
+        return TokenParts(mean - prompts, prompts)
+
+    @cached_property
+    def lone_step(self) -> float:
+        """The decode step that would follow an answer of one token [s]."""
+        return float(self.decode.expected)
+
+    @cached_property
+    def sequences(self) -> float:
+        """Sequences that decode in a step, in the mean over decode steps; at least 1."""
+        did = self.played.replicas
+        steps = float(did["decode_steps"].sum())
+        return max(float(did["tokens_out"].sum()) / steps, 1.0) if steps else 1.0
+
+    @cached_property
+    def decode(self) -> StepTime:
+        """A decode step of that many sequences at the mean context."""
+        own = max(round(self.sequences / self.predictor.plan.deployment.dp), 1)
+        return self.predictor.plan.time(Batch.decode(float(own), self.asked.isl.mean + self.asked.osl.mean / 2.0))
+
+    @cached_property
+    def prompt(self) -> StepTime:
+        """The prompt of a request alone."""
+        return self.predictor.plan.time(Batch.prefill(1.0, max(self.asked.isl.mean, 1.0)))
+
+    def times(self) -> tuple[Time, Time, float]:
+        """TTFT and TPOT with bounds and 90 % intervals, and the mean of whole requests [s]."""
+        ttft, e2e = float(self.played.ttft.mean()), float(self.played.e2e.mean())
+        tpot = self.tokens.step + self.tokens.prompts
+        bound = min(float(self.prompt.bound), ttft), min(float(self.decode.bound), tpot)
+        if self.predictor.plan.calibration is None:
+            return Time(ttft, ttft, ttft, ttft), Time(tpot, tpot, tpot, tpot), e2e
+        ends, place = self.predictor.plan.load_ends, self.played.first_parts.place / e2e
+        low, high = (self._at(end) for end in ("low", "high"))
+        return (
+            ends.moved(_time(ttft, bound[0], low[0], high[0]), ends.ttft, place),
+            ends.moved(_time(tpot, bound[1], low[1], high[1]), ends.tpot, place),
+            e2e,
+        )
+
+    def _at(self, end: str) -> tuple[float, float]:
+        """TTFT and TPOT over the expected ones where all steps stand at this end, on the first of the requests."""
+        count = min(_ENDS, self.asked.count)
+        if self.asked.users is not None:  # whole turns of all users
+            count = min(max(count, 2 * self.asked.users), self.asked.count)
+        part = replace(self.asked, requests=count, warmup=0)
+        some = self.asked.drawn.first(count)
+        factors = tuple(float(getattr(step, end) / step.expected) for step in (self.decode, self.prompt))
+        mean = []
+        for told in (None, factors):
+            found = _played(self.scene, part, some, told)
+            mean.append((float(found.ttft.mean()), float(found.tpot.mean()) if len(found.tpot) else math.nan))
+        (first, token), (moved_first, moved_token) = mean
+        return moved_first / first, moved_token / token if token > 0.0 else factors[0]
+
+    def quantile(self, metric: str, share: float) -> float:
+        """Of `ttft`, `tpot` or `e2e` over the requests that count [s]; of answers of one token, their next step."""
+        values = getattr(self.played, metric)
+        return Sample(values).quantile(share) if len(values) else self.lone_step
+
+    def errors(self, metric: str) -> dict[str, float]:
+        """Standard errors of the mean and the percentiles of `ttft`, `tpot` or `e2e` [s], from pieces of the run."""
+        which = self.played.counted & (self.played.osl > 1) if metric == "tpot" else self.played.counted
+        values = getattr(self.played, metric)
+        pieces = self.played.pieces(values, which)
+        asked = {"mean": lambda piece: piece.mean} | {
+            name: lambda piece, share=share: piece.quantile(share) for name, share in PERCENTILES.items()
+        }
+        found = {name: standard_error([read(piece) for piece in pieces]) for name, read in asked.items()}
+        return {name: error for name, error in found.items() if error is not None}
+
+
+def play_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | None = None) -> LoadPlay:
+    """Play a load on one deployment.
+
+    Raises:
+        DoesNotFitError: the cache holds not one request.
+        WorkloadError: more requests than are played.
+
+    >>> from rooflinekit.estimation.estimator import resolve
+    >>> from rooflinekit.load.lengths import Fixed
+    >>> from rooflinekit.model.types.deployment import Deployment
+    >>> predictor = resolve("llama-3-8b", "h100-sxm", Deployment(), "none").predictor
+    >>> found = play_load(predictor, AskedLoad(Fixed(1024), Fixed(256), users=16))
+    >>> found.stable, len(found.played.ttft)
+    (True, 160)
+    """
+    scene = scene_of(predictor, scheduler or Scheduler(seed=asked.seed), asked.typical, asked.longest)
+    played = _played(scene, asked, asked.drawn)
+    knee = full_rate(loop_table(scene.table), scene.rules, asked.isl.mean, asked.osl.mean) * scene.replicas
+    return LoadPlay(predictor, asked, scene, played, knee)
+
+
+def _played(scene: Scene, asked: AskedLoad, drawn: Drawn, factors: tuple[float, float] | None = None) -> Played:
+    """Play the requests; factors: of decode steps and of prompts, where these stand at an end of their interval."""
+    encoders = scene.front.encoders.gpus if scene.front.encoders else 0
+    table = loop_table(scene.table, scene.draft_seconds, scene.limits.max_num_seqs)
+    if factors is not None:
+        table = table._replace(decode_factor=factors[0], prompt_factor=factors[1])
+    clients = scene.clients(drawn, asked.users, asked.filling)
+    return play(clients, scene.rules, table, seed=scene.seed, encoders=encoders, warmup=asked.filling)
+
+
+def _time(expected: float, bound: float, low: float, high: float) -> Time:
+    return Time(expected, bound, max(min(low, 1.0) * expected, bound), max(high, 1.0) * expected)

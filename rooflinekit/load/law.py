@@ -1,0 +1,79 @@
+"""The law of a full engine: what a deployment can sustain at most, from mean steps, without playing.
+
+    λ = q/t(D, q)            an engine that mixes: q prompts begin in a step, D = q·(N − 1) sequences decode in it
+    λ = D/((N − 1)·t(D) + D·t_p)    prompts in steps of their own: a turn of D sequences, and t_p for each prompt
+
+D fills the places and the cache, and where it mixes, leaves room for the prompts in the token budget: D·w + q·S ≤ B.
+It is an approximation (lengths at their means), and an answer that rests on it alone says so.
+"""
+
+from __future__ import annotations
+
+from rooflinekit.load.arrays import Rules, Table
+from rooflinekit.load.loop import run_time, tokens_time
+
+
+def full_rate(table: Table, rules: Rules, isl: float, osl: float, cached: float = 0.0) -> float:
+    """Requests a second that one replica sustains at most, at mean lengths [1/s].
+
+    Args:
+        table: the step table.
+        rules: the engine's limits.
+        isl: mean tokens of a prompt.
+        osl: mean tokens of an answer.
+        cached: of the prompt, already in the cache.
+
+    >>> from rooflinekit.load.policies import Limits, rules_of
+    >>> from rooflinekit.load.table import constant_table
+    >>> rules = rules_of(Limits(max_num_seqs=4, token_budget=1024), blocks=1000, block=16)
+    >>> full_rate(constant_table(0.01), rules, 8.0, 5.0)  # four sequences of five steps each
+    80.0
+    """
+    new, replicas, width = max(isl - cached, 1.0), table.replicas, table.width
+    held = isl + (osl if rules.reserves else osl / 2.0)
+    places = min(float(rules.most), max(rules.blocks * rules.block / held, 1.0))
+    after, budget = osl - 1.0, float(rules.budget * rules.engines)
+    context = isl + osl / 2.0
+    if not rules.mixes:
+        together = max(min(budget // new, places), 1.0)
+        prompts = _prompts_time(table, together / replicas, new, cached)
+        decode = _decode_time(table, places, context) if after > 0.0 else 0.0
+        return places / (after * decode + places / together * prompts)
+    decoding = min(places * after / osl, budget * after / (new + after * width)) if after > 0.0 else 0.0
+    begun = decoding / after if after > 0.0 else min(places, budget / new)
+    own = decoding / replicas
+    time = _decode_time(table, decoding, context) if decoding >= 1.0 else 0.0
+    alone = _shared(table, own * width) if decoding >= 1.0 else 0.0
+    each = begun / replicas
+    added = _attention(table, new, cached) * each + _shared(table, own * width + each * new) - alone
+    if table.pooled_dense:
+        pooled = table.pooled_dense, table.pooled_counts, table.pooled_times
+        added += tokens_time(round(decoding * width + begun * new), *pooled)
+        added -= tokens_time(round(decoding * width), *pooled)
+    return begun / (time + added)
+
+
+def _decode_time(table: Table, sequences: float, context: float) -> float:
+    """Of a step of so many sequences [s]."""
+    count = max(round(sequences), 1)
+    return run_time(table, count, count * context)[0]
+
+
+def _shared(table: Table, tokens: float) -> float:
+    return tokens_time(round(tokens), table.dense, table.counts, table.times)
+
+
+def _attention(table: Table, new: float, past: float) -> float:
+    """Of one chunk [s]."""
+    last = len(table.cells) - 1
+    fresh, before = round(new), round(past)
+    plane = table.prefill[table.cells[min(fresh, last)]][table.cells[min(before, last)]]
+    return plane[0] + plane[1] * fresh + before * (plane[2] + plane[3] * fresh)
+
+
+def _prompts_time(table: Table, prompts: float, new: float, past: float) -> float:
+    """Of a step of whole prompts alone [s]."""
+    rows = max(round(prompts), 1)
+    time = table.sequences[rows] + table.sampled[rows] + _shared(table, prompts * new)
+    time += prompts * _attention(table, new, past) - table.launch * (rows - 1)
+    return max(time, table.floor[0])
