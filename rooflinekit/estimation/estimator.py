@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from os import PathLike
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from rooflinekit.estimation.notes import format_notes, limit_remarks, load_remarks, memory_remarks, misfit, said
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
@@ -53,6 +53,9 @@ from rooflinekit.specs.engines import load_engine, split_version, step_range
 from rooflinekit.specs.files import once
 from rooflinekit.specs.power import power_provenance
 
+if TYPE_CHECKING:
+    from rooflinekit.load.answer import AskedLoad
+
 
 @dataclass(frozen=True)
 class Resolved:
@@ -74,6 +77,7 @@ class Question:
     resolved: Resolved
     work: Workload
     load: LoadQuestion | None
+    asked: AskedLoad | None = None  #: the load to be played
 
 
 @keywords(Scenario)
@@ -112,9 +116,24 @@ def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[
     if spread and not {"concurrency", "rate"} & given.keys():
         raise InputError(f"{spread[0]} varies from request to request; add concurrency (a closed loop) or rate")
     load = read_load(traffic, float(work.isl), float(work.osl))
-    if load is not None:
-        refuse_static(given, deployment)
-    return Question(resolved, work, load)
+    if load is None:
+        return Question(resolved, work, load)
+    refuse_static(given, deployment)
+    return Question(resolved, work, load, asked_load(given, resolved.plan) if given.get("played") else None)
+
+
+def asked_load(given: Mapping[str, Any], plan: Plan) -> AskedLoad:
+    """The load that keywords describe, to be played."""
+    from rooflinekit.load.answer import AskedLoad  # noqa: PLC0415 - statistics take a while
+    from rooflinekit.load.lengths import longer, parse_length, spread_length  # noqa: PLC0415 - likewise
+
+    isl, osl = (
+        parse_length(spread_length(key, given.get(key, WORKLOAD_KEYS[key]), given.get(f"{key}_cv")))
+        for key in ("isl", "osl")
+    )
+    goals = (None if given.get(key) is None else given[key] / 1e3 for key in ("ttft", "tpot"))
+    told = part_of(given, ("rate", "burstiness", "requests", "warmup", "seed"))
+    return AskedLoad(longer(isl, plan.image_tokens), osl, given.get("concurrency"), **told).meeting(*goals)
 
 
 def read_workload(given: Mapping[str, Any], plan: Plan | None = None) -> tuple[Workload, dict[str, Any]]:
@@ -143,6 +162,8 @@ def read_workload(given: Mapping[str, Any], plan: Plan | None = None) -> tuple[W
 def answer(question: Question, allow_oom: bool = False) -> Estimate:
     """Answer what was asked; raises DoesNotFitError as `estimate` does."""
     resolved, work = question.resolved, question.work
+    if question.asked is not None:
+        return played(resolved, work, question.asked)
     if question.load is not None:
         return under_load(resolved, work, question.load)
     found = _answer(resolved, work)
@@ -313,6 +334,34 @@ def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Es
         load=load,
         energy=None if served is None else EnergyResult.of(served, work, rate),
         inputs=static.inputs | {"concurrency": question.users, "rate": question.rate},
+        warnings=(*said(unsteady), *resolved.warnings, *said(limit_remarks(plan, work))),
+    )
+
+
+def played(resolved: Resolved, work: Workload, asked: AskedLoad) -> Estimate:
+    """The static answer at the batch that the load keeps running, with the times that were played in their place.
+
+    Raises DoesNotFitError if not one request fits.
+    """
+    from rooflinekit.estimation.loaded import load_energy, load_memory, load_result  # noqa: PLC0415 - as above
+    from rooflinekit.load.answer import play_load  # noqa: PLC0415 - as above
+
+    predictor, plan = resolved.predictor, resolved.plan
+    found = play_load(predictor, asked)
+    ttft, tpot, e2e = found.times()
+    load = load_result(found)
+    static = _answer(resolved, replace(work, batch=float(max(round(found.sequences), 1))))
+    energy = load_energy(found)
+    unsteady = load_remarks(plan, load.stable, load.rate, load.knee_rate, asked.users, load.slots)
+    return replace(
+        static,
+        **_felt(plan, (ttft, tpot), e2e, found.output_rate, load.stable),
+        interval_tested=plan.tested("load"),
+        prefill=StepResult.of(found.prompt, plan.system.accelerator),
+        memory=MemoryResult.of(load_memory(found)),
+        load=load,
+        energy=None if energy is None else EnergyResult.of(energy, work, found.output_rate),
+        inputs=static.inputs | {"concurrency": asked.users, "rate": asked.rate},
         warnings=(*said(unsteady), *resolved.warnings, *said(limit_remarks(plan, work))),
     )
 

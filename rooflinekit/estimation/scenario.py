@@ -52,6 +52,9 @@ class Requests(TypedDict, total=False):
 
 class Load(Users, Requests, Objectives, total=False):
     """What comes, and what users should feel."""
+    warmup: Annotated[int, Option("Requests that come first and are not counted; with --played.", 0, least=0, most=1_000_000, hidden=True)]
+    seed: Annotated[int, Option("Seed of lengths and arrivals; with --played.", 0, least=0, hidden=True)]
+    played: Annotated[bool, Option("Play the load request by request, as simulate does, in place of the steady-state formula.", False, hidden=True)]
 
 # --- how it is put on accelerators -------------------------------------------------------------------------------------
 

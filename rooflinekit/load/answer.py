@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from rooflinekit.load.arrivals import ClosedLoop, Drawn, Gamma, Process, Requests
 from rooflinekit.load.law import full_rate
-from rooflinekit.load.lengths import Length
+from rooflinekit.load.lengths import Length, cv
 from rooflinekit.load.played import PERCENTILES, Played, Sample, play, standard_error
 from rooflinekit.load.scene import Scene, Scheduler, scene_of
 from rooflinekit.load.table import loop_table
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.traffic.question import open_arrivals
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.time import Time
@@ -53,6 +54,20 @@ class AskedLoad:
     ttft: float | None = None
     tpot: float | None = None
     seed: int = 0
+
+    def meeting(self, ttft: float | None, tpot: float | None) -> AskedLoad:
+        """The same with objectives [s]."""
+        return replace(self, ttft=ttft, tpot=tpot)
+
+    @property
+    def arrivals(self) -> str:
+        """In words, up to the lengths."""
+        spread = (cv(self.isl), cv(self.osl))
+        means = f", mean lengths (cv {spread[0]:.3g} in, {spread[1]:.3g} out)" if any(spread) else ""
+        if self.users is None:
+            return open_arrivals(self.rate or 0.0, self.burstiness) + means
+        many = "user" if self.users == 1 else "users"
+        return f"closed loop of {self.users} {many}, {self.counted:,} requests{means}"
 
     def __post_init__(self) -> None:
         """Raise WorkloadError for more requests than are played."""
@@ -154,6 +169,13 @@ class LoadPlay:
         prompts = min(self.played.prompts_of_others, mean)
         return TokenParts(mean - prompts, prompts)
 
+    @property
+    def places(self) -> int:
+        """Requests of mean lengths that run at once at most, in all replicas."""
+        rules, asked = self.scene.rules, self.asked
+        held = asked.isl.mean + (asked.osl.mean if rules.reserves else asked.osl.mean / 2.0)
+        return int(max(min(float(rules.most), rules.blocks * rules.block / held), 1.0)) * rules.replicas
+
     @cached_property
     def lone_step(self) -> float:
         """The decode step that would follow an answer of one token [s]."""
@@ -199,7 +221,8 @@ class LoadPlay:
             count = min(max(count, 2 * self.asked.users), self.asked.count)
         part = replace(self.asked, requests=count, warmup=0)
         some = self.asked.drawn.first(count)
-        factors = tuple(float(getattr(step, end) / step.expected) for step in (self.decode, self.prompt))
+        decode, prompt = (float(getattr(step, end) / step.expected) for step in (self.decode, self.prompt))
+        factors = decode, prompt
         mean = []
         for told in (None, factors):
             found = _played(self.scene, part, some, told)

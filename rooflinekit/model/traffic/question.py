@@ -154,7 +154,8 @@ class LoadResult:
     knee_rate: the largest rate that can be sustained; prompt_share: of the time, spent on prompts; goodput: requests a
     second that meet the objectives (None without one). Above the knee `stable` is False, and waits are None: no limit.
     encoders_busy, encoders_wait_ms: share of the time in which accelerators encode images, and the mean wait for one,
-    which is no part of `queue_ms`; None where there are none of their own.
+    which is no part of `queue_ms`; None where there are none of their own. Where the load was played: standard errors
+    of means and percentiles, what both times are made of, requests that count, and from the first to the last of them.
     """
 
     arrivals: str
@@ -170,6 +171,11 @@ class LoadResult:
     goodput: float | None
     encoders_busy: float | None = None
     encoders_wait_ms: float | None = None
+    errors: dict[str, dict[str, float]] | None = None
+    ttft_parts_ms: dict[str, float] | None = None
+    tpot_parts_ms: dict[str, float] | None = None
+    requests: int | None = None
+    makespan_s: float | None = None
 
     @classmethod
     def of(cls, predictor: Predictor, answer: LoadAnswer) -> LoadResult:

@@ -1,0 +1,74 @@
+"""A played load as `Estimate` states it: rates, percentiles, what times are made of, memory and energy."""
+
+from __future__ import annotations
+
+import math
+
+from rooflinekit.load.answer import LoadPlay
+from rooflinekit.load.played import PERCENTILES
+from rooflinekit.model.capacity import Memory
+from rooflinekit.model.roofline import time_parts
+from rooflinekit.model.traffic.energy import TokenEnergy, token_energy
+from rooflinekit.model.traffic.mixing import InFlight
+from rooflinekit.model.traffic.question import LoadResult
+
+
+def load_result(found: LoadPlay) -> LoadResult:
+    """What users feel, in ms and requests a second."""
+    asked, done, stable = found.asked, found.played, found.stable
+    counted, span = int(done.counted.sum()), done.makespan
+    percentiles: dict[str, dict[str, float | None]] = {
+        f"{metric}_ms": {name: 1e3 * found.quantile(metric, share) for name, share in PERCENTILES.items()}
+        for metric in ("ttft", "tpot", "e2e")
+    }
+    for key in () if stable else ("ttft_ms", "e2e_ms"):
+        percentiles[key] = dict.fromkeys(percentiles[key])
+    parts, encoders = done.first_parts, found.scene.front.encoders
+    wanted = asked.ttft is not None or asked.tpot is not None
+    good = done.good(asked.ttft, asked.tpot) / max(counted, 1) * found.rate
+    busy = done.now * done.rules.replicas
+    return LoadResult(
+        arrivals=asked.arrivals,
+        stable=stable,
+        running=done.running,
+        slots=found.places,
+        rate=found.rate,
+        knee_rate=found.knee,
+        prompt_share=float(done.replicas["delays"].sum()) / busy if busy else 0.0,
+        queue_ms=1e3 * (parts.behind + parts.place) if stable else None,
+        percentiles=percentiles,
+        slo={f"{key}_ms": None if goal is None else 1e3 * goal
+             for key, goal in (("ttft", asked.ttft), ("tpot", asked.tpot))},
+        goodput=(good if stable else 0.0) if wanted else None,
+        encoders_busy=min(done.encoding / encoders.gpus / done.now, 1.0) if encoders else None,
+        encoders_wait_ms=None,
+        errors={f"{metric}_ms": {name: 1e3 * error for name, error in found.errors(metric).items()}
+                for metric in ("ttft", "tpot", "e2e")},
+        ttft_parts_ms={name: 1e3 * part for name, part in parts._asdict().items()},
+        tpot_parts_ms=token_parts(found),
+        requests=counted,
+        makespan_s=span if math.isfinite(span) else None,
+    )  # fmt: skip
+
+
+def token_parts(found: LoadPlay) -> dict[str, float]:
+    """What the mean time of an output token is made of [ms]: a decode step in its parts, and prompts of others."""
+    step = time_parts(found.decode, found.predictor.plan.system.accelerator)
+    whole = sum(step.values(), 0.0)
+    parts = {name: float(1e3 * found.tokens.step * part / whole) for name, part in step.items()}
+    return {"engine" if name == "host" else name: part for name, part in parts.items()} | {"prompts": 1e3 * found.tokens.prompts}
+
+
+def load_memory(found: LoadPlay) -> Memory:
+    """What the sequences that run hold, at their mean length."""
+    running = float(max(round(found.played.running / found.scene.replicas), 1))
+    isl, osl = found.asked.isl.mean, found.asked.osl.mean
+    return found.predictor.memory.evaluate(running, isl + osl / 2.0, isl)
+
+
+def load_energy(found: LoadPlay) -> TokenEnergy | None:
+    """Energy of the requests as they were run together; None where no power limit is known."""
+    if found.predictor.plan.system.accelerator.power is None:
+        return None
+    lengths = found.asked.isl.mean, found.asked.osl.mean
+    return token_energy(found.predictor, InFlight(found.sequences, *lengths))
