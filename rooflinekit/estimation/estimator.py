@@ -119,7 +119,7 @@ def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[
     if load is None:
         return Question(resolved, work, load)
     refuse_static(given, deployment)
-    return Question(resolved, work, load, asked_load(given, resolved.plan) if given.get("played") else None)
+    return Question(resolved, work, load, asked_load(given, resolved.plan))
 
 
 def asked_load(given: Mapping[str, Any], plan: Plan) -> AskedLoad:
@@ -343,7 +343,7 @@ def played(resolved: Resolved, work: Workload, asked: AskedLoad) -> Estimate:
 
     Raises DoesNotFitError if not one request fits.
     """
-    from rooflinekit.estimation.loaded import load_energy, load_memory, load_result  # noqa: PLC0415 - as above
+    from rooflinekit.estimation.loaded import load_energy, load_memory, load_notes, load_result  # noqa: PLC0415 - as above
     from rooflinekit.load.answer import play_load  # noqa: PLC0415 - as above
 
     predictor, plan = resolved.predictor, resolved.plan
@@ -352,17 +352,16 @@ def played(resolved: Resolved, work: Workload, asked: AskedLoad) -> Estimate:
     load = load_result(found)
     static = _answer(resolved, replace(work, batch=float(max(round(found.sequences), 1))))
     energy = load_energy(found)
-    unsteady = load_remarks(plan, load.stable, load.rate, load.knee_rate, asked.users, load.slots)
     return replace(
         static,
-        **_felt(plan, (ttft, tpot), e2e, found.output_rate, load.stable),
+        **_felt(plan, (ttft, tpot), e2e, found.output_rate),
         interval_tested=plan.tested("load"),
         prefill=StepResult.of(found.prompt, plan.system.accelerator),
         memory=MemoryResult.of(load_memory(found)),
         load=load,
         energy=None if energy is None else EnergyResult.of(energy, work, found.output_rate),
         inputs=static.inputs | {"concurrency": asked.users, "rate": asked.rate},
-        warnings=(*said(unsteady), *resolved.warnings, *said(limit_remarks(plan, work))),
+        warnings=(*load_notes(found), *resolved.warnings, *said(limit_remarks(plan, work))),
     )
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 
-from rooflinekit.load.answer import LoadPlay
+from rooflinekit.load.answer import LoadPlay, play_load
+from rooflinekit.load.lengths import LogNormal
 from rooflinekit.load.played import PERCENTILES
 from rooflinekit.model.capacity import Memory
 from rooflinekit.model.roofline import time_parts
 from rooflinekit.model.traffic.energy import TokenEnergy, token_energy
 from rooflinekit.model.traffic.mixing import InFlight
 from rooflinekit.model.traffic.question import LoadResult
+
+_FIFTH = 0.2  # variation of lengths beside which equal ones are set
 
 
 def load_result(found: LoadPlay) -> LoadResult:
@@ -21,8 +26,6 @@ def load_result(found: LoadPlay) -> LoadResult:
         f"{metric}_ms": {name: 1e3 * found.quantile(metric, share) for name, share in PERCENTILES.items()}
         for metric in ("ttft", "tpot", "e2e")
     }
-    for key in () if stable else ("ttft_ms", "e2e_ms"):
-        percentiles[key] = dict.fromkeys(percentiles[key])
     parts, encoders = done.first_parts, found.scene.front.encoders
     wanted = asked.ttft is not None or asked.tpot is not None
     good = done.good(asked.ttft, asked.tpot) / max(counted, 1) * found.rate
@@ -35,11 +38,11 @@ def load_result(found: LoadPlay) -> LoadResult:
         rate=found.rate,
         knee_rate=found.knee,
         prompt_share=float(done.replicas["delays"].sum()) / busy if busy else 0.0,
-        queue_ms=1e3 * (parts.behind + parts.place) if stable else None,
+        queue_ms=1e3 * (parts.behind + parts.place),
         percentiles=percentiles,
         slo={f"{key}_ms": None if goal is None else 1e3 * goal
              for key, goal in (("ttft", asked.ttft), ("tpot", asked.tpot))},
-        goodput=(good if stable else 0.0) if wanted else None,
+        goodput=good if wanted else None,
         encoders_busy=min(done.encoding / encoders.gpus / done.now, 1.0) if encoders else None,
         encoders_wait_ms=None,
         errors={f"{metric}_ms": {name: 1e3 * error for name, error in found.errors(metric).items()}
@@ -56,7 +59,8 @@ def token_parts(found: LoadPlay) -> dict[str, float]:
     step = time_parts(found.decode, found.predictor.plan.system.accelerator)
     whole = sum(step.values(), 0.0)
     parts = {name: float(1e3 * found.tokens.step * part / whole) for name, part in step.items()}
-    return {"engine" if name == "host" else name: part for name, part in parts.items()} | {"prompts": 1e3 * found.tokens.prompts}
+    named = {"engine" if name == "host" else name: part for name, part in parts.items()}
+    return named | {"prompts": 1e3 * found.tokens.prompts}
 
 
 def load_memory(found: LoadPlay) -> Memory:
@@ -72,3 +76,29 @@ def load_energy(found: LoadPlay) -> TokenEnergy | None:
         return None
     lengths = found.asked.isl.mean, found.asked.osl.mean
     return token_energy(found.predictor, InFlight(found.sequences, *lengths))
+
+
+def load_notes(found: LoadPlay) -> Iterator[str]:
+    """What the reader of a played load should know: overload, users who wait for a place, users who move in step."""
+    asked, done, places = found.asked, found.played, found.places
+    if not found.stable:
+        yield (
+            f"overload: {asked.rate:.4g} requests/s arrive, {found.knee:.4g} can be served. First tokens wait longer the "
+            f"longer it lasts: up to {float(done.ttft.max()):.3g} s in the {done.now:.3g} s played"
+        )
+    if asked.users is not None and asked.users > places:
+        why = ": the engine admits a request where its whole answer has room" if done.rules.reserves else ""
+        yield f"{places} of {asked.users} requests run at a time; the others wait for a place{why}"
+    if asked.equal:
+        yield (
+            "equal lengths keep users in step, so that prompts come together; with lengths that vary by a fifth, "
+            f"{_varied(found)}"
+        )
+
+
+def _varied(found: LoadPlay) -> str:
+    """What lengths would give that vary by a fifth."""
+    asked = found.asked
+    isl, osl = (LogNormal(each.mean, _FIFTH) for each in (asked.isl, asked.osl))
+    other = play_load(found.predictor, replace(asked, isl=isl, osl=osl))
+    return f"TTFT is {1e3 * float(other.played.ttft.mean()):.3g} ms and TPOT {1e3 * other.tpot:.3g} ms"

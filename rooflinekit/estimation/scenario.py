@@ -45,16 +45,15 @@ class Objectives(TypedDict, total=False):
 class Requests(TypedDict, total=False):
     """Requests that come one after the other."""
     rate: Annotated[float | None, Option("Requests a second that arrive; excludes --batch.", unit="1/s", above=True, most=1e9)]
-    requests: Annotated[int | None, Option("Requests that the users of a closed loop send in all; at first all users send at once.", usual="the start is long over")]
+    requests: Annotated[int | None, Option("Requests in all: a run of so many, from an empty engine to the last answer.", usual="10 a user, or 2000 at a rate")]
     burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals, deviation over mean: 1 Poisson, 0 clockwork, more is bursty.", usual="1", most=1e9, also=("cv",))]
     isl_cv: Annotated[float | None, Option("The same of prompt lengths, whose mean is --isl.", usual="0", most=1e9)]
     osl_cv: Annotated[float | None, Option("The same of output lengths.", usual="0", most=1e9)]
 
 class Load(Users, Requests, Objectives, total=False):
     """What comes, and what users should feel."""
-    warmup: Annotated[int, Option("Requests that come first and are not counted; with --played.", 0, least=0, most=1_000_000, hidden=True)]
-    seed: Annotated[int, Option("Seed of lengths and arrivals; with --played.", 0, least=0, hidden=True)]
-    played: Annotated[bool, Option("Play the load request by request, as simulate does, in place of the steady-state formula.", False, hidden=True)]
+    warmup: Annotated[int, Option("Requests that come first and are not counted.", 0, least=0, most=1_000_000, usual="none, or a fifth of an open loop without --requests")]
+    seed: Annotated[int, Option("Seed of lengths and arrivals.", 0, least=0)]
 
 # --- how it is put on accelerators -------------------------------------------------------------------------------------
 

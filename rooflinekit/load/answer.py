@@ -157,17 +157,19 @@ class LoadPlay:
 
     @property
     def output_rate(self) -> float:
-        """Output tokens a second: of a run that was told, all tokens over its time; else of the rate that is served."""
-        if self.asked.rate is not None and self.asked.requests is None and self.stable:
-            return self.asked.rate * self.asked.osl.mean
+        """Output tokens a second: those of the requests that count, from the first sending to the last end."""
         return float(self.played.osl[self.played.counted].sum()) / self.played.makespan
 
     @cached_property
     def tokens(self) -> TokenParts:
         """Parts of the mean time of a token."""
-        mean = float(self.played.tpot.mean()) if len(self.played.tpot) else self.lone_step
-        prompts = min(self.played.prompts_of_others, mean)
-        return TokenParts(mean - prompts, prompts)
+        prompts = min(self.played.prompts_of_others, self.tpot)
+        return TokenParts(self.tpot - prompts, prompts)
+
+    @cached_property
+    def tpot(self) -> float:
+        """Mean time of a token after the first [s]."""
+        return float(self.played.tpot.mean()) if len(self.played.tpot) else self.lone_step
 
     @property
     def places(self) -> int:
@@ -202,7 +204,7 @@ class LoadPlay:
     def times(self) -> tuple[Time, Time, float]:
         """TTFT and TPOT with bounds and 90 % intervals, and the mean of whole requests [s]."""
         ttft, e2e = float(self.played.ttft.mean()), float(self.played.e2e.mean())
-        tpot = self.tokens.step + self.tokens.prompts
+        tpot = self.tpot
         bound = min(float(self.prompt.bound), ttft), min(float(self.decode.bound), tpot)
         if self.predictor.plan.calibration is None:
             return Time(ttft, ttft, ttft, ttft), Time(tpot, tpot, tpot, tpot), e2e

@@ -15,6 +15,7 @@ from rooflinekit.estimation.options import keywords, number_of, options_of, part
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Simulation as SimulationOptions
+from rooflinekit.load.answer import FILLING, PER_USER, STEADY
 from rooflinekit.load.arrivals import (
     Arrival,
     Burst,
@@ -62,10 +63,8 @@ from rooflinekit.version import __version__
 
 _LONGEST = 1 << 20  # tokens of the longest sequence of a session, where nothing says less
 
-_REQUESTS = 1000  # of an open loop, unless told
 _AT_ONCE = 1_000_000  # requests that one machine holds in its memory
 _TOGETHER = 10_000  # replicas that one router knows
-_PER_USER = 10  # requests of a closed loop for each user, as benchmark clients send
 _IN_STEP = (
     "answers of one length keep the users of a closed loop in step: all their prompts come at once. With random "
     "lengths (osl=uniform:200-300) users drift apart, as `estimate` has it"
@@ -445,7 +444,7 @@ class Question:
     isl: str = "1024"
     osl: str = "256"
     requests: int | None = None
-    warmup: int = 0
+    warmup: int | None = None
     duration: float = math.inf
     samples: int = 1
     classes: tuple[float, ...] = ()
@@ -466,8 +465,8 @@ class Question:
         counts: dict[str, Any] = {name: share(count, number, cells, name) for name in ("requests", "concurrency")
                   if (count := getattr(self, name)) is not None and self.trace is None}  # fmt: skip
         rate = None if self.rate is None else self.rate / cells
-        return replace(self, rate=rate, warmup=self.warmup * (number + 1) // cells - self.warmup * number // cells,
-                       **counts)  # fmt: skip
+        warmup = self.warmup and self.warmup * (number + 1) // cells - self.warmup * number // cells
+        return replace(self, rate=rate, warmup=warmup, **counts)
 
 
 def make_load(
@@ -490,7 +489,7 @@ def make_load(
         what = f"not {' and '.join(given)}" if given else "none is given"
         raise InputError(f"requests come by one of --rate, --concurrency, --arrivals and --trace; {what}")
     objective = _objective(question)
-    users, warmup = question.concurrency, question.warmup
+    users, warmup = question.concurrency, question.warmup or 0
     notes: tuple[str, ...] = ()
     if question.sessions is not None:
         if images:
@@ -509,7 +508,9 @@ def make_load(
     else:
         process, hash_tokens = _process(question), _PREFIX_TOKENS
         isl, osl = longer(parse_length(question.isl), images), parse_length(question.osl)
-        count = question.requests or _REQUESTS
+        count = question.requests or STEADY
+        if question.warmup is None and question.requests is None and math.isinf(question.duration) and users is None:
+            warmup = STEADY // FILLING  # of an open loop: while the engine fills
         if isinstance(process, ClosedLoop):
             users, warmup, count = process.users, process.warmup, process.prompts + process.warmup
         elif isinstance(process, Burst) and not process.period_s:
@@ -537,10 +538,10 @@ def _sessions(
         raise InputError("sessions come at a --rate of requests, or --concurrency of them at a time")
     law, users, osl = parse_sessions(question.sessions or ""), question.concurrency, parse_length(question.osl)
     most = min(law.most or _LONGEST, most or _LONGEST)
-    count = (question.requests or (_REQUESTS if users is None else _PER_USER * users)) + question.warmup
+    count = (question.requests or (STEADY if users is None else PER_USER * users)) + (question.warmup or 0)
     made = partial(SessionSource, law, osl, most, seed=seed)
     seen = session_trace(made(rate=question.rate or 1.0))
-    source = made(rate=question.rate, users=users, requests=count, warmup=question.warmup)
+    source = made(rate=question.rate, users=users, requests=count, warmup=question.warmup or 0)
     typical = (sum(seen.isl[seen.former :]) + sum(seen.osl[seen.former :])) / (len(seen) - seen.former)
     load = Load(iter(()), typical, most, users, 0, question.duration, objective, source)
     return load, BLOCK, law.cut(most, osl.mean)
@@ -550,7 +551,9 @@ def _process(question: Question) -> Process:
     if question.arrivals is not None:
         return parse_process(question.arrivals)
     if question.concurrency is not None:
-        return ClosedLoop(question.concurrency, question.requests or _PER_USER * question.concurrency, question.warmup)
+        return ClosedLoop(
+            question.concurrency, question.requests or PER_USER * question.concurrency, question.warmup or 0
+        )
     return Gamma(float(question.rate or 0.0), question.cv)
 
 

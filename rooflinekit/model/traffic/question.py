@@ -72,8 +72,6 @@ def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | N
         return None
     users = float(asked["concurrency"]) if "concurrency" in asked else None
     requests = asked.get("requests")
-    if requests is not None and users is None:
-        raise InputError("requests belongs to a closed loop; with a rate the answer is the steady state")
     if requests is not None and users is not None and requests < users:
         raise WorkloadError(f"requests must be at least concurrency ({users:.0f}), one for each user, not {requests}")
     if users is not None and "burstiness" in asked:
