@@ -11,6 +11,11 @@ and with a prompt in it, where no CUDA graph is replayed, at least the time that
 first three and the batch of the fourth are tabulated at every whole number; contexts, and the new and past tokens of a
 chunk, are on grids with linear interpolation. Of attention replicas the fullest counts, but experts and their exchange
 work on the tokens of all: these stand in a table of their own.
+
+Two things break the sum. Where prompts change kernels that serve all tokens (DeepEP's exchange), a step of decodes
+alone has its own table of everything but attention, and the parts above are those of a step with prompts. Where halves
+of a step take turns (two-batch overlap), steps of many tokens are read from a second table, whose parts are twice those
+of a half without its exchanges; the exchanges are a floor under their sum, max(t_c + s·t_x, t_x), as launches are.
 """
 
 from __future__ import annotations
@@ -18,19 +23,21 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rooflinekit.estimation.estimator import Resolved, resolve
+from rooflinekit.model.kernels.collective import Exchange
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan, host_times, launches_of
+from rooflinekit.model.timing.overlap import UNDIVIDED
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.errors import WorkloadError
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.kernel import ExchangeShape, Kernel
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.vision import OfImages
 
@@ -52,6 +59,7 @@ _SIZE = _MOST, _LONGEST = 512, 131_072  # sequences and tokens in the table; lar
 _DENSE = 16_384  # token counts up to here are tabulated one by one
 _RATIO = 1.05  # of neighbouring contexts, and of chunk lengths
 _ABREAST = 64  # numbers of sequences whose attention is worked out together
+_SHORT = 8  # tokens of the prompt beside which decoding sequences are worked out
 _FINE = 32  # contexts and chunk lengths up to here stand one by one
 
 
@@ -120,6 +128,10 @@ class StepTable:
     prompts and mixed, in steps of up to `graph_tokens` tokens.
     encoded: the vision tower by prompts that end, from 0, empty without images; `encoded_floor` its launches. budget:
     tokens of a step of one attention replica at most, 0 where it is not told.
+    alone, alone_floor: all but attention of a step of decodes alone, and its least time, by sequences of the fullest
+    replica, from 0; empty where the sum holds. exchanged: least time of a step with prompts by tokens, where all else
+    hides exchanges. halves: the table of steps that are computed in two halves, those of more tokens on a replica than
+    `undivided`, of decodes alone and with prompts; empty where none is.
     """
 
     shared: TokenTimes
@@ -141,6 +153,11 @@ class StepTable:
     encoded: list[float] = field(default_factory=list)
     encoded_floor: float = 0.0
     budget: int = 0
+    alone: list[float] = field(default_factory=list)
+    alone_floor: list[float] = field(default_factory=list)
+    exchanged: TokenTimes | None = None
+    halves: list[StepTable] = field(default_factory=list)
+    undivided: tuple[float, float] = (0.0, 0.0)
 
     def __call__(self, batch: int, context: float, new: int = 0, past: int = 0) -> float:
         """Time of a step of `batch` decoding sequences at `context` keys and one chunk of `new` tokens [s].
@@ -152,6 +169,11 @@ class StepTable:
 
     def step(self, decodes: int, keys: float, chunks: Sequence[Chunk], firsts: int) -> float:
         """See `Clock`."""
+        if self.alone:
+            if decodes and not chunks:
+                return self.run(decodes, keys)[0]
+            if self.halves and self._tokens(decodes, keys, chunks) > self.undivided[1]:
+                return self.halves[0].step(decodes, keys, chunks, firsts)
         together = 0.0
         if self.replicas > 1:
             everywhere = decodes * self.width + sum(new for new, _ in chunks)
@@ -182,6 +204,9 @@ class StepTable:
             least = floor[kind] + self.sequence_floor * (decodes + prompts)
             if firsts:
                 least += self.encoded_floor
+            if self.exchanged is not None:
+                moved = self.exchanged(tokens) + self.sequence_floor * (decodes + prompts)
+                least = moved if moved > least else least
             return least if least > time else time
         return time
 
@@ -206,11 +231,24 @@ class StepTable:
     def _alone(self, decodes: int) -> dict[int, tuple[list[float], float, float]]:
         local = -(-decodes // self.replicas)
         tokens = local * self.width
+        if self.halves and tokens > self.undivided[0]:
+            return self.halves[0]._alone(decodes)
+        if self.alone:
+            return {decodes: (self.decode[local], self.alone[local], self.alone_floor[local])}
         rest = self.sequences[local] + self.sampled[tokens] + self.shared(tokens)
         rest += self.pooled(tokens * self.replicas) if self.pooled is not None else 0.0
         return {
             decodes: (self.decode[local], rest, 0.0 if self.graphs else self.floor[2] + self.sequence_floor * local)
         }
+
+    def _tokens(self, decodes: int, keys: float, chunks: Sequence[Chunk]) -> int:
+        """Tokens of the fullest attention replica."""
+        if self.replicas > 1:
+            decodes, _, chunks, _ = self._share(decodes, keys, chunks, 0)
+        tokens = decodes * self.width
+        for new, _ in chunks:
+            tokens += new
+        return tokens
 
     def _share(
         self, decodes: int, keys: float, chunks: Sequence[Chunk], firsts: int
@@ -373,11 +411,24 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, bu
     """
     if min(max_batch, max_context, width) < 1:
         raise WorkloadError(f"a step table needs sizes of at least 1, not {max_batch}, {max_context} and {width}")
-    grid = [0.0, *_grid(float(max_context + width))]
-    parts = _Parts(plan, width, grid)
+    size = max_batch, max_context, width, budget
+    whole = _tabulated(_Parts(plan, width, _contexts(max_context + width)), *size)
+    if not plan.deployment.two_batch:
+        return whole
+    halves = _tabulated(_Halves(plan, width, whole.grid), *size)
+    return replace(whole, halves=[halves], undivided=UNDIVIDED)
+
+
+def _contexts(most: int) -> list[float]:
+    return [0.0, *_grid(float(most))]
+
+
+def _tabulated(parts: _Parts, max_batch: int, max_context: int, width: int, budget: int) -> StepTable:
+    plan, grid = parts.plan, parts.grid
     tokens = max_batch * width + max(max_context, budget, int(plan.token_budget))
     shared = _by_tokens(parts.shared, tokens)
     floor, graph_floor, per_sequence = parts.floor()
+    alone, alone_floor = parts.alone(2 * max_batch) if parts.switching else ([], [])
     return StepTable(
         shared=shared,
         pooled=_by_tokens(parts.pooled, tokens * plan.deployment.dp) if parts.together else None,
@@ -398,14 +449,24 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, bu
         encoded=parts.encoded(2 * max_batch),
         encoded_floor=parts.encoded_floor(),
         budget=budget,
+        alone=alone,
+        alone_floor=alone_floor,
+        exchanged=parts.exchanged(tokens),
     )
 
 
 class _Parts:
-    """A plan in the parts whose times add up: by phase, by sampled rows, and all the rest with the engine's costs."""
+    """A plan in the parts whose times add up: by phase, by sampled rows, and all the rest with the engine's costs.
+
+    times: how often every kernel runs, each time over as small a part of the step.
+    """
+
+    times = 1.0
 
     def __init__(self, plan: Plan, width: int, grid: list[float]) -> None:
         costs, self.grid = plan.costs, grid
+        if plan.deployment.two_batch:
+            plan = replace(plan, deployment=replace(plan.deployment, two_batch=False))
         bare = replace(costs, step=0.0, ranks=0.0, sequence=0.0, sequence_ranks=0.0, layer=0.0, launch=0.0)
         self.seen: dict[Operation, int] = {
             op: count for op, count in plan.operations.items() if isinstance(op, OfImages)
@@ -418,6 +479,11 @@ class _Parts:
         self.calm = replace(self.whole, operations=own)
         self.by_phase = replace(plan, operations=phased, engine=replace(plan.engine, costs=bare))
         self.by_rows = replace(plan, operations=sampling, engine=replace(plan.engine, costs=bare))
+        self.switching = _switches(replace(plan, operations=own))
+
+    def time(self, plan: Plan, batch: Batch) -> Array:
+        """Time of some of the operations, as an array of the batch's shape [s]."""
+        return _shaped(plan.time(batch).expected, batch)
 
     def shared(self, tokens: list[float]) -> list[float]:
         """Of these numbers of tokens, with one sequence."""
@@ -428,20 +494,40 @@ class _Parts:
     def pooled(self, tokens: list[float]) -> list[float]:
         """What attention replicas do together, for these numbers of tokens on all of them."""
         one = Batch(prefilling=Sequences(1.0, _array(tokens) / self.plan.deployment.dp, 0.0, 1.0))
-        times: list[float] = (_time(self.whole, one) - _time(self.calm, one)).tolist()
+        times: list[float] = (self.time(self.whole, one) - self.time(self.calm, one)).tolist()
         return times
 
     def sampled(self, most: int) -> list[float]:
         """Of 0, 1, … rows."""
         rows = _array([float(row) for row in range(1, most + 1)])
-        return [0.0, *_time(self.by_rows, Batch.decode(rows, 1.0)).tolist()]
+        batch = Batch.prefill(rows, 1.0) if self.switching else Batch.decode(rows, 1.0)
+        return [0.0, *self.time(self.by_rows, batch).tolist()]
 
     def sequences(self, most: int, shared: TokenTimes) -> list[float]:
         """What 0, 1, … sequences take beyond that: state, and the engine's work for each."""
         counts = _array([float(count) for count in range(1, most + 1)])
-        each = self._rest(Batch.decode(counts, 1024.0 + self.width, float(self.width)))
-        known = [shared(count * self.width) for count in range(1, most + 1)]
-        return [0.0, *(each - _array(known)).tolist()]
+        decoding = Batch.decode(counts, 1024.0 + self.width, float(self.width))
+        beside = _SHORT if self.switching else 0
+        each = self._rest(decoding | Batch.prefill(1.0, float(beside)) if beside else decoding)
+        known = [shared(count * self.width + beside) for count in range(1, most + 1)]
+        return [0.0, *([0.0] if beside else []), *(each - _array(known)).tolist()]
+
+    def alone(self, most: int) -> tuple[list[float], list[float]]:
+        """All but attention of 0, 1, … sequences that decode alone, and the least time of such a step."""
+        counts = _array([float(count) for count in range(1, most + 1)])
+        batch = Batch.decode(counts, 1024.0 + self.width, float(self.width))
+        rest = self.time(self.whole, batch) - self.time(self.by_phase, batch)
+        return [0.0, *rest.tolist()], [0.0, *self.least(batch).tolist()]
+
+    def least(self, decoding: Batch) -> Array:
+        """Least time of steps of decodes alone [s]: without CUDA graphs, that of the launches."""
+        (_, _, decode), _, each = self.floor()
+        eager = not self.plan.costs.graphs or self.plan.deployment.settings.eager
+        return _shaped(decode + each * decoding.sequences if eager else 0.0, decoding)
+
+    def exchanged(self, most: int) -> TokenTimes | None:
+        """Least time of a step with prompts, by tokens, where exchanges hide."""
+        return None
 
     def encoded(self, most: int) -> list[float]:
         """The images of 0, 1, … prompts; empty where there are none."""
@@ -449,26 +535,26 @@ class _Parts:
             return []
         counts = _array([float(count) for count in range(1, most + 1)])
         tower = replace(self.by_phase, operations=self.seen)
-        return [0.0, *_time(tower, Batch.prefill(counts, 1.0)).tolist()]
+        return [0.0, *self.time(tower, Batch.prefill(counts, 1.0)).tolist()]
 
     def encoded_floor(self) -> float:
         """Host time of the tower's launches in a step in which prompts end [s]."""
         kernels = replace(self.plan, operations=self.seen).kernels(Batch.prefill(1.0, 8.0))
-        return sum(kernel.count for kernel in kernels) * self.plan.costs.launch * self.plan.costs.prompt
+        return self.times * sum(kernel.count for kernel in kernels) * self.plan.costs.launch * self.plan.costs.prompt
 
     def decode(self, number: int) -> dict[int, list[float]]:
         """Of so many decoding sequences at the contexts of the grid, and of those beside them."""
         counts = range(number - (number - 1) % _ABREAST, number - (number - 1) % _ABREAST + _ABREAST)
         keys = _array([max(context, float(self.width)) for context in self.grid])
         batch = Batch.decode(_array([float(count) for count in counts])[:, None], keys, float(self.width))
-        return dict(zip(counts, _time(self.by_phase, batch).tolist(), strict=True))
+        return dict(zip(counts, self.time(self.by_phase, batch).tolist(), strict=True))
 
     def prefill(self, tokens: list[float]) -> Array:
         """Of one chunk by new and by past tokens."""
         import numpy as np  # noqa: PLC0415 - as below
 
         new = np.maximum(_array(tokens), 1.0)[:, None]
-        return _time(self.by_phase, Batch(prefilling=Sequences(1.0, new, _array(tokens), 1.0)))
+        return self.time(self.by_phase, Batch(prefilling=Sequences(1.0, new, _array(tokens), 1.0)))
 
     def cells(self, number: int) -> dict[int, list[list[float]]]:
         """The planes of one number of new tokens."""
@@ -491,16 +577,65 @@ class _Parts:
         """Host time of a step of prompts, mixed, and of decoding sequences; with graphs; and of each sequence [s]."""
         plan, costs = self.plan, self.plan.costs
         prompt, token = Batch.prefill(1.0, 8.0), Batch.decode(1.0, 8.0)
-        one = plan.iteration(token)
-        once, full = (float(sum(host_times(costs, replace(one, sequences=n)), 0.0)) for n in (0.0, 1.0))
-        longer = costs.launch * costs.prompt
-        kinds = ((prompt, longer), (prompt | token, longer), (token, costs.launch))
+        once, full = (self._host(n) for n in (0.0, 1.0))
+        longer, each = self.times * costs.launch * costs.prompt, self.times * costs.launch
+        kinds = ((prompt, longer), (prompt | token, longer), (token, each))
         alone, mixed, decode = (once + launches_of(plan.kernels(batch), costs) * each for batch, each in kinds)
         small, beside = (once + launches_of(plan.kernels(batch), costs, True) * each for batch, each in kinds[:2])
         return (alone, mixed, decode), (small, beside), full - once
 
+    def _host(self, sequences: float) -> float:
+        """What the engine adds to a step of so many sequences [s]."""
+        one = replace(self.plan.iteration(Batch.decode(1.0, 8.0)), sequences=sequences)
+        return float(sum(host_times(self.plan.costs, one), 0.0))
+
     def _rest(self, batch: Batch) -> Array:
-        return _time(self.calm, batch) - _time(self.by_phase, batch) - _time(self.by_rows, batch)
+        return self.time(self.calm, batch) - self.time(self.by_phase, batch) - self.time(self.by_rows, batch)
+
+
+class _Halves(_Parts):
+    """The same of steps whose halves take turns: twice a half without its exchanges, which are a floor.
+
+    While kernels that move data hold cores, the other half computes at what is left: t_c + s·t_x, and t_x at least
+    (`rooflinekit.model.timing.overlap`).
+    """
+
+    times = 2.0
+
+    def time(self, plan: Plan, batch: Batch) -> Array:
+        """Time of some of the operations, and the share of their exchanges that slows others [s]."""
+        computing, moving, movers = self._spent(plan, batch)
+        host = sum(host_times(plan.costs, plan.iteration(batch)), 0.0)
+        slowed = movers / float(plan.system.accelerator.cores) * moving
+        return _shaped(self.times * (computing + slowed) + host, batch)
+
+    def least(self, decoding: Batch) -> Array:
+        """Least time of steps of decodes alone [s]: that of the exchanges too."""
+        import numpy as np  # noqa: PLC0415 - as below
+
+        _, moving, _ = self._spent(self.whole, decoding)
+        _, _, each = self.floor()
+        moved = self._host(0.0) + each * decoding.sequences + self.times * moving
+        return np.maximum(super().least(decoding), moved)
+
+    def exchanged(self, most: int) -> TokenTimes | None:
+        """Least time of a step with prompts, by tokens, without what each sequence adds."""
+
+        def moved(tokens: list[float]) -> list[float]:
+            one = Batch(prefilling=Sequences(1.0, _array(tokens), 0.0, 1.0))
+            times: list[float] = (self._host(0.0) + self.times * self._spent(self.whole, one)[1]).tolist()
+            return times
+
+        return _by_tokens(moved, most)
+
+    def _spent(self, plan: Plan, batch: Batch) -> tuple[Array, Array, float]:
+        """Of a half: all kernels but exchanges, the exchanges [s], and the cores that these hold."""
+        timed = plan.apart(batch.half, plan.costs)
+        moving = [each for each in timed if each.kernel.family == "exchange"]
+        movers = max((float(each.kernel.shaped(ExchangeShape).movers) for each in moving), default=0.0)
+        others = [each for each in timed if each.kernel.family != "exchange"]
+        computing, moved = (_shaped(sum((each.expected for each in part), 0.0), batch) for part in (others, moving))
+        return computing, moved, movers
 
 
 def _by_tokens(times: Callable[[list[float]], list[float]], most: int) -> TokenTimes:
@@ -517,12 +652,12 @@ def _array(values: list[float]) -> Array:
     return np.array(values)
 
 
-def _time(plan: Plan, batch: Batch) -> Array:
+def _shaped(time: Numeric, batch: Batch) -> Array:
     """Time as an array of the batch's shape, also where no kernel is left."""
     import numpy as np  # noqa: PLC0415 - as above
 
     shape = np.broadcast_shapes(*(np.shape(n) for phase in batch.phases for n in (phase.count, phase.new, phase.past)))
-    return np.broadcast_to(np.asarray(plan.time(batch).expected, float), shape)
+    return np.broadcast_to(np.asarray(time, float), shape)
 
 
 def _grid(last: float, first: float = 1.0) -> list[float]:
@@ -540,13 +675,11 @@ def _split(plan: Plan) -> tuple[dict[Operation, int], dict[Operation, int], froz
     Each as it shows in its launches; the last are none of the others.
     """
     prompt, token = Sequences(1.0, 8.0, 8.0, 1.0), Sequences(2.0, 1.0, 8.0, 1.0)
-
-    def launches(op: Operation, batch: Batch) -> list[Kernel]:
-        return replace(plan, operations={op: 1}).kernels(batch)
+    launches = partial(_launches, plan)
 
     def by_phase(op: Operation) -> bool:
         kinds = (Batch(prompt), Batch(None, token), Batch(prompt, token))
-        return [len(launches(op, batch)) for batch in kinds] not in ([0, 0, 0], [1, 1, 1])
+        return len({len(launches(op, batch)) for batch in kinds}) > 1
 
     def by_rows(op: Operation) -> bool:
         same = launches(op, Batch(prompt)) == launches(op, Batch(replace(prompt, new=16.0)))
@@ -559,3 +692,15 @@ def _split(plan: Plan) -> tuple[dict[Operation, int], dict[Operation, int], froz
     others = {op: count for op, count in plan.operations.items() if op not in phased}
     sampling = {op: count for op, count in others.items() if by_rows(op)}
     return phased, sampling, frozenset(op for op in others if op not in sampling and together(op))
+
+
+def _switches(plan: Plan) -> bool:
+    """Whether prompts change a kernel that works on all tokens: the same tokens take another without them."""
+    same = Sequences(8.0, 1.0, 8.0, 1.0)
+    kinds = Batch(same), Batch(None, same)
+    exchanging = [op for op in plan.operations if isinstance(op, Exchange)]
+    return any(_launches(plan, op, kinds[0]) != _launches(plan, op, kinds[1]) for op in exchanging)
+
+
+def _launches(plan: Plan, op: Operation, batch: Batch) -> list[Kernel]:
+    return replace(plan, operations={op: 1}).kernels(batch)
