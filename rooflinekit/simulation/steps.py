@@ -132,6 +132,9 @@ class StepTable:
     replica, from 0; empty where the sum holds. exchanged: least time of a step with prompts by tokens, where all else
     hides exchanges. halves: the table of steps that are computed in two halves, those of more tokens on a replica than
     `undivided`, of decodes alone and with prompts; empty where none is.
+    keyed: what works on the keys of all prompts together (the up-projection of latent attention), by their number, of
+    which new tokens are `seen` so many times. unsampled: launches of sampling, which no chunk but the last of a prompt
+    makes.
     """
 
     shared: TokenTimes
@@ -158,6 +161,9 @@ class StepTable:
     exchanged: TokenTimes | None = None
     halves: list[StepTable] = field(default_factory=list)
     undivided: tuple[float, float] = (0.0, 0.0)
+    keyed: TokenTimes | None = None
+    seen: float = 1.0
+    unsampled: float = 0.0
 
     def __call__(self, batch: int, context: float, new: int = 0, past: int = 0) -> float:
         """Time of a step of `batch` decoding sequences at `context` keys and one chunk of `new` tokens [s].
@@ -196,14 +202,22 @@ class StepTable:
             a, b, c, d = row_of[cells[past] if past < len(cells) else cells[-1]]
             time += a + b * new + past * (c + d * new)
         time += self.shared(tokens)
+        if self.keyed is not None and prompts:
+            seen = 0.0
+            for new, past in chunks:
+                seen += past + self.seen * new
+            time += self.keyed(int(seen))
         if prompts > 1:
             time -= self.launch * (prompts - 1)
         if prompts or not self.graphs:
             kind = 2 if not prompts else 1 if decodes else 0
-            floor = self.graph_floor if prompts and tokens <= self.graph_tokens else self.floor
+            graphed = prompts and tokens <= self.graph_tokens
+            floor = self.graph_floor if graphed else self.floor
             least = floor[kind] + self.sequence_floor * (decodes + prompts)
             if firsts:
                 least += self.encoded_floor
+            elif not decodes and not graphed:
+                least -= self.unsampled
             if self.exchanged is not None:
                 moved = self.exchanged(tokens) + self.sequence_floor * (decodes + prompts)
                 least = moved if moved > least else least
@@ -452,26 +466,33 @@ def _tabulated(parts: _Parts, max_batch: int, max_context: int, width: int, budg
         alone=alone,
         alone_floor=alone_floor,
         exchanged=parts.exchanged(tokens),
+        keyed=_by_tokens(parts.keyed, 8 * tokens) if parts.by_keys.operations else None,
+        seen=parts.seen,
+        unsampled=parts.unsampled(),
     )
 
 
 class _Parts:
     """A plan in the parts whose times add up: by phase, by sampled rows, and all the rest with the engine's costs.
 
-    times: how often every kernel runs, each time over as small a part of the step.
+    times: how often every kernel runs, each time over as small a part of the step. seen: of a prompt's new tokens, the
+    share that each time sees.
     """
 
-    times = 1.0
+    times, seen = 1.0, 1.0
 
     def __init__(self, plan: Plan, width: int, grid: list[float]) -> None:
         costs, self.grid = plan.costs, grid
         if plan.deployment.two_batch:
             plan = replace(plan, deployment=replace(plan.deployment, two_batch=False))
         bare = replace(costs, step=0.0, ranks=0.0, sequence=0.0, sequence_ranks=0.0, layer=0.0, launch=0.0)
-        self.seen: dict[Operation, int] = {
+        self.images: dict[Operation, int] = {
             op: count for op, count in plan.operations.items() if isinstance(op, OfImages)
         }
-        plan = replace(plan, operations={op: n for op, n in plan.operations.items() if op not in self.seen})
+        plan = replace(plan, operations={op: n for op, n in plan.operations.items() if op not in self.images})
+        self.launched = plan
+        keyed = {op: count for op, count in plan.operations.items() if _by_keys(plan, op)}
+        plan = replace(plan, operations={op: n for op, n in plan.operations.items() if op not in keyed})
         phased, sampling, self.together = _split(plan)
         self.plan, self.width = plan, width
         self.whole = replace(plan, engine=replace(plan.engine, costs=replace(costs, launch=0.0)))
@@ -479,6 +500,7 @@ class _Parts:
         self.calm = replace(self.whole, operations=own)
         self.by_phase = replace(plan, operations=phased, engine=replace(plan.engine, costs=bare))
         self.by_rows = replace(plan, operations=sampling, engine=replace(plan.engine, costs=bare))
+        self.by_keys = replace(plan, operations=keyed, engine=replace(plan.engine, costs=bare))
         self.switching = _switches(replace(plan, operations=own))
 
     def time(self, plan: Plan, batch: Batch) -> Array:
@@ -495,6 +517,12 @@ class _Parts:
         """What attention replicas do together, for these numbers of tokens on all of them."""
         one = Batch(prefilling=Sequences(1.0, _array(tokens) / self.plan.deployment.dp, 0.0, 1.0))
         times: list[float] = (self.time(self.whole, one) - self.time(self.calm, one)).tolist()
+        return times
+
+    def keyed(self, keys: list[float]) -> list[float]:
+        """What works on the keys of all prompts, for these numbers of keys."""
+        one = Batch(prefilling=Sequences(1.0, _array(keys) / self.seen))
+        times: list[float] = self.time(self.by_keys, one).tolist()
         return times
 
     def sampled(self, most: int) -> list[float]:
@@ -531,15 +559,15 @@ class _Parts:
 
     def encoded(self, most: int) -> list[float]:
         """The images of 0, 1, … prompts; empty where there are none."""
-        if not self.seen:
+        if not self.images:
             return []
         counts = _array([float(count) for count in range(1, most + 1)])
-        tower = replace(self.by_phase, operations=self.seen)
+        tower = replace(self.by_phase, operations=self.images)
         return [0.0, *self.time(tower, Batch.prefill(counts, 1.0)).tolist()]
 
     def encoded_floor(self) -> float:
         """Host time of the tower's launches in a step in which prompts end [s]."""
-        kernels = replace(self.plan, operations=self.seen).kernels(Batch.prefill(1.0, 8.0))
+        kernels = replace(self.plan, operations=self.images).kernels(Batch.prefill(1.0, 8.0))
         return self.times * sum(kernel.count for kernel in kernels) * self.plan.costs.launch * self.plan.costs.prompt
 
     def decode(self, number: int) -> dict[int, list[float]]:
@@ -575,14 +603,20 @@ class _Parts:
 
     def floor(self) -> tuple[tuple[float, float, float], tuple[float, float], float]:
         """Host time of a step of prompts, mixed, and of decoding sequences; with graphs; and of each sequence [s]."""
-        plan, costs = self.plan, self.plan.costs
+        costs = self.plan.costs
         prompt, token = Batch.prefill(1.0, 8.0), Batch.decode(1.0, 8.0)
         once, full = (self._host(n) for n in (0.0, 1.0))
         longer, each = self.times * costs.launch * costs.prompt, self.times * costs.launch
         kinds = ((prompt, longer), (prompt | token, longer), (token, each))
-        alone, mixed, decode = (once + launches_of(plan.kernels(batch), costs) * each for batch, each in kinds)
-        small, beside = (once + launches_of(plan.kernels(batch), costs, True) * each for batch, each in kinds[:2])
+        kernels = self.launched.kernels
+        alone, mixed, decode = (once + launches_of(kernels(batch), costs) * each for batch, each in kinds)
+        small, beside = (once + launches_of(kernels(batch), costs, True) * each for batch, each in kinds[:2])
         return (alone, mixed, decode), (small, beside), full - once
+
+    def unsampled(self) -> float:
+        """Host time of the launches that sample [s]; those between CUDA graphs are none of them."""
+        longer = self.times * self.plan.costs.launch * self.plan.costs.prompt
+        return launches_of(self.by_rows.kernels(Batch.prefill(1.0, 8.0)), self.plan.costs) * longer
 
     def _host(self, sequences: float) -> float:
         """What the engine adds to a step of so many sequences [s]."""
@@ -600,7 +634,7 @@ class _Halves(_Parts):
     (`rooflinekit.model.timing.overlap`).
     """
 
-    times = 2.0
+    times, seen = 2.0, 0.75  # the mean of both halves: the second sees the first
 
     def time(self, plan: Plan, batch: Batch) -> Array:
         """Time of some of the operations, and the share of their exchanges that slows others [s]."""
@@ -704,3 +738,12 @@ def _switches(plan: Plan) -> bool:
 
 def _launches(plan: Plan, op: Operation, batch: Batch) -> list[Kernel]:
     return replace(plan, operations={op: 1}).kernels(batch)
+
+
+def _by_keys(plan: Plan, op: Operation) -> bool:
+    """Whether it works on the keys of all prompts together, new and old alike, and on nothing of other sequences."""
+    alike = Sequences(1.0, 8.0, 60_000.0), Sequences(1.0, 30_008.0, 30_000.0), Sequences(2.0, 4.0, 30_000.0)
+    first, *others = (_launches(plan, op, Batch(prompts)) for prompts in alike)
+    fewer = _launches(plan, op, Batch(Sequences(1.0, 8.0, 50_000.0)))
+    alone = _launches(plan, op, Batch(None, Sequences(1.0, 1.0, 8.0)))
+    return not alone and first != fewer and all(other == first for other in others)
