@@ -60,6 +60,9 @@ _DENSE = 16_384  # token counts up to here are tabulated one by one
 _RATIO = 1.05  # of neighbouring contexts, and of chunk lengths
 _ABREAST = 64  # numbers of sequences whose attention is worked out together
 _SHORT = 8  # tokens of the prompt beside which decoding sequences are worked out
+_CHUNKS = [2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0]
+_COARSE = 1.1  # of neighbouring mean lengths of several chunks
+_SAME = 1e-3  # of a step, below which several chunks add up
 _FINE = 32  # contexts and chunk lengths up to here stand one by one
 
 
@@ -114,6 +117,40 @@ class TokenTimes:
 
 
 @dataclass(frozen=True)
+class Savings:
+    """What each chunk after the first saves [s], because one launch serves all: by chunks and their mean tokens.
+
+    Rows of `times` stand by place in `counts`, the numbers of chunks; each is by new and by past tokens, both on
+    `grid`, with straight lines between. `cells` is the place in the grid of every whole number.
+    """
+
+    counts: list[float]
+    grid: list[float]
+    cells: list[int]
+    times: Rows[list[list[float]]]
+
+    def __call__(self, chunks: Sequence[Chunk], tokens: int) -> float:
+        """Of these chunks, which have so many new tokens together."""
+        counts, grid, cells = self.counts, self.grid, self.cells
+        count, before = len(chunks), 0
+        for _, past in chunks:
+            before += past
+        new, old = tokens / count, before / count
+        row = cells[int(new)] if new < len(cells) else cells[-1]
+        column = cells[int(old)] if old < len(cells) else cells[-1]
+        x = min((new - grid[row]) / (grid[row + 1] - grid[row]), 1.0)
+        y = min((old - grid[column]) / (grid[column + 1] - grid[column]), 1.0)
+        place = bisect_right(counts, count, 1, len(counts) - 1)
+        fewer = min((counts[place] - count) / (counts[place] - counts[place - 1]), 1.0)
+        saved, share = 0.0, max(fewer, 0.0)
+        for plane, weight in ((self.times[place - 1], share), (self.times[place], 1.0 - share)):
+            less, more = plane[row], plane[row + 1]
+            low = less[column] + (less[column + 1] - less[column]) * y
+            saved += weight * (low + (more[column] + (more[column + 1] - more[column]) * y - low) * x)
+        return saved
+
+
+@dataclass(frozen=True)
 class StepTable:
     """Time of the steps of one deployment [s]. Build it with `rk.step_table`.
 
@@ -132,9 +169,11 @@ class StepTable:
     replica, from 0; empty where the sum holds. exchanged: least time of a step with prompts by tokens, where all else
     hides exchanges. halves: the table of steps that are computed in two halves, those of more tokens on a replica than
     `undivided`, of decodes alone and with prompts; empty where none is.
-    keyed: what works on the keys of all prompts together (the up-projection of latent attention), by their number, of
-    which new tokens are `seen` so many times. unsampled: launches of sampling, which no chunk but the last of a prompt
-    makes.
+    summed: whether steps with prompts need neither of the next two. keyed: what works on the keys of all prompts
+    together (the up-projection of latent attention), by their number, of which new tokens are `seen` so many times.
+    ranks: accelerators that share each context; each computes whole tokens of either phase in each of `parts`.
+    unsampled: launches of sampling, which no chunk but the last of a prompt makes. several: what each chunk after the
+    first saves, where that is not `launch`.
     """
 
     shared: TokenTimes
@@ -161,9 +200,13 @@ class StepTable:
     exchanged: TokenTimes | None = None
     halves: list[StepTable] = field(default_factory=list)
     undivided: tuple[float, float] = (0.0, 0.0)
+    summed: bool = True
     keyed: TokenTimes | None = None
     seen: float = 1.0
     unsampled: float = 0.0
+    ranks: int = 1
+    parts: int = 1
+    several: Savings | None = None
 
     def __call__(self, batch: int, context: float, new: int = 0, past: int = 0) -> float:
         """Time of a step of `batch` decoding sequences at `context` keys and one chunk of `new` tokens [s].
@@ -173,7 +216,9 @@ class StepTable:
         keys = batch * (context - self.width)
         return self.step(batch, keys, ((new, past),) if new else (), 1 if new else 0)
 
-    def step(self, decodes: int, keys: float, chunks: Sequence[Chunk], firsts: int) -> float:
+    def step(  # noqa: PLR0912 - read at every step: each part is one test
+        self, decodes: int, keys: float, chunks: Sequence[Chunk], firsts: int
+    ) -> float:
         """See `Clock`."""
         if self.alone:
             if decodes and not chunks:
@@ -202,13 +247,11 @@ class StepTable:
             a, b, c, d = row_of[cells[past] if past < len(cells) else cells[-1]]
             time += a + b * new + past * (c + d * new)
         time += self.shared(tokens)
-        if self.keyed is not None and prompts:
-            seen = 0.0
-            for new, past in chunks:
-                seen += past + self.seen * new
-            time += self.keyed(int(seen))
+        if prompts and not self.summed:
+            time += self._besides(decodes, chunks, firsts, tokens)
         if prompts > 1:
-            time -= self.launch * (prompts - 1)
+            saved = self.launch if self.several is None else self.several(chunks, tokens - decodes * width)
+            time -= saved * (prompts - 1)
         if prompts or not self.graphs:
             kind = 2 if not prompts else 1 if decodes else 0
             graphed = prompts and tokens <= self.graph_tokens
@@ -219,7 +262,8 @@ class StepTable:
             elif not decodes and not graphed:
                 least -= self.unsampled
             if self.exchanged is not None:
-                moved = self.exchanged(tokens) + self.sequence_floor * (decodes + prompts)
+                size = tokens if self.ranks == 1 else self._rounded(decodes, tokens)
+                moved = self.exchanged(size) + self.sequence_floor * (decodes + prompts)
                 least = moved if moved > least else least
             return least if least > time else time
         return time
@@ -254,6 +298,26 @@ class StepTable:
         return {
             decodes: (self.decode[local], rest, 0.0 if self.graphs else self.floor[2] + self.sequence_floor * local)
         }
+
+    def _besides(self, decodes: int, chunks: Sequence[Chunk], firsts: int, tokens: int) -> float:
+        """What a step with prompts takes besides the sum: for the keys of all prompts, and for tokens of ranks."""
+        time = 0.0
+        if self.keyed is not None:
+            seen = 0.0
+            for new, past in chunks:
+                seen += past + self.seen * new
+            time += self.keyed(int(seen))
+        if self.ranks > 1:
+            own = decodes * self.width
+            rows = self._rounded(decodes, own) // self.ranks
+            time += self.sampled[rows + firsts] - self.sampled[own + firsts]
+            time += self.shared(self._rounded(decodes, tokens)) - self.shared(tokens)
+        return time
+
+    def _rounded(self, decodes: int, tokens: int) -> int:
+        """Tokens, where each of the ranks that share a context has whole ones of either phase, in each part."""
+        unit, decoding = self.ranks * self.parts, decodes * self.width
+        return unit * (-(-decodes // unit) * self.width - (decoding - tokens) // unit)
 
     def _tokens(self, decodes: int, keys: float, chunks: Sequence[Chunk]) -> int:
         """Tokens of the fullest attention replica."""
@@ -466,9 +530,13 @@ def _tabulated(parts: _Parts, max_batch: int, max_context: int, width: int, budg
         alone=alone,
         alone_floor=alone_floor,
         exchanged=parts.exchanged(tokens),
-        keyed=_by_tokens(parts.keyed, 8 * tokens) if parts.by_keys.operations else None,
+        summed=not parts.by_keys.operations and plan.deployment.cp == 1,
+        keyed=_by_tokens(parts.keyed, max_batch * max_context) if parts.by_keys.operations else None,
         seen=parts.seen,
         unsampled=parts.unsampled(),
+        ranks=plan.deployment.cp,
+        parts=int(parts.times),
+        several=parts.several(max_batch, float(max_context)),
     )
 
 
@@ -501,7 +569,7 @@ class _Parts:
         self.by_phase = replace(plan, operations=phased, engine=replace(plan.engine, costs=bare))
         self.by_rows = replace(plan, operations=sampling, engine=replace(plan.engine, costs=bare))
         self.by_keys = replace(plan, operations=keyed, engine=replace(plan.engine, costs=bare))
-        self.switching = _switches(replace(plan, operations=own))
+        self.switching = plan.deployment.cp > 1 or _switches(replace(plan, operations=own))
 
     def time(self, plan: Plan, batch: Batch) -> Array:
         """Time of some of the operations, as an array of the batch's shape [s]."""
@@ -537,7 +605,9 @@ class _Parts:
         decoding = Batch.decode(counts, 1024.0 + self.width, float(self.width))
         beside = _SHORT if self.switching else 0
         each = self._rest(decoding | Batch.prefill(1.0, float(beside)) if beside else decoding)
-        known = [shared(count * self.width + beside) for count in range(1, most + 1)]
+        unit = int(self.times) * self.plan.deployment.cp
+        sizes = [unit * (-(-count // unit) * self.width + -(-beside // unit)) for count in range(1, most + 1)]
+        known = [shared(size if unit > 1 and beside else n * self.width + beside) for n, size in enumerate(sizes, 1)]
         return [0.0, *([0.0] if beside else []), *(each - _array(known)).tolist()]
 
     def alone(self, most: int) -> tuple[list[float], list[float]]:
@@ -583,6 +653,34 @@ class _Parts:
 
         new = np.maximum(_array(tokens), 1.0)[:, None]
         return self.time(self.by_phase, Batch(prefilling=Sequences(1.0, new, _array(tokens), 1.0)))
+
+    def several(self, most: int, longest: float) -> Savings | None:
+        """What several chunks save, where it is more than the launch of a chunk without work."""
+        launch = float(self.prefill([0.0])[0, 0])
+        some = _array([8.0, 64.0, 512.0, 8.0, 64.0, 512.0]), _array([0.0, 0.0, 0.0, 512.0, 4096.0, 4096.0])
+        whole = self.time(self.whole, Batch(prefilling=Sequences(8.0, *some)))
+        if (abs(self.saved(8.0, *some) - launch) * 7.0 < _SAME * whole).all():
+            return None
+        counts = [count for count in _CHUNKS if count < max(most, 3)]
+        grid = [0.0, *_grid(longest, ratio=_COARSE, fine=_FINE / 2)]
+
+        def plane(place: int) -> dict[int, list[list[float]]]:
+            points = _array(grid)
+            return {place: self.saved(counts[place], points[:, None], points[None, :]).tolist()}
+
+        cells = [at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))]
+        return Savings(counts, grid, cells, Rows(plane))
+
+    def saved(self, chunks: float, new: Array, past: Array) -> Array:
+        """What each of so many equal chunks after the first saves [s]."""
+        import numpy as np  # noqa: PLC0415 - as below
+
+        new = np.maximum(new, 1.0)
+        one, all_of_them = (
+            self.time(self.by_phase, Batch(prefilling=Sequences(count, new, past))) for count in (1.0, chunks)
+        )
+        saved: Array = (chunks * one - all_of_them) / (chunks - 1.0)
+        return saved
 
     def cells(self, number: int) -> dict[int, list[list[float]]]:
         """The planes of one number of new tokens."""
@@ -694,11 +792,11 @@ def _shaped(time: Numeric, batch: Batch) -> Array:
     return np.broadcast_to(np.asarray(time, float), shape)
 
 
-def _grid(last: float, first: float = 1.0) -> list[float]:
+def _grid(last: float, first: float = 1.0, ratio: float = _RATIO, fine: float = _FINE) -> list[float]:
     """Whole numbers from `first`, then numbers of equal ratio, up to and including the last one (at least two)."""
     points = [first]
     while points[-1] < last:
-        points.append(float(int(max(points[-1] + 1.0, points[-1] * _RATIO if points[-1] > _FINE else 0.0))))
+        points.append(float(int(max(points[-1] + 1.0, points[-1] * ratio if points[-1] > fine else 0.0))))
     points[-1] = max(last, points[-1])
     return points if len(points) > 1 else [first, first + 1.0]
 
