@@ -174,6 +174,9 @@ class StepTable:
     ranks: accelerators that share each context; each computes whole tokens of either phase in each of `parts`.
     unsampled: launches of sampling, which no chunk but the last of a prompt makes. several: what each chunk after the
     first saves, where that is not `launch`.
+    lanes: parts of the sequences that are in the pipeline stages at once. The table is that of one of them: built for
+    ⌈sequences/lanes⌉ of an attention replica and a whole token budget. stages: bare kernels of each kind of stage, and
+    how many `stage_counts` there are of it; empty for one lane.
     """
 
     shared: TokenTimes
@@ -207,6 +210,9 @@ class StepTable:
     ranks: int = 1
     parts: int = 1
     several: Savings | None = None
+    lanes: int = 1
+    stages: list[StepTable] = field(default_factory=list)
+    stage_counts: list[int] = field(default_factory=list)
 
     def __call__(self, batch: int, context: float, new: int = 0, past: int = 0) -> float:
         """Time of a step of `batch` decoding sequences at `context` keys and one chunk of `new` tokens [s].
@@ -267,6 +273,18 @@ class StepTable:
                 least = moved if moved > least else least
             return least if least > time else time
         return time
+
+    def stage_share(self, decodes: int, keys: float, chunks: Sequence[Chunk], firsts: int) -> float:
+        """Share of the time of a step for which the busiest pipeline stage works on it; 1 where lanes are not played.
+
+        What the engine adds to the kernels is shared as they are (`Plan.busiest_share`).
+        """
+        longest = whole = 0.0
+        for stage, count in zip(self.stages, self.stage_counts, strict=True):
+            time = stage.step(decodes, keys, chunks, firsts)
+            longest = time if time > longest else longest
+            whole += count * time
+        return longest / whole if whole else 1.0
 
     def run(self, decodes: int, keys: float) -> Span:
         """See `Clock`; straight up to the next context of the grid."""
@@ -483,12 +501,23 @@ def _plain(phase: Sequences) -> bool:
 def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, budget: int = 0) -> StepTable:
     """Tabulate a plan for up to `max_batch` decoding sequences of `width` tokens and contexts up to `max_context`.
 
+    The sequences are those of one attention replica, and of one of its `Plan.lanes`.
     `budget`: tokens of a step of one attention replica at most, where they are told.
 
     Raises WorkloadError for sizes below 1.
     """
     if min(max_batch, max_context, width) < 1:
         raise WorkloadError(f"a step table needs sizes of at least 1, not {max_batch}, {max_context} and {width}")
+    table = _built(plan, max_batch, max_context, width, budget)
+    if plan.lanes == 1:
+        return table
+    costs = replace(plan.costs.free, padded=plan.costs.padded)
+    bare = replace(plan, engine=replace(plan.engine, costs=costs)).stages
+    stages = [_built(stage, max_batch, max_context, width, budget) for stage, _ in bare]
+    return replace(table, lanes=plan.lanes, stages=stages, stage_counts=[count for _, count in bare])
+
+
+def _built(plan: Plan, max_batch: int, max_context: int, width: int, budget: int) -> StepTable:
     size = max_batch, max_context, width, budget
     whole = _tabulated(_Parts(plan, width, _contexts(max_context + width)), *size)
     if not plan.deployment.two_batch:

@@ -276,17 +276,61 @@ def worst_errors(plan, width, number):
     return worst
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-def test_the_table_is_the_step_for_every_option(option):
-    worst = worst_errors(*planned(*OPTIONS[option]), 6)
+SAMPLE = [
+    "vllm", "trtllm", "nvfp4", "lora", "cp8", "offload-layers", "latent-dp", "chosen-keys", "deepep", "deepep-tp",
+    "two-batch", "two-batch-cp", "hybrid", "images", "drafts-two-batch",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("option", SAMPLE)
+def test_the_table_is_the_step_for_an_option_of_every_kind(option):
+    worst = worst_errors(*planned(*OPTIONS[option]), 12)
     assert all(abs(error) < 0.005 for error in worst.values()), worst
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", OPTIONS)
-def test_the_table_is_the_step_for_every_option_and_many_batches(option):
+def test_the_table_is_the_step_for_every_option(option):
     worst = worst_errors(*planned(*OPTIONS[option]), 60)
     assert all(abs(error) < 0.005 for error in worst.values()), worst
+
+
+STAGED = {
+    "70b-pp4": ("llama-3-70b", {"tp": 2, "pp": 4, "microbatches": 4}),
+    "70b-pp2": ("llama-3-70b", {"tp": 4, "pp": 2, "microbatches": 2}),
+    "70b-pp3": ("llama-3-70b", {"tp": 2, "pp": 3, "microbatches": 3}),  # stages of 27, 27 and 26 layers
+    "8b-pp2": ("llama-3-8b", {"pp": 2, "microbatches": 2, "eager": True}),
+    "fp8": ("llama-3-70b", {"pp": 2, "microbatches": 2, "weights": "fp8"}),
+    "sglang": ("llama-3-70b", {"tp": 2, "pp": 2, "microbatches": 2, "engine": "sglang"}),
+    "latent": ("deepseek-v3", H200 | {"tp": 4, "pp": 2, "microbatches": 2}),  # dense layers in the first stage
+    "hybrid": ("qwen3-next-80b-a3b", {"tp": 2, "pp": 2, "microbatches": 2}),
+    "windows": ("gpt-oss-120b", {"pp": 2, "microbatches": 2}),
+}
+
+
+@pytest.mark.parametrize("name", STAGED)
+def test_the_share_of_the_busiest_stage_is_that_of_the_step_function(name):
+    """Step time times share is how long that stage works; the shares of all stages are 1 together."""
+    plan, width = planned(*STAGED[name])
+    table = build_table(plan, 256, 32_768, width, int(plan.token_budget))
+    assert sum(table.stage_counts) == plan.deployment.pp == table.lanes == plan.lanes
+    for kind in KINDS[:-1]:
+        decodes, context, chunks, new, past, ended = steps_of(kind, plan, width, 12)
+        prompts = Sequences(chunks if chunks.max() > 1 else 1.0, new, past, ended) if kind != "decode" else None
+        decoding = Sequences(decodes, 1.0, context - 1.0) if decodes.any() else None
+        exact = np.broadcast_to(plan.busiest_share(Batch(prompts, decoding))[0], decodes.shape)
+        for count, keys, pieces, size, before, share in zip(decodes, context, chunks, new, past, exact, strict=True):
+            every = [(int(size), int(before))] * int(pieces)
+            step = int(count), int(count * (keys - 1.0)), every, len(every) if ended else 0
+            assert table.stage_share(*step) == pytest.approx(share, rel=0.005)
+            assert 1.0 / plan.deployment.pp - 1e-9 <= table.stage_share(*step) < 1.0
+
+
+@pytest.mark.parametrize("split", [{}, {"tp": 2}, {"pp": 2}])
+def test_without_microbatches_there_is_no_lane_and_no_share(plan_of, split):
+    table = build_table(plan_of("llama-3-8b", calibration="h100-sxm--vllm", **split), 32, 4096)
+    assert table.lanes == 1 and not table.stages
+    assert table.stage_share(8, 800, ((100, 0),), 1) == 1.0
 
 
 def test_senseless_sizes_are_refused(plan_of):
