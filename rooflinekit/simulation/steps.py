@@ -519,15 +519,20 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, bu
 
 def _built(plan: Plan, max_batch: int, max_context: int, width: int, budget: int) -> StepTable:
     size = max_batch, max_context, width, budget
-    whole = _tabulated(_Parts(plan, width, _contexts(max_context + width)), *size)
+    whole = _tabulated(_Parts(plan, width, _contexts(plan, max_context + width)), *size)
     if not plan.deployment.two_batch:
         return whole
     halves = _tabulated(_Halves(plan, width, whole.grid), *size)
     return replace(whole, halves=[halves], undivided=UNDIVIDED)
 
 
-def _contexts(most: int) -> list[float]:
-    return [0.0, *_grid(float(most))]
+def _contexts(plan: Plan, most: int, ratio: float = _RATIO, fine: float = _FINE) -> list[float]:
+    """The grid of contexts; where chunked attention starts anew, the last context of a chunk and the next one too."""
+    grid = {0.0, *_grid(float(most), ratio=ratio, fine=fine)}
+    for size in {getattr(layer.mixer, "chunk", None) or most for layer in plan.model.layer_counts}:
+        ends = range(size, most, size)
+        grid.update(float(end + after) for end in ends for after in (0, 1))
+    return sorted(grid)
 
 
 def _tabulated(parts: _Parts, max_batch: int, max_context: int, width: int, budget: int) -> StepTable:
@@ -565,7 +570,7 @@ def _tabulated(parts: _Parts, max_batch: int, max_context: int, width: int, budg
         unsampled=parts.unsampled(),
         ranks=plan.deployment.cp,
         parts=int(parts.times),
-        several=parts.several(max_batch, float(max_context)),
+        several=parts.several(max_batch, max_context),
     )
 
 
@@ -683,7 +688,7 @@ class _Parts:
         new = np.maximum(_array(tokens), 1.0)[:, None]
         return self.time(self.by_phase, Batch(prefilling=Sequences(1.0, new, _array(tokens), 1.0)))
 
-    def several(self, most: int, longest: float) -> Savings | None:
+    def several(self, most: int, longest: int) -> Savings | None:
         """What several chunks save, where it is more than the launch of a chunk without work."""
         launch = float(self.prefill([0.0])[0, 0])
         some = _array([8.0, 64.0, 512.0, 8.0, 64.0, 512.0]), _array([0.0, 0.0, 0.0, 512.0, 4096.0, 4096.0])
@@ -691,7 +696,7 @@ class _Parts:
         if (abs(self.saved(8.0, *some) - launch) * 7.0 < _SAME * whole).all():
             return None
         counts = [count for count in _CHUNKS if count < max(most, 3)]
-        grid = [0.0, *_grid(longest, ratio=_COARSE, fine=_FINE / 2)]
+        grid = _contexts(self.plan, longest, _COARSE, _FINE / 2)
 
         def plane(place: int) -> dict[int, list[list[float]]]:
             points = _array(grid)

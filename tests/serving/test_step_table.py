@@ -83,7 +83,7 @@ def test_what_an_engine_adds_is_in_the_table(plan_of, costs):
 
 
 def test_several_prompts_in_a_step(tabulated):
-    """One launch serves them all; what one chunk alone takes is known, and the step function averages over chunks."""
+    """One launch serves them all; table and step function average over chunks of several lengths, each its own way."""
     plan, table = tabulated
     draw = np.random.default_rng(2)
     errors = []
@@ -93,8 +93,8 @@ def test_several_prompts_in_a_step(tabulated):
         ragged = Sequences(np.ones(count), new.astype(float), past.astype(float), ragged=True)
         exact = float(plan.time(Batch(prefilling=ragged)).expected)
         errors.append(abs(table.step(0, 0, list(zip(new.tolist(), past.tolist(), strict=True)), count) / exact - 1))
-    assert np.median(errors) < 0.025
-    assert max(errors) < 0.06
+    assert np.median(errors) < 0.003
+    assert max(errors) < 0.015
 
 
 def test_a_run_of_steps_is_their_sum(tabulated):
@@ -293,6 +293,12 @@ def test_the_table_is_the_step_for_an_option_of_every_kind(option):
 def test_the_table_is_the_step_for_every_option(option):
     worst = worst_errors(*planned(*OPTIONS[option]), 60)
     assert all(abs(error) < 0.005 for error in worst.values()), worst
+
+
+def test_the_table_starts_anew_where_chunked_attention_does():
+    """Several prompts that end just before a chunk does are up to 10 % off: they are interpolated across its end."""
+    worst = worst_errors(*planned("llama-4-scout", {"tp": 4}), 60)
+    assert all(abs(worst[kind]) < 0.005 for kind in ("decode", "prompt", "chunk", "mixed")), worst
 
 
 STAGED = {
