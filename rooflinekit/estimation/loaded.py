@@ -83,8 +83,8 @@ def load_notes(found: LoadPlay) -> Iterator[str]:
     asked, done, places = found.asked, found.played, found.places
     if not found.stable:
         yield (
-            f"overload: {asked.rate:.4g} requests/s arrive, {found.knee:.4g} can be served. First tokens wait longer the "
-            f"longer it lasts: up to {float(done.ttft.max()):.3g} s in the {done.now:.3g} s played"
+            f"overload: {asked.rate:.4g} requests/s arrive, {found.knee:.4g} can be served. First tokens wait the "
+            f"longer, the longer it lasts: up to {float(done.ttft.max()):.3g} s in the {done.now:.3g} s played"
         )
     if asked.users is not None and asked.users > places:
         why = ": the engine admits a request where its whole answer has room" if done.rules.reserves else ""
@@ -101,4 +101,4 @@ def _varied(found: LoadPlay) -> str:
     asked = found.asked
     isl, osl = (LogNormal(each.mean, _FIFTH) for each in (asked.isl, asked.osl))
     other = play_load(found.predictor, replace(asked, isl=isl, osl=osl))
-    return f"TTFT is {1e3 * float(other.played.ttft.mean()):.3g} ms and TPOT {1e3 * other.tpot:.3g} ms"
+    return f"TTFT is {1e3 * other.samples['ttft'].mean:.3g} ms and TPOT {1e3 * other.tpot:.3g} ms"

@@ -12,7 +12,7 @@ from rooflinekit.load.law import full_rate
 from rooflinekit.load.lengths import Length, cv
 from rooflinekit.load.played import PERCENTILES, Played, Sample, play, standard_error
 from rooflinekit.load.scene import Scene, Scheduler, scene_of
-from rooflinekit.load.table import loop_table
+from rooflinekit.load.table import loop_tables
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.question import open_arrivals
 from rooflinekit.model.types.batch import Batch
@@ -169,7 +169,13 @@ class LoadPlay:
     @cached_property
     def tpot(self) -> float:
         """Mean time of a token after the first [s]."""
-        return float(self.played.tpot.mean()) if len(self.played.tpot) else self.lone_step
+        sample = self.samples["tpot"]
+        return sample.mean if sample.count else self.lone_step
+
+    @cached_property
+    def samples(self) -> dict[str, Sample]:
+        """`ttft`, `tpot` and `e2e` of the requests that count [s]."""
+        return {metric: Sample(getattr(self.played, metric)) for metric in ("ttft", "tpot", "e2e")}
 
     @property
     def places(self) -> int:
@@ -203,7 +209,7 @@ class LoadPlay:
 
     def times(self) -> tuple[Time, Time, float]:
         """TTFT and TPOT with bounds and 90 % intervals, and the mean of whole requests [s]."""
-        ttft, e2e = float(self.played.ttft.mean()), float(self.played.e2e.mean())
+        ttft, e2e = self.samples["ttft"].mean, self.samples["e2e"].mean
         tpot = self.tpot
         bound = min(float(self.prompt.bound), ttft), min(float(self.decode.bound), tpot)
         if self.predictor.plan.calibration is None:
@@ -234,8 +240,8 @@ class LoadPlay:
 
     def quantile(self, metric: str, share: float) -> float:
         """Of `ttft`, `tpot` or `e2e` over the requests that count [s]; of answers of one token, their next step."""
-        values = getattr(self.played, metric)
-        return Sample(values).quantile(share) if len(values) else self.lone_step
+        sample = self.samples[metric]
+        return sample.quantile(share) if sample.count else self.lone_step
 
     def errors(self, metric: str) -> dict[str, float]:
         """Standard errors of the mean and the percentiles of `ttft`, `tpot` or `e2e` [s], from pieces of the run."""
@@ -266,18 +272,19 @@ def play_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | Non
     """
     scene = scene_of(predictor, scheduler or Scheduler(seed=asked.seed), asked.typical, asked.longest)
     played = _played(scene, asked, asked.drawn)
-    knee = full_rate(loop_table(scene.table), scene.rules, asked.isl.mean, asked.osl.mean) * scene.replicas
+    knee = full_rate(scene.table.arrays, scene.rules, asked.isl.mean, asked.osl.mean) * scene.replicas
     return LoadPlay(predictor, asked, scene, played, knee)
 
 
 def _played(scene: Scene, asked: AskedLoad, drawn: Drawn, factors: tuple[float, float] | None = None) -> Played:
     """Play the requests; factors: of decode steps and of prompts, where these stand at an end of their interval."""
     encoders = scene.front.encoders.gpus if scene.front.encoders else 0
-    table = loop_table(scene.table, scene.draft_seconds, scene.limits.max_num_seqs)
+    tables = loop_tables(scene.table, scene.draft_seconds, scene.limits.max_num_seqs)
     if factors is not None:
-        table = table._replace(decode_factor=factors[0], prompt_factor=factors[1])
+        own, half = tables
+        tables = own._replace(decode_factor=factors[0], prompt_factor=factors[1]), half
     clients = scene.clients(drawn, asked.users, asked.filling)
-    return play(clients, scene.rules, table, seed=scene.seed, encoders=encoders, warmup=asked.filling)
+    return play(clients, scene.rules, tables, seed=scene.seed, encoders=encoders, warmup=asked.filling)
 
 
 def _time(expected: float, bound: float, low: float, high: float) -> Time:

@@ -133,6 +133,26 @@ class Table(NamedTuple):
     encoded: Numbers
     encoded_floor: float
     budget: int
+    alone: Numbers
+    alone_floor: Numbers
+    exchanged_dense: Numbers
+    exchanged_counts: Numbers
+    exchanged_times: Numbers
+    halved: bool
+    undivided_alone: float
+    undivided: float
+    summed: bool
+    keyed_dense: Numbers
+    keyed_counts: Numbers
+    keyed_times: Numbers
+    seen: float
+    unsampled: float
+    ranks: int
+    parts: int
+    saved_counts: Numbers
+    saved_grid: Numbers
+    saved_cells: Counts
+    saved_times: Parts[Parts[Numbers]]
     drafting: Numbers
     decode_factor: float = 1.0  #: of decode steps, where all steps stand at an end of their interval
     prompt_factor: float = 1.0  #: of what prompts add to a step

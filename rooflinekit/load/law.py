@@ -10,14 +10,14 @@ It is an approximation (lengths at their means), and an answer that rests on it 
 from __future__ import annotations
 
 from rooflinekit.load.arrays import Rules, Table
-from rooflinekit.load.loop import run_time, tokens_time
+from rooflinekit.load.loop import run_time, saved_time, tokens_time
 
 
-def full_rate(table: Table, rules: Rules, isl: float, osl: float, cached: float = 0.0) -> float:
+def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float, cached: float = 0.0) -> float:
     """Requests a second that one replica sustains at most, at mean lengths [1/s].
 
     Args:
-        table: the step table.
+        tables: the step tables.
         rules: the engine's limits.
         isl: mean tokens of a prompt.
         osl: mean tokens of an answer.
@@ -26,9 +26,10 @@ def full_rate(table: Table, rules: Rules, isl: float, osl: float, cached: float 
     >>> from rooflinekit.load.policies import Limits, rules_of
     >>> from rooflinekit.load.table import constant_table
     >>> rules = rules_of(Limits(max_num_seqs=4, token_budget=1024), blocks=1000, block=16)
-    >>> full_rate(constant_table(0.01), rules, 8.0, 5.0)  # four sequences of five steps each
+    >>> full_rate(constant_table(0.01).arrays, rules, 8.0, 5.0)  # four sequences of five steps each
     80.0
     """
+    table, _ = tables
     new, replicas, width = max(isl - cached, 1.0), table.replicas, table.width
     held = isl + (osl if rules.reserves else osl / 2.0)
     places = min(float(rules.most), max(rules.blocks * rules.block / held, 1.0))
@@ -37,12 +38,12 @@ def full_rate(table: Table, rules: Rules, isl: float, osl: float, cached: float 
     if not rules.mixes:
         together = max(min(budget // new, places), 1.0)
         prompts = _prompts_time(table, together / replicas, new, cached)
-        decode = _decode_time(table, places, context) if after > 0.0 else 0.0
+        decode = _decode_time(tables, places, context) if after > 0.0 else 0.0
         return places / (after * decode + places / together * prompts)
     decoding = min(places * after / osl, budget * after / (new + after * width)) if after > 0.0 else 0.0
     begun = decoding / after if after > 0.0 else min(places, budget / new)
     own = decoding / replicas
-    time = _decode_time(table, decoding, context) if decoding >= 1.0 else 0.0
+    time = _decode_time(tables, decoding, context) if decoding >= 1.0 else 0.0
     alone = _shared(table, own * width) if decoding >= 1.0 else 0.0
     each = begun / replicas
     added = _attention(table, new, cached) * each + _shared(table, own * width + each * new) - alone
@@ -53,10 +54,10 @@ def full_rate(table: Table, rules: Rules, isl: float, osl: float, cached: float 
     return begun / (time + added)
 
 
-def _decode_time(table: Table, sequences: float, context: float) -> float:
+def _decode_time(tables: tuple[Table, Table], sequences: float, context: float) -> float:
     """Of a step of so many sequences [s]."""
     count = max(round(sequences), 1)
-    return run_time(table, count, count * context)[0]
+    return run_time(*tables, count, count * context)[0]
 
 
 def _shared(table: Table, tokens: float) -> float:
@@ -75,5 +76,10 @@ def _prompts_time(table: Table, prompts: float, new: float, past: float) -> floa
     """Of a step of whole prompts alone [s]."""
     rows = max(round(prompts), 1)
     time = table.sequences[rows] + table.sampled[rows] + _shared(table, prompts * new)
-    time += prompts * _attention(table, new, past) - table.launch * (rows - 1)
+    time += prompts * _attention(table, new, past) - _saved(table, rows, new) * (rows - 1)
     return max(time, table.floor[0])
+
+
+def _saved(table: Table, chunks: int, new: float) -> float:
+    """What each chunk after the first saves [s]."""
+    return saved_time(table, chunks, [0] * chunks, round(chunks * new)) if len(table.saved_counts) else table.launch

@@ -9,8 +9,8 @@ An event is the sending of a request, its end in the front end or in an encoder,
 step. Events of one instant happen in the order in which they were foreseen, and all of them before any replica forms
 its next step. Decode steps in which nothing can happen are taken at once: the i-th of a run takes t + slope·i.
 
-Letters of the functions: `c` the clients, `k` the rules of the engine, `t` the step table, `s` the state, `r` a
-replica, `j` a request.
+Letters of the functions: `c` the clients, `k` the rules of the engine, `t` the step table, `h` that of steps whose
+halves take turns, `s` the state, `r` a replica, `j` a request.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from rooflinekit.load.arrays import (
     Clients,
     Counts,
     Numbers,
+    Parts,
     Rules,
     State,
     Table,
@@ -118,27 +119,21 @@ def share_chunks(t: Table, own: int, n: int, new: Counts, past: Counts, most_new
 
 
 def step_time(
-    t: Table,
-    decodes: int,
-    keys: float,
-    n: int,
-    new: Counts,
-    past: Counts,
-    firsts: int,
-    most_new: Counts,
+    t: Table, h: Table, decodes: int, keys: float, n: int, new: Counts, past: Counts, firsts: int, most_new: Counts,
     most_past: Counts,
-) -> float:
+) -> float:  # fmt: skip
     """Time of a step of sequences that decode with `keys` in the cache, and of `n` chunks of prompts [s].
 
-    new, past: tokens of each chunk, and those before them in the cache; firsts: prompts that end; most_new, most_past:
-    room for the chunks of one attention replica.
+    h: the table of steps whose halves take turns; new, past: tokens of each chunk, and those before them in the cache;
+    firsts: prompts that end; most_new, most_past: room for the chunks of one attention replica.
     """
-    together = 0.0
+    if decodes and n == 0 and len(t.alone):
+        return run_time(t, h, decodes, keys)[0]
+    width = t.width
     local = decodes
     own_keys = keys
-    width = t.width
+    everywhere = decodes * width
     if t.replicas > 1:
-        everywhere = decodes * width
         for i in range(n):
             everywhere += new[i]
         local = (decodes + t.replicas - 1) // t.replicas
@@ -148,12 +143,18 @@ def step_time(
             n = share_chunks(t, local * width, n, new, past, most_new, most_past)
             new = most_new
             past = most_past
-        if len(t.pooled_dense):
-            if n == 0:
-                everywhere = local * width * t.replicas
-            together = tokens_time(everywhere, t.pooled_dense, t.pooled_counts, t.pooled_times)
-    tokens = local * width
-    time = together + t.sequences[local + n] + t.sampled[tokens + firsts]
+        else:
+            everywhere = local * width * t.replicas
+    decoding = local * width
+    tokens = decoding
+    for i in range(n):
+        tokens += new[i]
+    if t.halved and tokens > t.undivided:
+        t = h
+    together = 0.0
+    if len(t.pooled_dense):
+        together = tokens_time(everywhere, t.pooled_dense, t.pooled_counts, t.pooled_times)
+    time = together + t.sequences[local + n] + t.sampled[decoding + firsts]
     if len(t.encoded):
         time += t.encoded[firsts]
     cells = t.cells
@@ -168,34 +169,121 @@ def step_time(
     for i in range(n):
         fresh = new[i]
         before = past[i]
-        tokens += fresh
         plane = t.prefill[cells[fresh] if fresh <= last else cells[last]][
             cells[before] if before <= last else cells[last]
         ]
         time += plane[0] + plane[1] * fresh + before * (plane[2] + plane[3] * fresh)
     time += tokens_time(tokens, t.dense, t.counts, t.times)
+    if n and not t.summed:
+        time += besides(t, local, n, new, past, firsts, tokens)
     if n > 1:
-        time -= t.launch * (n - 1)
+        saved = t.launch
+        if len(t.saved_counts):
+            saved = saved_time(t, n, past, tokens - decoding)
+        time -= saved * (n - 1)
     if n or not t.graphs:
         kind = 2
         if n:
             kind = 1 if local else 0
-        least = t.graph_floor[kind] if n and tokens <= t.graph_tokens else t.floor[kind]
+        graphed = n > 0 and tokens <= t.graph_tokens
+        least = t.graph_floor[kind] if graphed else t.floor[kind]
         least += t.sequence_floor * (local + n)
         if firsts:
             least += t.encoded_floor
+        elif local == 0 and not graphed:
+            least -= t.unsampled
+        if len(t.exchanged_dense):
+            size = tokens if t.ranks == 1 else whole_tokens(t, local, tokens)
+            moved = tokens_time(size, t.exchanged_dense, t.exchanged_counts, t.exchanged_times)
+            moved += t.sequence_floor * (local + n)
+            least = max(least, moved)
         time = max(time, least)
     return time
 
 
-def run_time(t: Table, decodes: int, keys: float) -> tuple[float, float, int]:
+def besides(t: Table, local: int, n: int, new: Counts, past: Counts, firsts: int, tokens: int) -> float:
+    """What a step with prompts takes besides the sum [s]: for the keys of all prompts, and for tokens of ranks."""
+    time = 0.0
+    if len(t.keyed_dense):
+        seen = 0.0
+        for i in range(n):
+            seen += past[i] + t.seen * new[i]
+        time += tokens_time(int(seen), t.keyed_dense, t.keyed_counts, t.keyed_times)
+    if t.ranks > 1:
+        own = local * t.width
+        rows = whole_tokens(t, local, own) // t.ranks
+        time += t.sampled[rows + firsts] - t.sampled[own + firsts]
+        time += tokens_time(whole_tokens(t, local, tokens), t.dense, t.counts, t.times)
+        time -= tokens_time(tokens, t.dense, t.counts, t.times)
+    return time
+
+
+def whole_tokens(t: Table, local: int, tokens: int) -> int:
+    """Tokens, where each of the ranks that share a context has whole ones of either phase, in each part."""
+    unit = t.ranks * t.parts
+    prompts = tokens - local * t.width
+    return unit * ((local + unit - 1) // unit * t.width + (prompts + unit - 1) // unit)
+
+
+def saved_time(t: Table, n: int, past: Counts, tokens: int) -> float:
+    """What each of several chunks after the first saves [s]; `tokens` are the new ones of all together."""
+    before = 0
+    for i in range(n):
+        before += past[i]
+    grid = t.saved_grid
+    cells = t.saved_cells
+    last = len(cells) - 1
+    mean = tokens / n
+    old = before / n
+    row = cells[int(mean)] if mean <= last else cells[last]
+    column = cells[int(old)] if old <= last else cells[last]
+    x = (mean - grid[row]) / (grid[row + 1] - grid[row])
+    x = min(x, 1.0)
+    y = (old - grid[column]) / (grid[column + 1] - grid[column])
+    y = min(y, 1.0)
+    counts = t.saved_counts
+    low = 1
+    high = len(counts) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if n < counts[middle]:
+            high = middle
+        else:
+            low = middle + 1
+    fewer = (counts[low] - n) / (counts[low] - counts[low - 1])
+    fewer = min(fewer, 1.0)
+    fewer = max(fewer, 0.0)
+    saved = fewer * between(t.saved_times[low - 1], row, column, x, y)
+    return saved + (1.0 - fewer) * between(t.saved_times[low], row, column, x, y)
+
+
+def between(plane: Parts[Numbers], row: int, column: int, x: float, y: float) -> float:
+    """A number of a plane between four of its corners.
+
+    >>> between([[1.0, 2.0], [3.0, 4.0]], 0, 0, 0.5, 0.5)
+    2.5
+    """
+    less = plane[row]
+    more = plane[row + 1]
+    low = less[column] + (less[column + 1] - less[column]) * y
+    return low + (more[column] + (more[column + 1] - more[column]) * y - low) * x
+
+
+def run_time(t: Table, h: Table, decodes: int, keys: float) -> tuple[float, float, int]:
     """Time of a step in which all decode [s], what each later one takes more, and for how many steps that holds."""
     width = t.width
     local = (decodes + t.replicas - 1) // t.replicas
     tokens = local * width
-    rest = t.sequences[local] + t.sampled[tokens] + tokens_time(tokens, t.dense, t.counts, t.times)
-    if len(t.pooled_dense):
-        rest += tokens_time(tokens * t.replicas, t.pooled_dense, t.pooled_counts, t.pooled_times)
+    if t.halved and tokens > t.undivided_alone:
+        t = h
+    if len(t.alone):
+        rest = t.alone[local]
+        least = t.alone_floor[local]
+    else:
+        rest = t.sequences[local] + t.sampled[tokens] + tokens_time(tokens, t.dense, t.counts, t.times)
+        if len(t.pooled_dense):
+            rest += tokens_time(tokens * t.replicas, t.pooled_dense, t.pooled_counts, t.pooled_times)
+        least = 0.0 if t.graphs else t.floor[2] + t.sequence_floor * local
     context = keys / decodes + width
     cells = t.cells
     last = len(cells) - 1
@@ -206,10 +294,8 @@ def run_time(t: Table, decodes: int, keys: float) -> tuple[float, float, int]:
     left = row[at]
     slope = (row[at + 1] - left) / (high - low)
     time = rest + left + slope * (context - low)
-    if not t.graphs:
-        least = t.floor[2] + t.sequence_floor * local
-        if time < least:
-            return least, 0.0, 1
+    if time < least:
+        return least, 0.0, 1
     return time, slope * width, int((high - context) / width) + 1 if high > context else FOREVER_STEPS
 
 
@@ -569,7 +655,7 @@ def choose_prompts(now: float, r: int, short: bool, c: Clients, k: Rules, s: Sta
     return n
 
 
-def begin(now: float, r: int, c: Clients, k: Rules, t: Table, s: State) -> None:
+def begin(now: float, r: int, c: Clients, k: Rules, t: Table, h: Table, s: State) -> None:
     """Form the next step of a replica, or a run of decode steps in which nothing happens; none if nothing is to do."""
     short = False
     while s.width[r] and blocks_needed(k, c, s, r) > s.free[r]:
@@ -590,13 +676,13 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, s: State) -> None:
     padded = decodes + s.ghosts[r] if decodes else 0
     keys = s.keys[r] + s.ghost_keys[r]
     if n:
-        time = step_time(t, padded, keys, n, s.chunk_new[r], s.chunk_past[r], s.firsts[r], s.most_new, s.most_past)
+        time = step_time(t, h, padded, keys, n, s.chunk_new[r], s.chunk_past[r], s.firsts[r], s.most_new, s.most_past)
         prompts = time
         if decodes:
             if len(t.drafting):
                 time += t.drafting[padded]
                 prompts = time - t.drafting[padded]
-            alone, slope, steps = run_time(t, padded, keys)
+            alone, slope, steps = run_time(t, h, padded, keys)
             slope = 0.0
             steps = 1
             prompts -= alone
@@ -605,7 +691,7 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, s: State) -> None:
             time = (time - prompts) * t.decode_factor + prompts * t.prompt_factor
             prompts *= t.prompt_factor
     else:
-        time, slope, most = run_time(t, padded, keys)
+        time, slope, most = run_time(t, h, padded, keys)
         time *= t.decode_factor
         slope *= t.decode_factor
         if len(t.drafting):
@@ -1037,7 +1123,7 @@ def forget(s: State) -> None:
     s.counts[GAPS] = 0
 
 
-def play(c: Clients, k: Rules, t: Table, s: State) -> bool:
+def play(c: Clients, k: Rules, t: Table, h: Table, s: State) -> bool:
     """Play on until all requests have ended or the horizon comes; False where the log is full and play goes on later.
 
     Call `start` before the first time. What has happened stands in `s`.
@@ -1079,7 +1165,7 @@ def play(c: Clients, k: Rules, t: Table, s: State) -> bool:
                 r = s.order[i]
                 s.touched[r] = False
                 if until[r] < 0.0:
-                    begin(now, r, c, k, t, s)
+                    begin(now, r, c, k, t, h, s)
                 i += 1
             counts[TOUCHED] = 0
             continue

@@ -259,7 +259,7 @@ def standard_error(values: Sequence[float]) -> float | None:
 
 
 def play(  # noqa: PLR0913 - a load, and who reads what is written down
-    clients: Clients, rules: Rules, table: Table, *, seed: int = 0, encoders: int = 0, warmup: int = 0,
+    clients: Clients, rules: Rules, tables: tuple[Table, Table], *, seed: int = 0, encoders: int = 0, warmup: int = 0,
     room: int = 0, drained: Callable[[State], None] = lambda state: None, stopped: Callable[[], bool] = lambda: False,
 ) -> Played:  # fmt: skip
     """Play a load from an empty engine until its last request has ended, or the horizon.
@@ -267,7 +267,7 @@ def play(  # noqa: PLR0913 - a load, and who reads what is written down
     Args:
         clients: what comes.
         rules: what the engine does.
-        table: how long its steps take.
+        tables: how long its steps take, and those whose halves take turns.
         seed: of the numbers that drafts are drawn with.
         encoders: accelerators that encode images.
         warmup: requests that come first and count in no statistic.
@@ -278,13 +278,13 @@ def play(  # noqa: PLR0913 - a load, and who reads what is written down
     >>> from rooflinekit.load.policies import POLICIES, Limits, rules_of
     >>> from rooflinekit.load.table import constant_table
     >>> rules = rules_of(Limits(POLICIES["chunked"]), blocks=100, block=16)
-    >>> played = play(Clients.closed(1, isl=[8, 8], osl=[3, 3]), rules, constant_table(0.5))
+    >>> played = play(Clients.closed(1, isl=[8, 8], osl=[3, 3]), rules, constant_table(0.5).arrays)
     >>> played.first.tolist(), played.end.tolist()
     ([0.5, 2.0], [1.5, 3.0])
     """
     state = new_state(rules, len(clients.isl), seed, encoders, room)
     loop.start(clients, rules, state)
-    while not loop.play(clients, rules, table, state):
+    while not loop.play(clients, rules, *tables, state):
         drained(state)
         loop.forget(state)
         if stopped():

@@ -11,27 +11,34 @@ and with a prompt in it, where no CUDA graph is replayed, at least the time that
 first three and the batch of the fourth are tabulated at every whole number; contexts, and the new and past tokens of a
 chunk, are on grids with linear interpolation. Of attention replicas the fullest counts, but experts and their exchange
 work on the tokens of all: these stand in a table of their own.
+
+Two things break the sum. Where prompts change kernels that serve all tokens (DeepEP's exchange), a step of decodes
+alone has its own table of everything but attention, and the parts above are those of a step with prompts. Where halves
+of a step take turns (two-batch overlap), steps of many tokens are read from a second table, whose parts are twice those
+of a half without its exchanges; the exchanges are a floor under their sum, max(t_c + s·t_x, t_x), as launches are.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rooflinekit.load.arrays import Table
+from rooflinekit.load.loop import run_time, step_time, tokens_time
+from rooflinekit.model.kernels.collective import Exchange
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.step import Plan, host_times, launches_of
+from rooflinekit.model.timing.overlap import UNDIVIDED
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.errors import WorkloadError
-from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.kernel import ExchangeShape, Kernel
 from rooflinekit.model.vision import OfImages
 
 if TYPE_CHECKING:
-    from rooflinekit.model.types.numeric import Array
+    from rooflinekit.model.types.numeric import Array, Numeric
 
 Chunk = tuple[int, int]
 """New tokens of a prompt in this step, and the tokens before them that are in the cache."""
@@ -44,6 +51,10 @@ Span = tuple[float, float, int]
 _DENSE = 16_384  # token counts up to here are tabulated one by one
 _RATIO = 1.05  # of neighbouring contexts, and of chunk lengths
 _ABREAST = 64  # numbers of sequences whose attention is worked out together
+_SHORT = 8  # tokens of the prompt beside which decoding sequences are worked out
+_CHUNKS = [2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0]
+_COARSE = 1.1  # of neighbouring mean lengths of several chunks
+_SAME = 1e-3  # of a step, below which several chunks add up
 _FINE = 32  # contexts and chunk lengths up to here stand one by one
 
 
@@ -89,12 +100,25 @@ class TokenTimes:
 
     def __call__(self, tokens: int) -> float:
         """The time of this many tokens."""
-        if tokens < len(self.dense):
-            return self.dense[tokens]
-        counts, times = self.counts, self.times
-        at = bisect_right(counts, tokens, 1, len(counts) - 1)
-        low, left = counts[at - 1], times[at - 1]
-        return left + (times[at] - left) * (tokens - low) / (counts[at] - low)
+        return tokens_time(tokens, self.dense, self.counts, self.times)
+
+
+@dataclass(frozen=True)
+class Savings:
+    """What each chunk after the first saves [s], because one launch serves all: by chunks and their mean tokens.
+
+    Rows of `times` stand by place in `counts`, the numbers of chunks; each is by new and by past tokens, both on
+    `grid`, with straight lines between. `cells` is the place in the grid of every whole number.
+    """
+
+    counts: list[float]
+    grid: list[float]
+    cells: list[int]
+    times: Rows[list[list[float]]]
+
+
+_NO_TIMES = TokenTimes([], [], [])
+_NO_SAVINGS = Savings([], [], [], Rows(lambda place: {}))
 
 
 @dataclass(frozen=True)
@@ -112,6 +136,18 @@ class StepTable:
     prompts and mixed, in steps of up to `graph_tokens` tokens.
     encoded: the vision tower by prompts that end, from 0, empty without images; `encoded_floor` its launches. budget:
     tokens of a step of one attention replica at most, 0 where it is not told.
+    alone, alone_floor: all but attention of a step of decodes alone, and its least time, by sequences of the fullest
+    replica, from 0; empty where the sum holds. exchanged: least time of a step with prompts by tokens, where all else
+    hides exchanges. halves: the table of steps that are computed in two halves, those of more tokens on a replica than
+    `undivided`, of decodes alone and with prompts; empty where none is.
+    summed: whether steps with prompts need neither of the next two. keyed: what works on the keys of all prompts
+    together (the up-projection of latent attention), by their number, of which new tokens are `seen` so many times.
+    ranks: accelerators that share each context; each computes whole tokens of either phase in each of `parts`.
+    unsampled: launches of sampling, which no chunk but the last of a prompt makes. several: what each chunk after the
+    first saves, where that is not `launch`.
+    lanes: parts of the sequences that are in the pipeline stages at once. The table is that of one of them: built for
+    ⌈sequences/lanes⌉ of an attention replica and a whole token budget. stages: bare kernels of each kind of stage, and
+    how many `stage_counts` there are of it; empty for one lane.
     """
 
     shared: TokenTimes
@@ -133,6 +169,21 @@ class StepTable:
     encoded: list[float] = field(default_factory=list)
     encoded_floor: float = 0.0
     budget: int = 0
+    alone: list[float] = field(default_factory=list)
+    alone_floor: list[float] = field(default_factory=list)
+    exchanged: TokenTimes | None = None
+    halves: list[StepTable] = field(default_factory=list)
+    undivided: tuple[float, float] = (0.0, 0.0)
+    summed: bool = True
+    keyed: TokenTimes | None = None
+    seen: float = 1.0
+    unsampled: float = 0.0
+    ranks: int = 1
+    parts: int = 1
+    several: Savings | None = None
+    lanes: int = 1
+    stages: list[StepTable] = field(default_factory=list)
+    stage_counts: list[int] = field(default_factory=list)
 
     def __call__(self, batch: int, context: float, new: int = 0, past: int = 0) -> float:
         """Time of a step of `batch` decoding sequences at `context` keys and one chunk of `new` tokens [s].
@@ -144,96 +195,126 @@ class StepTable:
 
     def step(self, decodes: int, keys: float, chunks: Sequence[Chunk], firsts: int) -> float:
         """See `Clock`."""
-        together = 0.0
-        if self.replicas > 1:
-            everywhere = decodes * self.width + sum(new for new, _ in chunks)
-            decodes, keys, chunks, firsts = self._share(decodes, keys, chunks, firsts)
-            if self.pooled is not None:
-                together = self.pooled(everywhere if chunks else decodes * self.width * self.replicas)
-        prompts, width, cells = len(chunks), self.width, self.cells
-        tokens = decodes * width
-        time = together + self.sequences[decodes + prompts] + self.sampled[tokens + firsts]
-        if self.encoded:
-            time += self.encoded[firsts]
-        if decodes:
-            row, context = self.decode[decodes], keys / decodes + width
-            at = cells[int(context)] if context < len(cells) else cells[-1]
-            low, left = self.grid[at], row[at]
-            time += left + (row[at + 1] - left) * (context - low) / (self.grid[at + 1] - low)
-        for new, past in chunks:
-            tokens += new
-            row_of = self.prefill[cells[new] if new < len(cells) else cells[-1]]
-            a, b, c, d = row_of[cells[past] if past < len(cells) else cells[-1]]
-            time += a + b * new + past * (c + d * new)
-        time += self.shared(tokens)
-        if prompts > 1:
-            time -= self.launch * (prompts - 1)
-        if prompts or not self.graphs:
-            kind = 2 if not prompts else 1 if decodes else 0
-            floor = self.graph_floor if prompts and tokens <= self.graph_tokens else self.floor
-            least = floor[kind] + self.sequence_floor * (decodes + prompts)
-            if firsts:
-                least += self.encoded_floor
-            return least if least > time else time
-        return time
+        n = len(chunks)
+        new, past = [new for new, _ in chunks], [past for _, past in chunks]
+        return step_time(*self.arrays, decodes, keys, n, new, past, firsts, [0] * n, [0] * n)
+
+    def stage_share(self, decodes: int, keys: float, chunks: Sequence[Chunk], firsts: int) -> float:
+        """Share of the time of a step for which the busiest pipeline stage works on it; 1 where lanes are not played.
+
+        What the engine adds to the kernels is shared as they are (`Plan.busiest_share`).
+        """
+        longest = whole = 0.0
+        for stage, count in zip(self.stages, self.stage_counts, strict=True):
+            time = stage.step(decodes, keys, chunks, firsts)
+            longest = time if time > longest else longest
+            whole += count * time
+        return longest / whole if whole else 1.0
 
     def run(self, decodes: int, keys: float) -> Span:
         """See `Clock`; straight up to the next context of the grid."""
-        width, cells, grid = self.width, self.cells, self.grid
-        row, rest, least = self._decoding[decodes]
-        context = keys / decodes + width
-        at = cells[int(context)] if context < len(cells) else cells[-1]
-        low, high, left = grid[at], grid[at + 1], row[at]
-        slope = (row[at + 1] - left) / (high - low)
-        time = rest + left + slope * (context - low)
-        if time < least:
-            return least, 0.0, 1
-        return time, slope * width, int((high - context) / width) + 1 if high > context else 1 << 30
+        return run_time(*self.arrays, decodes, keys)
 
     @cached_property
-    def _decoding(self) -> Rows[tuple[list[float], float, float]]:
-        """Of so many sequences that decode alone: attention by context, all the rest, and the floor [s]."""
-        return Rows(self._alone)
+    def arrays(self) -> tuple[Table, Table]:
+        """As the loop reads it, and the table of steps whose halves take turns (the same where none do)."""
+        own = self._arrays()
+        return own, self.halves[0]._arrays() if self.halves else own
 
-    def _alone(self, decodes: int) -> dict[int, tuple[list[float], float, float]]:
-        local = -(-decodes // self.replicas)
-        tokens = local * self.width
-        rest = self.sequences[local] + self.sampled[tokens] + self.shared(tokens)
-        rest += self.pooled(tokens * self.replicas) if self.pooled is not None else 0.0
-        return {
-            decodes: (self.decode[local], rest, 0.0 if self.graphs else self.floor[2] + self.sequence_floor * local)
-        }
-
-    def _share(
-        self, decodes: int, keys: float, chunks: Sequence[Chunk], firsts: int
-    ) -> tuple[int, float, Sequence[Chunk], int]:
-        """What the fullest attention replica gets; a chunk is divided where it would be beyond the token budget."""
-        local = -(-decodes // self.replicas)
-        largest = sorted(chunks, reverse=True)[:: self.replicas]
-        if self.budget and len(largest) > 1:
-            beyond = sum(new for new, _ in largest) - max(self.budget - local * self.width, largest[0][0])
-            while beyond > 0:
-                new, past = largest.pop()
-                if new > beyond:
-                    largest.append((new - beyond, past))
-                beyond -= new
-        return local, keys / decodes * local if decodes else 0, largest, -(-firsts // self.replicas)
+    def _arrays(self) -> Table:
+        pooled, exchanged, keyed = (each or _NO_TIMES for each in (self.pooled, self.exchanged, self.keyed))
+        saved = self.several or _NO_SAVINGS
+        return Table(
+            dense=self.shared.dense,
+            counts=self.shared.counts,
+            times=self.shared.times,
+            pooled_dense=pooled.dense,
+            pooled_counts=pooled.counts,
+            pooled_times=pooled.times,
+            sampled=self.sampled,
+            sequences=self.sequences,
+            grid=self.grid,
+            cells=self.cells,
+            decode=self.decode,
+            prefill=self.prefill,
+            launch=self.launch,
+            width=self.width,
+            replicas=self.replicas,
+            floor=list(self.floor),
+            graph_floor=list(self.graph_floor),
+            graph_tokens=self.graph_tokens,
+            sequence_floor=self.sequence_floor,
+            graphs=self.graphs,
+            encoded=self.encoded,
+            encoded_floor=self.encoded_floor,
+            budget=self.budget,
+            alone=self.alone,
+            alone_floor=self.alone_floor,
+            exchanged_dense=exchanged.dense,
+            exchanged_counts=exchanged.counts,
+            exchanged_times=exchanged.times,
+            halved=bool(self.halves),
+            undivided_alone=self.undivided[0],
+            undivided=self.undivided[1],
+            summed=self.summed,
+            keyed_dense=keyed.dense,
+            keyed_counts=keyed.counts,
+            keyed_times=keyed.times,
+            seen=self.seen,
+            unsampled=self.unsampled,
+            ranks=self.ranks,
+            parts=self.parts,
+            saved_counts=saved.counts,
+            saved_grid=saved.grid,
+            saved_cells=saved.cells,
+            saved_times=saved.times,
+            drafting=[],
+        )
 
 
 def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, budget: int = 0) -> StepTable:
     """Tabulate a plan for up to `max_batch` decoding sequences of `width` tokens and contexts up to `max_context`.
 
+    The sequences are those of one attention replica, and of one of its `Plan.lanes`.
     `budget`: tokens of a step of one attention replica at most, where they are told.
 
     Raises WorkloadError for sizes below 1.
     """
     if min(max_batch, max_context, width) < 1:
         raise WorkloadError(f"a step table needs sizes of at least 1, not {max_batch}, {max_context} and {width}")
-    grid = [0.0, *_grid(float(max_context + width))]
-    parts = _Parts(plan, width, grid)
+    table = _built(plan, max_batch, max_context, width, budget)
+    if plan.lanes == 1:
+        return table
+    costs = replace(plan.costs.free, padded=plan.costs.padded)
+    bare = replace(plan, engine=replace(plan.engine, costs=costs)).stages
+    stages = [_built(stage, max_batch, max_context, width, budget) for stage, _ in bare]
+    return replace(table, lanes=plan.lanes, stages=stages, stage_counts=[count for _, count in bare])
+
+
+def _built(plan: Plan, max_batch: int, max_context: int, width: int, budget: int) -> StepTable:
+    size = max_batch, max_context, width, budget
+    whole = _tabulated(_Parts(plan, width, _contexts(plan, max_context + width)), *size)
+    if not plan.deployment.two_batch:
+        return whole
+    halves = _tabulated(_Halves(plan, width, whole.grid), *size)
+    return replace(whole, halves=[halves], undivided=UNDIVIDED)
+
+
+def _contexts(plan: Plan, most: int, ratio: float = _RATIO, fine: float = _FINE) -> list[float]:
+    """The grid of contexts; where chunked attention starts anew, the last context of a chunk and the next one too."""
+    grid = {0.0, *_grid(float(most), ratio=ratio, fine=fine)}
+    for size in {getattr(layer.mixer, "chunk", None) or most for layer in plan.model.layer_counts}:
+        ends = range(size, most, size)
+        grid.update(float(end + after) for end in ends for after in (0, 1))
+    return sorted(grid)
+
+
+def _tabulated(parts: _Parts, max_batch: int, max_context: int, width: int, budget: int) -> StepTable:
+    plan, grid = parts.plan, parts.grid
     tokens = max_batch * width + max(max_context, budget, int(plan.token_budget))
     shared = _by_tokens(parts.shared, tokens)
     floor, graph_floor, per_sequence = parts.floor()
+    alone, alone_floor = parts.alone(2 * max_batch) if parts.switching else ([], [])
     return StepTable(
         shared=shared,
         pooled=_by_tokens(parts.pooled, tokens * plan.deployment.dp) if parts.together else None,
@@ -254,19 +335,40 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, bu
         encoded=parts.encoded(2 * max_batch),
         encoded_floor=parts.encoded_floor(),
         budget=budget,
+        alone=alone,
+        alone_floor=alone_floor,
+        exchanged=parts.exchanged(tokens),
+        summed=not parts.by_keys.operations and plan.deployment.cp == 1,
+        keyed=_by_tokens(parts.keyed, max_batch * max_context) if parts.by_keys.operations else None,
+        seen=parts.seen,
+        unsampled=parts.unsampled(),
+        ranks=plan.deployment.cp,
+        parts=int(parts.times),
+        several=parts.several(max_batch, max_context),
     )
 
 
 class _Parts:
-    """A plan in the parts whose times add up: by phase, by sampled rows, and all the rest with the engine's costs."""
+    """A plan in the parts whose times add up: by phase, by sampled rows, and all the rest with the engine's costs.
+
+    times: how often every kernel runs, each time over as small a part of the step. seen: of a prompt's new tokens, the
+    share that each time sees.
+    """
+
+    times, seen = 1.0, 1.0
 
     def __init__(self, plan: Plan, width: int, grid: list[float]) -> None:
         costs, self.grid = plan.costs, grid
+        if plan.deployment.two_batch:
+            plan = replace(plan, deployment=replace(plan.deployment, two_batch=False))
         bare = replace(costs, step=0.0, ranks=0.0, sequence=0.0, sequence_ranks=0.0, layer=0.0, launch=0.0)
-        self.seen: dict[Operation, int] = {
+        self.images: dict[Operation, int] = {
             op: count for op, count in plan.operations.items() if isinstance(op, OfImages)
         }
-        plan = replace(plan, operations={op: n for op, n in plan.operations.items() if op not in self.seen})
+        plan = replace(plan, operations={op: n for op, n in plan.operations.items() if op not in self.images})
+        self.launched = plan
+        keyed = {op: count for op, count in plan.operations.items() if _by_keys(plan, op)}
+        plan = replace(plan, operations={op: n for op, n in plan.operations.items() if op not in keyed})
         phased, sampling, self.together = _split(plan)
         self.plan, self.width = plan, width
         self.whole = replace(plan, engine=replace(plan.engine, costs=replace(costs, launch=0.0)))
@@ -274,6 +376,12 @@ class _Parts:
         self.calm = replace(self.whole, operations=own)
         self.by_phase = replace(plan, operations=phased, engine=replace(plan.engine, costs=bare))
         self.by_rows = replace(plan, operations=sampling, engine=replace(plan.engine, costs=bare))
+        self.by_keys = replace(plan, operations=keyed, engine=replace(plan.engine, costs=bare))
+        self.switching = plan.deployment.cp > 1 or _switches(replace(plan, operations=own))
+
+    def time(self, plan: Plan, batch: Batch) -> Array:
+        """Time of some of the operations, as an array of the batch's shape [s]."""
+        return _shaped(plan.time(batch).expected, batch)
 
     def shared(self, tokens: list[float]) -> list[float]:
         """Of these numbers of tokens, with one sequence."""
@@ -284,47 +392,103 @@ class _Parts:
     def pooled(self, tokens: list[float]) -> list[float]:
         """What attention replicas do together, for these numbers of tokens on all of them."""
         one = Batch(prefilling=Sequences(1.0, _array(tokens) / self.plan.deployment.dp, 0.0, 1.0))
-        times: list[float] = (_time(self.whole, one) - _time(self.calm, one)).tolist()
+        times: list[float] = (self.time(self.whole, one) - self.time(self.calm, one)).tolist()
+        return times
+
+    def keyed(self, keys: list[float]) -> list[float]:
+        """What works on the keys of all prompts, for these numbers of keys."""
+        one = Batch(prefilling=Sequences(1.0, _array(keys) / self.seen))
+        times: list[float] = self.time(self.by_keys, one).tolist()
         return times
 
     def sampled(self, most: int) -> list[float]:
         """Of 0, 1, … rows."""
         rows = _array([float(row) for row in range(1, most + 1)])
-        return [0.0, *_time(self.by_rows, Batch.decode(rows, 1.0)).tolist()]
+        batch = Batch.prefill(rows, 1.0) if self.switching else Batch.decode(rows, 1.0)
+        return [0.0, *self.time(self.by_rows, batch).tolist()]
 
     def sequences(self, most: int, shared: TokenTimes) -> list[float]:
         """What 0, 1, … sequences take beyond that: state, and the engine's work for each."""
         counts = _array([float(count) for count in range(1, most + 1)])
-        each = self._rest(Batch.decode(counts, 1024.0 + self.width, float(self.width)))
-        known = [shared(count * self.width) for count in range(1, most + 1)]
-        return [0.0, *(each - _array(known)).tolist()]
+        decoding = Batch.decode(counts, 1024.0 + self.width, float(self.width))
+        beside = _SHORT if self.switching else 0
+        each = self._rest(decoding | Batch.prefill(1.0, float(beside)) if beside else decoding)
+        unit = int(self.times) * self.plan.deployment.cp
+        sizes = [unit * (-(-count // unit) * self.width + -(-beside // unit)) for count in range(1, most + 1)]
+        known = [shared(size if unit > 1 and beside else n * self.width + beside) for n, size in enumerate(sizes, 1)]
+        return [0.0, *([0.0] if beside else []), *(each - _array(known)).tolist()]
+
+    def alone(self, most: int) -> tuple[list[float], list[float]]:
+        """All but attention of 0, 1, … sequences that decode alone, and the least time of such a step."""
+        counts = _array([float(count) for count in range(1, most + 1)])
+        batch = Batch.decode(counts, 1024.0 + self.width, float(self.width))
+        rest = self.time(self.whole, batch) - self.time(self.by_phase, batch)
+        return [0.0, *rest.tolist()], [0.0, *self.least(batch).tolist()]
+
+    def least(self, decoding: Batch) -> Array:
+        """Least time of steps of decodes alone [s]: without CUDA graphs, that of the launches."""
+        (_, _, decode), _, each = self.floor()
+        eager = not self.plan.costs.graphs or self.plan.deployment.settings.eager
+        return _shaped(decode + each * decoding.sequences if eager else 0.0, decoding)
+
+    def exchanged(self, most: int) -> TokenTimes | None:
+        """Least time of a step with prompts, by tokens, where exchanges hide."""
+        return None
 
     def encoded(self, most: int) -> list[float]:
         """The images of 0, 1, … prompts; empty where there are none."""
-        if not self.seen:
+        if not self.images:
             return []
         counts = _array([float(count) for count in range(1, most + 1)])
-        tower = replace(self.by_phase, operations=self.seen)
-        return [0.0, *_time(tower, Batch.prefill(counts, 1.0)).tolist()]
+        tower = replace(self.by_phase, operations=self.images)
+        return [0.0, *self.time(tower, Batch.prefill(counts, 1.0)).tolist()]
 
     def encoded_floor(self) -> float:
         """Host time of the tower's launches in a step in which prompts end [s]."""
-        kernels = replace(self.plan, operations=self.seen).kernels(Batch.prefill(1.0, 8.0))
-        return sum(kernel.count for kernel in kernels) * self.plan.costs.launch * self.plan.costs.prompt
+        kernels = replace(self.plan, operations=self.images).kernels(Batch.prefill(1.0, 8.0))
+        return self.times * sum(kernel.count for kernel in kernels) * self.plan.costs.launch * self.plan.costs.prompt
 
     def decode(self, number: int) -> dict[int, list[float]]:
         """Of so many decoding sequences at the contexts of the grid, and of those beside them."""
         counts = range(number - (number - 1) % _ABREAST, number - (number - 1) % _ABREAST + _ABREAST)
         keys = _array([max(context, float(self.width)) for context in self.grid])
         batch = Batch.decode(_array([float(count) for count in counts])[:, None], keys, float(self.width))
-        return dict(zip(counts, _time(self.by_phase, batch).tolist(), strict=True))
+        return dict(zip(counts, self.time(self.by_phase, batch).tolist(), strict=True))
 
     def prefill(self, tokens: list[float]) -> Array:
         """Of one chunk by new and by past tokens."""
         import numpy as np  # noqa: PLC0415 - as below
 
         new = np.maximum(_array(tokens), 1.0)[:, None]
-        return _time(self.by_phase, Batch(prefilling=Sequences(1.0, new, _array(tokens), 1.0)))
+        return self.time(self.by_phase, Batch(prefilling=Sequences(1.0, new, _array(tokens), 1.0)))
+
+    def several(self, most: int, longest: int) -> Savings | None:
+        """What several chunks save, where it is more than the launch of a chunk without work."""
+        launch = float(self.prefill([0.0])[0, 0])
+        some = _array([8.0, 64.0, 512.0, 8.0, 64.0, 512.0]), _array([0.0, 0.0, 0.0, 512.0, 4096.0, 4096.0])
+        whole = self.time(self.whole, Batch(prefilling=Sequences(8.0, *some)))
+        if (abs(self.saved(8.0, *some) - launch) * 7.0 < _SAME * whole).all():
+            return None
+        counts = [count for count in _CHUNKS if count < max(most, 3)]
+        grid = _contexts(self.plan, longest, _COARSE, _FINE / 2)
+
+        def plane(place: int) -> dict[int, list[list[float]]]:
+            points = _array(grid)
+            return {place: self.saved(counts[place], points[:, None], points[None, :]).tolist()}
+
+        cells = [at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))]
+        return Savings(counts, grid, cells, Rows(plane))
+
+    def saved(self, chunks: float, new: Array, past: Array) -> Array:
+        """What each of so many equal chunks after the first saves [s]."""
+        import numpy as np  # noqa: PLC0415 - as below
+
+        new = np.maximum(new, 1.0)
+        one, all_of_them = (
+            self.time(self.by_phase, Batch(prefilling=Sequences(count, new, past))) for count in (1.0, chunks)
+        )
+        saved: Array = (chunks * one - all_of_them) / (chunks - 1.0)
+        return saved
 
     def cells(self, number: int) -> dict[int, list[list[float]]]:
         """The planes of one number of new tokens."""
@@ -345,18 +509,73 @@ class _Parts:
 
     def floor(self) -> tuple[tuple[float, float, float], tuple[float, float], float]:
         """Host time of a step of prompts, mixed, and of decoding sequences; with graphs; and of each sequence [s]."""
-        plan, costs = self.plan, self.plan.costs
+        costs = self.plan.costs
         prompt, token = Batch.prefill(1.0, 8.0), Batch.decode(1.0, 8.0)
-        one = plan.iteration(token)
-        once, full = (float(sum(host_times(costs, replace(one, sequences=n)), 0.0)) for n in (0.0, 1.0))
-        longer = costs.launch * costs.prompt
-        kinds = ((prompt, longer), (prompt | token, longer), (token, costs.launch))
-        alone, mixed, decode = (once + launches_of(plan.kernels(batch), costs) * each for batch, each in kinds)
-        small, beside = (once + launches_of(plan.kernels(batch), costs, True) * each for batch, each in kinds[:2])
+        once, full = (self._host(n) for n in (0.0, 1.0))
+        longer, each = self.times * costs.launch * costs.prompt, self.times * costs.launch
+        kinds = ((prompt, longer), (prompt | token, longer), (token, each))
+        kernels = self.launched.kernels
+        alone, mixed, decode = (once + launches_of(kernels(batch), costs) * each for batch, each in kinds)
+        small, beside = (once + launches_of(kernels(batch), costs, True) * each for batch, each in kinds[:2])
         return (alone, mixed, decode), (small, beside), full - once
 
+    def unsampled(self) -> float:
+        """Host time of the launches that sample [s]; those between CUDA graphs are none of them."""
+        longer = self.times * self.plan.costs.launch * self.plan.costs.prompt
+        return launches_of(self.by_rows.kernels(Batch.prefill(1.0, 8.0)), self.plan.costs) * longer
+
+    def _host(self, sequences: float) -> float:
+        """What the engine adds to a step of so many sequences [s]."""
+        one = replace(self.plan.iteration(Batch.decode(1.0, 8.0)), sequences=sequences)
+        return float(sum(host_times(self.plan.costs, one), 0.0))
+
     def _rest(self, batch: Batch) -> Array:
-        return _time(self.calm, batch) - _time(self.by_phase, batch) - _time(self.by_rows, batch)
+        return self.time(self.calm, batch) - self.time(self.by_phase, batch) - self.time(self.by_rows, batch)
+
+
+class _Halves(_Parts):
+    """The same of steps whose halves take turns: twice a half without its exchanges, which are a floor.
+
+    While kernels that move data hold cores, the other half computes at what is left: t_c + s·t_x, and t_x at least
+    (`rooflinekit.model.timing.overlap`).
+    """
+
+    times, seen = 2.0, 0.75  # the mean of both halves: the second sees the first
+
+    def time(self, plan: Plan, batch: Batch) -> Array:
+        """Time of some of the operations, and the share of their exchanges that slows others [s]."""
+        computing, moving, movers = self._spent(plan, batch)
+        host = sum(host_times(plan.costs, plan.iteration(batch)), 0.0)
+        slowed = movers / float(plan.system.accelerator.cores) * moving
+        return _shaped(self.times * (computing + slowed) + host, batch)
+
+    def least(self, decoding: Batch) -> Array:
+        """Least time of steps of decodes alone [s]: that of the exchanges too."""
+        import numpy as np  # noqa: PLC0415 - as below
+
+        _, moving, _ = self._spent(self.whole, decoding)
+        _, _, each = self.floor()
+        moved = self._host(0.0) + each * decoding.sequences + self.times * moving
+        return np.maximum(super().least(decoding), moved)
+
+    def exchanged(self, most: int) -> TokenTimes | None:
+        """Least time of a step with prompts, by tokens, without what each sequence adds."""
+
+        def moved(tokens: list[float]) -> list[float]:
+            one = Batch(prefilling=Sequences(1.0, _array(tokens), 0.0, 1.0))
+            times: list[float] = (self._host(0.0) + self.times * self._spent(self.whole, one)[1]).tolist()
+            return times
+
+        return _by_tokens(moved, most)
+
+    def _spent(self, plan: Plan, batch: Batch) -> tuple[Array, Array, float]:
+        """Of a half: all kernels but exchanges, the exchanges [s], and the cores that these hold."""
+        timed = plan.apart(batch.half, plan.costs)
+        moving = [each for each in timed if each.kernel.family == "exchange"]
+        movers = max((float(each.kernel.shaped(ExchangeShape).movers) for each in moving), default=0.0)
+        others = [each for each in timed if each.kernel.family != "exchange"]
+        computing, moved = (_shaped(sum((each.expected for each in part), 0.0), batch) for part in (others, moving))
+        return computing, moved, movers
 
 
 def _by_tokens(times: Callable[[list[float]], list[float]], most: int) -> TokenTimes:
@@ -373,19 +592,19 @@ def _array(values: list[float]) -> Array:
     return np.array(values)
 
 
-def _time(plan: Plan, batch: Batch) -> Array:
+def _shaped(time: Numeric, batch: Batch) -> Array:
     """Time as an array of the batch's shape, also where no kernel is left."""
     import numpy as np  # noqa: PLC0415 - as above
 
     shape = np.broadcast_shapes(*(np.shape(n) for phase in batch.phases for n in (phase.count, phase.new, phase.past)))
-    return np.broadcast_to(np.asarray(plan.time(batch).expected, float), shape)
+    return np.broadcast_to(np.asarray(time, float), shape)
 
 
-def _grid(last: float, first: float = 1.0) -> list[float]:
+def _grid(last: float, first: float = 1.0, ratio: float = _RATIO, fine: float = _FINE) -> list[float]:
     """Whole numbers from `first`, then numbers of equal ratio, up to and including the last one (at least two)."""
     points = [first]
     while points[-1] < last:
-        points.append(float(int(max(points[-1] + 1.0, points[-1] * _RATIO if points[-1] > _FINE else 0.0))))
+        points.append(float(int(max(points[-1] + 1.0, points[-1] * ratio if points[-1] > fine else 0.0))))
     points[-1] = max(last, points[-1])
     return points if len(points) > 1 else [first, first + 1.0]
 
@@ -396,13 +615,11 @@ def _split(plan: Plan) -> tuple[dict[Operation, int], dict[Operation, int], froz
     Each as it shows in its launches; the last are none of the others.
     """
     prompt, token = Sequences(1.0, 8.0, 8.0, 1.0), Sequences(2.0, 1.0, 8.0, 1.0)
-
-    def launches(op: Operation, batch: Batch) -> list[Kernel]:
-        return replace(plan, operations={op: 1}).kernels(batch)
+    launches = partial(_launches, plan)
 
     def by_phase(op: Operation) -> bool:
         kinds = (Batch(prompt), Batch(None, token), Batch(prompt, token))
-        return [len(launches(op, batch)) for batch in kinds] not in ([0, 0, 0], [1, 1, 1])
+        return len({len(launches(op, batch)) for batch in kinds}) > 1
 
     def by_rows(op: Operation) -> bool:
         same = launches(op, Batch(prompt)) == launches(op, Batch(replace(prompt, new=16.0)))
@@ -417,67 +634,50 @@ def _split(plan: Plan) -> tuple[dict[Operation, int], dict[Operation, int], froz
     return phased, sampling, frozenset(op for op in others if op not in sampling and together(op))
 
 
-def loop_table(table: StepTable, draft_seconds: float = 0.0, most: int = 0) -> Table:
-    """A step table as the loop reads it, with the time that `most` sequences or fewer take to draft."""
-    pooled = table.pooled
-    return Table(
-        dense=table.shared.dense,
-        counts=table.shared.counts,
-        times=table.shared.times,
-        pooled_dense=pooled.dense if pooled else [],
-        pooled_counts=pooled.counts if pooled else [],
-        pooled_times=pooled.times if pooled else [],
-        sampled=table.sampled,
-        sequences=table.sequences,
-        grid=table.grid,
-        cells=table.cells,
-        decode=table.decode,
-        prefill=table.prefill,
-        launch=table.launch,
-        width=table.width,
-        replicas=table.replicas,
-        floor=list(table.floor),
-        graph_floor=list(table.graph_floor),
-        graph_tokens=table.graph_tokens,
-        sequence_floor=table.sequence_floor,
-        graphs=table.graphs,
-        encoded=table.encoded,
-        encoded_floor=table.encoded_floor,
-        budget=table.budget,
-        drafting=[draft_seconds] * (most + 1) if draft_seconds else [],
-    )
+def _switches(plan: Plan) -> bool:
+    """Whether prompts change a kernel that works on all tokens: the same tokens take another without them."""
+    same = Sequences(8.0, 1.0, 8.0, 1.0)
+    kinds = Batch(same), Batch(None, same)
+    exchanging = [op for op in plan.operations if isinstance(op, Exchange)]
+    return any(_launches(plan, op, kinds[0]) != _launches(plan, op, kinds[1]) for op in exchanging)
 
 
-def constant_table(seconds: float, drafting: float = 0.0) -> Table:
+def _launches(plan: Plan, op: Operation, batch: Batch) -> list[Kernel]:
+    return replace(plan, operations={op: 1}).kernels(batch)
+
+
+def _by_keys(plan: Plan, op: Operation) -> bool:
+    """Whether it works on the keys of all prompts together, new and old alike, and on nothing of other sequences."""
+    alike = Sequences(1.0, 8.0, 60_000.0), Sequences(1.0, 30_008.0, 30_000.0), Sequences(2.0, 4.0, 30_000.0)
+    first, *others = (_launches(plan, op, Batch(prompts)) for prompts in alike)
+    fewer = _launches(plan, op, Batch(Sequences(1.0, 8.0, 50_000.0)))
+    alone = _launches(plan, op, Batch(None, Sequences(1.0, 1.0, 8.0)))
+    return not alone and first != fewer and all(other == first for other in others)
+
+
+def loop_tables(table: StepTable, draft_seconds: float = 0.0, most: int = 0) -> tuple[Table, Table]:
+    """The tables that the loop reads, with the time that `most` sequences or fewer take to draft."""
+    if not draft_seconds:
+        return table.arrays
+    own, half = table.arrays
+    return own._replace(drafting=[draft_seconds] * (most + 1)), half
+
+
+def constant_table(seconds: float) -> StepTable:
     """A table of steps that all take the same time [s], for experiments and tests.
 
-    >>> constant_table(0.5).dense
-    [0.5]
+    >>> constant_table(0.5).step(3, 100, [(8, 0)], 1)
+    0.5
     """
-    flat = [0.0] * 4096
-    return Table(
-        dense=[seconds],
-        counts=[1.0, 2.0],
-        times=[seconds, seconds],
-        pooled_dense=[],
-        pooled_counts=[],
-        pooled_times=[],
+    flat, grid = [0.0] * 4096, [0.0, float(1 << 40)]
+    return StepTable(
+        shared=TokenTimes([seconds], [1.0, 2.0], [seconds, seconds]),
+        pooled=None,
         sampled=flat,
         sequences=flat,
-        grid=[0.0, float(1 << 40)],
+        grid=grid,
         cells=[0],
-        decode=[[0.0, 0.0]] * 4096,
-        prefill=[[[0.0] * 4]],
+        decode=Rows(lambda number: {number: [0.0, 0.0]}),
+        prefill=Rows(lambda number: {number: [[0.0] * 4]}),
         launch=0.0,
-        width=1,
-        replicas=1,
-        floor=[0.0] * 3,
-        graph_floor=[0.0] * 2,
-        graph_tokens=0.0,
-        sequence_floor=0.0,
-        graphs=True,
-        encoded=[],
-        encoded_floor=0.0,
-        budget=0,
-        drafting=[drafting] * 4096 if drafting else [],
     )

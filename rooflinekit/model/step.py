@@ -377,10 +377,23 @@ class Plan:
             for each in self.run(batch, None):
                 places.setdefault(each.kernel.place, []).append(each)
             return _shares([(StepTime(tuple(each)), 1) for each in places.values()])
+        return _shares([(stage._bare(batch), count) for stage, count in self.stages])
+
+    @property
+    def lanes(self) -> int:
+        """Parts of the sequences that pipeline stages compute at once, each with steps and a token budget of its own.
+
+        A part has as many sequences as an even division gives it, rounded up.
+        """
+        return 1 if self.deployment.ffn_gpus else self.deployment.in_flight
+
+    @property
+    def stages(self) -> list[tuple[Plan, int]]:
+        """The pipeline stages, each kind once, with their number."""
         cut = self.model, self.deployment, self.precision
         held = (stage_operations(*cut, stage, self.system.domain_size) for stage in range(self.deployment.pp))
-        stages = Counter(frozenset(operations.items()) for operations in held)
-        return _shares([(replace(self, operations=dict(held))._bare(batch), count) for held, count in stages.items()])
+        kinds = Counter(frozenset(operations.items()) for operations in held)
+        return [(replace(self, operations=dict(held)), count) for held, count in kinds.items()]
 
     def _bare(self, batch: Batch) -> StepTime:
         return StepTime(self.run(batch, None))

@@ -379,7 +379,7 @@ _ASKED = "", "the question"
 
 def microbatches(plan: Plan) -> int:
     """Parts of the sequences that pipeline stages compute at once, each with a token budget of its own."""
-    return 1 if plan.deployment.ffn_gpus else plan.deployment.in_flight
+    return plan.lanes
 
 
 def _staged(plan: Plan, time: Time, batch: Batch) -> Time:
