@@ -131,6 +131,7 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
              for word in (f"--{key.replace('_', '-')}", *([] if value is True else [str(value)]))]  # fmt: skip
     return {
         "asked": deployed.at,
+        "played": played_at(deployed),
         "images": images_in(deployed.answer.inputs),
         "given": {
             deployed.at["model"]: deployed.asked.model,
@@ -153,6 +154,45 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
         },
         "library": printed.data,
     }, printed.source
+
+
+def played_at(deployed: Deployed) -> dict[str, Any] | None:
+    """Times [s] and rates of the load that was asked for, as it was played; None of a static batch."""
+    answer, load = deployed.answer, deployed.answer.load
+    if load is None:
+        return None
+
+    def ends(name: str) -> list[float | None]:
+        """Expected, bound, low and high."""
+        expected, bound = getattr(answer, name), answer.bound[name]
+        low, high = (answer.interval or {}).get(name) or (expected, expected)
+        return [_seconds(each) for each in (expected, bound, low, high)]
+
+    memory, energy = answer.memory, answer.energy
+    kept = {"weights": memory.weight_bytes, "kv": memory.kv_bytes, "activations": memory.activation_bytes}
+    kept |= {"outside": memory.overhead_bytes, "total": memory.total_bytes, "room": memory.max_batch}
+    spent = energy and {
+        "watts": energy.power_w_per_gpu, "busy": energy.busy, "joules": energy.energy_per_output_token_j
+    }  # fmt: skip
+    felt = {
+        "ttft": ends("ttft_ms"),
+        "tpot": ends("tpot_ms"),
+        "e2e": _seconds(answer.e2e_ms),
+        "running": load.running,
+        "rate": load.rate,
+        "knee": load.knee_rate,
+        "stable": load.stable,
+        "busy": load.prompt_share,
+        "queue": _seconds(load.queue_ms),
+        "slots": load.slots,
+        "rateEach": answer.output_tok_s_per_gpu,
+        "rateUser": answer.output_tok_s_per_user,
+    }
+    return {"at": deployed.at, "felt": felt, "memory": kept, "energy": spent}
+
+
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1e3
 
 
 _CONTROLLED = (*DEGREES, "engine", "engine_version", "batch", "isl", "osl", "cached", "context", "rate", "concurrency",

@@ -10,7 +10,7 @@ function tiles(view) {
   const fit = memory.fits ? tile(`${asShare(memory.total / memory.capacity)} full`, "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${GROUPED.format(memory.room)} ${counted("sequence", memory.room)}`)
     : tile("does not fit", "memory", `${asBytes(memory.needed - memory.available)} too much a GPU; ${wouldFit(view.at)}`, true);
   const { load } = view, times = felt(view), first = tile(asTime(times.ttft.time), "first token (TTFT)", range(times.ttft)), { energy } = times;
-  const waits = load && !load.stable ? tile("no end", "first token (TTFT)", "more comes than can be served", true) : first;
+  const waits = load && !load.stable ? tile(load.approximate ? "no end" : asTime(times.ttft.time), "first token (TTFT)", "overload: more comes than can be served", true) : first;
   const running = load ? [tile(three(load.running), "sequences running", `${three(load.rate)} requests/s${"rate" in load.at ? `; at most ${three(load.knee)} can be served` : ""}`)] : [];
   byId("tiles").replaceChildren(
     tile(asTime(times.tpot.time), "a token (TPOT)", range(times.tpot)), waits,
@@ -56,7 +56,7 @@ function moves(view) {
     if (Object.entries(parts).every(([name, value]) => state[name] === value)) continue;
     const plan = planOf({ ...state, ...parts });
     if (!plan || (state.weights === "fp8" && parts.weights) || (state.kv === "fp8" && parts.kv)) continue;
-    const other = answer(settled({ ...state, ...parts })), [there, here] = [other, view].map(felt);
+    const other = answer(settled({ ...state, ...parts })), [there, here] = [other, view].map(byFormula);
     rows.push([title, there.tpot.time / here.tpot.time - 1, there.ttft.time / here.ttft.time - 1, there.rateEach / here.rateEach - 1, other.memory.fits && Boolean(other.load) === Boolean(view.load), plan.evidence === view.rows.plan.evidence ? "" : plan.evidence, parts, there.tpot.time]);
   }
   const [others, ours] = [true, false].map((other) => rows.filter(([title]) => title.startsWith("on ") === other).sort((a, b) => b[4] - a[4] || a[1] - b[1]));
@@ -216,6 +216,7 @@ function notesOf(view) {
   const { batch } = at, which = batch < running ? "fewer" : batch > 1 ? "many" : "one", { seqs, reserves } = view.rows.plan, { load } = view;
   return [
     ...(memory.fits ? [] : [[`${say("short", { short: asBytes(memory.needed - memory.available) })}; ${wouldFit(at)}`, "bad"]]),
+    ...(load?.approximate ? [[say("approximate")]] : []),
     ...(load && !load.stable ? [[say("unstable", { rate: at.rate, knee: three(load.knee) })]] : []),
     ...(load && at.users > load.slots ? [[say(reserves ? "reserving" : "waiting", { slots: load.slots, users: at.users })]] : []),
     ...view.rows.plan.notes.map((place) => [OFFERS.notes[place]]), ...(longest > most ? [[say("longest", { longest, model: at.model, most })]] : []),
