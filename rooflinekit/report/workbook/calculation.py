@@ -34,7 +34,7 @@ class Found:
 _SHEETS = {
     "Points": ("Operating points", "A column each: static batches, all prompts at once."),
     "Times": ("Times that requests share", "A column a number of sequences that run at once."),
-    "Load": ("Under load", "The open loop of `rooflinekit estimate --rate`: a column a round of its root."),
+    "Load": ("Under load", "Approximate: the steady state of an open loop by formula, a column a round of its root."),
 }
 
 
