@@ -33,6 +33,10 @@ NOBODY = -1
 FOREVER = math.inf
 FOREVER_STEPS = 1 << 30
 
+# Park and Miller's numbers, x ← MULTIPLIER·x mod MODULUS (Communications of the ACM 31, 1988, p. 1192).
+MULTIPLIER = 16807
+MODULUS = 2147483647
+
 # What happens to a request, in `State.event_kind`.
 SENT, READY, ENCODED, ADMIT = range(4)
 # Places of counters in `State.counts`.
@@ -279,6 +283,15 @@ def numpy_arrays() -> Makers:
     )
 
 
+def first_draw(seed: int, number: int) -> int:
+    """What the numbers of a request begin with, from 1 to MODULUS − 1; requests are numbered from 1.
+
+    >>> first_draw(0, 1)
+    48273
+    """
+    return (1 + 48271 * number + 69621 * 48271 % MODULUS * seed) % (MODULUS - 1) + 1
+
+
 def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
     rules: Rules, requests: int, seed: int = 0, encoders: int = 0, room: int = 0, make: Makers = LISTS
 ) -> State:
@@ -303,7 +316,7 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
     times[HANDED] = -math.inf
     draw = counts(n if rules.drafted else 0, 0)
     for j in range(len(draw)):
-        draw[j] = (1 + 48271 * (j + 1 + n * seed)) % 2147483646 + 1
+        draw[j] = first_draw(seed, j + 1)
     growing = rows(replicas, rules.block)
     return State(
         requests=n, sent=numbers(n, 0.0), queued=numbers(n, 0.0), begun=numbers(n, 0.0), first=numbers(n, -1.0),
