@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from functools import cache
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 Item = TypeVar("Item")
 Part_co = TypeVar("Part_co", covariant=True)
@@ -247,6 +248,26 @@ class State(NamedTuple):
     log_free: Counts
     gap: Numbers
     gap_count: Counts
+
+
+Record = TypeVar("Record", Clients, Rules, Table, State)
+
+
+@cache
+def _slotted(name: str, fields: tuple[str, ...]) -> type:
+    return type(f"Quick{name}", (), {"__slots__": fields})
+
+
+def quick(record: Record) -> Record:
+    """The same fields on an object with slots, for `play` on lists: CPython reads them faster than a named tuple's.
+
+    >>> quick(Rules(*range(23))).budget
+    6
+    """
+    made = _slotted(type(record).__name__, record._fields)()
+    for name, value in zip(record._fields, record, strict=True):
+        setattr(made, name, value)
+    return cast(Record, made)
 
 
 @dataclass(frozen=True)
