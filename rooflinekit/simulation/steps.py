@@ -75,11 +75,14 @@ class Clock(Protocol):
 
 
 class Rows(dict[int, Row]):
-    """Rows of a table by number; `worked_out` gives a row, and those beside it, when it is first read."""
+    """Rows of a table by number; `worked_out` gives a row, and those beside it, when it is first read.
 
-    def __init__(self, worked_out: Callable[[int], Mapping[int, Row]]) -> None:
+    numbers: those that whoever wants all of the table reads.
+    """
+
+    def __init__(self, worked_out: Callable[[int], Mapping[int, Row]], numbers: range = range(0)) -> None:
         super().__init__()
-        self._worked_out = worked_out
+        self._worked_out, self.numbers = worked_out, numbers
 
     def __missing__(self, number: int) -> Row:
         """Work it out."""
@@ -385,8 +388,8 @@ def build_table(plan: Plan, max_batch: int, max_context: int, width: int = 1, bu
         sequences=parts.sequences(2 * max_batch, shared),
         grid=grid,
         cells=[at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))],
-        decode=Rows(parts.decode),
-        prefill=Rows(parts.cells),
+        decode=Rows(parts.decode, range(1, max_batch + 1)),
+        prefill=Rows(parts.cells, range(len(grid) - 1)),
         launch=float(parts.prefill([0.0])[0, 0]),
         width=width,
         replicas=plan.deployment.dp,
