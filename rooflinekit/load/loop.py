@@ -32,6 +32,8 @@ from rooflinekit.load.arrays import (
     HELD_HEAD,
     HELD_TAIL,
     LEAST_LOADED,
+    MODULUS,
+    MULTIPLIER,
     NEXT,
     NOBODY,
     NOW,
@@ -517,12 +519,12 @@ def longest_run(k: Rules, s: State, r: int, most: int) -> int:
 def accepted(k: Rules, s: State, j: int) -> int:
     """Drafted tokens that are accepted, of which each needs all before it; each request draws from its own numbers.
 
-    The numbers are those of Park and Miller's generator, x ← 16807·x mod (2³¹ − 1).
+    The numbers are those of Park and Miller's generator.
     """
     count = 0
     while count < k.drafted:
-        s.draw[j] = s.draw[j] * 16807 % 2147483647
-        if s.draw[j] / 2147483647 >= k.acceptance:
+        s.draw[j] = s.draw[j] * MULTIPLIER % MODULUS
+        if s.draw[j] / MODULUS >= k.acceptance:
             break
         count += 1
     return count
