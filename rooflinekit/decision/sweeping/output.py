@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from rooflinekit.model.types.errors import InputError, InterruptedRunError, needing
+from rooflinekit.specs.escaping import csv_table
 from rooflinekit.specs.writing import open_workbook, whole
 from rooflinekit.version import __version__
 
@@ -136,7 +137,7 @@ def _kept(partial: Path, out: Path, kept: Kept | None) -> str:
 def _write_csv(answers: Iterable[pd.DataFrame], path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         for number, part in enumerate(answers):
-            part.to_csv(file, index=False, header=number == 0, lineterminator="\n")
+            file.write(csv_table(part, header=number == 0))
 
 
 def _write_parquet(answers: Iterable[pd.DataFrame], path: Path) -> None:
