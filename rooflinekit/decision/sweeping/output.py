@@ -15,7 +15,7 @@ import pandas as pd
 
 from rooflinekit.model.types.errors import InputError, InterruptedRunError, needing
 from rooflinekit.specs.escaping import csv_table
-from rooflinekit.specs.writing import open_workbook, whole
+from rooflinekit.specs.writing import open_workbook, whole, write_whole
 from rooflinekit.version import __version__
 
 SHEET_ROWS = 1_048_576
@@ -43,7 +43,7 @@ class Kept:
         if mark.exists() and mark.read_text() != asked:
             raise InputError(f"{kept.folder} holds pieces of another sweep; remove it, or choose another --out")
         kept.folder.mkdir(exist_ok=True)
-        mark.write_text(asked)
+        write_whole(mark, asked.encode())
         return kept
 
     def __contains__(self, number: int) -> bool:
