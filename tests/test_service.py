@@ -456,7 +456,7 @@ def test_small_answers_do_not_wait_for_an_acknowledgement(port, monkeypatch):
 
     monkeypatch.setattr(web.uvicorn, "run", run)
     with web.listen("127.0.0.1", port) as listening:
-        web.run(listening, 2, 1.0)
+        web.run(listening, 2, 1.0, lambda: None)
     assert found[0]
 
 
