@@ -22,7 +22,7 @@ from rooflinekit.estimation.lengths import MOST_TOKENS
 from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread
 from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.specs.files import table_of
-from rooflinekit.specs.foreign import Moment, moment_of, number_of, units_note
+from rooflinekit.specs.foreign import Moment, moment_of, number_of, number_or, units_note
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
             continue  # another step of Triton's ensemble, which counts the same requests
         engine, model = hit[1] or engine or "triton", model or labels.get("model_name")
         if name == "cache_config_info":
-            blocks.append(_number(labels.get("num_gpu_blocks")) * _number(labels.get("block_size")))
+            blocks.append(number_or(labels.get("num_gpu_blocks"), 0.0) * number_or(labels.get("block_size"), 0.0))
         name += "".join(f".{value}" for key, value in labels.items() if key in _KINDS)
         if labels.get("is_streaming") == "false" and name.startswith("time_to_first_token"):
             name += ".unstreamed"  # SGLang hands out fifty tokens at once there, or all
@@ -141,19 +141,11 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
         sums = {name.removeprefix(buckets): sum(each) for name, each in values.items() if name.startswith(buckets)}
         found |= {f"{quantity}.le.{edge}": count for edge, count in sums.items()}
     size, count = (values.get(f"llm_kv_cache_block_metrics.{kind}", [0.0]) for kind in ("tokens_per", "max"))
-    tokens = _number(sum(blocks) or size[0] * sum(count))
+    tokens = number_or(sum(blocks) or size[0] * sum(count), 0.0)
     known = {f"{name}{end}" for names in _names()["engines"][engine].values() for name in names for end in _ENDS}
     notes = tuple(f"{source}: {said}; it is left out" for name, said in wrong.items()
                   if name.partition(".le.")[0] in known)  # fmt: skip
     return Scrape(time, engine, model, found, int(tokens) or None, notes=notes)
-
-
-def _number(value: object) -> float:
-    """A number that may be missing; 0 for what is none."""
-    try:
-        return number_of(value)
-    except ValueError:
-        return 0.0
 
 
 def together(scrapes: Sequence[Scrape]) -> Scrape:
@@ -386,9 +378,14 @@ class Requests(NamedTuple):
     notes: tuple[str, ...]
 
 
-def read_request_log(source: str, lines: Sequence[Mapping[str, Any]]) -> list[Interval]:
-    """Requests, one mapping each, by the minute in which they ended. Raises what `read_requests` does."""
-    return by_minute(source, read_requests(source, lines))
+def read_request_log(source: str, lines: Sequence[Mapping[str, Any]], errors: Sequence[str] = ()) -> list[Interval]:
+    """Requests, one mapping each, by the minute in which they ended; errors: what is wrong with other lines.
+
+    Raises what `read_requests` does.
+    """
+    read = read_requests(source, lines)
+    damaged = (_counted(errors, "lines cannot be read"),) if errors else ()
+    return by_minute(source, read._replace(notes=(*read.notes, *damaged)))
 
 
 def read_requests(source: str, lines: Sequence[Mapping[str, Any]]) -> Requests:

@@ -52,6 +52,14 @@ def number_of(value: object, low: float = 0.0, high: float = MOST) -> float:
     return number
 
 
+def number_or(value: object, other: float, low: float = 0.0) -> float:
+    """A number from `low` to `MOST`, or else another one."""
+    try:
+        return number_of(value, low)
+    except ValueError:
+        return other
+
+
 def moment_of(stamp: object, unit: str = "") -> Moment:
     """A time of a number in `unit`, or in the unit that its size says, or of a date in ISO 8601 (UTC without a zone).
 

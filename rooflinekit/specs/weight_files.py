@@ -18,7 +18,7 @@ from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecEr
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Model, WeightFormats
 from rooflinekit.specs.config.importer import model_from_config
-from rooflinekit.specs.files import table_of
+from rooflinekit.specs.files import refuse_device, table_of
 from rooflinekit.specs.locate import Loaded
 
 _MOST_HEADER = 256 * 2**20  # bytes: ten times the largest vocabulary known
@@ -134,6 +134,7 @@ def read_gguf(path: Path) -> GGUFHeader:
     Raises SpecError for a file that is none, is cut off or has a header that cannot be believed, and DtypeError for a
     tensor of a type that is not known.
     """
+    refuse_device(path)
     size = path.stat().st_size
     with path.open("rb") as file:
         reader = _Reader(file, path, size)
@@ -320,6 +321,7 @@ def safetensors_bytes(path: Path) -> int:
     Raises SpecError for a file that is none, is cut off or has a header that cannot be believed, and DtypeError for a
     tensor of a type that is not known.
     """
+    refuse_device(path)
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(8)
