@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -117,12 +117,29 @@ ODD = ("nan", "NaN", "inf", "-inf", "1e400", "-1", "-0.0", "1e308", "1e-320", "9
 ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-32", "latin-1", "cp037")
 
 
+def replaced(text: str, draw: random.Random) -> str:
+    """A number, a word or a cell becomes something else."""
+    words = [hit.span() for hit in re.finditer(r"[\w.+-]+", text)]
+    if not words:
+        return text
+    start, stop = draw.choice(words)
+    return text[:start] + draw.choice(ODD) + text[stop:]
+
+
+def flipped(text: str, draw: random.Random) -> bytes:
+    """Some bits of it are others."""
+    raw = bytearray(text.encode())
+    for _ in range(draw.randrange(1, 4) if raw else 0):
+        raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
+    return bytes(raw)
+
+
 def damaged(text: str, draw: random.Random) -> bytes:
     """The bytes of a file to which one thing happened, or two."""
     for _ in range(draw.choice((1, 1, 1, 2))):
         each = text.splitlines(keepends=True) or [""]
         at, line = draw.randrange(len(text) + 1), draw.randrange(len(each))
-        match draw.randrange(10):
+        match draw.randrange(9):
             case 0:
                 text = text[:at]
             case 1:
@@ -132,26 +149,19 @@ def damaged(text: str, draw: random.Random) -> bytes:
             case 3:
                 draw.shuffle(each)
                 text = "".join(each)
-            case 4 | 5 | 6 | 7:  # a number, a word or a cell becomes something else
-                words = [place for place, sign in enumerate(text) if sign.isalnum()]
-                if words:
-                    start = stop = draw.choice(words)
-                    while start and (text[start - 1].isalnum() or text[start - 1] in ".-+"):
-                        start -= 1
-                    while stop < len(text) and (text[stop].isalnum() or text[stop] in ".-+"):
-                        stop += 1
-                    text = text[:start] + draw.choice(ODD) + text[stop:]
-            case 8:
+            case 4:
                 text = text[:at] + draw.choice(ODD) + text[at:]
             case _:
-                raw = bytearray(text.encode())
-                for _ in range(draw.randrange(1, 4)):
-                    if raw:
-                        raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
-                return bytes(raw)
-    if draw.random() < 0.1:
-        return text.encode(draw.choice(ENCODINGS), "replace")
-    return text.encode() if draw.random() < 0.98 else b""
+                text = replaced(text, draw)
+    match draw.randrange(20):
+        case 0 | 1 | 2:
+            return flipped(text, draw)
+        case 3 | 4:
+            return text.encode(draw.choice(ENCODINGS), "replace")
+        case 5:
+            return b""
+        case _:
+            return text.encode()
 
 
 def check(words: list[str], told: str) -> int:
@@ -196,3 +206,75 @@ def test_a_damaged_file_is_answered_or_refused_in_a_line(kind: str, tmp_path: Pa
 def test_hundreds_of_damaged_files_are_answered_or_refused_in_a_line(kind: str, tmp_path: Path) -> None:
     for number in range(1000, 1300):
         check_kind(kind, number, tmp_path)
+
+
+# --- what is no file --------------------------------------------------------------------------------------------------
+
+READERS = [
+    ["estimate", "llama-3-8b", "--gpu", "FILE.yaml"], ["estimate", "FILE.json"], ["estimate", "FILE.gguf"],
+    ["estimate", "FILE.safetensors"],
+    ["estimate", "llama-3-8b", "--calibration", "FILE.yaml"], ["estimate", "llama-3-8b", "--system", "FILE.yaml"],
+    ["estimate", "llama-3-8b", "--price", "FILE.csv", "--rate", "1"],
+    ["estimate", "llama-3-8b", "--rate", "1", "--isl", "empirical:FILE"],
+    ["simulate", "llama-3-8b", "--trace", "FILE"], ["trace", "FILE.jsonl"],
+    [*PLAN, "--rate", "1", "--profile", "FILE.csv"], [*PLAN, "--classes", "FILE.yaml"],
+    [*PLAN, "--rate", "1", "--price", "FILE.csv"], [*PLAN, "--rate", "1", "--tco", "FILE.yaml"],
+    ["sweep", "FILE.csv"], ["sweep", "FILE.xlsx"], ["sweep", "FILE.parquet"],
+    ["compare", "FILE.json"], ["guard", "FILE.json"], ["guard", "FILE.csv"],
+    ["guard", "FILE.csv", "--baseline", "FILE"],
+    ["calibrate", "FILE.jsonl"], ["watch", "FILE", *ONE], ["watch", "FILE", *ONE, "--follow"],
+    ["launch", "--plan", "FILE"], ["report", "--plan", "FILE"], ["report", "--sweep", "FILE.csv"],
+    *(["accuracy", what, "FILE.csv"] for what in ("energy", "kernels", "memory", "serving")),
+]  # fmt: skip
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_what_is_no_file_is_refused_in_a_line_by_every_reader(kind: str, tmp_path: Path) -> None:
+    """A pipe into which nobody writes made them wait for ever."""
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import json, resource, signal, sys\n"
+        "from typer.testing import CliRunner\n"
+        "from rooflinekit.cli.app import app\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
+        "for words in json.load(sys.stdin):\n"
+        "    signal.alarm(60)\n"
+        "    told = CliRunner().invoke(app, words)\n"
+        "    print(json.dumps([words, told.exit_code, told.stderr]), flush=True)\n"
+    )
+    asked = []
+    for words in READERS:
+        for name in {word.rpartition(":")[2] for word in words if "FILE" in word}:
+            place = tmp_path / name
+            if kind == "device":
+                place.unlink(missing_ok=True)
+                place.symlink_to("/dev/zero")
+            elif not place.exists():
+                os.mkfifo(place) if kind == "pipe" else place.mkdir()
+        asked.append([word.replace("FILE", str(tmp_path / "FILE")) for word in words])
+    told = subprocess.run([sys.executable, str(script)], input=json.dumps(asked), capture_output=True, text=True,
+                          timeout=PATIENCE, check=False)  # fmt: skip
+    answers = [json.loads(line) for line in told.stdout.splitlines()]
+    assert len(answers) == len(asked), f"{asked[len(answers)]} does not end: {told.stderr[-300:]}"
+    for words, code, said in answers:
+        assert code == 2, f"{words} gives {code}: {said[-300:]}"
+        assert "Traceback" not in said and len(said.splitlines()) == 1, f"{words}: {said[-300:]}"
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device without end")
+def test_a_standard_input_without_end_is_refused() -> None:
+    with Path("/dev/zero").open("rb") as endless:
+        told = subprocess.run([sys.executable, "-m", "rooflinekit", "sweep", "-"], stdin=endless, capture_output=True,
+                              text=True, timeout=PATIENCE, check=False)  # fmt: skip
+    assert (told.returncode, told.stderr) == (2, "rooflinekit: the standard input: is a device, not a file\n")
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs the pipes of a shell")
+def test_the_pipe_of_a_shell_is_read_to_its_end(tmp_path: Path) -> None:
+    """It has no name where it could wait for a writer."""
+    table = tmp_path / "day.csv"
+    table.write_text(KINDS["lengths"].text(), encoding="utf-8")
+    line = f"exec {sys.executable} -m rooflinekit estimate llama-3-8b --rate 2 --isl empirical:<(cat {table})"
+    told = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert told.returncode == 0, told.stderr
