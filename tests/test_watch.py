@@ -1211,6 +1211,8 @@ def test_one_value_out_of_range_in_metrics_costs_that_quantity(name: str, value:
     """Neither the watch nor, as a total since the start, the next interval."""
     said = after_minutes(AN_HOUR, AN_HOUR, AN_HOUR)
     bad = re.sub(rf'({name}(?:="|\S*\}}? ))[^" \n]+', rf"\g<1>{value}", said[1], count=1)
+    if (name, value) == ("le", "+Inf"):
+        pytest.skip("it is the last bucket's")
     assert bad != said[1]
     found = read_recording("day", recorded([said[0], bad, *said[2:]]))
     assert found[-1].run.facts == read_recording("day", recorded(said))[-1].run.facts

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+from rooflinekit.estimation.lengths import MOST_TOKENS
 from rooflinekit.evidence.exposition import (
     WANTED,
     Interval,
@@ -249,7 +250,7 @@ def _output_variation(fields: Fields) -> float | None:
     Uniform from r·L to L: (1 − r) / (√3·(1 + r)).
     """
     each = fields.data.get("output_lens")
-    lengths = [float(n) for n in each if isinstance(n, int) and n > 0] if isinstance(each, list) else []
+    lengths = [float(n) for n in each if isinstance(n, int) and 0 < n <= MOST_TOKENS] if isinstance(each, list) else []
     if len(lengths) > 1:
         return pstdev(lengths) / fmean(lengths)
     if "random_output_len" not in fields.data or not (fields.text("dataset_name") or "").startswith("random"):
