@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -117,7 +118,7 @@ def predict_run(
     Raises InputError (and its kinds) for a run that cannot be answered.
     """
     for name in _WORK:
-        value = number_or(run.get(name), math.nan, -MOST)
+        value = number_or(run.get(name), math.nan, -math.inf, sys.float_info.max)
         if abs(value) > _MOST or 0.0 < abs(value) < 1.0 / _MOST:
             raise InputError(f"{name} of the row, {value:g}, belongs to no run")
     kind = str(run.get("power_kind") or "").lower()

@@ -52,10 +52,10 @@ def number_of(value: object, low: float = 0.0, high: float = MOST) -> float:
     return number
 
 
-def number_or(value: object, other: float, low: float = 0.0) -> float:
-    """A number from `low` to `MOST`, or else another one."""
+def number_or(value: object, other: float, low: float = 0.0, high: float = MOST) -> float:
+    """A number from `low` to `high`, or else another one."""
     try:
-        return number_of(value, low)
+        return number_of(value, low, high)
     except ValueError:
         return other
 
