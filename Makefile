@@ -13,10 +13,15 @@ unexport PYTHONDONTWRITEBYTECODE
 # Each worker takes half of the files and steals at the end, so that most fixtures are made by one of them.
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
+# The lowest versions that pyproject.toml promises go with the lowest Python: later ones have no wheels of them.
+LOWEST := build/lowest
+LOWEST_PYTHON ?= $(or $(shell command -v python3.11),$(PYTHON))
+LOWEST_PIP := $(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct
+
 SPHINX := $(BIN)/python -m sphinx -b html -c docs -d build/doctrees -j 2 -n -q -W --keep-going . build/site
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-all test-long check lint types bench gpu gpu-report calibration report-kernels report-serving predictions catalogue reports docs notebooks figures screenshots site playground clean
+.PHONY: help run smoke test test-slow test-all test-long check lint types bench gpu gpu-report calibration report-kernels report-serving predictions catalogue reports docs notebooks figures screenshots site playground clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -29,6 +34,15 @@ test: $(VENV)/test.stamp  ## install, and run the tests and doctests of the mode
 
 test-slow: $(VENV)/test.stamp  ## those that look at pages, pictures, sheets and documents, fit calibrations, or run PyTorch
 	$(PYTEST) -m "slow and not long" tests
+
+smoke:  ## each command and the Python API, at the lowest versions that are promised
+	@test -x $(LOWEST)/bin/uv || { $(LOWEST_PYTHON) -m venv $(LOWEST) && \
+		$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv; }
+	@$(LOWEST)/bin/uv pip uninstall --quiet --python $(LOWEST)/bin/python mcp
+	$(LOWEST_PIP) --editable '.[accuracy,cluster,hub,serve,watch]'
+	$(LOWEST)/bin/python tests/smoke.py --without mcp validate
+	$(LOWEST_PIP) --editable '.[accuracy,cluster,hub,mcp,serve,watch]' # mcp asks for later versions of others
+	$(LOWEST)/bin/python tests/smoke.py --only mcp serve python
 
 test-all: test test-slow  ## both, as the checks of a submission run them
 

@@ -377,8 +377,28 @@ def port():
 def test_the_command_serves_until_it_is_ended(port):
     with serving(port) as server:
         assert ask(port, "estimate", STATIC)["answer"]["model"] == "llama-3-8b"
+        assert f"serving on http://127.0.0.1:{port};" in server.stderr.readline().decode()
         server.terminate()
-        assert f"serving on http://127.0.0.1:{port};" in server.stderr.read().decode()
+        assert server.stderr.read() == b""
+
+
+def test_a_server_that_cannot_answer_does_not_say_that_it_serves(port):
+    """The port is bound when the application turns out not to start."""
+    script = f"""
+import rooflinekit.service.web as web
+from rooflinekit.cli.run import main
+
+def broken():
+    raise RuntimeError("no application")
+
+web.app = broken
+main(["serve", "--port", "{port}"])
+"""
+    line = [sys.executable, "-c", script]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode
+    assert "no application" in done.stderr
+    assert "serving on" not in done.stderr
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
@@ -436,7 +456,7 @@ def test_small_answers_do_not_wait_for_an_acknowledgement(port, monkeypatch):
 
     monkeypatch.setattr(web.uvicorn, "run", run)
     with web.listen("127.0.0.1", port) as listening:
-        web.run(listening, 2, 1.0)
+        web.run(listening, 2, 1.0, lambda: None)
     assert found[0]
 
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import random
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,9 +27,10 @@ import pytest
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
-from rooflinekit.cli.watch import _exporter, _intervals, _seen
+from rooflinekit.cli.watch import _exporter, _intervals, _Tail
 from rooflinekit.evidence.benchmark_runs import Given, pose, resolve_facts
 from rooflinekit.evidence.exposition import (
+    GrowingLog,
     Interval,
     interval,
     read_recording,
@@ -300,8 +302,6 @@ def test_a_recording_is_watched_compared_and_refused_in_a_line(tmp_path: Path) -
     path.write_text(text)
     (only,) = read_intervals(path)
     assert read_measurements(path) == [only.run]
-    with pytest.raises(SpecError, match="does not come after"):
-        read_recording("day", text + scrape_text(exposition(AN_HOUR), 59.0))
     with pytest.raises(SpecError, match="holds one scrape"):
         read_recording("day", scrape_text(exposition(AN_HOUR), 60.0))
     with pytest.raises(SpecError, match="is no time"):
@@ -974,7 +974,7 @@ def test_the_other_servers_are_watched_while_one_does_not_answer(
     """They answer as a fleet of fewer; the one that comes back counts again from its second look on."""
     servers = {"http://a": after_minutes(*[AN_HOUR] * 4), "http://b": after_minutes(*[AN_HOUR] * 4)}
     looks = {name: iter(said) for name, said in servers.items()}
-    clock = iter([60.0 * minute for minute in range(5)])
+    clock = [0.0]
 
     def fetched(address: str, token: str) -> str:
         text = next(looks[address])
@@ -984,7 +984,8 @@ def test_the_other_servers_are_watched_while_one_does_not_answer(
 
     monkeypatch.setattr("rooflinekit.cli.watch._fetched", fetched)
     monkeypatch.setattr("rooflinekit.cli.watch.time", SimpleNamespace(
-        monotonic=lambda: 0.0, time=lambda: next(clock), sleep=lambda _: None))  # fmt: skip
+        monotonic=lambda: clock[-1], time=lambda: clock[-1], sleep=lambda _: clock.append(clock[-1] + 60.0),
+    ))  # fmt: skip
     path = tmp_path / "day.prom"
     watcher, live = Watcher(Given.of(gpu="h100-sxm", tp=1)), _intervals([*servers], 60.0, path)
     for _ in range(4):
@@ -1086,17 +1087,16 @@ def test_a_recording_goes_on_in_a_recording_and_in_no_other_file(tmp_path: Path)
     assert other.read_text() == "mine\n"
 
 
-def test_an_interval_that_cannot_be_predicted_ends_no_watch_that_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interval_that_cannot_be_predicted_ends_no_watch() -> None:
     good, bad = read_recording("day", recorded(after_minutes(AN_HOUR, AN_HOUR)))
     bad = replace(bad, run=replace(bad.run, facts=replace(bad.run.facts, isl=None)))
     watcher = Watcher(Given.of(gpu="h100-sxm", tp=1))
     with pytest.raises(InputError, match="add --isl"):
-        _seen(watcher, bad, False)  # the first one says what is missing
-    for each in (good, bad, good):
-        _seen(watcher, each, False)
-    assert len(watcher.seen) == 2 and "add --isl; looking again" in capsys.readouterr().err
-    with pytest.raises(InputError, match="add --isl"):
-        _seen(watcher, bad, True)
+        watcher.see_all([bad])  # the first one says what is missing
+    (said,) = watcher.see_all([good, bad, good])
+    assert len(watcher.seen) == 2 and "add --isl" in said
+    answer = watch([bad, good, bad], gpu="h100-sxm", tp=1)
+    assert len(answer.intervals) == 1 and answer.notes[-1].startswith("2 intervals are left out: ")
 
 
 def test_metrics_keep_nothing_of_an_earlier_interval(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1116,3 +1116,171 @@ def test_metrics_keep_nothing_of_an_earlier_interval(monkeypatch: pytest.MonkeyP
     assert read({"metric": "ttft", "kind": "low"}) == pytest.approx(0.007)
     assert math.isnan(read({"metric": "ttft", "kind": "measured"}) or 0.0)
     assert math.isnan(registry.get_sample_value("rooflinekit_headroom_ratio") or 0.0)
+
+
+# --- values and times that cannot be ----------------------------------------------------------------------------------
+
+EPOCH = 1_764_000_000.0
+
+
+def log_of(stamps: list[object], **more: object) -> list[dict[str, object]]:
+    """Requests of one second, one at each of these times."""
+    return [{**FLAT, "start_time": stamp, "gen_ai.usage.output_tokens": 50, "gen_ai.server.request.duration": 1.0,
+             **more} for stamp in stamps]  # fmt: skip
+
+
+def answered(path: Path, *words: str) -> dict[str, Any]:
+    shown = CliRunner().invoke(app, ["watch", str(path), "--model", "llama-3-8b", "--gpu", "h100", "--tp", "1",
+                                     "--format", "json", *words])  # fmt: skip
+    assert shown.exit_code == 0, shown.output
+    found: dict[str, Any] = json.loads(shown.stdout)
+    return found
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("s", 1), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)])
+@pytest.mark.parametrize("kind", [float, int, str])
+def test_the_unit_of_times_is_recognised_and_said(
+    unit: str, factor: float, kind: Callable[[object], object], tmp_path: Path
+) -> None:
+    path = tmp_path / "requests.jsonl"
+    stamps = [kind(round((EPOCH + at) * factor)) for at in range(120)]
+    path.write_text("".join(json.dumps(each) + "\n" for each in log_of(stamps)))
+    found = answered(path)
+    assert found["intervals"][0]["start"] == pytest.approx(EPOCH) and found["intervals"][0]["rate"] == 1.0
+    assert [note for note in found["notes"] if "recognised" in note] == (
+        [f"times in {unit} are recognised by their size"] if unit != "s" else []
+    )
+
+
+def test_spans_of_this_century_have_their_nanoseconds(tmp_path: Path) -> None:
+    path = tmp_path / "spans.jsonl"
+    named = [{key: value for key, value in each.items() if key != "start_time"} for each in log_of([0] * 60)]
+    path.write_text("".join(
+        json.dumps({**each, "startTimeUnixNano": str(round((EPOCH + at) * 1e9))}) + "\n"
+        for at, each in enumerate(named)
+    ))  # fmt: skip
+    assert answered(path)["intervals"][0]["start"] == pytest.approx(EPOCH)
+
+
+BAD_TIMES = (math.nan, math.inf, -1.0, 5e9, 1e400, 10**400, "1e99", "9" * 400, "yesterday", "0001-01-01T00:00:00+23:00",
+             "9999-12-31T23:59:59", None, True, [1], {}, EPOCH - 9e8, EPOCH + 9e8)  # fmt: skip
+
+
+@pytest.mark.parametrize("stamp", BAD_TIMES, ids=lambda stamp: str(stamp)[:20])
+def test_one_bad_time_among_120_lines_costs_itself_and_a_line(stamp: object, tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    stamps: list[object] = [EPOCH + at for at in range(120)]
+    path.write_text("".join(json.dumps(each) + "\n" for each in log_of([*stamps[:60], stamp, *stamps[60:]])))
+    found = answered(path)
+    assert sum(each["rate"] * (each["end"] - each["start"]) for each in found["intervals"]) == pytest.approx(120, abs=2)
+    assert any(note.startswith("1 of 121 requests are left out: ") for note in found["notes"])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1, 1e400, 10**400, "1e99", 1e12, 0, "x", [1]],
+                         ids=lambda value: str(value)[:20])  # fmt: skip
+@pytest.mark.parametrize("name", ["gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens",
+                                  "gen_ai.server.time_to_first_token", "gen_ai.server.request.duration"])  # fmt: skip
+def test_one_bad_value_among_120_lines_costs_itself(name: str, value: object, tmp_path: Path) -> None:
+    if name.endswith("first_token") and value == 0:
+        pytest.skip("a first token at once is none of these")
+    lines = log_of([EPOCH + at for at in range(120)])
+    lines[60] |= {name: value}
+    path = tmp_path / "requests.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    found = answered(path)
+    assert any(note.startswith("1 of 120 requests are left out: requests.jsonl, request 61") for note in found["notes"])
+    assert found["intervals"][-1]["isl"] == 3000.0
+
+
+def test_a_line_that_is_cut_within_a_log_costs_itself(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    lines = [json.dumps(each) for each in log_of([EPOCH + at for at in range(60)])]
+    path.write_text("\n".join([*lines[:30], lines[30][:50], *lines[31:]]) + "\n")
+    assert any("1 lines cannot be read" in note and "line 31" in note for note in answered(path)["notes"])
+
+
+NUMBER = "generation_tokens_total", "time_to_first_token_seconds_sum", "time_to_first_token_seconds_count", "le"
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1", "1e400", "9" * 400, "1e300"])
+@pytest.mark.parametrize("name", [
+    *NUMBER, "e2e_request_latency_seconds_sum", "inter_token_latency_seconds_count", "num_requests_running",
+    "kv_cache_usage_perc", "num_gpu_blocks", "request_prompt_tokens_sum", "time_to_first_token_seconds_bucket",
+])  # fmt: skip
+def test_one_value_out_of_range_in_metrics_costs_that_quantity(name: str, value: str) -> None:
+    """Neither the watch nor, as a total since the start, the next interval."""
+    said = after_minutes(AN_HOUR, AN_HOUR, AN_HOUR)
+    bad = re.sub(rf'({name}(?:="|\S*\}}? ))[^" \n]+', rf"\g<1>{value}", said[1], count=1)
+    if (name, value) == ("le", "+Inf"):
+        pytest.skip("it is the last bucket's")
+    assert bad != said[1]
+    found = read_recording("day", recorded([said[0], bad, *said[2:]]))
+    assert found[-1].run.facts == read_recording("day", recorded(said))[-1].run.facts
+    answer = watch(found, gpu="h100-sxm", tp=1)
+    for each in answer.intervals:
+        assert 0.0 < each.rate < 100.0
+        assert each.tpot.measured is None or 0.0 < each.tpot.measured < 1e4
+    if name not in ("le", "num_gpu_blocks"):
+        assert any("samples are out of range: " in note for note in answer.notes)
+
+
+@pytest.mark.parametrize("clock", [[0, 60, 9e8, 180, 240], [0, 60, 120, -3e3, -2940], [0, "x", 120, 180], [0, 60, 60]])
+def test_a_clock_that_jumps_costs_that_interval(clock: list[Any]) -> None:
+    said = after_minutes(*[AN_HOUR] * (len(clock) - 1))
+    text = "".join(scrape_text(each, 0.0).replace("1970-01-01T00:00:00.000+00:00", str(EPOCH + time))
+                   if time != "x" else "# scraped x\n" for each, time in zip(said, clock, strict=True))  # fmt: skip
+    found = read_recording("day", text)
+    assert found and all(each.run.facts.rate == pytest.approx(1.0, rel=0.01) for each in found)
+
+
+def test_a_clock_of_this_machine_that_is_set_costs_that_interval(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks, machine = iter(after_minutes(*[AN_HOUR] * 4)), [0.0]
+    monkeypatch.setattr("rooflinekit.cli.watch._fetched", lambda *_: next(looks))
+    monkeypatch.setattr("rooflinekit.cli.watch.time", SimpleNamespace(
+        monotonic=lambda: machine[-1], sleep=lambda _: machine.append(machine[-1] + 60.0),
+        time=lambda: EPOCH + machine[-1] + (3600.0 if machine[-1] > 100.0 else 0.0),
+    ))  # fmt: skip
+    live = _intervals(["http://a"], 60.0, None)
+    rates = [next(live)[0].run.facts.rate for _ in range(3)]
+    assert rates == pytest.approx([1.0, 1.0, 1.0])  # without the minute that had an hour
+    assert capsys.readouterr().err.count("the clock of this machine was set") == 1
+
+
+def test_a_log_whose_clock_is_set_back_is_followed() -> None:
+    log = GrowingLog("log")
+    first, _ = log.add(log_of([EPOCH + at for at in range(200)]))
+    again, notes = log.add(log_of([EPOCH - 7200.0 + at for at in range(200)]))
+    assert len(first) == 3 and len(again) >= 2 and "the clock was set back" in notes[-1]
+    log.add(log_of([EPOCH + 9e7]))  # one time that is off
+    more, notes = log.add(log_of([EPOCH - 7000.0 + at for at in range(200)]))
+    assert more and "the clock was set back" in notes[-1]
+
+
+def test_a_file_that_is_rotated_loses_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.log"
+    tail = _Tail(path)
+    assert list(tail.lines()) == []
+    path.write_text("1\n2")
+    assert list(tail.lines()) == ["1"]
+    with path.open("a") as writer:
+        writer.write("2\n3\n")
+        writer.flush()
+        path.rename(tmp_path / "a.log.1")
+        path.write_text("5\n")
+        assert list(tail.lines()) == ["22", "3"]
+        writer.write("4\nhalf")  # it goes on until it is told
+    assert list(tail.lines()) == ["4"]
+    assert list(tail.lines()) == ["half", "5"]
+    path.write_text("6 and longer than what was there\n")  # cut, and longer again before it is looked at
+    assert list(tail.lines()) == ["6 and longer than what was there"]
+    path.write_bytes(b"\0" * 50 + b"7\n")  # cut below a writer that keeps its place
+    assert list(tail.lines()) == ["7"]
+    path.unlink()
+    path.mkdir()
+    assert list(tail.lines()) == [] and "looking again" in capsys.readouterr().err
+    path.rmdir()
+    path.write_text("8\n")
+    assert list(tail.lines()) == ["8"]
+    tail.close()

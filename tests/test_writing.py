@@ -11,6 +11,9 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
+from rooflinekit.decision.sweeping.output import Kept
+from rooflinekit.simulation.cells import KeptCells
+from rooflinekit.simulation.ledger import RequestObjective
 from rooflinekit.specs.writing import check_target, put, whole, write_whole
 
 
@@ -138,3 +141,21 @@ def test_the_usual_file_is_not_overwritten_either(
     result = CliRunner().invoke(app, words)
     assert (result.exit_code, (tmp_path / name).read_text()) == (2, "mine")
     assert f"{name} exists; add --force" in result.stderr
+
+
+def test_finished_work_is_never_written_over_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is killed while it opens kept cells, or begins a sweep, leaves the old file or the new one."""
+    cells, objective = tmp_path / "a.json.cells", RequestObjective(None, None)
+    KeptCells(cells, "question", objective)
+    before = cells.read_bytes()
+
+    def killed(self: Path, target: Path) -> Path:
+        raise OSError(5, os.strerror(5))
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(OSError, match="Input/output"):
+        KeptCells(cells, "question", objective)
+    assert cells.read_bytes() == before
+    with pytest.raises(OSError, match="Input/output"):
+        Kept.beside(tmp_path / "b.csv", "question")
+    assert not (tmp_path / "b.csv.pieces" / "question.txt").exists()

@@ -25,6 +25,7 @@ from rooflinekit.model.types.units import format_bytes, format_count, format_rat
 from rooflinekit.report.catalogue import accelerator_entry, model_entry
 from rooflinekit.report.document import Table
 from rooflinekit.specs import load_accelerator, load_model
+from rooflinekit.specs.escaping import Marked
 from rooflinekit.specs.files import read_yaml
 from rooflinekit.specs.locate import names
 
@@ -155,7 +156,7 @@ def claims_markdown() -> str:
             "",
             f"## {topic}",
             "",
-            *Table(_HEADER, [_row(claim) for claim in claims], left=(0, 1, 2, 3)).markdown(),
+            *Table(_HEADER, [[*map(Marked, _row(claim))] for claim in claims], left=(0, 1, 2, 3)).markdown(),
         ]
     return "\n".join(lines)
 

@@ -20,6 +20,7 @@ from rooflinekit.report.catalogue import accelerator_row, model_row
 from rooflinekit.report.document import Table
 from rooflinekit.specs import load_accelerator, load_model, names
 from rooflinekit.specs.engines import engine_names, load_engine, step_ranges
+from rooflinekit.specs.escaping import Marked
 
 __all__ = ["refreshed", "schema"]
 
@@ -106,7 +107,7 @@ def _models() -> str:
         context = "-" if row["max_context"] is None else f"{row['max_context']:,}"
         counts = [f"{row['params_total']:,}", f"{row['params_active']:,}", str(row["layers"])]
         kinds = [row["mixers"], row["weights"], f"{row['kv_bytes_per_token']:,.0f}", context]
-        rows.append([row["name"], *counts, *kinds, f"[source]({model.source})"])
+        rows.append([row["name"], *counts, *kinds, Marked(f"[source]({model.source})")])
     return "\n".join([f"## {len(rows)} models", "", *Table(_MODELS, rows, left=(0, 4, 5, 8)).markdown()])
 
 

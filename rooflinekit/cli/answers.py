@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import MAYBE_MODEL, MODEL, Argument, command
 from rooflinekit.cli.failures import INTERRUPTED
-from rooflinekit.cli.output import Output, counting, emit, note, to_csv, to_json, working
+from rooflinekit.cli.output import Output, counting, emit, note, to_json, working
 from rooflinekit.estimation import scenario as tables
 from rooflinekit.estimation.options import options_of
 from rooflinekit.model.types.errors import InputError, InterruptedRunError, UnknownNameError
+from rooflinekit.specs.escaping import csv_text
 from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def simulate(
         with _progress(scenario.get("requests")) as progress:
             outcome = run(model, watch=both(progress, events), **scenario)
     if timeline is not None:
-        emit(to_csv(outcome.timeline or [dict.fromkeys(TIMELINE)]), timeline, to.force)
+        emit(csv_text(outcome.timeline or [dict.fromkeys(TIMELINE)]), timeline, to.force)
     if chrome_trace is not None and events is not None:
         emit(to_json(events.to_dict()), chrome_trace, to.force)
     to.draw(outcome)

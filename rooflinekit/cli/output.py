@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 import sys
@@ -15,6 +13,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rooflinekit.model.types.errors import InputError
+from rooflinekit.specs.escaping import STEERING, csv_text, visible
 from rooflinekit.specs.writing import check_target, write_whole
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 _LONG = re.compile(r"\S{200,}")
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # all but tab and new line
 
 _LIMITS = {"memory": "\x1b[34m", "compute": "\x1b[33m", "network": "\x1b[32m", "overhead": "\x1b[90m"}
 _NARROWEST, _WIDEST = 60, 110  # columns of an answer in a terminal
@@ -71,7 +69,7 @@ class Output(NamedTuple):
             case "json":
                 self.emit(to_json(data()))
             case "csv":
-                self.emit(to_csv(rows()))
+                self.emit(csv_text(rows()))
             case "md":
                 self.emit(visible(markdown_text(document())))
             case _:
@@ -156,34 +154,12 @@ def brief(text: str) -> str:
     return _LONG.sub(lambda hit: f"{hit[0][:120]}…{hit[0][-60:]}", text)
 
 
-def visible(text: str) -> str:
-    r"""What a name may hold that would steer a terminal, as people can read it.
-
-    >>> visible("a\x1b[2J b")
-    'a\\x1b[2J b'
-    """
-    return _STEERING.sub(lambda hit: ascii(hit[0])[1:-1], text)
-
-
 def to_json(data: object) -> str:
     """Strict JSON, two spaces deep: what is no finite number is null, and nothing in it steers a terminal."""
     from rooflinekit.report.markup import strict_json
 
     text = strict_json(data, indent=2, ensure_ascii=False)
-    return _STEERING.sub(lambda hit: f"\\u{ord(hit[0]):04x}", text)
-
-
-def to_csv(rows: Sequence[Row]) -> str:
-    """Rows that share their keys as CSV with a header, empty where a number is not finite; nothing for no rows."""
-    if not rows:
-        return ""
-    from rooflinekit.report.markup import finite
-
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(finite(rows))
-    return text.getvalue()
+    return STEERING.sub(lambda hit: f"\\u{ord(hit[0]):04x}", text)
 
 
 @contextmanager

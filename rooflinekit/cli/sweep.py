@@ -159,13 +159,14 @@ def _print(answers: Iterable[pd.DataFrame], source: Grid | Table, to: Output) ->
     import pandas as pd
 
     from rooflinekit.report.sweep import MOST, document, sweep_records
+    from rooflinekit.specs.escaping import csv_table
 
     parts = list(answers)
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*source.columns])
     headers = getattr(source, "headers", None)
     named = headers.restored(table) if headers else table
     if to.format == "csv":
-        return to.emit(named.to_csv(index=False, lineterminator="\n"))
+        return to.emit(csv_table(named))
     shown = [name for name in source.columns if not headers or name in headers.inputs.values()]
     most = None if to.format == "md" else MOST
     return to.write(lambda: sweep_records(named), tuple, lambda: document(table, shown, most))

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from http.client import HTTPException
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -38,8 +38,8 @@ from rooflinekit.evidence.exposition import (
 )
 from rooflinekit.evidence.measured import read_intervals, read_start
 from rooflinekit.evidence.measurement import StartUp
-from rooflinekit.evidence.watching import LEARNT, SMALLEST, Watched, Watcher
-from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecError
+from rooflinekit.evidence.watching import LEARNT, SMALLEST, Watched, Watcher, left_out
+from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.specs.files import refuse_device
 from rooflinekit.specs.writing import check_target, write_whole
 
@@ -48,7 +48,11 @@ TOKEN = "ROOFLINEKIT_WATCH_TOKEN"
 _REFUSED = (401, 403)
 _LONGEST = 10.0  # seconds that a server may take to answer
 _LARGEST = 64 << 20  # bytes of an exposition
+_SET = 1.0  # seconds between two looks by which a clock that nobody sets is not off
 _GZIP = 31  # how zlib calls the format
+_BEGIN = 256  # bytes by which a file is known
+_PART = 1 << 20  # bytes that are read at once
+_LONGEST_LINE = 1 << 24  # bytes
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -82,8 +86,9 @@ def watch(
     try:
         for found in looks:
             hours = -len(watcher.seen) // LEARNT
-            for each in found:
-                _seen(watcher, each, ends)
+            lost = watcher.see_all(found)
+            for said_once in left_out(lost) if ends else [f"{error}; looking again" for error in lost]:
+                note(said_once)
             answer = watcher.answer()
             show(answer)
             if -len(watcher.seen) // LEARNT < hours:
@@ -100,16 +105,6 @@ def watch(
     if once or ends or to.out is not None or to.format != "table":
         to.show(watcher.answer())
     return _updated(watcher, update)
-
-
-def _seen(watcher: Watcher, each: Interval, ends: bool) -> None:
-    """Judge an interval; one that cannot be predicted is said, and ends no watch that goes on."""
-    try:
-        watcher.see(each)
-    except RooflinekitError as error:
-        if ends or not watcher.seen:
-            raise
-        note(f"{error}; looking again")
 
 
 def _told_apart(sources: Sequence[str], follow: bool, running: bool) -> tuple[list[str], list[Path], list[StartUp]]:
@@ -169,11 +164,13 @@ def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> I
     All must answer the first look. Later, one that gives no metrics is said, and the others go on.
     """
     before: dict[str, Scrape] = {}
+    clock: float | None = None  # of the last look, less the time since this machine started
     token = os.environ.get(TOKEN, "").strip()
     if not (token.isascii() and (token.isprintable() or not token)):
         raise InputError(f"{TOKEN} holds characters that no header can")
     while True:
         begun, now = time.monotonic(), time.time()
+        was_set, clock = clock is not None and abs(now - begun - clock) > _SET, now - begun
         texts, after = dict[str, str](), dict[str, Scrape]()
         with ThreadPoolExecutor(len(addresses)) as pool:  # one that hangs delays no look at the others
             looks = {address: pool.submit(_fetched, address, token) for address in addresses}
@@ -189,12 +186,16 @@ def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> I
                 note(f"{error}; looking again")
             else:
                 texts[address] = text
+                for said in after[address].notes:
+                    note(said)
         if record is not None and texts:
             with record.open("a", encoding="utf-8") as file:
                 file.write("".join(scrape_text(text, now, address) for address, text in texts.items()))
         if after:
-            found = between(before, after, addresses[0]) if before else None
-            if before and found is None:
+            found = between(before, after, addresses[0]) if before and not was_set else None
+            if before and was_set:
+                note("the clock of this machine was set, or it slept; looking again")
+            elif before and found is None:
                 note("no request got its first token, or a server restarted; looking again")
             before = after
             if found is not None:
@@ -228,28 +229,66 @@ def _fetched(address: str, token: str) -> str:
 
 
 class _Tail:
-    """The lines of a file as they are written, also after it was moved away or cut and begun anew."""
+    """The lines of a file as they are written, also after it was moved away or cut and begun anew.
+
+    A file that was moved away is read until it says nothing more between two looks, since its writer may go on with it.
+    One that was cut is known by its size, or by what it begins with.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._rest = path, b""
+        self.path, self._rest, self._begin = path, b"", b""
         self._file: BinaryIO | None = None
 
     def lines(self) -> Iterator[str]:
-        """Whole lines that came since the last call."""
-        while self._file or self.path.exists():
-            self._file = self._file or self.path.open("rb")
-            *whole, self._rest = (self._rest + self._file.read()).split(b"\n")
-            yield from (line.decode("utf-8", "replace") for line in whole)
-            own, named = os.fstat(self._file.fileno()), self.path.stat() if self.path.exists() else None
-            if named and os.path.samestat(own, named) and named.st_size >= self._file.tell():
+        """Whole lines that came since the last call, and of a file that is over the last one too."""
+        while self._file or self._opens():
+            file = cast("BinaryIO", self._file)
+            if self._cut(file):
+                yield from self.close()
+                continue
+            more = False
+            while part := file.read(_PART):
+                more = True
+                *whole, self._rest = (self._rest + part).split(b"\n")
+                if len(self._rest) > _LONGEST_LINE:
+                    whole, self._rest = [*whole, self._rest], b""
+                yield from (line.strip(b"\0").decode("utf-8", "replace") for line in whole)
+            if len(self._begin) < _BEGIN:
+                self._begin = os.pread(file.fileno(), _BEGIN, 0)
+            if more or self._named(file):
                 return
-            self.close()
+            yield from self.close()
 
-    def close(self) -> None:
-        """Leave nothing open."""
+    def close(self) -> list[str]:
+        """Leave nothing open; returns the last line if it was not ended."""
         if self._file:
             self._file.close()
-        self._file, self._rest = None, b""
+        rest, self._file, self._rest, self._begin = self._rest, None, b"", b""
+        return [rest.decode("utf-8", "replace")] if rest.strip(b"\0\r ") else []
+
+    def _opens(self) -> bool:
+        """Whether there is a file, which is open then. What cannot be opened is said, and tried again."""
+        if not self.path.exists():
+            return False
+        try:
+            refuse_device(self.path)
+            self._file = self.path.open("rb")
+        except (OSError, SpecError) as error:
+            why = f"{self.path}: {error.strerror}" if isinstance(error, OSError) else error
+            note(f"{why}; looking again")
+        return self._file is not None
+
+    def _named(self, file: BinaryIO) -> bool:
+        """Whether the file still has its name, or nothing else has it."""
+        try:
+            return os.path.samestat(os.fstat(file.fileno()), self.path.stat())
+        except OSError:
+            return False
+
+    def _cut(self, file: BinaryIO) -> bool:
+        """Whether the file was cut since it was read."""
+        begin = os.pread(file.fileno(), len(self._begin), 0)
+        return begin != self._begin or os.fstat(file.fileno()).st_size < file.tell()
 
 
 def _spans(path: Path, lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
@@ -275,9 +314,13 @@ def _followed(paths: Sequence[Path], every: float) -> Iterator[list[Interval]]:
             for tail, log in logs:
                 if new := list(_spans(tail.path, tail.lines())):
                     try:
-                        found += log.add(new)
+                        minutes, notes = log.add(new)
                     except SpecError as error:
                         note(f"{error}; {len(new)} lines are left out")
+                    else:
+                        found += minutes
+                        for each in notes:
+                            note(each)
             if found:
                 yield sorted(found, key=attrgetter("end"))
             time.sleep(max(begun + every - time.monotonic(), 0.0))

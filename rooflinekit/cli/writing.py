@@ -122,9 +122,9 @@ def serve(
     from rooflinekit.service.web import listen, run
 
     name = f"[{host}]" if ":" in host else host
+    words = f"serving on http://{name}:{port}; /openapi.json says what; ends with Ctrl-C"
     with listen(host, port, site) as listening:
-        note(f"serving on http://{name}:{port}; /openapi.json says what; ends with Ctrl-C")
-        run(listening, workers, seconds)
+        run(listening, workers, seconds, lambda: note(words))
 
 
 @command(tables.Answering, arguments={})

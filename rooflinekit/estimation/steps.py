@@ -11,6 +11,7 @@ from rooflinekit.load.table import StepTable, build_table
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.time import KernelTime
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def predict_step(
         A step: `time`, `bound`, `low`, `high` [s] and the kernels.
 
     Raises:
-        InputError: (and its kinds) as `estimate` does.
+        InputError: (and its kinds) as `estimate` does, and for a batch without sequences or with a number out of range.
 
     >>> step = predict_step("llama-3-8b", "h100-sxm", Deployment(), Batch.decode(32.0, 2048.0))
     >>> 0.007 < step.bound < step.time < 0.012
@@ -120,7 +121,47 @@ def predict_step(
     if not isinstance(model, (str, PathLike)) or not isinstance(gpu, (str, PathLike)):
         resolve(model, gpu, deployment, calibration)  # says what is wrong
     resolved, table = _deployed(str(model), str(gpu), deployment, calibration, _SIZE)
-    return PredictedStep(resolved, batch, table)
+    return PredictedStep(resolved, checked(batch), table)
+
+
+_ABOVE_ZERO = 1e-9
+_HIGHEST = 1e9  # no step has more sequences or tokens
+_WITHIN = {"count": (_ABOVE_ZERO, _HIGHEST), "new": (_ABOVE_ZERO, _HIGHEST), "past": (0.0, _HIGHEST),
+           "sampled": (0.0, _HIGHEST), "span": (1.0, _HIGHEST)}  # fmt: skip
+_BESIDES = {"filled": (_ABOVE_ZERO, 1.0), "varying": (0.0, _HIGHEST), "padding": (0.0, _HIGHEST)}
+
+
+def checked(batch: Batch) -> Batch:
+    """A batch whose numbers an engine step can have, scalars or arrays.
+
+    >>> checked(Batch.decode(1.0, 0.0))
+    Traceback (most recent call last):
+        ...
+    rooflinekit.model.types.errors.WorkloadError: batch: past is -1.0, not from 0 to 1e+09
+
+    Raises WorkloadError for any other, and for one without sequences.
+    """
+    if not isinstance(batch, Batch):
+        raise WorkloadError(f"batch is {type(batch).__name__}, not a Batch; make one with Batch.decode(32, 2048)")
+    if not batch.phases:
+        raise WorkloadError("batch: has no sequences; make one with Batch.decode(32, 2048)")
+    for part, limits in (*((phase, _WITHIN) for phase in batch.phases), (batch, _BESIDES)):
+        for name, (low, high) in limits.items():
+            value = getattr(part, name)
+            if not (low <= value <= high if isinstance(value, (int, float)) else _all_within(value, low, high)):
+                shown = "above 0" if low == _ABOVE_ZERO else f"from {low:g}"
+                raise WorkloadError(f"batch: {name} is {str(value)[:40]}, not {shown} to {high:g}")
+    return batch
+
+
+def _all_within(value: object, low: float, high: float) -> bool:
+    """Whether an array holds numbers from `low` to `high`, and some."""
+    import numpy as np  # noqa: PLC0415 - only arrays pay for it
+
+    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "iuf" or not value.size:
+        return False
+    each = np.asarray(value, float)
+    return bool(np.all((each >= low) & (each <= high)))
 
 
 @lru_cache(maxsize=32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,6 @@ import pandas as pd
 
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
-from rooflinekit.evidence.kernel_fit.groups import number_of
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.energy import load_power, static_energy, token_energy
 from rooflinekit.model.traffic.mixing import InFlight, static_run
@@ -26,6 +26,7 @@ from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import engine_names, engine_version_of
+from rooflinekit.specs.foreign import MOST, number_or
 
 METRICS = ("power_w_per_gpu", "energy_per_output_token_j")
 _NEEDED = ("model", "gpu")
@@ -117,7 +118,7 @@ def predict_run(
     Raises InputError (and its kinds) for a run that cannot be answered.
     """
     for name in _WORK:
-        value = number_of(run.get(name))
+        value = number_or(run.get(name), math.nan, -math.inf, sys.float_info.max)
         if abs(value) > _MOST or 0.0 < abs(value) < 1.0 / _MOST:
             raise InputError(f"{name} of the row, {value:g}, belongs to no run")
     kind = str(run.get("power_kind") or "").lower()
@@ -229,5 +230,5 @@ def _format(given: object) -> Dtype | None:
 
 def _number(run: Mapping[str, Any], name: str, least: float = 1e-9) -> float | None:
     """A finite number of a cell; None where there is none of at least this much."""
-    value = number_of(run.get(name))
+    value = number_or(run.get(name), math.nan, -MOST)
     return value if math.isfinite(value) and value >= least else None

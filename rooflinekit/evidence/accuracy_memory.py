@@ -27,6 +27,7 @@ from rooflinekit.model.types.units import GIB
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import load_engine
+from rooflinekit.specs.foreign import number_of
 
 _WIDE_BITS = 16.0  # from here on every tensor has the same format
 _HEAD_BITS, _EMBEDDING_BITS = 6.5625, 4.5  # Q6_K output and Q4_K embedding of the mixed K formats (llama-quant.cpp)
@@ -217,9 +218,9 @@ def _count(facts: Mapping[str, str], key: str) -> int | None:
     if not text:
         return None
     try:
-        return int(float(text))
-    except ValueError:
-        raise InputError(f"{key} {text!r} is not a whole number") from None
+        return int(number_of(text))
+    except ValueError as error:
+        raise InputError(f"{key} is {error}") from None
 
 
 def _model(name: str) -> Model:

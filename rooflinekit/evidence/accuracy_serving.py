@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
 from rooflinekit.evidence.trtllm_bench import bench_limits
+from rooflinekit.load.lengths import MOST_TOKENS
 from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
@@ -34,6 +35,7 @@ from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.clients import NO_RULE, Client, Server, client_of
 from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import engine_names, engine_version_of
+from rooflinekit.specs.foreign import MOST
 from rooflinekit.specs.locate import shipped_path
 
 METRICS = (
@@ -93,17 +95,21 @@ def published_table() -> Path:
     return shipped_path("validate/published.csv")
 
 
+_MOST = dict.fromkeys(("isl", "osl", "concurrency", "rate"), MOST_TOKENS) | {"value": MOST}
+
+
 def read_serving_table(path: Path) -> pd.DataFrame:
     """Read one file (CSV or Parquet); missing optional columns take their defaults.
 
-    Raises SpecError for a file that cannot be read or is no serving table.
+    A number out of range is as good as none. Raises SpecError for a file that cannot be read or is no serving table.
     """
     table: pd.DataFrame = read_table(path, _NEEDED, "serving table")
     for name, default in _OPTIONAL.items():
         if name not in table:
             table[name] = default
-    for name in ("isl", "osl", "concurrency", "rate", "value"):
-        table[name] = pd.to_numeric(table[name], errors="coerce")
+    for name, most in _MOST.items():
+        numbers = pd.to_numeric(table[name], errors="coerce")
+        table[name] = numbers.where((numbers >= 0.0) & (numbers <= most))
     for name in _COUNTS:
         table[name] = table[name].astype(object).where(table[name].notna(), 1)
     for name in (*_TOLD, "weight_dtype", "kv_dtype", "engine_version", "source_key", "source", "tier", "notes"):

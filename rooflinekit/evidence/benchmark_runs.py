@@ -12,6 +12,7 @@ from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import options_of, part_of, read
 from rooflinekit.estimation.scenario import Served
 from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp
+from rooflinekit.load.lengths import MOST_TOKENS
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, no_room, open_loop
 from rooflinekit.model.traffic.mixing import slots
@@ -149,6 +150,9 @@ def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:
     if run.ttft.mean is None and run.unbegun is not None and read.rate:
         run = replace(run, ttft=Spread(mean=1e3 * run.unbegun / read.rate))
     facts = known_facts(run.source, read, given.facts, (*_OPTIONS, "" if counts else "load"))
+    for name, length in (("isl", facts.isl), ("osl", facts.osl)):
+        if length is not None and not length <= MOST_TOKENS:
+            raise InputError(f"{run.source}: {name} is {length:g} tokens; at most {MOST_TOKENS:,} make sense")
     isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
     facts = replace(facts, isl=isl, osl=osl)
     copies = given.copies(run)  # which share the load evenly

@@ -16,11 +16,15 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread
+from rooflinekit.load.lengths import MOST_TOKENS
 from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.specs.files import table_of
+from rooflinekit.specs.foreign import Moment, moment_of, number_of, number_or, units_note
+
+T = TypeVar("T")
 
 SCRAPED = "# scraped "
 """What the first line of each scrape of a recording begins with; a time follows."""
@@ -35,6 +39,7 @@ _NAME = re.compile(r"^(?:(vllm|sglang|trtllm|llamacpp)[:_]|nv_(?:trt_)?)(.+)$")
 _NAMES = {"llamacpp": "llama.cpp", "triton": "trtllm"}  # of engines, where their metrics have another
 _KINDS = ("request_type", "kv_cache_block_type")  # labels of Triton that tell quantities of one name apart
 _UNITS = {"_ms_sum": 1e-3, "_us": 1e-6, "_us_total": 1e-6}  # seconds in the unit of a name
+_ENDS = ("", "_sum", "_count", "_bucket")  # of a quantity's samples
 _GAUGES = ("running", "waiting", "kv_use")
 _STALL = 10.0  # mean gaps between tokens: one that is longer is no step, but a request that stood still
 
@@ -44,7 +49,8 @@ class Scrape:
     """One look at the servers of a deployment: totals since they started, and gauges, over all their label sets.
 
     time: seconds of the Unix clock. values: by quantity; of a histogram `ttft.sum` [s], `ttft.count` and `ttft.le.0.5`,
-    how many were at most 0.5 s. kv_tokens: what their caches hold together, where they say so. servers: how many.
+    how many were at most 0.5 s; NaN where a sample of it is out of range. kv_tokens: what their caches hold together,
+    where they say so. servers: how many. notes: on each quantity out of range.
     """
 
     time: float
@@ -53,6 +59,7 @@ class Scrape:
     values: Mapping[str, float]
     kv_tokens: int | None = None
     servers: int = 1
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,8 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
             "reading a server's metrics needs prometheus-client: pip install 'rooflinekit[watch]'"
         ) from None
     values: dict[str, list[float]] = {}
-    engine, model, blocks = "", None, 0.0
+    wrong: dict[str, str] = {}  # by the same names
+    engine, model, blocks = "", None, list[float]()
     try:
         samples = [(hit, sample) for family in text_string_to_metric_families(text) for sample in family.samples
                    if (hit := _NAME.match(sample.name))]  # fmt: skip
@@ -107,13 +115,18 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
             continue  # another step of Triton's ensemble, which counts the same requests
         engine, model = hit[1] or engine or "triton", model or labels.get("model_name")
         if name == "cache_config_info":
-            blocks += _room(labels)
+            blocks.append(number_or(labels.get("num_gpu_blocks"), 0.0) * number_or(labels.get("block_size"), 0.0))
         name += "".join(f".{value}" for key, value in labels.items() if key in _KINDS)
         if labels.get("is_streaming") == "false" and name.startswith("time_to_first_token"):
             name += ".unstreamed"  # SGLang hands out fifty tokens at once there, or all
-        name += f".le.{labels['le']}" if "le" in labels else ""
         unit = next((size for end, size in _UNITS.items() if name.endswith(end)), 1.0)
-        values.setdefault(name, []).append(float(sample.value) * unit)
+        try:
+            edge = f".le.{number_of(labels['le'], -math.inf, math.inf)}" if "le" in labels else ""
+            value = number_of(sample.value) * unit
+        except ValueError as error:
+            edge, value = f".le.{labels['le']}" if "le" in labels else "", math.nan
+            wrong[name + edge] = f"{sample.name} is {error}"
+        values.setdefault(name + edge, []).append(value)
     if not engine:
         raise SpecError(
             f"{source}: has no metric of {', '.join(_names()['engines'])}; start the server with its metrics on"
@@ -124,19 +137,15 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
             each = next((values[name + end] for name in names if name + end in values), None)
             if each:
                 found[key] = sum(each) / (len(each) if quantity == "kv_use" else 1)
-        buckets = next((f"{name}_bucket.le." for name in names if f"{name}_bucket.le.+Inf" in values), "none")
+        buckets = next((f"{name}_bucket.le." for name in names if f"{name}_bucket.le.inf" in values), "none")
         sums = {name.removeprefix(buckets): sum(each) for name, each in values.items() if name.startswith(buckets)}
         found |= {f"{quantity}.le.{edge}": count for edge, count in sums.items()}
     size, count = (values.get(f"llm_kv_cache_block_metrics.{kind}", [0.0]) for kind in ("tokens_per", "max"))
-    return Scrape(time, engine, model, found, int(blocks or size[0] * sum(count)) or None)
-
-
-def _room(labels: Mapping[str, str]) -> float:
-    """Tokens of one server's cache, as vLLM's info says."""
-    try:
-        return float(labels["num_gpu_blocks"]) * float(labels["block_size"])
-    except (KeyError, ValueError):
-        return 0.0
+    tokens = number_or(sum(blocks) or size[0] * sum(count), 0.0)
+    known = {f"{name}{end}" for names in _names()["engines"][engine].values() for name in names for end in _ENDS}
+    notes = tuple(f"{source}: {said}; it is left out" for name, said in wrong.items()
+                  if name.partition(".le.")[0] in known)  # fmt: skip
+    return Scrape(time, engine, model, found, int(tokens) or None, notes=notes)
 
 
 def together(scrapes: Sequence[Scrape]) -> Scrape:
@@ -178,26 +187,28 @@ def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
     if _began_anew(before, after):
         return None
     seconds = after.time - before.time
-    grown = {name: value - before.values.get(name, 0.0) for name, value in after.values.items()}
+    changes = {name: value - before.values.get(name, 0.0) for name, value in after.values.items()}
+    grown = {name: change for name, change in changes.items() if not math.isnan(change)}
 
     def mean(quantity: str) -> float | None:
         count = grown.get(f"{quantity}.count", 0.0)
-        return grown[f"{quantity}.sum"] / count if count > 0 else None
+        return grown[f"{quantity}.sum"] / count if count > 0 and f"{quantity}.sum" in grown else None
 
     def ratio(above: str, below: str) -> float | None:
         return grown[above] / grown[below] if above in grown and grown.get(below, 0.0) > 0.0 else None
 
     begun = grown.get("ttft.count", 0.0) + grown.get("unstreamed", 0.0) or grown.get("e2e.count") or 0.0
-    counted = "ttft.count" in grown or "e2e.count" in grown  # else tokens alone are
+    counted = "ttft.count" in after.values or "e2e.count" in after.values  # else tokens alone are
     if seconds <= 0.0 or not (begun or (grown.get("output_tokens") and not counted)):
         return None
     ended = grown.get("e2e.count") or begun
     e2e, ttft, osl = (mean(name) for name in ("e2e", "ttft", "osl"))
-    beyond_first = (e2e - ttft) / (osl - 1.0) if e2e and ttft and osl and osl > 1.0 else None
+    beyond_first = (e2e - ttft) / (osl - 1.0) if e2e and ttft and e2e > ttft and osl and osl > 1.0 else None
     gap = mean("gap") or ratio("gap_seconds", "output_tokens") or beyond_first
     first, gaps, whole = (Spread(mean=each and 1e3 * each) for each in (ttft, gap, e2e))
-    gauges = {name: (before.values[name] + after.values[name]) / 2 if name in before.values else after.values[name]
-              for name in _GAUGES if name in after.values}  # fmt: skip
+    levels = {name: [value for each in (before, after) if not math.isnan(value := each.values.get(name, math.nan))]
+              for name in _GAUGES}  # fmt: skip
+    gauges = {name: sum(each) / len(each) for name, each in levels.items() if each}
     facts = Facts(
         model=after.model, engine=_NAMES.get(after.engine, after.engine),
         isl=mean("isl") or (begun and grown.get("prompt_tokens", 0.0) / begun) or None,
@@ -250,42 +261,81 @@ def scrape_text(text: str, time: float, address: str = "") -> str:
 
 
 def read_recording(source: str, text: str) -> list[Interval]:
-    """The intervals of a recording, in order of time; scrapes that their writer did not finish are left out.
+    """The intervals of a recording, in order of time.
 
-    Raises SpecError for a time that cannot be read, one that does not grow, fewer than two scrapes, or servers that
-    share no load.
+    Scrapes that their writer did not finish are left out. So are, with a note, those that cannot be read, and one whose
+    time does not lie between those of its neighbours. Where the clock was set back, the interval of that moment is.
+
+    Raises SpecError for fewer than two scrapes that can be read, or servers that share no load.
     """
     looks: list[tuple[float, dict[str, Scrape]]] = []
-    last = -math.inf
+    lost, units, samples = list[str](), set[str](), list[str]()
     _, *parts = text.split(SCRAPED)
     for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
         head, _, body = part.partition("\n")
         if left and not body.endswith("\n"):
             continue
         stamp, _, name = head.strip().rpartition(" ") if "://" in head else (head.strip(), "", "")
-        time = _seconds(stamp, f"{source}: {SCRAPED.strip()}")
-        beside = looks[-1][1] if time == last else {}
-        name = name or str(len(beside))
-        if time < last or name in beside:
-            raise SpecError(f"{source}: {SCRAPED}{head.strip()} does not come after the scrape above it")
         try:
+            time, unit = _moment(stamp, f"{source}: {SCRAPED.strip()}")
             scrape = read_scrape(body, time, f"{source} at {stamp}")
-        except SpecError:
-            if body.endswith("\n"):
-                raise
+        except SpecError as error:
+            lost.append(str(error))
             continue
-        if time > last:
-            looks.append((time, beside))
-        beside[name], last = scrape, time
+        if not looks or looks[-1][0] != time:
+            looks.append((time, {}))
+        beside = looks[-1][1]
+        if (name := name or str(len(beside))) in beside:
+            lost.append(f"{source}: {SCRAPED}{head.strip()} stands there twice")
+            continue
+        beside[name] = scrape
+        units.add(unit)
+        samples += scrape.notes
+    looks, odd = _in_order(looks)
+    lost += (f"{source}: the scrape of {_clock(time)} does not lie between its neighbours" for time in odd)
     if len(looks) < 2:
-        raise SpecError(f"{source}: holds one scrape; a measurement needs two")
+        raise SpecError(lost[0] if lost else f"{source}: holds one scrape; a measurement needs two")
+    count = len(lost) + sum(len(each) for _, each in looks)
+    notes = [units_note(units), _counted(samples, "samples are out of range"),
+             _counted(lost, f"of {count} scrapes are left out")]  # fmt: skip
+    said = tuple(filter(None, notes))
     found = (between(old, new, f"{source} at {_clock(time)}") for (_, old), (time, new) in pairwise(looks))
-    return [each for each in found if each is not None]
+    return [replace(each, run=replace(each.run, notes=(*each.run.notes, *said))) for each in found if each is not None]
+
+
+def _counted(messages: Sequence[str], what: str) -> str:
+    """How many there are of what, and the first of them; nothing for none."""
+    return f"{len(messages)} {what}: {messages[0]}" if messages else ""
+
+
+def _in_order(timed: Sequence[tuple[float, T]], slack: float = 0.0) -> tuple[list[tuple[float, T]], list[float]]:
+    """What stands between its neighbours in time, give or take `slack` [s], and the times of what does not.
+
+    One time that is off is a bad time. A clock that was set goes on from there.
+
+    >>> _in_order([(0.0, "a"), (9e9, "b"), (60.0, "c"), (120.0, "d")])
+    ([(0.0, 'a'), (60.0, 'c'), (120.0, 'd')], [9000000000.0])
+    """
+    kept, odd = list(timed[:1]), list[float]()
+    for place in range(1, len(timed)):
+        time, before = timed[place][0], kept[-1][0]
+        after = timed[place + 1][0] if place + 1 < len(timed) else math.inf
+        if before - slack <= after and not before - slack <= time <= after + slack:
+            odd.append(time)
+        else:
+            kept.append(timed[place])
+    return kept, odd
 
 
 _OF_REQUESTS = ("isl", "osl", "ttft")
 _MINUTE = 60.0  # seconds by which the requests of a log are gathered
 _LATE = 10.0  # seconds by which lines of a log come out of order
+_SET_BACK = 300.0  # seconds before the last whole minute: of no late line, but of a clock that was set back
+_HOUR = 3600.0
+_DAY = 24 * _HOUR  # no request takes longer
+_MOST = {"isl": MOST_TOKENS, "osl": MOST_TOKENS, "cached": MOST_TOKENS, "ttft": _DAY, "e2e": _DAY, "queue": _DAY}
+_CLOSE = 1.01  # two clocks
+_ORDERED = (("ttft", "e2e"), ("queue", "e2e"), ("cached", "isl"))  # the first is at most the second
 
 
 def is_request_log(data: Any) -> bool:
@@ -320,40 +370,59 @@ def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
     return {**data, **(inner if isinstance(inner, Mapping) else {})}
 
 
-def read_request_log(source: str, lines: Sequence[Mapping[str, Any]]) -> list[Interval]:
-    """Requests, one mapping each, by the minute in which they ended. Raises what `read_requests` does."""
-    return by_minute(source, *read_requests(source, lines))
+class Requests(NamedTuple):
+    """Whole requests with start and end [s], their model, and notes."""
+
+    requests: list[dict[str, float]]
+    model: str | None
+    notes: tuple[str, ...]
 
 
-def read_requests(source: str, lines: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, float]], str | None, str]:
-    """Whole requests with start and end [s], their model, and a note.
+def read_request_log(source: str, lines: Sequence[Mapping[str, Any]], errors: Sequence[str] = ()) -> list[Interval]:
+    """Requests, one mapping each, by the minute in which they ended; errors: what is wrong with other lines.
 
-    Requests that lack something, as those that failed do, are left out with a note; spans of something else without
-    one. Raises SpecError if no request is whole, for what the first one lacks.
+    Raises what `read_requests` does.
     """
-    model, lost, requests = None, [], []
+    read = read_requests(source, lines)
+    damaged = (_counted(errors, "lines cannot be read"),) if errors else ()
+    return by_minute(source, read._replace(notes=(*read.notes, *damaged)))
+
+
+def read_requests(source: str, lines: Sequence[Mapping[str, Any]]) -> Requests:
+    """The requests that are whole.
+
+    Requests that lack something, as those that failed do, are left out with a note. So are those with a value out of
+    range, and one whose end is an hour away from that of both neighbours. Spans of something else are without a note.
+
+    Raises SpecError if no request is whole, for what the first one lacks.
+    """
+    model, lost, units, found = None, list[str](), set[str](), list[tuple[float, dict[str, float]]]()
     for number, line in enumerate(lines, 1):
         fields = Fields(f"{source}, request {number}", _flat(line))
         model = model or fields.text(*_names()["model"])
         if _named(fields.data) or len(lines) == 1:
             try:
-                requests.append(_request(fields))
+                request, unit = _request(fields)
             except SpecError as error:
                 lost.append(str(error))
-    if not requests:
+            else:
+                units.add(unit)
+                found.append((request["end"], request))
+    if not found:
         raise SpecError(lost[0] if lost else f"{source}: holds no request")
-    note = f"{len(lost)} of {len(lost) + len(requests)} requests are left out: {lost[0]}" if lost else ""
-    return requests, model, note
+    found, odd = _in_order(found, _HOUR)
+    lost += (f"{source}: a request that ended {_clock(end)}, and its neighbours did not" for end in odd)
+    notes = units_note(units), _counted(lost, f"of {len(lost) + len(found)} requests are left out")
+    return Requests([request for _, request in found], model, tuple(filter(None, notes)))
 
 
-def by_minute(
-    source: str, requests: Sequence[Mapping[str, float]], model: str | None, note: str, since: float | None = None
-) -> list[Interval]:
+def by_minute(source: str, read: Requests, since: float | None = None) -> list[Interval]:
     """Requests by the minute in which they ended.
 
     They begin with the first, or at `since`, and end with the last: of a minute that they do not fill the rest does not
     count, and less than half a minute beside others not at all.
     """
+    requests = read.requests
     first = min(each["start"] for each in requests) if since is None else since
     last, longest = max(each["end"] for each in requests), max(each["e2e"] for each in requests)
     arrived = Counter(math.floor(each["start"] / _MINUTE) for each in requests)
@@ -365,7 +434,7 @@ def by_minute(
         start, end = max(number * _MINUTE, first), min((number + 1) * _MINUTE, last)
         came = max(arrived[number], len(own)) if end + longest > last else arrived[number] or len(own)
         if end - start >= _MINUTE / 2 or len(minutes) == 1:
-            found.append(_minute(source, (start, end), own, came, (model, note)))
+            found.append(_minute(source, (start, end), own, came, read))
     return found
 
 
@@ -377,38 +446,49 @@ class GrowingLog:
         self._model: str | None = None
         self._requests: list[dict[str, float]] = []
 
-    def add(self, lines: Sequence[Mapping[str, Any]]) -> list[Interval]:
-        """The minutes that are over with these requests. Raises what `read_requests` does."""
-        requests, model, note = read_requests(self._source, lines)
+    def add(self, lines: Sequence[Mapping[str, Any]]) -> tuple[list[Interval], tuple[str, ...]]:
+        """The minutes that are over with these requests, and notes on the requests.
+
+        Where all of them ended long before those minutes, the clock was set back, and the log begins anew. Raises what
+        `read_requests` does.
+        """
+        requests, model, notes = read_requests(self._source, lines)
+        if max(each["end"] for each in requests) < self._over - _SET_BACK:
+            self._over, self._requests = -math.inf, []
+            notes += (f"{self._source}: the clock was set back to {_clock(requests[0]['end'])}; it is read anew",)
         self._model, over = self._model or model, self._over
         self._requests += (each for each in requests if each["end"] > over)
         until = (max((each["end"] for each in self._requests), default=0.0) - _LATE) // _MINUTE * _MINUTE
         if until <= over or not self._requests:
-            return []
-        found = by_minute(self._source, self._requests, self._model, note, None if over == -math.inf else over)
+            return [], notes
+        read = Requests(self._requests, self._model, notes)
+        found = by_minute(self._source, read, None if over == -math.inf else over)
         self._over, self._requests = until, [each for each in self._requests if each["end"] > until]
-        return [each for each in found if each.end <= until]
+        return [each for each in found if each.end <= until], notes
 
 
-def _request(fields: Fields) -> dict[str, float]:
-    """Lengths, times and start of one request. Raises SpecError for one that it lacks."""
+def _request(fields: Fields) -> tuple[dict[str, float], str]:
+    """Lengths, times and start of one request, and the unit of its start. Raises SpecError for one that it lacks."""
     known = _names()
-    request = {part: fields.number(*names) for part, names in known["requests"].items()}
-    nanoseconds = fields.number("startTimeUnixNano", scale=1e-9)
-    stamp = next((fields.data[name] for name in known["start"] if name in fields.data), None)
-    if missing := next((part for part, value in request.items() if value is None), None):
+    quantities = known["requests"] | known["optional"]
+    found = {part: number for part, names in quantities.items()
+             if (number := fields.number(*names, most=_MOST[part])) is not None}  # fmt: skip
+    if missing := next((part for part in known["requests"] if part not in found), None):
         raise SpecError(f"{fields.source}: has no {missing}: none of {', '.join(known['requests'][missing])}")
-    if nanoseconds is None and stamp is None:
-        raise SpecError(f"{fields.source}: has no start: none of startTimeUnixNano, {', '.join(known['start'])}")
-    start = _seconds(stamp, fields.source) if nanoseconds is None else nanoseconds
-    request |= {part: fields.number(*names) for part, names in known["optional"].items()} | {"start": start}
-    found = {part: float(value) for part, value in request.items() if value is not None}
-    return found | {"end": start + found["e2e"]}
+    if wrong := next((f"{a} {found[a]:g} is more than {b} {found[b]:g}" for a, b in _ORDERED
+                      if a in found and found[a] > _CLOSE * found[b]), None):  # fmt: skip
+        raise SpecError(f"{fields.source}: {wrong}")
+    if empty := next((part for part in ("isl", "osl") if found[part] < 1.0), None):
+        raise SpecError(f"{fields.source}: {empty} is {found[empty]:g}; a request has a token in and one out")
+    name = next((name for name in known["start"] if fields.data.get(name) is not None), None)
+    if name is None:
+        raise SpecError(f"{fields.source}: has no start: none of {', '.join(known['start'])}")
+    start, unit = _moment(fields.data[name], f"{fields.source}: {name} is", "ns" if name.endswith("Nano") else "")
+    return found | {"start": start, "end": start + found["e2e"]}, "s" if name.endswith("Nano") else unit
 
 
 def _minute(
-    source: str, within: tuple[float, float], requests: Sequence[Mapping[str, float]], came: int,
-    said: tuple[str | None, str],
+    source: str, within: tuple[float, float], requests: Sequence[Mapping[str, float]], came: int, read: Requests
 ) -> Interval:  # fmt: skip
     """The requests that ended within a minute or a part of it, at the rate at which as many came.
 
@@ -419,37 +499,32 @@ def _minute(
         found = list(values)
         return math.fsum(found) / len(found) if found else 0.0
 
-    (start, end), (model, note) = within, said
+    start, end = within
     seconds = max(end - start, 1e-3)
     rate = len(requests) / seconds
     stay = mean(each["e2e"] for each in requests)
-    gaps = [1e3 * (each["e2e"] - each["ttft"]) / (each["osl"] - 1.0) for each in requests if each["osl"] > 1.0]
+    gaps = [1e3 * max(each["e2e"] - each["ttft"], 0.0) / (each["osl"] - 1.0) for each in requests if each["osl"] > 1.0]
     isl, osl = (mean(each[part] for each in requests) for part in ("isl", "osl"))
     first = [1e3 * each["ttft"] for each in requests]
     cached, waits = ([each for each in requests if part in each] for part in ("cached", "queue"))
     hits = sum(each["cached"] for each in cached) / max(sum(each["isl"] for each in cached), 1.0) if cached else None
-    facts = Facts(model=model, isl=isl, osl=osl, rate=came / seconds, hits=hits)
+    facts = Facts(model=read.model, isl=isl, osl=osl, rate=came / seconds, hits=hits)
     waiting = rate * mean(each["queue"] for each in waits) if waits else None
     run = Measurement(
         f"{source} at {_clock(end)}", "request log", facts,
         Spread(mean=mean(iter(first)), low=min(first)), Spread(mean=mean(iter(gaps))), e2e=Spread(mean=1e3 * stay),
-        output_tok_s=rate * osl, request_s=rate, notes=(note,) if note else (),
+        output_tok_s=rate * osl, request_s=rate, notes=read.notes,
     )  # fmt: skip
     running = rate * stay - (waiting or 0.0)
     return Interval(start, end, run, running, waiting, moving_ms=median(gaps) if gaps else None)
 
 
-def _seconds(stamp: Any, where: str) -> float:
-    """A time as seconds of the Unix clock, from a number or ISO 8601."""
+def _moment(stamp: object, where: str, unit: str = "") -> Moment:
+    """A time of a number or ISO 8601. Raises SpecError."""
     try:
-        return float(stamp)
-    except (TypeError, ValueError):
-        pass
-    try:
-        time = datetime.fromisoformat(str(stamp).strip())
-    except ValueError:
-        raise SpecError(f"{where} {str(stamp)[:40]!r} is no time; write 2026-11-22T14:00:00+00:00") from None
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+        return moment_of(stamp, unit)
+    except ValueError as error:
+        raise SpecError(f"{where} {error}") from None
 
 
 def _clock(time: float) -> str:

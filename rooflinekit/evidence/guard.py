@@ -170,7 +170,7 @@ def _kernel_table(path: Path) -> Iterator[Reading]:
         for row in table.to_dict("records"):
             cells = {str(name): row[name] for name in texts if row[name] == row[name]}
             time, low, high = row["latency_us"], row.get("p10_us"), row.get("p90_us")
-            spread = (high - low) / _P10_TO_P90 / time if low is not None and high is not None else None
+            spread = (high - low) / _P10_TO_P90 / time if low and high and low <= high else None
             columns = {str(name): cell for name, cell in row.items()} | {"op": operation}
             yield Reading(_named(operation, {k: v for k, v in cells.items() if k != "op"}), time * 1e-6, spread=spread,
                           columns=columns)  # fmt: skip

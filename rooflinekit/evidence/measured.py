@@ -26,6 +26,7 @@ from rooflinekit.evidence.exposition import (
 )
 from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread, StartUp
 from rooflinekit.evidence.startup import is_startup, read_startup
+from rooflinekit.load.lengths import MOST_TOKENS
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.files import json_lines, read_text
 
@@ -103,16 +104,28 @@ def _written(text: str) -> str:
 def _intervals(path: Path, source: str, text: str) -> list[Interval]:
     if is_recording(text):
         return read_recording(source, text)
-    lines = request_lines(path, source, text) if text.lstrip()[:1] == "{" else []
-    return read_request_log(source, lines) if any(map(is_request_log, lines)) else []
+    if text.lstrip()[:1] != "{":
+        return []
+    lines, errors = _request_lines(path, source, text)
+    if any(map(is_request_log, lines)):
+        return read_request_log(source, lines, list(map(str, errors)))
+    if errors:
+        raise errors[0]
+    return []
 
 
-def request_lines(path: Path, source: str, text: str) -> list[Mapping[str, Any]]:
-    """The objects of JSON lines, of which the last one may still be written. Raises SpecError for other lines."""
-    above, _, last = text.rpartition("\n")
-    if above and last.strip() and not (_is_json(last) or _is_json(text)):
-        text = above
-    return [span for _, data in _objects(path, source, text) for span in spans(data)]
+def _request_lines(path: Path, source: str, text: str) -> tuple[list[Mapping[str, Any]], list[SpecError]]:
+    """The objects of JSON lines, and what is wrong with others; the last one may still be written."""
+    if _is_json(text):
+        return [span for _, data in _objects(path, source, text) for span in spans(data)], []
+    found, errors, lines = list[Mapping[str, Any]](), list[SpecError](), text.splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            found += (span for _, data in json_lines(path, [line], number) for span in spans(data))
+        except SpecError as error:
+            if number < len(lines) or text.endswith("\n"):
+                errors.append(error)
+    return found, errors
 
 
 def _is_json(text: str) -> bool:
@@ -237,7 +250,7 @@ def _output_variation(fields: Fields) -> float | None:
     Uniform from r·L to L: (1 − r) / (√3·(1 + r)).
     """
     each = fields.data.get("output_lens")
-    lengths = [float(n) for n in each if isinstance(n, int) and n > 0] if isinstance(each, list) else []
+    lengths = [float(n) for n in each if isinstance(n, int) and 0 < n <= MOST_TOKENS] if isinstance(each, list) else []
     if len(lengths) > 1:
         return pstdev(lengths) / fmean(lengths)
     if "random_output_len" not in fields.data or not (fields.text("dataset_name") or "").startswith("random"):

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 from rooflinekit.model.types.errors import SpecError
-
-_MOST = 1e15  # no latency in ms, count or rate is larger
+from rooflinekit.specs.foreign import MOST, number_of
 
 
 @dataclass(frozen=True)
@@ -119,20 +115,18 @@ class Fields:
         found = (self.data.get(name) for name in names)
         return next((value for value in found if isinstance(value, str) and value.strip()), None)
 
-    def number(self, *names: str, scale: float = 1.0) -> float | None:
+    def number(self, *names: str, scale: float = 1.0, most: float = MOST) -> float | None:
         """The first of these keys that is there, scaled; None if none is.
 
-        Raises SpecError for what is negative, not finite or no number.
+        Raises SpecError for what is negative, above `most`, not finite or no number.
         """
         name = next((name for name in names if self.data.get(name) is not None), None)
         if name is None:
             return None
-        value, number = self.data[name], math.nan
-        with suppress(ValueError, OverflowError):
-            number = float(value) if isinstance(value, (Real, str)) and not isinstance(value, bool) else math.nan
-        if not 0 <= number <= _MOST:
-            raise SpecError(f"{self.source}: {name} is {str(value)[:24]!r}, not a number of at least 0")
-        return number * scale
+        try:
+            return number_of(self.data[name], high=most) * scale
+        except ValueError as error:
+            raise SpecError(f"{self.source}: {name} is {error}") from None
 
     def count(self, *names: str) -> int | None:
         """The same as a whole number of at least 1; 0 is None."""

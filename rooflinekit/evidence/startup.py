@@ -12,6 +12,7 @@ from rooflinekit.model.types.units import GB, GIB
 from rooflinekit.specs import load_model
 from rooflinekit.specs.engines import load_engine
 from rooflinekit.specs.files import table_of
+from rooflinekit.specs.foreign import MOST, number_of
 
 _SIZES = {"GiB": GIB, "GB": GB, "MiB": GIB / 1024.0}
 _BEGIN = 1 << 20  # characters of a file within which an engine says how it starts
@@ -46,15 +47,18 @@ def read_startup(source: str, text: str) -> StartUp:
     >>> read_startup("log", log).kv_tokens
     178880
 
-    Raises SpecError if the cache has no room.
+    Raises SpecError if the cache has no room, or a number is out of range.
     """
     every = {engine: _found(quantities, text) for engine, quantities in _patterns().items()}
     engine = max(every, key=lambda name: len(every[name]))
     said = every[engine]
     plain = {name: value[0].replace(",", "") for name, value in said.items()}
-    number = {name: float(word) for name, word in plain.items() if word.replace(".", "", 1).isdigit()}
-    size, weights = (float(said[name][0]) * _SIZES[said[name][1]] if name in said else None
-                     for name in ("kv_size", "weight_size"))  # fmt: skip
+    try:
+        number = {name: number_of(word) for name, word in plain.items() if word.replace(".", "", 1).isdigit()}
+        size, weights = (number_of(said[name][0], -MOST) * _SIZES[said[name][1]] if name in said else None
+                         for name in ("kv_size", "weight_size"))  # fmt: skip
+    except ValueError as error:
+        raise SpecError(f"{source}: the engine says {error}") from None
     longest, times = number.get("max_len"), number.get("concurrency")
     room = number.get("kv_tokens") or (times * longest if times and longest else None)
     if engine == "llama.cpp" and "kv_tokens" not in said and longest:

@@ -20,7 +20,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import OpenLoop, closed_loop, open_loop
 from rooflinekit.model.traffic.mixing import held
 from rooflinekit.model.types.answer import Tabled
-from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.units import percent
 from rooflinekit.model.types.workload import Workload
@@ -223,6 +223,21 @@ class Watcher:
                 self._found.setdefault(name, beside.end)
         return beside
 
+    def see_all(self, intervals: Iterable[Interval]) -> list[str]:
+        """Judge intervals; returns why each that cannot be predicted is left out.
+
+        Raises what `see` does for the first one, where none was ever predicted.
+        """
+        errors = list[RooflinekitError]()
+        for each in intervals:
+            try:
+                self.see(each)
+            except RooflinekitError as error:
+                errors.append(error)
+        if errors and not self.seen:
+            raise errors[0]
+        return list(map(str, errors))
+
     def answer(self) -> Watched:
         """What was seen so far. Raises InputError before the first interval."""
         if self._posed is None:
@@ -237,9 +252,14 @@ class Watcher:
             resolved.plan.deployment.gpus * self.given.copies(self._posed.run), tuple(self.seen),
             tuple(self._drift(name) for name, change in self._changes.items() if change.since is not None),
             headroom(self.seen), self._moved(),
-            (*resolved.warnings, *self._intervals[-1].run.notes, *missing),
+            (*resolved.warnings, *self._notes(), *missing),
             about(resolved.plan)["calibration"],
         )  # fmt: skip
+
+    def _notes(self) -> list[str]:
+        """What the last interval of each source says."""
+        last = {each.run.source.partition(" at ")[0]: each.run.notes for each in self._intervals}
+        return list(dict.fromkeys(note for notes in last.values() for note in notes))
 
     def _room_of(self, interval: Interval) -> int | None:
         """Tokens that the cache of one replica holds."""
@@ -305,12 +325,18 @@ def watch(intervals: Iterable[Interval], given: Given | None = None, **said: Any
         given: what the server does not say.
         **said: the same as keywords, as `compare` takes them.
 
-    Raises InputError without intervals or for what the deployment lacks.
+    An interval that cannot be predicted beside others is left out with a note. Raises InputError without intervals or
+    for what the deployment lacks.
     """
     watcher = Watcher(given or Given.of(**said))
-    for each in intervals:
-        watcher.see(each)
-    return watcher.answer()
+    lost = watcher.see_all(intervals)
+    answer = watcher.answer()
+    return replace(answer, notes=(*answer.notes, *left_out(lost)))
+
+
+def left_out(lost: Sequence[str]) -> tuple[str, ...]:
+    """The note on intervals that cannot be predicted."""
+    return (f"{len(lost)} intervals are left out: {lost[0]}",) if lost else ()
 
 
 def set_beside(interval: Interval, posed: Posed, replicas: int) -> Beside:

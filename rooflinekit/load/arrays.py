@@ -84,7 +84,8 @@ class Rules(NamedTuple):
     overlap: steps made up before the one under way has ended; longest: tokens of a sequence at most, 0 for any;
     queue_limit: waiting requests beyond which more are refused, -1 for none; blocks, block: of the cache of a replica,
     and tokens of each; width: tokens that a sequence computes in a decode step; drafted, acceptance: of its draft;
-    apart: least time between two requests that front ends hand over [s]; horizon: when the run ends [s].
+    lanes: parts of a replica's sequences that its pipeline stages compute at once; apart: least time between two
+    requests that front ends hand over [s]; horizon: when the run ends [s].
     """
 
     mixes: bool
@@ -105,6 +106,7 @@ class Rules(NamedTuple):
     drafted: int
     acceptance: float
     replicas: int
+    lanes: int
     router: int
     apart: float
     encoder_parts: Numbers
@@ -159,6 +161,8 @@ class Table(NamedTuple):
     saved_cells: Counts
     saved_times: Parts[Parts[Numbers]]
     drafting: Numbers
+    decode_stage: float = 1.0  #: share of a decode step for which the busiest pipeline stage works on it
+    prompt_stage: float = 1.0  #: the same of what prompts add
     decode_factor: float = 1.0  #: of decode steps, where all steps stand at an end of their interval
     prompt_factor: float = 1.0  #: of what prompts add to a step
 
@@ -224,6 +228,9 @@ class State(NamedTuple):
     ending: Counts
     partial: Parts[Counts]
     cut_prompts: Counts
+    own_places: Counts
+    entry: Numbers
+    exit: Numbers
     chunk_new: Parts[Counts]
     chunk_past: Parts[Counts]
     chunk_of: Parts[Counts]
@@ -354,7 +361,8 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
         room: steps and gaps that are written down before `play` comes back; 0 writes down nothing.
         make: lists or arrays.
     """
-    n, replicas, most = requests, rules.replicas, rules.most
+    n, groups, most = requests, rules.replicas, rules.most
+    replicas = groups * rules.lanes
     numbers, counts, flags, rows = make.numbers, make.counts, make.flags, make.rows
     per_step = most + 2
     log = room + 2 * per_step + 2 if room else 0
@@ -376,12 +384,13 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
         placed_after=counts(n, NOBODY), event_time=numbers(n, 0.0), event_kind=counts(n, 0),
         event_stamp=counts(n, 0), event_before=counts(n, NOBODY), event_after=counts(n, NOBODY),
         until=numbers(replicas, -1.0), stamp=counts(replicas, 0), touched=flags(replicas), order=counts(replicas, 0),
-        queue_head=counts(replicas, NOBODY), queue_tail=counts(replicas, NOBODY), waiting=counts(replicas, 0),
-        placed_head=counts(replicas, NOBODY), placed_tail=counts(replicas, NOBODY), places=counts(replicas, 0),
-        free=counts(replicas, rules.blocks), reserved=counts(replicas, 0), width=counts(replicas, 0),
+        queue_head=counts(groups, NOBODY), queue_tail=counts(groups, NOBODY), waiting=counts(groups, 0),
+        placed_head=counts(groups, NOBODY), placed_tail=counts(groups, NOBODY), places=counts(groups, 0),
+        free=counts(groups, rules.blocks), reserved=counts(groups, 0), width=counts(replicas, 0),
         keys=counts(replicas, 0), decoded=counts(replicas, 0), growing=growing,
         ends=rows(replicas, per_step), ending=counts(replicas, 0), partial=rows(replicas, per_step),
-        cut_prompts=counts(replicas, 0), chunk_new=rows(replicas, per_step), chunk_past=rows(replicas, per_step),
+        cut_prompts=counts(replicas, 0), own_places=counts(replicas, 0), entry=numbers(groups, 0.0),
+        exit=numbers(groups, 0.0), chunk_new=rows(replicas, per_step), chunk_past=rows(replicas, per_step),
         chunk_of=rows(replicas, per_step), chunks=counts(replicas, 0), firsts=counts(replicas, 0),
         ghosts=counts(replicas, 0), ghost_keys=counts(replicas, 0), began=numbers(replicas, 0.0),
         time=numbers(replicas, 0.0), slope=numbers(replicas, 0.0), steps=counts(replicas, 0),
@@ -391,7 +400,7 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
         steps_made=counts(replicas, 0), decode_steps=counts(replicas, 0), busy=numbers(replicas, 0.0),
         sequence_time=numbers(replicas, 0.0), block_time=numbers(replicas, 0.0), blocked_time=numbers(replicas, 0.0),
         delays=numbers(replicas, 0.0), tokens_out=counts(replicas, 0), prompt_tokens=counts(replicas, 0),
-        counts=counters, times=times, ready=numbers(replicas, -math.inf), encoder_free=numbers(encoders, 0.0),
+        counts=counters, times=times, ready=numbers(groups, -math.inf), encoder_free=numbers(encoders, 0.0),
         most_new=counts(per_step, 0), most_past=counts(per_step, 0), logging=room > 0, room=room,
         log_replica=counts(log, 0), log_began=numbers(log, 0.0), log_end=numbers(log, 0.0),
         log_time=numbers(log, 0.0), log_slope=numbers(log, 0.0), log_steps=counts(log, 0),

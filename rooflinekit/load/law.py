@@ -3,7 +3,8 @@
     λ = q/t(D, q)            an engine that mixes: q prompts begin in a step, D = q·(N − 1) sequences decode in it
     λ = D/((N − 1)·t(D) + D·t_p)    prompts in steps of their own: a turn of D sequences, and t_p for each prompt
 
-D fills the places and the cache, and where it mixes, leaves room for the prompts in the token budget: D·w + q·S ≤ B.
+With lanes of pipeline stages each has its share of the places; all of them pass the busiest stage in turn. D fills the
+places and the cache, and where it mixes, leaves room for the prompts in the token budget: D·w + q·S ≤ B.
 It is an approximation (lengths at their means), and an answer that rests on it alone says so.
 """
 
@@ -32,14 +33,16 @@ def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float,
     table, _ = tables
     new, replicas, width = max(isl - cached, 1.0), table.replicas, table.width
     held = isl + (osl if rules.reserves else osl / 2.0)
-    places = min(float(rules.most), max(rules.blocks * rules.block / held, 1.0))
+    places = max(min(float(rules.most), max(rules.blocks * rules.block / held, 1.0)) / rules.lanes, 1.0)
     after, budget = osl - 1.0, float(rules.budget * rules.engines)
     context = isl + osl / 2.0
     if not rules.mixes:
         together = max(min(budget // new, places), 1.0)
         prompts = _prompts_time(table, together / replicas, new, cached)
         decode = _decode_time(tables, places, context) if after > 0.0 else 0.0
-        return places / (after * decode + places / together * prompts)
+        turns = places / together * prompts
+        period = after * decode * _crowd(table.decode_stage, rules) + turns * _crowd(table.prompt_stage, rules)
+        return rules.lanes * places / period
     decoding = min(places * after / osl, budget * after / (new + after * width)) if after > 0.0 else 0.0
     begun = decoding / after if after > 0.0 else min(places, budget / new)
     own = decoding / replicas
@@ -51,7 +54,12 @@ def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float,
         pooled = table.pooled_dense, table.pooled_counts, table.pooled_times
         added += tokens_time(round(decoding * width + begun * new), *pooled)
         added -= tokens_time(round(decoding * width), *pooled)
-    return begun / (time + added)
+    return rules.lanes * begun / (time * _crowd(table.decode_stage, rules) + added * _crowd(table.prompt_stage, rules))
+
+
+def _crowd(stage: float, rules: Rules) -> float:
+    """By how much the lanes of pipeline stages hold each other up: all pass the busiest stage one after the other."""
+    return max(rules.lanes * stage, 1.0) if rules.lanes > 1 else 1.0
 
 
 def _decode_time(tables: tuple[Table, Table], sequences: float, context: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -132,7 +133,7 @@ class LogNormal(Length):
 
     @cached_property
     def _shape(self) -> tuple[float, float, float]:
-        sigma = math.sqrt(math.log1p(self.given_cv**2))
+        sigma = max(math.sqrt(math.log1p(self.given_cv**2)), sys.float_info.epsilon)  # the square of a tiny cv is 0
         mu = math.log(self.given_mean) - sigma**2 / 2
         return mu, sigma, (math.log(self.most) - mu) / sigma
 

@@ -10,7 +10,8 @@ step. Events of one instant happen in the order in which they were foreseen, and
 its next step. Decode steps in which nothing can happen are taken at once: the i-th of a run takes t + slope·i.
 
 Letters of the functions: `c` the clients, `k` the rules of the engine, `t` the step table, `h` that of steps whose
-halves take turns, `s` the state, `r` a replica, `j` a request.
+halves take turns, `s` the state, `r` a replica or, of pipeline stages with microbatches, a lane of one, `g` the
+replica, `j` a request.
 """
 
 from __future__ import annotations
@@ -330,68 +331,68 @@ def steps_begun(first: float, slope: float, most: int, seconds: float) -> int:
 # --- the queue of a replica, and who has a place in it ----------------------------------------------------------------
 
 
-def enqueue(k: Rules, c: Clients, s: State, r: int, j: int, back: bool) -> None:
+def enqueue(k: Rules, c: Clients, s: State, g: int, j: int, back: bool) -> None:
     """Put a request into the queue: at its back, at its front, or by class where the queue is ordered so."""
-    before = s.queue_tail[r] if back else NOBODY
+    before = s.queue_tail[g] if back else NOBODY
     if k.by_class:
-        before = s.queue_tail[r]
+        before = s.queue_tail[g]
         while before != NOBODY and (
             c.priority[before] > c.priority[j] or (c.priority[before] == c.priority[j] and before > j)
         ):
             before = s.queue_before[before]
-    after = s.queue_head[r] if before == NOBODY else s.queue_after[before]
+    after = s.queue_head[g] if before == NOBODY else s.queue_after[before]
     s.queue_before[j] = before
     s.queue_after[j] = after
     if before == NOBODY:
-        s.queue_head[r] = j
+        s.queue_head[g] = j
     else:
         s.queue_after[before] = j
     if after == NOBODY:
-        s.queue_tail[r] = j
+        s.queue_tail[g] = j
     else:
         s.queue_before[after] = j
-    s.waiting[r] += 1
+    s.waiting[g] += 1
 
 
-def dequeue(s: State, r: int) -> int:
+def dequeue(s: State, g: int) -> int:
     """Take the first of the queue."""
-    j = s.queue_head[r]
+    j = s.queue_head[g]
     after = s.queue_after[j]
-    s.queue_head[r] = after
+    s.queue_head[g] = after
     if after == NOBODY:
-        s.queue_tail[r] = NOBODY
+        s.queue_tail[g] = NOBODY
     else:
         s.queue_before[after] = NOBODY
-    s.waiting[r] -= 1
+    s.waiting[g] -= 1
     return j
 
 
-def give_place(s: State, r: int, j: int) -> None:
+def give_place(s: State, g: int, j: int) -> None:
     """Give a request its place, the last of those that have one."""
-    before = s.placed_tail[r]
+    before = s.placed_tail[g]
     s.placed_before[j] = before
     s.placed_after[j] = NOBODY
     if before == NOBODY:
-        s.placed_head[r] = j
+        s.placed_head[g] = j
     else:
         s.placed_after[before] = j
-    s.placed_tail[r] = j
-    s.places[r] += 1
+    s.placed_tail[g] = j
+    s.places[g] += 1
 
 
-def take_place(s: State, r: int, j: int) -> None:
+def take_place(s: State, g: int, j: int) -> None:
     """Take a request's place from it."""
     before = s.placed_before[j]
     after = s.placed_after[j]
     if before == NOBODY:
-        s.placed_head[r] = after
+        s.placed_head[g] = after
     else:
         s.placed_after[before] = after
     if after == NOBODY:
-        s.placed_tail[r] = before
+        s.placed_tail[g] = before
     else:
         s.placed_before[after] = before
-    s.places[r] -= 1
+    s.places[g] -= 1
 
 
 def blocks_of(k: Rules, c: Clients, j: int, keys: int) -> int:
@@ -470,9 +471,9 @@ def blocks_needed(k: Rules, c: Clients, s: State, r: int) -> int:
     if not k.drafted:
         return s.growing[r][s.decoded[r] % k.block]
     blocks = 0
-    j = s.placed_head[r]
+    j = s.placed_head[r // k.lanes]
     while j != NOBODY:
-        if s.due[j] >= 0:
+        if s.due[j] >= 0 and s.home[j] == r:
             tokens = c.osl[j] - s.made[j]
             tokens = min(tokens, k.drafted + 1)
             blocks += blocks_of(k, c, j, keys_of(c, s, j) + tokens) - s.held[j]
@@ -499,7 +500,7 @@ def longest_run(k: Rules, s: State, r: int, most: int) -> int:
     steps = s.ends[r][0] // s.requests - s.decoded[r]
     steps = min(steps, most)
     size = k.block
-    free = s.free[r]
+    free = s.free[r // k.lanes]
     width = s.width[r]
     if width * (steps // size + 1) <= free or blocks_of_run(k, s, r, steps) <= free:
         return steps
@@ -532,16 +533,21 @@ def accepted(k: Rules, s: State, j: int) -> int:
 
 def preempt(k: Rules, c: Clients, s: State, r: int) -> None:
     """Take the place of the newest request, or of the least urgent one, and put it back into the queue."""
-    j = s.placed_tail[r]
+    g = r // k.lanes
+    j = s.placed_tail[g]
+    while s.home[j] != r:
+        j = s.placed_before[j]
     if k.by_class:
         other = j
         while other != NOBODY:
-            if c.priority[other] > c.priority[j] or (c.priority[other] == c.priority[j] and other > j):
+            if s.home[other] == r and (
+                c.priority[other] > c.priority[j] or (c.priority[other] == c.priority[j] and other > j)
+            ):
                 j = other
             other = s.placed_before[other]
     s.counts[PREEMPTED] += 1
     if s.first[j] < 0.0:
-        s.place_wait[j] = s.blocked_time[r] - s.place_wait[j]
+        s.place_wait[j] = s.blocked_time[g * k.lanes] - s.place_wait[j]
     if s.due[j] >= 0:
         if not k.drafted:
             at = 0
@@ -559,11 +565,12 @@ def preempt(k: Rules, c: Clients, s: State, r: int) -> None:
                 partial[kept] = partial[i]
                 kept += 1
         s.cut_prompts[r] = kept
-    s.reserved[r] -= reserved_for(k, c, s, j)
-    take_place(s, r, j)
-    s.free[r] += s.held[j]
+    s.reserved[g] -= reserved_for(k, c, s, j)
+    take_place(s, g, j)
+    s.own_places[r] -= 1
+    s.free[g] += s.held[j]
     s.held[j] = 0
-    enqueue(k, c, s, r, j, False)
+    enqueue(k, c, s, g, j, False)
 
 
 # --- a step -----------------------------------------------------------------------------------------------------------
@@ -571,34 +578,46 @@ def preempt(k: Rules, c: Clients, s: State, r: int) -> None:
 
 def made_up(k: Rules, s: State, r: int) -> bool:
     """Whether this step was made up before the next of the queue came (overlapped scheduling)."""
-    if k.overlap == 0 or s.width[r] == 0 or s.waiting[r] == 0:
+    g = r // k.lanes
+    if k.overlap == 0 or s.width[r] == 0 or s.waiting[g] == 0:
         return False
-    return s.queued[s.queue_head[r]] > s.starts[r][0]
+    return s.queued[s.queue_head[g]] > s.starts[r][0]
 
 
 def admit(now: float, r: int, c: Clients, k: Rules, s: State) -> bool:
     """Give the next in the queue its place, if there is one."""
-    j = s.queue_head[r]
-    if s.places[r] + 1 > k.most:
+    g = r // k.lanes
+    j = s.queue_head[g]
+    if s.places[g] + 1 > k.most:
         return False
+    if k.lanes > 1:  # requests are dealt evenly over the lanes
+        running = s.places[g] + s.waiting[g]
+        running = min(running, k.most)
+        if s.own_places[r] >= (running + k.lanes - 1) // k.lanes:
+            return False
     further = reserved_for(k, c, s, j)
     kept = blocks_needed(k, c, s, r) if s.width[r] else 0
-    kept = max(kept, s.reserved[r])
+    for lane in range(g * k.lanes, (g + 1) * k.lanes):
+        if lane != r and s.width[lane]:
+            kept += blocks_needed(k, c, s, lane)
+    kept = max(kept, s.reserved[g])
     kept += further
     target = c.isl[j] + s.made[j]
     needed = blocks_of(k, c, j, target)
-    if needed > s.free[r] - kept:
+    if needed > s.free[g] - kept:
         return False
     s.computed[j] = c.cached[j]
     s.target[j] = target
     s.held[j] = needed
-    s.free[r] -= needed
-    s.reserved[r] += further
+    s.free[g] -= needed
+    s.reserved[g] += further
     if s.first[j] < 0.0:
         s.begun[j] = now
-        s.place_wait[j] = s.blocked_time[r] - s.place_wait[j]
-    dequeue(s, r)
-    give_place(s, r, j)
+        s.place_wait[j] = s.blocked_time[g * k.lanes] - s.place_wait[j]
+    s.home[j] = r
+    s.own_places[r] += 1
+    dequeue(s, g)
+    give_place(s, g, j)
     return True
 
 
@@ -607,6 +626,7 @@ def choose_prompts(now: float, r: int, short: bool, c: Clients, k: Rules, s: Sta
 
     Returns how many chunks there are; `s.firsts` says how many prompts end with them.
     """
+    g = r // k.lanes
     new = s.chunk_new[r]
     past = s.chunk_past[r]
     who = s.chunk_of[r]
@@ -630,8 +650,8 @@ def choose_prompts(now: float, r: int, short: bool, c: Clients, k: Rules, s: Sta
         n += 1
         if s.computed[j] + take == s.target[j]:
             firsts += 1
-    while not short and s.waiting[r] > 0 and (budget > 0 or not (n > 0 or k.chunks)):
-        j = s.queue_head[r]
+    while not short and s.waiting[g] > 0 and (budget > 0 or not (n > 0 or k.chunks)):
+        j = s.queue_head[g]
         if made_up(k, s, r):
             break
         if not k.chunks and n > 0 and c.isl[j] + s.made[j] - c.cached[j] > budget:
@@ -659,14 +679,15 @@ def choose_prompts(now: float, r: int, short: bool, c: Clients, k: Rules, s: Sta
 
 def begin(now: float, r: int, c: Clients, k: Rules, t: Table, h: Table, s: State) -> None:
     """Form the next step of a replica, or a run of decode steps in which nothing happens; none if nothing is to do."""
+    g = r // k.lanes
     short = False
-    while s.width[r] and blocks_needed(k, c, s, r) > s.free[r]:
+    while s.width[r] and blocks_needed(k, c, s, r) > s.free[g]:
         preempt(k, c, s, r)
         short = True
     n = 0
     width = s.width[r]
-    s.blocked[r] = width > 0 and not k.joins and s.waiting[r] > 0
-    if (s.cut_prompts[r] > 0 or s.waiting[r] > 0) and (k.joins or width == 0):
+    s.blocked[r] = width > 0 and not k.joins and s.waiting[g] > 0
+    if (s.cut_prompts[r] > 0 or s.waiting[g] > 0) and (k.joins or width == 0):
         n = choose_prompts(now, r, short, c, k, s)
     decodes = width if k.mixes or n == 0 else 0
     if decodes == 0 and n == 0:
@@ -698,7 +719,7 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, h: Table, s: State
         slope *= t.decode_factor
         if len(t.drafting):
             time += t.drafting[padded]
-        if most > 1 and not short and not made_up(k, s, r):
+        if most > 1 and k.lanes == 1 and not short and not made_up(k, s, r):
             steps = longest_run(k, s, r, most)
     s.began[r] = now
     s.time[r] = time
@@ -708,6 +729,13 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, h: Table, s: State
     s.chunks[r] = n
     s.prompts_time[r] = prompts
     s.until[r] = now + (time if steps == 1 else span(time, slope, steps))
+    if k.lanes > 1:  # the stages take one step after the other, each of the busiest for its share
+        stage = prompts * t.prompt_stage + (time - prompts) * t.decode_stage
+        start = s.entry[g] if s.entry[g] > now else now
+        s.until[r] = start + time
+        s.until[r] = max(s.until[r], s.exit[g] + stage)
+        s.entry[g] = start + stage
+        s.exit[g] = s.until[r]
     s.counts[STAMP] += 1
     s.stamp[r] = s.counts[STAMP]
 
@@ -736,7 +764,7 @@ def note_gap(s: State, gap: float, count: int) -> None:
     s.counts[GAPS] = at + 1
 
 
-def note_step(s: State, r: int) -> None:
+def note_step(k: Rules, s: State, r: int) -> None:
     """Log a step, or a run of steps, as it ends."""
     at = s.counts[ROWS]
     s.log_replica[at] = r
@@ -751,9 +779,10 @@ def note_step(s: State, r: int) -> None:
         tokens += s.chunk_new[r][i]
     s.log_prompts[at] = s.chunks[r]
     s.log_tokens[at] = tokens
-    s.log_waiting[at] = s.waiting[r]
-    s.log_placed[at] = s.places[r]
-    s.log_free[at] = s.free[r]
+    g = r // k.lanes
+    s.log_waiting[at] = s.waiting[g]
+    s.log_placed[at] = s.places[g]
+    s.log_free[at] = s.free[g]
     s.counts[ROWS] = at + 1
 
 
@@ -777,12 +806,14 @@ def first_token(now: float, r: int, j: int, c: Clients, k: Rules, s: State) -> b
 
 def finish(now: float, r: int, j: int, c: Clients, k: Rules, s: State) -> None:
     """The last token of a request is out: it gives everything back."""
-    s.reserved[r] -= reserved_for(k, c, s, j)
+    g = r // k.lanes
+    s.reserved[g] -= reserved_for(k, c, s, j)
     if k.pads:
         s.ghosts[r] += 1
         s.ghost_keys[r] += keys_of(c, s, j)
-    take_place(s, r, j)
-    s.free[r] += s.held[j]
+    take_place(s, g, j)
+    s.own_places[r] -= 1
+    s.free[g] += s.held[j]
     s.held[j] = 0
     s.end[j] = now
     s.delayed[j] = s.delays[r] - s.delayed[j]
@@ -792,19 +823,20 @@ def finish(now: float, r: int, j: int, c: Clients, k: Rules, s: State) -> None:
 def advance(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
     """Make the decode steps under way; returns how many requests end with them."""
     ended = 0
+    g = r // k.lanes
     steps = s.steps[r]
     s.ghost_keys[r] += s.ghosts[r] * steps
     if k.drafted:
         s.decoded[r] += 1
-        j = s.placed_head[r]
+        j = s.placed_head[g]
         while j != NOBODY:
             after = s.placed_after[j]
-            if s.due[j] >= 0:
+            if s.due[j] >= 0 and s.home[j] == r:
                 tokens = accepted(k, s, j) + 1
                 tokens = min(tokens, c.osl[j] - s.made[j])
                 blocks = blocks_of(k, c, j, keys_of(c, s, j) + tokens) - s.held[j]
-                s.free[r] -= blocks
-                s.reserved[r] -= blocks if k.reserves else 0
+                s.free[g] -= blocks
+                s.reserved[g] -= blocks if k.reserves else 0
                 s.held[j] += blocks
                 s.made[j] += tokens
                 s.tokens_out[r] += tokens
@@ -816,9 +848,9 @@ def advance(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
             j = after
         return ended
     blocks = blocks_of_run(k, s, r, steps)
-    s.free[r] -= blocks
+    s.free[g] -= blocks
     if k.reserves:
-        s.reserved[r] -= blocks
+        s.reserved[g] -= blocks
     s.decoded[r] += steps
     made = steps * s.width[r]
     s.tokens_out[r] += made
@@ -840,7 +872,7 @@ def end(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
     n = s.chunks[r]
     took = now - s.began[r]
     if s.logging:
-        note_step(s, r)
+        note_step(k, s, r)
     if k.overlap:
         starts = s.starts[r]
         i = steps - k.overlap if steps > k.overlap else 0
@@ -852,7 +884,7 @@ def end(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
     s.steps_made[r] += steps
     s.busy[r] += took
     s.sequence_time[r] += took * (decodes + n)
-    s.block_time[r] += took * (k.blocks - s.free[r])
+    s.block_time[r] += took * (k.blocks - s.free[r // k.lanes]) / k.lanes
     if s.blocked[r]:
         s.blocked_time[r] += took
     s.delays[r] += s.prompts_time[r] if n else 0.0
@@ -969,10 +1001,10 @@ def hand_over(now: float, ready: float, j: int, c: Clients, k: Rules, s: State) 
 def least_loaded(k: Rules, s: State, free_places: bool) -> int:
     """The replica with the fewest requests; with `free_places` only of those that have one, else nobody."""
     best = NOBODY
-    for r in range(k.replicas):
-        load = s.waiting[r] + s.places[r]
+    for g in range(k.replicas):
+        load = s.waiting[g] + s.places[g]
         if (not free_places or load < k.most) and (best == NOBODY or load < s.waiting[best] + s.places[best]):
-            best = r
+            best = g
     return best
 
 
@@ -992,11 +1024,11 @@ def route(c: Clients, k: Rules, s: State) -> int:
 def come(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
     """A request comes to the queue of a replica, or is refused."""
     s.queued[j] = now
-    r = NOBODY if s.counts[HELD_HEAD] != NOBODY else route(c, k, s)
+    g = NOBODY if s.counts[HELD_HEAD] != NOBODY else route(c, k, s)
     longest = c.isl[j] + c.osl[j]
     refused = (k.longest > 0 and longest > k.longest) or blocks_of(k, c, j, longest) > k.blocks
     if k.queue_limit >= 0:
-        waiting = s.counts[HELD_COUNT] if r == NOBODY else s.waiting[r]
+        waiting = s.counts[HELD_COUNT] if g == NOBODY else s.waiting[g]
         refused = refused or waiting >= k.queue_limit
     if refused:
         s.end[j] = now
@@ -1004,7 +1036,7 @@ def come(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
         s.counts[REJECTED] += 1
         s.counts[DONE] += 1
         follow(now, c, k, s)
-    elif r == NOBODY:
+    elif g == NOBODY:
         s.queue_after[j] = NOBODY
         if s.counts[HELD_HEAD] == NOBODY:
             s.counts[HELD_HEAD] = j
@@ -1013,17 +1045,22 @@ def come(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
         s.counts[HELD_TAIL] = j
         s.counts[HELD_COUNT] += 1
     else:
-        submit(now, r, j, c, k, s)
+        submit(now, g, j, c, k, s)
 
 
-def submit(now: float, r: int, j: int, c: Clients, k: Rules, s: State) -> None:
+def submit(now: float, g: int, j: int, c: Clients, k: Rules, s: State) -> None:
     """Put a request into the queue of a replica: an idle one looks at it now, a busy one when its step ends."""
-    enqueue(k, c, s, r, j, True)
-    s.home[j] = r
+    enqueue(k, c, s, g, j, True)
+    r = g * k.lanes
+    s.place_wait[j] = s.blocked_time[r]
+    s.under_way[j] = 0.0
+    if k.lanes > 1:
+        for lane in range(r, r + k.lanes):
+            if s.until[lane] < 0.0:
+                touch(s, lane)
+        return
     if s.until[r] < 0.0:
         touch(s, r)
-        s.place_wait[j] = s.blocked_time[r]
-        s.under_way[j] = 0.0
         return
     steps = s.steps[r]
     behind_others = s.waiting[r] > 1 and not k.by_class  # who was there before could not be placed either
@@ -1037,7 +1074,8 @@ def submit(now: float, r: int, j: int, c: Clients, k: Rules, s: State) -> None:
                 s.counts[STAMP] += 1
                 s.stamp[r] = s.counts[STAMP]
     s.under_way[j] = s.until[r] - now
-    s.place_wait[j] = s.blocked_time[r] + (s.until[r] - s.began[r] if s.blocked[r] else 0.0)
+    if s.blocked[r]:
+        s.place_wait[j] += s.until[r] - s.began[r]
 
 
 def touch(s: State, r: int) -> None:
@@ -1081,6 +1119,11 @@ def end_step(now: float, r: int, c: Clients, k: Rules, s: State) -> None:
         follow(now, c, k, s)
     s.until[r] = -1.0
     touch(s, r)
+    if k.lanes > 1 and ended:  # their places and blocks are free for the other lanes too
+        first = r // k.lanes * k.lanes
+        for lane in range(first, first + k.lanes):
+            if s.until[lane] < 0.0:
+                touch(s, lane)
     while s.counts[HELD_HEAD] != NOBODY:
         other = route(c, k, s)
         if other == NOBODY:
@@ -1134,7 +1177,7 @@ def play(c: Clients, k: Rules, t: Table, h: Table, s: State) -> bool:
     until = s.until
     stamps = s.stamp
     event_time = s.event_time
-    replicas = k.replicas
+    engines = k.replicas * k.lanes
     most = s.requests
     sends = 0 if c.users else most  # requests that come at times of their own
     horizon = k.horizon
@@ -1146,7 +1189,7 @@ def play(c: Clients, k: Rules, t: Table, h: Table, s: State) -> bool:
             time = FOREVER
             what = NOBODY
         r = 1
-        while r < replicas:
+        while r < engines:
             if until[r] >= 0.0 and (until[r] < time or (until[r] == time and stamps[r] < stamps[what])):
                 time = until[r]
                 what = r
@@ -1156,11 +1199,11 @@ def play(c: Clients, k: Rules, t: Table, h: Table, s: State) -> bool:
         if j != NOBODY and (event_time[j] < time or (event_time[j] == time and s.event_stamp[j] < stamp)):
             time = event_time[j]
             stamp = s.event_stamp[j]
-            what = replicas
+            what = engines
         j = counts[NEXT]
         if j < sends and (c.send[j] < time or (c.send[j] == time and counts[ARRIVED] < stamp)):
             time = c.send[j]
-            what = replicas + 1
+            what = engines + 1
         if time > now and counts[TOUCHED]:
             i = 0
             while i < counts[TOUCHED]:
@@ -1175,11 +1218,11 @@ def play(c: Clients, k: Rules, t: Table, h: Table, s: State) -> bool:
             break
         now = time
         s.times[NOW] = now
-        if what < replicas:
+        if what < engines:
             end_step(now, what, c, k, s)
             if s.logging and (counts[ROWS] >= s.room or counts[GAPS] >= s.room):
                 return False
-        elif what == replicas:
+        elif what == engines:
             happen(now, c, k, s)
         else:
             counts[NEXT] = j + 1

@@ -104,6 +104,7 @@ class Scene:
             drafted=self.drafted,
             acceptance=self.acceptance,
             replicas=self.replicas,
+            lanes=self.table.lanes,
             router=ROUTERS[self.router],
             apart=self.front.hand_over / self.replicas,
             encoder_parts=encoders.parts if encoders else [],
@@ -186,10 +187,11 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
     )
 
 
-def steps_of(predictor: Predictor, limits: Limits, longest: int, width: int = 1) -> StepTable:
-    """Step times of a deployment whose steps verify `width` tokens of each sequence."""
+def steps_of(predictor: Predictor, limits: Limits, longest: int, width: int = 1, lanes: int = 1) -> StepTable:
+    """Step times of a deployment whose steps verify `width` tokens of each sequence, of one of its `lanes`."""
     most = min(longest, limits.max_model_len or _LONGEST, _LONGEST)
-    return kept_table(predictor.plan, limits.max_num_seqs // limits.engines, most, width, limits.token_budget)
+    sequences = -(-limits.max_num_seqs // (limits.engines * lanes))
+    return kept_table(predictor.plan, sequences, most, width, limits.token_budget)
 
 
 def front_end_of(predictor: Predictor, replicas: int = 1) -> FrontEnd:
@@ -225,7 +227,7 @@ def scene_of(predictor: Predictor, chosen: Scheduler, typical: float, longest: i
     settings = predictor.plan.deployment.settings
     block = chosen.block_size or settings.block_size or int(predictor.plan.engine.memory.block)
     return Scene(
-        table=steps_of(predictor, limits, longest, chosen.draft_tokens + 1),
+        table=steps_of(predictor, limits, longest, chosen.draft_tokens + 1, predictor.plan.lanes),
         drafted=chosen.draft_tokens,
         acceptance=chosen.acceptance,
         draft_seconds=chosen.draft_tokens * chosen.draft_ms / 1e3,

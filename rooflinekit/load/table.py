@@ -217,8 +217,15 @@ class StepTable:
 
     @cached_property
     def arrays(self) -> tuple[Table, Table]:
-        """As the loop reads it, and the table of steps whose halves take turns (the same where none do)."""
+        """As the loop reads it, and the table of steps whose halves take turns (the same where none do).
+
+        The busiest stage's share of a step is that of one middle step: it moves by some hundredths with the batch.
+        """
         own = self._arrays()
+        if self.stages:
+            sequences, context, tokens = max(len(self.sequences) // 8, 1), 2048, max(self.budget, 512)
+            decode = self.stage_share(sequences, sequences * context, (), 0)
+            own = own._replace(decode_stage=decode, prompt_stage=self.stage_share(0, 0, ((tokens, 0),), 1))
         return own, self.halves[0]._arrays() if self.halves else own
 
     def _arrays(self) -> Table:

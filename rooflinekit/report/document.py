@@ -13,6 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.units import format_time, significant
+from rooflinekit.specs.escaping import (
+    markdown_cell,
+    markdown_marked,
+    markdown_words,
+    marked_parts,
+    terminal_cell,
+)
 from rooflinekit.version import __version__
 
 if TYPE_CHECKING:
@@ -37,7 +44,7 @@ def wrapped(text: str, indent: str = "  ", start: str = "", whole: bool = False,
 
 _LABEL = 10  # columns of a label
 _SIDE = "text-align:{};padding:.1em .6em;font-variant-numeric:tabular-nums"
-_MARKED = re.compile(r"(`[^`]+`|\*\*[^*]+\*\*)")
+_FENCE = re.compile("`{3,}")
 
 
 class Block(Protocol):
@@ -73,7 +80,7 @@ class Words:
         return [part for line in self.lines for part in wrapped(line, self.indent, width=width)]
 
     def markdown(self) -> list[str]:
-        return [*self.lines]
+        return [*map(markdown_words, self.lines)]
 
     def html(self) -> str:
         return f"<p>{'<br>'.join(map(escape, self.lines))}</p>" if self.lines else ""
@@ -93,7 +100,7 @@ class Items(Words):
         return Words(*self.lines[: self.most], indent=self.indent).text(width)
 
     def markdown(self) -> list[str]:
-        return [f"{' ' * depth}- {' '.join(line.split())}" for depth, line in self._levels()]
+        return [f"{' ' * depth}- {markdown_marked(' '.join(line.split()))}" for depth, line in self._levels()]
 
     def html(self) -> str:
         parts, above = [], -2
@@ -152,8 +159,9 @@ class Table:
 
     def fitted(self, width: int) -> tuple[list[int], list[str]]:
         """The columns that a terminal has room for, and their lines."""
-        table = [row for first, *more in self.rows for row in _broken(first, more, self.room)]
-        head, kept, lines = self._head(), list[int](), [""]
+        cells = ([terminal_cell(cell) for cell in row] for row in self.rows)
+        table = [row for first, *more in cells for row in _broken(first, more, self.room)]
+        head, kept, lines = [*map(terminal_cell, self._head())], list[int](), [""]
         for dropped in range(len(self.drop) + 1 if table else 0):
             kept = [column for column in range(len(head)) if column not in self.drop[:dropped]]
             wide = {column: max(len(row[column]) for row in (head, *table)) for column in kept}
@@ -169,8 +177,7 @@ class Table:
     def markdown(self) -> list[str]:
         head = self._head()
         marks = [":--" if column in self.left else "--:" for column in range(len(head))]
-        rows = ([cell.replace("|", "\\|") for cell in row] for row in self.rows)
-        lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
+        lines = [f"| {' | '.join(map(markdown_cell, row))} |" for row in (head, *self.rows)]
         return [lines[0], f"|{'|'.join(marks)}|", *lines[1:]] if self.rows else []
 
     def html(
@@ -186,7 +193,7 @@ class Table:
 
         def shown(cell: str) -> str:
             """Bars begin where the others end only if all letters are as wide."""
-            return f"<code>{cell}</code>" if "█" in cell else escape(cell)
+            return f"<code>{escape(cell)}</code>" if "█" in cell else escape(cell)
 
         head, body = line(self._head(), "th", ' scope="col"'), "".join(line(row, "td") for row in self.rows)
         return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
@@ -215,7 +222,8 @@ class Fixed:
         return [*self.lines]
 
     def markdown(self) -> list[str]:
-        return [f"```{self.language}", *self.lines, "```"] if self.lines else []
+        fence = max(_FENCE.findall("\n".join(self.lines)), key=len, default="``") + "`"
+        return [f"{fence}{self.language}", *self.lines, fence] if self.lines else []
 
     def html(self) -> str:
         return f"<pre>{escape(chr(10).join(self.lines))}</pre>" if self.lines else ""
@@ -235,7 +243,8 @@ def markdown_text(document: Document) -> str:
     parts: list[str] = []
     for number, (title, blocks) in enumerate(document):
         if title:
-            parts.append(f"### {title[0].upper()}{title[1:]}" if number else f"## {title}")
+            named = markdown_words(f"{title[0].upper()}{title[1:]}" if number else title)
+            parts.append(f"{'###' if number else '##'} {named}")
         parts += ["\n".join(lines) for block in blocks if (lines := block.markdown())]
     return "\n\n".join(parts)
 
@@ -260,12 +269,8 @@ def _broken(first: str, others: list[str], room: int) -> list[list[str]]:
 
 
 def _marked(text: str) -> str:
-    found = []
-    for part in _MARKED.split(text):
-        tag = "code" if part[:1] == "`" and len(part) > 1 else "b" if part[:2] == "**" and len(part) > 3 else ""
-        inner = escape(part.strip("`") if tag == "code" else part.strip("*") if tag else part)
-        found.append(f"<{tag}>{inner}</{tag}>" if tag else inner)
-    return "".join(found)
+    parts = ((tag, escape(inner)) for tag, inner in marked_parts(text))
+    return "".join(f"<{tag}>{inner}</{tag}>" if tag else inner for tag, inner in parts)
 
 
 def tokens_in(inputs: Mapping[str, Any]) -> str:

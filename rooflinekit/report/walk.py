@@ -14,6 +14,7 @@ from rooflinekit.model.types.units import format_bytes, format_count, percent
 from rooflinekit.report import document as blocks
 from rooflinekit.report.document import WIDTH, Document, Fixed, Table, Words, wrapped
 from rooflinekit.report.markup import filled, script_hashes, script_json
+from rooflinekit.specs.escaping import markdown_words
 
 _NAME, _NUMBER = 21, 7  # columns of a step's name, and of its FLOP and bytes
 _TENSOR = WIDTH - _NAME - 2 * _NUMBER - 2
@@ -180,7 +181,8 @@ class Steps:
         return lines
 
     def markdown(self) -> list[str]:
-        return [f"#### {section_title(self.section)}", "", self.letters, "", *self.table.markdown()]
+        title, letters = map(markdown_words, (section_title(self.section), self.letters))
+        return [f"#### {title}", "", letters, "", *self.table.markdown()]
 
     def html(self) -> str:
         return f"<p><b>{escape(section_title(self.section))}</b></p><p>{escape(self.letters)}</p>{self.table.html()}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import hmac
+import http.client
 import json
 import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import lru_cache, partial
@@ -45,6 +47,7 @@ _READ = 16 * 2**20  # bytes of a longer one that are read, so that its sender is
 _REMEMBERED = 4096  # questions whose answers are kept
 _KEPT_ALIVE = 75  # seconds that a connection may be idle, which is longer than clients and proxies reuse one
 _RARELY = (20_000, 20, 20)  # allocations and rounds between collections: a full one takes tens of milliseconds
+_PATIENCE, _PAUSE = 60.0, 0.05  # seconds that a start may take, and between two looks at it
 _STATUS: dict[type, int] = {BusyError: 429, TimeUpError: 408}
 
 
@@ -218,12 +221,27 @@ def listen(host: str, port: int, site: Path | None = None) -> socket.socket:
     return listening
 
 
-def run(listening: socket.socket, workers: int, seconds: float) -> None:
-    """Serve until a signal comes; seconds: the longest that an answer may take."""
+def run(listening: socket.socket, workers: int, seconds: float, ready: Callable[[], None]) -> None:
+    """Serve until a signal comes; seconds: the longest that an answer may take; `ready` is called once one came."""
     os.environ[SECONDS] = f"{seconds:g}"
+    threading.Thread(target=_tell, args=(listening.getsockname()[:2], ready), daemon=True).start()
     place = f"rooflinekit.service.web:{'app' if listening.getsockname()[0] in LOCAL else 'open_app'}"
     uvicorn.run(place, factory=True, fd=listening.fileno(), workers=workers, log_level="warning", access_log=False,
                 server_header=False, timeout_keep_alive=_KEPT_ALIVE)  # fmt: skip
+
+
+def _tell(address: tuple[str, int], ready: Callable[[], None]) -> None:
+    """Ask the service for its health until it answers, and say that it does."""
+    while True:
+        asked = http.client.HTTPConnection(*address, timeout=_PATIENCE)
+        try:
+            asked.request("GET", "/healthz")
+            if asked.getresponse().status == 200:
+                return ready()
+        except (OSError, http.client.HTTPException):
+            time.sleep(_PAUSE)
+        finally:
+            asked.close()
 
 
 def open_app() -> ASGIApp:

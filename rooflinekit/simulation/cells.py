@@ -20,6 +20,7 @@ from rooflinekit.simulation.execute import execute
 from rooflinekit.simulation.ledger import RequestObjective
 from rooflinekit.simulation.outcome import Books
 from rooflinekit.specs.files import json_lines, read_text
+from rooflinekit.specs.writing import write_whole
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ class KeptCells:
                 self.found[entry["cell"]] = Books.read(entry["books"], objective)
             except (KeyError, TypeError, ValueError, AttributeError):
                 raise SpecError(f"{path}, line {number}: is not a finished cell; remove the file") from None
-        self._path.write_text("".join(whole) or f"{mark}\n", encoding="utf-8")
+        write_whole(self._path, ("".join(whole) or f"{mark}\n").encode())
 
     def add(self, number: int, books: Books) -> None:
         """Keep a finished cell."""

@@ -7,8 +7,9 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from multiprocessing import get_context
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ _ADDRESS = re.compile(r"[a-z]+://\S+|\S+:\d+")  # of a scheduler: dask tries any
 _ANSWERS = 1.5  # s: for a machine to answer at all, and again for its greeting
 _FRAMES = 1000  # that a scheduler's greeting has at most; it speaks first, and begins with their number
 _PATIENCE = "10s"  # for a scheduler to answer
+_IDLE = 60.0  # s: for a cluster to get a worker
 
 Piece = TypeVar("Piece")
 Answer = TypeVar("Answer")
@@ -92,19 +94,56 @@ def _refill(waiting: deque[Any], rest: Iterator[Piece], most: int, submit: Calla
 
 
 def _over_dask(answer: Callable[[Piece], Answer], pieces: Iterable[Piece], address: str) -> Iterator[Answer]:
-    """Dask runs the pieces of a lost worker again by itself."""
+    """Dask runs the pieces of a lost worker again by itself.
+
+    Raises RooflinekitError where a piece ends every worker that it comes to, where no worker comes for a while, and
+    where the scheduler goes.
+    """
     client = _client(address)
-    rest, waiting = iter(pieces), deque[tuple[Piece, Any]]()
+    from distributed import KilledWorker  # noqa: PLC0415 - optional
+
+    rest, waiting, done = iter(pieces), deque[tuple[Piece, Any]](), 0
     try:
         while True:
-            threads = sum(client.nthreads().values())
+            with _connected(address):
+                threads = sum(client.nthreads().values())
             _refill(waiting, rest, _AHEAD * max(threads, 2), lambda piece: client.submit(answer, piece, pure=False))
             if not waiting:
                 return
-            yield waiting[0][1].result()
+            future = waiting[0][1]
+            with _connected(address, future):
+                found = _gathered(client, future, address)
             waiting.popleft()
+            done += 1
+            yield found
+    except KilledWorker:
+        raise RooflinekitError(f"dask workers died again and again on piece {done + 1}: too little memory?") from None
     finally:
-        client.close()
+        with suppress(OSError):
+            client.close()
+
+
+@contextmanager
+def _connected(address: str, future: Any = None) -> Iterator[None]:
+    """Say of a lost connection whose it is; what a piece itself raises is left alone."""
+    try:
+        yield
+    except (OSError, CancelledError):
+        if future is not None and future.status == "error":
+            raise
+        raise RooflinekitError(f"the dask scheduler at {address} has gone") from None
+
+
+def _gathered(client: Any, future: Any, address: str) -> Any:
+    """The answer of a piece, as long as there are workers."""
+    while True:
+        try:
+            return future.result(timeout=_IDLE)
+        except TimeoutError:
+            if future.done():  # of the piece itself
+                raise
+        if not client.nthreads():
+            raise RooflinekitError(f"no dask worker at {address} for {_IDLE:.0f} s; start one, and run this again")
 
 
 def _client(address: str) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.errors import InputError, MissingExtraError, SpecError
-from rooflinekit.specs.files import read_text, refuse_device
+from rooflinekit.specs.files import check_file, read_text, refuse_device
 
 
 def delimiter_of(header: str) -> str:
@@ -61,7 +61,7 @@ def read_delimited(name: str, **how: Any) -> Any:
     import pandas as pd  # noqa: PLC0415 - takes a while
 
     source: Any = name
-    refuse_device(Path(name))
+    refuse_device(Path(name) if name != "-" else _standard_input())
     with nullcontext(sys.stdin) if name == "-" else Path(name).open(encoding="utf-8-sig", errors="replace") as file:
         header = file.readline()
         if name == "-":
@@ -74,6 +74,14 @@ def read_delimited(name: str, **how: Any) -> Any:
         return pd.read_csv(source, sep=delimiter_of(header), index_col=False, **how)
 
 
+def _standard_input() -> int:
+    """The number of the standard input; that of no file where a test or a notebook has replaced it."""
+    try:
+        return sys.stdin.fileno()
+    except (AttributeError, OSError, ValueError):
+        return -1
+
+
 def read_table(path: Path, needed: Sequence[str] = (), what: str = "table", text: bool = False) -> Any:
     """A CSV or Parquet file as a frame; with `text` every cell is text, and an empty one "".
 
@@ -82,8 +90,7 @@ def read_table(path: Path, needed: Sequence[str] = (), what: str = "table", text
     """
     import pandas as pd  # noqa: PLC0415 - takes a while
 
-    if not path.is_file():
-        raise SpecError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
+    check_file(path)
     how: dict[str, Any] = {"dtype": str, "keep_default_na": False} if text else {"low_memory": False}
     try:
         parquet = path.suffix.lower() == ".parquet"

@@ -75,16 +75,38 @@ def _stamp(path: Path) -> _Stamp:
     return state.st_mtime_ns, state.st_size, state.st_ino
 
 
-def refuse_device(path: Path) -> None:
-    """Raise SpecError for a device that may never end, such as /dev/zero; a pipe and the null device do end."""
+def refuse_device(path: Path | int) -> None:
+    """Raise SpecError for what may never end, such as /dev/zero, or never begin: a pipe that has a name.
+
+    The pipe of a shell's `<(command)` has none, and ends with the command, as the null device does. An open file may be
+    given by its number; a terminal is read to its end.
+    """
     try:
-        state = path.stat()
-    except OSError:
+        state = os.stat(path)  # noqa: PTH116 - of a number, too
+    except (OSError, ValueError):
         return
+    name = "the standard input" if path == 0 else path
     if stat.S_ISBLK(state.st_mode) or (
-        stat.S_ISCHR(state.st_mode) and state.st_rdev != Path(os.devnull).stat().st_rdev
+        stat.S_ISCHR(state.st_mode)
+        and state.st_rdev != Path(os.devnull).stat().st_rdev
+        and not (isinstance(path, int) and os.isatty(path))
     ):
-        raise SpecError(f"{path}: is a device, not a file")
+        raise SpecError(f"{name}: is a device, not a file")
+    if stat.S_ISFIFO(state.st_mode) and isinstance(path, Path) and _named(path):
+        raise SpecError(f"{path}: is a pipe, not a file; write to a file what comes out of it")
+
+
+def check_file(path: Path) -> None:
+    """Raise SpecError for what is no ordinary file."""
+    refuse_device(path)
+    if not path.is_file():
+        raise SpecError(f"{path}: {'is a folder, not a file' if path.is_dir() else 'no such file'}")
+
+
+def _named(pipe: Path) -> bool:
+    """Whether a pipe lies in a folder, where nobody may ever write to it."""
+    place = os.path.realpath(pipe)
+    return not place.startswith("/dev/fd/") and os.path.exists(place)  # noqa: PTH110 - of a text
 
 
 def read_text(path: Path) -> str:
@@ -163,12 +185,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return _mapping(path, data)
 
 
-def json_lines(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The JSON objects of a file that has one a line, with the number of the line; empty lines are passed over.
+def json_lines(path: Path, lines: Iterable[str], first: int = 1) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The JSON objects of lines of a file, with their numbers from `first` on; empty lines are passed over.
 
     Raises SpecError, by line, for anything else.
     """
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, first):
         if not line.strip():
             continue
         try:

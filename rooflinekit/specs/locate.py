@@ -17,7 +17,7 @@ from typing import Generic, Literal, TypeVar
 
 from rooflinekit.model.types.errors import SpecError, UnknownNameError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.specs.files import kept, once, read_yaml
+from rooflinekit.specs.files import kept, once, read_yaml, refuse_device
 
 Kind = Literal["model", "accelerator", "system"]
 T = TypeVar("T")
@@ -306,9 +306,10 @@ def _aliases_in(folder: Path) -> list[_Aliases]:
 def _aliases_of(path: Path) -> _Aliases:
     """The aliases that a file states at its top; an unreadable file has none."""
     try:
+        refuse_device(path)
         with path.open(encoding="utf-8", errors="replace") as file:
             head = file.read(_HEAD)
-    except OSError:
+    except (OSError, SpecError):
         head = ""
     found: dict[bool, tuple[str, ...]] = {}
     for prefix, items in _ALIAS_LINE.findall(head):

@@ -7,6 +7,7 @@ refusal is a SpecError of one line: `file: key: value: what is wrong; the fix`.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ EMPTY: Mapping[Any, Any] = MappingProxyType({})
 """The default of a section that may be absent."""
 
 _MOST = 10**9
+_LARGEST = sys.float_info.max
 _ARITHMETIC = {dtype.value: dtype for dtype in Dtype if dtype.unit is dtype}
 
 
@@ -213,7 +215,7 @@ class Section:
     def number_in(self, key: str, value: object, low: float = 0.0, high: float = math.inf) -> float:
         """A finite number without a unit, from `low` to `high`: the value of `key`, or one inside it."""
         plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not plain or not math.isfinite(value) or not low <= value <= high:  # type: ignore[arg-type, operator]
+        if not plain or not low <= value <= min(high, _LARGEST):  # type: ignore[operator]
             span = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
             self.refuse(key, f"{value!r} is not a number {span}")
         return float(value)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecEr
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Model, WeightFormats
 from rooflinekit.specs.config.importer import model_from_config
-from rooflinekit.specs.files import table_of
+from rooflinekit.specs.files import refuse_device, table_of
 from rooflinekit.specs.locate import Loaded
 
 _MOST_HEADER = 256 * 2**20  # bytes: ten times the largest vocabulary known
@@ -26,6 +26,7 @@ _MOST_ENTRIES = 2**16  # tensors, or keys: DeepSeek-V3 has 1,100 tensors
 _MOST_TEXTS = 2**21  # in a list: eight times the largest vocabulary known
 _MOST_PARTS = 1000  # of a split file
 _MOST_DIMENSIONS = 4
+_MOST_SIZES, _MOST_SIZE = 64, 2**63 - 1  # dimensions of a safetensors tensor, as NumPy has them, and of one of them
 _LONGEST_KEPT = 4096  # elements of an array that is kept; a vocabulary is only counted
 _LONGEST_TEXT = 2**16 - 1  # bytes of a name (GGUF's own limit), and of a text that is kept
 _MOST_JSON = 2**24  # bytes of a safetensors header: 70,000 tensors of one file would have 8 MB
@@ -133,6 +134,7 @@ def read_gguf(path: Path) -> GGUFHeader:
     Raises SpecError for a file that is none, is cut off or has a header that cannot be believed, and DtypeError for a
     tensor of a type that is not known.
     """
+    refuse_device(path)
     size = path.stat().st_size
     with path.open("rb") as file:
         reader = _Reader(file, path, size)
@@ -319,6 +321,7 @@ def safetensors_bytes(path: Path) -> int:
     Raises SpecError for a file that is none, is cut off or has a header that cannot be believed, and DtypeError for a
     tensor of a type that is not known.
     """
+    refuse_device(path)
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(8)
@@ -342,10 +345,13 @@ def safetensors_bytes(path: Path) -> int:
     for name, entry in tensors.items():
         try:
             kind, shape, (begin, stop) = str(entry["dtype"]), entry["shape"], entry["data_offsets"]
-            if any(type(number) is not int or number < 0 for number in (*shape, begin, stop)):
+            if len(shape) > _MOST_SIZES or any(
+                type(number) is not int or not 0 <= number <= _MOST_SIZE for number in (*shape, begin, stop)
+            ):
                 raise ValueError
         except (KeyError, TypeError, ValueError):
-            raise SpecError(f"{path}: tensor {name!r} lacks dtype, shape or data_offsets in whole numbers") from None
+            wanted = f"in whole numbers below 2^63, of at most {_MOST_SIZES} dimensions"
+            raise SpecError(f"{path}: tensor {name!r} lacks dtype, shape or data_offsets {wanted}") from None
         if kind not in sizes:
             known = nearest_of(kind, sizes)
             raise DtypeError(f"{path}: tensor {name!r} is of type {kind!r}, which is not known; nearest: {known}")

@@ -489,3 +489,37 @@ def test_changes_to_try_under_load_come_after_the_answer(browser: Browser, pages
     at_once = "(() => { state = { ...state, rate: 9 }; update(); return byId('moves').textContent; })()"
     assert browser.value(at_once) == before
     browser.wait(f"byId('moves').textContent !== {json.dumps(before)}")
+
+
+EXTREME = [
+    *(
+        "#b=1&i=1&o=1",
+        "#b=1000000000&i=1000000000&o=1000000000",
+        "#b=0&i=0&o=0",
+        "#b=1e308&i=1e308",
+        "#b=NaN&i=Infinity",
+    ),
+    *("#bw=0", "#bw=1e-300", "#bw=1e300", "#bw=-1&b=4096", "#bw=0.01&b=100000&i=131072&o=100000"),
+    *("#r=1e-300", "#r=1e300", "#r=0", "#u=1e12", "#u=0", "#u=1&o=1", "#r=5&bw=1e-9", "#c=1e99&i=1"),
+]
+NOISE = r"\b(?:NaN|Infinity|undefined|null|\[object)"
+
+
+def test_extreme_states_are_drawn_without_an_error(browser: Browser, pages: dict[str, Path]) -> None:
+    """Addresses beyond each end, and every slider at both of its ends: words and pictures have numbers only."""
+    browser.size(1280, 900)
+    browser.errors.clear()
+    for state in EXTREME:
+        browser.open(pages["deployment"], state)
+        assert browser.errors == [], state
+        assert browser.value(f"(document.body.innerText.match(/{NOISE}/) || [''])[0]") == "", state
+    for end in ("min", "max"):
+        browser.value(
+            "(() => { for (const each of document.querySelectorAll('input[type=range]')) {"
+            f" each.value = each.{end}; each.dispatchEvent(new Event('input', {{bubbles: true}})); }} return 1; }})()"
+        )
+        browser.value("new Promise(done => setTimeout(() => done(1), 300))")
+        assert browser.errors == [], end
+        assert browser.value(f"(document.body.innerText.match(/{NOISE}/) || [''])[0]") == "", end
+        drawn = "[...document.querySelectorAll('svg *')].flatMap(each => [...each.attributes].map(a => a.value))"
+        assert browser.value(f"{drawn}.filter(each => /NaN|Infinity|undefined/.test(each)).length") == 0, end

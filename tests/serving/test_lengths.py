@@ -140,3 +140,8 @@ def test_a_file_of_lengths(tmp_path):
     file.write_text("\n")
     with pytest.raises(SpecError, match="is empty"):
         parse_length(f"empirical:{file}")
+
+
+def test_a_variation_whose_square_is_zero_is_none() -> None:
+    tiny = parse_length("lognormal:mean=1000,cv=1e-320")
+    assert tiny.mean == pytest.approx(1000.0)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.load.scene import kept_table
 from rooflinekit.load.table import build_table
@@ -362,3 +365,45 @@ def test_simulations_of_one_plan_share_a_table_and_those_of_another_do_not(plan_
     for rows in range(20):  # the latest few are kept
         kept_table(plan, 32 + rows, 64, 1, 0)
     assert kept_table(plan, 8, 256, 1, 0) is not first
+
+
+ODD = (0, -1, -0.5, math.nan, math.inf, 1e12, 10**400, None, "3", [1], np.array([]), np.array([1.0, -1.0]))
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: str(odd)[:12])
+@pytest.mark.parametrize("name", ["count", "new", "past", "sampled", "span"])
+def test_a_step_that_no_engine_has_is_refused_by_name(name: str, odd: object) -> None:
+    """Each was a crash, a time of infinity or one below its bound."""
+    if name in ("past", "sampled") and isinstance(odd, int) and odd == 0:
+        pytest.skip("none is fine")
+    for phases in ({"decoding": Sequences(4.0, 1.0, 100.0)}, {"prefilling": Sequences(1.0, 100.0)}):
+        batch = Batch(**{phase: replace(each, **{name: odd}) for phase, each in phases.items()})
+        with pytest.raises(WorkloadError, match=f"^batch: {name} is "):
+            rk.predict_step("llama3-8b", "h100-sxm", rk.Deployment(), batch)
+
+
+@pytest.mark.parametrize(("batch", "said"), [
+    (None, "batch is NoneType, not a Batch"), ("decode", "batch is str"), (Batch(), "has no sequences"),
+    (Batch.decode(4.0, 0.0), "past is -1.0"), (Batch.prefill(1.0, 10.0, 10.0), "new is 0.0"),
+    (Batch(Sequences(1.0, 8.0), filled=0.0), "filled is 0.0, not above 0 to 1"),
+    (Batch(Sequences(1.0, 8.0), varying=-1.0), "varying is -1.0"),
+    (Batch(Sequences(1.0, 8.0), padding=math.inf), "padding is inf"),
+])  # fmt: skip
+def test_a_batch_that_is_none_is_refused(batch: Batch, said: str) -> None:
+    with pytest.raises(WorkloadError, match=said):
+        rk.predict_step("llama3-8b", "h100-sxm", rk.Deployment(), batch)
+
+
+@pytest.mark.parametrize("size", [1e-6, 1, 511.5, 513, 131_071, 131_073, 1e6, 1e9])
+def test_extreme_steps_have_finite_times_above_their_bounds(size: float) -> None:
+    for batch in (Batch.decode(size, 100.0), Batch.decode(1.0, size + 1.0), Batch.prefill(1.0, size),
+                  Batch.chunk(1.0, 16.0, size, False) | Batch.decode(8.0, 1000.0)):  # fmt: skip
+        step = rk.predict_step("llama3-8b", "h100-sxm", rk.Deployment(), batch)
+        assert 0.0 < step.bound <= step.time * 1.02 < math.inf  # the table has straight lines
+        assert step.low <= step.time * 1.02 and step.time <= step.high * 1.02 < math.inf
+
+
+@pytest.mark.parametrize("offsets", [[], [0], [1, 3], [0, 3, 1], [0, math.nan], [0, math.inf], [0, 2.5], [0, "3"]])
+def test_offsets_that_are_none_are_refused(offsets: list[Any]) -> None:
+    with pytest.raises(WorkloadError):
+        Batch.from_cu_seqlens(offsets)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import time
 
 import pytest
 from tiny_gguf import Sizes, write_llama
@@ -178,6 +179,16 @@ def test_safetensors_headers_give_exact_bytes(tmp_path):
 def test_a_safetensors_file_that_cannot_be_trusted_is_refused_in_a_line(tmp_path, entries, size, said):
     with pytest.raises(RooflinekitError, match=said):
         safetensors_bytes(safetensors(tmp_path / "bad.safetensors", entries, size))
+
+
+@pytest.mark.parametrize("shape", [[2**62] * 100_000, [1] * 100_000, [10**4000], [2**63]])
+def test_a_shape_that_no_tensor_has_is_refused_at_once(tmp_path, shape):
+    """Multiplied and printed, it took over a minute."""
+    path = safetensors(tmp_path / "bad.safetensors", {"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 4]}}, 4)
+    begun = time.process_time()
+    with pytest.raises(RooflinekitError, match=r"below 2\^63, of at most 64 dimensions"):
+        safetensors_bytes(path)
+    assert time.process_time() - begun < 1.0
 
 
 def test_a_huge_or_cut_safetensors_header_is_refused(tmp_path):

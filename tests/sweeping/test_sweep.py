@@ -16,7 +16,7 @@ import rooflinekit as rk
 from rooflinekit.decision.sweeping.answer import Job, Piece, answer, with_costs
 from rooflinekit.decision.sweeping.grid import Grid
 from rooflinekit.decision.sweeping.sweep import Means, Shard, run
-from rooflinekit.simulation.execute import execute
+from rooflinekit.simulation.execute import _connected, execute
 
 MIXED = Grid.of({
     "model": ["llama-3-8b", "mixtral-8x7b"], "gpu": ["h100-sxm", "l40s"], "tp": [1, 3], "batch": [1, 7, 64],
@@ -127,6 +127,43 @@ def test_processes_give_the_same_bits_and_a_killed_one_loses_nothing(tmp_path):
 def test_rows_that_kill_every_worker_end_the_sweep():
     with pytest.raises(rk.RooflinekitError, match="died 4 times in a row on piece 1"):
         list(execute(partial(answer, Job()), [Piece(0, Deadly(0, None))], workers=2))
+
+
+@pytest.fixture
+def cluster():
+    """A dask cluster of one process, whose deaths are not written to the log of the tests."""
+    distributed = pytest.importorskip("distributed", reason="needs the extra: cluster")
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=50
+    ) as started:
+        yield started
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_rows_that_kill_every_dask_worker_end_the_sweep(cluster):
+    with pytest.raises(rk.RooflinekitError, match="dask workers died again and again on piece 1"):
+        list(execute(partial(answer, Job()), [Piece(0, Deadly(0, None))], scheduler=cluster.scheduler_address))
+
+
+def test_a_dask_cluster_that_gets_no_worker_is_not_waited_for_without_end(monkeypatch):
+    distributed = pytest.importorskip("distributed", reason="needs the extra: cluster")
+    monkeypatch.setattr("rooflinekit.simulation.execute._IDLE", 0.3)
+    with (
+        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster,
+        pytest.raises(rk.RooflinekitError, match="no dask worker at inproc"),
+    ):
+        whole(MIXED, Job(), Means(scheduler=cluster.scheduler_address))
+
+
+def test_a_lost_scheduler_is_said_and_an_error_of_a_piece_is_its_own():
+    class Future:
+        status = "pending"
+
+    with pytest.raises(rk.RooflinekitError, match="scheduler at tcp://x:1 has gone"), _connected("tcp://x:1", Future()):
+        raise OSError("closed")
+    Future.status = "error"
+    with pytest.raises(FileNotFoundError), _connected("tcp://x:1", Future()):
+        raise FileNotFoundError
 
 
 def test_a_scheduler_that_is_not_there_is_refused():

@@ -286,7 +286,7 @@ def _yaml_rows(path: Path) -> dict[str, dict[str, Any]]:
     for name, row in rows.items():
         if not isinstance(row, dict):
             raise SpecError(f"{path}: class {name}: is {row!r}, not keys such as rate, isl and slo")
-    return {str(name): row for name, row in rows.items()}
+    return {str(name): {str(key): value for key, value in row.items()} for name, row in rows.items()}
 
 
 def _csv_rows(path: Path) -> dict[str, dict[str, Any]]:

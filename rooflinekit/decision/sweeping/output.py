@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from rooflinekit.model.types.errors import InputError, InterruptedRunError, needing
-from rooflinekit.specs.writing import open_workbook, whole
+from rooflinekit.specs.escaping import csv_table
+from rooflinekit.specs.writing import open_workbook, whole, write_whole
 from rooflinekit.version import __version__
 
 SHEET_ROWS = 1_048_576
@@ -42,7 +43,7 @@ class Kept:
         if mark.exists() and mark.read_text() != asked:
             raise InputError(f"{kept.folder} holds pieces of another sweep; remove it, or choose another --out")
         kept.folder.mkdir(exist_ok=True)
-        mark.write_text(asked)
+        write_whole(mark, asked.encode())
         return kept
 
     def __contains__(self, number: int) -> bool:
@@ -136,7 +137,7 @@ def _kept(partial: Path, out: Path, kept: Kept | None) -> str:
 def _write_csv(answers: Iterable[pd.DataFrame], path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         for number, part in enumerate(answers):
-            part.to_csv(file, index=False, header=number == 0, lineterminator="\n")
+            file.write(csv_table(part, header=number == 0))
 
 
 def _write_parquet(answers: Iterable[pd.DataFrame], path: Path) -> None:

@@ -23,6 +23,7 @@ from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Simu
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, nearest
 from rooflinekit.simulation.execute import execute
+from rooflinekit.specs.files import check_file
 
 WORKBOOKS = (".xlsx", ".xlsm")
 _TABLES = (".csv", ".parquet", *WORKBOOKS)
@@ -44,8 +45,8 @@ def open_table(name: str, sheet: str | None = None) -> Table:
     """
     path = Path(name)
     kind = path.suffix.lower()
-    if name != "-" and not path.is_file():
-        raise InputError(f"{name}: no such file")
+    if name != "-":
+        check_file(path)
     if sheet is not None and kind not in WORKBOOKS:
         raise InputError(f"--sheet names a sheet of a workbook; {name} has none")
     if kind in WORKBOOKS:

@@ -456,7 +456,7 @@ class _Table:
             ends["stable"] = _truth(results["stable"] == 1.0, results["stable"])
         numbers = pd.DataFrame(self.numbers.T, index=index, columns=list(self.names), copy=False)
         numbers = numbers.drop(columns="stable", errors="ignore")
-        numbers.loc[ends["level"] == "bound", list(ENDS)] = np.nan
+        numbers.loc[np.asarray(ends["level"] == "bound", dtype=bool), list(ENDS)] = np.nan
         return pd.concat([self.scenarios, numbers, pd.DataFrame(ends, index=index, copy=False)], axis=1)
 
 

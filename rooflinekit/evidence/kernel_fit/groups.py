@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import takewhile
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +43,8 @@ from rooflinekit.model.types.model import (
 from rooflinekit.model.types.numeric import Array, Numeric, ceil_div
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.delimited import read_table
-from rooflinekit.specs.files import json_lines, table_of
+from rooflinekit.specs.files import check_file, json_lines, table_of
+from rooflinekit.specs.foreign import MOST, number_or
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -257,8 +257,7 @@ def read_measurements(path: Path) -> Measurements:
 
     Raises SpecError, by line and field, for another schema, rows of two runs, or a value that no measurement has.
     """
-    if not path.is_file():
-        raise SpecError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
+    check_file(path)
     lines = list(_lines(path))
     if not lines or lines[0].get("type") != "header":
         raise SpecError(f"{path}: line 1 is not the header of a measurement file")
@@ -480,6 +479,9 @@ def _format_name(text: str) -> str:
         return text
 
 
+_SPREADS = ("p10_us", "p90_us")
+
+
 def checked_table(path: Path, operation: str, table: pd.DataFrame, dropped: Counter[str] | None) -> pd.DataFrame:
     """The rows that a kernel could have; the others refused by row and column, or counted."""
     if operation not in OPERATIONS:
@@ -498,7 +500,8 @@ def checked_table(path: Path, operation: str, table: pd.DataFrame, dropped: Coun
         if rows and dropped is not None:
             dropped[f"{path.name}: {name} is not {wanted}"] += len(rows)
         good &= ~wrong
-    kept = table[good].astype({name: float for name in needed if name not in _WORDS})
+    spreads = [name for name in _SPREADS if name in table]
+    kept = table[good].astype({name: float for name in (*needed, *spreads) if name not in _WORDS})
     if "layer" not in kept:
         return kept
     host = kept["layer"].astype(str).str.endswith(_HOST_LAYER) | kept["engine"].isin(_HOST_ENGINES)
@@ -523,6 +526,8 @@ def _flaws(operation: str, table: pd.DataFrame, needed: Sequence[str]) -> Iterat
     for name, limit in _AT_MOST:
         if name in values and limit in values:
             yield name, values[name] > values[limit], f"at most {limit}"
+    for name in (each for each in _SPREADS if each in table):
+        yield name, table[name].notna() & ~(_numbers(table[name]) > 0.0), "a time above 0"
     if operation == "moe":
         yield "ep", values["experts"] % values["ep"] != 0, "a divisor of experts"
     if operation == "comm":
@@ -531,20 +536,9 @@ def _flaws(operation: str, table: pd.DataFrame, needed: Sequence[str]) -> Iterat
 
 def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:
     """The column as floats, NaN where a cell is no finite number."""
-    if column.dtype.kind in "iu":
-        return column
-    if column.dtype.kind == "f":
-        return column.where(column.abs() < math.inf)
-    return column.map(number_of)
-
-
-def number_of(cell: object) -> float:
-    """The number in a cell, NaN where it holds no finite one."""
-    try:
-        number = float(cell) if isinstance(cell, (Real, str)) else math.nan
-    except ValueError:
-        return math.nan
-    return number if math.isfinite(number) else math.nan
+    if column.dtype.kind in "iuf":
+        return column.where(column.abs() <= MOST)
+    return column.map(lambda cell: number_or(cell, math.nan, -MOST))
 
 
 def kernel_groups(operation: str, table: pd.DataFrame) -> Iterator[Group]:

@@ -270,7 +270,8 @@ class Batch:
         """
         if len(cu_seqlens) < 2 or cu_seqlens[0] != 0:
             raise WorkloadError("cu_seqlens starts at 0 and has one entry more than there are sequences")
-        return cls.ragged([int(end) - int(start) for start, end in pairwise(cu_seqlens)])
+        ends = [whole_number(end, "cu_seqlens", 0) for end in cu_seqlens]
+        return cls.ragged([end - start for start, end in pairwise(ends)])
 
     def __or__(self, other: Batch) -> Batch:
         """A mixed step: the prefill of one and the decode of the other."""

@@ -84,7 +84,7 @@ def _settled(axes: Axes) -> Figure:
 
 
 def _figure(axes: Axes) -> Figure:
-    figure = axes.get_figure(root=True)
+    figure = axes.figure.figure
     assert figure is not None  # of axes that were not removed
     return figure
 

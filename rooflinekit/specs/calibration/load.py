@@ -34,6 +34,7 @@ from rooflinekit.specs.section import Layout, Section
 FORM = "physical-1"
 """Name of the set of time forms that a file's parameters belong to."""
 
+_MOST_DIGITS = 4  # of a logarithm in percent, with its sign: a factor of 22,000
 _PERCENT = re.compile(r"[-\d\s]+")
 _ABSENT: dict[type[TimeForm], dict[str, Any]] = {
     PlainTime: {"row": [0, 0]}, GemmTime: {"stacked": 1, "partial": [0, 0]}, DecodeTime: {"rows": 64},
@@ -301,4 +302,6 @@ def _surface(fit: Section, correction: _Correction | None) -> Surface | None:
     expected = math.prod(len(axis.nodes) - (1 if axis.open_low else 2) for axis in axes)
     if not _PERCENT.fullmatch(text) or len(text.split()) != expected:
         section.refuse("percent", f"needs {expected} whole numbers for its axes")
+    if wrong := next((word for word in text.split() if len(word) > _MOST_DIGITS), None):
+        section.refuse("percent", f"{wrong[:24]} is more than any kernel is off")
     return Surface(tuple(axes), text)
