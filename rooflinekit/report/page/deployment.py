@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.estimation.estimator import refuse_groups
+from rooflinekit.estimation.estimator import asked_load, refuse_groups
 from rooflinekit.estimation.notes import WORDS, misfit
 from rooflinekit.estimation.results import Estimate
-from rooflinekit.estimation.scenario import DEGREES, DEPLOYMENT_KEYS
+from rooflinekit.estimation.options import read
+from rooflinekit.estimation.scenario import DEGREES, DEPLOYMENT_KEYS, Scenario
 from rooflinekit.explanation.front import derive, make_case
 from rooflinekit.explanation.metrics import Case
 from rooflinekit.explanation.walk.front import shapes
+from rooflinekit.load.answer import AskedLoad
 from rooflinekit.model.graph.tree import Node
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import WIDEST
@@ -23,6 +26,7 @@ from rooflinekit.model.types.units import format_bytes
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.derivation import quantity
 from rooflinekit.report.document import asked, headed, images_in, ms, three
+from rooflinekit.report.page.plays import load_data, playable
 from rooflinekit.report.page.offers import Asked, Offers, roofs
 from rooflinekit.report.page.program import Written
 from rooflinekit.report.page.render import card, heading, paragraphs, table
@@ -53,6 +57,13 @@ class Deployed:
     def answer(self) -> Estimate:
         """What `estimate` says."""
         return self.case.answer
+
+    @property
+    def asked_load(self) -> AskedLoad | None:
+        """The load that is played; None of a static batch."""
+        if self.asked.load is None:
+            return None
+        return asked_load(read(Scenario, self.scenario), self.asked.plan)
 
     @property
     def named(self) -> str:
@@ -112,11 +123,16 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
         other = program.write(asked.predictor, asked.questions, asked.work.context is not None)
         offers.gpus.setdefault(asked.plan.system.accelerator.name, asked.plan)
     printed = program.printed()
+    scenes: dict[str, int] = {}  # as JSON, each once
 
     def placed(written: Written) -> dict[str, Any]:
         return {
             "static": printed.places[written.static],
-            "loads": {kind: printed.places[each] for kind, each in written.loads.items()},
+            "loads": {kind: each and printed.places[each] for kind, each in written.loads.items()},
+            "plays": written.plays and {
+                "functions": {name: printed.places[each] for name, each in written.plays.functions.items()},
+                "scene": scenes.setdefault(json.dumps(written.plays.scene), len(scenes)),
+            },
             "gpus": written.gpus, "prefill": written.prefill, "decode": written.decode,
         }  # fmt: skip
 
@@ -125,13 +141,15 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
              for label, found in offers.plans.items()}  # fmt: skip
 
     if against is not None:
-        reference = {"title": headed(against.answer), "at": against.at, "plan": placed(other)}
+        told = placed(other) | {"load": load_data(against.asked_load)}
+        reference = {"title": headed(against.answer), "at": against.at, "plan": told}
     rest = {key: value for key, value in deployed.scenario.items() if key not in _CONTROLLED}
     flags = [word for key, value in rest.items() if value not in (None, False)
              for word in (f"--{key.replace('_', '-')}", *([] if value is True else [str(value)]))]  # fmt: skip
     return {
         "asked": deployed.at,
-        "played": played_at(deployed),
+        "played": None if playable(deployed.asked.predictor) else played_at(deployed),
+        "load": load_data(deployed.asked_load),
         "images": images_in(deployed.answer.inputs),
         "given": {
             deployed.at["model"]: deployed.asked.model,
@@ -151,6 +169,7 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
             "missing": offers.missing,
             "formats": offers.formats,
             "steps": list(program.steps),
+            "scenes": list(map(json.loads, scenes)),
         },
         "library": printed.data,
     }, printed.source

@@ -10,11 +10,11 @@ import ast
 import inspect
 from copy import deepcopy
 from functools import cache
+from pathlib import Path
 
 from rooflinekit.load import loop, table
 from rooflinekit.load.javascript import Printer, javascript, literal
 from rooflinekit.load.subset import functions
-from rooflinekit.report.page.render import HERE
 
 PLACES = {
     **dict.fromkeys(("dense", "pooled_dense", "keyed_dense", "exchanged_dense", "sampled", "sequences"), 1),
@@ -37,7 +37,7 @@ def loop_source() -> str:
     printed = javascript(leave_out=(*_OWN, *_READING), asked=tuple(PLACES))
     printer = Printer(inspect.getsourcefile(loop) or "loop.py", {*functions(), "new_state", "first_draw"}, tuple(PLACES))
     reading = "".join(printer.function(_unnamed(functions()[name])) for name in _READING)
-    own = (HERE / "reading.js").read_text(encoding="utf-8")
+    own = Path(__file__).with_name("reading.js").read_text(encoding="utf-8")
     grids = ", ".join(f"{name.strip('_').lower()}: {_literal(getattr(table, name))}" for name in _GRIDS)
     told = "start, play, new_state, run_time, step_time, saved_time, tokens_time"
     return f"const LOOP = (() => {{\n{printed}{reading}{own}return {{ {told}, NOW, grids: {{ {grids} }} }};\n}})();\n"

@@ -7,6 +7,7 @@ all else share it: it is traced for the first of them, and calls the kernels of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, fields, is_dataclass
 from functools import cached_property, partial
 from itertools import count
@@ -21,25 +22,27 @@ from rooflinekit.model.graph.javascript import Instance, Library, Printed, array
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS, Energy
-from rooflinekit.model.roofline import time_parts
+from rooflinekit.model.roofline import TIME_PARTS, time_parts
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.overlap import Spent
 from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, closed_loop, crowd_of, no_room
 from rooflinekit.model.traffic.energy import TokenEnergy, in_a_step, load_power, static_energy, token_energy
-from rooflinekit.model.traffic.mixing import Shared, follows, microbatches, shared_times, slots
+from rooflinekit.model.traffic.mixing import InFlight, Shared, follows, microbatches, shared_times, slots
 from rooflinekit.model.traffic.percentiles import spread
 from rooflinekit.model.traffic.question import LoadAnswer, LoadQuestion
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import IDEAL, Engine, StepCosts
+from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.frozen import dataclass, replace
 from rooflinekit.model.types.hardware import Accelerator, PowerLaw
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.numeric import Numeric, fails, minimum
 from rooflinekit.model.types.time import ENDS, KernelTime, Time
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.report.page.plays import Split, decode_step, playable, prompt_step, scene_data
 
 INPUTS = ("batch", "isl", "osl", "cached", "context", "speed")
 """What a static batch is a function of; `speed` multiplies the bandwidth of the memory."""
@@ -61,10 +64,19 @@ class Written:
     """One deployment as the page calls it: its functions, and what its kernels are."""
 
     static: Instance
-    loads: dict[str, Instance]  #: what users feel at a `rate` of arrivals, or as so many `users`
+    loads: dict[str, Instance | None]  #: kinds of load (`rate`, `users`), each with the formula where none is played
+    plays: Plays | None  #: what loads are played with
     gpus: int
     prefill: int  #: place of the kernels of a step among all such lists
     decode: int
+
+
+@dataclass(frozen=True)
+class Plays:
+    """The functions that fill a step table and answer a played load, and what the page knows of the engine."""
+
+    functions: dict[str, Instance]
+    scene: dict[str, Any]
 
 
 _Asked: TypeAlias = tuple[tuple[tuple[int, tuple[Operation, int]], "_Step", bool], ...]
@@ -99,6 +111,7 @@ class Program:
         self._made: dict[int, tuple[Any, Any]] = {}  #: by the place of what it was made of, which is kept with it
         self._phased: set[Operation] = set()  #: that ask which sequences are prompts and which answers
         self._kept: list[Any] = []  # what keys name by its place
+        self._splits: dict[int, Split | None] = {}  #: of deployments that are alike
         self.patterns: dict[Any, int] = {}  #: of steps, each with its number
 
     def write(self, predictor: Predictor, questions: Iterable[LoadQuestion] = (), fixed: bool = False) -> Written:
@@ -129,13 +142,79 @@ class Program:
 
         instance = self._added(static, INPUTS)
         parts: dict[str, _Part] = {}
-        under = {load_kind(question): self._loaded(predictor, question, parts) for question in questions}
+        asked, plays = tuple(questions), None
+        if asked and playable(predictor):
+            with suppress(WorkloadError):
+                plays = self._plays(predictor)
+            under: dict[str, Instance | None] = {load_kind(question): None for question in asked if plays}
+        else:
+            under = {load_kind(question): self._loaded(predictor, question, parts) for question in asked}
         named = (  # name, family, launches and peak of each kernel
             tuple((k.name, k.family, k.count, 0.0 if k.family == "host" else gpu.peak(k.dtype)) for k in step)
             for step in steps.whole
         )  # fmt: skip
         kinds = [self.steps.setdefault(each, len(self.steps)) for each in named]
-        return Written(instance, under, plan.deployment.gpus, *kinds)
+        return Written(instance, under, plays, plan.deployment.gpus, *kinds)
+
+    def _plays(self, predictor: Predictor) -> Plays:
+        """What a page plays loads with; raises WorkloadError where the engine has no room for prompts."""
+        plan, gpu = predictor.plan, predictor.plan.system.accelerator
+        likeness = self._likeness(plan)
+        split = self._splits.setdefault(likeness, None) or Split.of(plan)
+        self._splits[likeness] = split
+        scene = scene_data(predictor, split)
+
+        def piece(name: str, inputs: Sequence[str], function: Callable[..., Any]) -> Instance:
+            def entry(own: Predictor, speed: Any, **at: Any) -> tuple[list[Any], None]:
+                return [function(own.plan, **{each: at[each] for each in inputs})], None
+
+            part = self._stepped(("piece", name), entry, predictor, (*inputs, "speed"))
+            return self._direct(part, (*inputs, "speed"), gpu, 1)
+
+        def step(own: Predictor, function: Callable[..., Any], speed: Any, **at: Any) -> tuple[list[Any], None]:
+            found, chip = function(own.plan, **at), own.plan.system.accelerator
+            faster: Any = SimpleNamespace(l2_bytes=chip.l2_bytes, peak=chip.peak)
+            faster.memory_bandwidth = chip.memory_bandwidth * speed
+            return [*_ends(found.total), *time_parts(found, faster).values()], None
+
+        functions = {name: piece(name, *each) for name, each in split.pieces.items()}
+        for name, inputs, function in (
+            ("prompt", ("isl",), prompt_step), ("token", ("count", "context"), decode_step),
+        ):  # fmt: skip
+
+            def ends(own: Predictor, function: Any = function, inputs: Any = inputs, **at: Any) -> tuple[list[Any], None]:
+                return step(own, function, at["speed"], **{each: at[each] for each in inputs})
+
+            part = self._stepped(("ends", name), ends, predictor, (*inputs, "speed"))
+            functions[name] = self._direct(part, (*inputs, "speed"), gpu, len(ENDS) + len(TIME_PARTS))
+        functions["room"] = self._added(lambda **at: [predictor.memory.max_batch(*at.values())], ("context", "isl"))
+        held = "count", "context", "isl"
+        functions["held"] = self._added(lambda **at: _memory(predictor.memory.evaluate(*at.values())), held)
+        if gpu.power:
+
+            def served(own: Predictor, users: Any, isl: Any, osl: Any, **_: Any) -> TokenEnergy:
+                return token_energy(own, InFlight(users, isl, osl))
+
+            part = self._stepped(("energy",), served, predictor, ("users", *_LENGTHS))
+
+            def spent(**at: Any) -> list[Any]:
+                tokens = replace(_recalled(part, at | _numbers(gpu)), law=gpu.power)
+                return _energy(tokens, Workload(1.0, at["isl"], at["osl"], 0.0), at["made"])
+
+            functions["energy"] = self._added(spent, ("users", *_LENGTHS, "made"))
+        return Plays(functions, scene)
+
+    def _direct(self, part: _Part, inputs: Sequence[str], gpu: Accelerator, outputs: int) -> Instance:
+        """A function of these inputs: the part itself where it takes just these."""
+        if part.instance.inputs == tuple(inputs):
+            return part.instance
+        numbers = _numbers(gpu)
+
+        def passed(**at: Any) -> list[Any]:
+            given = [(at | numbers)[name] for name in part.instance.inputs] or [at["speed"]]
+            return call(part.instance, given, outputs)
+
+        return self._added(passed, inputs)
 
     def _loaded(self, predictor: Predictor, question: LoadQuestion, parts: dict[str, _Part]) -> Instance:
         """What users feel.
