@@ -67,10 +67,14 @@ function sceneAt(plan, at) {  // lengths, rules and step table at the lengths of
   const tokens = roomOf((context, fresh = context) => room(context, fresh)[0], isl.mean + osl.mean, own.rules.most);
   if (!tokens || chunks === null) return null;
   const rules = { ...own.rules, chunks, horizon: Infinity, blocks: Math.max(Math.floor(tokens / own.rules.block), 1) };
-  const table = kept(TABLES, 24, JSON.stringify([plan.plays.functions.tokens, plan.plays.functions.decode, plan.plays.scene, longest, at.speed]), () => tableOf(plan, longest, at.speed));
+  const table = kept(TABLES, 24, JSON.stringify([plan.plays.functions.tokens, plan.plays.functions.decode, plan.plays.scene, longest, at.speed]), () => stepTable(plan, longest, at.speed));
   return { asked, own, isl, osl, rules, table };
 }
-const kneeOf = (plan, at) => ((found) => (found ? fullRate(found.table, found.rules, found.isl.mean, found.osl.mean) : NaN))(sceneAt(plan, at));
+function kneeOf(plan, { users, batch, ...at }) {  // requests a second that are sustained at most; nothing where not one fits
+  if (!plan.plays) return formula(plan, { ...at, rate: NUMBERS.rate[0] })?.knee;
+  const found = sceneAt(plan, at);
+  return found ? fullRate(found.table, found.rules, found.isl.mean, found.osl.mean) : undefined;
+}
 
 // ---- what was played, in numbers
 const quantileOf = (sorted, share) => (sorted.length ? sorted[Math.max(Math.ceil(share * sorted.length - 1e-9), 1) - 1] : NaN);
@@ -108,7 +112,7 @@ function sumsOf(clients, state, warmup) {  // means, sorted times and parts of t
   const [front, late, behind, waits, prompt] = parts.map((part) => part / ttft.length);
   return { count: ttft.length, ttft, tpot, e2e, parts: { front, late, behind, waits, prompt }, others: several ? others / several : 0, tokens, makespan: until - since };
 }
-const endsOf = (span, [low, high]) => { const [time, bound] = span; return [time, bound, Math.max(Math.min(low, 1) * time, bound), Math.max(high, 1) * time]; };
+const spanOver = (span, [low, high]) => { const [time, bound] = span; return [time, bound, Math.max(Math.min(low, 1) * time, bound), Math.max(high, 1) * time]; };
 function movedEnds([time, bound, low, high], placed, full, waiting) {  // the ends of an interval under load, as `LoadEnds.moved` has them
   if ([...placed, ...full].every((factor) => factor === 1)) return [time, bound, low, high];
   const [down, up] = placed.map((one, end) => Math.exp(Math.log(one) + waiting * Math.log(full[end] / one)));
@@ -129,7 +133,7 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
     const mean = (decodes, prompts) => { const part = sumsOf(some, played(some, rules, { ...table, decode_factor: decodes, prompt_factor: prompts }), 0); return [meanOf(part.ttft), meanOf(part.tpot)]; };
     const there = mean(1, 1), [low, high] = [2, 3].map((end) => { const factors = [decode[end] / decode[0], prompt[end] / prompt[0]], moved = mean(...factors); return [moved[0] / there[0], there[1] > 0 ? moved[1] / there[1] : factors[0]]; });
     const share = sums.parts.waits / whole, [placedFirst, placedToken, full] = own.ends;
-    spans = [movedEnds(endsOf([first, Math.min(prompt[1], first)], [low[0], high[0]]), placedFirst, full, share), movedEnds(endsOf([token, Math.min(decode[1], token)], [low[1], high[1]]), placedToken, full, share)];
+    spans = [movedEnds(spanOver([first, Math.min(prompt[1], first)], [low[0], high[0]]), placedFirst, full, share), movedEnds(spanOver([token, Math.min(decode[1], token)], [low[1], high[1]]), placedToken, full, share)];
   }
   const running = total(state.sequence_time) / now, made = sums.tokens / sums.makespan, others = Math.min(sums.others, token), held = isl.mean + (rules.reserves ? osl.mean : osl.mean / 2);
   const sorted = Object.fromEntries(["ttft", "tpot", "e2e"].map((name) => [name, Float64Array.from(sums[name]).sort()])), growth = grows(state);

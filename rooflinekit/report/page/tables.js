@@ -36,7 +36,7 @@ function byTokens(most, of) {  // one by one, and beyond on a grid
   return [filled(last + 1, (tokens) => (tokens ? of(tokens) : 0)), Float64Array.from(counts), filled(counts.length, (place) => of(counts[place]))];
 }
 
-function tableOf(plan, longest, speed) {  // as `build_table` makes it for requests up to so many tokens
+function stepTable(plan, longest, speed) {  // as `build_table` makes it for requests up to so many tokens
   const scene = OFFERS.scenes[plan.plays.scene], { switching, replicas, ranks } = scene, { budget } = scene.rules;
   const call = (name) => (name in plan.plays.functions ? FUNCTIONS[plan.plays.functions[name]] : null);
   const [tokensOf, sampledOf, sequencesOf, decodeOf, promptsOf, wholeOf, pooledOf, keyedOf, encodedOf, aloneOf] = ["tokens", "sampled", "sequences", "decode", "prompts", "together", "pooled", "keyed", "encoded", "alone"].map(call);
