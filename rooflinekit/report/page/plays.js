@@ -16,8 +16,8 @@ function lengthOf(law, tokens, images) {  // mean, longest, and the tokens of ea
   const ratio = tokens / law.asked, drawn = drawnOf(law);
   return { mean: law.mean * ratio + images, longest: (law.fixed ? law.longest : law.longest * ratio) + images, at: (place) => Math.max(Math.min(Math.floor(drawn[place % drawn.length] * ratio + 0.5), law.fixed ? law.longest : Infinity), 1) + images, drawn: drawn.length };
 }
-function sendingOf({ scale, units }, rate, count) {  // when an open loop sends [s]
-  const send = new Float64Array(count), drawn = units && drawnOf({ units }), step = scale / rate;
+function sendingOf(gaps, rate, count) {  // when an open loop sends [s]
+  const send = new Float64Array(count), drawn = gaps.units && drawnOf(gaps), step = gaps.scale / rate;
   for (let place = 0, clock = 0; place < count; place++) send[place] = clock += drawn ? step * drawn[place % drawn.length] : 1 / rate;
   return send;
 }
@@ -34,8 +34,15 @@ function firstOf(clients, count) {
   const part = Object.fromEntries(["send", "isl", "osl", "cached", "priority", "front"].map((name) => [name, clients[name].subarray(0, count)]));
   return { ...clients, warmup: 0, ...part };
 }
-function played(clients, rules, table) {  // from an empty engine until the last request has ended
-  const state = LOOP.new_state(rules, clients.isl.length);
+const ROOM = { all: new Float64Array(1 << 17), used: 0 };  // of all arrays of a play: the next one takes the same
+function roomFor(count, value) {
+  if (ROOM.used + count > ROOM.all.length) Object.assign(ROOM, { all: new Float64Array(2 * Math.max(ROOM.all.length, count)), used: 0 });
+  return ROOM.all.subarray(ROOM.used, (ROOM.used += count)).fill(value);
+}
+const MAKERS = { numbers: roomFor, counts: roomFor, flags: (count) => roomFor(count, 0), rows: (count, length) => Array.from({ length: count }, () => roomFor(length, 0)), number_rows: (count, length) => Array.from({ length: count }, () => roomFor(length, 0)) };
+function played(clients, rules, table) {  // from an empty engine until the last request has ended; it holds until the next play
+  ROOM.used = 0;
+  const state = LOOP.new_state(rules, clients.isl.length, 0, 0, 0, MAKERS);
   LOOP.start(clients, rules, state);
   LOOP.play(clients, rules, table, table, state);
   return state;
@@ -124,25 +131,27 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
   const { asked, own, isl, osl, rules, table } = found, protocol = protocolOf(asked, at), { users, filling, count } = protocol, call = (name, ...given) => FUNCTIONS[plan.plays.functions[name]](...given);
   const clients = clientsOf(asked, at, own, protocol, isl, osl), state = played(clients, rules, table), sums = sumsOf(clients, state, filling);
   if (!sums.count) return null;
+  const running = total(state.sequence_time) / state.times[LOOP.NOW], busy = total(state.delays) / state.times[LOOP.NOW], growth = grows(state), log = Object.fromEntries(["sent", "begun", "first", "end"].map((name) => [name, state[name].slice()]));
   const knee = fullRate(table, rules, isl.mean, osl.mean), now = state.times[LOOP.NOW], steps = total(state.decode_steps), sequences = steps ? Math.max(total(state.tokens_out) / steps, 1) : 1;
   const local = Math.max(even(sequences / own.replicas), 1), decode = call("token", local, isl.mean + osl.mean / 2, at.speed), prompt = call("prompt", Math.max(isl.mean, 1), at.speed);
   const first = meanOf(sums.ttft), whole = meanOf(sums.e2e), token = sums.tpot.length ? meanOf(sums.tpot) : decode[0];
   let spans = [[first, first, first, first], [token, token, token, token]];
   if (own.fitted) {
     const some = firstOf(clients, Math.min(users ? Math.max(Math.min(ENDS_OF, count), 2 * users) : ENDS_OF, count));
-    const mean = (decodes, prompts) => { const part = sumsOf(some, played(some, rules, { ...table, decode_factor: decodes, prompt_factor: prompts }), 0); return [meanOf(part.ttft), meanOf(part.tpot)]; };
+    const mean = (...factors) => { [table.decode_factor, table.prompt_factor] = factors; const part = sumsOf(some, played(some, rules, table), 0); return [meanOf(part.ttft), meanOf(part.tpot)]; };
     const there = mean(1, 1), [low, high] = [2, 3].map((end) => { const factors = [decode[end] / decode[0], prompt[end] / prompt[0]], moved = mean(...factors); return [moved[0] / there[0], there[1] > 0 ? moved[1] / there[1] : factors[0]]; });
+    table.decode_factor = table.prompt_factor = 1;
     const share = sums.parts.waits / whole, [placedFirst, placedToken, full] = own.ends;
     spans = [movedEnds(spanOver([first, Math.min(prompt[1], first)], [low[0], high[0]]), placedFirst, full, share), movedEnds(spanOver([token, Math.min(decode[1], token)], [low[1], high[1]]), placedToken, full, share)];
   }
-  const running = total(state.sequence_time) / now, made = sums.tokens / sums.makespan, others = Math.min(sums.others, token), held = isl.mean + (rules.reserves ? osl.mean : osl.mean / 2);
-  const sorted = Object.fromEntries(["ttft", "tpot", "e2e"].map((name) => [name, Float64Array.from(sums[name]).sort()])), growth = grows(state);
+  const made = sums.tokens / sums.makespan, others = Math.min(sums.others, token), held = isl.mean + (rules.reserves ? osl.mean : osl.mean / 2);
+  const sorted = Object.fromEntries(["ttft", "tpot", "e2e"].map((name) => [name, Float64Array.from(sums[name]).sort()]));
   return {
     at, ttft: spanOf(spans[0]), tpot: spanOf(spans[1]), e2e: whole, running, sequences, knee, rate: at.rate ?? sums.count / sums.makespan,
-    stable: Number(Boolean(users) || (at.rate < knee && !growth.every(Boolean))), busy: total(state.delays) / now, queue: sums.parts.behind + sums.parts.waits,
+    stable: Number(Boolean(users) || (at.rate < knee && !growth.every(Boolean))), busy, queue: sums.parts.behind + sums.parts.waits,
     slots: Math.trunc(Math.max(Math.min(rules.most, rules.blocks * rules.block / held), 1)), rateEach: made / plan.gpus, rateUser: 1 / token,
     memory: memoryOf(call("held", Math.max(even(running), 1), isl.mean + osl.mean / 2, isl.mean)), energy: "energy" in plan.plays.functions ? energyOf(call("energy", sequences, isl.mean, osl.mean, at.speed, made)) : null,
-    parts: { ...sums.parts, step: token - others, others }, stepParts: decode.slice(4), osl: osl.mean, sorted, longest: sorted.ttft[sorted.ttft.length - 1], now, state, clients, filling,
+    parts: { ...sums.parts, step: token - others, others }, stepParts: decode.slice(4), osl: osl.mean, sorted, longest: sorted.ttft[sorted.ttft.length - 1], now, log, clients, filling,
     repeated: count > Math.min(isl.drawn, osl.drawn, users ? Infinity : asked.gaps.count),
   };
 }

@@ -24,11 +24,14 @@ function filled(length, of) {  // numbers by place, each worked out when it is f
 }
 const none = filled(0, () => 0);
 function filledRows(of) {
-  const rows = new Map();
+  const rows = [];
+  return (row, place) => ((rows[row] ??= [])[place] ??= of(row, place));
+}
+function filledNumbers(length, of) {
+  const rows = [];
   return (row, place) => {
-    let own = rows.get(row);
-    if (!own) rows.set(row, (own = []));
-    return (own[place] ??= of(row, place));
+    const own = (rows[row] ??= new Float64Array(length).fill(NaN)), known = own[place];
+    return known === known ? known : (own[place] = of(row, place));
   };
 }
 function byTokens(most, of) {  // one by one, and beyond on a grid
@@ -58,7 +61,7 @@ function stepTable(plan, longest, speed) {  // as `build_table` makes it for req
     dense, counts, times, pooled_dense, pooled_counts, pooled_times, keyed_dense, keyed_counts, keyed_times, launch,
     sampled: sampledOf ? by(sampledOf) : filled(many, () => 0), sequences: filled(many, (place) => ((place -= beside ? 1 : 0) > 0 ? ofSequences(place) : 0)),
     grid: Float64Array.from(grid), cells: cellsOf(grid), width: 1, budget, replicas, ranks, parts: 1, seen: 1,
-    decode: filledRows((count, place) => decodeOf(count, Math.max(grid[place], 1), speed)[0]),
+    decode: filledNumbers(grid.length, (count, place) => decodeOf(count, Math.max(grid[place], 1), speed)[0]),
     prefill: filledRows((row, column) => {  // a, b, c, d of a + b·x + (c + d·x)·y
       const x = grid[row], y = grid[column], dx = grid[row + 1] - x, dy = grid[column + 1] - y;
       const base = corner(row, column), right = corner(row + 1, column), up = corner(row, column + 1);
