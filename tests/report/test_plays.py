@@ -14,7 +14,7 @@ import rooflinekit as rk
 from rooflinekit.estimation.estimator import Question, answer, ask
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.types.errors import RooflinekitError
-from rooflinekit.report.page.plays import load_data, playable
+from rooflinekit.report.page.plays import load_data
 from rooflinekit.report.page.program import Program
 
 from .making import in_node
@@ -31,6 +31,9 @@ KINDS: tuple[dict[str, tuple[Any, ...]], ...] = (
     {"calibration": ("none",), "tp": (1, 2, 4)},
     {"token_budget": (512, 2048), "max_num_seqs": (16, 128), "max_model_len": (None, 32768), "tp": (2, 4)},
     {"eager": (True,), "tp": (1, 2), "pp": (1, 2)},
+    {"dp": (4, 8), "ep": (8,), "all_to_all": ("deepep",), "two_batch": (True,)},
+    {"pp": (2, 4), "microbatches": (2, 4), "tp": (1, 2), "dp": (1, 2)},
+    {"draft": ("ngram", "eagle3"), "draft_tokens": (2, 4), "acceptance": (0.6,), "tp": (1, 2)},
 )
 LOADS: tuple[dict[str, tuple[Any, ...]], ...] = (
     {"rate": (0.1, 1.0, 4.0, 20.0, 200.0)},
@@ -42,13 +45,17 @@ LOADS: tuple[dict[str, tuple[Any, ...]], ...] = (
 )
 
 
-def random_questions(seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...] = KINDS) -> Iterator[tuple[Question, Estimate]]:
+def random_questions(
+    seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...] = KINDS
+) -> Iterator[tuple[Question, Estimate]]:
     """Deployments under load of each kind in turn, with their answers; those that do not exist are passed over."""
     draw, place = random.Random(seed), 0
     while True:
         kind, load, place = kinds[place % len(kinds)], draw.choice(LOADS), place + 1
         for _ in range(50):
-            keys = {name: value for name, values in {**kind, **load}.items() if (value := draw.choice(values)) is not None}
+            keys = {
+                name: value for name, values in {**kind, **load}.items() if (value := draw.choice(values)) is not None
+            }
             keys |= {"isl": int(2 ** draw.uniform(3, 13)), "osl": draw.choice((1, 2, 30, 200, 600))}
             try:
                 question = ask(draw.choice(MODELS), draw.choice(GPUS), keys)
@@ -74,7 +81,9 @@ def told(found: Estimate) -> dict[str, float]:
     for name, expected in (("ttft", found.ttft_ms), ("tpot", found.tpot_ms)):
         low, high = (found.interval or {}).get(f"{name}_ms") or (expected, expected)
         ends = expected, found.bound[f"{name}_ms"], low, high
-        numbers |= {f"{name} {end}": value / 1e3 for end, value in zip(("time", "bound", "low", "high"), ends, strict=True)}
+        numbers |= {
+            f"{name} {end}": value / 1e3 for end, value in zip(("time", "bound", "low", "high"), ends, strict=True)
+        }
     for name in ("ttft", "tpot", "e2e"):
         percentiles = load.percentiles[f"{name}_ms"]
         numbers |= {f"{name} {share}": (percentiles[share] or 0.0) / 1e3 for share in ("p50", "p90", "p95", "p99")}
@@ -86,7 +95,9 @@ def seen(view: dict[str, Any]) -> dict[str, float]:
     """The same of a view of a page."""
     load = view["load"]
     energy = load["energy"] or {"joules": 0.0, "watts": 0.0}
-    numbers = {name: load[name] for name in ("running", "rate", "knee", "slots", "busy", "queue", "rateEach", "stable", "e2e")}
+    numbers = {
+        name: load[name] for name in ("running", "rate", "knee", "slots", "busy", "queue", "rateEach", "stable", "e2e")
+    }
     numbers |= {"memory": load["memory"]["total"], "batch": max(round(load["sequences"]), 1)}
     numbers |= {name: energy[name] for name in ("joules", "watts")}
     for name in ("ttft", "tpot"):
@@ -94,7 +105,9 @@ def seen(view: dict[str, Any]) -> dict[str, float]:
     for name in ("ttft", "tpot", "e2e"):
         values = load["sorted"][name] or [load["tpot"]["time"]]
         shares = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-        numbers |= {f"{name} {key}": values[max(math.ceil(share * len(values) - 1e-9), 1) - 1] for key, share in shares.items()}
+        numbers |= {
+            f"{name} {key}": values[max(math.ceil(share * len(values) - 1e-9), 1) - 1] for key, share in shares.items()
+        }
     parts = [load["parts"][name] for name in ("front", "late", "behind", "waits", "prompt", "others")]
     return numbers | {f"part {place}": part for place, part in enumerate(parts)}
 
@@ -106,10 +119,13 @@ def compare(count: int, seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...]
     for question, found in questions:
         predictor, load = question.resolved.predictor, question.load
         assert load is not None
-        assert playable(predictor)
         written = page.write(predictor, (load,))
         assert written.plays is not None
-        at = {"isl": int(float(question.work.isl)) - predictor.plan.image_tokens, "osl": int(float(question.work.osl)), "speed": 1}
+        at = {
+            "isl": int(float(question.work.isl)) - predictor.plan.image_tokens,
+            "osl": int(float(question.work.osl)),
+            "speed": 1,
+        }
         at |= {"rate": load.rate} if load.users is None else {"users": int(float(load.users))}
         plans.append((written, load_data(question.asked), at))
         expected.append(told(found))
@@ -120,8 +136,11 @@ def compare(count: int, seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...]
             {
                 "static": printed.places[written.static], "gpus": written.gpus, "prefill": written.prefill,
                 "decode": written.decode, "loads": written.loads, "load": load,
-                "plays": {"functions": {name: printed.places[each] for name, each in written.plays.functions.items()},
-                          "scene": place},
+                "plays": {
+                    "functions": {name: printed.places[each] for name, each in written.plays.functions.items()},
+                    "tables": [{name: printed.places[each] for name, each in table.items()} for table in written.plays.tables],
+                    "scene": place,
+                },
             },
             at,
         )

@@ -1,4 +1,4 @@
-"""The loop that plays loads, as pages have it: printed from its source, on step tables that are filled as they are read.
+"""The loop that plays loads, printed for pages from its source, on step tables that are filled as they are read.
 
 A whole table has a million numbers and a play reads a few thousand. So the fields of a table that hold times are
 functions on a page: `t.decode[local][at]` is printed as `t.decode(local, at)`.
@@ -35,7 +35,7 @@ _GRIDS = ("_DENSE", "_RATIO", "_FINE", "_COARSE", "_CHUNKS", "_SHORT", "_SAME")
 def loop_source() -> str:
     """The loop as one object of JavaScript, with the grids of step tables."""
     printed = javascript(leave_out=(*_OWN, *_READING), asked=tuple(PLACES))
-    printer = Printer(inspect.getsourcefile(loop) or "loop.py", {*functions(), "new_state", "first_draw"}, tuple(PLACES))
+    printer = Printer(inspect.getsourcefile(loop) or "loop.py", set(functions()), tuple(PLACES))
     reading = "".join(printer.function(_unnamed(functions()[name])) for name in _READING)
     own = Path(__file__).with_name("reading.js").read_text(encoding="utf-8")
     grids = ", ".join(f"{name.strip('_').lower()}: {_literal(getattr(table, name))}" for name in _GRIDS)
@@ -56,7 +56,7 @@ def _unnamed(function: ast.FunctionDef) -> ast.FunctionDef:
     given: dict[str, ast.expr] = {}
     for node in ast.walk(made):
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if 0 < _left(value):
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _left(value) > 0:
                 given[name] = value
     changes = [node for node in ast.walk(made) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     for name, value in given.items():
@@ -67,10 +67,10 @@ def _unnamed(function: ast.FunctionDef) -> ast.FunctionDef:
             raise ValueError(f"{function.name} of the loop changes what {name} stands for")
 
     class Unnaming(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 - called so by ast
+        def visit_Name(self, node: ast.Name) -> ast.expr:
             return deepcopy(given[node.id]) if isinstance(node.ctx, ast.Load) and node.id in given else node
 
-        def visit_Assign(self, node: ast.Assign) -> ast.stmt | None:  # noqa: N802 - likewise
+        def visit_Assign(self, node: ast.Assign) -> ast.stmt | None:
             match node.targets:
                 case [ast.Name(id=name)] if name in given:
                     return None

@@ -13,7 +13,7 @@ function changesOf() {
   return options.filter((each) => known(each) && planOf({ ...state, ...each[1] }));
 }
 function moveOf(view, [title, parts]) {  // what a change would do
-  const plan = planOf({ ...state, ...parts }), other = answer(settled({ ...state, ...parts })), [there, here] = [other, view].map(byFormula);
+  const plan = planOf({ ...state, ...parts }), other = answer(settled({ ...state, ...parts })), [there, here] = [other, view].map(felt);
   return [title, there.tpot.time / here.tpot.time - 1, there.ttft.time / here.ttft.time - 1, there.rateEach / here.rateEach - 1, other.memory.fits && Boolean(other.load) === Boolean(view.load), plan.evidence === view.rows.plan.evidence ? "" : plan.evidence, parts, there.tpot.time];
 }
 function sortedMoves(rows) {

@@ -10,7 +10,7 @@ function tiles(view) {
   const fit = memory.fits ? tile(`${asShare(memory.total / memory.capacity)} full`, "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${GROUPED.format(memory.room)} ${counted("sequence", memory.room)}`)
     : tile("does not fit", "memory", `${asBytes(memory.needed - memory.available)} too much a GPU; ${wouldFit(view.at)}`, true);
   const { load } = view, times = felt(view), first = tile(asTime(times.ttft.time), "first token (TTFT)", range(times.ttft)), { energy } = times;
-  const waits = load && !load.stable ? tile(load.approximate ? "no end" : asTime(times.ttft.time), "first token (TTFT)", load.longest ? `overload: up to ${asTime(load.longest)}, and longer the longer it lasts` : "overload: more comes than can be served", true) : first;
+  const waits = load && !load.stable ? tile(asTime(times.ttft.time), "first token (TTFT)", `overload: up to ${asTime(load.longest)}, and longer the longer it lasts`, true) : first;
   const running = load ? [tile(three(load.running), "sequences running", `${three(load.rate)} requests/s${"rate" in load.at ? `; at most ${three(load.knee)} can be served` : ""}`)] : [];
   byId("tiles").replaceChildren(
     tile(asTime(times.tpot.time), "a token (TPOT)", range(times.tpot)), waits,
@@ -163,7 +163,7 @@ const within = ({ time, low, high }) => (low === high ? asTime(time) : `${asTime
 function answerOf(view) {
   const times = felt(view), speed = say("speed", { tpot: within(times.tpot), user: three(times.rateUser), gpu: three(DATA.pool ? view.at.batch * times.rateUser / view.gpus : times.rateEach) });
   if (DATA.pool) return speed;
-  const told = view.load?.approximate && !view.load.stable ? say("endless", { speed }) : say("first", { ttft: within(times.ttft), speed });
+  const told = say("first", { ttft: within(times.ttft), speed });
   return view.memory.fits ? told : say("misfit", { told: told[0].toLowerCase() + told.slice(1) });
 }
 function factsOf(view) {
@@ -176,13 +176,12 @@ function factsOf(view) {
   ];
 }
 function notesOf(view) {
-  const { at, memory } = view, longest = at.isl + at.osl, most = OFFERS.models[at.model] ?? Infinity, running = Math.round(view.load?.sequences ?? view.load?.running ?? 0);
+  const { at, memory } = view, longest = at.isl + at.osl, most = OFFERS.models[at.model] ?? Infinity, running = Math.round(view.load?.sequences ?? 0);
   const { batch } = at, which = batch < running ? "fewer" : batch > 1 ? "many" : "one", { seqs, reserves } = view.rows.plan, { load } = view;
   return [
     ...(memory.fits ? [] : [[`${say("short", { short: asBytes(memory.needed - memory.available) })}; ${wouldFit(at)}`, "bad"]]),
-    ...(load?.approximate ? [[say("approximate")]] : []),
     ...(load?.repeated ? [[say("repeated")]] : []),
-    ...(load && !load.stable ? [[load.longest ? say("overload", { rate: at.rate, knee: three(load.knee), longest: three(load.longest), played: three(load.now) }) : say("unstable", { rate: at.rate, knee: three(load.knee) })]] : []),
+    ...(load && !load.stable ? [[say("overload", { rate: at.rate, knee: three(load.knee), longest: three(load.longest), played: three(load.now) })]] : []),
     ...(load && at.users > load.slots ? [[say(reserves ? "reserving" : "waiting", { slots: load.slots, users: at.users })]] : []),
     ...view.rows.plan.notes.map((place) => [OFFERS.notes[place]]), ...(longest > most ? [[say("longest", { longest, model: at.model, most })]] : []),
     ...(longest > (DATA.admitted ?? Infinity) ? [[say("admitted", { longest, most: DATA.admitted })]] : []), ...(at.osl === 1 ? [[say("single")]] : []),

@@ -40,11 +40,11 @@ function roomFor(count, value) {
   return ROOM.all.subarray(ROOM.used, (ROOM.used += count)).fill(value);
 }
 const MAKERS = { numbers: roomFor, counts: roomFor, flags: (count) => roomFor(count, 0), rows: (count, length) => Array.from({ length: count }, () => roomFor(length, 0)), number_rows: (count, length) => Array.from({ length: count }, () => roomFor(length, 0)) };
-function played(clients, rules, table) {  // from an empty engine until the last request has ended; it holds until the next play
+function played(clients, rules, [table, half]) {  // from an empty engine until the last request has ended; it holds until the next play
   ROOM.used = 0;
   const state = LOOP.new_state(rules, clients.isl.length, 0, 0, 0, MAKERS);
   LOOP.start(clients, rules, state);
-  LOOP.play(clients, rules, table, table, state);
+  LOOP.play(clients, rules, table, half, state);
   return state;
 }
 const TABLES = new Map(), LOADS_KEPT = new Map();  // the latest, each made once
@@ -74,13 +74,12 @@ function sceneAt(plan, at) {  // lengths, rules and step table at the lengths of
   const tokens = roomOf((context, fresh = context) => room(context, fresh)[0], isl.mean + osl.mean, own.rules.most);
   if (!tokens || chunks === null) return null;
   const rules = { ...own.rules, chunks, horizon: Infinity, blocks: Math.max(Math.floor(tokens / own.rules.block), 1) };
-  const table = kept(TABLES, 24, JSON.stringify([plan.plays.functions.tokens, plan.plays.functions.decode, plan.plays.scene, longest, at.speed]), () => stepTable(plan, longest, at.speed));
-  return { asked, own, isl, osl, rules, table };
+  const tables = kept(TABLES, 24, JSON.stringify([plan.plays.tables, plan.plays.scene, longest, at.speed]), () => stepTables(plan, longest, at.speed));
+  return { asked, own, isl, osl, rules, tables };
 }
 function kneeOf(plan, { users, batch, ...at }) {  // requests a second that are sustained at most; nothing where not one fits
-  if (!plan.plays) return formula(plan, { ...at, rate: NUMBERS.rate[0] })?.knee;
   const found = sceneAt(plan, at);
-  return found ? fullRate(found.table, found.rules, found.isl.mean, found.osl.mean) : undefined;
+  return found ? fullRate(found.tables, found.rules, found.isl.mean, found.osl.mean) : undefined;
 }
 
 // ---- what was played, in numbers
@@ -128,17 +127,17 @@ function movedEnds([time, bound, low, high], placed, full, waiting) {  // the en
 function playedAt(plan, at) {  // what users feel; null where not one request fits
   const found = sceneAt(plan, at);
   if (!found) return null;
-  const { asked, own, isl, osl, rules, table } = found, protocol = protocolOf(asked, at), { users, filling, count } = protocol, call = (name, ...given) => FUNCTIONS[plan.plays.functions[name]](...given);
-  const clients = clientsOf(asked, at, own, protocol, isl, osl), state = played(clients, rules, table), sums = sumsOf(clients, state, filling);
+  const { asked, own, isl, osl, rules, tables } = found, [table] = tables, protocol = protocolOf(asked, at), { users, filling, count } = protocol, call = (name, ...given) => FUNCTIONS[plan.plays.functions[name]](...given);
+  const clients = clientsOf(asked, at, own, protocol, isl, osl), state = played(clients, rules, tables), sums = sumsOf(clients, state, filling);
   if (!sums.count) return null;
   const running = total(state.sequence_time) / state.times[LOOP.NOW], busy = total(state.delays) / state.times[LOOP.NOW], growth = grows(state), log = Object.fromEntries(["sent", "begun", "first", "end"].map((name) => [name, state[name].slice()]));
-  const knee = fullRate(table, rules, isl.mean, osl.mean), now = state.times[LOOP.NOW], steps = total(state.decode_steps), sequences = steps ? Math.max(total(state.tokens_out) / steps, 1) : 1;
+  const knee = fullRate(tables, rules, isl.mean, osl.mean), now = state.times[LOOP.NOW], steps = total(state.decode_steps), sequences = steps ? Math.max(total(state.tokens_out) / steps, 1) : 1;
   const local = Math.max(even(sequences / own.replicas), 1), decode = call("token", local, isl.mean + osl.mean / 2, at.speed), prompt = call("prompt", Math.max(isl.mean, 1), at.speed);
   const first = meanOf(sums.ttft), whole = meanOf(sums.e2e), token = sums.tpot.length ? meanOf(sums.tpot) : decode[0];
   let spans = [[first, first, first, first], [token, token, token, token]];
   if (own.fitted) {
     const some = firstOf(clients, Math.min(users ? Math.max(Math.min(ENDS_OF, count), 2 * users) : ENDS_OF, count));
-    const mean = (...factors) => { [table.decode_factor, table.prompt_factor] = factors; const part = sumsOf(some, played(some, rules, table), 0); return [meanOf(part.ttft), meanOf(part.tpot)]; };
+    const mean = (...factors) => { [table.decode_factor, table.prompt_factor] = factors; const part = sumsOf(some, played(some, rules, tables), 0); return [meanOf(part.ttft), meanOf(part.tpot)]; };
     const there = mean(1, 1), [low, high] = [2, 3].map((end) => { const factors = [decode[end] / decode[0], prompt[end] / prompt[0]], moved = mean(...factors); return [moved[0] / there[0], there[1] > 0 ? moved[1] / there[1] : factors[0]]; });
     table.decode_factor = table.prompt_factor = 1;
     const share = sums.parts.waits / whole, [placedFirst, placedToken, full] = own.ends;

@@ -6,7 +6,7 @@ The parts are those of `rooflinekit.load.table`; the page fills its tables with 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,25 +14,20 @@ from rooflinekit.load.answer import AskedLoad
 from rooflinekit.load.lengths import Fixed, Length, LogNormal, Longer
 from rooflinekit.load.policies import rules_of
 from rooflinekit.load.scene import Scheduler, front_end_of, limits_of
-from rooflinekit.load.table import _Parts
+from rooflinekit.load.table import _Halves, _Parts
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan, host_times
+from rooflinekit.model.timing.overlap import UNDIVIDED
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.frozen import replace
+from rooflinekit.model.types.kernel import ExchangeShape
 
 _CONTEXT = 1025.0  # of sequences whose work does not depend on it
 _EVEN = 1e-6  # variation of gaps below which they are even
 _LONGER = 1 << 40  # tokens of a request that is longer than any step
-
-
-def playable(predictor: Predictor) -> bool:
-    """Whether pages play loads on it; drafts, halves, lanes of pipeline stages and encoders apart are left out."""
-    deployment = predictor.plan.deployment
-    apart = deployment.two_batch or deployment.encoder_gpus or deployment.ffn_gpus
-    return type(predictor) is Predictor and not apart and predictor.plan.lanes == 1
 
 
 @dataclass(frozen=True)
@@ -46,12 +41,13 @@ class Split:
     keyed: Mapping[Operation, int]
     images: Mapping[Operation, int]
     switching: bool
+    halves: bool  #: of steps whose halves take turns
     numbers: dict[str, Any]
 
     @classmethod
-    def of(cls, plan: Plan) -> Split:
+    def of(cls, plan: Plan, halves: bool = False) -> Split:
         """As a step table has them."""
-        parts = _Parts(plan, 1, [])
+        parts = (_Halves if halves else _Parts)(plan, 1, [])
         phased, sampling = parts.by_phase.operations, parts.by_rows.operations
         rest = {op: n for op, n in parts.calm.operations.items() if op not in phased and op not in sampling}
         together = {op: n for op, n in parts.whole.operations.items() if op in parts.together}
@@ -60,9 +56,11 @@ class Split:
             "floor": floor, "graph_floor": graph_floor, "sequence_floor": each, "graph_tokens": plan.graph_tokens,
             "graphs": plan.costs.graphs and not plan.deployment.settings.eager, "unsampled": parts.unsampled(),
             "encoded_floor": parts.encoded_floor(), "replicas": plan.deployment.dp, "ranks": plan.deployment.cp,
-            "summed": not parts.by_keys.operations and plan.deployment.cp == 1,
+            "summed": not parts.by_keys.operations and plan.deployment.cp == 1, "seen": parts.seen,
+            "parts": int(parts.times), "switching": parts.switching, "once": parts._host(0.0),
         }  # fmt: skip
-        return cls(phased, sampling, rest, together, parts.by_keys.operations, parts.images, parts.switching, numbers)
+        keyed = parts.by_keys.operations
+        return cls(phased, sampling, rest, together, keyed, parts.images, parts.switching, halves, numbers)
 
     @property
     def pieces(self) -> dict[str, tuple[tuple[str, ...], Callable[..., Any]]]:
@@ -73,9 +71,18 @@ class Split:
 
             def time(plan: Plan, **given: Any) -> Any:
                 batch = made(**given)
-                kernels = replace(plan, operations=operations).apart(batch, plan.costs)
+                own = replace(plan, operations=operations)
                 added = host_times(plan.costs, plan.iteration(batch)) if host else ()
-                return sum((*(each.expected for each in kernels), *added), 0.0)
+                return sum(added, self._spent(own, batch))
+
+            return time
+
+        def moved(made: Callable[..., Batch]) -> Any:
+            """Time of exchanges, which are a floor where halves take turns."""
+
+            def time(plan: Plan, **given: Any) -> Any:
+                timed = replace(plan, operations=every).apart(made(**given).half, plan.costs)
+                return sum((2.0 * each.expected for each in timed if each.kernel.family == "exchange"), 0.0)
 
             return time
 
@@ -94,7 +101,7 @@ class Split:
         def rows(count: Any) -> Batch:
             return Batch.prefill(count, 1.0) if self.switching else Batch.decode(count, 1.0)
 
-        dp = self.numbers["replicas"]
+        dp, seen = self.numbers["replicas"], self.numbers["seen"]
         every = {**self.phased, **self.sampling, **self.rest, **self.together}
         others = {op: count for op, count in every.items() if op not in self.phased}
         whole: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
@@ -109,12 +116,42 @@ class Split:
         if self.together:
             whole["pooled"] = ("tokens",), work(self.together, lambda tokens: chunk(tokens / dp))
         if self.keyed:
-            whole["keyed"] = ("tokens",), work(self.keyed, lambda tokens: Batch(prefilling=Sequences(1.0, tokens)))
+            whole["keyed"] = ("tokens",), work(self.keyed, lambda tokens: prompts(1.0, tokens / seen, 0.0))
         if self.images:
             whole["encoded"] = ("count",), work(self.images, lambda count: Batch.prefill(count, 1.0))
         if self.switching:
             whole["alone"] = ("count",), work(others, decode, host=True)
+        if self.halves:
+            whole["moved"] = ("tokens",), moved(chunk)
+            whole["moved_alone"] = ("count",), moved(decode)
         return whole
+
+    def _spent(self, plan: Plan, batch: Batch) -> Any:
+        """Time of the kernels of a batch; or twice that of a half, which exchanges slow while they hold cores [s]."""
+        if not self.halves:
+            return sum((each.expected for each in plan.apart(batch, plan.costs)), 0.0)
+        timed = plan.apart(batch.half, plan.costs)
+        moving = [each for each in timed if each.kernel.family == "exchange"]
+        movers = max((float(each.kernel.shaped(ExchangeShape).movers) for each in moving), default=0.0)
+        share = movers / float(plan.system.accelerator.cores)
+        return sum((2.0 * (share if each.kernel.family == "exchange" else 1.0) * each.expected for each in timed), 0.0)
+
+
+def tables_of(plan: Plan) -> list[tuple[Plan, Split]]:
+    """The step tables of a plan: its own; of steps whose halves take turns; of each kind of pipeline stage with lanes.
+
+    Raises WorkloadError for halves in lanes.
+    """
+    found = [(plan, Split.of(plan))]
+    if plan.deployment.two_batch:
+        found.append((plan, Split.of(plan, halves=True)))
+    if plan.lanes == 1:
+        return found
+    if plan.deployment.two_batch:
+        raise WorkloadError("pages play no halves of steps in lanes of pipeline stages")
+    costs = replace(plan.costs.free, padded=plan.costs.padded)
+    bare = replace(plan, engine=replace(plan.engine, costs=costs)).stages
+    return [*found, *((stage, Split.of(stage)) for stage, _ in bare)]
 
 
 def prompt_step(plan: Plan, isl: Any) -> StepTime:
@@ -127,7 +164,7 @@ def decode_step(plan: Plan, count: Any, context: Any) -> StepTime:
     return plan.time(Batch.decode(count, context))
 
 
-def scene_data(predictor: Predictor, split: Split) -> dict[str, Any]:
+def scene_data(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
     """Rules, grids and front end of a deployment, as the page makes a scene of them.
 
     Raises WorkloadError where its token budget leaves no room for prompts.
@@ -142,17 +179,20 @@ def scene_data(predictor: Predictor, split: Split) -> dict[str, Any]:
     front = front_end_of(predictor)
     settings, ends = plan.deployment.settings, plan.load_ends
     block = settings.block_size or int(plan.engine.memory.block)
-    told = rules_of(rules, 1, block, apart=front.hand_over)._asdict()
+    told = rules_of(rules, 1, block, apart=front.hand_over, lanes=plan.lanes)._asdict()
     del told["horizon"]
-    return split.numbers | {
+    return {
+        "tables": [split.numbers for split in splits],
+        "halved": list(UNDIVIDED) if plan.deployment.two_batch else None,
+        "stages": [count for _, count in plan.stages] if plan.lanes > 1 else [],
+        "replicas": plan.deployment.dp,
         "rules": told,
         "chunks": [rules.policy.chunks, None if longer is None else longer.policy.chunks],
-        "most": rules.max_num_seqs // rules.engines,
+        "most": -(-rules.max_num_seqs // (rules.engines * plan.lanes)),
         "step_tokens": int(plan.token_budget),
         "admitted": rules.max_model_len,
         "anew": sorted({size for layer in plan.model.layer_counts if (size := getattr(layer.mixer, "chunk", None))}),
         "front": [front.time(0), plan.costs.token],
-        "switching": split.switching,
         "images": plan.image_tokens,
         "ends": [ends.ttft, ends.tpot, ends.full],
         "fitted": plan.calibration is not None,
@@ -160,13 +200,12 @@ def scene_data(predictor: Predictor, split: Split) -> dict[str, Any]:
     }
 
 
-def load_data(asked: AskedLoad | None, more: int = 0) -> dict[str, Any]:
-    """How requests come and how long they are, with what was drawn; `more`: tokens that images add to each prompt."""
+def load_data(asked: AskedLoad | None) -> dict[str, Any]:
+    """How requests come and how long they are, with what was drawn; None as of a page on a static batch."""
     asked = asked or AskedLoad(Fixed(1), Fixed(1), rate=1.0)
-    laws = {name: _law(law, asked, stream) for stream, (name, law) in enumerate((("isl", asked.isl), ("osl", asked.osl)), 1)}
     return {
-        "requests": asked.requests, "warmup": asked.warmup, "goals": [asked.ttft, asked.tpot], **laws,
-        "gaps": _gaps(asked),
+        "requests": asked.requests, "warmup": asked.warmup, "goals": [asked.ttft, asked.tpot],
+        "isl": _law(asked.isl, asked, 1), "osl": _law(asked.osl, asked, 2), "gaps": _gaps(asked),
     }  # fmt: skip
 
 

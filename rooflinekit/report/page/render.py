@@ -9,15 +9,15 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.report.page.loop import loop_source
 from rooflinekit.report.markup import filled, packed, script_hashes, script_json
+from rooflinekit.report.page.loop import loop_source
 
 LIMIT_BYTES = 1_500_000
 """A page is at most this large."""
 
 HERE = Path(__file__).parent
-_SCRIPTS = ("vendor/echarts.min.js", "draw.js", "answers.js", "tables.js", "plays.js", "names.js", "charts.js", "state.js", "spent.js",
-            "moves.js", "page.js", "sweep.js", "sections.js")  # fmt: skip
+_SCRIPTS = ("vendor/echarts.min.js", "draw.js", "answers.js", "tables.js", "plays.js", "names.js", "charts.js",
+            "state.js", "spent.js", "moves.js", "page.js", "sweep.js", "sections.js")  # fmt: skip
 
 
 @dataclass(frozen=True)

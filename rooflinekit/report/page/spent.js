@@ -2,7 +2,7 @@
 "use strict";
 const KEPT = new Map();  // curves of the last states: one that differs in its load alone has the same
 function loads(view) {
-  const { at: { rate, users, batch, ...rest }, rows: { plan } } = view, key = JSON.stringify([rest, loadOf(view.at), plan.static, plan.loads]);
+  const { at: { rate, users, batch, ...rest }, rows: { plan } } = view, key = JSON.stringify([rest, loadOf(view.at), plan.static]);
   if (!KEPT.has(key)) {
     if (KEPT.size > 3) KEPT.clear();
     KEPT.set(key, curveOf(view));
@@ -15,10 +15,10 @@ function curveOf(view) {  // more and more load, past what can be served; of a s
   const knee = kneeOf(plan, at), requests = (plan.load ?? DATA.load)?.requests ?? Infinity;
   if (!(knee > 0)) return [];
   const values = name === "rate" ? UPTO.map((step) => Number((knee * 2 ** step).toPrecision(3))) : Array.from({ length: Math.log2(MANY) + 1 }, (_, place) => 2 ** place).filter((each) => each <= requests);
-  return values.map(of).filter((each) => each && (plan.plays || each.stable));
+  return values.map(of).filter((each) => each);
 }
 function drawLoads(view, other) {  // what it drew, where the page is under load
-  const here = view.load, { plan } = view.rows, name = loadOf(view.at) ?? "rate", there = name in view.rows.plan.loads;
+  const here = view.load, { plan } = view.rows, name = loadOf(view.at) ?? "rate", there = view.rows.plan.loads.includes(name);
   byId("loads").hidden = !there;
   byId("no-loads").hidden = there;
   if (!there) return null;

@@ -13,7 +13,7 @@ const TABS = ["decode", "prefill", "load", "memory", "cost", "energy"];
 
 // ---- answers
 const APART = "\u0000", labelOf = (at) => CHOICES.map((name) => at[name]).join(APART);  // names come from users: no file has this in its name
-const planOf = (at) => ((plan) => (plan && (!loadOf(at) || loadOf(at) in plan.loads) ? plan : null))(OFFERS.plans[labelOf(at)]);
+const planOf = (at) => ((plan) => (plan && (!loadOf(at) || plan.loads.includes(loadOf(at))) ? plan : null))(OFFERS.plans[labelOf(at)]);
 const askedOf = (model, engine = DATA.asked?.engine) => OFFERS.asked?.[model]?.[engine] ?? OFFERS.asked?.[model]?.[DATA.asked.engine] ?? DATA.asked;  // where a playground begins with a model and an engine; else what the page was asked for
 const isAsked = (at) => Object.entries(askedOf(at.model)).every(([name, value]) => at[name] === value);
 function withFiles(wanted, act) {  // a playground fetches a model when it is first chosen, and what it has of another engine

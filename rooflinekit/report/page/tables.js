@@ -39,20 +39,32 @@ function byTokens(most, of) {  // one by one, and beyond on a grid
   return [filled(last + 1, (tokens) => (tokens ? of(tokens) : 0)), Float64Array.from(counts), filled(counts.length, (place) => of(counts[place]))];
 }
 
-function stepTable(plan, longest, speed) {  // as `build_table` makes it for requests up to so many tokens
-  const scene = OFFERS.scenes[plan.plays.scene], { switching, replicas, ranks } = scene, { budget } = scene.rules;
-  const call = (name) => (name in plan.plays.functions ? FUNCTIONS[plan.plays.functions[name]] : null);
-  const [tokensOf, sampledOf, sequencesOf, decodeOf, promptsOf, wholeOf, pooledOf, keyedOf, encodedOf, aloneOf] = ["tokens", "sampled", "sequences", "decode", "prompts", "together", "pooled", "keyed", "encoded", "alone"].map(call);
+function stepTables(plan, longest, speed) {  // as `build_table` makes them for requests up to so many tokens: of whole steps, and of those whose halves take turns
+  const scene = OFFERS.scenes[plan.plays.scene], made = scene.tables.map((numbers, place) => stepTable(scene, numbers, plan.plays.tables[place], longest, speed)), [table] = made;
+  if (scene.halved) Object.assign(table, { halved: true, undivided_alone: scene.halved[0], undivided: scene.halved[1] });
+  if (scene.stages.length) {  // the busiest stage's share of a middle step
+    const share = (...step) => { const times = made.slice(1).map((each) => LOOP.step_time(each, each, ...step, [0], [0])); return Math.max(...times) / total(times.map((time, place) => time * scene.stages[place])); };
+    const sequences = Math.max(Math.floor((2 * scene.most + 1 + scene.tables[0].switching) / 8), 1), tokens = Math.max(scene.rules.budget, 512);
+    Object.assign(table, { decode_stage: share(sequences, sequences * 2048, 0, [], [], 0), prompt_stage: share(0, 0, 1, [tokens], [0], 1) });
+  }
+  return [table, scene.halved ? made[1] : table];
+}
+function stepTable(scene, numbers, functions, longest, speed) {
+  const { switching, replicas, ranks, parts, seen } = numbers, { budget } = scene.rules;
+  const call = (name) => (name in functions ? FUNCTIONS[functions[name]] : null);
+  const [movedOf, movedAloneOf, tokensOf, sampledOf, sequencesOf, decodeOf, promptsOf, wholeOf, pooledOf, keyedOf, encodedOf, aloneOf] = ["moved", "moved_alone", "tokens", "sampled", "sequences", "decode", "prompts", "together", "pooled", "keyed", "encoded", "alone"].map(call);
   const most = Math.min(longest, scene.admitted || 2 ** 20, 2 ** 20), grid = contextsOf(most + 1, scene.anew), many = 2 * scene.most + 2;
   const upto = scene.most + Math.max(most, budget, scene.step_tokens), beside = switching ? GRIDS.short : 0;
   const [dense, counts, times] = byTokens(upto, (tokens) => tokensOf(tokens, speed)[0]);
   const [pooled_dense, pooled_counts, pooled_times] = pooledOf ? byTokens(upto * replicas, (tokens) => pooledOf(tokens, speed)[0]) : [none, NOTHING, none];
   const [keyed_dense, keyed_counts, keyed_times] = keyedOf ? byTokens(scene.most * most, (tokens) => keyedOf(tokens, speed)[0]) : [none, NOTHING, none];
+  const [exchanged_dense, exchanged_counts, exchanged_times] = movedOf ? byTokens(upto, (tokens) => numbers.once + movedOf(tokens, speed)[0]) : [none, NOTHING, none];
+  const leastOf = (count) => Math.max(scene.tables[0].graphs ? 0 : numbers.floor[2] + numbers.sequence_floor * count, movedAloneOf ? numbers.once + numbers.sequence_floor * count + movedAloneOf(count, speed)[0] : 0);
   const by = (of) => filled(many, (count) => (count ? of(count, speed)[0] : 0));
   const chunk = (count, fresh, past) => promptsOf(count, Math.max(fresh, 1), past, speed)[0];
   const corner = filledRows((row, column) => chunk(1, grid[row], grid[column]));
   const ofSequences = (count) => {
-    const size = ranks > 1 && beside ? ranks * (Math.ceil(count / ranks) + Math.ceil(beside / ranks)) : count + beside;
+    const unit = parts * ranks, size = unit > 1 && beside ? unit * (Math.ceil(count / unit) + Math.ceil(beside / unit)) : count + beside;
     return sequencesOf(count, speed)[0] - LOOP.tokens_time(size, dense, counts, times);
   };
   const launch = chunk(1, 0, 0), saved = (count, fresh, past) => (count * chunk(1, fresh, past) - chunk(count, fresh, past)) / (count - 1);
@@ -60,7 +72,7 @@ function stepTable(plan, longest, speed) {  // as `build_table` makes it for req
   const table = {
     dense, counts, times, pooled_dense, pooled_counts, pooled_times, keyed_dense, keyed_counts, keyed_times, launch,
     sampled: sampledOf ? by(sampledOf) : filled(many, () => 0), sequences: filled(many, (place) => ((place -= beside ? 1 : 0) > 0 ? ofSequences(place) : 0)),
-    grid: Float64Array.from(grid), cells: cellsOf(grid), width: 1, budget, replicas, ranks, parts: 1, seen: 1,
+    grid: Float64Array.from(grid), cells: cellsOf(grid), width: 1, budget, replicas, ranks, parts, seen,
     decode: filledNumbers(grid.length, (count, place) => decodeOf(count, Math.max(grid[place], 1), speed)[0]),
     prefill: filledRows((row, column) => {  // a, b, c, d of a + b·x + (c + d·x)·y
       const x = grid[row], y = grid[column], dx = grid[row + 1] - x, dy = grid[column + 1] - y;
@@ -68,9 +80,9 @@ function stepTable(plan, longest, speed) {  // as `build_table` makes it for req
       const d = (corner(row + 1, column + 1) - right - up + base) / (dx * dy), b = (right - base) / dx - d * y, c = (up - base) / dy - d * x;
       return [base - b * x - c * y - d * x * y, b, c, d];
     }),
-    floor: scene.floor, graph_floor: scene.graph_floor, graph_tokens: scene.graph_tokens, sequence_floor: scene.sequence_floor, graphs: scene.graphs, encoded_floor: scene.encoded_floor, unsampled: scene.unsampled, summed: scene.summed,
-    encoded: encodedOf ? by(encodedOf) : none, alone: aloneOf ? by(aloneOf) : none, alone_floor: aloneOf ? filled(many, (count) => (count && !scene.graphs ? scene.floor[2] + scene.sequence_floor * count : 0)) : none,
-    exchanged_dense: none, exchanged_counts: NOTHING, exchanged_times: none, halved: false, undivided: 0, undivided_alone: 0, drafting: NOTHING,
+    floor: numbers.floor, graph_floor: numbers.graph_floor, graph_tokens: numbers.graph_tokens, sequence_floor: numbers.sequence_floor, graphs: numbers.graphs, encoded_floor: numbers.encoded_floor, unsampled: numbers.unsampled, summed: numbers.summed,
+    encoded: encodedOf ? by(encodedOf) : none, alone: aloneOf ? by(aloneOf) : none, alone_floor: aloneOf ? filled(many, (count) => (count ? leastOf(count) : 0)) : none,
+    exchanged_dense, exchanged_counts, exchanged_times, halved: false, undivided: 0, undivided_alone: 0, drafting: NOTHING,
     saved_counts: NOTHING, saved_grid: NOTHING, saved_cells: NOTHING, saved_times: none, decode_stage: 1, prompt_stage: 1, decode_factor: 1, prompt_factor: 1,
   };
   if (several) {
@@ -86,17 +98,18 @@ function even(value) {  // Python's round: halves to the even one
   const whole = Math.round(value);
   return whole - value === 0.5 && whole % 2 ? whole - 1 : whole;
 }
-function fullRate(t, rules, isl, osl) {  // requests a second that are sustained at most, at mean lengths
-  const fresh = Math.max(isl, 1), held = isl + (rules.reserves ? osl : osl / 2), places = Math.max(Math.min(rules.most, Math.max(rules.blocks * rules.block / held, 1)), 1);
+function fullRate([t, h], rules, isl, osl) {  // requests a second that are sustained at most, at mean lengths
+  const fresh = Math.max(isl, 1), held = isl + (rules.reserves ? osl : osl / 2), places = Math.max(Math.min(rules.most, Math.max(rules.blocks * rules.block / held, 1)) / rules.lanes, 1);
   const after = osl - 1, budget = rules.budget * rules.engines, context = isl + osl / 2;
-  const decode = (sequences) => { const count = Math.max(even(sequences), 1); return LOOP.run_time(t, t, count, count * context)[0]; };
+  const decode = (sequences) => { const count = Math.max(even(sequences), 1); return LOOP.run_time(t, h, count, count * context)[0]; };
+  const crowd = (stage) => (rules.lanes > 1 ? Math.max(rules.lanes * stage, 1) : 1);  // all lanes pass the busiest stage one after the other
   const shared = (tokens) => LOOP.tokens_time(even(tokens), t.dense, t.counts, t.times);
   const last = t.cells.length - 1, plane = t.prefill(t.cells[Math.min(even(fresh), last)], t.cells[0]), attention = plane[0] + plane[1] * even(fresh);
   if (!rules.mixes) {
     const together = Math.max(Math.min(Math.floor(budget / fresh), places), 1), prompts = together / t.replicas, rows = Math.max(even(prompts), 1);
     const saved = t.saved_counts.length ? LOOP.saved_time(t, rows, new Float64Array(rows), even(rows * fresh)) : t.launch;
     const time = t.sequences(rows) + t.sampled(rows) + shared(prompts * fresh) + prompts * attention - saved * (rows - 1);
-    return places / (after * (after > 0 ? decode(places) : 0) + places / together * Math.max(time, t.floor[0]));
+    return rules.lanes * places / (after * (after > 0 ? decode(places) : 0) * crowd(t.decode_stage) + places / together * Math.max(time, t.floor[0]) * crowd(t.prompt_stage));
   }
   const decoding = after > 0 ? Math.min(places * after / osl, budget * after / (fresh + after)) : 0, begun = after > 0 ? decoding / after : Math.min(places, budget / fresh);
   const own = decoding / t.replicas, each = begun / t.replicas, some = decoding >= 1;
@@ -105,5 +118,5 @@ function fullRate(t, rules, isl, osl) {  // requests a second that are sustained
     const pooled = (tokens) => LOOP.tokens_time(even(tokens), t.pooled_dense, t.pooled_counts, t.pooled_times);
     added += pooled(decoding + begun * fresh) - pooled(decoding);
   }
-  return begun / ((some ? decode(decoding) : 0) + added);
+  return rules.lanes * begun / ((some ? decode(decoding) : 0) * crowd(t.decode_stage) + added * crowd(t.prompt_stage));
 }
