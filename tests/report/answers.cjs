@@ -4,7 +4,7 @@ const { source, scripts, data, calls, views } = JSON.parse(require("fs").readFil
 const page = new Function("DATA", `const OFFERS = DATA.offers; ${source}; ${scripts}; return { FUNCTIONS, viewOf, causes };`)(data);
 const plain = (value) => (Array.isArray(value) ? value.map(plain) : Number.isFinite(value) || typeof value === "boolean" ? Number(value) : String(value));
 const sorted = (load) => load.sorted && Object.fromEntries(Object.entries(load.sorted).map(([name, values]) => [name, [...values]]));
-const told = (load) => load && { ...load, log: null, clients: null, sorted: sorted(load) };
+const told = (load) => load && { ...load, log: null, sorted: sorted(load) };
 const seen = (view) => ({ ...view, load: told(view.load), prefill: view.prefill, decode: view.decode, causes: page.causes(view.decode), causesFirst: page.causes(view.prefill) });
 process.stdout.write(JSON.stringify({
   calls: calls.map(([place, inputs]) => plain(page.FUNCTIONS[place](...inputs))),

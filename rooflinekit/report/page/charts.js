@@ -283,9 +283,9 @@ function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, hi
   }] : [];
   const other = reference.length ? [line(reference, 1, { color: colour("soft"), width: 1.4, type: "dashed" }, end("other"))] : [];
   const here = more.here ? [{ type: "scatter", silent: true, data: [at(more.here, 1)], symbolSize: 17, itemStyle: { color: "transparent", borderColor: colour(more.here.memory.fits ? "ink" : "bad"), borderWidth: 2 }, z: 6 }] : [];
-  const [first, most] = [across[0], across[across.length - 1]].map(Math.log2), tip = (words, tint) => ({ endLabel: { show: true, formatter: words, ...text(12), color: colour(tint), align: "right", offset: [-8, -9] } });
-  const ruled = (points, words, tint) => ({ type: "line", symbol: "none", silent: true, z: 2, data: points, lineStyle: { color: colour(tint), width: 1.2, type: "dashed" }, ...tip(words, tint) });
-  const rules = [...(goal ? [ruled([[first, goal], [most, goal]], "objective", "bad")] : []), ...(more.beyond > across[0] && more.beyond < across[across.length - 1] ? [ruled([[Math.log2(more.beyond), range.min], [Math.log2(more.beyond), range.max]], "overload", "soft")] : [])];
+  const [first, most] = [across[0], across[across.length - 1]].map(Math.log2), tip = (words, tint, left) => ({ endLabel: { show: true, formatter: words, ...text(12), color: colour(tint), align: left ? "left" : "right", offset: left ? [0, -9] : [-8, -9] } });
+  const ruled = (points, words, tint, left = false) => ({ type: "line", symbol: "none", silent: true, z: 2, data: points, lineStyle: { color: colour(tint), width: 1.2, type: "dashed" }, ...tip(words, tint, left) });
+  const rules = [...(goal ? [ruled([[most, goal], [first, goal]], "objective", "bad", true)] : []), ...(more.beyond > across[0] && more.beyond < across[across.length - 1] ? [ruled([[Math.log2(more.beyond), range.min], [Math.log2(more.beyond), range.max]], "overload", "soft")] : [])];
   return {
     ...option, xAxis: doublings(more.xName, across), yAxis: ticked(range, more.label),
     series: [

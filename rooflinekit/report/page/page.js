@@ -255,6 +255,7 @@ function drawAll(view, reference, name) {
     () => [["step", "weights [B]", "KV cache [B]", "activations [B]"], ...bytesRows(views).map(([title, b]) => [title.split("\n")[0], b.weights, b.cache, b.activations])]);
   C.memory.show(`Memory of one GPU: ${asBytes(view.memory.total)} of ${asBytes(view.memory.capacity)}, ${view.memory.fits ? "fits" : "does not fit"}.`, () => memoryOption(views.map(([title, each]) => [title ? "other" : reference ? "here" : "used", each])),
     () => [["", ...memoryParts.map(([, title]) => `${title} [B]`), "capacity [B]"], ...views.map(([title, each]) => [title || "here", ...memoryParts.map(([key]) => memoryRow(each)[key]), each.memory.capacity])]);
+  drawRequest(view);
   const before = drawLoads(view, reference);
   drawSpent(view, before ?? drawSweeps(view, reference));
   if (before) drawSweeps(view, reference);
@@ -336,7 +337,7 @@ function begin() {
     time: new Chart("time"), bytes: new Chart("bytes", steps),
     memory: new Chart("memory", () => (DATA.reference || pinned ? 2 : 1) * 46 + 78), batch: new Chart("batch", () => 320), rate: new Chart("rate", () => 320),
     context: new Chart("context", () => 320), reads: new Chart("reads", () => 320), pareto: new Chart("pareto", () => 440),
-    tpot: new Chart("load-tpot", () => 320), ttft: new Chart("load-ttft", () => 320),
+    one: new Chart("one"), lanes: new Chart("lanes"), firsts: new Chart("firsts", () => 240), tpot: new Chart("load-tpot", () => 320), ttft: new Chart("load-ttft", () => 320),
     dollars: new Chart("dollars", () => 320), bill: new Chart("bill", () => 320), energy: new Chart("energy"), shares: new Chart("shares", () => 3 * 52 + 52), roof: new Chart("energy-roof", () => (small() ? 340 : 420)),
     joules: new Chart("joules", () => 320), watts: new Chart("watts", () => 320),
   });
@@ -348,6 +349,8 @@ function begin() {
   const tints = (names, titles) => names.map((name) => [titles[name] ?? name, name]);
   key("bytes-key", tints(["weights", "cache", "activations"], { cache: "KV cache" }));
   key("shares-key", ENERGY_PARTS);
+  key("one-key", REQUEST_PARTS.map(([, title, tint]) => [title, tint]));
+  key("lanes-key", [["waits", "engine"], ["its prompt", "prefill"], ["its tokens", "decode"]]);
   key("energy-roof-key", STEPS.map((name) => [name, name]));
   key("memory-key", [...tints(["weights", "cache", "activations", "engine"], { cache: "KV cache" }), ["free", "soft", true]]);
   addEventListener("hashchange", () => arrive(update));

@@ -150,7 +150,7 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
     stable: Number(Boolean(users) || (at.rate < knee && !growth.every(Boolean))), busy, queue: sums.parts.behind + sums.parts.waits,
     slots: Math.trunc(Math.max(Math.min(rules.most, rules.blocks * rules.block / held), 1)), rateEach: made / plan.gpus, rateUser: 1 / token,
     memory: memoryOf(call("held", Math.max(even(running), 1), isl.mean + osl.mean / 2, isl.mean)), energy: "energy" in plan.plays.functions ? energyOf(call("energy", sequences, isl.mean, osl.mean, at.speed, made)) : null,
-    parts: { ...sums.parts, step: token - others, others }, stepParts: decode.slice(4), osl: osl.mean, sorted, longest: sorted.ttft[sorted.ttft.length - 1], now, log, clients, filling,
+    parts: { ...sums.parts, step: token - others, others }, stepParts: decode.slice(4), osl: osl.mean, sorted, longest: sorted.ttft[sorted.ttft.length - 1], now, log, filling, goals: asked.goals,
     repeated: count > Math.min(isl.drawn, osl.drawn, users ? Infinity : asked.gaps.count),
   };
 }

@@ -17,7 +17,7 @@ LIMIT_BYTES = 1_500_000
 
 HERE = Path(__file__).parent
 _SCRIPTS = ("vendor/echarts.min.js", "draw.js", "answers.js", "tables.js", "plays.js", "names.js", "charts.js",
-            "state.js", "spent.js", "moves.js", "page.js", "sweep.js", "sections.js")  # fmt: skip
+            "state.js", "spent.js", "moves.js", "request.js", "page.js", "sweep.js", "sections.js")  # fmt: skip
 
 
 @dataclass(frozen=True)
