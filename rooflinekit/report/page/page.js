@@ -181,13 +181,18 @@ function notesOf(view) {
   return [
     ...(memory.fits ? [] : [[`${say("short", { short: asBytes(memory.needed - memory.available) })}; ${wouldFit(at)}`, "bad"]]),
     ...(load?.repeated ? [[say("repeated")]] : []),
-    ...(load && !load.stable ? [[say("overload", { rate: at.rate, knee: three(load.knee), longest: three(load.longest), played: three(load.now) })]] : []),
-    ...(load && at.users > load.slots ? [[say(reserves ? "reserving" : "waiting", { slots: load.slots, users: at.users })]] : []),
+    ...(load && !load.stable ? [[say("overload", { rate: at.rate, knee: Number(load.knee.toPrecision(4)), longest: three(load.longest), played: three(load.now) })]] : []),
+    ...(load && at.users > load.slots ? [[say(reserves ? "reserved" : "places", { slots: load.slots, users: at.users })]] : []),
+    ...(load?.together ? [[togetherOf(view)]] : []),
     ...view.rows.plan.notes.map((place) => [OFFERS.notes[place]]), ...(longest > most ? [[say("longest", { longest, model: at.model, most })]] : []),
     ...(longest > (DATA.admitted ?? Infinity) ? [[say("admitted", { longest, most: DATA.admitted })]] : []), ...(at.osl === 1 ? [[say("single")]] : []),
     ...(!load && batch > (seqs?.[1] ?? Infinity) ? [[say("turns", { most: seqs[0], batch })]] : []),
     ...(load ? [[say("static", { which: say(which, { batch, longest, running }) })]] : []),
   ];
+}
+function togetherOf({ rows: { plan }, load }) {
+  const found = (load.varied ??= variedAt(plan, load.at) ?? {});
+  return found.ttft > 0 ? say("varied", { ttft: three(1e3 * found.ttft), tpot: three(1e3 * (found.tpot > 0 ? found.tpot : load.tpot.time)) }) : say("together");
 }
 function retell(view) {
   const box = byId("lead"), own = isAsked(state), named = titleAt(state);
