@@ -395,6 +395,30 @@ def test_a_load_moves(browser: Browser, pages: dict[str, Path]) -> None:
     assert browser.errors == []
 
 
+def test_a_slider_of_a_load_plays_it(browser: Browser, pages: dict[str, Path]) -> None:
+    """Tiles, one request to scale, curves and first tokens follow, with the numbers of estimate."""
+    browser.errors.clear()
+    browser.size(1280, 3000)
+    browser.open(pages["against"], "#t=load")
+    tiles, one = "byId('tiles').textContent", "byId('one-said').textContent"
+    before = browser.value(f"[{tiles}, {one}]")
+    browser.value("{ const slider = byId('in-rate'); slider.value = STOPS.rate.indexOf(16);"
+                  " slider.dispatchEvent(new Event('input', { bubbles: true })); }")  # fmt: skip
+    browser.settle()
+    after = browser.value(f"[{tiles}, {one}]")
+    assert after[0] != before[0]
+    assert after[1] != before[1]
+    found = rk.estimate("llama-3-8b", rate=16.0, isl=512, osl=50)
+    told = browser.value("[felt(answer(state)).ttft.time, felt(answer(state)).tpot.time, answer(state).load.knee]")
+    assert found.load is not None
+    assert told == pytest.approx([found.ttft_ms / 1e3, found.tpot_ms / 1e3, found.load.knee_rate], rel=1e-9)
+    browser.wait("loads(answer(state)).some((each) => !each.stable) && Boolean(C.ttft.chart)")
+    terms = browser.value("requestTerms(answer(state).load).map(({ time }) => time)")
+    assert sum(terms) == pytest.approx(found.e2e_ms / 1e3, rel=1e-9)
+    assert browser.value("document.querySelectorAll('#lanes rect').length") > 60
+    assert browser.errors == []
+
+
 def test_no_more_of_a_prompt_is_cached_than_there_is(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["deployment"], "#i=100&c=5000")
     assert browser.value("state.cached") == 99

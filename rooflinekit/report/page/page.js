@@ -261,6 +261,11 @@ function drawAll(view, reference, name) {
   C.memory.show(`Memory of one GPU: ${asBytes(view.memory.total)} of ${asBytes(view.memory.capacity)}, ${view.memory.fits ? "fits" : "does not fit"}.`, () => memoryOption(views.map(([title, each]) => [title ? "other" : reference ? "here" : "used", each])),
     () => [["", ...memoryParts.map(([, title]) => `${title} [B]`), "capacity [B]"], ...views.map(([title, each]) => [title || "here", ...memoryParts.map(([key]) => memoryRow(each)[key]), each.memory.capacity])]);
   drawRequest(view);
+  clearTimeout(curving);
+  if (view.load && ["load", "cost", "energy"].includes(tab) && !KEPT.has(curveKey(view))) curveSoon(view, () => drawCurves(view, reference));
+  else drawCurves(view, reference);
+}
+function drawCurves(view, reference) {
   const before = drawLoads(view, reference);
   drawSpent(view, before ?? drawSweeps(view, reference));
   if (before) drawSweeps(view, reference);
