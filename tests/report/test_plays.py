@@ -13,6 +13,7 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import Question, answer, ask
 from rooflinekit.estimation.results import Estimate
+from rooflinekit.model.graph.javascript import Instance
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.report.page.plays import load_data
 from rooflinekit.report.page.program import Program
@@ -118,7 +119,7 @@ def compare(count: int, seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...]
     for question, found in questions:
         predictor, load = question.resolved.predictor, question.load
         assert load is not None
-        written = page.write(predictor, (load,))
+        written = page.write(predictor, ("rate" if load.users is None else "users",))
         assert written.plays is not None
         at = {
             "isl": int(float(question.work.isl)) - predictor.plan.image_tokens,
@@ -129,6 +130,10 @@ def compare(count: int, seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...]
         plans.append((written, load_data(question.asked), at))
         expected.append(told(found))
     printed = page.printed()
+
+    def numbered(functions: dict[str, Instance]) -> dict[str, int]:
+        return {name: printed.places[each] for name, each in functions.items()}
+
     scenes = [written.plays.scene for written, _, _ in plans if written.plays]
     views = [
         (
@@ -136,8 +141,8 @@ def compare(count: int, seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...]
                 "static": printed.places[written.static], "gpus": written.gpus, "prefill": written.prefill,
                 "decode": written.decode, "loads": written.loads, "load": load,
                 "plays": {
-                    "functions": {name: printed.places[each] for name, each in written.plays.functions.items()},
-                    "tables": [{name: printed.places[each] for name, each in table.items()} for table in written.plays.tables],
+                    "functions": numbered(written.plays.functions),
+                    "tables": list(map(numbered, written.plays.tables)),
                     "scene": place,
                 },
             },

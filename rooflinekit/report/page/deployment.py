@@ -17,7 +17,6 @@ from rooflinekit.estimation.scenario import DEGREES, DEPLOYMENT_KEYS, Scenario
 from rooflinekit.explanation.front import derive, make_case
 from rooflinekit.explanation.metrics import Case
 from rooflinekit.explanation.walk.front import shapes
-from rooflinekit.load.answer import AskedLoad
 from rooflinekit.model.graph.javascript import Instance
 from rooflinekit.model.graph.tree import Node
 from rooflinekit.model.step import Plan
@@ -52,20 +51,14 @@ class Deployed:
         case = make_case(model, gpu, dict(scenario), anyway=True)
         refuse_groups(case.predictor.plan.deployment, "estimate and explain, not of pages", "ffn_gpus", "encoder_gpus")
         deployment = {key: scenario[key] for key in DEPLOYMENT_KEYS if scenario.get(key) is not None}
-        asked = Asked(model, gpu, deployment, scenario.get("calibration"), case.predictor, case.work, case.load)
+        load = None if case.load is None else asked_load(read(Scenario, scenario), case.predictor.plan)
+        asked = Asked(model, gpu, deployment, scenario.get("calibration"), case.predictor, case.work, load)
         return cls(asked, case, scenario)
 
     @property
     def answer(self) -> Estimate:
         """What `estimate` says."""
         return self.case.answer
-
-    @property
-    def asked_load(self) -> AskedLoad | None:
-        """The load that is played; None of a static batch."""
-        if self.asked.load is None:
-            return None
-        return asked_load(read(Scenario, self.scenario), self.asked.plan)
 
     @property
     def named(self) -> str:
@@ -92,7 +85,7 @@ class Deployed:
         counts: dict[str, Any] = {name: int(getattr(work, name)) for name in names}
         counts["isl"] -= self.case.predictor.plan.image_tokens
         if load is not None:
-            counts |= {"rate": load.rate} if load.users is None else {"users": int(float(load.users))}
+            counts |= {"rate": load.rate} if load.users is None else {"users": load.users}
         if work.context is not None:
             counts["context"] = int(float(work.context))
         return self.asked.key | counts | {"speed": 1}
@@ -122,7 +115,7 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
     running = deployed.asked.plan.deployment
     if against is not None:
         asked = against.asked
-        other = program.write(asked.predictor, asked.questions, asked.work.context is not None)
+        other = program.write(asked.predictor, asked.loads, asked.work.context is not None)
         offers.gpus.setdefault(asked.plan.system.accelerator.name, asked.plan)
     printed = program.printed()
     scenes: dict[str, int] = {}  # as JSON, each once
@@ -147,14 +140,14 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
              for label, found in offers.plans.items()}  # fmt: skip
 
     if against is not None:
-        told = placed(other) | {"load": load_data(against.asked_load)}
+        told = placed(other) | {"load": load_data(against.asked.load)}
         reference = {"title": headed(against.answer), "at": against.at, "plan": told}
     rest = {key: value for key, value in deployed.scenario.items() if key not in _CONTROLLED}
     flags = [word for key, value in rest.items() if value not in (None, False)
              for word in (f"--{key.replace('_', '-')}", *([] if value is True else [str(value)]))]  # fmt: skip
     return {
         "asked": deployed.at,
-        "load": load_data(deployed.asked_load),
+        "load": load_data(deployed.asked.load),
         "images": images_in(deployed.answer.inputs),
         "given": {
             deployed.at["model"]: deployed.asked.model,

@@ -168,7 +168,7 @@ function answerOf(view) {
 }
 function factsOf(view) {
   const { at, memory } = view, times = felt(view), [weights, activations, kv] = view.rows.plan.formats;
-  const asked = "rate" in at ? `${three(at.rate)} requests/s${DATA.process.rate}` : "users" in at ? `closed loop of ${at.users} ${counted("user", at.users)}${DATA.process.users}` : `batch ${at.batch}`;
+  const asked = "rate" in at ? `${three(at.rate)} requests/s${DATA.process.rate}` : "users" in at ? `closed loop of ${at.users} ${counted("user", at.users)}, ${GROUPED.format(protocolOf(view.rows.plan.load ?? DATA.load, at).counted)} requests${DATA.process.users}` : `batch ${at.batch}`;
   const level = times.tpot.low === times.tpot.high ? say("bound") : say("expected", { evidence: view.rows.plan.evidence, ttft: asTime(times.ttft.bound), tpot: asTime(times.tpot.bound) });
   return [
     say("asked", { load: asked, isl: at.isl, osl: at.osl, cached: at.cached ? say("cached", at) : "", images: DATA.images ?? "", weights, activations, kv }),
