@@ -111,7 +111,7 @@ def lead(deployed: Deployed, pool: str = "", before: str = "", told_of: str = ""
 
 def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) -> tuple[dict[str, Any], str]:
     """What JavaScript starts from, and the functions that it calls."""
-    program, reference = offers.program, None
+    program, reference, load = offers.program, None, load_data(deployed.asked.load)
     running = deployed.asked.plan.deployment
     if against is not None:
         asked = against.asked
@@ -140,14 +140,15 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
              for label, found in offers.plans.items()}  # fmt: skip
 
     if against is not None:
-        told = placed(other) | {"load": load_data(against.asked.load)}
-        reference = {"title": headed(against.answer), "at": against.at, "plan": told}
+        told = load_data(against.asked.load)
+        own = {} if told == load else {"load": told}
+        reference = {"title": headed(against.answer), "at": against.at, "plan": placed(other) | own}
     rest = {key: value for key, value in deployed.scenario.items() if key not in _CONTROLLED}
     flags = [word for key, value in rest.items() if value not in (None, False)
              for word in (f"--{key.replace('_', '-')}", *([] if value is True else [str(value)]))]  # fmt: skip
     return {
         "asked": deployed.at,
-        "load": load_data(deployed.asked.load),
+        "load": load,
         "images": images_in(deployed.answer.inputs),
         "given": {
             deployed.at["model"]: deployed.asked.model,

@@ -119,7 +119,7 @@ function sumsOf(clients, state, warmup) {  // means, sorted times and parts of t
   return { count: ttft.length, ttft, tpot, e2e, parts: { front, late, behind, waits, prompt }, others: several ? others / several : 0, tokens, makespan: until - since };
 }
 function variedAt(plan, at) {  // mean times where lengths vary by a fifth in place of equal ones; null where too few were drawn
-  const asked = plan.load ?? DATA.load, protocol = protocolOf(asked, at), found = sceneAt(plan, at, { ...asked, ...asked.fifth, whole: true });
+  const asked = plan.load ?? DATA.load, protocol = protocolOf(asked, at), found = asked.fifth && sceneAt(plan, at, { ...asked, ...asked.fifth, whole: true });
   if (!found || protocol.count > found.isl.drawn) return null;
   const clients = clientsOf(asked, at, found.own, protocol, found.isl, found.osl), sums = sumsOf(clients, played(clients, found.rules, found.tables), protocol.filling);
   return { ttft: meanOf(sums.ttft), tpot: meanOf(sums.tpot) };
