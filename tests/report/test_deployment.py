@@ -31,11 +31,13 @@ def test_a_page_waits_for_no_tables(tmp_path: Path) -> None:
 
 def test_charts_below_a_load_are_of_a_batch_that_fits() -> None:
     """Under load sequences stand at different lengths; a static batch has them all at the full one."""
-    few, many = (Deployed.of("llama-3-8b", "h100-sxm", {"rate": rate}) for rate in (5.0, 1000.0))
+    few, many = (
+        Deployed.of("llama-3-8b", "h100-sxm", {"rate": rate, "osl": osl}) for rate, osl in ((5.0, 256), (1000.0, 4096))
+    )
     assert few.work.batch == few.answer.inputs["batch"]
     assert many.work.batch < many.answer.inputs["batch"] <= many.answer.memory.max_batch
     told = lead(many)
-    assert f"no more fit at their full length of 1280 tokens (under load {many.answer.inputs['batch']} run" in told
+    assert f"no more fit at their full length of 5120 tokens (under load {many.answer.inputs['batch']} run" in told
     assert "never" not in told
     assert "no more fit" not in lead(few)
 

@@ -177,6 +177,12 @@ def test_images_are_part_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     compare(4, 1, (seeing,))
 
 
+def test_pages_on_static_batches_draw_as_others_do() -> None:
+    """Their draws stand in a file: those of a closed loop of 200 users, and of an open loop, from the first seed."""
+    users, rate = (ask("llama-3-8b", "h100-sxm", load).asked for load in ({"concurrency": 200}, {"rate": 1.0}))
+    assert load_data(None) == load_data(users) | {"gaps": load_data(rate)["gaps"]}
+
+
 def test_what_nobody_has_room_for_is_no_load() -> None:
     with pytest.raises(rk.DoesNotFitError):
         rk.estimate("llama-3.3-70b", "l40s", rate=1.0)

@@ -5,13 +5,15 @@ The parts are those of `rooflinekit.load.table`; the page fills its tables with 
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rooflinekit.load.answer import AskedLoad
-from rooflinekit.load.lengths import Fixed, Length, LogNormal, Longer
+from rooflinekit.load.lengths import Length, LogNormal, Longer
 from rooflinekit.load.policies import rules_of
 from rooflinekit.load.scene import Scheduler, front_end_of, limits_of
 from rooflinekit.load.table import _Halves, _Parts
@@ -202,19 +204,24 @@ def scene_data(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
 
 
 def load_data(asked: AskedLoad | None) -> dict[str, Any]:
-    """How requests come and how long they are, with what was drawn; None as of a page on a static batch."""
-    open_loop, asked = asked is not None and asked.users is None, asked or AskedLoad(Fixed(1), Fixed(1), rate=1.0)
+    """How requests come and how long they are, with what was drawn; None as of a page on a static batch.
+
+    What the latter draws stands in a file: such a page does not wait for NumPy.
+    """
+    if asked is None:
+        found: dict[str, Any] = json.loads(Path(__file__).with_name("draws.json").read_text(encoding="utf-8"))
+        return found
     fifth = {name: _law(_VARIED, asked, stream) for stream, name in enumerate(("isl", "osl"), 1)}
     return {
         "requests": asked.requests, "warmup": asked.warmup, "goals": [asked.ttft, asked.tpot],
         "isl": _law(asked.isl, asked, 1), "osl": _law(asked.osl, asked, 2), "gaps": _gaps(asked),
-        "fifth": None if open_loop else fifth,
+        "fifth": None if asked.users is None else fifth,
     }  # fmt: skip
 
 
 def _gaps(asked: AskedLoad) -> dict[str, Any]:
     """Gaps of an open loop in units of `scale` over the rate; none where they are even."""
-    import numpy as np  # noqa: PLC0415 - pages of static batches have even lengths
+    import numpy as np  # noqa: PLC0415 - pages on static batches do not wait for it
 
     cv, count = asked.burstiness, asked.requests or AskedLoad(asked.isl, asked.osl, rate=1.0).count
     drawn = np.random.default_rng((asked.seed, 0))

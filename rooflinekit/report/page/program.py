@@ -48,7 +48,6 @@ _WIDTH = len(_TIMES) + len(_WORK) + len(PARTS)
 _LENGTHS = ("isl", "osl", "speed")
 MEMORY = ("capacity_bytes", "weight_bytes", "kv_bytes", "activation_bytes", "overhead_bytes", "total_bytes",
            "kv_pool_bytes", "needed_bytes", "available_bytes", "max_batch", "fits")  # fmt: skip
-LOADED = ("e2e", "running", "rate", "knee", "stable", "busy", "queue")
 P = TypeVar("P", bound=Predictor)
 R = TypeVar("R")
 
