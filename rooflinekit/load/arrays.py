@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from functools import cache
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 Item = TypeVar("Item")
 Part_co = TypeVar("Part_co", covariant=True)
@@ -32,6 +33,10 @@ Flags: TypeAlias = "Array[bool]"
 NOBODY = -1
 FOREVER = math.inf
 FOREVER_STEPS = 1 << 30
+
+# Park and Miller's numbers, x ← MULTIPLIER·x mod MODULUS (Communications of the ACM 31, 1988, p. 1192).
+MULTIPLIER = 16807
+MODULUS = 2147483647
 
 # What happens to a request, in `State.event_kind`.
 SENT, READY, ENCODED, ADMIT = range(4)
@@ -280,6 +285,26 @@ class State(NamedTuple):
     gap_count: Counts
 
 
+Record = TypeVar("Record", Clients, Rules, Table, State)
+
+
+@cache
+def _slotted(name: str, fields: tuple[str, ...]) -> type:
+    return type(f"Quick{name}", (), {"__slots__": fields})
+
+
+def quick(record: Record) -> Record:
+    """The same fields on an object with slots, for `play` on lists: CPython reads them faster than a named tuple's.
+
+    >>> quick(Rules(*range(24))).budget
+    6
+    """
+    made = _slotted(type(record).__name__, record._fields)()
+    for name, value in zip(record._fields, record, strict=True):
+        setattr(made, name, value)
+    return cast(Record, made)
+
+
 @dataclass(frozen=True)
 class Makers:
     """How arrays are made: of so many numbers or whole numbers that are all alike, in rows or not."""
@@ -314,6 +339,15 @@ def numpy_arrays() -> Makers:
     )
 
 
+def first_draw(seed: int, number: int) -> int:
+    """What the numbers of a request begin with, from 1 to MODULUS − 1; requests are numbered from 1.
+
+    >>> first_draw(0, 1)
+    48273
+    """
+    return (1 + 48271 * number + 69621 * 48271 % MODULUS * seed) % (MODULUS - 1) + 1
+
+
 def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
     rules: Rules, requests: int, seed: int = 0, encoders: int = 0, room: int = 0, make: Makers = LISTS
 ) -> State:
@@ -339,7 +373,7 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
     times[HANDED] = -math.inf
     draw = counts(n if rules.drafted else 0, 0)
     for j in range(len(draw)):
-        draw[j] = (1 + 48271 * (j + 1 + n * seed)) % 2147483646 + 1
+        draw[j] = first_draw(seed, j + 1)
     growing = rows(replicas, rules.block)
     return State(
         requests=n, sent=numbers(n, 0.0), queued=numbers(n, 0.0), begun=numbers(n, 0.0), first=numbers(n, -1.0),

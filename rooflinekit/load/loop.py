@@ -33,6 +33,8 @@ from rooflinekit.load.arrays import (
     HELD_HEAD,
     HELD_TAIL,
     LEAST_LOADED,
+    MODULUS,
+    MULTIPLIER,
     NEXT,
     NOBODY,
     NOW,
@@ -129,7 +131,8 @@ def step_time(
     firsts: prompts that end; most_new, most_past: room for the chunks of one attention replica.
     """
     if decodes and n == 0 and len(t.alone):
-        return run_time(t, h, decodes, keys)[0]
+        time, _, _ = run_time(t, h, decodes, keys)
+        return time
     width = t.width
     local = decodes
     own_keys = keys
@@ -518,12 +521,12 @@ def longest_run(k: Rules, s: State, r: int, most: int) -> int:
 def accepted(k: Rules, s: State, j: int) -> int:
     """Drafted tokens that are accepted, of which each needs all before it; each request draws from its own numbers.
 
-    The numbers are those of Park and Miller's generator, x ← 16807·x mod (2³¹ − 1).
+    The numbers are those of Park and Miller's generator.
     """
     count = 0
     while count < k.drafted:
-        s.draw[j] = s.draw[j] * 16807 % 2147483647
-        if s.draw[j] / 2147483647 >= k.acceptance:
+        s.draw[j] = s.draw[j] * MULTIPLIER % MODULUS
+        if s.draw[j] / MODULUS >= k.acceptance:
             break
         count += 1
     return count

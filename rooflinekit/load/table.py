@@ -78,11 +78,14 @@ class Clock(Protocol):
 
 
 class Rows(dict[int, Row]):
-    """Rows of a table by number; `worked_out` gives a row, and those beside it, when it is first read."""
+    """Rows of a table by number; `worked_out` gives a row, and those beside it, when it is first read.
 
-    def __init__(self, worked_out: Callable[[int], Mapping[int, Row]]) -> None:
+    numbers: those that whoever wants all of the table reads.
+    """
+
+    def __init__(self, worked_out: Callable[[int], Mapping[int, Row]], numbers: range = range(0)) -> None:
         super().__init__()
-        self._worked_out = worked_out
+        self._worked_out, self.numbers = worked_out, numbers
 
     def __missing__(self, number: int) -> Row:
         """Work it out."""
@@ -329,8 +332,8 @@ def _tabulated(parts: _Parts, max_batch: int, max_context: int, width: int, budg
         sequences=parts.sequences(2 * max_batch, shared),
         grid=grid,
         cells=[at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))],
-        decode=Rows(parts.decode),
-        prefill=Rows(parts.cells),
+        decode=Rows(parts.decode, range(1, max_batch + 1)),
+        prefill=Rows(parts.cells, range(len(grid) - 1)),
         launch=float(parts.prefill([0.0])[0, 0]),
         width=width,
         replicas=plan.deployment.dp,
@@ -484,7 +487,7 @@ class _Parts:
             return {place: self.saved(counts[place], points[:, None], points[None, :]).tolist()}
 
         cells = [at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))]
-        return Savings(counts, grid, cells, Rows(plane))
+        return Savings(counts, grid, cells, Rows(plane, range(len(counts))))
 
     def saved(self, chunks: float, new: Array, past: Array) -> Array:
         """What each of so many equal chunks after the first saves [s]."""
@@ -684,7 +687,7 @@ def constant_table(seconds: float) -> StepTable:
         sequences=flat,
         grid=grid,
         cells=[0],
-        decode=Rows(lambda number: {number: [0.0, 0.0]}),
-        prefill=Rows(lambda number: {number: [[0.0] * 4]}),
+        decode=Rows(lambda number: {number: [0.0, 0.0]}, range(1, 4096)),
+        prefill=Rows(lambda number: {number: [[0.0] * 4]}, range(1)),
         launch=0.0,
     )

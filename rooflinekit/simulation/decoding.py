@@ -8,8 +8,8 @@ counter, and a run of steps costs no more, however many sequences there are.
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from random import Random
 
+from rooflinekit.load.arrays import MODULUS, MULTIPLIER, first_draw
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.requests import Job
 
@@ -92,12 +92,12 @@ class Speculative(Lockstep):
 
     A drafted token is accepted with probability `acceptance` if all before it were, so that a step yields
     (1 − α^(k+1))/(1 − α) tokens in the mean (Leviathan et al. 2023, arXiv:2211.17192). The samples of one request
-    accept alike.
+    accept alike. Each request draws from its own numbers, so that what it accepts does not depend on who is beside it.
     """
 
     def __init__(self, pool: BlockPool, drafted: int, acceptance: float, seed: int) -> None:
         super().__init__(pool)
-        self.drafted, self.acceptance, self.draw = drafted, acceptance, Random(seed)
+        self.drafted, self.acceptance, self.seed = drafted, acceptance, seed
         self.members: dict[Job, None] = {}
 
     def join(self, job: Job) -> None:
@@ -127,7 +127,7 @@ class Speculative(Lockstep):
         self.steps += 1
         ended = []
         for job in list(self.members):
-            tokens = min(self._accepted() + 1, job.osl - job.made)
+            tokens = min(self._accepted(job) + 1, job.osl - job.made)
             blocks = self._more(job, tokens)
             self.pool.take(blocks)
             job.blocks += blocks
@@ -142,8 +142,13 @@ class Speculative(Lockstep):
     def _more(self, job: Job, tokens: int) -> int:
         return self.pool.span(job, job.keys + tokens) - len(job.held) * self.pool.per - job.blocks
 
-    def _accepted(self) -> int:
+    def _accepted(self, job: Job) -> int:
+        draw = job.draw or first_draw(self.seed, job.number)
         accepted = 0
-        while accepted < self.drafted and self.draw.random() < self.acceptance:
+        while accepted < self.drafted:
+            draw = draw * MULTIPLIER % MODULUS
+            if draw / MODULUS >= self.acceptance:
+                break
             accepted += 1
+        job.draw = draw
         return accepted

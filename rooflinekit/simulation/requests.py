@@ -12,9 +12,9 @@ class Job:
     """A request in the system: how far it is, and what it holds. The one thing here that changes."""
 
     __slots__ = (
-        "arrived", "blocks", "cached", "computed", "due", "first", "hashes", "held", "home", "isl", "joined", "kind",
-        "last", "made", "measured", "number", "offset", "osl", "priority", "queued", "samples", "session", "swapped",
-        "target",
+        "arrived", "blocks", "cached", "computed", "draw", "due", "first", "hashes", "held", "home", "isl", "joined",
+        "kind", "last", "made", "measured", "number", "offset", "osl", "priority", "queued", "samples", "session",
+        "swapped", "target",
     )  # fmt: skip
 
     def __init__(self, number: int, arrival: Arrival, measured: bool = True) -> None:
@@ -34,6 +34,7 @@ class Job:
         self.joined = 0  #: decode steps that the replica had made when this one joined
         self.due = -1  #: decode step with which it ends; -1 while it does not decode
         self.offset = 0  #: class of the decode steps in which it needs a new block
+        self.draw = 0  #: the latest number that its drafts were drawn with; 0 before the first
         self.swapped = 0  #: blocks in host memory
         self.home: object = None  #: the prefill replica that still holds its blocks
 

@@ -287,7 +287,7 @@ def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, led
         pool = _pool(own, setup, tokens, shared)
         decoding = Lockstep(pool)
         if drafted:
-            decoding = Speculative(pool, drafted, setup.acceptance, setup.seed + number)
+            decoding = Speculative(pool, drafted, setup.acceptance, setup.seed)
         return Replica(limits, clock, decoding, ledger, _host(own, setup))
 
     replicas = [replica(number, predictor, clock) for number in range(setup.replicas)]
