@@ -40,7 +40,7 @@ from rooflinekit.evidence.measured import read_intervals, read_start
 from rooflinekit.evidence.measurement import StartUp
 from rooflinekit.evidence.watching import LEARNT, SMALLEST, Watched, Watcher
 from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecError
-from rooflinekit.specs.files import refuse_device
+from rooflinekit.specs.places import admit
 from rooflinekit.specs.writing import check_target, write_whole
 
 TOKEN = "ROOFLINEKIT_WATCH_TOKEN"
@@ -150,7 +150,7 @@ def _check_recording(path: Path) -> None:
 
 
 def _recorded(path: Path) -> bool:
-    refuse_device(path)
+    admit(path)
     with path.open(encoding="utf-8", errors="replace") as file:
         return is_recording(file.read(len(SCRAPED)))
 

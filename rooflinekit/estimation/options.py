@@ -249,6 +249,13 @@ class Option:
                 return self._number(name, value)
             case "text" if self.complete and not isinstance(self.complete, str):
                 return self._choice(name, value)
+            case "pairs" if isinstance(value, str):
+                try:
+                    return self._pairs(value)
+                except ValueError as error:
+                    raise WorkloadError(f"{name}: {error}") from None
+            case "pairs" if not isinstance(value, Mapping):
+                raise WorkloadError(f"{name} must be written like h100-sxm=16, not {value!r}")
             case "flag" if value not in (True, False):
                 raise WorkloadError(f"{name} must be True or False, not {value!r}")
             case "flag":

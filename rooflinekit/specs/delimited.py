@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.errors import InputError, MissingExtraError, SpecError
-from rooflinekit.specs.files import read_text, refuse_device
+from rooflinekit.specs.files import read_text
+from rooflinekit.specs.places import admit
 
 
 def delimiter_of(header: str) -> str:
@@ -61,7 +62,7 @@ def read_delimited(name: str, **how: Any) -> Any:
     import pandas as pd  # noqa: PLC0415 - takes a while
 
     source: Any = name
-    refuse_device(Path(name))
+    admit(Path(name))
     with nullcontext(sys.stdin) if name == "-" else Path(name).open(encoding="utf-8-sig", errors="replace") as file:
         header = file.readline()
         if name == "-":
@@ -82,6 +83,7 @@ def read_table(path: Path, needed: Sequence[str] = (), what: str = "table", text
     """
     import pandas as pd  # noqa: PLC0415 - takes a while
 
+    admit(path)
     if not path.is_file():
         raise SpecError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
     how: dict[str, Any] = {"dtype": str, "keep_default_na": False} if text else {"low_memory": False}

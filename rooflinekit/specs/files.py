@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import cache, wraps
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
 import yaml
 
 from rooflinekit.model.types.errors import SpecError
+from rooflinekit.specs.places import admit
 
 if TYPE_CHECKING:
     from yaml import SafeLoader as _FastLoader
@@ -75,24 +75,12 @@ def _stamp(path: Path) -> _Stamp:
     return state.st_mtime_ns, state.st_size, state.st_ino
 
 
-def refuse_device(path: Path) -> None:
-    """Raise SpecError for a device that may never end, such as /dev/zero; a pipe and the null device do end."""
-    try:
-        state = path.stat()
-    except OSError:
-        return
-    if stat.S_ISBLK(state.st_mode) or (
-        stat.S_ISCHR(state.st_mode) and state.st_rdev != Path(os.devnull).stat().st_rdev
-    ):
-        raise SpecError(f"{path}: is a device, not a file")
-
-
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file.
 
     Raises SpecError if it is missing, a folder, a device, unreadable, not UTF-8 (says at which byte) or empty.
     """
-    refuse_device(path)
+    admit(path)
     try:
         data = path.read_bytes()
     except FileNotFoundError:

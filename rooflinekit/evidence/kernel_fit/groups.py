@@ -45,6 +45,7 @@ from rooflinekit.model.types.numeric import Array, Numeric, ceil_div
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.files import json_lines, table_of
+from rooflinekit.specs.places import admit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -257,6 +258,7 @@ def read_measurements(path: Path) -> Measurements:
 
     Raises SpecError, by line and field, for another schema, rows of two runs, or a value that no measurement has.
     """
+    admit(path)
     if not path.is_file():
         raise SpecError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
     lines = list(_lines(path))
