@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import Any
 
 from rooflinekit.model.types.errors import InputError, RooflinekitError, needing
-from rooflinekit.report.markup import finite
 from rooflinekit.service.tools import TOOLS
 from rooflinekit.service.workers import Workers, line_of
 from rooflinekit.specs import Kind, in_catalogue, names, read_text, resolve
@@ -45,13 +44,15 @@ def server(seconds: float = 60.0) -> Server[Any]:
 
     async def call_tool(context: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
         try:
+            arguments = asked.arguments or {}
             if (tool := TOOLS.get(asked.name)) is None:
-                raise InputError(f"unknown tool {asked.name!r}; known: {', '.join(TOOLS)}")
-            arguments = tool.checked(asked.arguments or {})
-            found = finite(await anyio.to_thread.run_sync(workers.ask, tool.name, arguments))
+                raise InputError(f"unknown tool {asked.name[:60]!r}; known: {', '.join(TOOLS)}")
+            found = await workers.ask(tool.name, json.dumps(arguments).encode(), tool.quickly(arguments))
         except Exception as error:
             return types.CallToolResult(content=[types.TextContent(text=line_of(error))], is_error=True)
-        return types.CallToolResult(content=[types.TextContent(text=json.dumps(found))], structured_content=found)
+        return types.CallToolResult(
+            content=[types.TextContent(text=found.decode())], structured_content=json.loads(found)
+        )
 
     async def list_resources(context: Any, asked: Any) -> types.ListResourcesResult:
         specs = [
@@ -70,8 +71,10 @@ def server(seconds: float = 60.0) -> Server[Any]:
 
     @asynccontextmanager
     async def served(made: Server[Any]) -> AsyncIterator[None]:
-        yield
-        workers.close()
+        try:
+            yield
+        finally:
+            await workers.close()
 
     return Server(
         "rooflinekit", version=__version__,

@@ -90,8 +90,8 @@ class Tool:
                 return f"{where}: {flaw['msg']}"
 
     def quickly(self, asked: Mapping[str, Any]) -> bool:
-        """Whether these arguments are answered at once."""
-        return self.quick and not {"rate", "concurrency", "draft", "draft_tokens"} & asked.keys()
+        """Whether these arguments, of whatever value, are answered at once."""
+        return self.quick and not {"rate", "concurrency", "users", "draft", "draft_tokens"} & asked.keys()
 
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         """The answer to checked arguments, and what it rests on.
