@@ -284,7 +284,9 @@ class TestMalformed:
         draw = random.Random(count)
         ask = Workers.ask
 
-        async def asked(self, name, body, quick=False, seconds=None):
+        async def asked(self, name, body=b"{}", quick=False, seconds=None):
+            if name not in TOOLS:
+                return b"{}"
             if draw.random() < 0.01:
                 return await ask(self, name, body, quick, seconds)
             if quick:

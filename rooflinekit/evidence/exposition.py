@@ -31,6 +31,7 @@ WANTED = "input_tokens, output_tokens and ttft_s"
 _names = partial(table_of, __file__)
 """Names of servers' metrics by engine and quantity, newest first, and of the quantities of a request."""
 
+_MOST_LINES = 50_000  # of an exposition
 _NAME = re.compile(r"^(?:(vllm|sglang|trtllm|llamacpp)[:_]|nv_(?:trt_)?)(.+)$")
 _NAMES = {"llamacpp": "llama.cpp", "triton": "trtllm"}  # of engines, where their metrics have another
 _KINDS = ("request_type", "kv_cache_block_type")  # labels of Triton that tell quantities of one name apart
@@ -89,6 +90,8 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
         raise InputError(
             "reading a server's metrics needs prometheus-client: pip install 'rooflinekit[watch]'"
         ) from None
+    if (lines := text.count("\n")) > _MOST_LINES:
+        raise SpecError(f"{source}: has {lines:,} lines of metrics; an engine has thousands, at most {_MOST_LINES:,}")
     values: dict[str, list[float]] = {}
     engine, model, blocks = "", None, 0.0
     try:

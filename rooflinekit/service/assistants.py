@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
 
 from rooflinekit.model.types.errors import InputError, RooflinekitError, needing
+from rooflinekit.service.log import log_sparingly
 from rooflinekit.service.tools import TOOLS
 from rooflinekit.service.workers import Workers, line_of
 from rooflinekit.specs import Kind, in_catalogue, names, read_text, resolve
@@ -109,7 +112,12 @@ def method_text() -> str:
 
 
 def run(seconds: float) -> None:
-    """Serve the client at the other end of standard input and output until it goes."""
+    """Serve the client at the other end of standard input and output until it goes, or a signal comes."""
+    log_sparingly()
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: os._exit(0))  # a thread waits for a line that may never come
 
     async def served() -> None:
         made = server(seconds)

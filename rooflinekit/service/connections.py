@@ -12,7 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST = 1024
 """Connections at once, where there are as many descriptors."""
-_BACKLOG = 128  # callers that wait to be connected
+_TAKEN = 128  # connections that are taken at once
 _OWN = 16  # descriptors of the server itself
 _OF_WORKER = 4  # and of each of its workers
 _HEADERS = 10.0  # seconds that the head of a request may take to come
@@ -26,8 +26,8 @@ class Bounds:
     def __init__(self, workers: int) -> None:
         """A client has half of them, so that another one is served whatever it does."""
         spare = max(_descriptors() - _OWN - _OF_WORKER * (workers + 1), 16)
-        self.backlog = min(spare // 8, _BACKLOG)
-        self.most = min(spare - 3 * self.backlog, MOST)  # those that were taken to be refused have descriptors too
+        self.taken = min(spare // 8, _TAKEN)
+        self.most = min(spare - 3 * self.taken, MOST)  # those that were taken to be refused have descriptors too
         self.most_each = max(self.most // 2, 1)
 
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
+from typing_extensions import override
+
 from rooflinekit.model.types.errors import InputError, RooflinekitError, needing
 from rooflinekit.report.markup import strict_json
 from rooflinekit.service.log import log_sparingly
@@ -45,6 +47,7 @@ _LARGEST = 256 * 1024  # bytes of a question
 _READ = 16 * 2**20  # bytes of a longer one that are read, so that its sender is there for the refusal
 _KEPT = 64 * 2**20  # bytes of answers that are remembered
 _KEPT_ALIVE = 75  # seconds that a connection may be idle, which is longer than clients and proxies reuse one
+_QUEUE = 512  # callers that wait to be connected
 _GRACE = 1  # seconds that answers under way have when the service ends
 _PAGE = 300.0  # seconds that the page on one model may take to be made
 _STATUS: dict[type, int] = {BusyError: 429, TimeUpError: 408}
@@ -252,6 +255,14 @@ def read_token() -> str:
     return token
 
 
+class _Listening(socket.socket):
+    """A socket whose callers may wait in a queue however few of them are taken from it at once."""
+
+    @override
+    def listen(self, _taken: int = 0, /) -> None:
+        super().listen(_QUEUE)
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A socket to which callers can connect.
 
@@ -264,6 +275,7 @@ def listen(host: str, port: int) -> socket.socket:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise InputError(f"--host {host} --port {port}: {error.strerror or error}") from None
+    listening = _Listening(fileno=listening.detach())
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else answers wait 40 ms for a delayed ACK
     return listening
 
@@ -291,7 +303,7 @@ def run(
     limits = {"bounds": bounds, "seconds": seconds}
     served = app(listening.getsockname()[0] in LOCAL, Workers(workers, seconds), site, ready)
     server = uvicorn.Server(uvicorn.Config(
-        served, http=type("Bounded", (Connection,), limits), ws="none", backlog=bounds.backlog, log_config=None,
+        served, http=type("Bounded", (Connection,), limits), ws="none", backlog=bounds.taken, log_config=None,
         log_level="warning", access_log=False, server_header=False, timeout_keep_alive=_KEPT_ALIVE,
         timeout_graceful_shutdown=_GRACE,
     ))  # fmt: skip
