@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -19,6 +20,7 @@ from contextlib import contextmanager, suppress
 from inspect import isclass
 from pathlib import Path
 
+import jsonschema
 import pandas as pd
 import pytest
 from test_door import ASKED
@@ -33,20 +35,35 @@ from rooflinekit.model.types.errors import InputError, WorkloadError
 
 pytest.importorskip("starlette", reason="needs rooflinekit[serve]")
 pytest.importorskip("uvicorn", reason="needs rooflinekit[serve]")
-jsonschema = pytest.importorskip("jsonschema")
 from starlette.testclient import TestClient
 
 from rooflinekit.service import web
 from rooflinekit.service.log import Sparing
 from rooflinekit.service.openapi import openapi
 from rooflinekit.service.tools import TOOLS
-from rooflinekit.service.workers import _COMMAND
+from rooflinekit.service.workers import TimeUpError, Workers
 from rooflinekit.service.workers import answer as answered
 
 posix = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc and signals")
 TABLES = [each for each in vars(scenario).values() if isclass(each) and each.__module__ == scenario.__name__]
 LATE = 1.0  # seconds that a head may take in these tests
-BEGIN = f"from rooflinekit.service import connections; connections._HEADERS = {LATE}; from rooflinekit.cli import main; main()"
+BEGIN = f"""
+from rooflinekit.service import connections
+connections._HEADERS = {LATE}
+from rooflinekit.cli import main
+main()
+"""
+FOREVER = (
+    sys.executable,
+    "-c",
+    """
+from rooflinekit.service import workers
+def forever(*_):
+    while True: pass
+workers.answer = forever
+workers.work()
+""",
+)  # a worker whose work never ends
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +146,7 @@ class TestWork:
         "asked",
         [{"redundant_experts": 1_000_000}, {"batch": 10**8}, {"isl": 10**8}, {"images": 10**6}, {"microbatches": 10**6},
          {"concurrency": 10**9}, {"concurrency": 8, "requests": 10**10}, {"lora_rank": 8, "lora_adapters": 10**9},
-         {"draft": "ngram", "draft_tokens": 10**6}],
+         {"draft": "ngram", "acceptance": 0.5, "draft_tokens": 10**6}],
     )  # fmt: skip
     def test_a_number_beyond_it_is_refused_by_python_a_frame_and_the_command_line(self, asked):
         name, value = next((name, value) for name, value in asked.items() if isinstance(value, int) and value > 100_000)
@@ -147,7 +164,7 @@ class TestWork:
             rk.plan("llama-3-8b", rate=1, tp=[1] * 5000)
         with pytest.raises(WorkloadError, match="months must be at most 120"):
             rk.plan("llama-3-8b", rate=1, months=10**6)
-        with pytest.raises(WorkloadError, match="the hours of a year|hours of a year"):
+        with pytest.raises(WorkloadError, match="the hours of a year"):
             rk.plan("llama-3-8b", profile=[1.0] * 10_000)
 
     def test_a_limit_that_is_no_pair_is_refused(self):
@@ -179,17 +196,8 @@ class TestTime:
             assert ask(port, "estimate", STATIC)[0] == 200
 
     def test_a_static_question_has_a_limit_too(self, monkeypatch):
-        """The work of its model is replaced by one that never ends, in the worker."""
-        code = (
-            "from rooflinekit.service import workers, tools\n"
-            "def forever(*_):\n  while True: pass\n"
-            "workers.answer = forever\nworkers.work()"
-        )
-        monkeypatch.setattr("rooflinekit.service.workers._COMMAND", (sys.executable, "-c", code))
+        monkeypatch.setattr("rooflinekit.service.workers._COMMAND", FOREVER)
         monkeypatch.setattr("rooflinekit.service.workers._QUICK", 1.0)
-        import asyncio
-
-        from rooflinekit.service.workers import TimeUpError, Workers
 
         async def asked():
             few = Workers(1)
@@ -200,12 +208,11 @@ class TestTime:
         asyncio.run(asked())
 
     def test_a_worker_ends_at_its_limit_of_cpu_time(self):
-        body = json.dumps(LONG | {"osl": 4000, "rate": 500}).encode()
-        head = json.dumps({"name": "simulate", "seconds": 0.5, "bytes": len(body)}).encode()
-        with subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
-            worker.stdin.write(head + b"\n" + body)
+        head = json.dumps({"name": "estimate", "seconds": 0.5, "bytes": 2}).encode()
+        with subprocess.Popen(FOREVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+            worker.stdin.write(head + b"\n{}")
             worker.stdin.flush()
-            assert worker.wait(60) in (-signal.SIGXCPU, 0) and worker.stdout.read() == b""
+            assert worker.wait(60) == -signal.SIGXCPU
 
     def test_a_worker_ends_with_its_server_in_the_midst_of_a_question(self):
         with server() as (process, port):
@@ -257,7 +264,7 @@ class TestTime:
     @pytest.mark.parametrize(
         "words",
         [["simulate", "llama3-8b", "--rate", "5", "--requests", "1000000"],
-         ["simulate", "llama3-8b", "--rate", "50", "--requests", "1000000", "--cells", "4", "--workers", "2"],
+         ["simulate", "llama3-8b", "--rate", "50", "--requests", "1000000", "--cells", "4", "--replicas", "8", "--workers", "2"],
          ["plan", "deepseek-v3", "--rate", "50", "--gpu", "h200,b200", "--confirm", "50"],
          ["watch", "{log}", "--follow", "--model", "llama3-8b", "--gpu", "h100"]],
         ids=["simulate", "cells", "plan", "watch"],
@@ -397,7 +404,7 @@ class TestManners:
     def test_a_token_that_can_never_match_is_refused_at_the_start(self, token, monkeypatch):
         monkeypatch.setenv(web.TOKEN, token)
         for host in ("127.0.0.1", "0.0.0.0"):
-            shown = CliRunner().invoke(app, ["serve", "--host", host, "--port", "0"])
+            shown = CliRunner().invoke(app, ["serve", "--host", host, "--port", "8099"])
             assert shown.exit_code == 2 and f"{web.TOKEN} holds blanks or characters beyond ASCII" in shown.stderr
 
     def test_answers_follow_the_description(self, client):

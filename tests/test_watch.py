@@ -1041,7 +1041,8 @@ class Strange(BaseHTTPRequestHandler):
 @pytest.mark.parametrize(
     ("kind", "said"),
     [("html", "is no Prometheus text exposition"), ("short", "the answer ends early"), ("busy", "answers 503"),
-     ("garbage", "does not answer"), ("slow", "takes more than 0.3 s"), ("gzip", ""), ("many", "lines of metrics"), ("huge", "more than 8 MB of metrics")],
+     ("garbage", "does not answer"), ("slow", "takes more than 0.3 s"), ("gzip", ""),
+     ("many", "lines of metrics"), ("huge", "more than 8 MB of metrics")],
 )  # fmt: skip
 def test_a_look_that_gives_no_metrics_is_said_and_taken_again(
     kind: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

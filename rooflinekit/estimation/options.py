@@ -253,8 +253,8 @@ class Option:
                 return self._count(name, value)
             case "counts":
                 return self._counts(name, value)
-            case "loose count" | "length" if isinstance(value, (int, float)) and value > self.most:
-                raise WorkloadError(f"{name} must be at most {self.most:,.12g}, not {value:,}")
+            case "loose count" | "length" if isinstance(value, Real) and float(value) > self.most:
+                raise WorkloadError(f"{name} must be at most {self.most:,.12g}, not {value}")
             case "number":
                 return self._number(name, value)
             case "text" if self.complete and not isinstance(self.complete, str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import hmac
 import json
@@ -280,6 +281,19 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+class _Server(uvicorn.Server):
+    """A server whose end is that of its workers, after a moment of grace."""
+
+    def __init__(self, workers: Workers, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._workers = workers
+
+    @override
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().call_later(_GRACE, self._workers.end)
+        await super().shutdown(sockets)
+
+
 def run(
     listening: socket.socket,
     workers: int,
@@ -301,11 +315,12 @@ def run(
     log_sparingly()
     bounds = Bounds(workers)
     limits = {"bounds": bounds, "seconds": seconds}
-    served = app(listening.getsockname()[0] in LOCAL, Workers(workers, seconds), site, ready)
-    server = uvicorn.Server(uvicorn.Config(
+    answering = Workers(workers, seconds)
+    served = app(listening.getsockname()[0] in LOCAL, answering, site, ready)
+    server = _Server(answering, uvicorn.Config(
         served, http=type("Bounded", (Connection,), limits), ws="none", backlog=bounds.taken, log_config=None,
         log_level="warning", access_log=False, server_header=False, timeout_keep_alive=_KEPT_ALIVE,
-        timeout_graceful_shutdown=_GRACE,
+        timeout_graceful_shutdown=2 * _GRACE,
     ))  # fmt: skip
     hup = getattr(signal, "SIGHUP", None)
     before = hup and signal.getsignal(hup)

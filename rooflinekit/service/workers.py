@@ -56,12 +56,16 @@ class Workers:
         self._callers, self._room = {True: 0, False: 0}, {True: _PLACES_QUICK, False: most * (1 + _PLACES_EACH)}
         self._idle: list[Process] = []
         self._all: set[Process] = set()
+        self._killed: set[Process] = set()
+        self._ended = False
 
     async def ask(self, name: str, body: bytes = b"{}", quick: bool = False, seconds: float | None = None) -> bytes:
         """The JSON with which a tool answers arguments in JSON, or a document by its name.
 
         Raises RooflinekitError as the tool does, BusyError, and TimeUpError.
         """
+        if self._ended:
+            raise BusyError("the service ends")
         seconds = min(self.seconds, _QUICK) if quick else self.seconds if seconds is None else seconds
         if self._callers[quick] >= self._room[quick]:
             raise BusyError("too many questions are waiting; ask again in a moment")
@@ -98,11 +102,13 @@ class Workers:
             if worker is not None and found:
                 self._idle.append(worker)
             elif worker is not None:
-                _kill(worker)
+                self._kill(worker)
         if kind == b"answer":
             return found
         if kind == b"refused":
             raise RooflinekitError(found.decode())
+        if self._ended:
+            raise BusyError("the service ends")
         out_of_time = worker is not None and await worker.wait() == -getattr(signal, "SIGXCPU", signal.SIGTERM)
         much = f"than {seconds:g} s" if out_of_time else "memory than a question may have"
         raise TimeUpError(f"the answer takes more {much}; ask for less")
@@ -112,24 +118,34 @@ class Workers:
         while self._idle:
             if (worker := self._idle.pop()).returncode is None:
                 return worker
-        self._all = {each for each in self._all if each.returncode is None}
+        self._all, self._killed = (
+            {each for each in some if each.returncode is None} for some in (self._all, self._killed)
+        )
         worker = await asyncio.create_subprocess_exec(
             *_COMMAND, stdin=PIPE, stdout=PIPE, env={**os.environ, **_ONE_CORE}
         )
         self._all.add(worker)
         return worker
 
+    def _kill(self, worker: Process) -> None:
+        """Kill a worker once: a second time could meet another process of its number."""
+        if worker in self._all:
+            self._all.discard(worker)
+            self._killed.add(worker)
+            with suppress(ProcessLookupError):
+                worker.kill()
+
+    def end(self) -> None:
+        """End all processes, those that work too; what is asked is refused from now on."""
+        self._ended = True
+        for worker in [*self._all]:
+            self._kill(worker)
+
     async def close(self) -> None:
-        """End all processes, those that work too."""
-        for worker in self._all:
-            _kill(worker)
-        for worker in self._all:
+        """The same, and wait until they are gone."""
+        self.end()
+        for worker in self._killed:
             await worker.wait()
-
-
-def _kill(worker: Process) -> None:
-    with suppress(ProcessLookupError):
-        worker.kill()
 
 
 def line_of(error: Exception) -> str:
