@@ -236,7 +236,7 @@ def _resolve(fixed: dict[str, Any]) -> Resolved:
     given = {key: _OPTIONS[key].of_cell(cell) if key in _OPTIONS else cell for key, cell in fixed.items()}
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     calibration = str(given["calibration"]) if "calibration" in given else None
-    choice = Speculation.read(part_of(given, SPECULATION_KEYS))
+    choice = Speculation.read(read(Scenario, part_of(given, SPECULATION_KEYS)))
     return resolve(str(given["model"]), str(given.get("gpu", "h100-sxm")), deployment, calibration, choice)
 
 
