@@ -15,23 +15,24 @@ from rooflinekit.estimation.options import Option, options_of
 # One row an option, however long.
 # fmt: off
 Path = str | PathLike[str]
+STEP = 10**18  # the largest size of a step, which is a closed form: no work grows with it
 MODELS, GPUS, ENGINES, FORMATS = "model", "accelerator", "engine", "format"  # what a shell completes
 
 # --- what is asked of a deployment -------------------------------------------------------------------------------------
 
 class Lengths(TypedDict, total=False):
     """Tokens of a request."""
-    isl: Annotated[int | str, Option("Prompt length in tokens, or a distribution of them: uniform:100-200, lognormal:mean=900,cv=1.", 1024, unit="tokens")]
-    osl: Annotated[int | str, Option("Output length, likewise.", 256, unit="tokens")]
+    isl: Annotated[int | str, Option("Prompt length in tokens, or a distribution of them: uniform:100-200, lognormal:mean=900,cv=1.", 1024, unit="tokens", most=STEP)]
+    osl: Annotated[int | str, Option("Output length, likewise.", 256, unit="tokens", most=STEP)]
 
 class Prefix(TypedDict, total=False):
     """What the cache already holds."""
-    cached: Annotated[int, Option("Prompt tokens that are already in the cache.", 0, least=0, unit="tokens")]
+    cached: Annotated[int, Option("Prompt tokens that are already in the cache.", 0, least=0, unit="tokens", most=STEP)]
 
 class Static(TypedDict, total=False):
     """A static batch."""
-    batch: Annotated[int, Option("Sequences in the batch.", 1)]
-    context: Annotated[int | None, Option("Decode at this context, not the mean over the output.", unit="tokens")]
+    batch: Annotated[int, Option("Sequences in the batch.", 1, most=STEP)]
+    context: Annotated[int | None, Option("Decode at this context, not the mean over the output.", unit="tokens", most=STEP)]
 
 class Users(TypedDict, total=False):
     """A closed loop."""
@@ -359,7 +360,7 @@ class LoadCase(Lengths, Seeing, total=False):
 
 class StaticCase(Lengths, Prefix, Seeing, total=False):
     """A deployment whose largest batch or context is asked for."""
-    batch: Annotated[int, Option("Sequences of the static batch.", 1)]
+    batch: Annotated[int, Option("Sequences of the static batch.", 1, most=STEP)]
 
 # What is searched, priced and loaded besides on the command line alone: lists of accelerators, files, the inverse.
 
