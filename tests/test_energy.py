@@ -25,7 +25,7 @@ from rooflinekit.model.types.kernel import GemmShape, Kernel
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.specs import load_accelerator, names
 from rooflinekit.specs.calibration.load import load_calibration
-from rooflinekit.specs.locate import spec_dir
+from rooflinekit.specs.places import spec_dir
 from rooflinekit.specs.power import PowerBench
 
 CHIPS = ("h200-sxm", "b200-sxm", "gb200", "h100-sxm", "a100-sxm-80gb", "mi300x", "rtx-4090", "l4")

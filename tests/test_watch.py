@@ -1011,6 +1011,11 @@ class Strange(BaseHTTPRequestHandler):
         if kind == "html":
             body = b"<html><body>502 \x1b[2J Bad gateway" + b"x" * 500
             length = len(body)
+        if kind == "many":
+            body += b"a 1\n" * 60_000
+            length = len(body)
+        if kind == "huge":
+            length = 64 << 20  # of which nothing is read
         if kind == "short":
             body = body[: body.index(b"\n", length // 2)]
         if kind == "gzip":
@@ -1037,7 +1042,8 @@ class Strange(BaseHTTPRequestHandler):
 @pytest.mark.parametrize(
     ("kind", "said"),
     [("html", "is no Prometheus text exposition"), ("short", "the answer ends early"), ("busy", "answers 503"),
-     ("garbage", "does not answer"), ("slow", "takes more than 0.3 s"), ("gzip", "")],
+     ("garbage", "does not answer"), ("slow", "takes more than 0.3 s"), ("gzip", ""),
+     ("many", "lines of metrics"), ("huge", "more than 8 MB of metrics")],
 )  # fmt: skip
 def test_a_look_that_gives_no_metrics_is_said_and_taken_again(
     kind: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -36,7 +36,7 @@ from rooflinekit.specs.clients import NO_RULE, Client, Server, client_of
 from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import engine_names, engine_version_of
 from rooflinekit.specs.foreign import MOST
-from rooflinekit.specs.locate import shipped_path
+from rooflinekit.specs.places import shipped_path
 
 METRICS = (
     "ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user",

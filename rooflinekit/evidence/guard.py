@@ -46,7 +46,7 @@ from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecErr
 from rooflinekit.model.types.units import percent
 from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.specs.delimited import read_table
-from rooflinekit.specs.files import refuse_device
+from rooflinekit.specs.places import admit
 from rooflinekit.version import __version__
 
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
@@ -112,7 +112,7 @@ def _read(path: Path, unit: str | None) -> Iterator[Reading]:
 
 def _benchmarks(path: Path) -> dict[str, Any] | None:
     """The JSON of pytest-benchmark or nvbench, else None."""
-    refuse_device(path)
+    admit(path)
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError):

@@ -88,7 +88,7 @@ def played(  # noqa: PLR0913 - what is done, where, and who is told
     Raises as `execute` does.
     """
     found = {number: kept.found[number] for number in range(1, cells) if kept and number in kept.found}
-    missing = [number for number in range(1, cells) if number not in found]
+    missing = [number for number in range(1, cells) if number not in found and not first.interrupted]
     parts, interrupted = [first, *found.values()], first.interrupted
     for _ in parts:
         progress()

@@ -31,7 +31,7 @@ from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.units import GB
 from rooflinekit.specs import load_model
 from rooflinekit.specs.engines import Flag, FlagTable, load_flags, split_version
-from rooflinekit.specs.locate import spec_dir, user_dir
+from rooflinekit.specs.places import spec_dir, user_dir
 
 _ID = re.compile(r"[\w.-]+/[\w.-]+")
 _PRINTABLE, _DELETE = 32, 127  # ASCII

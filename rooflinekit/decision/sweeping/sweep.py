@@ -23,7 +23,7 @@ from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Simu
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, nearest
 from rooflinekit.simulation.execute import execute
-from rooflinekit.specs.files import check_file
+from rooflinekit.specs.places import check_file
 
 WORKBOOKS = (".xlsx", ".xlsm")
 _TABLES = (".csv", ".parquet", *WORKBOOKS)

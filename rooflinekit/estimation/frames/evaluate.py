@@ -39,7 +39,7 @@ from rooflinekit.model.traffic.closed_form import Traffic, largest_rate, no_room
 from rooflinekit.model.traffic.energy import load_power, served_energy, static_power
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.question import LoadQuestion, answer_load, read_load
-from rooflinekit.model.types.batch import MOST, whole_number
+from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.numeric import Array, Numeric
 from rooflinekit.model.types.speculation import Speculation
@@ -141,7 +141,7 @@ def read_workloads(scenarios: pd.DataFrame, errors: Texts) -> dict[str, Array]:
             continue
         given = scenarios[name]
         numbers, empty = _numbers(given), given.isna().to_numpy()
-        bad = ~empty & ~((numbers >= least) & (numbers <= MOST) & (numbers == np.floor(numbers)))
+        bad = ~empty & ~((numbers >= least) & (numbers <= _OPTIONS[name].most) & (numbers == np.floor(numbers)))
         for row in np.flatnonzero(bad):
             errors.put(np.array([row]), _refusal(given.iloc[row], numbers[row], name, least))
         numbers[empty] = fallback
@@ -174,8 +174,10 @@ def number(cell: object) -> float:
 
 
 def _refusal(cell: object, value: float, name: str, least: int) -> str:
+    given = cell if isinstance(cell, Real) else value
     try:
-        whole_number(cell if isinstance(cell, Real) else value, name, least)
+        whole_number(given, name, least)
+        _OPTIONS[name].check(name, given)
     except InputError as error:
         return str(error).replace("not nan", f"not {cell}")
     return f"{name} must be a whole number of at least {least}, not {cell}"
@@ -234,7 +236,7 @@ def _resolve(fixed: dict[str, Any]) -> Resolved:
     given = {key: _OPTIONS[key].of_cell(cell) if key in _OPTIONS else cell for key, cell in fixed.items()}
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     calibration = str(given["calibration"]) if "calibration" in given else None
-    choice = Speculation.read(part_of(given, SPECULATION_KEYS))
+    choice = Speculation.read(read(Scenario, part_of(given, SPECULATION_KEYS)))
     return resolve(str(given["model"]), str(given.get("gpu", "h100-sxm")), deployment, calibration, choice)
 
 

@@ -1,6 +1,6 @@
 """The published JSON Schemas: one for each command whose JSON other programs read, made from the types of its answer.
 
-python -m docs.generate.schemas docs/schema
+python -m rooflinekit.report.schemas docs/schema
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer
 from rooflinekit.decision.sensitivity.elasticity import Elasticity
 from rooflinekit.decision.sensitivity.levers import Balance, Levers, MoveResult
 from rooflinekit.estimation.results import Estimate, KernelResult, StepResult
+from rooflinekit.evidence.compare import Comparison, Gap, Metric, Run
+from rooflinekit.evidence.measurement import Facts
 from rooflinekit.explanation.walk.result import Phase, Section, Stop, Walk, Work
 from rooflinekit.model.graph.tree import Node
 from rooflinekit.model.roofline import TIME_PARTS
@@ -144,6 +146,23 @@ _Derivation = _object(
     warnings=list[str],
 )
 _Inputs = dict[str, _Plain]
+_Felt = _object("Felt", **dict.fromkeys(("ttft_ms", "tpot_ms"), NotRequired[_Ends | None]))
+_CAUSES = ("step_ms", "interference_ms", "queue_ms", "protocol_ms")
+_ModelRow: Any = _object(
+    "ModelRow",
+    **dict.fromkeys(("name", "mixers", "weights"), str),
+    **dict.fromkeys(("params_total", "params_active", "layers"), _Count),
+    kv_bytes_per_token=_Size,
+    max_context=_Count | None,
+)
+_AcceleratorRow: Any = _object(
+    "AcceleratorRow",
+    name=str,
+    **dict.fromkeys(("bf16_tflops", "fp16_tflops", "fp8_tflops", "link_gb_s", "usd_per_hour"), _Size | None),
+    **dict.fromkeys(("memory_gb", "bandwidth_gb_s"), _Positive),
+    domain_size=_Count,
+    price_date=str | None,
+)
 
 #: What the JSON has in place of a field or beside it, by class; None: it lacks the field.
 _SPECIAL: Mapping[type, Mapping[str, Any]] = {
@@ -183,6 +202,11 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
     KernelResult: {
         "bound": _one_of(_REGIMES), "dtype": _Dtype, "family": _one_of((*FAMILIES, "host")), "count": _Count,
     },
+    Run: {
+        **get_type_hints(Facts), "facts": None, "calibration": _Calibration, "version": str, "interval": _Felt | None,
+    },
+    Metric: {"error": _Signed | None},
+    Gap: {"notes": None, **dict.fromkeys((*_CAUSES, "e2e_ms"), _Signed)},
     Elasticity: dict.fromkeys(_LEVERS, _Signed),
     MoveResult: {
         "evidence": _one_of(EVIDENCE) | None,
@@ -246,15 +270,56 @@ def _not_negative(name: str, schema: Schema) -> Schema:
     return {**schema, "minimum": 0} if numeric else schema
 
 
+def served(tool: str) -> Schema:
+    """The JSON Schema of what a tool of the service answers.
+
+    An estimate is without the origins of its facts, and a derivation is cut: a node says how many parts it had.
+    """
+    made = schema_of(_SERVED[tool])
+    if tool == "estimate":
+        del made["$defs"]["Estimate"]["properties"]["provenance"]
+        made["$defs"]["Estimate"]["required"].remove("provenance")
+    if tool == "explain":
+        made["$defs"]["Node"]["properties"]["parts"] = {"type": "integer", "minimum": 1}
+    return made
+
+
 def _schema(command: str, kind: Any, description: str) -> Schema:
     """The schema of a command's JSON (draft 2020-12).
 
     >>> SCHEMAS["estimate"]()["properties"]["tpot_ms"]
     {'minimum': 0, 'type': 'number'}
     """
-    made = TypeAdapter(kind).json_schema(mode="serialization", schema_generator=_Answers)
+    made = schema_of(kind)
     title = f"rooflinekit {command} --format json"
     return {"$schema": GenerateJsonSchema.schema_dialect, "title": title, "description": description} | made
+
+
+_Basis = _object(
+    "Basis",
+    level=_Level | None,
+    interval=dict[str, _Ends | None] | _Ends | None,
+    evidence=_one_of(EVIDENCE) | None,
+    sources=list[str],
+)
+ERROR = _object("Error", error=str)
+"""A refusal of the service."""
+HEALTH = _object("Health", version=str)
+"""What the service says of itself."""
+_SERVED: Mapping[str, Any] = {
+    tool: _object(f"{tool.title()}Served", tool=Literal[tool], answer=answer, basis=_Basis)
+    for tool, answer in (
+        ("estimate", Estimate), ("plan", PlanAnswer), ("levers", Levers), ("explain", _Derivation),
+        ("simulate", Outcome), ("compare", Comparison), ("models", _object("Models", models=list[_ModelRow])),
+        ("gpus", _object("Accelerators", accelerators=list[_AcceleratorRow])),
+    )
+}  # fmt: skip
+"""By tool."""
+
+
+def schema_of(kind: Any) -> Schema:
+    """The JSON Schema of a type of answers."""
+    return TypeAdapter(kind).json_schema(mode="serialization", schema_generator=_Answers)
 
 
 _PER_ACCELERATOR = (
