@@ -45,7 +45,7 @@ def load_result(found: LoadPlay) -> LoadResult:
         goodput=good if wanted else None,
         encoders_busy=min(done.encoding / encoders.gpus / done.now, 1.0) if encoders else None,
         encoders_wait_ms=None,
-        errors={f"{metric}_ms": {name: 1e3 * error for name, error in found.errors(metric).items()}
+        errors={f"{metric}_ms": found.errors(metric)
                 for metric in ("ttft", "tpot", "e2e")},
         ttft_parts_ms={name: 1e3 * part for name, part in parts._asdict().items()},
         tpot_parts_ms=token_parts(found),

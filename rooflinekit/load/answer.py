@@ -244,14 +244,14 @@ class LoadPlay:
         return sample.quantile(share) if sample.count else self.lone_step
 
     def errors(self, metric: str) -> dict[str, float]:
-        """Standard errors of the mean and the percentiles of `ttft`, `tpot` or `e2e` [s], from pieces of the run."""
+        """Standard errors of the mean and the percentiles of `ttft`, `tpot` or `e2e` [ms], from pieces of the run."""
         which = self.played.counted & (self.played.osl > 1) if metric == "tpot" else self.played.counted
         values = getattr(self.played, metric)
         pieces = self.played.pieces(values, which)
         asked = {"mean": lambda piece: piece.mean} | {
             name: lambda piece, share=share: piece.quantile(share) for name, share in PERCENTILES.items()
         }
-        found = {name: standard_error([read(piece) for piece in pieces]) for name, read in asked.items()}
+        found = {name: standard_error([1e3 * read(piece) for piece in pieces]) for name, read in asked.items()}
         return {name: error for name, error in found.items() if error is not None}
 
 

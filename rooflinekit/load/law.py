@@ -5,7 +5,8 @@
 
 With lanes of pipeline stages each has its share of the places; all of them pass the busiest stage in turn. D fills the
 places and the cache, and where it mixes, leaves room for the prompts in the token budget: D·w + q·S ≤ B.
-It is an approximation (lengths at their means), and an answer that rests on it alone says so.
+It is an approximation (lengths at their means; lanes whose steps differ in length leave stages idle, so that it is an
+upper bound there), and an answer that rests on it alone says so.
 """
 
 from __future__ import annotations
