@@ -164,9 +164,10 @@ def step_time(
         row = t.decode[local]
         context = own_keys / local + width
         at = cells[int(context)] if context <= last else cells[last]
-        low = t.grid[at]
+        grid = t.grid
+        low = grid[at]
         left = row[at]
-        time += left + (row[at + 1] - left) * (context - low) / (t.grid[at + 1] - low)
+        time += left + (row[at + 1] - left) * (context - low) / (grid[at + 1] - low)
     for i in range(n):
         fresh = new[i]
         before = past[i]
@@ -175,7 +176,8 @@ def step_time(
             cells[before] if before <= last else cells[last]
         ]
         time += plane[0] + plane[1] * fresh + before * (plane[2] + plane[3] * fresh)
-    time += tokens_time(tokens, t.dense, t.counts, t.times)
+    dense = t.dense
+    time += dense[tokens] if tokens < len(dense) else tokens_time(tokens, dense, t.counts, t.times)
     if n > 1:
         time -= t.launch * (n - 1)
     if n or not t.graphs:
@@ -193,18 +195,22 @@ def step_time(
 def run_time(t: Table, decodes: int, keys: float) -> tuple[float, float, int]:
     """Time of a step in which all decode [s], what each later one takes more, and for how many steps that holds."""
     width = t.width
-    local = (decodes + t.replicas - 1) // t.replicas
+    replicas = t.replicas
+    local = decodes if replicas == 1 else (decodes + replicas - 1) // replicas
     tokens = local * width
-    rest = t.sequences[local] + t.sampled[tokens] + tokens_time(tokens, t.dense, t.counts, t.times)
-    if len(t.pooled_dense):
-        rest += tokens_time(tokens * t.replicas, t.pooled_dense, t.pooled_counts, t.pooled_times)
+    dense = t.dense
+    alike = dense[tokens] if tokens < len(dense) else tokens_time(tokens, dense, t.counts, t.times)
+    rest = t.sequences[local] + t.sampled[tokens] + alike
+    if replicas > 1 and len(t.pooled_dense):
+        rest += tokens_time(tokens * replicas, t.pooled_dense, t.pooled_counts, t.pooled_times)
     context = keys / decodes + width
     cells = t.cells
     last = len(cells) - 1
     at = cells[int(context)] if context <= last else cells[last]
     row = t.decode[local]
-    low = t.grid[at]
-    high = t.grid[at + 1]
+    grid = t.grid
+    low = grid[at]
+    high = grid[at + 1]
     left = row[at]
     slope = (row[at + 1] - left) / (high - low)
     time = rest + left + slope * (context - low)
@@ -315,8 +321,6 @@ def blocks_of(k: Rules, c: Clients, j: int, keys: int) -> int:
 
 def reserved_for(k: Rules, c: Clients, s: State, j: int) -> int:
     """Blocks that the rest of its answer takes, where an engine admits no request without room for all of it."""
-    if not k.reserves:
-        return 0
     return blocks_of(k, c, j, c.isl[j] + c.osl[j] - 1) - blocks_of(k, c, j, keys_of(c, s, j))
 
 
@@ -337,11 +341,14 @@ def join(k: Rules, c: Clients, s: State, r: int, j: int) -> None:
     if k.drafted:
         s.due[j] = 0
         return
-    s.offset[j] = (s.decoded[r] - keys) % k.block
-    s.due[j] = s.decoded[r] + c.osl[j] - s.made[j]
-    s.growing[r][s.offset[j]] += 1
-    s.ending[r] += 1
-    settle(s.ends[r], s.ending[r], s.ending[r] - 1, s.due[j] * s.requests + j)
+    offset = (s.decoded[r] - keys) % k.block
+    due = s.decoded[r] + c.osl[j] - s.made[j]
+    n = s.ending[r]
+    s.offset[j] = offset
+    s.due[j] = due
+    s.growing[r][offset] += 1
+    s.ending[r] = n + 1
+    settle(s.ends[r], n + 1, n, due * s.requests + j)
 
 
 def leave(k: Rules, c: Clients, s: State, r: int, j: int) -> None:
@@ -349,25 +356,34 @@ def leave(k: Rules, c: Clients, s: State, r: int, j: int) -> None:
     s.due[j] = NOBODY
     if not k.drafted:
         s.made[j] += s.decoded[r] - s.joined[j]
+    keys = keys_of(c, s, j)
+    if not k.drafted:
         s.growing[r][s.offset[j]] -= 1
-        s.held[j] = blocks_of(k, c, j, keys_of(c, s, j))
+        s.held[j] = blocks_of(k, c, j, keys)
     s.width[r] -= 1
-    s.keys[r] -= keys_of(c, s, j)
+    s.keys[r] -= keys
 
 
 def settle(heap: Counts, n: int, at: int, key: int) -> None:
     """Put a key into a heap of n at a place, and move it up or down to where it belongs."""
-    while at > 0 and heap[(at - 1) // 2] > key:
-        heap[at] = heap[(at - 1) // 2]
-        at = (at - 1) // 2
-    while 2 * at + 1 < n:
-        down = 2 * at + 1
-        if down + 1 < n and heap[down + 1] < heap[down]:
-            down += 1
-        if heap[down] >= key:
+    while at > 0:
+        up = (at - 1) // 2
+        above = heap[up]
+        if above <= key:
             break
-        heap[at] = heap[down]
+        heap[at] = above
+        at = up
+    down = 2 * at + 1
+    while down < n:
+        below = heap[down]
+        if down + 1 < n and heap[down + 1] < below:
+            down += 1
+            below = heap[down]
+        if below >= key:
+            break
+        heap[at] = below
         at = down
+        down = 2 * at + 1
     heap[at] = key
 
 
@@ -401,8 +417,9 @@ def blocks_of_run(k: Rules, s: State, r: int, steps: int) -> int:
     if steps == 1:
         return growing[s.decoded[r] % size]
     blocks = steps // size * s.width[r]
-    for i in range(steps % size):
-        blocks += growing[(s.decoded[r] + i) % size]
+    at = s.decoded[r]
+    for i in range(at, at + steps % size):
+        blocks += growing[i % size]
     return blocks
 
 
@@ -473,7 +490,8 @@ def preempt(k: Rules, c: Clients, s: State, r: int) -> None:
                 partial[kept] = partial[i]
                 kept += 1
         s.cut_prompts[r] = kept
-    s.reserved[r] -= reserved_for(k, c, s, j)
+    if k.reserves:
+        s.reserved[r] -= reserved_for(k, c, s, j)
     take_place(s, r, j)
     s.free[r] += s.held[j]
     s.held[j] = 0
@@ -484,8 +502,8 @@ def preempt(k: Rules, c: Clients, s: State, r: int) -> None:
 
 
 def made_up(k: Rules, s: State, r: int) -> bool:
-    """Whether this step was made up before the next of the queue came (overlapped scheduling)."""
-    if k.overlap == 0 or s.width[r] == 0 or s.waiting[r] == 0:
+    """Whether this step was made up before the next of the queue came, where scheduling overlaps."""
+    if s.width[r] == 0 or s.waiting[r] == 0:
         return False
     return s.queued[s.queue_head[r]] > s.starts[r][0]
 
@@ -495,19 +513,22 @@ def admit(now: float, r: int, c: Clients, k: Rules, s: State) -> bool:
     j = s.queue_head[r]
     if s.places[r] + 1 > k.most:
         return False
-    further = reserved_for(k, c, s, j)
-    kept = blocks_needed(k, c, s, r) if s.width[r] else 0
-    kept = max(kept, s.reserved[r])
-    kept += further
     target = c.isl[j] + s.made[j]
     needed = blocks_of(k, c, j, target)
-    if needed > s.free[r] - kept:
-        return False
+    free = s.free[r] - needed
+    if free < s.width[r] or k.drafted or k.reserves:
+        kept = blocks_needed(k, c, s, r) if s.width[r] else 0
+        if k.reserves:
+            further = reserved_for(k, c, s, j)
+            kept = max(kept, s.reserved[r]) + further
+            if free >= kept:
+                s.reserved[r] += further
+        if free < kept:
+            return False
     s.computed[j] = c.cached[j]
     s.target[j] = target
     s.held[j] = needed
-    s.free[r] -= needed
-    s.reserved[r] += further
+    s.free[r] = free
     if s.first[j] < 0.0:
         s.begun[j] = now
         s.place_wait[j] = s.blocked_time[r] - s.place_wait[j]
@@ -546,7 +567,7 @@ def choose_prompts(now: float, r: int, short: bool, c: Clients, k: Rules, s: Sta
             firsts += 1
     while not short and s.waiting[r] > 0 and (budget > 0 or not (n > 0 or k.chunks)):
         j = s.queue_head[r]
-        if made_up(k, s, r):
+        if k.overlap and made_up(k, s, r):
             break
         if not k.chunks and n > 0 and c.isl[j] + s.made[j] - c.cached[j] > budget:
             break
@@ -574,13 +595,15 @@ def choose_prompts(now: float, r: int, short: bool, c: Clients, k: Rules, s: Sta
 def begin(now: float, r: int, c: Clients, k: Rules, t: Table, s: State) -> None:
     """Form the next step of a replica, or a run of decode steps in which nothing happens; none if nothing is to do."""
     short = False
-    while s.width[r] and blocks_needed(k, c, s, r) > s.free[r]:
+    width = s.width[r]
+    while width and (k.drafted or width > s.free[r]) and blocks_needed(k, c, s, r) > s.free[r]:
         preempt(k, c, s, r)
+        width = s.width[r]
         short = True
     n = 0
-    width = s.width[r]
-    s.blocked[r] = width > 0 and not k.joins and s.waiting[r] > 0
-    if (s.cut_prompts[r] > 0 or s.waiting[r] > 0) and (k.joins or width == 0):
+    waiting = s.waiting[r]
+    s.blocked[r] = width > 0 and waiting > 0 and not k.joins
+    if (waiting > 0 or s.cut_prompts[r] > 0) and (k.joins or width == 0):
         n = choose_prompts(now, r, short, c, k, s)
     decodes = width if k.mixes or n == 0 else 0
     if decodes == 0 and n == 0:
@@ -595,7 +618,7 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, s: State) -> None:
         time = step_time(t, padded, keys, n, s.chunk_new[r], s.chunk_past[r], s.firsts[r], s.most_new, s.most_past)
         prompts = time
         if decodes:
-            if len(t.drafting):
+            if k.drafted and len(t.drafting):
                 time += t.drafting[padded]
                 prompts = time - t.drafting[padded]
             alone, slope, steps = run_time(t, padded, keys)
@@ -605,9 +628,9 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, s: State) -> None:
             prompts = max(prompts, 0.0)
     else:
         time, slope, most = run_time(t, padded, keys)
-        if len(t.drafting):
+        if k.drafted and len(t.drafting):
             time += t.drafting[padded]
-        if most > 1 and not short and not made_up(k, s, r):
+        if most > 1 and not short and not (k.overlap and made_up(k, s, r)):
             steps = longest_run(k, s, r, most)
     s.began[r] = now
     s.time[r] = time
@@ -617,8 +640,10 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, s: State) -> None:
     s.chunks[r] = n
     s.prompts_time[r] = prompts
     s.until[r] = now + (time if steps == 1 else span(time, slope, steps))
-    s.counts[STAMP] += 1
-    s.stamp[r] = s.counts[STAMP]
+    counts = s.counts
+    stamp = counts[STAMP] + 1
+    counts[STAMP] = stamp
+    s.stamp[r] = stamp
 
 
 def note_gaps(s: State, r: int) -> None:
@@ -686,7 +711,8 @@ def first_token(now: float, r: int, j: int, c: Clients, k: Rules, s: State) -> b
 
 def finish(now: float, r: int, j: int, c: Clients, k: Rules, s: State) -> None:
     """The last token of a request is out: it gives everything back."""
-    s.reserved[r] -= reserved_for(k, c, s, j)
+    if k.reserves:
+        s.reserved[r] -= reserved_for(k, c, s, j)
     if k.pads:
         s.ghosts[r] += 1
         s.ghost_keys[r] += keys_of(c, s, j)
@@ -702,7 +728,8 @@ def advance(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
     """Make the decode steps under way; returns how many requests end with them."""
     ended = 0
     steps = s.steps[r]
-    s.ghost_keys[r] += s.ghosts[r] * steps
+    if k.pads:
+        s.ghost_keys[r] += s.ghosts[r] * steps
     if k.drafted:
         s.decoded[r] += 1
         j = s.placed_head[r]
@@ -724,17 +751,21 @@ def advance(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
                     ended += 1
             j = after
         return ended
-    blocks = blocks_of_run(k, s, r, steps)
-    s.free[r] -= blocks
-    if k.reserves:
-        s.reserved[r] -= blocks
-    s.decoded[r] += steps
+    blocks = s.growing[r][s.decoded[r] % k.block] if steps == 1 else blocks_of_run(k, s, r, steps)
+    if blocks:
+        s.free[r] -= blocks
+        if k.reserves:
+            s.reserved[r] -= blocks
+    decoded = s.decoded[r] + steps
+    s.decoded[r] = decoded
     made = steps * s.width[r]
     s.tokens_out[r] += made
     s.keys[r] += made
     heap = s.ends[r]
-    while s.ending[r] > 0 and heap[0] // s.requests <= s.decoded[r]:
-        j = heap[0] % s.requests
+    requests = s.requests
+    beyond = (decoded + 1) * requests  # keys of those that end later
+    while s.ending[r] > 0 and heap[0] < beyond:
+        j = heap[0] % requests
         drop_end(s, r, 0)
         leave(k, c, s, r, j)
         finish(now, r, j, c, k, s)
@@ -764,7 +795,8 @@ def end(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
     s.block_time[r] += took * (k.blocks - s.free[r])
     if s.blocked[r]:
         s.blocked_time[r] += took
-    s.delays[r] += s.prompts_time[r] if n else 0.0
+    if n:
+        s.delays[r] += s.prompts_time[r]
     ended = 0
     if decodes:
         s.decode_steps[r] += steps
@@ -775,21 +807,26 @@ def end(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
     if n:
         who = s.chunk_of[r]
         new = s.chunk_new[r]
+        computed = s.computed
+        target = s.target
+        tokens = 0
         for i in range(n):
             j = who[i]
-            s.prompt_tokens[r] += new[i]
-            s.computed[j] += new[i]
-            if s.computed[j] == s.target[j] and first_token(now, r, j, c, k, s):
+            tokens += new[i]
+            computed[j] += new[i]
+            if computed[j] == target[j] and first_token(now, r, j, c, k, s):
                 finish(now, r, j, c, k, s)
                 ended += 1
-        partial = s.partial[r]
-        kept = 0
-        for i in range(s.cut_prompts[r]):
-            j = partial[i]
-            if s.computed[j] < s.target[j]:
-                partial[kept] = j
-                kept += 1
-        s.cut_prompts[r] = kept
+        s.prompt_tokens[r] += tokens
+        if s.cut_prompts[r] > 0:
+            partial = s.partial[r]
+            kept = 0
+            for i in range(s.cut_prompts[r]):
+                j = partial[i]
+                if computed[j] < target[j]:
+                    partial[kept] = j
+                    kept += 1
+            s.cut_prompts[r] = kept
         s.chunks[r] = 0
     if s.width[r] == 0:
         s.ghosts[r] = 0
@@ -802,27 +839,30 @@ def end(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
 
 def post(time: float, kind: int, j: int, s: State) -> None:
     """Foresee what happens next to a request, behind all that happens no later."""
-    before = s.counts[TAIL]
-    first = s.counts[HEAD]
-    if first != NOBODY and s.event_time[first] > time:
+    counts = s.counts
+    times = s.event_time
+    before = counts[TAIL]
+    first = counts[HEAD]
+    if first != NOBODY and times[first] > time:
         before = NOBODY
-    while before != NOBODY and s.event_time[before] > time:
+    while before != NOBODY and times[before] > time:
         before = s.event_before[before]
     after = first if before == NOBODY else s.event_after[before]
     s.event_before[j] = before
     s.event_after[j] = after
     if before == NOBODY:
-        s.counts[HEAD] = j
+        counts[HEAD] = j
     else:
         s.event_after[before] = j
     if after == NOBODY:
-        s.counts[TAIL] = j
+        counts[TAIL] = j
     else:
         s.event_before[after] = j
-    s.event_time[j] = time
+    times[j] = time
     s.event_kind[j] = kind
-    s.counts[STAMP] += 1
-    s.event_stamp[j] = s.counts[STAMP]
+    stamp = counts[STAMP] + 1
+    counts[STAMP] = stamp
+    s.event_stamp[j] = stamp
 
 
 def send(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
@@ -912,7 +952,8 @@ def come(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
         s.refused[j] = True
         s.counts[REJECTED] += 1
         s.counts[DONE] += 1
-        follow(now, c, k, s)
+        if c.users:
+            follow(now, c, k, s)
     elif r == NOBODY:
         s.queue_after[j] = NOBODY
         if s.counts[HELD_HEAD] == NOBODY:
@@ -959,8 +1000,6 @@ def touch(s: State, r: int) -> None:
 
 def follow(now: float, c: Clients, k: Rules, s: State) -> None:
     """What follows the end of a request in a closed loop: the user's next; after the last warm-up, one of each."""
-    if c.users == 0:
-        return
     s.counts[FLYING] -= 1
     if s.counts[COUNTING] or s.counts[WARMUP] > 0:
         send_some(now, 1, c, k, s)
@@ -986,8 +1025,9 @@ def send_some(now: float, count: int, c: Clients, k: Rules, s: State) -> None:
 def end_step(now: float, r: int, c: Clients, k: Rules, s: State) -> None:
     """A step ends: its requests leave, their users send again, and the replica looks for work."""
     ended = end(now, r, c, k, s)
-    for _ in range(ended):
-        follow(now, c, k, s)
+    if c.users:
+        for _ in range(ended):
+            follow(now, c, k, s)
     s.until[r] = -1.0
     touch(s, r)
     while s.counts[HELD_HEAD] != NOBODY:
@@ -1037,6 +1077,8 @@ def play(c: Clients, k: Rules, t: Table, s: State) -> bool:
     until = s.until
     stamps = s.stamp
     event_time = s.event_time
+    order = s.order
+    times = s.times
     replicas = k.replicas
     most = s.requests
     sends = 0 if c.users else most  # requests that come at times of their own
@@ -1064,20 +1106,19 @@ def play(c: Clients, k: Rules, t: Table, s: State) -> bool:
         if j < sends and (c.send[j] < time or (c.send[j] == time and counts[ARRIVED] < stamp)):
             time = c.send[j]
             what = replicas + 1
-        if time > now and counts[TOUCHED]:
-            i = 0
-            while i < counts[TOUCHED]:
-                r = s.order[i]
+        touched = counts[TOUCHED]
+        if touched and time > now:
+            for i in range(touched):
+                r = order[i]
                 s.touched[r] = False
                 if until[r] < 0.0:
                     begin(now, r, c, k, t, s)
-                i += 1
             counts[TOUCHED] = 0
             continue
         if what == NOBODY or time > horizon:
             break
         now = time
-        s.times[NOW] = now
+        times[NOW] = now
         if what < replicas:
             end_step(now, what, c, k, s)
             if s.logging and (counts[ROWS] >= s.room or counts[GAPS] >= s.room):
