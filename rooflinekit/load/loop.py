@@ -177,7 +177,8 @@ def step_time(
             cells[before] if before <= last else cells[last]
         ]
         time += plane[0] + plane[1] * fresh + before * (plane[2] + plane[3] * fresh)
-    time += tokens_time(tokens, t.dense, t.counts, t.times)
+    dense = t.dense
+    time += dense[tokens] if tokens < len(dense) else tokens_time(tokens, dense, t.counts, t.times)
     if n and not t.summed:
         time += besides(t, local, n, new, past, firsts, tokens)
     if n > 1:
@@ -284,7 +285,9 @@ def run_time(t: Table, h: Table, decodes: int, keys: float) -> tuple[float, floa
         rest = t.alone[local]
         least = t.alone_floor[local]
     else:
-        rest = t.sequences[local] + t.sampled[tokens] + tokens_time(tokens, t.dense, t.counts, t.times)
+        dense = t.dense
+        alike = dense[tokens] if tokens < len(dense) else tokens_time(tokens, dense, t.counts, t.times)
+        rest = t.sequences[local] + t.sampled[tokens] + alike
         if len(t.pooled_dense):
             rest += tokens_time(tokens * t.replicas, t.pooled_dense, t.pooled_counts, t.pooled_times)
         least = 0.0 if t.graphs else t.floor[2] + t.sequence_floor * local
@@ -566,7 +569,8 @@ def preempt(k: Rules, c: Clients, s: State, r: int) -> None:
                 partial[kept] = partial[i]
                 kept += 1
         s.cut_prompts[r] = kept
-    s.reserved[g] -= reserved_for(k, c, s, j)
+    if k.reserves:
+        s.reserved[g] -= reserved_for(k, c, s, j)
     take_place(s, g, j)
     s.own_places[r] -= 1
     s.free[g] += s.held[j]
@@ -578,9 +582,9 @@ def preempt(k: Rules, c: Clients, s: State, r: int) -> None:
 
 
 def made_up(k: Rules, s: State, r: int) -> bool:
-    """Whether this step was made up before the next of the queue came (overlapped scheduling)."""
+    """Whether this step was made up before the next of the queue came, where scheduling overlaps."""
     g = r // k.lanes
-    if k.overlap == 0 or s.width[r] == 0 or s.waiting[g] == 0:
+    if s.width[r] == 0 or s.waiting[g] == 0:
         return False
     return s.queued[s.queue_head[g]] > s.starts[r][0]
 
@@ -598,9 +602,10 @@ def admit(now: float, r: int, c: Clients, k: Rules, s: State) -> bool:
             return False
     further = reserved_for(k, c, s, j)
     kept = blocks_needed(k, c, s, r) if s.width[r] else 0
-    for lane in range(g * k.lanes, (g + 1) * k.lanes):
-        if lane != r and s.width[lane]:
-            kept += blocks_needed(k, c, s, lane)
+    if k.lanes > 1:
+        for lane in range(g * k.lanes, (g + 1) * k.lanes):
+            if lane != r and s.width[lane]:
+                kept += blocks_needed(k, c, s, lane)
     kept = max(kept, s.reserved[g])
     kept += further
     target = c.isl[j] + s.made[j]
@@ -653,7 +658,7 @@ def choose_prompts(now: float, r: int, short: bool, c: Clients, k: Rules, s: Sta
             firsts += 1
     while not short and s.waiting[g] > 0 and (budget > 0 or not (n > 0 or k.chunks)):
         j = s.queue_head[g]
-        if made_up(k, s, r):
+        if k.overlap and made_up(k, s, r):
             break
         if not k.chunks and n > 0 and c.isl[j] + s.made[j] - c.cached[j] > budget:
             break
@@ -682,11 +687,12 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, h: Table, s: State
     """Form the next step of a replica, or a run of decode steps in which nothing happens; none if nothing is to do."""
     g = r // k.lanes
     short = False
-    while s.width[r] and blocks_needed(k, c, s, r) > s.free[g]:
+    width = s.width[r]
+    while width and (k.drafted or width > s.free[g]) and blocks_needed(k, c, s, r) > s.free[g]:
         preempt(k, c, s, r)
         short = True
+        width = s.width[r]
     n = 0
-    width = s.width[r]
     s.blocked[r] = width > 0 and not k.joins and s.waiting[g] > 0
     if (s.cut_prompts[r] > 0 or s.waiting[g] > 0) and (k.joins or width == 0):
         n = choose_prompts(now, r, short, c, k, s)
@@ -720,7 +726,7 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, h: Table, s: State
         slope *= t.decode_factor
         if len(t.drafting):
             time += t.drafting[padded]
-        if most > 1 and k.lanes == 1 and not short and not made_up(k, s, r):
+        if most > 1 and k.lanes == 1 and not short and not (k.overlap and made_up(k, s, r)):
             steps = longest_run(k, s, r, most)
     s.began[r] = now
     s.time[r] = time
@@ -849,9 +855,10 @@ def advance(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
             j = after
         return ended
     blocks = blocks_of_run(k, s, r, steps)
-    s.free[g] -= blocks
-    if k.reserves:
-        s.reserved[g] -= blocks
+    if blocks:
+        s.free[g] -= blocks
+        if k.reserves:
+            s.reserved[g] -= blocks
     s.decoded[r] += steps
     made = steps * s.width[r]
     s.tokens_out[r] += made

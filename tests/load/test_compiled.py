@@ -63,6 +63,20 @@ def test_the_copy_says_which_source_it_is_of(monkeypatch, tmp_path):
     assert copy.read_text("utf-8") == compiled.source(cached=True)
 
 
+@needs_numba
+def test_compiling_is_worth_it_for_many_requests_and_sooner_where_the_cache_has_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROOFLINEKIT_CACHE", str(tmp_path))
+    compiled._functions.cache_clear()
+    least = [compiled.worth_it(requests) for requests in (100, 50_000, 1_000_000, 2_000_000)]
+    assert least == [False, False, False, True]
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / f"{compiled._name()}.play-857.py311.nbi").touch()
+    assert [compiled.worth_it(requests) for requests in (100, 30_000, 50_000)] == [False, False, True]
+    compiled._functions()
+    assert [compiled.worth_it(requests) for requests in (100, 30_000)] == [False, True]
+    compiled._functions.cache_clear()
+
+
 def test_without_numba_there_is_a_hint(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
     compiled._functions.cache_clear()
