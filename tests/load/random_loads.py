@@ -153,7 +153,7 @@ def table_of(load: Load) -> Table:
         table.decode, table.prefill, table.launch, table.width, table.replicas, list(table.floor),
         list(table.graph_floor), table.graph_tokens, table.sequence_floor, table.graphs, table.encoded,
         table.encoded_floor, table.budget,
-        [load.draft_s] * (load.limits.max_num_seqs + 1) if load.draft_s else [],
+        [load.draft_s] * 513 if load.draft_s else [],
     )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def differing(seeds, folder, **options):
     loads = [random_load(seed) for seed in seeds]
     tables, asked = {}, []
     for load in loads:
-        key = f"{load.plan}, {load.drafted}, {load.draft_s}, {load.limits.max_num_seqs}"
+        key = f"{load.plan}, {load.drafted}, {load.draft_s}"
         tables[key] = tables.get(key) or as_text(table_of(load))
         asked.append([
             as_text(clients_of(load)), as_text(rules_of(load)), key, len(load.arrivals), load.seed, load.encoders[0],
@@ -69,8 +69,7 @@ def test_node_has_the_bits_of_cpython(tmp_path):
 @needs_node
 @pytest.mark.long
 def test_node_has_the_bits_of_cpython_in_many_loads(tmp_path):
-    for first in range(60, 560, 50):
-        assert differing(range(first, first + 50), tmp_path) == []
+    assert differing(range(60, 260), tmp_path) == []
 
 
 def test_a_page_may_bring_its_own_step_times():
