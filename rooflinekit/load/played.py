@@ -5,12 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rooflinekit.load import loop
-from rooflinekit.load.arrays import ENCODING, NEXT, NOW, PREEMPTED, Clients, Rules, State, Table, new_state
+from rooflinekit.load import compiled, loop
+from rooflinekit.load.arrays import (
+    ENCODING,
+    NEXT,
+    NOW,
+    PREEMPTED,
+    Clients,
+    Rules,
+    State,
+    Table,
+    new_state,
+    numpy_arrays,
+    quick,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -282,12 +294,39 @@ def play(  # noqa: PLR0913 - a load, and who reads what is written down
     >>> played.first.tolist(), played.end.tolist()
     ([0.5, 2.0], [1.5, 3.0])
     """
-    state = new_state(rules, len(clients.isl), seed, encoders, room)
-    loop.start(clients, rules, state)
-    while not loop.play(clients, rules, *tables, state):
+    requests = len(clients.isl)
+    if compiled.worth_it(requests):
+        state = new_state(rules, requests, seed, encoders, room, numpy_arrays())
+        told = compiled.as_arrays(clients), compiled.as_arrays(rules)
+        own, half = _compiled_tables(tables)
+        compiled.start(*told, state)
+        play_on = partial(compiled.play, *told, own, half, state)
+    else:
+        state = new_state(rules, requests, seed, encoders, room)
+        c, k, s = quick(clients), quick(rules), quick(state)
+        loop.start(c, k, s)
+        play_on = partial(loop.play, c, k, *map(quick, tables), s)
+    while not play_on():
         drained(state)
         loop.forget(state)
         if stopped():
             break
     drained(state)
     return Played.of(clients, rules, state, warmup)
+
+
+_KEPT = 16  # tables of which compiled code keeps the arrays
+_tables: dict[int, tuple[tuple[Table, Table], tuple[Table, Table]]] = {}
+
+
+def _compiled_tables(tables: tuple[Table, Table]) -> tuple[Table, Table]:
+    """Step tables as compiled code reads them; the latest few are kept."""
+    known, found = _tables.pop(id(tables[0]), (None, None))
+    if found is None or known is not tables:
+        own, half = tables
+        arrays = compiled.as_arrays(own)
+        found = arrays, arrays if half is own else compiled.as_arrays(half)
+    _tables[id(tables[0])] = tables, found
+    if len(_tables) > _KEPT:
+        del _tables[next(iter(_tables))]
+    return found
