@@ -304,8 +304,9 @@ def play(  # noqa: PLR0913 - a load, and who reads what is written down
     else:
         state = new_state(rules, requests, seed, encoders, room)
         c, k, s = quick(clients), quick(rules), quick(state)
+        own, half = (quick(each) for each in tables)
         loop.start(c, k, s)
-        play_on = partial(loop.play, c, k, *map(quick, tables), s)
+        play_on = partial(loop.play, c, k, own, half, s)
     while not play_on():
         drained(state)
         loop.forget(state)
