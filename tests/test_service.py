@@ -431,7 +431,7 @@ def test_a_server_that_cannot_answer_does_not_say_that_it_serves(port):
 import rooflinekit.service.web as web
 from rooflinekit.cli.run import main
 
-def broken():
+def broken(*_):
     raise RuntimeError("no application")
 
 web.app = broken

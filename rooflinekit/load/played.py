@@ -34,6 +34,7 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 _PIECES = 20  # of a run, whose means tell the standard error of the whole
 _FEWEST = 8  # marks from which a trend is told
+_COMING = 25  # requests that come between two marks at least
 _SURE = 4.0  # standard errors of a slope from which it is a trend
 _LOST = 0.01  # share of the requests that stay in the system, from which a run diverges
 
@@ -217,9 +218,10 @@ class Played:
         import numpy as np  # noqa: PLC0415 - as above
 
         last = float(self.sent[self.sent < math.inf].max()) if len(self.sent) else 0.0
-        if last <= 0.0 or len(self.sent) < 2 * _FEWEST:
+        pieces = min(len(self.sent) // _COMING, 2 * _PIECES)
+        if last <= 0.0 or pieces < _FEWEST:
             return False, False
-        marks = np.linspace(last / 4.0, last, 2 * _PIECES)  # before that the engine fills
+        marks = np.linspace(last / 4.0, last, pieces)  # before that the engine fills
         sent = np.sort(self.sent)
         areas = [_area(marks, sent, np.sort(ends)) for ends in (self.end, np.where(self.refused, self.end, self.first))]
         arrived = np.searchsorted(sent, marks, "right")
