@@ -224,19 +224,29 @@ class LoadPlay:
 
     def _at(self, end: str) -> tuple[float, float]:
         """TTFT and TPOT over the expected ones where all steps stand at this end, on the first of the requests."""
+        decode, prompt = (float(getattr(step, end) / step.expected) for step in (self.decode, self.prompt))
+        first, token = self._expected
+        moved_first, moved_token = self._means((decode, prompt))
+        return moved_first / first, moved_token / token if token > 0.0 else decode
+
+    @cached_property
+    def _expected(self) -> tuple[float, float]:
+        """Mean TTFT and TPOT of the first of the requests [s]."""
+        return self._means(None)
+
+    def _means(self, factors: tuple[float, float] | None) -> tuple[float, float]:
+        """The same where decode steps and prompts take so many times as long."""
+        part, some = self._first_requests
+        found = _played(self.scene, part, some, factors)
+        return float(found.ttft.mean()), float(found.tpot.mean()) if len(found.tpot) else math.nan
+
+    @cached_property
+    def _first_requests(self) -> tuple[AskedLoad, Drawn]:
+        """The first of the requests, as a load of their own."""
         count = min(_ENDS, self.asked.count)
         if self.asked.users is not None:  # whole turns of all users
             count = min(max(count, 2 * self.asked.users), self.asked.count)
-        part = replace(self.asked, requests=count, warmup=0)
-        some = self.asked.drawn.first(count)
-        decode, prompt = (float(getattr(step, end) / step.expected) for step in (self.decode, self.prompt))
-        factors = decode, prompt
-        mean = []
-        for told in (None, factors):
-            found = _played(self.scene, part, some, told)
-            mean.append((float(found.ttft.mean()), float(found.tpot.mean()) if len(found.tpot) else math.nan))
-        (first, token), (moved_first, moved_token) = mean
-        return moved_first / first, moved_token / token if token > 0.0 else factors[0]
+        return replace(self.asked, requests=count, warmup=0), self.asked.drawn.first(count)
 
     def quantile(self, metric: str, share: float) -> float:
         """Of `ttft`, `tpot` or `e2e` over the requests that count [s]; of answers of one token, their next step."""

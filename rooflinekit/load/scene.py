@@ -18,6 +18,7 @@ from rooflinekit.model.traffic.mixing import front_end
 from rooflinekit.model.types.errors import DoesNotFitError
 
 _LONGEST = 1 << 20  # tokens up to which step times are tabulated; beyond, the last slope goes on
+_SHORTEST = 1 << 12  # tokens up to which step times are tabulated at least
 _FOLLOWED = 1 << 26  # tokens beyond which a cache that does not grow is not followed
 
 
@@ -187,8 +188,12 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
 
 
 def steps_of(predictor: Predictor, limits: Limits, longest: int, width: int = 1) -> StepTable:
-    """Step times of a deployment whose steps verify `width` tokens of each sequence."""
-    most = min(longest, limits.max_model_len or _LONGEST, _LONGEST)
+    """Step times of a deployment whose steps verify `width` tokens of each sequence.
+
+    Requests up to a power of two of tokens share a table, so that a deployment has few of them.
+    """
+    shared = 1 << max(longest - 1, _SHORTEST - 1).bit_length()
+    most = min(shared, limits.max_model_len or _LONGEST, _LONGEST)
     return kept_table(predictor.plan, limits.max_num_seqs // limits.engines, most, width, limits.token_budget)
 
 
