@@ -97,6 +97,7 @@ _Asked = _asked()
 _LeverInputs = _object(
     "LeverInputs",
     **dict.fromkeys(("batch", "concurrency"), _Count | None),
+    rate=_Positive | None,
     **{name: _Asked.__annotations__[name]
        for name in ("isl", "images", "image_size", "image_tokens", "osl", "cached", "context",
                     "tp", "pp", "ep", "dp", "cp", "weights", "kv")},

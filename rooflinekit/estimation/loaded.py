@@ -78,8 +78,9 @@ def load_energy(found: LoadPlay) -> TokenEnergy | None:
     """Energy of the requests as they were run together; None where no power limit is known."""
     if found.predictor.plan.system.accelerator.power is None:
         return None
-    lengths = found.asked.isl.mean, found.asked.osl.mean
-    return token_energy(found.predictor, InFlight(found.sequences, *lengths))
+    asked = found.asked
+    load = InFlight(found.sequences, asked.isl.mean, asked.osl.mean, float(asked.cached))
+    return token_energy(found.predictor, load)
 
 
 def load_notes(found: LoadPlay) -> Iterator[str]:

@@ -41,7 +41,8 @@ _ENDS = 400  # requests on which the ends of intervals are played
 class AskedLoad:
     """A load: users of a closed loop, or a rate of arrivals [1/s]; lengths; objectives [s].
 
-    requests, warmup: None leaves them to the protocol; burstiness: variation of the gaps of an open loop.
+    requests, warmup: None leaves them to the protocol; burstiness: variation of the gaps of an open loop; cached:
+    tokens of each prompt that are in the cache already.
     """
 
     isl: Length
@@ -54,6 +55,7 @@ class AskedLoad:
     ttft: float | None = None
     tpot: float | None = None
     seed: int = 0
+    cached: int = 0
 
     def meeting(self, ttft: float | None, tpot: float | None) -> AskedLoad:
         """The same with objectives [s]."""
@@ -210,7 +212,9 @@ class LoadPlay:
     @cached_property
     def prompt(self) -> StepTime:
         """The prompt of a request alone."""
-        return self.predictor.plan.time(Batch.prefill(1.0, max(self.asked.isl.mean, 1.0)))
+        return self.predictor.plan.time(
+            Batch.prefill(1.0, max(self.asked.isl.mean, self.asked.cached + 1.0), self.asked.cached)
+        )
 
     def times(self) -> tuple[Time, Time, float]:
         """TTFT and TPOT with bounds and 90 % intervals, and the mean of whole requests [s]."""
@@ -290,7 +294,7 @@ def play_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | Non
     if not played.counted.any():
         longest = scene.limits.max_model_len or scene.blocks * scene.block
         raise WorkloadError(f"all requests are refused: of {asked.typical:.0f} tokens, where {longest} is the most")
-    knee = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean) * scene.replicas
+    knee = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached) * scene.replicas
     return LoadPlay(predictor, asked, scene, played, knee)
 
 
@@ -301,7 +305,7 @@ def _played(scene: Scene, asked: AskedLoad, drawn: Drawn, factors: tuple[float, 
     if factors is not None:
         own, half = tables
         tables = own._replace(decode_factor=factors[0], prompt_factor=factors[1]), half
-    clients = scene.clients(drawn, asked.users, asked.filling)
+    clients = scene.clients(drawn, asked.users, asked.filling, asked.cached)
     return play(clients, scene.rules, tables, seed=scene.seed, encoders=encoders, warmup=asked.filling)
 
 
