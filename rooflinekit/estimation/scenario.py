@@ -244,7 +244,7 @@ class Purchase(Pricing, total=False):
     years: Annotated[float | None, Option("Years over which a purchase is spread.", unit="years")]
     power_price: Annotated[float | None, Option("USD of one kWh, beside a purchase.", unit="USD", usual="0")]
 
-class Levers(Static, Prefix, Lengths, Users, Seeing, Speculation, Purchase, total=False):
+class Levers(Static, Prefix, Lengths, Users, Requests, Seeing, Speculation, Purchase, total=False):
     """What would help most."""
     by: Annotated[str, Option("Ranks the moves: cost, tpot, ttft, throughput or energy.", "cost", complete=("cost", "tpot", "ttft", "throughput", "energy"), metavar="METRIC", group="Question")]
     gpus: Annotated[str | Sequence[str] | Mapping[str, float | None] | None, Option("Others to try, with USD an hour if you know it: h200-sxm=3.8,l40s.", usual="all with a price", complete=GPUS, kind="text", group="Question")]

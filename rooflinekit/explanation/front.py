@@ -43,7 +43,7 @@ class Derivation(Answer):
         return self.answer.level
 
     @property
-    def interval(self) -> list[float | None] | None:
+    def interval(self) -> list[float] | None:
         """The 90 % interval of TTFT and TPOT, in the unit of the value."""
         return (self.answer.interval or {}).get(f"{self.metric}_ms")
 

@@ -12,12 +12,12 @@ from rooflinekit.load.law import full_rate
 from rooflinekit.load.lengths import Length, cv
 from rooflinekit.load.played import PERCENTILES, Played, Sample, play, standard_error
 from rooflinekit.load.scene import Scene, Scheduler, scene_of
-from rooflinekit.load.table import loop_tables
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.question import open_arrivals
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.time import Time
+from rooflinekit.model.types.workload import Workload
 
 if TYPE_CHECKING:
     from rooflinekit.model.roofline import StepTime
@@ -31,7 +31,7 @@ STEADY = 2000
 FILLING = 5
 """One in so many requests of an open loop fills the engine and does not count, unless the requests are told."""
 
-MOST = 5_000_000
+MOST = 1_000_000
 """Requests that one answer plays at most."""
 
 _ENDS = 400  # requests on which the ends of intervals are played
@@ -41,7 +41,8 @@ _ENDS = 400  # requests on which the ends of intervals are played
 class AskedLoad:
     """A load: users of a closed loop, or a rate of arrivals [1/s]; lengths; objectives [s].
 
-    requests, warmup: None leaves them to the protocol; burstiness: variation of the gaps of an open loop.
+    requests, warmup: None leaves them to the protocol; burstiness: variation of the gaps of an open loop; cached:
+    tokens of each prompt that are in the cache already.
     """
 
     isl: Length
@@ -54,6 +55,7 @@ class AskedLoad:
     ttft: float | None = None
     tpot: float | None = None
     seed: int = 0
+    cached: int = 0
 
     def meeting(self, ttft: float | None, tpot: float | None) -> AskedLoad:
         """The same with objectives [s]."""
@@ -194,24 +196,31 @@ class LoadPlay:
         """Sequences that decode in a step, in the mean over decode steps; at least 1."""
         did = self.played.replicas
         steps = float(did["decode_steps"].sum())
-        return max(float(did["tokens_out"].sum()) / steps, 1.0) if steps else 1.0
+        made = float(did["tokens_out"].sum()) / self.scene.drafting.yielded
+        return max(made / steps, 1.0) if steps else 1.0
 
     @cached_property
     def decode(self) -> StepTime:
-        """A decode step of that many sequences at the mean context."""
-        own = max(round(self.sequences / self.predictor.plan.deployment.dp), 1)
-        return self.predictor.plan.time(Batch.decode(float(own), self.asked.isl.mean + self.asked.osl.mean / 2.0))
+        """A decode step of that many sequences at the mean context; with a draft, a round of it."""
+        dp = self.predictor.plan.deployment.dp
+        own = float(max(round(self.sequences / dp), 1))
+        context = self.asked.isl.mean + self.asked.osl.mean / 2.0
+        if self.scene.drafting.tokens:
+            return self.predictor.decode_step(Workload(own * dp, self.asked.isl.mean, 2.0, context=context))
+        return self.predictor.plan.time(Batch.decode(own, context))
 
     @cached_property
     def prompt(self) -> StepTime:
         """The prompt of a request alone."""
-        return self.predictor.plan.time(Batch.prefill(1.0, max(self.asked.isl.mean, 1.0)))
+        return self.predictor.plan.time(
+            Batch.prefill(1.0, max(self.asked.isl.mean, self.asked.cached + 1.0), self.asked.cached)
+        )
 
     def times(self) -> tuple[Time, Time, float]:
         """TTFT and TPOT with bounds and 90 % intervals, and the mean of whole requests [s]."""
         ttft, e2e = self.samples["ttft"].mean, self.samples["e2e"].mean
         tpot = self.tpot
-        bound = min(float(self.prompt.bound), ttft), min(float(self.decode.bound), tpot)
+        bound = min(float(self.prompt.bound), ttft), min(float(self.decode.bound) / self.scene.drafting.yielded, tpot)
         if self.predictor.plan.calibration is None:
             return Time(ttft, ttft, ttft, ttft), Time(tpot, tpot, tpot, tpot), e2e
         ends, place = self.predictor.plan.load_ends, self.played.first_parts.place / e2e
@@ -224,19 +233,29 @@ class LoadPlay:
 
     def _at(self, end: str) -> tuple[float, float]:
         """TTFT and TPOT over the expected ones where all steps stand at this end, on the first of the requests."""
+        decode, prompt = (float(getattr(step, end) / step.expected) for step in (self.decode, self.prompt))
+        first, token = self._expected
+        moved_first, moved_token = self._means((decode, prompt))
+        return moved_first / first, moved_token / token if token > 0.0 else decode
+
+    @cached_property
+    def _expected(self) -> tuple[float, float]:
+        """Mean TTFT and TPOT of the first of the requests [s]."""
+        return self._means(None)
+
+    def _means(self, factors: tuple[float, float] | None) -> tuple[float, float]:
+        """The same where decode steps and prompts take so many times as long."""
+        part, some = self._first_requests
+        found = _played(self.scene, part, some, factors)
+        return float(found.ttft.mean()), float(found.tpot.mean()) if len(found.tpot) else math.nan
+
+    @cached_property
+    def _first_requests(self) -> tuple[AskedLoad, Drawn]:
+        """The first of the requests, as a load of their own."""
         count = min(_ENDS, self.asked.count)
         if self.asked.users is not None:  # whole turns of all users
             count = min(max(count, 2 * self.asked.users), self.asked.count)
-        part = replace(self.asked, requests=count, warmup=0)
-        some = self.asked.drawn.first(count)
-        decode, prompt = (float(getattr(step, end) / step.expected) for step in (self.decode, self.prompt))
-        factors = decode, prompt
-        mean = []
-        for told in (None, factors):
-            found = _played(self.scene, part, some, told)
-            mean.append((float(found.ttft.mean()), float(found.tpot.mean()) if len(found.tpot) else math.nan))
-        (first, token), (moved_first, moved_token) = mean
-        return moved_first / first, moved_token / token if token > 0.0 else factors[0]
+        return replace(self.asked, requests=count, warmup=0), self.asked.drawn.first(count)
 
     def quantile(self, metric: str, share: float) -> float:
         """Of `ttft`, `tpot` or `e2e` over the requests that count [s]; of answers of one token, their next step."""
@@ -260,7 +279,7 @@ def play_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | Non
 
     Raises:
         DoesNotFitError: the cache holds not one request.
-        WorkloadError: more requests than are played.
+        WorkloadError: more requests than are played, or all are refused.
 
     >>> from rooflinekit.estimation.estimator import resolve
     >>> from rooflinekit.load.lengths import Fixed
@@ -270,20 +289,23 @@ def play_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | Non
     >>> found.stable, len(found.played.ttft)
     (True, 160)
     """
-    scene = scene_of(predictor, scheduler or Scheduler(seed=asked.seed), asked.typical, asked.longest)
+    scene = scene_of(predictor, scheduler or Scheduler(seed=asked.seed), asked.typical, asked.longest, asked.isl.mean)
     played = _played(scene, asked, asked.drawn)
-    knee = full_rate(scene.table.arrays, scene.rules, asked.isl.mean, asked.osl.mean) * scene.replicas
+    if not played.counted.any():
+        longest = scene.limits.max_model_len or scene.blocks * scene.block
+        raise WorkloadError(f"all requests are refused: of {asked.typical:.0f} tokens, where {longest} is the most")
+    knee = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached) * scene.replicas
     return LoadPlay(predictor, asked, scene, played, knee)
 
 
 def _played(scene: Scene, asked: AskedLoad, drawn: Drawn, factors: tuple[float, float] | None = None) -> Played:
     """Play the requests; factors: of decode steps and of prompts, where these stand at an end of their interval."""
     encoders = scene.front.encoders.gpus if scene.front.encoders else 0
-    tables = loop_tables(scene.table, scene.draft_seconds, scene.limits.max_num_seqs)
+    tables = scene.tables
     if factors is not None:
         own, half = tables
         tables = own._replace(decode_factor=factors[0], prompt_factor=factors[1]), half
-    clients = scene.clients(drawn, asked.users, asked.filling)
+    clients = scene.clients(drawn, asked.users, asked.filling, asked.cached)
     return play(clients, scene.rules, tables, seed=scene.seed, encoders=encoders, warmup=asked.filling)
 
 

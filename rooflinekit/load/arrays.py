@@ -46,7 +46,7 @@ SENT, READY, ENCODED, ADMIT = range(4)
     FLYING, COUNTING, WARMUP, ROWS, GAPS, COUNTERS,
 ) = range(19)  # fmt: skip
 # Places of times in `State.times`.
-NOW, HANDED, ENCODING, TIMES = range(4)
+NOW, HANDED, ENCODING, ENCODER_WAIT, TIMES = range(5)
 # Routers, in `Rules.router`.
 ROUND_ROBIN, RANDOM, LEAST_LOADED, SHARED = range(4)
 
@@ -83,9 +83,10 @@ class Rules(NamedTuple):
     budget: tokens of a step of one attention replica; most: sequences that run at once; engines: attention replicas;
     overlap: steps made up before the one under way has ended; longest: tokens of a sequence at most, 0 for any;
     queue_limit: waiting requests beyond which more are refused, -1 for none; blocks, block: of the cache of a replica,
-    and tokens of each; width: tokens that a sequence computes in a decode step; drafted, acceptance: of its draft;
-    lanes: parts of a replica's sequences that its pipeline stages compute at once; apart: least time between two
-    requests that front ends hand over [s]; horizon: when the run ends [s].
+    and tokens of each; width: tokens that a sequence computes in a decode step; drafted, acceptance: tokens of its
+    draft in a row, and for each the chance that it is accepted if those before it were; lanes: parts of a replica's
+    sequences that its pipeline stages compute at once; apart: least time between two requests that front ends hand over
+    [s]; horizon: when the run ends [s].
     """
 
     mixes: bool
@@ -104,7 +105,7 @@ class Rules(NamedTuple):
     block: int
     width: int
     drafted: int
-    acceptance: float
+    acceptance: Numbers
     replicas: int
     lanes: int
     router: int

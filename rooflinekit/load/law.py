@@ -1,7 +1,9 @@
 """The law of a full engine: what a deployment can sustain at most, from mean steps, without playing.
 
-    λ = q/t(D, q)            an engine that mixes: q prompts begin in a step, D = q·(N − 1) sequences decode in it
-    λ = D/((N − 1)·t(D) + D·t_p)    prompts in steps of their own: a turn of D sequences, and t_p for each prompt
+    λ = q/t(D, q)             an engine that mixes: q prompts begin in a step, D = q·n sequences decode in it
+    λ = D/(n·t(D) + D·t_p)    prompts in steps of their own: a turn of D sequences, and t_p for each prompt
+
+An answer of N tokens takes n = (N − 1)/E decode steps; a step gives E tokens of a draft, 1 without one.
 
 With lanes of pipeline stages each has its share of the places; all of them pass the busiest stage in turn. D fills the
 places and the cache, and where it mixes, leaves room for the prompts in the token budget: D·w + q·S ≤ B.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 from rooflinekit.load.arrays import Rules, Table
 from rooflinekit.load.loop import run_time, saved_time, tokens_time
+from rooflinekit.model.types.speculation import expected_tokens
 
 
 def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float, cached: float = 0.0) -> float:
@@ -35,7 +38,8 @@ def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float,
     new, replicas, width = max(isl - cached, 1.0), table.replicas, table.width
     held = isl + (osl if rules.reserves else osl / 2.0)
     places = max(min(float(rules.most), max(rules.blocks * rules.block / held, 1.0)) / rules.lanes, 1.0)
-    after, budget = osl - 1.0, float(rules.budget * rules.engines)
+    after = (osl - 1.0) / expected_tokens([rules.acceptance[at] for at in range(rules.drafted)], rules.drafted)
+    budget = float(rules.budget * rules.engines)
     context = isl + osl / 2.0
     if not rules.mixes:
         together = max(min(budget // new, places), 1.0)
@@ -44,7 +48,7 @@ def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float,
         turns = places / together * prompts
         period = after * decode * _crowd(table.decode_stage, rules) + turns * _crowd(table.prompt_stage, rules)
         return rules.lanes * places / period
-    decoding = min(places * after / osl, budget * after / (new + after * width)) if after > 0.0 else 0.0
+    decoding = min(places * after / (after + 1.0), budget * after / (new + after * width)) if after > 0.0 else 0.0
     begun = decoding / after if after > 0.0 else min(places, budget / new)
     own = decoding / replicas
     time = _decode_time(tables, decoding, context) if decoding >= 1.0 else 0.0
@@ -66,7 +70,8 @@ def _crowd(stage: float, rules: Rules) -> float:
 def _decode_time(tables: tuple[Table, Table], sequences: float, context: float) -> float:
     """Of a step of so many sequences [s]."""
     count = max(round(sequences), 1)
-    return run_time(*tables, count, count * context)[0]
+    drafting = tables[0].drafting
+    return run_time(*tables, count, count * context)[0] + (drafting[count] if len(drafting) else 0.0)
 
 
 def _shared(table: Table, tokens: float) -> float:

@@ -22,6 +22,7 @@ from rooflinekit.load.arrays import (
     COUNTING,
     DONE,
     ENCODED,
+    ENCODER_WAIT,
     ENCODING,
     FLYING,
     FOREVER,
@@ -529,7 +530,7 @@ def accepted(k: Rules, s: State, j: int) -> int:
     count = 0
     while count < k.drafted:
         s.draw[j] = s.draw[j] * MULTIPLIER % MODULUS
-        if s.draw[j] / MODULUS >= k.acceptance:
+        if s.draw[j] / MODULUS >= k.acceptance[count]:
             break
         count += 1
     return count
@@ -722,10 +723,10 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, h: Table, s: State
             prompts *= t.prompt_factor
     else:
         time, slope, most = run_time(t, h, padded, keys)
-        time *= t.decode_factor
-        slope *= t.decode_factor
         if len(t.drafting):
             time += t.drafting[padded]
+        time *= t.decode_factor
+        slope *= t.decode_factor
         if most > 1 and k.lanes == 1 and not short and not (k.overlap and made_up(k, s, r)):
             steps = longest_run(k, s, r, most)
     s.began[r] = now
@@ -978,16 +979,20 @@ def pass_encoders(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
     free_at = s.encoder_free
     if len(free_at):
         last = now
+        begun = FOREVER
         for each in range(len(k.encoder_parts)):
             part = k.encoder_parts[each]
             first = 0
             for i in range(1, len(free_at)):
                 if free_at[i] < free_at[first]:
                     first = i
-            ends = (free_at[first] if free_at[first] > now else now) + part
+            begins = free_at[first] if free_at[first] > now else now
+            begun = min(begun, begins)
+            ends = begins + part
             free_at[first] = ends
             s.times[ENCODING] += part
             last = max(last, ends)
+        s.times[ENCODER_WAIT] += begun - now
         post(last + k.encoder_send, ENCODED, j, s)
     elif c.front[j] > 0.0:
         hand_over(now, now, j, c, k, s)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rooflinekit.load import compiled, loop
 from rooflinekit.load.arrays import (
+    ENCODER_WAIT,
     ENCODING,
     NEXT,
     NOW,
@@ -95,7 +96,7 @@ class Played:
     [s]; isl, osl: tokens; finished, refused: whether it ended, or nobody took it; counted: finished and not of the
     warm-up; replicas: sums of each replica by name; now: when the
     run ended [s]; arrived: requests that were sent; preempted: how often one lost its place; encoding: seconds of
-    accelerators that encode images.
+    accelerators that encode images; encoder_wait: sum over the requests of their waits for one [s].
     """
 
     clients: Clients
@@ -118,6 +119,7 @@ class Played:
     arrived: int
     preempted: int
     encoding: float
+    encoder_wait: float
 
     @classmethod
     def of(cls, clients: Clients, rules: Rules, state: State, warmup: int) -> Played:
@@ -141,6 +143,7 @@ class Played:
             arrived=int(state.counts[NEXT]),
             preempted=int(state.counts[PREEMPTED]),
             encoding=float(state.times[ENCODING]),
+            encoder_wait=float(state.times[ENCODER_WAIT]),
             **read,
         )
 

@@ -665,14 +665,6 @@ def _by_keys(plan: Plan, op: Operation) -> bool:
     return not alone and first != fewer and all(other == first for other in others)
 
 
-def loop_tables(table: StepTable, draft_seconds: float = 0.0, most: int = 0) -> tuple[Table, Table]:
-    """The tables that the loop reads, with the time that `most` sequences or fewer take to draft."""
-    if not draft_seconds:
-        return table.arrays
-    own, half = table.arrays
-    return own._replace(drafting=[draft_seconds] * (most + 1)), half
-
-
 def constant_table(seconds: float) -> StepTable:
     """A table of steps that all take the same time [s], for experiments and tests.
 

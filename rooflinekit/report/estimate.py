@@ -7,8 +7,14 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
-from rooflinekit.estimation.results import EnergyResult, Estimate, KernelResult, SpeculationResult, StepResult
-from rooflinekit.model.traffic.question import LoadResult
+from rooflinekit.estimation.results import (
+    EnergyResult,
+    Estimate,
+    KernelResult,
+    LoadResult,
+    SpeculationResult,
+    StepResult,
+)
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
@@ -196,8 +202,7 @@ def _load(estimate: Estimate, load: LoadResult) -> list[tuple[str, str]]:
         ("", f"prompts take {percent(load.prompt_share)} of the time; {waits}"),
     ]
     if load.encoders_busy is not None:
-        wait = load.encoders_wait_ms
-        waits = "the queue has no end" if wait is None else f"a request waits {ms(wait)} for them"
+        waits = f"a request waits {ms(load.encoders_wait_ms or 0.0)} for them"
         facts.append(("", f"encoders work {percent(load.encoders_busy)} of the time; {waits}"))
     if load.goodput is not None:
         goals = " and ".join(f"{key[:4].upper()} {value:g} ms" for key, value in load.slo.items() if value)

@@ -42,7 +42,10 @@ def document(found: Levers) -> Document:
     i, now = found.inputs, found.answer
     cost = now.usd_per_million_output
     priced = f"{significant(now.gpu_seconds_per_token * 1e6)} GPU seconds" if cost is None else f"${significant(cost)}"
-    load = f"batch {i['batch']}" if i["batch"] is not None else f"closed loop of {i['concurrency']} users"
+    if i["rate"] is not None:
+        load = f"{i['rate']:g} requests/s"
+    else:
+        load = f"batch {i['batch']}" if i["batch"] is not None else f"closed loop of {i['concurrency']} users"
     possible = [move for move in found.moves if move.possible and move.reason != NO_CHANGE]
     idle = [move.move for move in found.moves if move.reason == NO_CHANGE]
     same = [f"{NO_CHANGE}: {', '.join(idle)}"] if idle else []

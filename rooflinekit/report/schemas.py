@@ -22,13 +22,14 @@ from rooflinekit.decision.planning.autoscale import ColdStart
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer
 from rooflinekit.decision.sensitivity.elasticity import Elasticity
 from rooflinekit.decision.sensitivity.levers import Balance, Levers, MoveResult
-from rooflinekit.estimation.results import Estimate, KernelResult, StepResult
+from rooflinekit.estimation.loaded import TOKEN_PARTS
+from rooflinekit.estimation.results import Estimate, KernelResult, LoadResult, StepResult
 from rooflinekit.evidence.compare import Comparison, Gap, Metric, Run
 from rooflinekit.evidence.measurement import Facts
 from rooflinekit.explanation.walk.result import Phase, Section, Stop, Walk, Work
+from rooflinekit.load.played import PERCENTILES, FirstParts
 from rooflinekit.model.graph.tree import Node
 from rooflinekit.model.roofline import TIME_PARTS
-from rooflinekit.model.traffic.question import LoadResult
 from rooflinekit.model.types.deployment import ALL_REDUCE, ALL_TO_ALL, ENGINES, Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import EngineSettings
@@ -42,6 +43,7 @@ Schema: TypeAlias = dict[str, Any]
 _EXPLAINED = "Every key is explained in docs/nomenclature.md."
 _REGIMES = ("compute", "memory", "network", "overhead")
 _OF_ANY_SIGN = ("value", "headroom", "growth")
+_FELT = ("ttft_ms", "tpot_ms", "e2e_ms")
 _LEVERS = ("ttft", "tpot", "throughput", "cost")
 
 
@@ -60,6 +62,7 @@ _Count = Annotated[int, Field(ge=1)]
 _Natural = Annotated[int, Field(ge=0)]
 _Signed = Annotated[float, Field()]
 _Ends = Annotated[list[_Size | None], Field(min_length=2, max_length=2)]
+_Span = Annotated[list[_Size], Field(min_length=2, max_length=2)]
 _Dtype = _one_of(dtype.value for dtype in Dtype)
 _Level = Literal["expected", "bound"]
 _Engine = _one_of(ENGINES)
@@ -96,6 +99,7 @@ _Asked = _asked()
 _LeverInputs = _object(
     "LeverInputs",
     **dict.fromkeys(("batch", "concurrency"), _Count | None),
+    rate=_Positive | None,
     **{name: _Asked.__annotations__[name]
        for name in ("isl", "images", "image_size", "image_tokens", "osl", "cached", "context",
                     "tp", "pp", "ep", "dp", "cp", "weights", "kv")},
@@ -111,6 +115,7 @@ _WalkInputs = _object(
     kv_policy=str,
 )
 _Times = _object("Times", **dict.fromkeys(("p50", "p90", "p99"), _Size | None))
+_Quantiles = _object("Quantiles", **dict.fromkeys(PERCENTILES, _Size))
 _Shares = _object("Shares", **dict.fromkeys(_REGIMES, _Size))
 _TimeParts = _object("TimeParts", **dict.fromkeys(TIME_PARTS, _Size))
 _Price = _object("Price", usd_per_gpu_hour=_Size, source=str)
@@ -169,7 +174,7 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
     Estimate: {
         **_About,
         "inputs": _Asked,
-        "interval": _object("Interval", ttft_ms=_Ends | None, tpot_ms=_Ends) | None,
+        "interval": _object("Interval", ttft_ms=_Span, tpot_ms=_Span) | None,
         "interval_tested": str | None,
         "bound": _object("Bound", ttft_ms=_Size, tpot_ms=_Size),
     },
@@ -195,7 +200,11 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
         "usd_per_million_tokens": _Million, "evidence": _one_of(EVIDENCE),
     },
     LoadResult: {
-        "percentiles": _object("Percentiles", **dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_ms"), _Times)),
+        "percentiles": _object("Percentiles", **dict.fromkeys(_FELT, _Quantiles)),
+        "errors": _object("Errors", **dict.fromkeys(
+            _FELT, _object("Error", **dict.fromkeys(("mean", *PERCENTILES), NotRequired[_Size])))),
+        "ttft_parts_ms": _object("FirstParts", **dict.fromkeys(FirstParts._fields, _Size)),
+        "tpot_parts_ms": _object("TokenParts", **dict.fromkeys(TOKEN_PARTS, _Size)),
         "slo": _object("Objectives", ttft_ms=_Positive | None, tpot_ms=_Positive | None),
     },
     StepResult: {"bound": _one_of(_REGIMES), "shares": _Shares, "time_parts_ms": _TimeParts},

@@ -16,7 +16,6 @@ from rooflinekit.load.arrays import GAPS, ROWS, Rules, State
 from rooflinekit.load.arrivals import Drawn
 from rooflinekit.load.played import Played, Sample, play
 from rooflinekit.load.scene import EncoderStation, Scene
-from rooflinekit.load.table import loop_tables
 from rooflinekit.simulation.event_loop import asking_to_stop
 from rooflinekit.simulation.ledger import RESOLUTION, Ledger, RequestObjective, Sketch
 from rooflinekit.simulation.outcome import ReplicaUse, Works
@@ -41,12 +40,11 @@ def play_scene(
             _add_rows(state, timeline, rules)
 
     encoders = scene.front.encoders.gpus if scene.front.encoders else 0
-    tables = loop_tables(scene.table, scene.draft_seconds, scene.limits.max_num_seqs)
     with asking_to_stop(stopped.set):
         played = play(
             scene.clients(drawn, users, warmup),
             rules,
-            tables,
+            scene.tables,
             seed=scene.seed,
             encoders=encoders,
             warmup=warmup,

@@ -162,7 +162,8 @@ def clients_of(load: Load) -> Clients:
 def rules_of(load: Load) -> Rules:
     _, parts, send = load.encoders
     return policies.rules_of(
-        load.limits, load.blocks, load.block, width=load.drafted + 1, drafted=load.drafted, acceptance=load.acceptance,
+        load.limits, load.blocks, load.block, width=load.drafted + 1, drafted=load.drafted,
+        acceptance=[load.acceptance] * load.drafted,
         replicas=load.replicas, router=ROUTERS.index(load.router), apart=load.hand_over / load.replicas,
         encoder_parts=list(parts), encoder_send=send,
     )  # fmt: skip
