@@ -31,10 +31,22 @@ STEADY = 2000
 FILLING = 5
 """One in so many requests of an open loop fills the engine and does not count, unless the requests are told."""
 
+CROWD = 20_000
+"""Requests of a closed loop, unless told, from which each user sends fewer, but two at least."""
+
 MOST = 1_000_000
 """Requests that one answer plays at most."""
 
 _ENDS = 400  # requests on which the ends of intervals are played
+
+
+def usual_requests(users: int | None) -> int:
+    """Requests of a load unless they are told: ten a user, fewer of a crowd; or those of a steady open loop.
+
+    >>> usual_requests(64), usual_requests(5000), usual_requests(50_000), usual_requests(None)
+    (640, 20000, 100000, 2000)
+    """
+    return STEADY if users is None else min(PER_USER * users, max(CROWD, 2 * users))
 
 
 @dataclass(frozen=True)
@@ -88,8 +100,8 @@ class AskedLoad:
 
     @property
     def counted(self) -> int:
-        """Requests that are told, or that the protocol sends: ten a user, or those of a steady open loop."""
-        return self.requests or (STEADY if self.users is None else PER_USER * self.users)
+        """Requests that are told, or that the protocol sends."""
+        return self.requests or usual_requests(self.users)
 
     @property
     def filling(self) -> int:

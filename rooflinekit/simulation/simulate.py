@@ -15,7 +15,7 @@ from rooflinekit.estimation.options import keywords, number_of, options_of, part
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Simulation as SimulationOptions
-from rooflinekit.load.answer import FILLING, PER_USER, STEADY
+from rooflinekit.load.answer import FILLING, STEADY, usual_requests
 from rooflinekit.load.arrivals import (
     Arrival,
     Burst,
@@ -538,7 +538,7 @@ def _sessions(
         raise InputError("sessions come at a --rate of requests, or --concurrency of them at a time")
     law, users, osl = parse_sessions(question.sessions or ""), question.concurrency, parse_length(question.osl)
     most = min(law.most or _LONGEST, most or _LONGEST)
-    count = (question.requests or (STEADY if users is None else PER_USER * users)) + (question.warmup or 0)
+    count = (question.requests or (usual_requests(users))) + (question.warmup or 0)
     made = partial(SessionSource, law, osl, most, seed=seed)
     seen = session_trace(made(rate=question.rate or 1.0))
     source = made(rate=question.rate, users=users, requests=count, warmup=question.warmup or 0)
@@ -552,7 +552,7 @@ def _process(question: Question) -> Process:
         return parse_process(question.arrivals)
     if question.concurrency is not None:
         return ClosedLoop(
-            question.concurrency, question.requests or PER_USER * question.concurrency, question.warmup or 0
+            question.concurrency, question.requests or usual_requests(question.concurrency), question.warmup or 0
         )
     return Gamma(float(question.rate or 0.0), question.cv)
 

@@ -13,7 +13,7 @@ from rooflinekit.load.arrays import GAPS, LISTS, PREEMPTED, ROWS, Clients, Maker
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.policies import POLICIES, Limits
 from rooflinekit.load.scene import EncoderStation, FrontEnd
-from rooflinekit.load.table import StepTable, build_table, loop_tables
+from rooflinekit.load.table import StepTable, build_table
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.simulation.decoding import Lockstep, Speculative
 from rooflinekit.simulation.event_loop import Fleet, Simulation
@@ -147,7 +147,9 @@ def simulate(load: Load):
 
 
 def tables_of(load: Load) -> tuple[Table, Table]:
-    return loop_tables(step_table(load.plan, load.drafted + 1), load.draft_s, load.limits.max_num_seqs)
+    own, half = step_table(load.plan, load.drafted + 1).arrays
+    drafting = [load.draft_s] * (load.limits.max_num_seqs + 1) if load.draft_s else []
+    return own._replace(drafting=drafting), half
 
 
 def clients_of(load: Load) -> Clients:
