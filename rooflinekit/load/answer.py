@@ -42,7 +42,7 @@ class AskedLoad:
     """A load: users of a closed loop, or a rate of arrivals [1/s]; lengths; objectives [s].
 
     requests, warmup: None leaves them to the protocol; burstiness: variation of the gaps of an open loop; cached:
-    tokens of each prompt that are in the cache already.
+    mean tokens of a prompt that are in the cache already, the same share of each.
     """
 
     isl: Length
@@ -55,7 +55,7 @@ class AskedLoad:
     ttft: float | None = None
     tpot: float | None = None
     seed: int = 0
-    cached: int = 0
+    cached: float = 0.0
 
     def meeting(self, ttft: float | None, tpot: float | None) -> AskedLoad:
         """The same with objectives [s]."""
@@ -305,7 +305,7 @@ def _played(scene: Scene, asked: AskedLoad, drawn: Drawn, factors: tuple[float, 
     if factors is not None:
         own, half = tables
         tables = own._replace(decode_factor=factors[0], prompt_factor=factors[1]), half
-    clients = scene.clients(drawn, asked.users, asked.filling, asked.cached)
+    clients = scene.clients(drawn, asked.users, asked.filling, asked.cached / asked.isl.mean)
     return play(clients, scene.rules, tables, seed=scene.seed, encoders=encoders, warmup=asked.filling)
 
 
