@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,6 +81,11 @@ class FrontEnd:
     time: Callable[[int], float] = lambda isl: 0.0  #: of a prompt of so many tokens [s]
     hand_over: float = 0.0  #: least time from one request to the next that it hands to a replica [s]
     encoders: EncoderStation | None = None  #: before that, where images have accelerators of their own
+
+    @property
+    def most(self) -> float:
+        """Requests a second that encoders pass on at most."""
+        return self.encoders.gpus / sum(self.encoders.parts) if self.encoders else math.inf
 
 
 @dataclass(frozen=True)
