@@ -54,7 +54,7 @@ class AskedLoad:
     """A load: users of a closed loop, or a rate of arrivals [1/s]; lengths; objectives [s].
 
     requests, warmup: None leaves them to the protocol; burstiness: variation of the gaps of an open loop; cached:
-    tokens of each prompt that are in the cache already.
+    mean tokens of a prompt that are in the cache already, the same share of each.
     """
 
     isl: Length
@@ -67,7 +67,7 @@ class AskedLoad:
     ttft: float | None = None
     tpot: float | None = None
     seed: int = 0
-    cached: int = 0
+    cached: float = 0.0
 
     def meeting(self, ttft: float | None, tpot: float | None) -> AskedLoad:
         """The same with objectives [s]."""
@@ -307,18 +307,21 @@ def play_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | Non
         longest = scene.limits.max_model_len or scene.blocks * scene.block
         raise WorkloadError(f"all requests are refused: of {asked.typical:.0f} tokens, where {longest} is the most")
     knee = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached) * scene.replicas
+    knee = min(knee, scene.front.most)
     return LoadPlay(predictor, asked, scene, played, knee)
 
 
 def _played(scene: Scene, asked: AskedLoad, drawn: Drawn, factors: tuple[float, float] | None = None) -> Played:
-    """Play the requests; factors: of decode steps and of prompts, where these stand at an end of their interval."""
+    """Play the requests; factors: of decode steps, and of prompts and images, at an end of their interval."""
     encoders = scene.front.encoders.gpus if scene.front.encoders else 0
-    tables = scene.tables
+    tables, rules = scene.tables, scene.rules
     if factors is not None:
-        own, half = tables
-        tables = own._replace(decode_factor=factors[0], prompt_factor=factors[1]), half
-    clients = scene.clients(drawn, asked.users, asked.filling, asked.cached)
-    return play(clients, scene.rules, tables, seed=scene.seed, encoders=encoders, warmup=asked.filling)
+        (own, half), (decode, prompt) = tables, factors
+        tables = own._replace(decode_factor=decode, prompt_factor=prompt), half
+        parts = [prompt * rules.encoder_parts[each] for each in range(len(rules.encoder_parts))]
+        rules = rules._replace(encoder_parts=parts, encoder_send=prompt * rules.encoder_send)
+    clients = scene.clients(drawn, asked.users, asked.filling, asked.cached / asked.isl.mean)
+    return play(clients, rules, tables, seed=scene.seed, encoders=encoders, warmup=asked.filling)
 
 
 def _time(expected: float, bound: float, low: float, high: float) -> Time:

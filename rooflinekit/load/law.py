@@ -55,6 +55,7 @@ def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float,
     alone = _shared(table, own * width) if decoding >= 1.0 else 0.0
     each = begun / replicas
     added = _attention(table, new, cached) * each + _shared(table, own * width + each * new) - alone
+    added += _images(table, 1) * each
     if table.pooled_dense:
         pooled = table.pooled_dense, table.pooled_counts, table.pooled_times
         added += tokens_time(round(decoding * width + begun * new), *pooled)
@@ -89,9 +90,14 @@ def _attention(table: Table, new: float, past: float) -> float:
 def _prompts_time(table: Table, prompts: float, new: float, past: float) -> float:
     """Of a step of whole prompts alone [s]."""
     rows = max(round(prompts), 1)
-    time = table.sequences[rows] + table.sampled[rows] + _shared(table, prompts * new)
+    time = table.sequences[rows] + table.sampled[rows] + _shared(table, prompts * new) + _images(table, rows)
     time += prompts * _attention(table, new, past) - _saved(table, rows, new) * (rows - 1)
     return max(time, table.floor[0])
+
+
+def _images(table: Table, prompts: int) -> float:
+    """What prompts take when they end, of images in the model's steps or of a draft [s]."""
+    return table.encoded[prompts] if len(table.encoded) else 0.0
 
 
 def _saved(table: Table, chunks: int, new: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -81,6 +82,11 @@ class FrontEnd:
     hand_over: float = 0.0  #: least time from one request to the next that it hands to a replica [s]
     encoders: EncoderStation | None = None  #: before that, where images have accelerators of their own
 
+    @property
+    def most(self) -> float:
+        """Requests a second that encoders pass on at most."""
+        return self.encoders.gpus / sum(self.encoders.parts) if self.encoders else math.inf
+
 
 @dataclass(frozen=True)
 class Drafting:
@@ -146,15 +152,15 @@ class Scene:
             own, half = (_with_prompts(each, self.drafting.prompt) for each in (own, half))
         return own._replace(drafting=list(self.drafting.seconds)), half
 
-    def clients(self, drawn: Drawn, users: int | None, warmup: int, cached: int = 0) -> Clients:
-        """As the loop has them; `cached` tokens of each prompt are in the cache already, all but its last."""
+    def clients(self, drawn: Drawn, users: int | None, warmup: int, cached: float = 0.0) -> Clients:
+        """As the loop has them; this share of each prompt is in the cache already, but never its last token."""
         times, n = {each: self.front.time(each) for each in set(drawn.isl)}, len(drawn.isl)
         chosen = [0] * n
         if self.router == "random":
             draw = Random(0)
             chosen = [draw.choice(range(self.replicas)) for _ in range(n)]
         front = [times[each] for each in drawn.isl]
-        known = [min(cached, each - 1) for each in drawn.isl]
+        known = [min(round(cached * each), each - 1) for each in drawn.isl] if cached else [0] * n
         return Clients(users or 0, warmup, drawn.time, drawn.isl, drawn.osl, known, drawn.priority, front, chosen)
 
 

@@ -32,7 +32,7 @@ _SPECS: dict[str, Kind] = {"model": "model", "gpu": "accelerator"}
 _METHOD = "rooflinekit://method"
 _METHOD_OF = {
     "model.roofline": ("roofline_bound", "time_kernel"), "model.step": (), "model.operating_point": (),
-    "model.capacity": (), "model.traffic.closed_form": ("closed_loop", "open_loop"), "model.power": (),
+    "model.capacity": (), "load.loop": ("play",), "load.law": ("full_rate",), "model.power": (),
 }  # fmt: skip
 """Modules and functions whose first words are the method."""
 

@@ -107,7 +107,7 @@ class Question:
         if "isl" in changes:
             load = replace(load, isl=_of_mean(load.isl, changes["isl"]))
         if "cached" in changes:
-            load = replace(load, cached=int(changes["cached"]))
+            load = replace(load, cached=changes["cached"])
         return Question(work, load)
 
     def times(self, parallel: float) -> Question:

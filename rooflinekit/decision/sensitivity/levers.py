@@ -555,7 +555,7 @@ def levers(
     load = read_load(given, seen.image_tokens if seen else 0)
     work = read_workload(given, seen)[0]
     if load is not None:
-        load, work = replace(load, cached=int(work.cached)), replace(work, batch=float(load.users or 1))
+        load, work = replace(load, cached=float(work.cached)), replace(work, batch=float(load.users or 1))
     question = Question(work, load)
     draft, models = Speculation.read(part_of(given, SPECULATION_KEYS)), _listed(given.get("models"), "models")
     for name in models:
@@ -592,7 +592,7 @@ def levers(
             isl=int(work.isl) - images["image_tokens"],
             **images,
             osl=int(work.osl),
-            cached=int(work.cached),
+            cached=float(work.cached),
             context=float(question.work.decode_context),
         ),
         by=by,
