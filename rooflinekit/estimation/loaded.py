@@ -50,6 +50,7 @@ def load_result(found: LoadPlay) -> LoadResult:
         ttft_parts_ms={name: 1e3 * part for name, part in parts._asdict().items()},
         tpot_parts_ms=token_parts(found),
         requests=counted,
+        warmup=asked.filling,
         makespan_s=span if math.isfinite(span) else None,
     )  # fmt: skip
 
@@ -65,9 +66,8 @@ def token_parts(found: LoadPlay) -> dict[str, float]:
 
 def load_memory(found: LoadPlay) -> Memory:
     """What the sequences that run hold, at their mean length."""
-    running = float(max(round(found.played.running / found.scene.replicas), 1))
     isl, osl = found.asked.isl.mean, found.asked.osl.mean
-    return found.predictor.memory.evaluate(running, isl + osl / 2.0, isl)
+    return found.predictor.memory.evaluate(float(found.held), isl + osl / 2.0, isl)
 
 
 def load_energy(found: LoadPlay) -> TokenEnergy | None:

@@ -196,11 +196,21 @@ class LoadPlay:
         steps = float(did["decode_steps"].sum())
         return max(float(did["tokens_out"].sum()) / steps, 1.0) if steps else 1.0
 
+    @property
+    def held(self) -> int:
+        """Sequences that one replica holds, in the mean, as a whole number."""
+        return max(round(self.played.running / self.scene.replicas), 1)
+
+    @property
+    def decoding(self) -> tuple[float, float]:
+        """Sequences of a decode step on one attention replica, as a whole number, and their mean context."""
+        own = max(round(self.sequences / self.predictor.plan.deployment.dp), 1)
+        return float(own), self.asked.isl.mean + self.asked.osl.mean / 2.0
+
     @cached_property
     def decode(self) -> StepTime:
         """A decode step of that many sequences at the mean context."""
-        own = max(round(self.sequences / self.predictor.plan.deployment.dp), 1)
-        return self.predictor.plan.time(Batch.decode(float(own), self.asked.isl.mean + self.asked.osl.mean / 2.0))
+        return self.predictor.plan.time(Batch.decode(*self.decoding))
 
     @cached_property
     def prompt(self) -> StepTime:

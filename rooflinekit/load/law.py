@@ -9,8 +9,23 @@ It is an approximation (lengths at their means), and an answer that rests on it 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from rooflinekit.load.arrays import Rules, Table
 from rooflinekit.load.loop import run_time, saved_time, tokens_time
+
+
+class FullEngine(NamedTuple):
+    """A turn of an engine whose places are taken: prompts that begin in it, its decode steps and its prompts [s]."""
+
+    begun: float
+    decode: float
+    prompts: float
+
+    @property
+    def rate(self) -> float:
+        """Requests a second [1/s]."""
+        return self.begun / (self.decode + self.prompts)
 
 
 def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float, cached: float = 0.0) -> float:
@@ -29,6 +44,11 @@ def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float,
     >>> full_rate(constant_table(0.01).arrays, rules, 8.0, 5.0)  # four sequences of five steps each
     80.0
     """
+    return full_engine(tables, rules, isl, osl, cached).rate
+
+
+def full_engine(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float, cached: float = 0.0) -> FullEngine:
+    """A turn at these mean lengths; arguments as of `full_rate`."""
     table, _ = tables
     new, replicas, width = max(isl - cached, 1.0), table.replicas, table.width
     held = isl + (osl if rules.reserves else osl / 2.0)
@@ -39,7 +59,7 @@ def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float,
         together = max(min(budget // new, places), 1.0)
         prompts = _prompts_time(table, together / replicas, new, cached)
         decode = _decode_time(tables, places, context) if after > 0.0 else 0.0
-        return places / (after * decode + places / together * prompts)
+        return FullEngine(places, after * decode, places / together * prompts)
     decoding = min(places * after / osl, budget * after / (new + after * width)) if after > 0.0 else 0.0
     begun = decoding / after if after > 0.0 else min(places, budget / new)
     own = decoding / replicas
@@ -51,7 +71,7 @@ def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float,
         pooled = table.pooled_dense, table.pooled_counts, table.pooled_times
         added += tokens_time(round(decoding * width + begun * new), *pooled)
         added -= tokens_time(round(decoding * width), *pooled)
-    return begun / (time + added)
+    return FullEngine(begun, time, added)
 
 
 def _decode_time(tables: tuple[Table, Table], sequences: float, context: float) -> float:

@@ -62,7 +62,7 @@ def test_a_worker_that_dies_loses_nothing():
     """Killed while cells are under way: they are played again elsewhere, to the same bits."""
     asked, killed = ASKED | {"replicas": 8, "requests": 1600}, []
 
-    def kill_one():
+    def kill_one(_: int):
         workers = multiprocessing.active_children()
         if workers and not killed:
             with suppress(ProcessLookupError):  # one that has just ended by itself is no loss

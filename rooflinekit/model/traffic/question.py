@@ -153,7 +153,8 @@ class LoadResult:
     second that meet the objectives (None without one). Above the knee `stable` is False, and waits are None: no limit.
     encoders_busy, encoders_wait_ms: share of the time in which accelerators encode images, and the mean wait for one,
     which is no part of `queue_ms`; None where there are none of their own. Where the load was played: standard errors
-    of means and percentiles, what both times are made of, requests that count, and from the first to the last of them.
+    of means and percentiles, what both times are made of, requests that count and
+    those before them that do not, and from the first to the last of them.
     """
 
     arrivals: str
@@ -173,6 +174,7 @@ class LoadResult:
     ttft_parts_ms: dict[str, float] | None = None
     tpot_parts_ms: dict[str, float] | None = None
     requests: int | None = None
+    warmup: int | None = None
     makespan_s: float | None = None
 
     @classmethod
