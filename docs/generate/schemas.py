@@ -108,7 +108,7 @@ _WalkInputs = _object(
     skew=_Size,
     kv_policy=str,
 )
-_Times = _object("Times", **dict.fromkeys(("p50", "p90", "p99"), _Size | None))
+_Times = _object("Times", **dict.fromkeys(("p50", "p90", "p95", "p99"), _Size | None))
 _Shares = _object("Shares", **dict.fromkeys(_REGIMES, _Size))
 _TimeParts = _object("TimeParts", **dict.fromkeys(TIME_PARTS, _Size))
 _Price = _object("Price", usd_per_gpu_hour=_Size, source=str)

@@ -10,7 +10,7 @@ from itertools import accumulate
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.units import format_time, percent
-from rooflinekit.report.document import WIDTH, Section, Table, ms, three
+from rooflinekit.report.document import WIDTH, Section, Table, ms, three, wrapped
 from rooflinekit.simulation.outcome import Outcome
 
 _MOST = 1e3  # above this, a share is a factor
@@ -72,14 +72,16 @@ class Request:
     def said(self) -> str:
         """In words."""
         after = f", then {self.tokens:,} tokens of {ms(self.tpot)}" if self.tokens else ""
-        return f"one request takes {ms(self.e2e)}: {ms(self.ttft)} to the first token{after}"
+        return f"one request, {ms(self.e2e)}: {ms(self.ttft)} to the first token{after}"
 
     def section(self) -> Section:
         """The axis of time, and both bars enlarged."""
-        first = Waterfall(f"the first token, {ms(self.ttft)}:", _shares(self.first, FIRST, self.ttft))
-        bound = "" if self.bound is None else f" (datasheet bound {ms(self.bound)})"
-        token = Waterfall(f"a token after it, {ms(self.tpot)}{bound}:", _shares(self.token, TOKEN, self.tpot))
-        return Section("", [Axis(self), first, *([token] if self.tokens else ())])
+        bars = [Waterfall(f"the first token, {ms(self.ttft)}:", _shares(self.first, FIRST, self.ttft))]
+        if self.tokens:
+            bound = "" if self.bound is None else f" (datasheet bound {ms(self.bound)})"
+            title = f"a token after it, {ms(self.tpot)}{bound}:"
+            bars.append(Waterfall(title, _shares(self.token, TOKEN, self.tpot)))
+        return Section("", [Axis(self), *bars])
 
 
 def _shares(
@@ -103,7 +105,7 @@ class Axis:
             words, at = format_time(tick / 1e3) if tick else "0", round(tick / whole * width)
             if at + len(words) <= width:
                 marks[at : at + len(words)] = words
-        return [f"{self.request.said}:", "█" * first + "░" * (width - first), "".join(marks).rstrip()]
+        return [*wrapped(self.request.said, width=width), "█" * first + "░" * (width - first), "".join(marks).rstrip()]
 
     def markdown(self) -> list[str]:
         """The words alone."""

@@ -34,15 +34,15 @@ def request(answer: Estimate | Outcome, theme: Theme) -> Picture:
         raise InputError("nothing to draw: no request of a load was played to its end")
     frame = headed("One request, to scale", answer, theme)
     figure, (whole, first, token) = frame.panels(7.2, 4.0, 3, ncols=1)
-    whole.set_title(f"{shortened(frame.subject)}\n{found.said}")
+    pale = "; pale: prompts of others" if found.token.get("prompts") else ""
+    whole.set_title(f"{shortened(frame.subject)}\n{found.said}{pale}")
     _whole(whole, found, theme)
     said = f"the first token, {ms(found.ttft)}", f"a token after it, {ms(found.tpot)}"
     _bar(first, found.first, FIRST, said[0], theme)
-    _bar(token, found.token if found.tokens else {}, TOKEN, said[1], theme)
+    bound = "" if found.bound is None else f"; dashed: datasheet bound {ms(found.bound)}"
+    _bar(token, found.token if found.tokens else {}, TOKEN, said[1] + bound, theme)
     if found.bound is not None and found.tokens:
         token.axvline(found.bound, color=theme.ink, lw=1.0, ls="--", gid="bound")
-        token.annotate(f"datasheet bound {ms(found.bound)}", (found.bound, -0.5), (3, 2), fontsize=6.5,
-                       textcoords="offset points", color=theme.ink)  # fmt: skip
     parts = "; ".join(
         f"{title}: " + ", ".join(f"{names[part][0]} {ms(time)}" for part, time in times.items() if time)
         for title, times, names in zip(said, (found.first, found.token), (FIRST, TOKEN), strict=True)

@@ -44,7 +44,7 @@ class Served:
 
 def write_fleet(book: Book, calculation: Calculation, headrooms: Sequence[float]) -> Served:
     """Replicas for the peak, how busy they are, what users meet; and the same for other headrooms."""
-    note = "The open loop of `rooflinekit estimate --rate`: means over Poisson or bursty arrivals; docs/serving.md."
+    note = "The open loop of `rooflinekit estimate --rate`: means over Poisson or bursty arrivals; docs/under-load.md."
     sheet = book.sheet("Fleet", "Fleet: replicas for the peak", note)
     sheet.widths(34, 24, 14, 14, *[14] * 6)
     inputs, lines, gpus = calculation.inputs, Lines(book, sheet), calculation.gpus
