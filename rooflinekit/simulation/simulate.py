@@ -65,6 +65,7 @@ from rooflinekit.version import __version__
 _LONGEST = 1 << 20  # tokens of the longest sequence of a session, where nothing says less
 
 _AT_ONCE = 1_000_000  # requests that one machine holds in its memory
+_IN_ARRAYS = 1_000_000  # requests that the loop plays; more are played by objects, in memory that does not grow
 _TOGETHER = 10_000  # replicas that one router knows
 _IN_STEP = (
     "equal lengths keep users in step, so that prompts come together; with lengths that vary (osl=uniform:200-300) "
@@ -121,6 +122,7 @@ class Load:
     objective: RequestObjective = field(default_factory=RequestObjective)
     sessions: SessionSource | None = None  #: in place of arrivals and users
     before: Iterable[tuple[int, Sequence[int]]] = ()  #: blocks of former requests by conversation, the latest last
+    count: int = 0  #: of requests, where it is known
     lengths: tuple[Length, Length] | None = None  #: of prompts and answers; None: those of the arrivals
     keep: Callable[[Job, float, str], None] | None = None  #: sees every request as it ends: when, and how
 
@@ -216,7 +218,7 @@ def _served(  # noqa: PLR0913, PLR0917 - as `serve`
 
 def _loop_plays(load: Load, setup: Setup) -> bool:
     """Whether the loop plays it: no blocks with content, no other memory, no pools, no end but that of the requests."""
-    objects = load.sessions or load.keep or load.before or load.duration < math.inf
+    objects = load.sessions or load.keep or load.before or load.duration < math.inf or load.count > _IN_ARRAYS
     return not (objects or setup.swap or setup.prefix_cache or setup.prefill_replicas or setup.router not in LOOPED)
 
 
@@ -507,7 +509,7 @@ def make_load(
     objective = _objective(question)
     users, warmup = question.concurrency, question.warmup or 0
     notes: tuple[str, ...] = ()
-    lengths: tuple[Length, Length] | None = None
+    count, lengths = 0, None
     if question.sessions is not None:
         if images:
             raise InputError("images and sessions exclude each other: which turns show images is not known")
@@ -540,7 +542,7 @@ def make_load(
         typical, longest = isl.mean + osl.mean, int(isl.quantile(1.0) + osl.quantile(1.0))
         notes = (_IN_STEP,) if (users or 0) > 1 and osl.quantile(0.0) == osl.quantile(1.0) else ()
     arrivals = _dressed(arrivals, question)
-    load = Load(arrivals, typical, longest, users, warmup, question.duration, objective, lengths=lengths)
+    load = Load(arrivals, typical, longest, users, warmup, question.duration, objective, count=count, lengths=lengths)
     return load, hash_tokens, notes
 
 
