@@ -1,4 +1,4 @@
-"""Closed-loop rows of serving tables, simulated request by request (docs/simulator.md) under the costs that ship.
+"""Closed-loop rows of serving tables, simulated request by request (docs/under-load.md) under the costs that ship.
 
 Each operating point is played once: the client's users, its requests for each of them, lengths drawn as it draws
 them, and its prompts again where the server keeps them. Settings that hold requests back (validate/clients.yaml) and

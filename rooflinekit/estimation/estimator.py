@@ -54,7 +54,7 @@ from rooflinekit.specs.files import once
 from rooflinekit.specs.power import power_provenance
 
 if TYPE_CHECKING:
-    from rooflinekit.load.answer import AskedLoad
+    from rooflinekit.load.answer import AskedLoad, LoadPlay
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def answer(question: Question, allow_oom: bool = False) -> Estimate:
     """Answer what was asked; raises DoesNotFitError as `estimate` does."""
     resolved, work = question.resolved, question.work
     if question.asked is not None:
-        return played(resolved, work, question.asked)
+        return played(resolved, work, play(question))
     found = _answer(resolved, work)
     if not found.memory.fits and not allow_oom:
         raise DoesNotFitError(misfit(resolved.predictor, work))
@@ -294,16 +294,19 @@ def refuse_groups(deployment: Deployment, known: str, *groups: str) -> None:
             raise InputError(f"{key} is known of {known}; leave {key} out")
 
 
-def played(resolved: Resolved, work: Workload, asked: AskedLoad) -> Estimate:
-    """The static answer at the batch that the load keeps running, with the times that were played in their place.
-
-    Raises DoesNotFitError if not one request fits.
-    """
-    from rooflinekit.estimation.loaded import load_energy, load_memory, load_notes, load_result  # noqa: PLC0415 - as above
+def play(question: Question) -> LoadPlay:
+    """Play the load that is asked for; raises DoesNotFitError if not one request fits."""
     from rooflinekit.load.answer import play_load  # noqa: PLC0415 - as above
 
-    predictor, plan = resolved.predictor, resolved.plan
-    found = play_load(predictor, asked)
+    assert question.asked is not None
+    return play_load(question.resolved.predictor, question.asked)
+
+
+def played(resolved: Resolved, work: Workload, found: LoadPlay) -> Estimate:
+    """The static answer at the batch that the load keeps running, with the times that were played in their place."""
+    from rooflinekit.estimation.loaded import load_energy, load_memory, load_notes, load_result  # noqa: PLC0415 - as above
+
+    asked, plan = found.asked, resolved.plan
     ttft, tpot, e2e = found.times()
     load = load_result(found)
     static = _answer(resolved, replace(work, batch=float(max(round(found.sequences), 1))))

@@ -52,6 +52,7 @@ def load_result(found: LoadPlay) -> LoadResult:
         ttft_parts_ms={name: 1e3 * part for name, part in parts._asdict().items()},
         tpot_parts_ms=token_parts(found),
         requests=counted,
+        warmup=asked.filling,
         makespan_s=done.makespan,
     )  # fmt: skip
 
@@ -66,9 +67,8 @@ def token_parts(found: LoadPlay) -> dict[str, float]:
 
 def load_memory(found: LoadPlay) -> Memory:
     """What the sequences that run hold, at their mean length; those that have room, as the engine admits them."""
-    running = float(max(round(found.played.running / found.scene.replicas), 1))
     isl, osl, model = found.asked.isl.mean, found.asked.osl.mean, found.predictor.memory
-    memory = model.evaluate(running, isl + osl / 2.0, isl)
+    memory = model.evaluate(float(found.held), isl + osl / 2.0, isl)
     if not found.scene.rules.reserves:
         return memory
     return replace(memory, max_batch=model.max_batch(isl + osl, isl))

@@ -276,6 +276,7 @@ class LoadResult:
     ttft_parts_ms: dict[str, float]  #: what the mean TTFT is made of
     tpot_parts_ms: dict[str, float]  #: what the mean TPOT is made of
     requests: int  #: that count in all of these
+    warmup: int  #: that came before them and do not
     makespan_s: float  #: from the first of them to the end of the last
 
 

@@ -13,6 +13,9 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 from rooflinekit.estimation.results import Estimate
+from rooflinekit.load.answer import LoadPlay
+from rooflinekit.load.law import full_engine
+from rooflinekit.load.played import PERCENTILES
 from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.blocks import model_operations
 from rooflinekit.model.cache import cache_law
@@ -23,20 +26,17 @@ from rooflinekit.model.kernels.operation import Operation, Weights
 from rooflinekit.model.operating_point import OperatingPoint, Predictor
 from rooflinekit.model.parameter_count import MODULES, count_parameters
 from rooflinekit.model.precision import Precision
-from rooflinekit.model.roofline import StepTime, peak_time, stream_time
+from rooflinekit.model.roofline import StepTime, peak_time, stream_time, time_parts
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import FamilyFit
-from rooflinekit.model.traffic.closed_form import FORM, SHARING, Loaded, OpenLoop, closed_loop
-from rooflinekit.model.traffic.energy import LoadPower, load_power, served_energy, static_energy
+from rooflinekit.model.traffic.energy import LoadPower, load_power, static_energy, token_energy
 from rooflinekit.model.traffic.mixing import InFlight, prefill_share
-from rooflinekit.model.traffic.percentiles import QUANTILES, spread
 from rooflinekit.model.traffic.question import LoadQuestion
-from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError, nearest
+from rooflinekit.model.types.errors import InputError, UnknownNameError, nearest
 from rooflinekit.model.types.hardware import Accelerator, Provenance, System
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import Layer
@@ -232,19 +232,22 @@ _ASKED = "the question"
 
 @dataclass(frozen=True)
 class Case:
-    """What was asked, what `estimate` answered, and the predictor behind it."""
+    """What was asked, what `estimate` answered, the predictor behind it, and the load as it was played."""
 
     predictor: Predictor
     work: Workload
     load: LoadQuestion | None
     answer: Estimate
+    played: LoadPlay | None = None
 
     @property
     def held(self) -> tuple[Any, Any, Any]:
         """Sequences, tokens of each and new tokens of a prompt, as the memory of the answer has them."""
+        if self.played is not None:
+            isl = self.played.asked.isl.mean
+            return self.played.held, isl + self.played.asked.osl.mean / 2.0, isl
         work = self.work
-        held = (work.batch, work.longest_context, work.isl - work.cached)
-        return held if self.load is None else self.load.held(work.batch)
+        return work.batch, work.longest_context, work.isl - work.cached
 
 
 class Traced:
@@ -279,10 +282,13 @@ class Traced:
 
     @cached_property
     def work(self) -> Workload:
-        """The workload; under load, as many sequences as run."""
-        work, running = self.case.work, Quantity("running", "sequences that run, as a whole number", "", FORM)
-        batch: Any = self._pool.fact(float(work.batch), running)
-        if self.case.load is None:
+        """The workload; under load, as many sequences as decode together."""
+        work, together = (
+            self.case.work,
+            Quantity("batch", "sequences that decode in a step, in the mean", "", self.loop),
+        )
+        batch: Any = self._pool.fact(float(work.batch), together)
+        if self.case.played is None:
             batch = self._inputs(work, "batch")["batch"]
         return Workload(batch, **self._inputs(work, "isl", "osl", "cached", "context"))
 
@@ -291,10 +297,132 @@ class Traced:
         """The static batch."""
         return self.predictor.evaluate(self.work)
 
+    # --- a load that was played --------------------------------------------------------------------------------------
+
     @property
-    def times(self) -> OperatingPoint | Loaded:
-        """What has TTFT and TPOT: the static batch, or the load."""
-        return self.point if self.case.load is None else self.loaded
+    def load(self) -> LoadPlay:
+        """The load; raises InputError where none is asked for."""
+        if self.case.played is None:
+            raise InputError("not a load; add --concurrency or --rate")
+        return self.case.played
+
+    @property
+    def loop(self) -> str:
+        """Where a number comes from that was played."""
+        if self.case.played is None:
+            return ""
+        asked = self.load.asked
+        first = f", the first {asked.filling:,} not counted" if asked.filling else ""
+        return f"{asked.count:,} requests played{first}; docs/under-load.md"
+
+    def told(self, value: float, symbol: str, meaning: str, unit: str = "s", source: str | None = None) -> Any:
+        """A number of the loop, or of another source, as a leaf; a 0 stays a number."""
+        quantity = Quantity(symbol, meaning, unit, self.loop if source is None else source)
+        return self._pool.fact(value, quantity) if value else 0.0
+
+    def stated(self, value: float, formula: Any, symbol: str, meaning: str, unit: str = "s") -> Any:
+        """The number that `estimate` states, to its last digit, and the formula that gives it."""
+        quantity = Quantity(symbol, meaning, unit)
+        if not isinstance(formula, Symbol):
+            return self._pool.fact(value, replace(quantity, source=self.loop))
+        return self._pool.node("named", formula, quantity, value=value)
+
+    @cached_property
+    def lengths(self) -> tuple[Any, Any]:
+        """Mean tokens of a prompt and of an answer."""
+        asked, work = self.load.asked, self.case.work
+        found = []
+        for name, mean, title in (("isl", asked.isl.mean, "a prompt"), ("osl", asked.osl.mean, "an answer")):
+            same = float(getattr(work, name)) == mean
+            told = self.told(mean, name, f"mean tokens of {title}", "", _ASKED)
+            found.append(getattr(self.work, name) if same else told)
+        return found[0], found[1]
+
+    @cached_property
+    def ttft(self) -> Any:
+        """What a first token waits for, as played, and the step of the own prompt."""
+        parts, found = self.load.played.first_parts, self.load
+        own = named(self.step("prefill").expected, "own", "a step of the own prompt alone", "s")
+        beside = parts.prompt - float(own)
+        title = "what decodes and other prompts add to its steps" if beside > 0.0 else "less: as played"
+        prompt = self.stated(
+            parts.prompt, own + self.told(beside, "beside", title), "prompt", "steps with the own prompt"
+        )
+        waits = (self.told(getattr(parts, name), name, title) for name, title in _WAITS.items())
+        return self.stated(found.samples["ttft"].mean, sum(waits, 0.0) + prompt, "TTFT", "mean time to first token")
+
+    @cached_property
+    def tpot(self) -> Any:
+        """What a token waits for: its decode step in parts, at the mean batch, and prompts of others."""
+        found, system = self.load, self.predictor.plan.system
+        step = self.told(found.tokens.step, "step", "time of a token in decode steps")
+        sequences, context = found.decoding
+        isl, osl = self.lengths
+        own = self.told(sequences, "batch", "sequences that decode on one attention replica, in the mean", "")
+        decode = self.predictor.plan.time(Batch.decode(own, named(isl + osl / 2.0, "keys", "mean context")))
+        assert context == float(isl) + float(osl) / 2.0
+        parts = {name: named(part, f"t_{name}", f"{_PARTS[name]}: of a decode step at the mean batch", "s")
+                 for name, part in time_parts(decode, system.accelerator).items() if float(part)}  # fmt: skip
+        whole = named(sum(parts.values(), 0.0), "decode", "kernels and engine of that step", "s")
+        symbols = {name: "engine" if name == "host" else name for name in parts}
+        spent = [named(step * part / whole, symbols[name], _PARTS[name], "s") for name, part in parts.items()]
+        others = self.told(found.tokens.prompts, "prompts", "prompts of others, in the same or in between steps")
+        return self.stated(found.tpot, sum(spent, 0.0) + others, "TPOT", "mean time of an output token after the first")
+
+    @cached_property
+    def e2e(self) -> Any:
+        """From sending to the last token."""
+        asked, found = self.load.asked, self.load
+        whole = found.samples["e2e"].mean
+        if asked.osl.quantile(0.0) == asked.osl.quantile(1.0):
+            after = (self.lengths[1] - 1.0) * self.tpot
+        else:
+            rest = whole - found.samples["ttft"].mean
+            after = self.told(rest, "after", "mean time from the first token to the last")
+        return self.stated(whole, self.ttft + after, "E2E", "mean time of a request, end to end")
+
+    @property
+    def rate(self) -> Any:
+        """Requests a second: those that arrive; of a closed loop by Little's law."""
+        if self.load.asked.rate is not None:
+            return self._inputs(self.load.asked, "rate")["rate"]
+        together = self.load.rate * self.load.samples["e2e"].mean
+        users = self.told(together, "L", "requests in the system, in the mean over the run", "")
+        return self.stated(self.load.rate, users / self.e2e, "rate", "requests a second, by Little's law: L = rate*E2E",
+                           "1/s")  # fmt: skip
+
+    @property
+    def running(self) -> Any:
+        """Sequences in steps, by Little's law."""
+        done = self.load.played
+        inside = float(done.replicas["sequence_time"].sum()) / max(done.arrived, 1)
+        stay = self.told(inside, "stay", "mean time of a request in steps")
+        arrived = self.told(float(done.arrived), "requests", "requests sent", "")
+        over = self.told(done.now, "duration", "length of the run")
+        title = "sequences in steps, by Little's law: rate*stay"
+        return self.stated(done.running, arrived / over * stay, "running", title, "")
+
+    @property
+    def knee(self) -> Any:
+        """The rate of a full engine."""
+        found, law = self.load, "approximate: the law of a full engine; docs/under-load.md"
+        scene, asked = found.scene, found.asked
+        full = full_engine(scene.table.arrays, scene.rules, asked.isl.mean, asked.osl.mean)
+        begun = self.told(full.begun, "q", "prompts that begin in a turn of a full engine", "", law)
+        decode = self.told(full.decode, "t_decode", "decode steps of such a turn", "s", law)
+        prompts = self.told(full.prompts, "t_prompts", "what its prompts add", "s", law)
+        each = self.told(float(scene.replicas), "replicas", "replicas", "", _ASKED)
+        title = "approximate: largest rate that can be sustained"
+        return self.stated(found.knee, begun / (decode + prompts) * each, "knee", title, "1/s")
+
+    def percentile(self, time: str, share: float) -> Any:
+        """The request at its place by rank."""
+        sample, found = self.load.samples[time], self.load
+        name, place = f"{time}_p{100 * share:.0f}", sample.rank(share)
+        title = f"of {sample.count:,} requests that count, the {_ordinal(place)} by {time.upper()}"
+        if not sample.count:
+            title = "no request has a second token; the step that would follow"
+        return self._pool.fact(found.quantile(time, share), Quantity(name, title, "s", self.loop))
 
     @cached_property
     def memory_model(self) -> MemoryModel:
@@ -310,75 +438,42 @@ class Traced:
     @cached_property
     def memory(self) -> Memory:
         """What the batch needs, every number under the name that its field declares."""
-        found = self.memory_model.evaluate(*replace(self.case, work=self.work, load=self.case.load and self.asked).held)
+        held = replace(self.case, work=self.work).held
+        if self.case.played is not None:
+            isl, osl = self.lengths
+            running = self.told(float(held[0]), "running", "sequences in steps, in the mean, as a whole number", "")
+            held = running, isl + osl / 2.0, isl
+        found = self.memory_model.evaluate(*held)
         told = {each.name: each.metadata["quantity"] for each in fields(found) if each.metadata}
         values = {name: named(getattr(found, name), q.symbol, q.meaning, q.unit) for name, q in told.items()}
         return replace(found, **values)
-
-    @cached_property
-    def asked(self) -> LoadQuestion:
-        """The load in symbols; raises InputError where none is asked for."""
-        load = self.case.load
-        if load is None:
-            raise InputError("not a load; add --concurrency or --rate")
-        gaps = () if load.rate is None else ("arrival_cv",)
-        told = self._inputs(load.traffic, "isl_cv", "osl_cv", "requests", *gaps)
-        traffic = replace(load.traffic, **told, isl=self.work.isl, osl=self.work.osl)
-        return replace(load, **self._inputs(load, "users", "rate"), traffic=traffic)
-
-    @cached_property
-    def loaded(self) -> Loaded:
-        """The closed form, with the roots that the numbers have."""
-        found: list[Any] = []
-
-        def recorded(*what: Any) -> Any:
-            found.append(root(*what))
-            return found[-1]
-
-        def again(*what: Any) -> Any:
-            return self._pool.fact(float(found.pop(0)), Quantity(*SHARING, source=FORM))
-
-        asked, told = self.asked, self.case.load
-        assert told is not None
-        if told.rate is None:
-            closed_loop(self.case.predictor, told.users or 0.0, told.traffic, find=recorded)
-            return closed_loop(self.predictor, asked.users or 0.0, asked.traffic, find=again)
-        OpenLoop.of(self.case.predictor, told.traffic, find=recorded).at(told.rate)
-        return OpenLoop.of(self.predictor, asked.traffic, find=again).at(asked.rate or 0.0)
-
-    @property
-    def rate(self) -> Any:
-        """Requests a second: those that arrive, at most the knee; of a closed loop its own rate."""
-        rate, answered = self.asked.rate, self.case.answer.load
-        if rate is None:
-            return self.loaded.rate
-        served = rate if answered is not None and answered.stable else self.loaded.knee
-        return named(served, "served", "requests a second that are served", "1/s")
-
-    def within(self, what: str) -> Traced:
-        """Itself; raises WorkloadError where the queue has no end."""
-        answered, load = self.case.answer.load, self.case.load
-        if load is not None and answered is not None and not answered.stable:
-            raise WorkloadError(
-                f"{what} has no limit at {load.rate:g} requests/s: the knee is {answered.knee_rate:.4g}; "
-                "explain knee_rate or tpot, or lower --rate"
-            )
-        if answered is not None and (answered.queue_ms is None or math.isinf(answered.queue_ms)):
-            raise WorkloadError(f"{what} has no limit")
-        return self
 
     def step(self, name: str) -> StepTime:
         """The step whose kernels `estimate` lists under `prefill` or `decode`."""
         if name == "decode":
             return self.predictor.decode_step(self.work)
-        if self.case.load is not None:
-            return self.predictor.plan.time(Batch.prefill(1.0, self.work.isl))
+        if self.case.played is not None:
+            return self.predictor.plan.time(Batch.prefill(1.0, maximum(self.lengths[0], 1.0)))
         return self.predictor.plan.time(self.predictor.prefill_batch(self.work))
 
 
 def layers_dtype(plan: Plan) -> Dtype:
     """Format in which most of the layers' matrices are multiplied."""
     return plan.precision.compute(getattr(plan.precision.formats, plan.model.matrices[-1]))
+
+
+_WAITS = _NAMES["waits"]
+_PARTS = _NAMES["parts"]
+
+
+def _ordinal(place: int) -> str:
+    """A place as people say it.
+
+    >>> _ordinal(1), _ordinal(1520), _ordinal(12), _ordinal(103)
+    ('1st', '1,520th', '12th', '103rd')
+    """
+    ending = "th" if place % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
+    return f"{place:,}{ending}"
 
 
 class Metric(NamedTuple):
@@ -390,17 +485,25 @@ class Metric(NamedTuple):
     loaded: bool = False
 
 
-def _e2e(t: Traced) -> Any:
-    t.within("E2E")
-    return t.point.e2e(t.work.osl) if t.case.load is None else t.loaded.e2e
+def _of_static(name: str, static: Callable[[Traced], Any], t: Traced) -> Any:
+    """Of the load that was played, or of the static batch."""
+    return static(t) if t.case.played is None else getattr(t, name)
+
+
+def _queue(t: Traced) -> Any:
+    parts = t.load.played.first_parts
+    waits = (t.told(getattr(parts, name), name, _WAITS[name]) for name in ("behind", "place"))
+    return t.stated(parts.behind + parts.place, sum(waits, 0.0), "queue", "mean wait before the own prompt begins")
 
 
 def _output(t: Traced) -> Any:
-    if t.case.load is None:
-        rate, title = t.point.output_rate(t.work.batch, t.work.osl), "output tokens a second, prefill included"
-    else:
-        rate, title = t.rate * t.work.osl, "output tokens a second"
-    return named(rate, "output", title, "token/s")
+    if t.case.played is None:
+        title = "output tokens a second, prefill included"
+        return named(t.point.output_rate(t.work.batch, t.work.osl), "output", title, "token/s")
+    done = t.load.played
+    tokens = t.told(float(done.osl[done.counted].sum()), "tokens", "output tokens of the requests that count", "")
+    span = t.told(done.makespan, "makespan", "from their first sending to their last end")
+    return t.stated(t.load.output_rate, tokens / span, "output", "output tokens a second", "token/s")
 
 
 def _output_per_gpu(t: Traced) -> Any:
@@ -410,20 +513,18 @@ def _output_per_gpu(t: Traced) -> Any:
 
 def _output_per_user(t: Traced) -> Any:
     title = "output tokens a second of one user, while decoding"
-    return named(1.0 / t.times.tpot.expected, "per_user", title, "token/s")
+    tpot = _of_static("tpot", lambda t: t.point.tpot.expected, t)
+    return named(1.0 / tpot, "per_user", title, "token/s")
 
 
 def _power(t: Traced) -> LoadPower:
     """Power and energy of the case; raises InputError where the accelerator's power limit is not known."""
     if t.case.answer.energy is None:
         raise InputError(f"{t.plan.system.accelerator.name} has no rated power (power.tdp) in its file")
-    if t.case.load is None:
-        tokens, rate, lone = static_energy(t.predictor, t.work, t.point), None, 1.0
-    else:
-        found = served_energy(t.predictor, t.asked.traffic, t.loaded, t.asked.users)
-        assert found is not None
-        tokens, rate, lone = found, t.rate * t.work.osl, 0.0
-    return load_power(tokens, t.work.osl, rate, lone)
+    if t.case.played is None:
+        return load_power(static_energy(t.predictor, t.work, t.point), t.work.osl, None, 1.0)
+    together = t.told(t.load.sequences, "D", "sequences that decode in a step, in the mean", "")
+    return load_power(token_energy(t.predictor, InFlight(together, *t.lengths)), t.work.osl, _output(t), 0.0)
 
 
 def _joules(t: Traced) -> Any:
@@ -448,14 +549,6 @@ def _keep(t: Traced) -> Any:
     saved = named(computed - read, "saved", "time that a kept token saves when it comes again", "s")
     rule = "the five-minute rule: Gray and Putzolu 1987, doi:10.1145/38713.38755"
     return named(saved * pool, "keep", "time between two uses up to which a prefix is worth its place", "s", rule)
-
-
-def _percentile(time: str, share: float, t: Traced) -> Any:
-    if time != "tpot":
-        t.within(time.upper())
-    found = getattr(spread(t.loaded, t.asked.traffic, t.asked.rate is None), time)(share)
-    title = f"{100 * share:.0f} % of the requests have at most this {time.upper()}"
-    return named(found, f"{time}_p{100 * share:.0f}", title, "s", "docs/serving.md, percentiles")
 
 
 def _max_context(t: Traced) -> Any:
@@ -485,20 +578,23 @@ def _ridge(t: Traced) -> Any:
 
 
 METRICS: Mapping[str, Metric] = {
-    "ttft": Metric("ms", 1e3, lambda t: t.within("TTFT").times.ttft.expected),
-    "tpot": Metric("ms", 1e3, lambda t: t.times.tpot.expected),
-    "e2e": Metric("ms", 1e3, _e2e),
-    "queue": Metric("ms", 1e3, lambda t: t.within("a wait").loaded.queue, True),
+    "ttft": Metric("ms", 1e3, partial(_of_static, "ttft", lambda t: t.point.ttft.expected)),
+    "tpot": Metric("ms", 1e3, partial(_of_static, "tpot", lambda t: t.point.tpot.expected)),
+    "e2e": Metric("ms", 1e3, partial(_of_static, "e2e", lambda t: t.point.e2e(t.work.osl))),
+    "queue": Metric("ms", 1e3, _queue, True),
     **{
-        f"{time}_p{100 * share:.0f}": Metric("ms", 1e3, partial(_percentile, time, share), True)
+        f"{time}_{name}": Metric(
+            "ms", 1e3, partial(lambda time, share, t: t.percentile(time, share), time, share), True
+        )
         for time in ("ttft", "tpot", "e2e")
-        for share in QUANTILES
+        for name, share in PERCENTILES.items()
     },
     "output_tok_s": Metric("token/s", 1.0, _output),
     "output_tok_s_per_gpu": Metric("token/s", 1.0, _output_per_gpu),
     "output_tok_s_per_user": Metric("token/s", 1.0, _output_per_user),
-    "knee_rate": Metric("1/s", 1.0, lambda t: t.loaded.knee, True),
+    "knee_rate": Metric("1/s", 1.0, lambda t: t.knee, True),
     "rate": Metric("1/s", 1.0, lambda t: t.rate, True),
+    "running": Metric("", 1.0, lambda t: t.running, True),
     "memory": Metric(
         "B", 1.0, lambda t: named(t.memory.total_bytes, "total", "memory of the busiest accelerator", "B")
     ),
@@ -556,7 +652,7 @@ def find_metric(case: Case, name: str) -> Found:
     """
     folded, traced = full_name(name), Traced(case)
     if metric := METRICS.get(folded):
-        if metric.loaded and case.load is None:
+        if metric.loaded and case.played is None:
             raise InputError(f"{folded} is a metric under load; add --concurrency or --rate")
         return Found(folded, metric.unit, metric.scale, traced.line(metric.of(traced), folded, metric.unit))
     found = _of_step(traced, folded)

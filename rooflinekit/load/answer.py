@@ -211,14 +211,24 @@ class LoadPlay:
         made = float(did["tokens_out"].sum()) / self.scene.drafting.yielded
         return max(made / steps, 1.0) if steps else 1.0
 
+    @property
+    def held(self) -> int:
+        """Sequences that one replica holds, in the mean, as a whole number."""
+        return max(round(self.played.running / self.scene.replicas), 1)
+
+    @property
+    def decoding(self) -> tuple[float, float]:
+        """Sequences of a decode step on one attention replica, as a whole number, and their mean context."""
+        own = max(round(self.sequences / self.predictor.plan.deployment.dp), 1)
+        return float(own), self.asked.isl.mean + self.asked.osl.mean / 2.0
+
     @cached_property
     def decode(self) -> StepTime:
         """A decode step of that many sequences at the mean context; with a draft, a round of it."""
-        dp = self.predictor.plan.deployment.dp
-        own = float(max(round(self.sequences / dp), 1))
-        context = self.asked.isl.mean + self.asked.osl.mean / 2.0
+        own, context = self.decoding
         if self.scene.drafting.tokens:
-            return self.predictor.decode_step(Workload(own * dp, self.asked.isl.mean, 2.0, context=context))
+            batch = own * self.predictor.plan.deployment.dp
+            return self.predictor.decode_step(Workload(batch, self.asked.isl.mean, 2.0, context=context))
         return self.predictor.plan.time(Batch.decode(own, context))
 
     @cached_property

@@ -13,9 +13,24 @@ upper bound there), and an answer that rests on it alone says so.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from rooflinekit.load.arrays import Rules, Table
 from rooflinekit.load.loop import run_time, saved_time, tokens_time
 from rooflinekit.model.types.speculation import expected_tokens
+
+
+class FullEngine(NamedTuple):
+    """A turn of an engine whose places are taken: prompts that begin in it, its decode steps and its prompts [s]."""
+
+    begun: float
+    decode: float
+    prompts: float
+
+    @property
+    def rate(self) -> float:
+        """Requests a second [1/s]."""
+        return self.begun / (self.decode + self.prompts)
 
 
 def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float, cached: float = 0.0) -> float:
@@ -34,6 +49,11 @@ def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float,
     >>> full_rate(constant_table(0.01).arrays, rules, 8.0, 5.0)  # four sequences of five steps each
     80.0
     """
+    return full_engine(tables, rules, isl, osl, cached).rate
+
+
+def full_engine(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float, cached: float = 0.0) -> FullEngine:
+    """A turn at these mean lengths; arguments as of `full_rate`."""
     table, _ = tables
     new, replicas, width = max(isl - cached, 1.0), table.replicas, table.width
     held = isl + (osl if rules.reserves else osl / 2.0)
@@ -45,9 +65,8 @@ def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float,
         together = max(min(budget // new, places), 1.0)
         prompts = _prompts_time(table, together / replicas, new, cached)
         decode = _decode_time(tables, places, context) if after > 0.0 else 0.0
-        turns = places / together * prompts
-        period = after * decode * _crowd(table.decode_stage, rules) + turns * _crowd(table.prompt_stage, rules)
-        return rules.lanes * places / period
+        turns = places / together * prompts * _crowd(table.prompt_stage, rules)
+        return FullEngine(rules.lanes * places, after * decode * _crowd(table.decode_stage, rules), turns)
     decoding = min(places * after / (after + 1.0), budget * after / (new + after * width)) if after > 0.0 else 0.0
     begun = decoding / after if after > 0.0 else min(places, budget / new)
     own = decoding / replicas
@@ -60,7 +79,8 @@ def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float,
         pooled = table.pooled_dense, table.pooled_counts, table.pooled_times
         added += tokens_time(round(decoding * width + begun * new), *pooled)
         added -= tokens_time(round(decoding * width), *pooled)
-    return rules.lanes * begun / (time * _crowd(table.decode_stage, rules) + added * _crowd(table.prompt_stage, rules))
+    crowds = _crowd(table.decode_stage, rules), _crowd(table.prompt_stage, rules)
+    return FullEngine(rules.lanes * begun, time * crowds[0], added * crowds[1])
 
 
 def _crowd(stage: float, rules: Rules) -> float:

@@ -84,8 +84,11 @@ class Sample:
 
     def quantile(self, share: float) -> float:
         """The least value that this share of the sample does not exceed; not a number if there is none."""
-        n = len(self.values)
-        return float(self.values[max(math.ceil(share * n - 1e-9), 1) - 1]) if n else math.nan
+        return float(self.values[self.rank(share) - 1]) if len(self.values) else math.nan
+
+    def rank(self, share: float) -> int:
+        """The place of that value among the sorted ones, from 1."""
+        return max(math.ceil(share * len(self.values) - 1e-9), 1)
 
 
 @dataclass(frozen=True)

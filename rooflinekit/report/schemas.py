@@ -114,7 +114,6 @@ _WalkInputs = _object(
     skew=_Size,
     kv_policy=str,
 )
-_Times = _object("Times", **dict.fromkeys(("p50", "p90", "p99"), _Size | None))
 _Quantiles = _object("Quantiles", **dict.fromkeys(PERCENTILES, _Size))
 _Shares = _object("Shares", **dict.fromkeys(_REGIMES, _Size))
 _TimeParts = _object("TimeParts", **dict.fromkeys(TIME_PARTS, _Size))
