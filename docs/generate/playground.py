@@ -27,6 +27,7 @@ from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.report.markup import filled, packed, script_json
 from rooflinekit.report.page.deployment import SENTENCES, Deployed, accountant, slider_data
 from rooflinekit.report.page.offers import make_offers
+from rooflinekit.report.page.plays import load_data
 from rooflinekit.report.page.render import HERE, scripts
 from rooflinekit.specs import load_model, names
 from rooflinekit.specs.calibration import calibration_names
@@ -86,7 +87,7 @@ def model_file(model: str, gpus: Sequence[str], engine: str = "vllm") -> bytes:
 def _code() -> bytes:
     """What all files depend on: the code of answers and pages, the accelerators, the engines."""
     found = hashlib.sha256()
-    for folder in ("model", "specs", "estimation", "report/page"):
+    for folder in ("model", "specs", "estimation", "load", "report/page"):
         for path in sorted((ROOT / "rooflinekit" / folder).glob("**/*.[py][ya]*")):
             found.update(path.read_bytes())
     for path in sorted((ROOT / "hardware_specs").glob("**/*.yaml")):
@@ -145,12 +146,12 @@ def write_app(folder: Path, files: dict[str, dict[str, str]]) -> None:
     (folder / name).write_bytes(packed_app)
     data: dict[str, Any] = {
         "asked": own.at, "engine": own.answer.engine, "process": own.asked.process, "words": SENTENCES,
-        "reference": None,
+        "reference": None, "load": load_data(None),
         "files": files,
         "engines": list(dict.fromkeys(engine for names in files.values() for engine in names)),
         "offers": {
             "models": {model: load_model(model).value.max_context for model in files}, "gpus": {}, "plans": {},
-            "notes": [], "missing": {}, "formats": {}, "steps": [], "asked": {},
+            "notes": [], "missing": {}, "formats": {}, "steps": [], "scenes": [], "asked": {},
         },
     }  # fmt: skip
     parts = {

@@ -301,7 +301,8 @@ class Printer:
             if not isinstance(node.ctx, ast.Load):
                 raise self.refusal(node)
             return f"{self.value(whole)}({self.values(places)})"
-        if not isinstance(whole, (ast.Name, ast.Attribute)):
+        called = isinstance(whole, ast.Call) and len(places) == 1  # one of the results of a function
+        if not isinstance(whole, (ast.Name, ast.Attribute)) and not called:
             raise self.refusal(node)
         return self.value(whole) + "".join(f"[{self.bare(place)}]" for place in places)
 

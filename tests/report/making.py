@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
+from rooflinekit.report.page.loop import loop_source
 from rooflinekit.report.page.offers import APART
 
 FEW: dict[str, Any] = {"models": [], "gpus": [], "walk": False}
@@ -39,10 +40,11 @@ def in_node(source: str, data: dict[str, Any], calls: list[Any] = [], views: lis
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
-    script = (PAGE / "answers.js").read_text(encoding="utf-8")
-    asked = {"source": source, "script": script, "data": data, "calls": calls, "views": views}
+    names = ("answers.js", "tables.js", "plays.js")
+    parts = (loop_source(), *((PAGE / name).read_text(encoding="utf-8") for name in names))
+    asked = {"source": source, "scripts": "\n".join(parts), "data": data, "calls": calls, "views": views}
     command = [node, str(Path(__file__).with_name("answers.cjs"))]
-    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=True)
+    done = subprocess.run(command, input=json.dumps(asked), stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout))
 
 
@@ -57,7 +59,7 @@ def view_of(page: str, **changes: Any) -> dict[str, Any]:
 def functions_of(page: str) -> str:
     """The script that Python printed."""
     text = scripts_of(page)
-    return text[: text.index("// Numbers as text")]
+    return text[: text.index("const LOOP = ")]
 
 
 def scripts_of(page: str) -> str:

@@ -33,27 +33,15 @@ class View {  // a static batch
 }
 
 const loadOf = (at) => ["rate", "users"].find((kind) => kind in at);  // none of a static batch
-function loaded(plan, at) {  // what users feel at a rate, or as so many users; null where not one request fits
-  const [ttft, tpot, [e2e, running, rate, knee, stable, busy, queue, slots], memory, [, rateEach, rateUser], energy] = FUNCTIONS[plan.loads[loadOf(at)]](at.rate ?? at.users, at.isl, at.osl, at.speed);
-  if (!(slots >= 1)) return null;
-  return { at, memory: memoryOf(memory), ttft: spanOf(ttft), tpot: spanOf(tpot), e2e, running, rate, knee, stable, busy, queue, slots, rateEach, rateUser, energy: energyOf(energy) };
-}
-
-function played(plan, at) {  // the load that was asked for is played; others are the steady state by formula, and say so
-  const law = loaded(plan, at), own = DATA.played && Object.entries(DATA.played.at).every(([name, value]) => at[name] === value);
-  if (!law || !own) return law && { ...law, approximate: true };
-  const { ttft, tpot, stable, ...felt } = DATA.played.felt;
-  const memory = { ...law.memory, ...DATA.played.memory }, energy = law.energy && { ...law.energy, ...DATA.played.energy };
-  return { ...law, ...felt, ttft: spanOf(ttft), tpot: spanOf(tpot), stable: Number(stable), memory, energy, law };
-}
-function viewOf(plan, at) {  // under load: of the sequences that it keeps running, as many as fit at their full length
+const loaded = (plan, at) => kept(LOADS_KEPT, 64, JSON.stringify([plan.static, plan.load ?? 0, at]), () => playedAt(plan, at));  // what users feel at a rate, or as so many users; null where not one request fits
+function viewOf(plan, at) {  // under load: of the sequences that decode together, as many as fit at their full length
   if (!loadOf(at)) return new View(plan, at);
-  const load = played(plan, at), batch = Math.max(Math.round(load?.running ?? 1), 1);
+  const load = loaded(plan, at), batch = Math.max(Math.round(load?.sequences ?? 1), 1);
   let view = new View(plan, { ...at, batch });
   if (batch > Math.max(view.memory.room, 1)) view = new View(plan, { ...at, batch: Math.max(view.memory.room, 1) });
   return Object.assign(view, { load }, load && { memory: load.memory });
 }
-const felt = (view) => view.load ?? view, byFormula = (view) => view.load?.law ?? felt(view);  // the latter to compare with others
+const felt = (view) => view.load ?? view;
 
 const causes = (parts) => Object.fromEntries(CAUSES.map((cause) => [cause, parts.reduce((all, part) => all + part.causes[cause], 0)]));  // seconds
 const bytesOf = (parts) => parts.reduce((all, part) => ({

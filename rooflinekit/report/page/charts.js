@@ -270,7 +270,7 @@ function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, hi
   option.tooltip = { ...option.tooltip, trigger: "item", formatter: ({ data }) => data.said ?? "" };
   option.grid = { ...option.grid, right: more.bound || more.reference?.length ? 68 : 18, left: 58 };
   const dots = (data, style) => ({ type: "scatter", data: data.map((view) => ({ value: at(view, 1), said: more.say(view) })), symbolSize: 8, itemStyle: style, z: 5 });
-  const across = rows.map(x), ys = rows.flatMap(y).filter(Number.isFinite), reference = (more.reference ?? []).filter((view) => x(view) >= across[0] && x(view) <= across[across.length - 1]);
+  const across = rows.map(x), goal = 1e3 * more.goal || null, ys = [...rows.flatMap(y), ...(goal ? [goal] : [])].filter(Number.isFinite), reference = (more.reference ?? []).filter((view) => x(view) >= across[0] && x(view) <= across[across.length - 1]);
   const range = around([...ys, ...reference.map((view) => y(view)[1])]), last = rows[rows.length - 1];
   const named = [["expected", y(last)[1]], ...(more.bound ? [["bound", y(last)[3]]] : []), ...(reference.length ? [["other", y(reference[reference.length - 1])[1]]] : [])];
   const places = apart(named.map(([, value]) => 260 * Math.log(range.max / value) / Math.log(range.max / range.min)), 14);
@@ -283,10 +283,13 @@ function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, hi
   }] : [];
   const other = reference.length ? [line(reference, 1, { color: colour("soft"), width: 1.4, type: "dashed" }, end("other"))] : [];
   const here = more.here ? [{ type: "scatter", silent: true, data: [at(more.here, 1)], symbolSize: 17, itemStyle: { color: "transparent", borderColor: colour(more.here.memory.fits ? "ink" : "bad"), borderWidth: 2 }, z: 6 }] : [];
+  const [first, most] = [across[0], across[across.length - 1]].map(Math.log2), tip = (words, tint, left) => ({ endLabel: { show: true, formatter: words, ...text(12), color: colour(tint), align: left ? "left" : "right", offset: left ? [0, -9] : [-8, -9] } });
+  const ruled = (points, words, tint, left = false) => ({ type: "line", symbol: "none", silent: true, z: 2, data: points, lineStyle: { color: colour(tint), width: 1.2, type: "dashed" }, ...tip(words, tint, left) });
+  const rules = [...(goal ? [ruled([[most, goal], [first, goal]], "objective", "bad", true)] : []), ...(more.beyond > across[0] && more.beyond < across[across.length - 1] ? [ruled([[Math.log2(more.beyond), range.min], [Math.log2(more.beyond), range.max]], "overload", "soft")] : [])];
   return {
     ...option, xAxis: doublings(more.xName, across), yAxis: ticked(range, more.label),
     series: [
-      ...band, ...other, ...(more.bound ? [line(rows, 3, { color: colour("soft"), width: 1.2, type: "dotted" }, end("bound"))] : []),
+      ...rules, ...band, ...other, ...(more.bound ? [line(rows, 3, { color: colour("soft"), width: 1.2, type: "dotted" }, end("bound"))] : []),
       line(rows, 1, { color: main, width: 2 }, more.bound || reference.length ? end("expected") : {}),
       dots(fits, { color: main }), dots(not, { color: colour("card"), borderColor: colour("bad"), borderWidth: 2 }), ...here,
     ],

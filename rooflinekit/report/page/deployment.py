@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.estimation.estimator import refuse_groups
+from rooflinekit.estimation.estimator import asked_load, refuse_groups
 from rooflinekit.estimation.notes import WORDS, misfit
+from rooflinekit.estimation.options import read
 from rooflinekit.estimation.results import Estimate
-from rooflinekit.estimation.scenario import DEGREES, DEPLOYMENT_KEYS
+from rooflinekit.estimation.scenario import DEGREES, DEPLOYMENT_KEYS, Scenario
 from rooflinekit.explanation.front import derive, make_case
 from rooflinekit.explanation.metrics import Case
 from rooflinekit.explanation.walk.front import shapes
+from rooflinekit.load.answer import AskedLoad
+from rooflinekit.model.graph.javascript import Instance
 from rooflinekit.model.graph.tree import Node
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import WIDEST
@@ -24,6 +29,7 @@ from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.derivation import quantity
 from rooflinekit.report.document import asked, headed, images_in, ms, three
 from rooflinekit.report.page.offers import Asked, Offers, roofs
+from rooflinekit.report.page.plays import load_data
 from rooflinekit.report.page.program import Written
 from rooflinekit.report.page.render import card, heading, paragraphs, table
 from rooflinekit.report.walk import walk_page
@@ -53,6 +59,13 @@ class Deployed:
     def answer(self) -> Estimate:
         """What `estimate` says."""
         return self.case.answer
+
+    @property
+    def asked_load(self) -> AskedLoad | None:
+        """The load that is played; None of a static batch."""
+        if self.asked.load is None:
+            return None
+        return asked_load(read(Scenario, self.scenario), self.asked.plan)
 
     @property
     def named(self) -> str:
@@ -112,11 +125,20 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
         other = program.write(asked.predictor, asked.questions, asked.work.context is not None)
         offers.gpus.setdefault(asked.plan.system.accelerator.name, asked.plan)
     printed = program.printed()
+    scenes: dict[str, int] = {}  # as JSON, each once
+
+    def numbered(functions: Mapping[str, Instance]) -> dict[str, int]:
+        return {name: printed.places[each] for name, each in functions.items()}
 
     def placed(written: Written) -> dict[str, Any]:
         return {
             "static": printed.places[written.static],
-            "loads": {kind: printed.places[each] for kind, each in written.loads.items()},
+            "loads": written.loads,
+            "plays": written.plays and {
+                "functions": numbered(written.plays.functions),
+                "tables": list(map(numbered, written.plays.tables)),
+                "scene": scenes.setdefault(json.dumps(written.plays.scene), len(scenes)),
+            },
             "gpus": written.gpus, "prefill": written.prefill, "decode": written.decode,
         }  # fmt: skip
 
@@ -125,13 +147,14 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
              for label, found in offers.plans.items()}  # fmt: skip
 
     if against is not None:
-        reference = {"title": headed(against.answer), "at": against.at, "plan": placed(other)}
+        told = placed(other) | {"load": load_data(against.asked_load)}
+        reference = {"title": headed(against.answer), "at": against.at, "plan": told}
     rest = {key: value for key, value in deployed.scenario.items() if key not in _CONTROLLED}
     flags = [word for key, value in rest.items() if value not in (None, False)
              for word in (f"--{key.replace('_', '-')}", *([] if value is True else [str(value)]))]  # fmt: skip
     return {
         "asked": deployed.at,
-        "played": played_at(deployed),
+        "load": load_data(deployed.asked_load),
         "images": images_in(deployed.answer.inputs),
         "given": {
             deployed.at["model"]: deployed.asked.model,
@@ -151,48 +174,10 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
             "missing": offers.missing,
             "formats": offers.formats,
             "steps": list(program.steps),
+            "scenes": list(map(json.loads, scenes)),
         },
         "library": printed.data,
     }, printed.source
-
-
-def played_at(deployed: Deployed) -> dict[str, Any] | None:
-    """Times [s] and rates of the load that was asked for, as it was played; None of a static batch."""
-    answer, load = deployed.answer, deployed.answer.load
-    if load is None:
-        return None
-
-    def ends(name: str) -> list[float | None]:
-        """Expected, bound, low and high."""
-        expected, bound = getattr(answer, name), answer.bound[name]
-        low, high = (answer.interval or {}).get(name) or (expected, expected)
-        return [_seconds(each) for each in (expected, bound, low, high)]
-
-    memory, energy = answer.memory, answer.energy
-    kept = {"weights": memory.weight_bytes, "kv": memory.kv_bytes, "activations": memory.activation_bytes}
-    kept |= {"outside": memory.overhead_bytes, "total": memory.total_bytes, "room": memory.max_batch}
-    spent = energy and {
-        "watts": energy.power_w_per_gpu, "busy": energy.busy, "joules": energy.energy_per_output_token_j
-    }  # fmt: skip
-    felt = {
-        "ttft": ends("ttft_ms"),
-        "tpot": ends("tpot_ms"),
-        "e2e": _seconds(answer.e2e_ms),
-        "running": load.running,
-        "rate": load.rate,
-        "knee": load.knee_rate,
-        "stable": load.stable,
-        "busy": load.prompt_share,
-        "queue": _seconds(load.queue_ms),
-        "slots": load.slots,
-        "rateEach": answer.output_tok_s_per_gpu,
-        "rateUser": answer.output_tok_s_per_user,
-    }
-    return {"at": deployed.at, "felt": felt, "memory": kept, "energy": spent}
-
-
-def _seconds(ms: float | None) -> float | None:
-    return None if ms is None else ms / 1e3
 
 
 _CONTROLLED = (*DEGREES, "engine", "engine_version", "batch", "isl", "osl", "cached", "context", "rate", "concurrency",
@@ -312,12 +297,7 @@ SENTENCES: dict[str, str] = read_yaml(Path(__file__).with_name("sentences.yaml")
 
 def answer_sentence(answer: Estimate) -> str:
     """TTFT and TPOT with their intervals, throughput, and whether it fits."""
-    told = _speed(answer, answer.output_tok_s_per_gpu)
-    told = (
-        _said("endless", speed=told)
-        if answer.ttft_ms is None
-        else _said("first", ttft=_time(answer, "ttft_ms"), speed=told)
-    )
+    told = _said("first", ttft=_time(answer, "ttft_ms"), speed=_speed(answer, answer.output_tok_s_per_gpu))
     return told if answer.memory.fits else _said("misfit", told=f"{told[0].lower()}{told[1:]}")
 
 

@@ -84,7 +84,7 @@ const logarithmic = (name, unit, more = {}) => axis({
 });
 // Doublings along an axis of log2: the library's own logarithmic axis of base 2 has too few ticks.
 const doublings = (name, values) => axis({
-  axis: { type: "value", name, nameGap: 30, min: Math.log2(values[0]), max: Math.log2(values[values.length - 1]), interval: values.length > (small() ? 8 : 11) ? 2 : 1 },
+  axis: { type: "value", name, nameGap: 30, min: Math.floor(Math.log2(values[0]) + 1e-9), max: Math.log2(values[values.length - 1]), interval: values.length > (small() ? 8 : 11) ? 2 : 1 },
   label: { formatter: (value) => powerOfTwo(2 ** value) },
 });
 

@@ -10,7 +10,7 @@ function tiles(view) {
   const fit = memory.fits ? tile(`${asShare(memory.total / memory.capacity)} full`, "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${GROUPED.format(memory.room)} ${counted("sequence", memory.room)}`)
     : tile("does not fit", "memory", `${asBytes(memory.needed - memory.available)} too much a GPU; ${wouldFit(view.at)}`, true);
   const { load } = view, times = felt(view), first = tile(asTime(times.ttft.time), "first token (TTFT)", range(times.ttft)), { energy } = times;
-  const waits = load && !load.stable ? tile(load.approximate ? "no end" : asTime(times.ttft.time), "first token (TTFT)", "overload: more comes than can be served", true) : first;
+  const waits = load && !load.stable ? tile(asTime(times.ttft.time), "first token (TTFT)", `overload: up to ${asTime(load.longest)}, and longer the longer it lasts`, true) : first;
   const running = load ? [tile(three(load.running), "sequences running", `${three(load.rate)} requests/s${"rate" in load.at ? `; at most ${three(load.knee)} can be served` : ""}`)] : [];
   byId("tiles").replaceChildren(
     tile(asTime(times.tpot.time), "a token (TPOT)", range(times.tpot)), waits,
@@ -42,42 +42,6 @@ function crossing(view, read) {  // more sequences read more experts, so that th
   }
   return Number.isFinite(at) ? `At this context the cache would weigh as much as the weights at a batch of about ${GROUPED.format(Math.max(Math.round(at), 1))}.` : "";
 }
-const MOST_CHIPS = 5, MOST_GPUS = 6;  // other accelerators among the moves: the fastest
-function moves(view) {
-  const asked = ["batch", "rate", "users"].find((name) => name in state), half = (name) => (name === "rate" ? state.rate / 2 : Math.max(1, Math.floor(state[name] / 2)));
-  const options = [
-    ["weights in fp8", { weights: "fp8" }], ["KV cache in fp8", { kv: "fp8" }], ...(typeof state.tp === "number" ? [["twice the GPUs", { tp: state.tp * 2 }], ["half the GPUs", { tp: state.tp / 2 }]] : []),
-    [`twice the ${asked}`, { [asked]: state[asked] * 2 }], [`half the ${asked}`, { [asked]: half(asked) }], ["half the prompt", { isl: half("isl") }],
-    ["10 % more bandwidth", { speed: state.speed * 1.1 }], ...Object.keys(OFFERS.gpus).map((gpu) => [`on ${gpu}`, { gpu }]),
-    ...optionsOf("engine").map((engine) => [`with ${engine}`, { engine }]),
-  ];
-  const rows = [];
-  for (const [title, parts] of options) {
-    if (Object.entries(parts).every(([name, value]) => state[name] === value)) continue;
-    const plan = planOf({ ...state, ...parts });
-    if (!plan || (state.weights === "fp8" && parts.weights) || (state.kv === "fp8" && parts.kv)) continue;
-    const other = answer(settled({ ...state, ...parts })), [there, here] = [other, view].map(byFormula);
-    rows.push([title, there.tpot.time / here.tpot.time - 1, there.ttft.time / here.ttft.time - 1, there.rateEach / here.rateEach - 1, other.memory.fits && Boolean(other.load) === Boolean(view.load), plan.evidence === view.rows.plan.evidence ? "" : plan.evidence, parts, there.tpot.time]);
-  }
-  const [others, ours] = [true, false].map((other) => rows.filter(([title]) => title.startsWith("on ") === other).sort((a, b) => b[4] - a[4] || a[1] - b[1]));
-  return [...ours, ...others.slice(0, MOST_GPUS)].sort((a, b) => b[4] - a[4] || a[1] - b[1]);
-}
-const signed = (ratio) => (!Number.isFinite(ratio) ? "–" : `${ratio > 0 ? "+" : ratio < 0 ? "−" : ""}${Math.abs(100 * ratio).toFixed(Math.abs(ratio) < 0.0995 ? 1 : 0)}\u00a0%`);
-function showMoves(view) {
-  const rows = moves(view), box = byId("moves");
-  box.parentElement.hidden = !rows.length;
-  const table = asTable([["change", "TPOT", "TTFT", "tokens/s each GPU", ""], ...rows.map(([title, tpot, ttft, rate, fits, evidence]) => [title, signed(tpot), signed(ttft), signed(rate), fits ? evidence : "does not fit"])], "What would change it");
-  for (const cell of table.querySelectorAll("td")) if (cell.textContent === "does not fit") cell.className = "bad";
-  box.replaceChildren(table);
-  const better = rows.filter(([, tpot, , rate, fits]) => fits && (tpot < -0.02 || rate > 0.02)), elsewhere = better.filter(([, , , , , , { gpu }]) => gpu).slice(0, 2);
-  const chips = better.filter((row) => !row[6].engine && (!row[6].gpu || elsewhere.includes(row))).slice(0, MOST_CHIPS).map(([title, , , rate, , , parts, time]) => {
-    const chip = make("button", `${title} → ${asTime(time)}${rate > 0.02 ? `, ${signed(rate)} tokens` : ""}`, { type: "button" });
-    chip.addEventListener("click", () => { change(parts); byId("pin").focus({ preventScroll: true }); });
-    return chip;
-  });
-  byId("chips").replaceChildren(...chips);
-}
-
 // ---- tabs: the charts of one question at a time; on paper all of them
 const TAB_TITLES = { decode: "Decode", prefill: "Prefill", load: "Under load", memory: "Memory", cost: "Cost", energy: "Energy" };
 function tabs() {
@@ -199,7 +163,7 @@ const within = ({ time, low, high }) => (low === high ? asTime(time) : `${asTime
 function answerOf(view) {
   const times = felt(view), speed = say("speed", { tpot: within(times.tpot), user: three(times.rateUser), gpu: three(DATA.pool ? view.at.batch * times.rateUser / view.gpus : times.rateEach) });
   if (DATA.pool) return speed;
-  const told = view.load && !view.load.stable ? say("endless", { speed }) : say("first", { ttft: within(times.ttft), speed });
+  const told = say("first", { ttft: within(times.ttft), speed });
   return view.memory.fits ? told : say("misfit", { told: told[0].toLowerCase() + told.slice(1) });
 }
 function factsOf(view) {
@@ -212,12 +176,12 @@ function factsOf(view) {
   ];
 }
 function notesOf(view) {
-  const { at, memory } = view, longest = at.isl + at.osl, most = OFFERS.models[at.model] ?? Infinity, running = Math.round(view.load?.running ?? 0);
+  const { at, memory } = view, longest = at.isl + at.osl, most = OFFERS.models[at.model] ?? Infinity, running = Math.round(view.load?.sequences ?? 0);
   const { batch } = at, which = batch < running ? "fewer" : batch > 1 ? "many" : "one", { seqs, reserves } = view.rows.plan, { load } = view;
   return [
     ...(memory.fits ? [] : [[`${say("short", { short: asBytes(memory.needed - memory.available) })}; ${wouldFit(at)}`, "bad"]]),
-    ...(load?.approximate ? [[say("approximate")]] : []),
-    ...(load && !load.stable ? [[say("unstable", { rate: at.rate, knee: three(load.knee) })]] : []),
+    ...(load?.repeated ? [[say("repeated")]] : []),
+    ...(load && !load.stable ? [[say("overload", { rate: at.rate, knee: three(load.knee), longest: three(load.longest), played: three(load.now) })]] : []),
     ...(load && at.users > load.slots ? [[say(reserves ? "reserving" : "waiting", { slots: load.slots, users: at.users })]] : []),
     ...view.rows.plan.notes.map((place) => [OFFERS.notes[place]]), ...(longest > most ? [[say("longest", { longest, model: at.model, most })]] : []),
     ...(longest > (DATA.admitted ?? Infinity) ? [[say("admitted", { longest, most: DATA.admitted })]] : []), ...(at.osl === 1 ? [[say("single")]] : []),
@@ -235,7 +199,6 @@ function retell(view) {
   return box.replaceChildren(make("h1", `${DATA.heading ?? ""}${named}`), ...told, ...(notes.length ? [list] : []));
 }
 
-let moving = 0;
 function update() {
   clearTimeout(moving);
   const view = answer(state), start = performance.now();
@@ -254,8 +217,8 @@ function update() {
   tiles(view);
   compared(view, reference, name);
   drawAll(view, reference, name);
-  if (view.load) moving = setTimeout(() => showMoves(view), 60);  // fifteen loads: nobody who moves a slider waits for them
-  else showMoves(view);
+  if (view.load) movesSoon(view);
+  else showMoves(sortedMoves(changesOf().map((change) => moveOf(view, change))));
   showPicked(view);
   showBar(view);
   document.documentElement.dataset.updateMs = (performance.now() - start).toFixed(1);
@@ -292,6 +255,7 @@ function drawAll(view, reference, name) {
     () => [["step", "weights [B]", "KV cache [B]", "activations [B]"], ...bytesRows(views).map(([title, b]) => [title.split("\n")[0], b.weights, b.cache, b.activations])]);
   C.memory.show(`Memory of one GPU: ${asBytes(view.memory.total)} of ${asBytes(view.memory.capacity)}, ${view.memory.fits ? "fits" : "does not fit"}.`, () => memoryOption(views.map(([title, each]) => [title ? "other" : reference ? "here" : "used", each])),
     () => [["", ...memoryParts.map(([, title]) => `${title} [B]`), "capacity [B]"], ...views.map(([title, each]) => [title || "here", ...memoryParts.map(([key]) => memoryRow(each)[key]), each.memory.capacity])]);
+  drawRequest(view);
   const before = drawLoads(view, reference);
   drawSpent(view, before ?? drawSweeps(view, reference));
   if (before) drawSweeps(view, reference);
@@ -373,7 +337,7 @@ function begin() {
     time: new Chart("time"), bytes: new Chart("bytes", steps),
     memory: new Chart("memory", () => (DATA.reference || pinned ? 2 : 1) * 46 + 78), batch: new Chart("batch", () => 320), rate: new Chart("rate", () => 320),
     context: new Chart("context", () => 320), reads: new Chart("reads", () => 320), pareto: new Chart("pareto", () => 440),
-    tpot: new Chart("load-tpot", () => 320), ttft: new Chart("load-ttft", () => 320),
+    one: new Chart("one"), lanes: new Chart("lanes"), firsts: new Chart("firsts", () => 240), tpot: new Chart("load-tpot", () => 320), ttft: new Chart("load-ttft", () => 320),
     dollars: new Chart("dollars", () => 320), bill: new Chart("bill", () => 320), energy: new Chart("energy"), shares: new Chart("shares", () => 3 * 52 + 52), roof: new Chart("energy-roof", () => (small() ? 340 : 420)),
     joules: new Chart("joules", () => 320), watts: new Chart("watts", () => 320),
   });
@@ -385,6 +349,8 @@ function begin() {
   const tints = (names, titles) => names.map((name) => [titles[name] ?? name, name]);
   key("bytes-key", tints(["weights", "cache", "activations"], { cache: "KV cache" }));
   key("shares-key", ENERGY_PARTS);
+  key("one-key", REQUEST_PARTS.map(([, title, tint]) => [title, tint]));
+  key("lanes-key", [["waits", "engine"], ["its prompt", "prefill"], ["its tokens", "decode"]]);
   key("energy-roof-key", STEPS.map((name) => [name, name]));
   key("memory-key", [...tints(["weights", "cache", "activations", "engine"], { cache: "KV cache" }), ["free", "soft", true]]);
   addEventListener("hashchange", () => arrive(update));

@@ -7,12 +7,11 @@ all else share it: it is traced for the first of them, and calls the kernels of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, fields, is_dataclass
-from functools import cached_property, partial
-from itertools import count
-from math import isinf
+from functools import cached_property
 from types import SimpleNamespace
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 from rooflinekit.estimation.results import time_by_cause
 from rooflinekit.model.capacity import Memory
@@ -21,25 +20,24 @@ from rooflinekit.model.graph.javascript import Instance, Library, Printed, array
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS, Energy
-from rooflinekit.model.roofline import time_parts
+from rooflinekit.model.roofline import TIME_PARTS, time_parts
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.overlap import Spent
-from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, closed_loop, crowd_of, no_room
-from rooflinekit.model.traffic.energy import TokenEnergy, in_a_step, load_power, static_energy, token_energy
-from rooflinekit.model.traffic.mixing import Shared, follows, microbatches, shared_times, slots
-from rooflinekit.model.traffic.percentiles import spread
-from rooflinekit.model.traffic.question import LoadAnswer, LoadQuestion
+from rooflinekit.model.traffic.energy import TokenEnergy, load_power, static_energy, token_energy
+from rooflinekit.model.traffic.mixing import InFlight
+from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import IDEAL, Engine, StepCosts
+from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.frozen import dataclass, replace
 from rooflinekit.model.types.hardware import Accelerator, PowerLaw
 from rooflinekit.model.types.kernel import Kernel
-from rooflinekit.model.types.numeric import Numeric, fails, minimum
 from rooflinekit.model.types.time import ENDS, KernelTime, Time
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.report.page.plays import Split, decode_step, prompt_step, scene_data, tables_of
 
 INPUTS = ("batch", "isl", "osl", "cached", "context", "speed")
 """What a static batch is a function of; `speed` multiplies the bandwidth of the memory."""
@@ -61,10 +59,20 @@ class Written:
     """One deployment as the page calls it: its functions, and what its kernels are."""
 
     static: Instance
-    loads: dict[str, Instance]  #: what users feel at a `rate` of arrivals, or as so many `users`
+    loads: tuple[str, ...]  #: kinds of load that are answered: `rate`, `users`
+    plays: Plays | None  #: what loads are played with
     gpus: int
     prefill: int  #: place of the kernels of a step among all such lists
     decode: int
+
+
+@dataclass(frozen=True)
+class Plays:
+    """The functions that answer a played load, those that fill its step tables, and what is known of the engine."""
+
+    functions: dict[str, Instance]
+    tables: list[dict[str, Instance]]
+    scene: dict[str, Any]
 
 
 _Asked: TypeAlias = tuple[tuple[tuple[int, tuple[Operation, int]], "_Step", bool], ...]
@@ -99,6 +107,7 @@ class Program:
         self._made: dict[int, tuple[Any, Any]] = {}  #: by the place of what it was made of, which is kept with it
         self._phased: set[Operation] = set()  #: that ask which sequences are prompts and which answers
         self._kept: list[Any] = []  # what keys name by its place
+        self._splits: dict[int, list[tuple[Plan, Split]]] = {}  #: of deployments that are alike
         self.patterns: dict[Any, int] = {}  #: of steps, each with its number
 
     def write(self, predictor: Predictor, questions: Iterable[LoadQuestion] = (), fixed: bool = False) -> Written:
@@ -128,97 +137,84 @@ class Program:
             return [ttft, tpot, _memory(memory), *rest]
 
         instance = self._added(static, INPUTS)
-        parts: dict[str, _Part] = {}
-        under = {load_kind(question): self._loaded(predictor, question, parts) for question in questions}
+        asked, plays = tuple(questions), None
+        if asked:
+            with suppress(WorkloadError):
+                plays = self._plays(predictor)
+        under = tuple(load_kind(question) for question in asked if plays)
         named = (  # name, family, launches and peak of each kernel
             tuple((k.name, k.family, k.count, 0.0 if k.family == "host" else gpu.peak(k.dtype)) for k in step)
             for step in steps.whole
         )  # fmt: skip
         kinds = [self.steps.setdefault(each, len(self.steps)) for each in named]
-        return Written(instance, under, plan.deployment.gpus, *kinds)
+        return Written(instance, under, plays, plan.deployment.gpus, *kinds)
 
-    def _loaded(self, predictor: Predictor, question: LoadQuestion, parts: dict[str, _Part]) -> Instance:
-        """What users feel.
-
-        What is asked for more than once is a function of its own among the `parts` of a deployment: the times that
-        requests share, a closed loop of users, an open loop at a rate, and the energy of requests in flight. Questions
-        differ in the load. The loops ask for no more than these times and how an engine admits requests: deployments
-        that agree in this share what was traced for the first of them.
-        """
+    def _plays(self, predictor: Predictor) -> Plays:
+        """What a page plays loads with; raises WorkloadError where the engine has no room for prompts."""
         plan, gpu = predictor.plan, predictor.plan.system.accelerator
-        follow = question.users is not None and follows(plan)
+        likeness, plain = self._likeness(plan), Predictor(plan, predictor.memory)
+        splits = self._splits.get(likeness) if plan.lanes == 1 else None
+        splits = self._splits[likeness] = splits or tables_of(plan)
+        scene = scene_data(predictor, [split for _, split in splits])
 
-        def loaded(load: Any, isl: Any, osl: Any, speed: Any) -> list[Any]:
-            lengths = {"isl": isl, "osl": osl, "speed": speed}
-            traffic = replace(question.traffic, isl=plan.prompt(isl), osl=osl)
-            room = traffic.places(predictor)
-            if fails(room.slots >= 1.0):
-                raise no_room(predictor, traffic)
-            steady = isinf(float(traffic.requests))
-            admitting = _admitting(predictor) if steady else self._outlined(predictor, speed)
-            own, others = " in step" if follow else "", question.users is None
+        def piece(of: Predictor, name: str, inputs: Sequence[str], function: Callable[..., Any]) -> Instance:
+            def entry(own: Predictor, speed: Any, **at: Any) -> tuple[list[Any], None]:
+                return [function(own.plan, **{each: at[each] for each in inputs})], None
 
-            def part(name: str, function: Callable[..., Any], **given: Any) -> Any:
-                """What a function of these symbols gives, as a call; deployments that are alike have the same."""
-                if name not in parts:
-                    key, calls = (name, alike) if steady else None, ((times.instance.inputs, times.instance),)
-                    parts[name] = self._shared(key, lambda _: calls) or self._written(key, function, given, calls)
-                return _recalled(parts[name], given | lengths)
+            part = self._stepped(("piece", name), entry, of, (*inputs, "speed"))
+            return self._direct(part, (*inputs, "speed"), gpu, 1)
 
-            def shared(own: Predictor, users: Any, crowd: Any = 1.0, **_: Any) -> Shared:
-                return replace(shared_times(own, replace(traffic, crowd=crowd).of(users, follow)), turning=None)
+        tables = [
+            {
+                name: piece(plain if plan.lanes == 1 else replace(plain, plan=of), name, *each)
+                for name, each in split.pieces.items()
+            }
+            for of, split in splits
+        ]
 
-            def known(users: Any, **begun: Any) -> Shared:
-                found: Shared = _recalled(times, {"users": users} | begun | lengths)
-                return found
+        def step(own: Predictor, function: Callable[..., Any], speed: Any, **at: Any) -> tuple[list[Any], None]:
+            found, chip = function(own.plan, **at), own.plan.system.accelerator
+            faster: Any = SimpleNamespace(l2_bytes=chip.l2_bytes, peak=chip.peak)
+            faster.memory_bandwidth = chip.memory_bandwidth * speed
+            return [*_ends(found.total), *time_parts(found, faster).values()], None
 
-            if f"times{own}" not in parts:
-                parts[f"times{own}"] = self._stepped(
-                    ("times", follow, traffic), shared, predictor, ("users", *(() if steady else ("crowd",)), *_LENGTHS)
-                )
-            times = parts[f"times{own}"]
-            alike = _key(admitting.plan), _pattern(room), _pattern(times.whole), traffic
-            told = {f"room{n}": each for n, each in enumerate(_symbols(room))}
+        functions: dict[str, Instance] = {}
+        steps: Any = ("prompt", ("isl",), prompt_step), ("token", ("count", "context"), decode_step)
+        for name, inputs, function in steps:
 
-            def closed(users: Any, **room_given: Any) -> Loaded:
-                def run(users: Any, **symbols: Any) -> Loaded:
-                    here = _rebuilt(room, iter(symbols.values()))
-                    begun = known if steady else partial(known, crowd=crowd_of(users, here))
-                    return closed_loop(admitting, users, traffic, begun, room=here, in_step=follow)
+            def ends(own: Predictor, told: Any = (function, inputs), **at: Any) -> tuple[list[Any], None]:
+                return step(own, told[0], at["speed"], **{each: at[each] for each in told[1]})
 
-                found: Loaded = part(f"closed{own}", run, users=users, **room_given)
-                return found
+            part = self._stepped(("ends", name), ends, predictor, (*inputs, "speed"))
+            functions[name] = self._direct(part, (*inputs, "speed"), gpu, len(ENDS) + len(TIME_PARTS))
+        functions["room"] = self._added(lambda **at: [predictor.memory.max_batch(*at.values())], ("context", "isl"))
+        held = "count", "context", "isl"
+        functions["held"] = self._added(lambda **at: _memory(predictor.memory.evaluate(*at.values())), held)
+        if gpu.power:
 
-            def opened(rate: Any, **symbols: Any) -> Loaded:
-                here = _rebuilt(room, iter(symbols.values()))
-                loop = OpenLoop.of(admitting, traffic, known, closed=partial(closed, **symbols), room=here)
-                whole = {entry.name: getattr(loop, entry.name) for entry in fields(loop)}
-                return _OpenLoop(**whole, part=part).within(rate)
+            def served(own: Predictor, users: Any, isl: Any, osl: Any, **_: Any) -> TokenEnergy:
+                return token_energy(own, InFlight(users, isl, osl))
 
-            def served(own: Predictor, users: Any, **_: Any) -> TokenEnergy:
-                return token_energy(own, traffic.of(users))
+            part = self._stepped(("energy",), served, predictor, ("users", *_LENGTHS))
 
-            asked = replace(question, traffic=traffic, **{load_kind(question): load})
-            found = part("open", opened, rate=load, **told) if others else closed(load, **told)
-            answer = LoadAnswer(found, spread(found, traffic, not others), asked)
-            felt = [
-                *(getattr(found, name) for name in LOADED),
-                slots(predictor, traffic.isl, osl, osl_cv=traffic.osl_cv),
-            ]
-            made = minimum(found.rate, found.knee) * osl
-            energy: Any = None
-            if gpu.power:
-                if "energy" not in parts:
-                    given = "users", *_LENGTHS
-                    parts["energy"] = self._stepped(("energy", traffic), served, predictor, given)
-                users = in_a_step(found.running, None if others else load)
-                tokens = _recalled(parts["energy"], {"users": users} | lengths | _numbers(gpu))
-                tokens = replace(tokens, law=gpu.power)
-                energy = _energy(tokens, Workload(1.0, traffic.isl, osl, traffic.cached), made)
-            rates = _rates(made, predictor, found.tpot)
-            return [_ends(found.ttft), _ends(found.tpot), felt, _memory(answer.memory(predictor)), rates, energy or 0.0]
+            def spent(**at: Any) -> list[Any]:
+                tokens = replace(_recalled(part, at | _numbers(gpu)), law=gpu.power)
+                return _energy(tokens, Workload(1.0, at["isl"], at["osl"], 0.0), at["made"])
 
-        return self._added(loaded, ("load", *_LENGTHS))
+            functions["energy"] = self._added(spent, ("users", *_LENGTHS, "made"))
+        return Plays(functions, tables, scene)
+
+    def _direct(self, part: _Part, inputs: Sequence[str], gpu: Accelerator, outputs: int) -> Instance:
+        """A function of these inputs: the part itself where it takes just these."""
+        if part.instance.inputs == tuple(inputs):
+            return part.instance
+        numbers = _numbers(gpu)
+
+        def passed(**at: Any) -> list[Any]:
+            given = [(at | numbers)[name] for name in part.instance.inputs] or [at["speed"]]
+            return call(part.instance, given, outputs)
+
+        return self._added(passed, inputs)
 
     def _shared(self, key: Any, calls: Callable[[_Asked], _Calls]) -> _Part | None:
         """The function of the first deployment that is alike, with other functions called; None where there is none.
@@ -238,17 +234,6 @@ class Program:
         if key is not None:
             self._alike.setdefault(key, []).append(part)
         return part
-
-    def _written(self, key: Any, function: Callable[..., Any], given: Iterable[str], calls: _Calls) -> _Part:
-        """A function of the symbols of these names, and of the lengths, as an instance."""
-        made: list[Any] = []
-
-        def run(**at: Any) -> list[Any]:
-            made[:] = [function(**{name: at[name] for name in given})]
-            return _symbols(made[0])
-
-        instance = self._added(run, (*given, *_LENGTHS), True)
-        return self._keep(key, _Part(instance, made[0], calls))
 
     def _stepped(
         self, kind: tuple[Any, ...], function: Callable[..., Any], predictor: Predictor, inputs: Sequence[str]
@@ -405,25 +390,6 @@ class Program:
         return [(each, self.library.add(part, trim=True)) for each, part in zip(kernels, parts, strict=True)], cached
 
 
-@dataclass(frozen=True)
-class _OpenLoop(OpenLoop):
-    """An open loop whose operating points are calls of one function; with the datasheet's rates they are worked out."""
-
-    part: Callable[..., Any] = field(kw_only=True)
-
-    def at(self, rate: Numeric) -> Loaded:
-        """What users feel at a rate."""
-        whole = {name: getattr(self, name) for name in ("places", "most", "knee")}
-        given = {f"{name}{n}": each for name, part in whole.items() for n, each in enumerate(_symbols(part))}
-
-        def run(rate: Any, **symbols: Any) -> Loaded:
-            left = iter(symbols.values())
-            return OpenLoop(self.flow, **{name: _rebuilt(part, left) for name, part in whole.items()}).at(rate)
-
-        found: Loaded = self.part("loop", run, rate=rate, **given)
-        return found
-
-
 def _work(plan: Plan, at: dict[str, Any], fixed: bool) -> Workload:
     """A static batch of the inputs of a page."""
     return Workload(at["batch"], plan.prompt(at["isl"]), at["osl"], at["cached"], at["context"] if fixed else None)
@@ -484,36 +450,6 @@ def _deployment(plan: Plan) -> Deployment:
 
 _FITTED: Any = "fitted"  # stands for a calibration where only that there is one matters
 _NO_MEMORY: Any = SimpleNamespace(evaluate=lambda *_: None)
-
-
-def _admitting(predictor: Predictor) -> Predictor:
-    """How an engine admits requests, and nothing else of a deployment: what only this was asked of is shared by it."""
-    plan = predictor.plan
-    told: dict[str, Any] = {
-        "deployment": SimpleNamespace(
-            dp=plan.deployment.dp,
-            ffn_gpus=0,
-            encoder_gpus=0,
-            in_flight=microbatches(plan),
-            settings=SimpleNamespace(token_budget=plan.token_budget),
-        ),
-        "system": SimpleNamespace(accelerator=SimpleNamespace(is_cpu=plan.system.accelerator.is_cpu)),
-        "calibration": plan.calibration and _FITTED,
-        "engine": _engine(plan),
-    }
-    nothing: dict[str, Any] = dict.fromkeys(("model", "precision", "operations"))
-    return Predictor(Plan(**nothing, **told), cast("Any", None))
-
-
-def _key(plan: Plan) -> tuple[Any, ...]:
-    """What tells two such plans apart."""
-    lanes = plan.deployment.dp, microbatches(plan)
-    return *lanes, plan.token_budget, plan.system.accelerator.is_cpu, plan.calibration, plan.engine
-
-
-def _pattern(whole: Any) -> Any:
-    """The same with places in place of symbols."""
-    return _rebuilt(whole, map(str, count()))
 
 
 def _symbols(whole: Any) -> list[Any]:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.report.markup import filled, packed, script_hashes, script_json
+from rooflinekit.report.page.loop import loop_source
 
 LIMIT_BYTES = 1_500_000
 """A page is at most this large."""
 
 HERE = Path(__file__).parent
-_SCRIPTS = ("vendor/echarts.min.js", "draw.js", "answers.js", "names.js", "charts.js", "state.js", "spent.js",
-            "page.js", "sweep.js", "sections.js")  # fmt: skip
+_SCRIPTS = ("vendor/echarts.min.js", "draw.js", "answers.js", "tables.js", "plays.js", "names.js", "charts.js",
+            "state.js", "spent.js", "moves.js", "request.js", "page.js", "sweep.js", "sections.js")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def _packed(name: str, text: str) -> str:
 
 def scripts() -> list[str]:
     """The scripts that draw a page, in their order."""
-    return [(HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS]
+    return [loop_source(), *((HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)]
 
 
 def paragraphs(lines: Iterable[str], kind: str = "facts") -> str:

@@ -2,30 +2,31 @@
 "use strict";
 const KEPT = new Map();  // curves of the last states: one that differs in its load alone has the same
 function loads(view) {
-  const { at: { rate, users, batch, ...rest }, rows: { plan } } = view, key = JSON.stringify([rest, loadOf(view.at), plan.static, plan.loads]);
+  const { at: { rate, users, batch, ...rest }, rows: { plan } } = view, key = JSON.stringify([rest, loadOf(view.at), plan.static]);
   if (!KEPT.has(key)) {
     if (KEPT.size > 3) KEPT.clear();
     KEPT.set(key, curveOf(view));
   }
   return KEPT.get(key);
 }
-function curveOf(view) {  // doublings of the load up to what can be served; of a static batch, of arrivals at a rate
-  const { batch, ...at } = view.at, { rows: { plan } } = view, name = loadOf(at) ?? "rate", of = (value) => loaded(plan, { ...at, [name]: value });
-  const most = name === "rate" ? Math.floor(Math.log2((view.load ?? of(NUMBERS.rate[0]))?.knee)) : 12;
-  if (!Number.isFinite(most)) return [];
-  const values = Array.from({ length: name === "rate" ? 8 : 13 }, (_, place) => 2 ** (most - place)).reverse();
-  return values.map(of).filter((each) => each?.stable);
+const UPTO = [-5, -4, -3, -2, -1.5, -1, -0.7, -0.4, -0.2, -0.1, 0.15, 0.4], MANY = 2048;  // doublings of the most that can be served; users
+function curveOf(view) {  // more and more load, past what can be served; of a static batch, of arrivals at a rate
+  const { batch, rate, users, ...at } = view.at, { rows: { plan } } = view, name = loadOf(view.at) ?? "rate", of = (value) => loaded(plan, { ...at, [name]: value });
+  const knee = kneeOf(plan, at), requests = (plan.load ?? DATA.load)?.requests ?? Infinity;
+  if (!(knee > 0)) return [];
+  const values = name === "rate" ? UPTO.map((step) => Number((knee * 2 ** step).toPrecision(3))) : Array.from({ length: Math.log2(MANY) + 1 }, (_, place) => 2 ** place).filter((each) => each <= requests);
+  return values.map(of).filter((each) => each);
 }
 function drawLoads(view, other) {  // what it drew, where the page is under load
-  const here = view.load, name = loadOf(view.at) ?? "rate", there = name in view.rows.plan.loads;
+  const here = view.load, { plan } = view.rows, name = loadOf(view.at) ?? "rate", there = view.rows.plan.loads.includes(name);
   byId("loads").hidden = !there;
   byId("no-loads").hidden = there;
   if (!there) return null;
   const xName = name === "rate" ? "requests a second" : "users", x = (each) => each.at[name], of = () => loads(view), against = () => (other?.load && name in other.at ? loads(other) : null);
-  const say = (each) => `${three(x(each))} ${xName}\nTPOT ${asTime(each.tpot.time)} (${asTime(each.tpot.low)} to ${asTime(each.tpot.high)})\nTTFT ${asTime(each.ttft.time)} (${asTime(each.ttft.low)} to ${asTime(each.ttft.high)})\n${three(each.running)} sequences running`;
+  const say = (each) => `${three(x(each))} ${xName}\nTPOT ${asTime(each.tpot.time)} (${asTime(each.tpot.low)} to ${asTime(each.tpot.high)})\nTTFT ${asTime(each.ttft.time)} (${asTime(each.ttft.low)} to ${asTime(each.ttft.high)})\n${three(each.running)} sequences running${each.stable ? "" : `\noverload: times of the ${asTime(each.now ?? 0)} that were played`}`;
   const rows = () => [[xName, "TPOT [ms]", "low", "high", "TTFT [ms]", "low", "high", "running"], ...of().map((each) => [x(each), ...["tpot", "ttft"].flatMap((which) => ["time", "low", "high"].map((end) => each[which][end] * 1e3)), each.running])];
-  for (const which of ["tpot", "ttft"]) C[which].show(`${which.toUpperCase()} against ${xName}.`, () => sweepOption(of(), x, (each) => [...spanIn(which)(each).slice(0, 3), each[which].time * 1e3], { band: true, bound: false, here: here?.stable ? here : null, say, label: three, xName, reference: against() }), rows);
-  return here && { rows: of, x, xName, here: here.stable ? here : null };
+  for (const which of ["tpot", "ttft"]) C[which].show(`${which.toUpperCase()} against ${xName}.`, () => sweepOption(of(), x, (each) => [...spanIn(which)(each).slice(0, 3), each[which].time * 1e3], { band: true, bound: false, here, say, label: three, xName, reference: against(), goal: (plan.load ?? DATA.load)?.goals?.[which === "ttft" ? 0 : 1], beyond: name === "rate" ? kneeOf(plan, view.at) : null }), rows);
+  return here && { rows: of, x, xName, here };
 }
 function drawSpent(view, { rows, x, xName, here }) {  // dollars and joules of an output token over the load, or over the batch
   const price = priceOf(view), { energy } = felt(view), power = OFFERS.gpus[view.at.gpu].power, priced = price && !DATA.pool, known = energy && !DATA.pool;

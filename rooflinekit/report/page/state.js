@@ -3,7 +3,7 @@
 const OFFERS = DATA.offers;
 const BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], CONTEXTS = [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072];
 const CHOICES = ["model", "gpu", "tp", "weights", "kv", "engine"], LIMITS = {
-  batch: [1, 4096], rate: [0.01, 10000], users: [1, 65536], isl: [1, 1048576], osl: [1, 131072], cached: [0, 1048576], context: [1, 1048576], speed: [0.1, 10],
+  batch: [1, 4096], rate: [0.01, 10000], users: [1, 8192], isl: [1, 1048576], osl: [1, 131072], cached: [0, 1048576], context: [1, 1048576], speed: [0.1, 10],
 };
 const LOADS = DATA.pool ? [] : Object.keys(DATA.process ?? {}), TRAFFIC = DATA.asked && "batch" in DATA.asked && LOADS.length ? ["batch", ...LOADS] : [];
 const NUMBERS = Object.fromEntries(Object.entries(LIMITS).filter(([name]) => DATA.asked && (name in DATA.asked || TRAFFIC.includes(name)))), WHOLE = (name) => name !== "speed" && name !== "rate";
@@ -13,7 +13,7 @@ const TABS = ["decode", "prefill", "load", "memory", "cost", "energy"];
 
 // ---- answers
 const APART = "\u0000", labelOf = (at) => CHOICES.map((name) => at[name]).join(APART);  // names come from users: no file has this in its name
-const planOf = (at) => ((plan) => (plan && (!loadOf(at) || loadOf(at) in plan.loads) ? plan : null))(OFFERS.plans[labelOf(at)]);
+const planOf = (at) => ((plan) => (plan && (!loadOf(at) || plan.loads.includes(loadOf(at))) ? plan : null))(OFFERS.plans[labelOf(at)]);
 const askedOf = (model, engine = DATA.asked?.engine) => OFFERS.asked?.[model]?.[engine] ?? OFFERS.asked?.[model]?.[DATA.asked.engine] ?? DATA.asked;  // where a playground begins with a model and an engine; else what the page was asked for
 const isAsked = (at) => Object.entries(askedOf(at.model)).every(([name, value]) => at[name] === value);
 function withFiles(wanted, act) {  // a playground fetches a model when it is first chosen, and what it has of another engine
@@ -133,7 +133,7 @@ const trafficAt = (kind, value) => ({ ...Object.fromEntries([...TRAFFIC, "cached
 function sent(kind) {  // a load beside the present one: half of what can be served, or as many as run now
   const view = answer(state), running = view?.load?.running ?? state.users ?? state.batch;
   if (kind !== "rate") return Math.max(Math.round(running), 1);
-  const knee = loaded(planOf(state) ?? planOf(askedOf(state.model)), { ...state, rate: NUMBERS.rate[0], users: undefined })?.knee ?? 2;
+  const knee = kneeOf(planOf(state) ?? planOf(askedOf(state.model)), state) ?? 2;
   return Number(Math.min(Math.max(knee / 2, NUMBERS.rate[0]), NUMBERS.rate[1]).toPrecision(2));
 }
 function traffic() {

@@ -1,0 +1,156 @@
+// Loads as they are played, request by request, and what users feel of them: as `rooflinekit.load.answer` has it.
+"use strict";
+const STEADY = 2000, PER_USER = 10, FILLING = 5, ENDS_OF = 400;  // requests of an open loop, and of each user; one in so many fills the engine; requests on which ends of intervals are played
+const doublesOf = (text) => new Float64Array(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
+const UNPACKED = new Map();
+const drawnOf = (part) => { if (!UNPACKED.has(part)) UNPACKED.set(part, doublesOf(part.units)); return UNPACKED.get(part); };
+const total = (values) => { let all = 0; for (let place = 0; place < values.length; place++) all += values[place]; return all; };
+const meanOf = (values) => (values.length ? total(values) / values.length : NaN);
+
+function protocolOf(asked, at) {  // requests that count or were asked for, those before them, and all; `drawn` where fewer were drawn
+  const users = at.users ?? 0, counted = asked.requests ?? (users ? PER_USER * users : STEADY), filling = asked.warmup ?? (!users && asked.requests === null ? Math.floor(counted / FILLING) : 0);
+  return { users, counted, filling, count: counted + (users ? filling : 0) };
+}
+function lengthOf(law, tokens, images) {  // mean, longest, and the tokens of each request
+  if (!law) return { mean: tokens + images, longest: tokens + images, at: () => tokens + images, drawn: Infinity };
+  const ratio = tokens / law.asked, drawn = drawnOf(law);
+  return { mean: law.mean * ratio + images, longest: (law.fixed ? law.longest : law.longest * ratio) + images, at: (place) => Math.max(Math.min(Math.floor(drawn[place % drawn.length] * ratio + 0.5), law.fixed ? law.longest : Infinity), 1) + images, drawn: drawn.length };
+}
+function sendingOf(gaps, rate, count) {  // when an open loop sends [s]
+  const send = new Float64Array(count), drawn = gaps.units && drawnOf(gaps), step = gaps.scale / rate;
+  for (let place = 0, clock = 0; place < count; place++) send[place] = clock += drawn ? step * drawn[place % drawn.length] : 1 / rate;
+  return send;
+}
+function clientsOf(asked, at, scene, { users, filling, count }, isl, osl) {
+  const send = users ? new Float64Array(count) : sendingOf(asked.gaps, at.rate, count), inputs = new Float64Array(count), outputs = new Float64Array(count), front = new Float64Array(count), [each, token] = scene.front;
+  for (let place = 0; place < count; place++) {
+    inputs[place] = isl.at(place);
+    outputs[place] = osl.at(place);
+    front[place] = token ? each + inputs[place] * token : each;
+  }
+  return { users, warmup: filling, send, isl: inputs, osl: outputs, cached: new Float64Array(count), priority: new Float64Array(count), front, drawn: NOTHING };
+}
+function firstOf(clients, count) {
+  const part = Object.fromEntries(["send", "isl", "osl", "cached", "priority", "front"].map((name) => [name, clients[name].subarray(0, count)]));
+  return { ...clients, warmup: 0, ...part };
+}
+const ROOM = { all: new Float64Array(1 << 17), used: 0 };  // of all arrays of a play: the next one takes the same
+function roomFor(count, value) {
+  if (ROOM.used + count > ROOM.all.length) Object.assign(ROOM, { all: new Float64Array(2 * Math.max(ROOM.all.length, count)), used: 0 });
+  return ROOM.all.subarray(ROOM.used, (ROOM.used += count)).fill(value);
+}
+const MAKERS = { numbers: roomFor, counts: roomFor, flags: (count) => roomFor(count, 0), rows: (count, length) => Array.from({ length: count }, () => roomFor(length, 0)), number_rows: (count, length) => Array.from({ length: count }, () => roomFor(length, 0)) };
+function played(clients, rules, [table, half]) {  // from an empty engine until the last request has ended; it holds until the next play
+  ROOM.used = 0;
+  const state = LOOP.new_state(rules, clients.isl.length, 0, 0, 0, MAKERS);
+  LOOP.start(clients, rules, state);
+  LOOP.play(clients, rules, table, half, state);
+  return state;
+}
+const TABLES = new Map(), LOADS_KEPT = new Map();  // the latest, each made once
+function kept(where, most, key, make) {
+  let found = where.get(key);
+  if (found === undefined) found = make();
+  else where.delete(key);
+  where.set(key, found);
+  if (where.size > most) where.delete(where.keys().next().value);
+  return found;
+}
+function roomOf(of, context, most) {  // tokens of the cache: as many such requests as fit, at the longest length at which they do
+  const fitting = of(context);
+  if (!(fitting >= 1)) return 0;
+  let low = Math.trunc(context), high = 2 * Math.trunc(context) + 2;
+  while (high < 2 ** 26 && of(high, context) >= fitting) [low, high] = [high, 2 * high];
+  while (high - low > 1) {
+    const middle = Math.floor((low + high) / 2);
+    if (of(middle, context) >= fitting) low = middle;
+    else high = middle;
+  }
+  return low * Math.trunc(high >= 2 ** 26 ? Math.min(fitting, most) : fitting);
+}
+function sceneAt(plan, at) {  // lengths, rules and step table at the lengths of a state; null where not one request fits
+  const asked = plan.load ?? DATA.load, own = OFFERS.scenes[plan.plays.scene], isl = lengthOf(asked.isl, at.isl, own.images), osl = lengthOf(asked.osl, at.osl, 0);
+  const longest = Math.trunc(isl.longest + osl.longest), chunks = own.chunks[longest > own.rules.budget ? 1 : 0], room = FUNCTIONS[plan.plays.functions.room];
+  const tokens = roomOf((context, fresh = context) => room(context, fresh)[0], isl.mean + osl.mean, own.rules.most);
+  if (!tokens || chunks === null) return null;
+  const rules = { ...own.rules, chunks, horizon: Infinity, blocks: Math.max(Math.floor(tokens / own.rules.block), 1) };
+  const tables = kept(TABLES, 24, JSON.stringify([plan.plays.tables, plan.plays.scene, longest, at.speed]), () => stepTables(plan, longest, at.speed));
+  return { asked, own, isl, osl, rules, tables };
+}
+function kneeOf(plan, { users, batch, ...at }) {  // requests a second that are sustained at most; nothing where not one fits
+  const found = sceneAt(plan, at);
+  return found ? fullRate(found.tables, found.rules, found.isl.mean, found.osl.mean) : undefined;
+}
+
+// ---- what was played, in numbers
+const quantileOf = (sorted, share) => (sorted.length ? sorted[Math.max(Math.ceil(share * sorted.length - 1e-9), 1) - 1] : NaN);
+const countUpto = (sorted, value) => { let low = 0, high = sorted.length; while (low < high) { const middle = (low + high) >> 1; if (sorted[middle] <= value) low = middle + 1; else high = middle; } return low; };
+function grows(state) {  // whether more and more requests are in the system, and whether more and more wait for a first token
+  const sent = state.sent.filter((time) => time < Infinity).sort(), last = sent[sent.length - 1] ?? 0, pieces = 20;
+  if (!(last > 0) || state.sent.length < 16) return [false, false];
+  const marks = Array.from({ length: 2 * pieces }, (_, place) => last / 4 + place * (last - last / 4) / (2 * pieces - 1)), waits = state.first.map((time, place) => (state.refused[place] ? state.end[place] : time));
+  const since = (sorted) => { const sums = new Float64Array(sorted.length + 1); for (let place = 0; place < sorted.length; place++) sums[place + 1] = sums[place] + sorted[place]; return marks.map((mark) => { const count = countUpto(sorted, mark); return count * mark - sums[count]; }); };
+  const begun = since(sent), arrived = countUpto(sent, marks[marks.length - 1]) - countUpto(sent, marks[0]);
+  const middles = marks.slice(1).map((mark, place) => (mark + marks[place]) / 2), centre = meanOf(middles), x = middles.map((time) => time - centre), square = total(x.map((value) => value * value));
+  return [state.end, waits].map((ends) => {
+    const area = since(ends.slice().sort()).map((value, place) => begun[place] - value), numbers = x.map((_, place) => (area[place + 1] - area[place]) / (marks[place + 1] - marks[place]));
+    const slope = total(numbers.map((value, place) => value * x[place])) / square, mean = meanOf(numbers), error = Math.sqrt(total(numbers.map((value, place) => (value - mean - slope * x[place]) ** 2)) / (x.length - 2) / square);
+    return slope * (marks[marks.length - 1] - marks[0]) > 0.01 * arrived && slope > 4 * error;
+  });
+}
+function sumsOf(clients, state, warmup) {  // means, sorted times and parts of the requests that count
+  const { sent, queued, begun, first, end, refused, under_way: step, place_wait: places, delayed } = state, ttft = [], tpot = [], e2e = [], parts = [0, 0, 0, 0, 0];
+  let others = 0, tokens = 0, since = Infinity, until = -Infinity, several = 0;
+  for (let j = warmup; j < sent.length; j++) {
+    if (refused[j] || end[j] < 0) continue;
+    const waited = begun[j] - queued[j], under = Math.min(step[j], waited), place = Math.min(places[j], waited - under);
+    [queued[j] - sent[j], under, waited - under - place, place, first[j] - begun[j]].forEach((part, at) => { parts[at] += part; });
+    ttft.push(first[j] - sent[j]);
+    e2e.push(end[j] - sent[j]);
+    tokens += clients.osl[j];
+    since = Math.min(since, sent[j]);
+    until = Math.max(until, end[j]);
+    if (clients.osl[j] < 2) continue;
+    several++;
+    tpot.push((end[j] - first[j]) / (clients.osl[j] - 1));
+    others += delayed[j] / (clients.osl[j] - 1);
+  }
+  const [front, late, behind, waits, prompt] = parts.map((part) => part / ttft.length);
+  return { count: ttft.length, ttft, tpot, e2e, parts: { front, late, behind, waits, prompt }, others: several ? others / several : 0, tokens, makespan: until - since };
+}
+const spanOver = (span, [low, high]) => { const [time, bound] = span; return [time, bound, Math.max(Math.min(low, 1) * time, bound), Math.max(high, 1) * time]; };
+function movedEnds([time, bound, low, high], placed, full, waiting) {  // the ends of an interval under load, as `LoadEnds.moved` has them
+  if ([...placed, ...full].every((factor) => factor === 1)) return [time, bound, low, high];
+  const [down, up] = placed.map((one, end) => Math.exp(Math.log(one) + waiting * Math.log(full[end] / one)));
+  return [time, bound, Math.max(Math.min(low / down, time), bound), Math.max(high * up, time)];
+}
+function playedAt(plan, at) {  // what users feel; null where not one request fits
+  const found = sceneAt(plan, at);
+  if (!found) return null;
+  const { asked, own, isl, osl, rules, tables } = found, [table] = tables, protocol = protocolOf(asked, at), { users, filling, count } = protocol, call = (name, ...given) => FUNCTIONS[plan.plays.functions[name]](...given);
+  const clients = clientsOf(asked, at, own, protocol, isl, osl), state = played(clients, rules, tables), sums = sumsOf(clients, state, filling);
+  if (!sums.count) return null;
+  const running = total(state.sequence_time) / state.times[LOOP.NOW], busy = total(state.delays) / state.times[LOOP.NOW], growth = grows(state), log = Object.fromEntries(["sent", "begun", "first", "end"].map((name) => [name, state[name].slice()]));
+  const knee = fullRate(tables, rules, isl.mean, osl.mean), now = state.times[LOOP.NOW], steps = total(state.decode_steps), sequences = steps ? Math.max(total(state.tokens_out) / steps, 1) : 1;
+  const local = Math.max(even(sequences / own.replicas), 1), decode = call("token", local, isl.mean + osl.mean / 2, at.speed), prompt = call("prompt", Math.max(isl.mean, 1), at.speed);
+  const first = meanOf(sums.ttft), whole = meanOf(sums.e2e), token = sums.tpot.length ? meanOf(sums.tpot) : decode[0];
+  let spans = [[first, first, first, first], [token, token, token, token]];
+  if (own.fitted) {
+    const some = firstOf(clients, Math.min(users ? Math.max(Math.min(ENDS_OF, count), 2 * users) : ENDS_OF, count));
+    const mean = (...factors) => { [table.decode_factor, table.prompt_factor] = factors; const part = sumsOf(some, played(some, rules, tables), 0); return [meanOf(part.ttft), meanOf(part.tpot)]; };
+    const there = mean(1, 1), [low, high] = [2, 3].map((end) => { const factors = [decode[end] / decode[0], prompt[end] / prompt[0]], moved = mean(...factors); return [moved[0] / there[0], there[1] > 0 ? moved[1] / there[1] : factors[0]]; });
+    table.decode_factor = table.prompt_factor = 1;
+    const share = sums.parts.waits / whole, [placedFirst, placedToken, full] = own.ends;
+    spans = [movedEnds(spanOver([first, Math.min(prompt[1], first)], [low[0], high[0]]), placedFirst, full, share), movedEnds(spanOver([token, Math.min(decode[1], token)], [low[1], high[1]]), placedToken, full, share)];
+  }
+  const made = sums.tokens / sums.makespan, others = Math.min(sums.others, token), held = isl.mean + (rules.reserves ? osl.mean : osl.mean / 2);
+  const sorted = Object.fromEntries(["ttft", "tpot", "e2e"].map((name) => [name, Float64Array.from(sums[name]).sort()]));
+  return {
+    at, ttft: spanOf(spans[0]), tpot: spanOf(spans[1]), e2e: whole, running, sequences, knee, rate: at.rate ?? sums.count / sums.makespan,
+    stable: Number(Boolean(users) || (at.rate < knee && !growth.every(Boolean))), busy, queue: sums.parts.behind + sums.parts.waits,
+    slots: Math.trunc(Math.max(Math.min(rules.most, rules.blocks * rules.block / held), 1)), rateEach: made / plan.gpus, rateUser: 1 / token,
+    memory: memoryOf(call("held", Math.max(even(running), 1), isl.mean + osl.mean / 2, isl.mean)), energy: "energy" in plan.plays.functions ? energyOf(call("energy", sequences, isl.mean, osl.mean, at.speed, made)) : null,
+    parts: { ...sums.parts, step: token - others, others }, stepParts: decode.slice(4), osl: osl.mean, sorted, longest: sorted.ttft[sorted.ttft.length - 1], now, log, filling, goals: asked.goals,
+    repeated: count > Math.min(isl.drawn, osl.drawn, users ? Infinity : asked.gaps.count),
+  };
+}
