@@ -41,7 +41,8 @@ _ENDS = 400  # requests on which the ends of intervals are played
 class AskedLoad:
     """A load: users of a closed loop, or a rate of arrivals [1/s]; lengths; objectives [s].
 
-    requests, warmup: None leaves them to the protocol; burstiness: variation of the gaps of an open loop.
+    requests, warmup: None leaves them to the protocol; burstiness: variation of the gaps of an open loop; cached:
+    tokens of each prompt that are in the cache when it comes.
     """
 
     isl: Length
@@ -54,6 +55,7 @@ class AskedLoad:
     ttft: float | None = None
     tpot: float | None = None
     seed: int = 0
+    cached: int = 0
 
     def meeting(self, ttft: float | None, tpot: float | None) -> AskedLoad:
         """The same with objectives [s]."""
@@ -205,7 +207,8 @@ class LoadPlay:
     @cached_property
     def prompt(self) -> StepTime:
         """The prompt of a request alone."""
-        return self.predictor.plan.time(Batch.prefill(1.0, max(self.asked.isl.mean, 1.0)))
+        isl = max(self.asked.isl.mean, 1.0)
+        return self.predictor.plan.time(Batch.prefill(1.0, isl, min(float(self.asked.cached), isl - 1.0)))
 
     def times(self) -> tuple[Time, Time, float]:
         """TTFT and TPOT with bounds and 90 % intervals, and the mean of whole requests [s]."""
@@ -272,7 +275,8 @@ def play_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | Non
     """
     scene = scene_of(predictor, scheduler or Scheduler(seed=asked.seed), asked.typical, asked.longest)
     played = _played(scene, asked, asked.drawn)
-    knee = full_rate(scene.table.arrays, scene.rules, asked.isl.mean, asked.osl.mean) * scene.replicas
+    lengths = asked.isl.mean, asked.osl.mean, float(asked.cached)
+    knee = full_rate(scene.table.arrays, scene.rules, *lengths) * scene.replicas
     return LoadPlay(predictor, asked, scene, played, knee)
 
 
@@ -283,7 +287,7 @@ def _played(scene: Scene, asked: AskedLoad, drawn: Drawn, factors: tuple[float, 
     if factors is not None:
         own, half = tables
         tables = own._replace(decode_factor=factors[0], prompt_factor=factors[1]), half
-    clients = scene.clients(drawn, asked.users, asked.filling)
+    clients = scene.clients(drawn, asked.users, asked.filling, asked.cached)
     return play(clients, scene.rules, tables, seed=scene.seed, encoders=encoders, warmup=asked.filling)
 
 

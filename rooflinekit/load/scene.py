@@ -110,15 +110,16 @@ class Scene:
             encoder_send=encoders.send if encoders else 0.0,
         )
 
-    def clients(self, drawn: Drawn, users: int | None, warmup: int) -> Clients:
-        """As the loop has them."""
+    def clients(self, drawn: Drawn, users: int | None, warmup: int, cached: int = 0) -> Clients:
+        """As the loop has them; `cached` tokens of each prompt are in the cache, and its last one is computed."""
         times, n = {each: self.front.time(each) for each in set(drawn.isl)}, len(drawn.isl)
         chosen = [0] * n
         if self.router == "random":
             draw = Random(0)
             chosen = [draw.choice(range(self.replicas)) for _ in range(n)]
         front = [times[each] for each in drawn.isl]
-        return Clients(users or 0, warmup, drawn.time, drawn.isl, drawn.osl, [0] * n, drawn.priority, front, chosen)
+        there = [min(cached, each - 1) for each in drawn.isl]
+        return Clients(users or 0, warmup, drawn.time, drawn.isl, drawn.osl, there, drawn.priority, front, chosen)
 
 
 def kv_capacity_tokens(predictor: Predictor, context: float, sequences: int) -> int:
