@@ -42,7 +42,8 @@ class AskedLoad:
     """A load: users of a closed loop, or a rate of arrivals [1/s]; lengths; objectives [s].
 
     requests, warmup: None leaves them to the protocol; burstiness: variation of the gaps of an open loop; cached:
-    tokens of each prompt that are in the cache when it comes.
+    tokens of each prompt that are in the cache when it comes; prompts: different ones, which are sent again and again
+    and stay in the cache (0: no two are equal).
     """
 
     isl: Length
@@ -56,6 +57,7 @@ class AskedLoad:
     tpot: float | None = None
     seed: int = 0
     cached: int = 0
+    prompts: int = 0
 
     def meeting(self, ttft: float | None, tpot: float | None) -> AskedLoad:
         """The same with objectives [s]."""
@@ -122,7 +124,10 @@ class AskedLoad:
     @cached_property
     def drawn(self) -> Drawn:
         """The requests."""
-        return Drawn.of(self.process, Requests(self.isl, self.osl), self.count, self.seed)
+        drawn = Drawn.of(self.process, Requests(self.isl, self.osl), self.count, self.seed)
+        if self.prompts:
+            drawn.isl = [drawn.isl[number % self.prompts] for number in range(self.count)]
+        return drawn
 
 
 @dataclass(frozen=True)
@@ -227,19 +232,27 @@ class LoadPlay:
 
     def _at(self, end: str) -> tuple[float, float]:
         """TTFT and TPOT over the expected ones where all steps stand at this end, on the first of the requests."""
-        count = min(_ENDS, self.asked.count)
-        if self.asked.users is not None:  # whole turns of all users
-            count = min(max(count, 2 * self.asked.users), self.asked.count)
-        part = replace(self.asked, requests=count, warmup=0)
-        some = self.asked.drawn.first(count)
         decode, prompt = (float(getattr(step, end) / step.expected) for step in (self.decode, self.prompt))
-        factors = decode, prompt
-        mean = []
-        for told in (None, factors):
-            found = _played(self.scene, part, some, told)
-            mean.append((float(found.ttft.mean()), float(found.tpot.mean()) if len(found.tpot) else math.nan))
-        (first, token), (moved_first, moved_token) = mean
-        return moved_first / first, moved_token / token if token > 0.0 else factors[0]
+        first, token = _means(self._some)
+        moved_first, moved_token = _means(self._play_some((decode, prompt)))
+        return moved_first / first, moved_token / token if token > 0.0 else decode
+
+    @cached_property
+    def _some(self) -> Played:
+        """The first of the requests, as expected: the run itself where they are all of it."""
+        whole = self._counted_ends == self.asked.count and not self.asked.filling
+        return self.played if whole else self._play_some(None)
+
+    @property
+    def _counted_ends(self) -> int:
+        """Requests on which the ends of intervals are played; of a closed loop whole turns of all users."""
+        count = max(_ENDS, 2 * (self.asked.users or 0))
+        return min(count, self.asked.count)
+
+    def _play_some(self, factors: tuple[float, float] | None) -> Played:
+        count = self._counted_ends
+        part = replace(self.asked, requests=count, warmup=0)
+        return _played(self.scene, part, self.asked.drawn.first(count), factors)
 
     def quantile(self, metric: str, share: float) -> float:
         """Of `ttft`, `tpot` or `e2e` over the requests that count [s]; of answers of one token, their next step."""
@@ -287,8 +300,13 @@ def _played(scene: Scene, asked: AskedLoad, drawn: Drawn, factors: tuple[float, 
     if factors is not None:
         own, half = tables
         tables = own._replace(decode_factor=factors[0], prompt_factor=factors[1]), half
-    clients = scene.clients(drawn, asked.users, asked.filling, asked.cached)
+    clients = scene.clients(drawn, asked.users, asked.filling, asked.cached, asked.prompts)
     return play(clients, scene.rules, tables, seed=scene.seed, encoders=encoders, warmup=asked.filling)
+
+
+def _means(found: Played) -> tuple[float, float]:
+    """Of TTFT and TPOT [s]."""
+    return float(found.ttft.mean()), float(found.tpot.mean()) if len(found.tpot) else math.nan
 
 
 def _time(expected: float, bound: float, low: float, high: float) -> Time:

@@ -79,7 +79,9 @@ class Rules(NamedTuple):
     overlap: steps made up before the one under way has ended; longest: tokens of a sequence at most, 0 for any;
     queue_limit: waiting requests beyond which more are refused, -1 for none; blocks, block: of the cache of a replica,
     and tokens of each; width: tokens that a sequence computes in a decode step; drafted, acceptance: of its draft;
-    apart: least time between two requests that front ends hand over [s]; horizon: when the run ends [s].
+    apart: least time between two requests that front ends hand over [s]; horizon: when the run ends [s];
+    receive_interval: decode steps from one look at the queue to the next; batch_wait: decode steps for which prompts
+    are held back, so that several are computed together.
     """
 
     mixes: bool
@@ -94,6 +96,8 @@ class Rules(NamedTuple):
     overlap: int
     longest: int
     queue_limit: int
+    receive_interval: int
+    batch_wait: int
     blocks: int
     block: int
     width: int
@@ -237,6 +241,9 @@ class State(NamedTuple):
     last_pass: Numbers
     fresh: Parts[Counts]
     newcomers: Counts
+    seen: Numbers
+    looked: Counts
+    gathering: Counts
     # sums of each replica
     steps_made: Counts
     decode_steps: Counts
@@ -354,6 +361,7 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
         decodes=counts(replicas, 0), prompts_time=numbers(replicas, 0.0), blocked=flags(replicas),
         starts=make.number_rows(replicas, max(rules.overlap, 1)), last_pass=numbers(replicas, 0.0),
         fresh=rows(replicas, 2 * per_step if room else 0), newcomers=counts(replicas, 0),
+        seen=numbers(replicas, 0.0), looked=counts(replicas, 0), gathering=counts(replicas, NOBODY),
         steps_made=counts(replicas, 0), decode_steps=counts(replicas, 0), busy=numbers(replicas, 0.0),
         sequence_time=numbers(replicas, 0.0), block_time=numbers(replicas, 0.0), blocked_time=numbers(replicas, 0.0),
         delays=numbers(replicas, 0.0), tokens_out=counts(replicas, 0), prompt_tokens=counts(replicas, 0),

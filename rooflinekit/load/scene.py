@@ -33,6 +33,8 @@ class Scheduler:
     max_num_seqs: int | None = None
     max_model_len: int | None = None
     queue_limit: int | None = None
+    receive_interval: int = 1
+    batch_wait: int = 0
     by_class: bool = False
     draft_tokens: int = 0
     acceptance: float = 0.0
@@ -110,8 +112,8 @@ class Scene:
             encoder_send=encoders.send if encoders else 0.0,
         )
 
-    def clients(self, drawn: Drawn, users: int | None, warmup: int, cached: int = 0) -> Clients:
-        """As the loop has them; `cached` tokens of each prompt are in the cache, and its last one is computed."""
+    def clients(self, drawn: Drawn, users: int | None, warmup: int, cached: int = 0, prompts: int = 0) -> Clients:
+        """As the loop has them, with what `AskedLoad` says of the cache; each prompt's last token is computed."""
         times, n = {each: self.front.time(each) for each in set(drawn.isl)}, len(drawn.isl)
         chosen = [0] * n
         if self.router == "random":
@@ -119,6 +121,8 @@ class Scene:
             chosen = [draw.choice(range(self.replicas)) for _ in range(n)]
         front = [times[each] for each in drawn.isl]
         there = [min(cached, each - 1) for each in drawn.isl]
+        if prompts:
+            there[prompts:] = [(each - 1) // self.block * self.block for each in drawn.isl[prompts:]]
         return Clients(users or 0, warmup, drawn.time, drawn.isl, drawn.osl, there, drawn.priority, front, chosen)
 
 
@@ -181,6 +185,8 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
         max_model_len=chosen.max_model_len or settings.max_model_len or plan.model.max_context,
         queue_limit=chosen.queue_limit,
         by_class=chosen.by_class,
+        receive_interval=chosen.receive_interval,
+        batch_wait=chosen.batch_wait,
         engines=dp,
         overlap=int(plan.costs.overlap),
         reserves=plan.engine.memory.reserves,
