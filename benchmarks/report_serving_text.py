@@ -17,8 +17,8 @@ METHOD = (
     "Dequantised experts on Hopper have two figures too, from output tokens and queues "
     "of gpt-oss. Where gpt-oss-120b is left out, they are what queues of gpt-oss-20b say; else they are in sample. "
     "One source's own rows show that its server has a place fewer than users. \\*As shipped is in sample. "
-    "Offline queues have as many requests as their source says. Closed loops were not simulated again. On 385 of "
-    "these rows, 84 % of the formula's first tokens were within 5 % of simulated ones. Tier A rows have a fixed "
+    "Offline queues have as many requests as their source says. Loads are played, "
+    "each by its client's protocol. Tier A rows have a fixed "
     "batch and fixed lengths and say how they were timed. Tier B rows were driven by concurrency or saturation, or "
     "leave one setting open."
 )
