@@ -54,7 +54,8 @@ class AskedLoad:
     """A load: users of a closed loop, or a rate of arrivals [1/s]; lengths; objectives [s].
 
     requests, warmup: None leaves them to the protocol; burstiness: variation of the gaps of an open loop; cached:
-    mean tokens of a prompt that are in the cache already, the same share of each.
+    mean tokens of a prompt that are in the cache already, the same share of each; prompts: different ones, which are
+    sent again and again and stay in the cache (0: no two are equal).
     """
 
     isl: Length
@@ -68,6 +69,7 @@ class AskedLoad:
     tpot: float | None = None
     seed: int = 0
     cached: float = 0.0
+    prompts: int = 0
 
     def meeting(self, ttft: float | None, tpot: float | None) -> AskedLoad:
         """The same with objectives [s]."""
@@ -134,7 +136,10 @@ class AskedLoad:
     @cached_property
     def drawn(self) -> Drawn:
         """The requests."""
-        return Drawn.of(self.process, Requests(self.isl, self.osl), self.count, self.seed)
+        drawn = Drawn.of(self.process, Requests(self.isl, self.osl), self.count, self.seed)
+        if self.prompts:
+            drawn.isl = [drawn.isl[number % self.prompts] for number in range(self.count)]
+        return drawn
 
 
 @dataclass(frozen=True)
@@ -256,28 +261,26 @@ class LoadPlay:
     def _at(self, end: str) -> tuple[float, float]:
         """TTFT and TPOT over the expected ones where all steps stand at this end, on the first of the requests."""
         decode, prompt = (float(getattr(step, end) / step.expected) for step in (self.decode, self.prompt))
-        first, token = self._expected
-        moved_first, moved_token = self._means((decode, prompt))
+        first, token = _means(self._some)
+        moved_first, moved_token = _means(self._play_some((decode, prompt)))
         return moved_first / first, moved_token / token if token > 0.0 else decode
 
     @cached_property
-    def _expected(self) -> tuple[float, float]:
-        """Mean TTFT and TPOT of the first of the requests [s]."""
-        return self._means(None)
+    def _some(self) -> Played:
+        """The first of the requests, as expected: the run itself where they are all of it."""
+        whole = self._counted_ends == self.asked.count and not self.asked.filling
+        return self.played if whole else self._play_some(None)
 
-    def _means(self, factors: tuple[float, float] | None) -> tuple[float, float]:
-        """The same where decode steps and prompts take so many times as long."""
-        part, some = self._first_requests
-        found = _played(self.scene, part, some, factors)
-        return float(found.ttft.mean()), float(found.tpot.mean()) if len(found.tpot) else math.nan
+    @property
+    def _counted_ends(self) -> int:
+        """Requests on which the ends of intervals are played; of a closed loop whole turns of all users."""
+        count = max(_ENDS, 2 * (self.asked.users or 0))
+        return min(count, self.asked.count)
 
-    @cached_property
-    def _first_requests(self) -> tuple[AskedLoad, Drawn]:
-        """The first of the requests, as a load of their own."""
-        count = min(_ENDS, self.asked.count)
-        if self.asked.users is not None:  # whole turns of all users
-            count = min(max(count, 2 * self.asked.users), self.asked.count)
-        return replace(self.asked, requests=count, warmup=0), self.asked.drawn.first(count)
+    def _play_some(self, factors: tuple[float, float] | None) -> Played:
+        count = self._counted_ends
+        part = replace(self.asked, requests=count, warmup=0)
+        return _played(self.scene, part, self.asked.drawn.first(count), factors)
 
     def quantile(self, metric: str, share: float) -> float:
         """Of `ttft`, `tpot` or `e2e` over the requests that count [s]; of answers of one token, their next step."""
@@ -330,8 +333,13 @@ def _played(scene: Scene, asked: AskedLoad, drawn: Drawn, factors: tuple[float, 
         tables = own._replace(decode_factor=decode, prompt_factor=prompt), half
         parts = [prompt * rules.encoder_parts[each] for each in range(len(rules.encoder_parts))]
         rules = rules._replace(encoder_parts=parts, encoder_send=prompt * rules.encoder_send)
-    clients = scene.clients(drawn, asked.users, asked.filling, asked.cached / asked.isl.mean)
+    clients = scene.clients(drawn, asked.users, asked.filling, asked.cached / asked.isl.mean, asked.prompts)
     return play(clients, rules, tables, seed=scene.seed, encoders=encoders, warmup=asked.filling)
+
+
+def _means(found: Played) -> tuple[float, float]:
+    """Of TTFT and TPOT [s]."""
+    return float(found.ttft.mean()), float(found.tpot.mean()) if len(found.tpot) else math.nan
 
 
 def _time(expected: float, bound: float, low: float, high: float) -> Time:

@@ -86,7 +86,8 @@ class Rules(NamedTuple):
     and tokens of each; width: tokens that a sequence computes in a decode step; drafted, acceptance: tokens of its
     draft in a row, and for each the chance that it is accepted if those before it were; lanes: parts of a replica's
     sequences that its pipeline stages compute at once; apart: least time between two requests that front ends hand over
-    [s]; horizon: when the run ends [s].
+    [s]; horizon: when the run ends [s]; receive_interval: decode steps from one look at the queue to the next;
+    batch_wait: decode steps for which prompts are held back, so that several are computed together.
     """
 
     mixes: bool
@@ -101,6 +102,8 @@ class Rules(NamedTuple):
     overlap: int
     longest: int
     queue_limit: int
+    receive_interval: int
+    batch_wait: int
     blocks: int
     block: int
     width: int
@@ -250,6 +253,9 @@ class State(NamedTuple):
     last_pass: Numbers
     fresh: Parts[Counts]
     newcomers: Counts
+    seen: Numbers
+    looked: Counts
+    gathering: Counts
     # sums of each replica
     steps_made: Counts
     decode_steps: Counts
@@ -398,6 +404,7 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
         decodes=counts(replicas, 0), prompts_time=numbers(replicas, 0.0), blocked=flags(replicas),
         starts=make.number_rows(replicas, max(rules.overlap, 1)), last_pass=numbers(replicas, 0.0),
         fresh=rows(replicas, 2 * per_step if room else 0), newcomers=counts(replicas, 0),
+        seen=numbers(replicas, 0.0), looked=counts(replicas, 0), gathering=counts(replicas, NOBODY),
         steps_made=counts(replicas, 0), decode_steps=counts(replicas, 0), busy=numbers(replicas, 0.0),
         sequence_time=numbers(replicas, 0.0), block_time=numbers(replicas, 0.0), blocked_time=numbers(replicas, 0.0),
         delays=numbers(replicas, 0.0), tokens_out=counts(replicas, 0), prompt_tokens=counts(replicas, 0),

@@ -590,34 +590,54 @@ def made_up(k: Rules, s: State, r: int) -> bool:
     return s.queued[s.queue_head[g]] > s.starts[r][0]
 
 
-def admit(now: float, r: int, c: Clients, k: Rules, s: State) -> bool:
-    """Give the next in the queue its place, if there is one."""
+def has_place(r: int, c: Clients, k: Rules, s: State) -> bool:
+    """Whether there is a place for the next in the queue, and room in the cache."""
     g = r // k.lanes
     j = s.queue_head[g]
     if s.places[g] + 1 > k.most:
         return False
+    kept = blocks_needed(k, c, s, r) if s.width[r] else 0
     if k.lanes > 1:  # requests are dealt evenly over the lanes
-        running = s.places[g] + s.waiting[g]
-        running = min(running, k.most)
+        running = min(s.places[g] + s.waiting[g], k.most)
         if s.own_places[r] >= (running + k.lanes - 1) // k.lanes:
             return False
-    further = reserved_for(k, c, s, j)
-    kept = blocks_needed(k, c, s, r) if s.width[r] else 0
-    if k.lanes > 1:
         for lane in range(g * k.lanes, (g + 1) * k.lanes):
             if lane != r and s.width[lane]:
                 kept += blocks_needed(k, c, s, lane)
     kept = max(kept, s.reserved[g])
-    kept += further
-    target = c.isl[j] + s.made[j]
-    needed = blocks_of(k, c, j, target)
-    if needed > s.free[g] - kept:
+    kept += reserved_for(k, c, s, j)
+    return blocks_of(k, c, j, c.isl[j] + s.made[j]) <= s.free[g] - kept
+
+
+def unseen(k: Rules, s: State, r: int) -> bool:
+    """Whether the next of the queue came after the latest look at it, where looks are some steps apart."""
+    return s.queued[s.queue_head[r // k.lanes]] > s.seen[r]
+
+
+def held_back(r: int, c: Clients, k: Rules, s: State) -> int:
+    """Decode steps until the next look at the queue, or until prompts have been held back for as long as they may."""
+    if k.receive_interval > 1 and unseen(k, s, r):
+        return k.receive_interval - (s.decode_steps[r] - s.looked[r]) % k.receive_interval
+    if k.batch_wait == 0 or not has_place(r, c, k, s):
+        return 0
+    if s.gathering[r] == NOBODY:
+        s.gathering[r] = s.decode_steps[r]
+    left = s.gathering[r] + k.batch_wait - s.decode_steps[r]
+    return max(left, 0)
+
+
+def admit(now: float, r: int, c: Clients, k: Rules, s: State) -> bool:
+    """Give the next in the queue its place, if there is one."""
+    if not has_place(r, c, k, s):
         return False
+    g = r // k.lanes
+    j = s.queue_head[g]
+    needed = blocks_of(k, c, j, c.isl[j] + s.made[j])
     s.computed[j] = c.cached[j]
-    s.target[j] = target
+    s.target[j] = c.isl[j] + s.made[j]
     s.held[j] = needed
     s.free[g] -= needed
-    s.reserved[g] += further
+    s.reserved[g] += reserved_for(k, c, s, j)
     if s.first[j] < 0.0:
         s.begun[j] = now
         s.place_wait[j] = s.blocked_time[g * k.lanes] - s.place_wait[j]
@@ -659,7 +679,7 @@ def choose_prompts(now: float, r: int, short: bool, c: Clients, k: Rules, s: Sta
             firsts += 1
     while not short and s.waiting[g] > 0 and (budget > 0 or not (n > 0 or k.chunks)):
         j = s.queue_head[g]
-        if k.overlap and made_up(k, s, r):
+        if (k.overlap and made_up(k, s, r)) or (k.receive_interval > 1 and unseen(k, s, r)):
             break
         if not k.chunks and n > 0 and c.isl[j] + s.made[j] - c.cached[j] > budget:
             break
@@ -694,8 +714,13 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, h: Table, s: State
         short = True
         width = s.width[r]
     n = 0
+    held = 0
+    if k.receive_interval > 1 and (width == 0 or (s.decode_steps[r] - s.looked[r]) % k.receive_interval == 0):
+        s.seen[r] = now
+    if (k.receive_interval > 1 or k.batch_wait) and width and s.waiting[g] > 0 and s.cut_prompts[r] == 0:
+        held = held_back(r, c, k, s)
     s.blocked[r] = width > 0 and not k.joins and s.waiting[g] > 0
-    if (s.cut_prompts[r] > 0 or s.waiting[g] > 0) and (k.joins or width == 0):
+    if held == 0 and (s.cut_prompts[r] > 0 or s.waiting[g] > 0) and (k.joins or width == 0):
         n = choose_prompts(now, r, short, c, k, s)
     decodes = width if k.mixes or n == 0 else 0
     if decodes == 0 and n == 0:
@@ -728,7 +753,7 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, h: Table, s: State
         time *= t.decode_factor
         slope *= t.decode_factor
         if most > 1 and k.lanes == 1 and not short and not (k.overlap and made_up(k, s, r)):
-            steps = longest_run(k, s, r, most)
+            steps = longest_run(k, s, r, min(most, held) if held else most)
     s.began[r] = now
     s.time[r] = time
     s.slope[r] = slope
@@ -905,6 +930,8 @@ def end(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
         ended = advance(now, r, c, k, s)
         s.last_pass[r] = now
     if n:
+        s.looked[r] = s.decode_steps[r]
+        s.gathering[r] = NOBODY
         who = s.chunk_of[r]
         new = s.chunk_new[r]
         for i in range(n):

@@ -40,6 +40,8 @@ class Scheduler:
     max_num_seqs: int | None = None
     max_model_len: int | None = None
     queue_limit: int | None = None
+    receive_interval: int = 1
+    batch_wait: int = 0
     by_class: bool = False
     draft_tokens: int = 0
     acceptance: float = 0.0
@@ -152,8 +154,11 @@ class Scene:
             own, half = (_with_prompts(each, self.drafting.prompt) for each in (own, half))
         return own._replace(drafting=list(self.drafting.seconds)), half
 
-    def clients(self, drawn: Drawn, users: int | None, warmup: int, cached: float = 0.0) -> Clients:
-        """As the loop has them; this share of each prompt is in the cache already, but never its last token."""
+    def clients(self, drawn: Drawn, users: int | None, warmup: int, cached: float = 0.0, prompts: int = 0) -> Clients:
+        """As the loop has them; this share of each prompt is in the cache already, but never its last token.
+
+        prompts: different ones that are sent again and again, and stay in the cache.
+        """
         times, n = {each: self.front.time(each) for each in set(drawn.isl)}, len(drawn.isl)
         chosen = [0] * n
         if self.router == "random":
@@ -161,6 +166,8 @@ class Scene:
             chosen = [draw.choice(range(self.replicas)) for _ in range(n)]
         front = [times[each] for each in drawn.isl]
         known = [min(round(cached * each), each - 1) for each in drawn.isl] if cached else [0] * n
+        if prompts:
+            known[prompts:] = [(each - 1) // self.block * self.block for each in drawn.isl[prompts:]]
         return Clients(users or 0, warmup, drawn.time, drawn.isl, drawn.osl, known, drawn.priority, front, chosen)
 
 
@@ -229,6 +236,8 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
         max_model_len=chosen.max_model_len or settings.max_model_len or plan.model.max_context,
         queue_limit=chosen.queue_limit,
         by_class=chosen.by_class,
+        receive_interval=chosen.receive_interval,
+        batch_wait=chosen.batch_wait,
         engines=dp,
         overlap=int(plan.costs.overlap),
         reserves=plan.engine.memory.reserves,

@@ -9,11 +9,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.estimation.estimator import asked_load, refuse_groups
+from rooflinekit.estimation.estimator import refuse_groups
 from rooflinekit.estimation.notes import WORDS, misfit
 from rooflinekit.estimation.options import read
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.estimation.scenario import DEGREES, DEPLOYMENT_KEYS, Scenario
+from rooflinekit.estimation.traffic import read_load
 from rooflinekit.explanation.front import derive, make_case
 from rooflinekit.explanation.metrics import Case
 from rooflinekit.explanation.walk.front import shapes
@@ -63,9 +64,7 @@ class Deployed:
     @property
     def asked_load(self) -> AskedLoad | None:
         """The load that is played; None of a static batch."""
-        if self.asked.load is None:
-            return None
-        return asked_load(read(Scenario, self.scenario), self.asked.plan)
+        return read_load(read(Scenario, self.scenario), self.asked.plan.image_tokens)
 
     @property
     def named(self) -> str:
