@@ -14,6 +14,7 @@ from rooflinekit.model.roofline import time_parts
 from rooflinekit.model.traffic.energy import TokenEnergy, token_energy
 from rooflinekit.model.traffic.mixing import InFlight
 from rooflinekit.model.traffic.question import LoadResult
+from rooflinekit.model.types.units import format_time
 
 _FIFTH = 0.2  # variation of lengths beside which equal ones are set
 
@@ -101,4 +102,4 @@ def _varied(found: LoadPlay) -> str:
     asked = found.asked
     isl, osl = (LogNormal(each.mean, _FIFTH) for each in (asked.isl, asked.osl))
     other = play_load(found.predictor, replace(asked, isl=isl, osl=osl))
-    return f"TTFT is {1e3 * other.samples['ttft'].mean:.3g} ms and TPOT {1e3 * other.tpot:.3g} ms"
+    return f"TTFT is {format_time(other.samples['ttft'].mean)} and TPOT {format_time(other.tpot)}"
