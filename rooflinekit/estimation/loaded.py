@@ -13,6 +13,7 @@ from rooflinekit.model.capacity import Memory
 from rooflinekit.model.roofline import TIME_PARTS, time_parts
 from rooflinekit.model.traffic.energy import TokenEnergy, token_energy
 from rooflinekit.model.traffic.mixing import InFlight
+from rooflinekit.model.types.units import format_time
 
 TOKEN_PARTS = (*("engine" if name == "host" else name for name in TIME_PARTS), "prompts")
 """What the mean time of an output token is made of: parts of a decode step, and prompts of others."""
@@ -106,4 +107,4 @@ def _varied(found: LoadPlay) -> str:
     asked = found.asked
     isl, osl = (LogNormal(each.mean, _FIFTH) for each in (asked.isl, asked.osl))
     other = play_load(found.predictor, replace(asked, isl=isl, osl=osl))
-    return f"TTFT is {1e3 * other.samples['ttft'].mean:.3g} ms and TPOT {1e3 * other.tpot:.3g} ms"
+    return f"TTFT is {format_time(other.samples['ttft'].mean)} and TPOT {format_time(other.tpot)}"

@@ -13,8 +13,8 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 from rooflinekit.estimation.results import Estimate
+from rooflinekit.explanation.played import PlayedLoad
 from rooflinekit.load.answer import LoadPlay
-from rooflinekit.load.law import full_engine
 from rooflinekit.load.played import PERCENTILES
 from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.blocks import model_operations
@@ -26,7 +26,7 @@ from rooflinekit.model.kernels.operation import Operation, Weights
 from rooflinekit.model.operating_point import OperatingPoint, Predictor
 from rooflinekit.model.parameter_count import MODULES, count_parameters
 from rooflinekit.model.precision import Precision
-from rooflinekit.model.roofline import StepTime, peak_time, stream_time, time_parts
+from rooflinekit.model.roofline import StepTime, peak_time, stream_time
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import FamilyFit
@@ -259,7 +259,7 @@ class Traced:
         self._pool = Pool()
         self.leaves = Leaves(self._pool)
 
-    def _inputs(self, of: Any, *names: str) -> dict[str, Any]:
+    def inputs(self, of: Any, *names: str) -> dict[str, Any]:
         """Numbers of the question, as variables."""
         found = {name: getattr(of, name) for name in names}
         for name, value in found.items():
@@ -289,8 +289,8 @@ class Traced:
         )
         batch: Any = self._pool.fact(float(work.batch), together)
         if self.case.played is None:
-            batch = self._inputs(work, "batch")["batch"]
-        return Workload(batch, **self._inputs(work, "isl", "osl", "cached", "context"))
+            batch = self.inputs(work, "batch")["batch"]
+        return Workload(batch, **self.inputs(work, "isl", "osl", "cached", "context"))
 
     @cached_property
     def point(self) -> OperatingPoint:
@@ -299,19 +299,19 @@ class Traced:
 
     # --- a load that was played --------------------------------------------------------------------------------------
 
-    @property
-    def load(self) -> LoadPlay:
-        """The load; raises InputError where none is asked for."""
+    @cached_property
+    def load(self) -> PlayedLoad:
+        """The load as it was played; raises InputError where none is asked for."""
         if self.case.played is None:
             raise InputError("not a load; add --concurrency or --rate")
-        return self.case.played
+        return PlayedLoad(self, self.case.played)
 
     @property
     def loop(self) -> str:
         """Where a number comes from that was played."""
         if self.case.played is None:
             return ""
-        asked = self.load.asked
+        asked = self.case.played.asked
         first = f", the first {asked.filling:,} not counted" if asked.filling else ""
         return f"{asked.count:,} requests played{first}; docs/under-load.md"
 
@@ -326,103 +326,6 @@ class Traced:
         if not isinstance(formula, Symbol):
             return self._pool.fact(value, replace(quantity, source=self.loop))
         return self._pool.node("named", formula, quantity, value=value)
-
-    @cached_property
-    def lengths(self) -> tuple[Any, Any]:
-        """Mean tokens of a prompt and of an answer."""
-        asked, work = self.load.asked, self.case.work
-        found = []
-        for name, mean, title in (("isl", asked.isl.mean, "a prompt"), ("osl", asked.osl.mean, "an answer")):
-            same = float(getattr(work, name)) == mean
-            told = self.told(mean, name, f"mean tokens of {title}", "", _ASKED)
-            found.append(getattr(self.work, name) if same else told)
-        return found[0], found[1]
-
-    @cached_property
-    def ttft(self) -> Any:
-        """What a first token waits for, as played, and the step of the own prompt."""
-        parts, found = self.load.played.first_parts, self.load
-        own = named(self.step("prefill").expected, "own", "a step of the own prompt alone", "s")
-        beside = parts.prompt - float(own)
-        title = "what decodes and other prompts add to its steps" if beside > 0.0 else "less: as played"
-        prompt = self.stated(
-            parts.prompt, own + self.told(beside, "beside", title), "prompt", "steps with the own prompt"
-        )
-        waits = (self.told(getattr(parts, name), name, title) for name, title in _WAITS.items())
-        return self.stated(found.samples["ttft"].mean, sum(waits, 0.0) + prompt, "TTFT", "mean time to first token")
-
-    @cached_property
-    def tpot(self) -> Any:
-        """What a token waits for: its decode step in parts, at the mean batch, and prompts of others."""
-        found, system = self.load, self.predictor.plan.system
-        step = self.told(found.tokens.step, "step", "time of a token in decode steps")
-        sequences, context = found.decoding
-        isl, osl = self.lengths
-        own = self.told(sequences, "batch", "sequences that decode on one attention replica, in the mean", "")
-        decode = self.predictor.plan.time(Batch.decode(own, named(isl + osl / 2.0, "keys", "mean context")))
-        assert context == float(isl) + float(osl) / 2.0
-        parts = {name: named(part, f"t_{name}", f"{_PARTS[name]}: of a decode step at the mean batch", "s")
-                 for name, part in time_parts(decode, system.accelerator).items() if float(part)}  # fmt: skip
-        whole = named(sum(parts.values(), 0.0), "decode", "kernels and engine of that step", "s")
-        symbols = {name: "engine" if name == "host" else name for name in parts}
-        spent = [named(step * part / whole, symbols[name], _PARTS[name], "s") for name, part in parts.items()]
-        others = self.told(found.tokens.prompts, "prompts", "prompts of others, in the same or in between steps")
-        return self.stated(found.tpot, sum(spent, 0.0) + others, "TPOT", "mean time of an output token after the first")
-
-    @cached_property
-    def e2e(self) -> Any:
-        """From sending to the last token."""
-        asked, found = self.load.asked, self.load
-        whole = found.samples["e2e"].mean
-        if asked.osl.quantile(0.0) == asked.osl.quantile(1.0):
-            after = (self.lengths[1] - 1.0) * self.tpot
-        else:
-            rest = whole - found.samples["ttft"].mean
-            after = self.told(rest, "after", "mean time from the first token to the last")
-        return self.stated(whole, self.ttft + after, "E2E", "mean time of a request, end to end")
-
-    @property
-    def rate(self) -> Any:
-        """Requests a second: those that arrive; of a closed loop by Little's law."""
-        if self.load.asked.rate is not None:
-            return self._inputs(self.load.asked, "rate")["rate"]
-        together = self.load.rate * self.load.samples["e2e"].mean
-        users = self.told(together, "L", "requests in the system, in the mean over the run", "")
-        return self.stated(self.load.rate, users / self.e2e, "rate", "requests a second, by Little's law: L = rate*E2E",
-                           "1/s")  # fmt: skip
-
-    @property
-    def running(self) -> Any:
-        """Sequences in steps, by Little's law."""
-        done = self.load.played
-        inside = float(done.replicas["sequence_time"].sum()) / max(done.arrived, 1)
-        stay = self.told(inside, "stay", "mean time of a request in steps")
-        arrived = self.told(float(done.arrived), "requests", "requests sent", "")
-        over = self.told(done.now, "duration", "length of the run")
-        title = "sequences in steps, by Little's law: rate*stay"
-        return self.stated(done.running, arrived / over * stay, "running", title, "")
-
-    @property
-    def knee(self) -> Any:
-        """The rate of a full engine."""
-        found, law = self.load, "approximate: the law of a full engine; docs/under-load.md"
-        scene, asked = found.scene, found.asked
-        full = full_engine(scene.table.arrays, scene.rules, asked.isl.mean, asked.osl.mean)
-        begun = self.told(full.begun, "q", "prompts that begin in a turn of a full engine", "", law)
-        decode = self.told(full.decode, "t_decode", "decode steps of such a turn", "s", law)
-        prompts = self.told(full.prompts, "t_prompts", "what its prompts add", "s", law)
-        each = self.told(float(scene.replicas), "replicas", "replicas", "", _ASKED)
-        title = "approximate: largest rate that can be sustained"
-        return self.stated(found.knee, begun / (decode + prompts) * each, "knee", title, "1/s")
-
-    def percentile(self, time: str, share: float) -> Any:
-        """The request at its place by rank."""
-        sample, found = self.load.samples[time], self.load
-        name, place = f"{time}_p{100 * share:.0f}", sample.rank(share)
-        title = f"of {sample.count:,} requests that count, the {_ordinal(place)} by {time.upper()}"
-        if not sample.count:
-            title = "no request has a second token; the step that would follow"
-        return self._pool.fact(found.quantile(time, share), Quantity(name, title, "s", self.loop))
 
     @cached_property
     def memory_model(self) -> MemoryModel:
@@ -440,7 +343,7 @@ class Traced:
         """What the batch needs, every number under the name that its field declares."""
         held = replace(self.case, work=self.work).held
         if self.case.played is not None:
-            isl, osl = self.lengths
+            isl, osl = self.load.lengths
             running = self.told(float(held[0]), "running", "sequences in steps, in the mean, as a whole number", "")
             held = running, isl + osl / 2.0, isl
         found = self.memory_model.evaluate(*held)
@@ -453,27 +356,13 @@ class Traced:
         if name == "decode":
             return self.predictor.decode_step(self.work)
         if self.case.played is not None:
-            return self.predictor.plan.time(Batch.prefill(1.0, maximum(self.lengths[0], 1.0)))
+            return self.predictor.plan.time(Batch.prefill(1.0, maximum(self.load.lengths[0], 1.0)))
         return self.predictor.plan.time(self.predictor.prefill_batch(self.work))
 
 
 def layers_dtype(plan: Plan) -> Dtype:
     """Format in which most of the layers' matrices are multiplied."""
     return plan.precision.compute(getattr(plan.precision.formats, plan.model.matrices[-1]))
-
-
-_WAITS = _NAMES["waits"]
-_PARTS = _NAMES["parts"]
-
-
-def _ordinal(place: int) -> str:
-    """A place as people say it.
-
-    >>> _ordinal(1), _ordinal(1520), _ordinal(12), _ordinal(103)
-    ('1st', '1,520th', '12th', '103rd')
-    """
-    ending = "th" if place % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
-    return f"{place:,}{ending}"
 
 
 class Metric(NamedTuple):
@@ -487,23 +376,14 @@ class Metric(NamedTuple):
 
 def _of_static(name: str, static: Callable[[Traced], Any], t: Traced) -> Any:
     """Of the load that was played, or of the static batch."""
-    return static(t) if t.case.played is None else getattr(t, name)
-
-
-def _queue(t: Traced) -> Any:
-    parts = t.load.played.first_parts
-    waits = (t.told(getattr(parts, name), name, _WAITS[name]) for name in ("behind", "place"))
-    return t.stated(parts.behind + parts.place, sum(waits, 0.0), "queue", "mean wait before the own prompt begins")
+    return static(t) if t.case.played is None else getattr(t.load, name)
 
 
 def _output(t: Traced) -> Any:
     if t.case.played is None:
         title = "output tokens a second, prefill included"
         return named(t.point.output_rate(t.work.batch, t.work.osl), "output", title, "token/s")
-    done = t.load.played
-    tokens = t.told(float(done.osl[done.counted].sum()), "tokens", "output tokens of the requests that count", "")
-    span = t.told(done.makespan, "makespan", "from their first sending to their last end")
-    return t.stated(t.load.output_rate, tokens / span, "output", "output tokens a second", "token/s")
+    return t.load.output
 
 
 def _output_per_gpu(t: Traced) -> Any:
@@ -523,8 +403,8 @@ def _power(t: Traced) -> LoadPower:
         raise InputError(f"{t.plan.system.accelerator.name} has no rated power (power.tdp) in its file")
     if t.case.played is None:
         return load_power(static_energy(t.predictor, t.work, t.point), t.work.osl, None, 1.0)
-    together = t.told(t.load.sequences, "D", "sequences that decode in a step, in the mean", "")
-    return load_power(token_energy(t.predictor, InFlight(together, *t.lengths)), t.work.osl, _output(t), 0.0)
+    together = t.told(t.load.found.sequences, "D", "sequences that decode in a step, in the mean", "")
+    return load_power(token_energy(t.predictor, InFlight(together, *t.load.lengths)), t.work.osl, _output(t), 0.0)
 
 
 def _joules(t: Traced) -> Any:
@@ -581,10 +461,10 @@ METRICS: Mapping[str, Metric] = {
     "ttft": Metric("ms", 1e3, partial(_of_static, "ttft", lambda t: t.point.ttft.expected)),
     "tpot": Metric("ms", 1e3, partial(_of_static, "tpot", lambda t: t.point.tpot.expected)),
     "e2e": Metric("ms", 1e3, partial(_of_static, "e2e", lambda t: t.point.e2e(t.work.osl))),
-    "queue": Metric("ms", 1e3, _queue, True),
+    "queue": Metric("ms", 1e3, lambda t: t.load.queue, True),
     **{
         f"{time}_{name}": Metric(
-            "ms", 1e3, partial(lambda time, share, t: t.percentile(time, share), time, share), True
+            "ms", 1e3, partial(lambda time, share, t: t.load.percentile(time, share), time, share), True
         )
         for time in ("ttft", "tpot", "e2e")
         for name, share in PERCENTILES.items()
@@ -592,9 +472,9 @@ METRICS: Mapping[str, Metric] = {
     "output_tok_s": Metric("token/s", 1.0, _output),
     "output_tok_s_per_gpu": Metric("token/s", 1.0, _output_per_gpu),
     "output_tok_s_per_user": Metric("token/s", 1.0, _output_per_user),
-    "knee_rate": Metric("1/s", 1.0, lambda t: t.knee, True),
-    "rate": Metric("1/s", 1.0, lambda t: t.rate, True),
-    "running": Metric("", 1.0, lambda t: t.running, True),
+    "knee_rate": Metric("1/s", 1.0, lambda t: t.load.knee, True),
+    "rate": Metric("1/s", 1.0, lambda t: t.load.rate, True),
+    "running": Metric("", 1.0, lambda t: t.load.running, True),
     "memory": Metric(
         "B", 1.0, lambda t: named(t.memory.total_bytes, "total", "memory of the busiest accelerator", "B")
     ),

@@ -6,12 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.units import format_time, percent
 from rooflinekit.report.document import WIDTH, Section, Table, ms, three, wrapped
-from rooflinekit.simulation.outcome import Outcome
+
+if TYPE_CHECKING:
+    from rooflinekit.simulation.outcome import Outcome
 
 _MOST = 1e3  # above this, a share is a factor
 _BAR, _NARROWEST = 32, 16  # columns of a whole bar outside terminals, and of one at least

@@ -138,7 +138,9 @@ def compare(count: int, seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...]
                 "decode": written.decode, "loads": written.loads, "load": load,
                 "plays": {
                     "functions": {name: printed.places[each] for name, each in written.plays.functions.items()},
-                    "tables": [{name: printed.places[each] for name, each in table.items()} for table in written.plays.tables],
+                    "tables": [
+                        {name: printed.places[each] for name, each in table.items()} for table in written.plays.tables
+                    ],
                     "scene": place,
                 },
             },
