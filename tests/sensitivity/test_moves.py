@@ -224,6 +224,11 @@ class TestCommand:
         assert [row["move"] for row in rows] == [move["move"] for move in data["moves"]]
         assert data["balance"]["lever"] == "weights"
 
+    @pytest.mark.parametrize(("load", "row"), [("--rate", "rate"), ("--concurrency", "users")])
+    def test_a_load_is_named(self, load: str, row: str) -> None:
+        said = run(load, "4", "--isl", "500", "--osl", "50").stdout
+        assert any(line.startswith(f"{row} ") for line in said.splitlines())
+
     def test_markdown(self) -> None:
         assert run("--format", "md").stdout.count("|:--|") == 2
 
