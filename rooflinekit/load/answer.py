@@ -18,6 +18,7 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.specs.files import once
 
 if TYPE_CHECKING:
     from rooflinekit.model.roofline import StepTime
@@ -159,6 +160,7 @@ class LoadPlay:
     scene: Scene
     played: Played
     knee: float  #: largest rate that can be sustained [1/s], by the law of a full engine
+    scheduler: Scheduler
 
     @property
     def stable(self) -> bool:
@@ -247,9 +249,9 @@ class LoadPlay:
         """TTFT and TPOT with bounds and 90 % intervals, and the mean of whole requests [s]."""
         ttft, e2e = self.samples["ttft"].mean, self.samples["e2e"].mean
         tpot = self.tpot
-        bound = min(float(self.prompt.bound), ttft), min(float(self.decode.bound) / self.scene.drafting.yielded, tpot)
         if self.predictor.plan.calibration is None:
             return Time(ttft, ttft, ttft, ttft), Time(tpot, tpot, tpot, tpot), e2e
+        bound = min(float(self.prompt.bound), ttft), min(self.bound_token, tpot)
         ends, place = self.predictor.plan.load_ends, self.played.first_parts.place / e2e
         low, high = (self._at(end) for end in ("low", "high"))
         return (
@@ -257,6 +259,18 @@ class LoadPlay:
             ends.moved(_time(tpot, bound[1], low[1], high[1]), ends.tpot, place),
             e2e,
         )
+
+    @cached_property
+    def bound_token(self) -> float:
+        """Mean time of a token on an engine at the datasheet's rates, which carries the load with shorter steps [s].
+
+        Of the first of the requests.
+        """
+        part, some = self._first_requests
+        other = _at_bound(self.predictor)
+        scene = scene_of(other, self.scheduler, self.asked.typical, self.asked.longest, self.asked.isl.mean)
+        found = _played(scene, part, some)
+        return float(found.tpot.mean()) if len(found.tpot) else float(self.decode.bound)
 
     def _at(self, end: str) -> tuple[float, float]:
         """TTFT and TPOT over the expected ones where all steps stand at this end, on the first of the requests."""
@@ -314,14 +328,21 @@ def play_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | Non
     >>> found.stable, len(found.played.ttft)
     (True, 160)
     """
-    scene = scene_of(predictor, scheduler or Scheduler(seed=asked.seed), asked.typical, asked.longest, asked.isl.mean)
+    scheduler = scheduler or Scheduler(seed=asked.seed)
+    scene = scene_of(predictor, scheduler, asked.typical, asked.longest, asked.isl.mean)
     played = _played(scene, asked, asked.drawn)
     if not played.counted.any():
         longest = scene.limits.max_model_len or scene.blocks * scene.block
         raise WorkloadError(f"all requests are refused: of {asked.typical:.0f} tokens, where {longest} is the most")
     knee = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached) * scene.replicas
     knee = min(knee, scene.front.most)
-    return LoadPlay(predictor, asked, scene, played, knee)
+    return LoadPlay(predictor, asked, scene, played, knee, scheduler)
+
+
+@once
+def _at_bound(predictor: Predictor) -> Predictor:
+    """The same deployment at the datasheet's rates."""
+    return predictor.on(replace(predictor.plan, calibration=None))
 
 
 def _played(scene: Scene, asked: AskedLoad, drawn: Drawn, factors: tuple[float, float] | None = None) -> Played:

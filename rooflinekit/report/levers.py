@@ -28,6 +28,8 @@ _NAMES = {
     "launch": "kernel latencies",
     "host": "host time",
     "batch": "batch",
+    "users": "users",
+    "rate": "rate",
     "context": "context",
 }
 _SMALL = 5e-3
@@ -73,9 +75,8 @@ def document(found: Levers) -> Document:
 
 
 def _slopes(found: Levers) -> list[list[str]]:
-    names = _NAMES | ({"batch": "users"} if found.inputs["batch"] is None else {})
     return [
-        [names[entry.parameter], *("0" if abs(slope) < _SMALL else f"{slope:+.2f}"
+        [_NAMES[entry.parameter], *("0" if abs(slope) < _SMALL else f"{slope:+.2f}"
                                    for slope in (getattr(entry, name) for name in _RATIOS))]
         for entry in found.elasticities
         if any(abs(getattr(entry, name)) >= _SMALL for name in _RATIOS)

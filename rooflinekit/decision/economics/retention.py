@@ -209,9 +209,9 @@ def _memories(
         late.append(late[-1] + load)
         rent.append(rent[-1] + usd)
     for place, row in enumerate(seen):
-        felt = play_load(predictor, replace(asked, cached=round(row.hit_rate * isl.mean)))
-        first = (felt.samples["ttft"].mean + late[place]) * 1e3 if felt.stable else None
-        knee = felt.knee
+        played = play_load(predictor, replace(asked, cached=row.hit_rate * isl.mean))
+        first = (played.samples["ttft"].mean + late[place]) * 1e3 if played.stable else None
+        knee = played.knee
         hourly = None if second is None else second * _HOUR + rent[place]
         cost = None if hourly is None else float(usd_per_million(hourly, knee * (isl.mean + osl.mean)))
         seen[place] = replace(row, ttft_ms=first, knee_rate=knee, usd_per_million=cost)

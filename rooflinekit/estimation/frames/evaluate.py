@@ -1,4 +1,4 @@
-"""Tables of scenarios in, the same rows with their results out; static batches and loads, a deployment at a time.
+"""Tables of scenarios in, the same rows with their results out; a deployment at a time; loads are played row by row.
 
 Cells are read as numbers, rows that share a deployment are groups, and texts that repeat are codes.
 """
@@ -290,7 +290,8 @@ def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
         A new frame with the same index: times in ms, sizes in bytes, `fits`, and `error` (empty where the row was
         answered). A row that does not fit in memory has sizes and `fits` False, and no times unless its `allow_oom` is
         True; `warnings` says by how much. With a column concurrency or rate, also `LOAD_COLUMNS`, empty in rows
-        without a load.
+        without a load; rows under load are played one by one, about ten a second (`sweep` shares them among workers,
+        and keeps finished pieces).
 
     Raises:
         InputError: not a DataFrame, no `model` column, a column that looks like a misspelt one, or one named like a
