@@ -291,10 +291,14 @@ class LoadPlay:
         count = max(_ENDS, 2 * (self.asked.users or 0))
         return min(count, self.asked.count)
 
-    def _play_some(self, factors: tuple[float, float] | None) -> Played:
+    @cached_property
+    def _first_requests(self) -> tuple[AskedLoad, Drawn]:
+        """The same requests, as a load of their own."""
         count = self._counted_ends
-        part = replace(self.asked, requests=count, warmup=0)
-        return _played(self.scene, part, self.asked.drawn.first(count), factors)
+        return replace(self.asked, requests=count, warmup=0), self.asked.drawn.first(count)
+
+    def _play_some(self, factors: tuple[float, float] | None) -> Played:
+        return _played(self.scene, *self._first_requests, factors)
 
     def quantile(self, metric: str, share: float) -> float:
         """Of `ttft`, `tpot` or `e2e` over the requests that count [s]; of answers of one token, their next step."""
