@@ -225,6 +225,7 @@ def _loop_plays(load: Load, setup: Setup) -> bool:
 def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _Seen) -> tuple[Books, dict[str, Any]]:
     predictor = resolved.predictor
     scene = scene_of(predictor, setup, load.typical, load.longest)
+    mean = AskedLoad(*(load.lengths or _means(drawn)))
     played, gaps, interrupted = play_scene(scene, drawn, (load.users, load.warmup), seen.timeline, seen.ended)
     present, waiting = played.growth
     gpus = predictor.plan.deployment.gpus * setup.replicas
