@@ -245,9 +245,7 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
         unsettled=int(present),
         interrupted=interrupted,
         exact=samples_of(played),
-        parts=parts_of(
-            LoadPlay(predictor, AskedLoad(*(load.lengths or _means(drawn))), scene, played, math.nan, setup)
-        ),
+        parts=parts_of(LoadPlay(predictor, mean, scene, played, math.nan, setup)),
     )
     return books, _said(resolved, setup, scene.limits, scene.block, scene.blocks, ())
 
