@@ -180,7 +180,7 @@ LIMITED: dict[str, Any] = {"max_num_seqs": 64, "max_model_len": 4096, "engine": 
 @pytest.mark.parametrize(("load", "state"), [
     ({"batch": 16}, {"batch": 80, "isl": 5000, "osl": 1}),
     ({"concurrency": 16}, {"users": 100, "isl": 200, "osl": 50}),
-    ({"rate": 1.0}, {"rate": 12.75, "isl": 16000, "osl": 500, "gpu": "b200-sxm"}),
+    ({"rate": 1.0}, {"rate": 60.75, "isl": 3000, "osl": 500, "gpu": "b200-sxm"}),
 ], ids=["batch", "users", "rate"])  # fmt: skip
 def test_every_state_has_the_notes_of_estimate(
     browser: Browser, tmp_path: Path, load: dict[str, Any], state: dict[str, Any]
@@ -388,10 +388,34 @@ def test_a_load_moves(browser: Browser, pages: dict[str, Path]) -> None:
     assert browser.value("location.hash") == "#r=40"
     browser.value("change({ rate: 9000 })")
     browser.settle()
-    assert "no end" in browser.value(tiles)
+    assert "overload" in browser.value(tiles)
     browser.value("document.getElementById('reset').click()")
     browser.settle()
     assert browser.value(tiles) == before
+    assert browser.errors == []
+
+
+def test_a_slider_of_a_load_plays_it(browser: Browser, pages: dict[str, Path]) -> None:
+    """Tiles, one request to scale, curves and first tokens follow, with the numbers of estimate."""
+    browser.errors.clear()
+    browser.size(1280, 3000)
+    browser.open(pages["against"], "#t=load")
+    tiles, one = "byId('tiles').textContent", "byId('one-said').textContent"
+    before = browser.value(f"[{tiles}, {one}]")
+    browser.value("{ const slider = byId('in-rate'); slider.value = STOPS.rate.indexOf(16);"
+                  " slider.dispatchEvent(new Event('input', { bubbles: true })); }")  # fmt: skip
+    browser.settle()
+    after = browser.value(f"[{tiles}, {one}]")
+    assert after[0] != before[0]
+    assert after[1] != before[1]
+    found = rk.estimate("llama-3-8b", rate=16.0, isl=512, osl=50)
+    told = browser.value("[felt(answer(state)).ttft.time, felt(answer(state)).tpot.time, answer(state).load.knee]")
+    assert found.load is not None
+    assert told == pytest.approx([found.ttft_ms / 1e3, found.tpot_ms / 1e3, found.load.knee_rate], rel=1e-9)
+    browser.wait("loads(answer(state)).some((each) => !each.stable) && Boolean(C.ttft.chart)")
+    terms = browser.value("requestTerms(answer(state).load).map(({ time }) => time)")
+    assert sum(terms) == pytest.approx(found.e2e_ms / 1e3, rel=1e-9)
+    assert browser.value("document.querySelectorAll('#lanes rect').length") > 60
     assert browser.errors == []
 
 

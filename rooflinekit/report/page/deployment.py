@@ -14,11 +14,9 @@ from rooflinekit.estimation.notes import WORDS, misfit
 from rooflinekit.estimation.options import read
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.estimation.scenario import DEGREES, DEPLOYMENT_KEYS, Scenario
-from rooflinekit.estimation.traffic import read_load
 from rooflinekit.explanation.front import derive, make_case
 from rooflinekit.explanation.metrics import Case
 from rooflinekit.explanation.walk.front import shapes
-from rooflinekit.load.answer import AskedLoad
 from rooflinekit.model.graph.javascript import Instance
 from rooflinekit.model.graph.tree import Node
 from rooflinekit.model.step import Plan
@@ -53,18 +51,14 @@ class Deployed:
         case = make_case(model, gpu, dict(scenario), anyway=True)
         refuse_groups(case.predictor.plan.deployment, "estimate and explain, not of pages", "ffn_gpus", "encoder_gpus")
         deployment = {key: scenario[key] for key in DEPLOYMENT_KEYS if scenario.get(key) is not None}
-        asked = Asked(model, gpu, deployment, scenario.get("calibration"), case.predictor, case.work, case.load)
+        load = read_load(read(Scenario, scenario), case.predictor.plan.image_tokens)
+        asked = Asked(model, gpu, deployment, scenario.get("calibration"), case.predictor, case.work, load)
         return cls(asked, case, scenario)
 
     @property
     def answer(self) -> Estimate:
         """What `estimate` says."""
         return self.case.answer
-
-    @property
-    def asked_load(self) -> AskedLoad | None:
-        """The load that is played; None of a static batch."""
-        return read_load(read(Scenario, self.scenario), self.asked.plan.image_tokens)
 
     @property
     def named(self) -> str:
@@ -91,7 +85,7 @@ class Deployed:
         counts: dict[str, Any] = {name: int(getattr(work, name)) for name in names}
         counts["isl"] -= self.case.predictor.plan.image_tokens
         if load is not None:
-            counts |= {"rate": load.rate} if load.users is None else {"users": int(float(load.users))}
+            counts |= {"rate": load.rate} if load.users is None else {"users": load.users}
         if work.context is not None:
             counts["context"] = int(float(work.context))
         return self.asked.key | counts | {"speed": 1}
@@ -117,11 +111,11 @@ def lead(deployed: Deployed, pool: str = "", before: str = "", told_of: str = ""
 
 def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) -> tuple[dict[str, Any], str]:
     """What JavaScript starts from, and the functions that it calls."""
-    program, reference = offers.program, None
+    program, reference, load = offers.program, None, load_data(deployed.asked.load)
     running = deployed.asked.plan.deployment
     if against is not None:
         asked = against.asked
-        other = program.write(asked.predictor, asked.questions, asked.work.context is not None)
+        other = program.write(asked.predictor, asked.loads, asked.work.context is not None)
         offers.gpus.setdefault(asked.plan.system.accelerator.name, asked.plan)
     printed = program.printed()
     scenes: dict[str, int] = {}  # as JSON, each once
@@ -146,14 +140,15 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
              for label, found in offers.plans.items()}  # fmt: skip
 
     if against is not None:
-        told = placed(other) | {"load": load_data(against.asked_load)}
-        reference = {"title": headed(against.answer), "at": against.at, "plan": told}
+        told = load_data(against.asked.load)
+        own = {} if told == load else {"load": told}
+        reference = {"title": headed(against.answer), "at": against.at, "plan": placed(other) | own}
     rest = {key: value for key, value in deployed.scenario.items() if key not in _CONTROLLED}
     flags = [word for key, value in rest.items() if value not in (None, False)
              for word in (f"--{key.replace('_', '-')}", *([] if value is True else [str(value)]))]  # fmt: skip
     return {
         "asked": deployed.at,
-        "load": load_data(deployed.asked_load),
+        "load": load,
         "images": images_in(deployed.answer.inputs),
         "given": {
             deployed.at["model"]: deployed.asked.model,

@@ -9,13 +9,13 @@ from typing import Any
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.scenario import DEGREES
+from rooflinekit.load.answer import AskedLoad
+from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import plug_power
 from rooflinekit.model.roofline import time_kernel
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
-from rooflinekit.model.traffic.closed_form import Traffic
-from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.errors import RooflinekitError, UnknownNameError
@@ -24,7 +24,7 @@ from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.document import degrees
-from rooflinekit.report.page.program import Program, Written, load_kind
+from rooflinekit.report.page.program import Program, Written
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration import calibration_names
 from rooflinekit.specs.calibration.evidence import evidence
@@ -63,20 +63,22 @@ class Asked:
     calibration: str | None
     predictor: Predictor
     work: Workload
-    load: LoadQuestion | None
+    load: AskedLoad | None
 
     @property
-    def questions(self) -> tuple[LoadQuestion, ...]:
-        """The load that was asked for; of a static batch at no fixed context, either kind of load with its lengths."""
-        if self.load is not None or self.work.context is not None:
-            return () if self.load is None else (self.load,)
-        traffic = Traffic(float(self.work.isl), float(self.work.osl))
-        return tuple(LoadQuestion(users, rate, traffic, None, None) for users, rate in ((None, 1.0), (1.0, None)))
+    def loads(self) -> tuple[str, ...]:
+        """The kind of load that was asked for, `rate` or `users`; of a static batch at no fixed context, both."""
+        if self.load is not None:
+            return ("rate" if self.load.users is None else "users",)
+        return () if self.work.context is not None else ("rate", "users")
 
     @property
     def process(self) -> dict[str, str]:
-        """How the requests of each kind of load arrive, in words."""
-        return {load_kind(each): "".join(each.arrivals.partition(",")[1:]) for each in self.questions}
+        """How the requests of each kind of load arrive, in words behind its number."""
+        load = self.load or AskedLoad(Fixed(1), Fixed(1), rate=1.0)
+        words = load.arrivals.split(", ", 2)
+        means = f", {words[2]}" if len(words) > 2 else ""
+        return {kind: means if kind == "users" else f", {words[1]}{means}" for kind in self.loads}
 
     @property
     def draft(self) -> Speculation | None:
@@ -199,8 +201,8 @@ def _offer(offers: Offers, asked: Asked, names: tuple[str, str], chosen: dict[st
             offers.missing[label] = f"does not fit: {weights / 1e9:.3g} GB of weights on each accelerator"
             return
         same = all(chosen[name] == asked.key[name] for name in _FORMATS)
-        questions = asked.questions if same or asked.load is not None else ()
-        written = offers.program.write(predictor, questions, asked.work.context is not None)
+        loads = asked.loads if same or asked.load is not None else ()
+        written = offers.program.write(predictor, loads, asked.work.context is not None)
     except RooflinekitError as error:
         offers.missing[label] = str(error)
     else:

@@ -168,7 +168,7 @@ function answerOf(view) {
 }
 function factsOf(view) {
   const { at, memory } = view, times = felt(view), [weights, activations, kv] = view.rows.plan.formats;
-  const asked = "rate" in at ? `${three(at.rate)} requests/s${DATA.process.rate}` : "users" in at ? `closed loop of ${at.users} ${counted("user", at.users)}${DATA.process.users}` : `batch ${at.batch}`;
+  const asked = "rate" in at ? `${three(at.rate)} requests/s${DATA.process.rate}` : "users" in at ? `closed loop of ${at.users} ${counted("user", at.users)}, ${GROUPED.format(protocolOf(view.rows.plan.load ?? DATA.load, at).counted)} requests${DATA.process.users}` : `batch ${at.batch}`;
   const level = times.tpot.low === times.tpot.high ? say("bound") : say("expected", { evidence: view.rows.plan.evidence, ttft: asTime(times.ttft.bound), tpot: asTime(times.tpot.bound) });
   return [
     say("asked", { load: asked, isl: at.isl, osl: at.osl, cached: at.cached ? say("cached", at) : "", images: DATA.images ?? "", weights, activations, kv }),
@@ -181,13 +181,18 @@ function notesOf(view) {
   return [
     ...(memory.fits ? [] : [[`${say("short", { short: asBytes(memory.needed - memory.available) })}; ${wouldFit(at)}`, "bad"]]),
     ...(load?.repeated ? [[say("repeated")]] : []),
-    ...(load && !load.stable ? [[say("overload", { rate: at.rate, knee: three(load.knee), longest: three(load.longest), played: three(load.now) })]] : []),
-    ...(load && at.users > load.slots ? [[say(reserves ? "reserving" : "waiting", { slots: load.slots, users: at.users })]] : []),
+    ...(load && !load.stable ? [[say("overload", { rate: at.rate, knee: Number(load.knee.toPrecision(4)), longest: three(load.longest), played: three(load.now) })]] : []),
+    ...(load && at.users > load.slots ? [[say(reserves ? "reserved" : "places", { slots: load.slots, users: at.users })]] : []),
+    ...(load?.together ? [[togetherOf(view)]] : []),
     ...view.rows.plan.notes.map((place) => [OFFERS.notes[place]]), ...(longest > most ? [[say("longest", { longest, model: at.model, most })]] : []),
     ...(longest > (DATA.admitted ?? Infinity) ? [[say("admitted", { longest, most: DATA.admitted })]] : []), ...(at.osl === 1 ? [[say("single")]] : []),
     ...(!load && batch > (seqs?.[1] ?? Infinity) ? [[say("turns", { most: seqs[0], batch })]] : []),
     ...(load ? [[say("static", { which: say(which, { batch, longest, running }) })]] : []),
   ];
+}
+function togetherOf({ rows: { plan }, load }) {
+  const found = (load.varied ??= variedAt(plan, load.at) ?? {});
+  return found.ttft > 0 ? say("varied", { ttft: three(1e3 * found.ttft), tpot: three(1e3 * (found.tpot > 0 ? found.tpot : load.tpot.time)) }) : say("together");
 }
 function retell(view) {
   const box = byId("lead"), own = isAsked(state), named = titleAt(state);
@@ -256,6 +261,11 @@ function drawAll(view, reference, name) {
   C.memory.show(`Memory of one GPU: ${asBytes(view.memory.total)} of ${asBytes(view.memory.capacity)}, ${view.memory.fits ? "fits" : "does not fit"}.`, () => memoryOption(views.map(([title, each]) => [title ? "other" : reference ? "here" : "used", each])),
     () => [["", ...memoryParts.map(([, title]) => `${title} [B]`), "capacity [B]"], ...views.map(([title, each]) => [title || "here", ...memoryParts.map(([key]) => memoryRow(each)[key]), each.memory.capacity])]);
   drawRequest(view);
+  clearTimeout(curving);
+  if (view.load && ["load", "cost", "energy"].includes(tab) && !KEPT.has(curveKey(view))) curveSoon(view, () => drawCurves(view, reference));
+  else drawCurves(view, reference);
+}
+function drawCurves(view, reference) {
   const before = drawLoads(view, reference);
   drawSpent(view, before ?? drawSweeps(view, reference));
   if (before) drawSweeps(view, reference);

@@ -68,8 +68,8 @@ function roomOf(of, context, most) {  // tokens of the cache: as many such reque
   }
   return low * Math.trunc(high >= 2 ** 26 ? Math.min(fitting, most) : fitting);
 }
-function sceneAt(plan, at) {  // lengths, rules and step table at the lengths of a state; null where not one request fits
-  const asked = plan.load ?? DATA.load, own = OFFERS.scenes[plan.plays.scene], isl = lengthOf(asked.isl, at.isl, own.images), osl = lengthOf(asked.osl, at.osl, 0);
+function sceneAt(plan, at, asked = plan.load ?? DATA.load) {  // lengths, rules and step tables at the lengths of a state; null where not one request fits
+  const own = OFFERS.scenes[plan.plays.scene], isl = asked.whole ? lengthOf(asked.isl, at.isl + own.images, 0) : lengthOf(asked.isl, at.isl, own.images), osl = lengthOf(asked.osl, at.osl, 0);
   const longest = Math.trunc(isl.longest + osl.longest), chunks = own.chunks[longest > own.rules.budget ? 1 : 0], room = FUNCTIONS[plan.plays.functions.room];
   const tokens = roomOf((context, fresh = context) => room(context, fresh)[0], isl.mean + osl.mean, own.rules.most);
   if (!tokens || chunks === null) return null;
@@ -118,6 +118,12 @@ function sumsOf(clients, state, warmup) {  // means, sorted times and parts of t
   const [front, late, behind, waits, prompt] = parts.map((part) => part / ttft.length);
   return { count: ttft.length, ttft, tpot, e2e, parts: { front, late, behind, waits, prompt }, others: several ? others / several : 0, tokens, makespan: until - since };
 }
+function variedAt(plan, at) {  // mean times where lengths vary by a fifth in place of equal ones; null where too few were drawn
+  const asked = plan.load ?? DATA.load, protocol = protocolOf(asked, at), found = asked.fifth && sceneAt(plan, at, { ...asked, ...asked.fifth, whole: true });
+  if (!found || protocol.count > found.isl.drawn) return null;
+  const clients = clientsOf(asked, at, found.own, protocol, found.isl, found.osl), sums = sumsOf(clients, played(clients, found.rules, found.tables), protocol.filling);
+  return { ttft: meanOf(sums.ttft), tpot: meanOf(sums.tpot) };
+}
 const spanOver = (span, [low, high]) => { const [time, bound] = span; return [time, bound, Math.max(Math.min(low, 1) * time, bound), Math.max(high, 1) * time]; };
 function movedEnds([time, bound, low, high], placed, full, waiting) {  // the ends of an interval under load, as `LoadEnds.moved` has them
   if ([...placed, ...full].every((factor) => factor === 1)) return [time, bound, low, high];
@@ -151,6 +157,7 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
     slots: Math.trunc(Math.max(Math.min(rules.most, rules.blocks * rules.block / held), 1)), rateEach: made / plan.gpus, rateUser: 1 / token,
     memory: memoryOf(call("held", Math.max(even(running), 1), isl.mean + osl.mean / 2, isl.mean)), energy: "energy" in plan.plays.functions ? energyOf(call("energy", sequences, isl.mean, osl.mean, at.speed, made)) : null,
     parts: { ...sums.parts, step: token - others, others }, stepParts: decode.slice(4), osl: osl.mean, sorted, longest: sorted.ttft[sorted.ttft.length - 1], now, log, filling, goals: asked.goals,
+    together: users > 1 && !asked.isl && !asked.osl,
     repeated: count > Math.min(isl.drawn, osl.drawn, users ? Infinity : asked.gaps.count),
   };
 }

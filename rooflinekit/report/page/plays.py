@@ -26,6 +26,7 @@ from rooflinekit.model.types.frozen import replace
 from rooflinekit.model.types.kernel import ExchangeShape
 
 _CONTEXT = 1025.0  # of sequences whose work does not depend on it
+_VARIED = LogNormal(1000.0, 0.2)  # lengths beside which equal ones are set
 _EVEN = 1e-6  # variation of gaps below which they are even
 _LONGER = 1 << 40  # tokens of a request that is longer than any step
 
@@ -202,10 +203,12 @@ def scene_data(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
 
 def load_data(asked: AskedLoad | None) -> dict[str, Any]:
     """How requests come and how long they are, with what was drawn; None as of a page on a static batch."""
-    asked = asked or AskedLoad(Fixed(1), Fixed(1), rate=1.0)
+    open_loop, asked = asked is not None and asked.users is None, asked or AskedLoad(Fixed(1), Fixed(1), rate=1.0)
+    fifth = {name: _law(_VARIED, asked, stream) for stream, name in enumerate(("isl", "osl"), 1)}
     return {
         "requests": asked.requests, "warmup": asked.warmup, "goals": [asked.ttft, asked.tpot],
         "isl": _law(asked.isl, asked, 1), "osl": _law(asked.osl, asked, 2), "gaps": _gaps(asked),
+        "fifth": None if open_loop else fifth,
     }  # fmt: skip
 
 

@@ -26,7 +26,6 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.overlap import Spent
 from rooflinekit.model.traffic.energy import TokenEnergy, load_power, static_energy, token_energy
 from rooflinekit.model.traffic.mixing import InFlight
-from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
@@ -110,8 +109,8 @@ class Program:
         self._splits: dict[int, list[tuple[Plan, Split]]] = {}  #: of deployments that are alike
         self.patterns: dict[Any, int] = {}  #: of steps, each with its number
 
-    def write(self, predictor: Predictor, questions: Iterable[LoadQuestion] = (), fixed: bool = False) -> Written:
-        """Trace a deployment; further functions answer `questions`, and `fixed` says that the context is given."""
+    def write(self, predictor: Predictor, loads: Iterable[str] = (), fixed: bool = False) -> Written:
+        """Trace a deployment; others play `loads`, and `fixed` says that the context is given."""
         plan, gpu = predictor.plan, predictor.plan.system.accelerator
 
         def answered(told: Predictor, **at: Any) -> tuple[list[Any], list[Any]]:
@@ -137,11 +136,11 @@ class Program:
             return [ttft, tpot, _memory(memory), *rest]
 
         instance = self._added(static, INPUTS)
-        asked, plays = tuple(questions), None
+        asked, plays = tuple(loads), None
         if asked:
             with suppress(WorkloadError):
                 plays = self._plays(predictor)
-        under = tuple(load_kind(question) for question in asked if plays)
+        under = asked if plays else ()
         named = (  # name, family, launches and peak of each kernel
             tuple((k.name, k.family, k.count, 0.0 if k.family == "host" else gpu.peak(k.dtype)) for k in step)
             for step in steps.whole
@@ -567,11 +566,6 @@ def _mapped(batch: Any, change: Callable[[str, Any], Any]) -> Any:
         if value is not None:
             found[name] = _mapped(value, change) if isinstance(value, Sequences) else change(name, value)
     return type(batch)(**found)
-
-
-def load_kind(question: LoadQuestion) -> str:
-    """What the slider of a load counts."""
-    return "rate" if question.users is None else "users"
 
 
 def values(timed: KernelTime, energy: Energy) -> list[Any]:

@@ -1,8 +1,11 @@
 // What more load does, and what tokens cost in dollars and joules.
 "use strict";
 const KEPT = new Map();  // curves of the last states: one that differs in its load alone has the same
+function curveKey({ at: { rate, users, batch, ...rest }, rows: { plan } }) {
+  return JSON.stringify([rest, rate ? "rate" : users ? "users" : "", plan.static]);
+}
 function loads(view) {
-  const { at: { rate, users, batch, ...rest }, rows: { plan } } = view, key = JSON.stringify([rest, loadOf(view.at), plan.static]);
+  const key = curveKey(view);
   if (!KEPT.has(key)) {
     if (KEPT.size > 3) KEPT.clear();
     KEPT.set(key, curveOf(view));
@@ -10,12 +13,23 @@ function loads(view) {
   return KEPT.get(key);
 }
 const UPTO = [-5, -4, -3, -2, -1.5, -1, -0.7, -0.4, -0.2, -0.1, 0.15, 0.4], MANY = 2048;  // doublings of the most that can be served; users
-function curveOf(view) {  // more and more load, past what can be served; of a static batch, of arrivals at a rate
+function pointsOf(view) {  // more and more load, past what can be served; of a static batch, of arrivals at a rate: functions, each of one
   const { batch, rate, users, ...at } = view.at, { rows: { plan } } = view, name = loadOf(view.at) ?? "rate", of = (value) => loaded(plan, { ...at, [name]: value });
   const knee = kneeOf(plan, at), requests = (plan.load ?? DATA.load)?.requests ?? Infinity;
   if (!(knee > 0)) return [];
   const values = name === "rate" ? UPTO.map((step) => Number((knee * 2 ** step).toPrecision(3))) : Array.from({ length: Math.log2(MANY) + 1 }, (_, place) => 2 ** place).filter((each) => each <= requests);
-  return values.map(of).filter((each) => each);
+  return values.map((value) => () => of(value));
+}
+const curveOf = (view) => pointsOf(view).map((point) => point()).filter((each) => each);
+let curving = 0;
+function curveSoon(view, act) {  // in parts, so that nobody who moves a slider waits
+  const left = pointsOf(view);
+  curving = setTimeout(function some() {
+    const end = performance.now() + 6;
+    while (left.length && performance.now() < end) left.shift()();
+    if (left.length) curving = setTimeout(some);
+    else act();
+  }, 40);
 }
 function drawLoads(view, other) {  // what it drew, where the page is under load
   const here = view.load, { plan } = view.rows, name = loadOf(view.at) ?? "rate", there = view.rows.plan.loads.includes(name);
