@@ -620,6 +620,13 @@ def held_back(r: int, c: Clients, k: Rules, s: State) -> int:
         return k.receive_interval - (s.decode_steps[r] - s.looked[r]) % k.receive_interval
     if k.batch_wait == 0 or not has_place(r, c, k, s):
         return 0
+    tokens = s.width[r] * k.width
+    j = s.queue_head[r]
+    while j != NOBODY and tokens < k.budget * k.engines:
+        tokens += c.isl[j] + s.made[j] - c.cached[j]
+        j = s.queue_after[j]
+    if tokens >= k.budget * k.engines:  # they fill a step: there is nothing to wait for
+        return 0
     if s.gathering[r] == NOBODY:
         s.gathering[r] = s.decode_steps[r]
     left = s.gathering[r] + k.batch_wait - s.decode_steps[r]
@@ -1103,7 +1110,7 @@ def submit(now: float, g: int, j: int, c: Clients, k: Rules, s: State) -> None:
         touch(s, r)
         return
     steps = s.steps[r]
-    behind_others = s.waiting[r] > 1 and not k.by_class  # who was there before could not be placed either
+    behind_others = s.waiting[r] > 1 and not k.by_class and s.gathering[r] == NOBODY  # those before have no place
     if steps > 1 and (s.cut_prompts[r] > 0 or (k.joins and not behind_others and s.width[r] < k.most)):
         steps = steps_begun(s.time[r], s.slope[r], steps, now - s.began[r])
         if steps != s.steps[r]:

@@ -60,7 +60,7 @@ class Limits:
     memory, else it is computed again. longest_run: decode steps that are taken together when nothing can happen
     between them (the result is the same for any). receive_interval: decode steps from one look at the queue to the
     next (SGLang's --scheduler-recv-interval). batch_wait: decode steps for which prompts are held back, so that several
-    are computed together (TensorRT-LLM's batch_wait_timeout_iters).
+    are computed together, unless they fill a step (TensorRT-LLM's batch_wait_timeout_iters).
     """
 
     policy: Policy = POLICIES["chunked"]

@@ -14,10 +14,12 @@ from rooflinekit.load.table import constant_table
 from rooflinekit.model.types.errors import WorkloadError
 
 
-def played(policy: str, sends: list[float], osl: list[int] | None = None, places: int = 8, **told: int) -> Played:
+def played(
+    policy: str, sends: list[float], osl: list[int] | None = None, places: int = 8, budget: int = 64, **told: int
+) -> Played:
     n = len(sends)
     clients = Clients(0, 0, sends, [8] * n, osl or [40] * n, [0] * n, [0] * n, [0.0] * n, [])
-    limits = Limits(POLICIES[policy], max_num_seqs=places, token_budget=64, **told)
+    limits = Limits(POLICIES[policy], max_num_seqs=places, token_budget=budget, **told)
     return play(clients, rules_of(limits, blocks=1000, block=16), constant_table(0.5).arrays)
 
 
@@ -45,6 +47,12 @@ def test_prompts_are_gathered_for_so_many_decode_steps(policy: str) -> None:
     sends = [0.0, 0.6, 1.2, 2.9, 3.1]
     assert firsts(played(policy, sends)) == [0.5, 1.5, 2.0, 3.5, 4.0]
     assert firsts(played(policy, sends, batch_wait=4)) == [0.5, 3.5, 3.5, 3.5, 6.0]
+
+
+def test_prompts_that_fill_a_step_are_gathered_no_longer() -> None:
+    """With the third that comes there are 25 tokens for 24: two prompts are computed at 2.0, the third waits anew."""
+    found = played("continuous", [0.0, 0.6, 1.2, 1.7], budget=24, batch_wait=9)
+    assert firsts(found) == [0.5, 2.5, 2.5, 7.5]
 
 
 def test_nobody_is_gathered_without_a_place_nor_where_nobody_decodes() -> None:
