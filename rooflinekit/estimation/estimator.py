@@ -16,7 +16,6 @@ from rooflinekit.estimation.scenario import (
     DEGREES,
     DEPLOYMENT_KEYS,
     IMAGE_SIZE,
-    LOAD_KEYS,
     SETTING_KEYS,
     SPECULATION_KEYS,
     WORKLOAD_KEYS,
@@ -31,8 +30,6 @@ from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.timing.forms import parameters
 from rooflinekit.model.traffic.energy import static_energy
-from rooflinekit.model.traffic.question import LoadQuestion
-from rooflinekit.model.traffic.question import read_load as read_traffic
 from rooflinekit.model.types.deployment import ENGINES, Deployment
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.engine import Engine, EngineSettings
@@ -76,7 +73,6 @@ class Question:
 
     resolved: Resolved
     work: Workload
-    load: LoadQuestion | None  #: as the closed form asks it
     asked: AskedLoad | None = None  #: the load to be played
 
 
@@ -111,35 +107,29 @@ def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[
     choice = Speculation.read(part_of(given, SPECULATION_KEYS))
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     resolved = resolve(model, gpu, deployment, given.get("calibration"), choice)
-    work, traffic = read_workload(given, resolved.plan)
+    work = read_workload(given, resolved.plan)
     load = read_load(given, resolved.plan.image_tokens)
-    if load is None:
-        return Question(resolved, work, None)
-    refuse_static(given, deployment)
-    return Question(resolved, work, read_traffic(traffic, float(work.isl), float(work.osl)), load)
+    if load is not None:
+        refuse_static(given, deployment)
+    return Question(resolved, work, load)
 
 
-def read_workload(given: Mapping[str, Any], plan: Plan | None = None) -> tuple[Workload, dict[str, Any]]:
-    """The batch that keywords describe, and what they say of traffic: a distribution of lengths is a mean, cv and law.
+def read_workload(given: Mapping[str, Any], plan: Plan | None = None) -> Workload:
+    """The batch that keywords describe; a distribution of lengths is its mean.
 
     Of a plan with images, their tokens come to those of each prompt's text.
 
-    >>> work, traffic = read_workload({"isl": "lognormal:mean=900,cv=1", "rate": 4.0})
-    >>> float(work.isl), round(traffic["isl_cv"], 3)
-    (900.0, 1.0)
+    >>> float(read_workload({"isl": "lognormal:mean=900,cv=1", "rate": 4.0}).isl)
+    900.0
     """
-    counts, traffic = WORKLOAD_KEYS | part_of(given, WORKLOAD_KEYS), part_of(given, LOAD_KEYS)
+    counts = WORKLOAD_KEYS | part_of(given, WORKLOAD_KEYS)
     for key in ("isl", "osl"):
         if isinstance(counts[key], str):
-            from rooflinekit.load.lengths import cv, parse_length  # noqa: PLC0415 - statistics take a while
+            from rooflinekit.load.lengths import parse_length  # noqa: PLC0415 - statistics take a while
 
-            length = parse_length(counts[key])
-            counts[key] = max(round(length.mean), 1)
-            if (spread := cv(length)) and f"{key}_cv" in traffic:
-                raise InputError(f"{key} and {key}_cv both say how lengths vary; give one")
-            traffic |= {f"{key}_cv": spread, f"{key}_law": length.over_mean} if spread else {}
+            counts[key] = max(round(parse_length(counts[key]).mean), 1)
     work = Workload.checked(**counts)
-    return work if plan is None else replace(work, isl=plan.prompt(work.isl)), traffic
+    return work if plan is None else replace(work, isl=plan.prompt(work.isl))
 
 
 def answer(question: Question, allow_oom: bool = False) -> Estimate:

@@ -118,10 +118,10 @@ def make_case(
     question = ask(model, gpu, scenario)
     resolved, work = question.resolved, question.work
     if question.asked is None:
-        return Case(resolved.predictor, work, None, answer(question, allow_oom))
+        return Case(resolved.predictor, work, answer(question, allow_oom))
     found = play(question)
     said = played(resolved, work, found)
-    return Case(resolved.predictor, replace(work, batch=float(said.inputs["batch"])), question.load, said, found)
+    return Case(resolved.predictor, replace(work, batch=float(said.inputs["batch"])), said, found)
 
 
 def derive(case: Case, metric: str) -> Derivation:

@@ -32,7 +32,6 @@ from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import FamilyFit
 from rooflinekit.model.traffic.energy import LoadPower, load_power, static_energy, token_energy
 from rooflinekit.model.traffic.mixing import InFlight, prefill_share
-from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
@@ -236,7 +235,6 @@ class Case:
 
     predictor: Predictor
     work: Workload
-    load: LoadQuestion | None
     answer: Estimate
     played: LoadPlay | None = None
 

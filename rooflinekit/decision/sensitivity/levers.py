@@ -553,7 +553,7 @@ def levers(
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     seen = resolve(model, gpu, deployment, None).plan if deployment.images else None
     load = read_load(given, seen.image_tokens if seen else 0)
-    work = read_workload(given, seen)[0]
+    work = read_workload(given, seen)
     if load is not None:
         load, work = replace(load, cached=float(work.cached)), replace(work, batch=float(load.users or 1))
     question = Question(work, load)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from rooflinekit.model.capacity import Memory
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, Times, Traffic, closed_loop, no_room, open_loop
 from rooflinekit.model.traffic.mixing import slots
 from rooflinekit.model.traffic.percentiles import QUANTILES, Spread, goodput, spread
-from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Numeric, fails, floor_div, maximum
 
@@ -50,40 +48,6 @@ def open_arrivals(rate: Numeric, cv: Numeric) -> str:
     """
     process = "Poisson" if cv == 1.0 else "evenly spaced" if cv == 0.0 else f"gamma, cv {cv:g}"
     return f"{rate:g} requests/s, {process}"
-
-
-def read_load(given: dict[str, Any], isl: float, osl: float) -> LoadQuestion | None:
-    """Read what a user says of traffic; None if no load is asked for.
-
-    Raises InputError for a concurrency together with a rate, or an option that needs one of them; WorkloadError for
-    fewer requests than users.
-
-    >>> read_load({"concurrency": 64, "requests": 640}, 1024.0, 256.0).arrivals
-    'closed loop of 64 users, 10 requests each'
-    >>> read_load({"rate": 2, "isl_cv": 1.0}, 1024.0, 256.0).arrivals
-    '2 requests/s, Poisson, mean lengths (cv 1 in, 0 out)'
-    """
-    asked = {key: value for key, value in given.items() if value is not None}
-    if "concurrency" in asked and "rate" in asked:
-        raise InputError("concurrency and rate exclude each other: a closed loop of users, or arrivals at a rate")
-    if "concurrency" not in asked and "rate" not in asked:
-        for key in asked:
-            raise InputError(f"{key} describes traffic; add concurrency (a closed loop) or rate (requests/s)")
-        return None
-    users = float(asked["concurrency"]) if "concurrency" in asked else None
-    requests = asked.get("requests")
-    if requests is not None and users is not None and requests < users:
-        raise WorkloadError(f"requests must be at least concurrency ({users:.0f}), one for each user, not {requests}")
-    if users is not None and "burstiness" in asked:
-        raise InputError("burstiness belongs to a rate; users of a closed loop send when their answers have come")
-    traffic = Traffic(
-        isl, osl,
-        isl_cv=asked.get("isl_cv", 0.0), osl_cv=asked.get("osl_cv", 0.0), arrival_cv=asked.get("burstiness", 1.0),
-        requests=math.inf if requests is None or users is None else requests / users,
-        isl_law=asked.get("isl_law"), osl_law=asked.get("osl_law"),
-    )  # fmt: skip
-    goals = [asked[key] / 1e3 if key in asked else None for key in ("ttft", "tpot")]
-    return LoadQuestion(users, asked.get("rate"), traffic, *goals)
 
 
 @dataclass(frozen=True)

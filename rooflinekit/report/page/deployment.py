@@ -14,6 +14,7 @@ from rooflinekit.estimation.notes import WORDS, misfit
 from rooflinekit.estimation.options import read
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.estimation.scenario import DEGREES, DEPLOYMENT_KEYS, Scenario
+from rooflinekit.estimation.traffic import read_load
 from rooflinekit.explanation.front import derive, make_case
 from rooflinekit.explanation.metrics import Case
 from rooflinekit.explanation.walk.front import shapes
