@@ -107,7 +107,7 @@ reports: $(VENV)/core.stamp  ## write the example pages in reports/ again
 docs: catalogue $(VENV)/test.stamp  ## refresh what the docs take from the code: catalogue, schema, claims, pictures, pasted outputs
 	$(BIN)/python -m docs.generate.claims > docs/claims.md.new && mv docs/claims.md.new docs/claims.md
 	$(BIN)/python -m docs.generate.tables docs/cli.md docs/scenario.schema.json
-	$(BIN)/python -m docs.generate.schemas docs/schema
+	$(BIN)/python -m rooflinekit.report.schemas docs/schema
 	$(BIN)/python -m docs.generate.why_decode docs/images
 	$(BIN)/python -m docs.generate.lessons
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/test_docs.py

@@ -19,7 +19,7 @@ from time import perf_counter
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "load"))
 
-from random_loads import Load, clients_of, lists, played, rules_of, simulate, state_of, table_of
+from random_loads import Load, clients_of, lists, played, rules_of, simulate, state_of, tables_of
 
 from rooflinekit.load import compiled, loop
 from rooflinekit.load.arrays import numpy_arrays, quick
@@ -34,7 +34,7 @@ const times = [];
 for (let round = 0; round < 40; round++) {
   const began = performance.now(), s = new_state(k, n);
   start(c, k, s);
-  play(c, k, t, s);
+  play(c, k, t, h, s);
   times.push(performance.now() - began);
   if (round === 39) process.stdout.write(JSON.stringify({ times, end: Array.from(s.end) }));
 }
@@ -63,7 +63,8 @@ def timed(play: Callable[[], object]) -> list[float]:
 
 def in_node(load: Load) -> tuple[list[float], list[float]]:
     """Times of plays [ms], and when requests ended [s]."""
-    parts = {"c": clients_of(load), "k": rules_of(load), "t": table_of(load)}
+    t, h = tables_of(load)
+    parts = {"c": clients_of(load), "k": rules_of(load), "t": t, "h": h}
     text = javascript()
     for name, part in parts.items():
         fields = {field: lists(value) for field, value in compiled.as_arrays(part)._asdict().items()}
@@ -78,13 +79,13 @@ def in_node(load: Load) -> tuple[list[float], list[float]]:
 
 def measure(title: str, load: Load) -> None:
     """Print a line for each way to play."""
-    c, k, t = clients_of(load), rules_of(load), table_of(load)
-    fast = [quick(each) for each in (c, k, t)]
+    each = clients_of(load), rules_of(load), *tables_of(load)
+    fast = [quick(one) for one in each]
     ends = played(*fast, quick(state_of(load))).end
     found = {"CPython": timed(lambda: played(*fast, quick(state_of(load))))}
-    found["CPython, named tuples"] = timed(lambda: played(c, k, t, state_of(load)))
+    found["CPython, named tuples"] = timed(lambda: played(*each, state_of(load)))
     if compiled.available():
-        arrays = [compiled.as_arrays(each) for each in (c, k, t)]
+        arrays = [compiled.as_arrays(one) for one in each]
         found["numba"] = timed(lambda: played(*arrays, state_of(load, numpy_arrays()), compiled))
         assert played(*arrays, state_of(load, numpy_arrays()), compiled).end.tolist() == ends
     if shutil.which("node"):
@@ -103,7 +104,7 @@ def main() -> None:
     """Measure both loads."""
     measure("closed loop of 64 users", load_of(64, 0.0))
     burst = load_of(0, 0.0)
-    s = played(clients_of(burst), rules_of(burst), table_of(burst), state_of(burst))
+    s = played(clients_of(burst), rules_of(burst), *tables_of(burst), state_of(burst))
     knee = REQUESTS / max(s.end)
     for share in (0.3, 0.7):
         measure(f"open loop at {share:g} of the {knee:.1f}/s that can be served", load_of(0, share * knee))

@@ -343,15 +343,15 @@ _SOURCES = """sources:
     read: true
   tokeniser:
     title: "Hugging Face tokenizers on one core, 131,072 BPE entries: 1.0 to 1.6 us a token of 1,000, 5 to 7 of 8,000"
-    url: "reports/load-mechanisms.md"
+    url: "docs/engines.md"
     read: true
   overlap:
     title: "TensorRT-LLM, overlap scheduler; SGLang from 0.4 and vLLM by default from 0.14 (PR 27614) do the same"
     url: "https://nvidia.github.io/TensorRT-LLM/features/overlap-scheduler.html"
     read: true
   mechanisms:
-    title: "benchmarks/load_mechanisms.py: 60 us for a launch in a prompt step, of four tried (26, 60, 75, 90 us)"
-    url: "reports/load-mechanisms.md"
+    title: "published first tokens: 60 us for a launch in a prompt step, of four tried (26, 60, 75, 90 us)"
+    url: "docs/engines.md"
     read: true
   launches:
     title: "kernels counted in SGLang's fused_moe.py, fp8_utils.py and deepseek_v2.py"
@@ -359,7 +359,7 @@ _SOURCES = """sources:
     read: true
   widened:
     title: "queues of gpt-oss-20b say 2.35, all queues and output tokens of gpt-oss on Hopper 2.0"
-    url: "reports/load-mechanisms.md"
+    url: "docs/engines.md"
     read: true
   captured:
     title: "vLLM 0.24.0, _set_cudagraph_sizes in config/vllm.py; reports/served-h200-sxm-2026-11-28.md"

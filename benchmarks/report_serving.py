@@ -26,7 +26,7 @@ from rooflinekit.version import __version__
 
 NAMES = {
     "model_out": "model left out", "gpu_out": "GPU left out", "source_out": "source left out",
-    "shipped": "as shipped*", "simulated": "simulated*",
+    "shipped": "as shipped*",
     "bound": "datasheet bound", "textbook": "textbook", "derated": "hand derates",
 }  # fmt: skip
 PARTS = {"source_key": "source", "model": "model", "gpu": "GPU", "engine": "engine", "metric": "metric", "gpus": "GPUs"}

@@ -41,7 +41,8 @@ def errors(folder: Path, users: tuple[int, ...] = SEEN) -> tuple[EngineFit, Foun
         for run in read_measurements(folder / "served.jsonl"):
             if isinstance(run, Measurement):
                 old, new = (
-                    predict_load(at.resolved.predictor, at.load) for at in (pose(run, before), pose(run, after))
+                    predict_load(at.resolved.predictor, at.load, at.scheduler)
+                    for at in (pose(run, before), pose(run, after))
                 )
                 found[run.facts.concurrency or 0] = {
                     name: (getattr(run, name).mean or 0.0, getattr(old, f"{name}_ms"), getattr(new, f"{name}_ms"))

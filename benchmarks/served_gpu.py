@@ -1,8 +1,9 @@
-"""Loads that `rooflinekit validate --engine vllm` measured, beside what was predicted before: formula and simulator.
+"""Loads that `rooflinekit validate --engine vllm` measured, beside what was predicted before.
 
     python benchmarks/served_gpu.py validate/measurements/h200-sxm-2026-11-28 --gpu h200-sxm --out reports/served.md
 
-The simulator serves the same requests in the same order: lengths, users, and times of arrival where there is a rate.
+`played` has the same requests in the same order: lengths, users, and times of arrival where there is a rate. `estimate`
+draws as many, by their mean lengths, the variation of the answers, and users or rate.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Served:
 
     model: str
     row: dict[str, Any]
-    formed: dict[str, float]
+    estimated: dict[str, float]
     played: dict[str, float]
     power_w: float
 
@@ -76,12 +77,13 @@ def predicted(path: Path, gpu: str) -> Iterator[Served]:
         resolved = resolve(model, gpu, read_deployment(limits), None)
         arrivals = (Arrival(0.0 if users else each[0], isl, int(each[3])) for each in requests)
         outcome = serve(resolved, Load(arrivals, isl + osl, isl + max(lengths), users))
-        asked = {"concurrency": users, "requests": len(requests)} if users else {"rate": arrival_rate(row)}
-        answer = rk.estimate(model, gpu, isl=isl, osl=round(osl), osl_cv=wide, **asked, **limits)
-        formed = {"ttft": answer.ttft_ms or 0.0, "tpot": answer.tpot_ms or 0.0, "e2el": answer.e2e_ms or 0.0}
+        asked = {"concurrency": users} if users else {"rate": arrival_rate(row)}
+        asked |= {"requests": len(requests)}
+        answer = rk.estimate(model, gpu, isl=isl, osl=round(osl), osl_cv=wide or None, **asked, **limits)
+        estimated = {"ttft": answer.ttft_ms or 0.0, "tpot": answer.tpot_ms or 0.0, "e2el": answer.e2e_ms or 0.0}
         played = {name: getattr(outcome, f"{'e2e' if name == 'e2el' else name}_ms").mean for name in _METRICS}
         power = answer.energy.power_w_per_gpu if answer.energy else 0.0
-        yield Served(model, row, formed, played, power)
+        yield Served(model, row, estimated, played, power)
 
 
 def _signed(error: float | None) -> str:
@@ -89,16 +91,16 @@ def _signed(error: float | None) -> str:
 
 
 def _table(found: list[Served]) -> list[str]:
-    head = ["load", "in", "out", "requests", "TTFT [ms]", "formula", "simulator", "TPOT [ms]", "formula", "simulator",
-            "power [W]", "formula"]  # fmt: skip
+    head = ["load", "in", "out", "requests", "TTFT [ms]", "estimate", "played", "TPOT [ms]", "estimate", "played",
+            "power [W]", "estimate"]  # fmt: skip
     cells = []
     for each in found:
         isl, osl = each.lengths
         tpot, settled = each.measured("tpot"), each.row["duration"] >= _SETTLED
         cells.append([
             each.load, str(isl), f"{osl:.0f}", str(each.row["completed"]), f"{each.measured('ttft'):.4g}",
-            _signed(each.error(each.formed, "ttft")), _signed(each.error(each.played, "ttft")),
-            f"{tpot:.3g}" if tpot else "–", _signed(each.error(each.formed, "tpot")),
+            _signed(each.error(each.estimated, "ttft")), _signed(each.error(each.played, "ttft")),
+            f"{tpot:.3g}" if tpot else "–", _signed(each.error(each.estimated, "tpot")),
             _signed(each.error(each.played, "tpot")), f"{each.row['power_w']:.0f}" if settled else "–",
             _signed(each.power_w / each.row["power_w"] - 1.0) if settled else "–",
         ])  # fmt: skip
@@ -107,7 +109,7 @@ def _table(found: list[Served]) -> list[str]:
 
 def _summary(found: list[Served]) -> list[str]:
     rows = []
-    for name, way in (("formula", "formed"), ("simulator", "played")):
+    for name, way in (("estimate", "estimated"), ("played", "played")):
         cells = [name]
         for metric in _METRICS:
             errors = [error for each in found if (error := each.error(getattr(each, way), metric)) is not None]
@@ -126,8 +128,9 @@ def report(folder: Path, gpu: str, notes: list[str]) -> str:
         f"# A real vLLM under load on {device['name']}", "",
         f"{len(found)} loads of vLLM {first['server_version']}, from {folder}. Its README says how they were taken: "
         "random weights, requests as token ids to vLLM's AsyncLLM, no HTTP and no tokenizer. Driver "
-        f"{device['driver_version']}, power limit {device['power.limit']}. No fit has seen these rows. `formula` "
-        "is what `estimate` answers. `simulator` serves the very requests, in their order and lengths.", "",
+        f"{device['driver_version']}, power limit {device['power.limit']}. No fit has seen these rows. `played` "
+        "serves the very requests, in their order and lengths. `estimate` draws as many, by mean lengths, the "
+        "variation of the answers, and users or rate.", "",
         "Median error in %; in brackets the median bias and the worst load.", "", *_summary(found),
         *(line for note in notes for line in ("", note)),
     ]  # fmt: skip

@@ -1,22 +1,21 @@
 """Every row of serving tables, predicted in several ways, and the errors by group.
 
 Ours, with the engine costs that ship (`shipped`), and with costs from fits that have not seen the row's model, its
-accelerator or its source (`model_out`, `gpu_out`, `source_out`; benchmarks/fit_engines.py); closed loops simulated
-(`simulated`; benchmarks/simulated_rows.py); the datasheet bound; two rules of thumb (benchmarks/textbook.py). The
+accelerator or its source (`model_out`, `gpu_out`, `source_out`; benchmarks/fit_engines.py), all of them played; the
+datasheet bound; two rules of thumb (benchmarks/textbook.py). The
 interval is that of the prediction with the model left out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import fit_engines
 import numpy as np
 import pandas as pd
-from simulated_rows import simulated
 from textbook import derated, textbook
 
 from rooflinekit.evidence.accuracy_serving import (
@@ -29,7 +28,7 @@ from rooflinekit.evidence.accuracy_serving import (
 from rooflinekit.model.types.engine import LoadEnds
 from rooflinekit.model.types.model import MixtureOfExperts
 
-WAYS = ("model_out", "gpu_out", "source_out", "shipped", "simulated", "bound", "textbook", "derated")
+WAYS = ("model_out", "gpu_out", "source_out", "shipped", "bound", "textbook", "derated")
 _FOLDS = {"model_out": "model", "gpu_out": "gpu", "source_out": "source_key"}
 GROUP = ["kind", "tier", "source_key", "model", "gpu", "metric"]
 _KINDS = {"ttft_ms": "closed loop, TTFT", "tpot_ms": "closed loop, TPOT"}
@@ -39,14 +38,8 @@ _FEW = 5  # rows; smaller groups of a source and an accelerator are merged
 def predicted_rows(paths: list[Path], fitted: fit_engines.Rows) -> tuple[pd.DataFrame, Counter[str]]:
     """All rows with a column for each way, and why rows could not be answered."""
     rows, unanswered = unseen_rows(paths, fitted)
-    played = pd.concat([pd.Series(own, group.table.index) for group, own in _played(paths)])
     simple = pd.concat([_simple(group) for group in _groups(paths, "none", Counter())])
-    return rows.assign(simulated=played).join(simple), unanswered
-
-
-def _played(paths: list[Path]) -> Iterator[tuple[ServedGroup, np.ndarray]]:
-    groups = _groups(paths, None, Counter())
-    return zip(groups, simulated(groups), strict=True)
+    return rows.join(simple), unanswered
 
 
 def unseen_rows(paths: list[Path], fitted: fit_engines.Rows) -> tuple[pd.DataFrame, Counter[str]]:

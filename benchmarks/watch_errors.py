@@ -29,7 +29,8 @@ from rooflinekit.evidence.benchmark_runs import Given, resolve_facts
 from rooflinekit.evidence.exposition import Interval, read_recording, read_request_log, scrape_text
 from rooflinekit.evidence.measurement import Facts, StartUp
 from rooflinekit.evidence.watching import LEARNT, SMALLEST, Change, Watcher
-from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
+from rooflinekit.load.answer import AskedLoad, play_load
+from rooflinekit.load.lengths import Fixed, LogNormal
 
 SOON = 5  # minutes within which a slow-down must be found
 JUDGED = ("tpot", "stalls")  # a drawn request brings the TTFT of another load
@@ -121,7 +122,7 @@ def _alarms(strains: list[tuple[float, float]], name: str, weeks: int, rng: np.r
 
 def swing(weeks: int) -> None:
     """False alarms a week where the prediction is off by another share at each load of the day."""
-    rng, traffic, rates = np.random.default_rng(0), Traffic(1000.0, 200.0), np.arange(2.0, 24.0)
+    rng, rates = np.random.default_rng(0), np.arange(2.0, 24.0)
     predictor = resolve_facts(Facts("llama-3-8b", "h100-sxm", tp=1), Given()).predictor
     plan, costs = predictor.plan, predictor.plan.costs
     off = {"a step takes 1 ms more": {"step": costs.step + 1e-3},
@@ -131,9 +132,11 @@ def swing(weeks: int) -> None:
         server = predictor.on(replace(plan, engine=replace(plan.engine, costs=replace(costs, **changed))))
         rows = []
         for rate in rates:
-            served = open_loop(server, rate, traffic)
-            expected = float(closed_loop(predictor, served.running, traffic).tpot.expected)
-            rows.append((np.log(float(served.tpot.expected) / expected), np.log(expected)))
+            served = play_load(server, AskedLoad(Fixed(1000), Fixed(200), rate=rate))
+            users = max(round(rate * served.samples["e2e"].mean), 1)
+            together = AskedLoad(LogNormal(1000.0, 0.2), LogNormal(200.0, 0.2), users)
+            expected = play_load(predictor, together).tpot
+            rows.append((np.log(served.tpot / expected), np.log(expected)))
         strains, loads = np.array(rows).T
         for noise in (0.01, 0.02):
             alarms = 0

@@ -319,9 +319,40 @@ def tensor_parallelism() -> Any:
     return figure
 
 
+def one_request() -> Any:
+    """The mean request of Llama-3-8B at 20 requests a second on one H100."""
+    return rk.plot(rk.estimate("llama-3-8b", rate=20.0), "request").figure
+
+
+def load_parts() -> Any:
+    """What a token and a first token are made of, over the rate: Llama-3-8B on one H100."""
+    figure, (tokens, firsts) = canvas(7.6, 3.8, ncols=2)
+    rates = np.arange(1.0, 23.0, 1.5)
+    answers = [rk.estimate("llama-3-8b", rate=rate).load for rate in rates]
+    grey = "#8a8f96"
+    token = {"weights": ("weights", PALETTES["light"]["weights"]), "kv_cache": ("KV cache", CACHE),
+             "above_bound": ("kernels above bound", grey), "engine": ("engine", "#57606a"),
+             "prompts": ("prompts of others", VIOLET)}  # fmt: skip
+    first = {"front_end": ("front end", "#57606a"), "under_way": ("step under way", grey),
+             "behind": ("behind prompts", AMBER), "place": ("wait for a place", RED),
+             "prompt": ("own prompt", VIOLET)}  # fmt: skip
+    for axes, parts, key, unit in (
+        (tokens, token, "tpot_parts_ms", "a token [ms]"), (firsts, first, "ttft_parts_ms", "the first token [ms]")
+    ):  # fmt: skip
+        heights = [[getattr(load, key)[part] for load in answers] for part in parts]
+        axes.stackplot(
+            rates, heights, labels=[name for name, _ in parts.values()], colors=[c for _, c in parts.values()]
+        )
+        axes.axvline(answers[0].knee_rate, color=RED, ls="--", lw=1.0)
+        axes.set(xlabel="requests a second (dashed: knee)", ylabel=unit, xlim=(1, 24), ylim=(0, None))
+        axes.legend(loc="upper left", fontsize=8.5, reverse=True)
+    return figure
+
+
 FIGURES: tuple[Callable[[], Any], ...] = (
     tpot_error, roofline, kv_cache, paged_attention, sliding_windows, quantisation, flash_attention, flash_decoding,
     chunked_prefill, speculation, disaggregation, latent_attention, experts, tensor_parallelism,
+    one_request, load_parts,
 )  # fmt: skip
 
 

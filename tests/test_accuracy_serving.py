@@ -127,10 +127,11 @@ RATE = {"load": "poisson", "concurrency": None, "osl": 200}
 
 def test_a_load_that_comes_at_a_rate_is_what_estimate_says(tmp_path):
     found = figures(tmp_path / "rows.csv", rate=6.0, **RATE)
-    said = rk.estimate("llama-3-8b", gpu="h100-sxm", tp=2, rate=6.0, isl=1024, osl=200, cv=0.05)
-    assert found["ttft_ms"] == pytest.approx(said.ttft_ms, rel=1e-3)
-    assert found["tpot_ms"] == pytest.approx(said.tpot_ms, rel=1e-3)
-    assert found["output_tok_s_total"] == pytest.approx(6.0 * 200.0, rel=1e-9)
+    lengths = {"isl": "uniform:935-1113", "osl": "uniform:183-217"}  # the usual client's: 8.7 % either way
+    said = rk.estimate("llama-3-8b", gpu="h100-sxm", tp=2, rate=6.0, **lengths)
+    assert (found["ttft_ms"], found["tpot_ms"]) == (said.ttft_ms, said.tpot_ms)
+    assert found["output_tok_s_total"] == pytest.approx(said.output_tok_s, rel=1e-12)
+    assert found["output_tok_s_total"] == pytest.approx(6.0 * 200.0, rel=0.06)
 
 
 @pytest.mark.parametrize("load", [RATE | {"rate": 6.0}, {"concurrency": 8, "load": "concurrency"}, {"concurrency": 8}])
@@ -139,8 +140,8 @@ def test_replicas_share_a_load_evenly(tmp_path, load):
     one = figures(tmp_path / "one.csv", **load)
     twice = {key: 2 * load[key] for key in ("rate", "concurrency") if load.get(key)}
     two = figures(tmp_path / "two.csv", **load | twice, replicas=2, n_gpus=4)
-    total = ("output_tok_s_total", "prefill_tok_s")
-    assert two == pytest.approx({name: one[name] * (2 if name in total else 1) for name in one}, rel=1e-9)
+    total, near = ("output_tok_s_total", "prefill_tok_s"), 1e-9 if load.get("load") is None else 0.12  # of chance
+    assert two == pytest.approx({name: one[name] * (2 if name in total else 1) for name in one}, rel=near)
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,6 @@ def test_frames_and_sweeps_say_what_estimate_says(scenario):
 
 @every
 def test_levers_start_from_what_estimate_says(scenario):
-    if "rate" in scenario:
-        pytest.skip("levers take a batch or users")
     one = rk.estimate(**scenario, **LENGTHS)
     now = rk.levers(**scenario, **LENGTHS, price=PRICE, gpus={}).answer
     assert _times(now) == pytest.approx(_times(one), rel=1e-9)
@@ -81,16 +79,16 @@ def test_a_request_at_the_knee_costs_one_over_the_largest_rate(scenario):
     priced = rk.cost(**deployment, **LENGTHS, price=PRICE).prices
     one = rk.estimate(**deployment, **LENGTHS, rate=0.01)
     replica = PRICE * one.inputs["gpus"] / 3600.0
-    # a price takes all sequences to decode at once; one in N steps of each is that of its prompt. It pays for no
-    # prompt twice: where memory is full, the knee counts those that are computed again, some percent of a request.
-    assert 0.996 < replica / one.load.knee_rate / priced.request_usd < 1.05
+    # a price takes all sequences to decode at once; one in N steps of each is that of its prompt. Prompts of attention
+    # replicas are priced by the one that has most of them, and the law of a full engine shares them evenly.
+    assert (0.85 if scenario.get("dp") else 0.96) < replica / one.load.knee_rate / priced.request_usd < 1.01
 
 
 def test_where_whole_answers_have_room_a_request_at_the_knee_costs_its_price():
     """TensorRT-LLM preempts nobody."""
     asked = {"model": "llama-3-8b", "gpu": "h100-sxm", "engine": "trtllm", **LENGTHS}
     knee = rk.estimate(**asked, rate=0.01).load.knee_rate
-    assert rk.cost(**asked, price=PRICE).prices.request_usd == pytest.approx(PRICE / 3600.0 / knee, rel=4e-3)
+    assert rk.cost(**asked, price=PRICE).prices.request_usd == pytest.approx(PRICE / 3600.0 / knee, rel=1e-2)
 
 
 @pytest.mark.parametrize("name", ["dense", "MoE tp2", "MLA tp8"])

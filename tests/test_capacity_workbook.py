@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.estimation.estimator import ask
-from rooflinekit.model.traffic.question import answer_load
+from rooflinekit.model.traffic.closed_form import Traffic
+from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.report.workbook import Choices, Planned, write_workbook
 from rooflinekit.specs import load_accelerator
@@ -322,14 +323,19 @@ def compared(opened: Opened) -> dict[str, dict[str, Any]]:
     return {str(row[0]): dict(zip(COLUMNS, row, strict=False)) for row in rows}
 
 
+def load_of(planned: Planned) -> LoadQuestion:
+    """An open loop of the lengths that are planned for."""
+    return LoadQuestion(None, 1e-3, Traffic(float(planned.isl), float(planned.osl)), None, None)
+
+
 def sized(gpu: str, tp: int, planned: Planned) -> dict[str, Any]:
     """What Python says of one accelerator at the peak."""
     question = ask("llama-3.3-70b", gpu, {"tp": tp, "rate": 1e-3, "isl": planned.isl, "osl": planned.osl})
-    assert question.load is not None
-    knee = float(answer_load(question.resolved.predictor, question.load).loaded.knee)
+    load = load_of(planned)
+    knee = float(answer_load(question.resolved.predictor, load).loaded.knee)
     peak = planned.users * planned.requests_per_hour / 3600.0 * planned.peak
     replicas = math.ceil(peak / ((1.0 - planned.headroom) * knee))
-    times = answer_load(question.resolved.predictor, replace(question.load, rate=peak / replicas)).times
+    times = answer_load(question.resolved.predictor, replace(load, rate=peak / replicas)).times
     return {"replicas": replicas, "gpus": replicas * tp, "ttft": 1e3 * times.ttft(0.95), "tpot": 1e3 * times.tpot(0.95)}
 
 
@@ -406,9 +412,8 @@ class TestComparison:
         """A tenth of the bound never holds. Nothing is sure: steps that are slow enough bring a replica to its knee."""
         gpu, tp = "h200-sxm", 2
         question = ask("llama-3.3-70b", gpu, {"tp": tp, "rate": 1e-3, "isl": DEMAND.isl, "osl": DEMAND.osl})
-        assert question.load is not None
         rate = DEMAND.peak_rate / sized(gpu, tp, DEMAND)["replicas"]
-        tpot = answer_load(question.resolved.predictor, replace(question.load, rate=rate)).loaded.tpot
+        tpot = answer_load(question.resolved.predictor, replace(load_of(DEMAND), rate=rate)).loaded.tpot
         asked = replace(RIVALS, gpus=(gpu,), tp=(tp,))
         found = []
         for place, limit in enumerate((0.1 * tpot.bound, tpot.expected, 10.0 * tpot.expected)):

@@ -71,10 +71,13 @@ def test_a_table_without_a_load_has_none_of_its_columns():
     ({"rate": [1.0], "concurrency": [2]}, "exclude each other"),
     ({"rate": [1.0], "batch": [4]}, "excludes concurrency and rate"),
     ({"rate": [1.0], "context": [400]}, "excludes concurrency and rate"),
-    ({"rate": [1.0], "requests": [9]}, "requests belongs to a closed loop"),
+    ({"rate": [1.0], "requests": [9], "warmup": [9]}, "leaves none of 9 requests"),
+    ({"concurrency": [9], "requests": [8]}, "requests must be at least concurrency"),
+    ({"concurrency": [9], "burstiness": [2.0]}, "burstiness belongs to a rate"),
+    ({"concurrency": [10**8]}, "at most 1,000,000"),
     ({"rate": [np.nan], "ttft": [9.0]}, "ttft describes traffic"),
     ({"ttft": [9.0]}, "ttft describes traffic"),
-    ({"concurrency": [4], "isl": [10**9]}, "not one request"),
+    ({"concurrency": [4], "isl": [10**6]}, "no room for one request"),
     ({"concurrency": [4], "isl_cv": [-1.0]}, "isl_cv must be"),
 ])  # fmt: skip
 def test_what_makes_no_sense_is_an_error_in_its_row(columns, said):
@@ -107,8 +110,8 @@ def test_a_setting_in_a_column_of_text_is_read(column, cell, value):
 
 @pytest.fixture(scope="module")
 def many():
-    """Closed and open loops of all kinds, some above the knee."""
-    draw, rows = np.random.default_rng(0), 300
+    """Closed and open loops of all kinds, long and short, some above the knee."""
+    draw, rows = np.random.default_rng(0), 40
     closed = draw.random(rows) < 0.5
     table = pd.DataFrame({
         "model": draw.choice(["llama-3-8b", "gpt-oss-120b"], rows),
@@ -116,9 +119,9 @@ def many():
         "osl": draw.integers(2, 500, rows),
         "isl_cv": draw.choice([0.0, 0.7], rows),
         "osl_cv": draw.choice([0.0, 0.5], rows),
-        "concurrency": np.where(closed, draw.integers(1, 400, rows), np.nan),
-        "rate": np.where(closed, np.nan, np.exp(draw.uniform(-2.0, 3.5, rows))),
-        "requests": np.where(closed & (draw.random(rows) < 0.5), 4000.0, np.nan),
+        "concurrency": np.where(closed, draw.integers(1, 60, rows), np.nan),
+        "rate": np.where(closed, np.nan, np.exp(draw.uniform(-2.0, 4.5, rows))),
+        "requests": np.where(draw.random(rows) < 0.5, 100.0, np.nan),
         "ttft": np.where(draw.random(rows) < 0.3, 300.0, np.nan),
     })  # fmt: skip
     return table, rk.estimate_frame(table)
@@ -127,8 +130,8 @@ def many():
 def test_many_rows_at_once_are_what_estimate_says_of_each(many):
     table, got = many
     assert (got["error"] == "").all()
-    assert got["stable"].value_counts().min() > 20
-    for at in range(0, len(table), 7):
+    assert got["stable"].value_counts().min() > 3
+    for at in range(0, len(table), 3):
         asked = table.loc[at].dropna().to_dict()
         counts = {key: int(asked.pop(key)) for key in ("isl", "osl", "concurrency", "requests") if key in asked}
         told = rk.estimate(asked.pop("model"), allow_oom=True, **counts, **asked)
@@ -144,5 +147,5 @@ def test_many_rows_at_once_are_what_estimate_says_of_each(many):
 
 def test_a_row_under_load_has_the_same_bits_alone(many):
     table, got = many
-    for at in (0, 7, 101, 299):
+    for at in (0, 7, 21, 39):
         pd.testing.assert_frame_equal(rk.estimate_frame(table.iloc[[at]]), got.iloc[[at]], check_exact=True)

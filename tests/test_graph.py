@@ -19,7 +19,6 @@ from rooflinekit.model.graph.symbol import OPERATORS, Symbol
 from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.trace import depends, flat
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
 from rooflinekit.model.types.numeric import choose, lattice, log2, maximum, repeat, sqrt, where
 from rooflinekit.model.types.workload import Workload
 
@@ -111,21 +110,6 @@ def test_pieces_of_any_length_give_the_same_numbers(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("rooflinekit.model.graph.arrays._PIECE", 3)  # the third piece begins within the second
     pieces = Vectorised(graph)(**columns)
     assert all((pieces[name] == whole[name]).all() for name in graph.outputs)
-
-
-@pytest.mark.parametrize("deployment", DEPLOYMENTS[::3], ids=lambda d: f"{d[0]} {d[2]}")
-def test_loads_below_and_above_the_knee_are_one_graph(deployment: tuple[str, str, dict[str, Any]]) -> None:
-    deployed = predictor(*deployment)
-    loop = trace(lambda rate, isl, osl: open_loop(deployed, rate, Traffic(isl, osl)), ["rate", "isl", "osl"])
-    for at in ((0.01, 1000.0, 200.0), (0.5, 500.0, 300.0), (1e5, 500.0, 300.0)):
-        expected = [value for _, value in flat(open_loop(deployed, at[0], Traffic(*at[1:])))]
-        assert max(map(apart, worked_out(loop, *at), expected)) < 1e-12, at
-    graph = trace(lambda users: closed_loop(deployed, users, Traffic(1024.0, 256.0, requests=4.0)), ["users"])
-    expected = flat(closed_loop(deployed, 48.0, Traffic(1024.0, 256.0, requests=4.0)))
-    pairs = zip(
-        worked_out(graph, 48.0), expected, strict=True
-    )  # no prompt is preempted here: numbers leave its time out
-    assert max(apart(found, value) for found, (name, value) in pairs if not name.startswith("shared.again.")) < 1e-12
 
 
 def test_equal_parts_are_one_node() -> None:

@@ -58,17 +58,18 @@ def test_what_first_tokens_err_beyond_their_steps_makes_no_queue_longer():
     assert 50.0 * float(plain.high) == pytest.approx(float(more.high), rel=1e-3)
 
 
-def test_a_rate_that_slower_steps_cannot_sustain_has_no_upper_end():
+def test_a_rate_that_slower_steps_cannot_sustain_has_the_end_that_was_played():
     knee = rk.estimate("llama-3-8b", rate=1.0).load.knee_rate
     far, near = (rk.estimate("llama-3-8b", rate=share * knee) for share in (0.5, 0.9))
     assert (far.load.stable, near.load.stable) == (True, True)
-    assert far.interval["ttft_ms"][1] > far.ttft_ms
-    assert near.interval["ttft_ms"][1] is None
-    assert near.interval["tpot_ms"][1] > near.tpot_ms  # of a full engine
-    assert "no limit" in plain_text(document(near))
+    for found in (far, near):
+        for time in ("ttft_ms", "tpot_ms"):
+            low, high = found.interval[time]
+            assert low < getattr(found, time) < high
+    wide = [found.interval["ttft_ms"][1] / found.ttft_ms for found in (far, near)]
+    assert wide[0] < wide[1]  # first tokens wait for a queue that slower steps make longer
     row = rk.estimate_frame(pd.DataFrame({"model": ["llama-3-8b"], "rate": [0.9 * knee]})).iloc[0]
-    assert np.isnan(row["ttft_high_ms"])
-    assert row["tpot_high_ms"] == pytest.approx(near.interval["tpot_ms"][1])
+    assert [row["ttft_high_ms"], row["tpot_high_ms"]] == [near.interval[time][1] for time in ("ttft_ms", "tpot_ms")]
 
 
 @pytest.mark.parametrize(("model", "gpu"), [("llama-3-8b", "h100-sxm"), ("qwen3-30b-a3b", "mi300x")])
@@ -144,7 +145,7 @@ def test_an_end_never_crosses_the_time_or_the_bound():
 def test_the_bound_of_a_rate_is_that_of_an_engine_at_the_datasheets_rates(model, deployment, rate):
     """A faster engine carries a rate with fewer requests at once, so that its steps are shorter too."""
     expected, bound = (rk.estimate(model, rate=rate, calibration=of, **deployment) for of in (None, "none"))
-    assert expected.bound["tpot_ms"] == pytest.approx(bound.tpot_ms, rel=2e-3)
+    assert 0.8 * bound.tpot_ms < expected.bound["tpot_ms"] <= bound.tpot_ms  # its first requests, into an empty engine
     assert 0.3 * bound.ttft_ms < expected.bound["ttft_ms"] <= bound.ttft_ms  # waits are not in the bound
     for time in ("ttft_ms", "tpot_ms"):
         assert expected.bound[time] <= expected.interval[time][0]
@@ -153,7 +154,12 @@ def test_the_bound_of_a_rate_is_that_of_an_engine_at_the_datasheets_rates(model,
 def test_above_the_knee_a_faster_engine_may_still_carry_the_rate():
     expected, bound = (rk.estimate("llama-3-8b", rate=26.0, calibration=of) for of in (None, "none"))
     assert (expected.load.stable, bound.load.stable) == (False, True)
-    assert expected.bound["tpot_ms"] == pytest.approx(bound.tpot_ms, rel=2e-3)
+    assert 0.7 * bound.tpot_ms < expected.bound["tpot_ms"] <= bound.tpot_ms
+
+
+def test_the_bound_of_users_is_the_answer_at_the_datasheets_rates():
+    expected, bound = (rk.estimate("llama-3-8b", concurrency=32, calibration=of) for of in (None, "none"))
+    assert expected.bound["tpot_ms"] == bound.tpot_ms
 
 
 def test_every_engine_has_tested_factors_and_answers_say_how_they_did():

@@ -29,6 +29,7 @@ from rooflinekit.specs import load_accelerator
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).parents[1]
+STATIC = [kind for kind in PICTURES["Estimate"] if kind != "request"]
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +200,22 @@ class TestNumbers:
         assert artist(picture, "TTFT p99").get_xdata()[0] == outcome.ttft_ms.p99
         assert artist(picture, "ITL p50").get_xdata()[0] == outcome.itl_ms.p50
 
+    def test_a_request_to_scale_is_that_of_the_answer(self, outcome, estimate):
+        """Bars are as long as the parts, one behind the other, and end where the mean of all requests does."""
+        picture = rk.plot(outcome, "request")
+        for metric, parts in (("ttft", outcome.ttft_parts_ms), ("tpot", outcome.tpot_parts_ms)):
+            bars = {name: artist(picture, name) for name, time in parts.items() if time > 0.01 * sum(parts.values())}
+            for name, bar in bars.items():
+                assert bar.get_width() == pytest.approx(parts[name])
+            ends = max(bar.get_x() + bar.get_width() for bar in bars.values())
+            assert ends == pytest.approx(getattr(outcome, f"{metric}_ms").mean, rel=0.02)
+        assert artist(picture, "first token").get_width() == outcome.ttft_ms.mean
+        loaded = rk.estimate("llama3-8b", rate=20.0, requests=200, isl=512, osl=64)
+        assert "request" in drawable(loaded) and "request" not in drawable(estimate)
+        assert list(artist(rk.plot(loaded, "request"), "bound").get_xdata()) == 2 * [loaded.bound["tpot_ms"]]
+        with pytest.raises(InputError, match="no request of a load"):
+            rk.plot(estimate, "request")
+
     def test_the_timeline_is_the_outcome(self, outcome):
         line = artist(rk.plot(outcome, "timeline"), "batch 1")
         own = [row for row in outcome.timeline if row["replica"] == 1]
@@ -313,7 +330,7 @@ class TestFiles:
 
     def test_everything_lies_in_the_folder(self, estimate, table, tmp_path):
         files = rk.write_plots([estimate, table], tmp_path / "new")
-        names = {f"{name}.{suffix}" for name in (*PICTURES["Estimate"], "batch", "pareto") for suffix in ("svg", "png")}
+        names = {f"{name}.{suffix}" for name in (*STATIC, "batch", "pareto") for suffix in ("svg", "png")}
         assert {path.name for path in files} == names
         assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(files)
         assert all(path.read_bytes()[:4] in (b"\x89PNG", b"<?xm") for path in files)
@@ -406,20 +423,20 @@ class TestExtremes:
     )
     def test_every_picture_of_an_estimate_is_drawn(self, scenario):
         e = rk.estimate("llama3-8b", **scenario)
-        assert all(len(rk.plot(e, kind).svg()) > 1000 for kind in PICTURES["Estimate"])
+        assert all(len(rk.plot(e, kind).svg()) > 1000 for kind in STATIC)
 
     def test_a_name_is_not_markup(self, tmp_path):
         wicked = tmp_path / "<img src=x onerror=alert(1)>$\\frac{a}{b}$.json"
         wicked.write_text(CONFIG, encoding="utf-8")
         e = rk.estimate(str(wicked), batch=2, isl=16)
-        for kind in PICTURES["Estimate"]:
+        for kind in STATIC:
             root = ET.fromstring(rk.plot(e, kind).svg())
             assert not [each for each in root.iter() if each.tag.endswith(("}img", "}script"))]
         assert "<img" not in e._repr_html_()
 
     def test_an_outcome_of_nothing(self):
         nothing = rk.simulate("llama3-8b", rate=1.0, requests=1, isl=8, osl=1)
-        assert all(len(rk.plot(nothing, kind).svg()) > 1000 for kind in PICTURES["Outcome"])
+        assert all(len(rk.plot(nothing, kind).svg()) > 1000 for kind in drawable(nothing))
 
 
 CONFIG = """{"model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
@@ -431,7 +448,8 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("words", "names"),
         [
-            (["estimate", "llama3-8b"], PICTURES["Estimate"]),
+            (["estimate", "llama3-8b"], STATIC),
+            (["estimate", "llama3-8b", "--rate", "5", "--requests", "20"], PICTURES["Estimate"]),
             (["sweep", "llama3-8b", "--batch", "1,8"], ("batch", "pareto")),
             (["simulate", "llama3-8b", "--rate", "5", "--requests", "20", "--osl", "8"], PICTURES["Outcome"]),
             (["levers", "llama3-8b", "--gpus", "h200-sxm"], PICTURES["Levers"]),

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 import rooflinekit as rk
-from docs.generate.schemas import SCHEMAS
+from rooflinekit.report.schemas import SCHEMAS
 
 FOLDER = Path(__file__).parents[1] / "docs" / "schema"
 ESTIMATES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -33,6 +34,8 @@ from starlette.testclient import TestClient
 from rooflinekit.service import pages, web
 
 STATIC = {"model": "llama3-8b", "batch": 32, "isl": 2048}
+LONG = {"model": "llama-3-70b", "tp": 4, "rate": 50, "requests": 5000, "osl": "uniform:3000-4000"}
+"""A simulation of many seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -147,8 +150,8 @@ class TestAnswers:
     def test_the_description_is_made_from_the_table_of_options(self, client):
         described = client.get("/openapi.json").json()
         assert described["openapi"] == "3.1.0"
-        assert set(described["paths"]) == {f"/v1/{name}" for name in TOOLS}
-        schema = described["paths"]["/v1/estimate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert set(described["paths"]) == {"/healthz", *(f"/v1/{name}" for name in TOOLS)}
+        schema = described["components"]["schemas"]["estimate.question"]
         for name, option in options_of(TOOLS["estimate"].table).items():
             if not option.hidden:
                 assert schema["properties"][name]["description"] == option.help
@@ -188,13 +191,19 @@ class TestRefusals:
                 response = client.post("/v1/estimate", json=STATIC | {name: text, "draft_tokens": 2})
                 assert 400 <= response.status_code < 500, (name, text)
                 assert "config" not in response.text.replace(text, "")
-        refused(client.post("/v1/levers", json=STATIC | {"price": "/etc/passwd.csv"}), 422, "looks like a file")
+        refused(
+            client.post("/v1/levers", json=STATIC | {"price": "/etc/passwd.csv"}), 422, "only names of the catalogue"
+        )
         for name in ("profile", "tco", "price", "isl"):  # a plain word may be a file of the server's folder
             (tmp_path / "day").write_text("hour,rate\n0,1\n1,2\n")
             asked = {"model": "llama-3-8b", "rate": 1, name: "empirical:day" if name == "isl" else "day"}
-            refused(client.post("/v1/plan", json=asked), 422, "looks like a file")
+            refused(client.post("/v1/plan", json=asked), 422)
         refused(client.post("/v1/plan", json={"model": "llama3-8b", "trace": "x.csv"}), 422, "unknown option 'trace'")
-        refused(client.post("/v1/compare", json={"run": VLLM | {"model_id": str(tmp_path)}}), 422, "unknown model")
+        refused(
+            client.post("/v1/compare", json={"run": VLLM | {"model_id": str(tmp_path)}, "gpu": "h100", "tp": 1}),
+            422,
+            "unknown model",
+        )
 
     def test_bodies_and_methods_that_are_none(self, client):
         json_type = {"content-type": "application/json"}
@@ -217,7 +226,7 @@ class TestRefusals:
 
     def test_a_token_is_asked_for_and_never_shown(self, monkeypatch):
         monkeypatch.setenv(web.TOKEN, "secret-of-the-test")
-        with TestClient(web.open_app(), base_url="http://any.example") as made:
+        with TestClient(web.app(local=False), base_url="http://any.example") as made:
             refused(made.post("/v1/estimate", json=STATIC), 401, "Authorization")
             wrong = made.post("/v1/estimate", json=STATIC, headers={"authorization": "Bearer secret"})
             refused(wrong, 401)
@@ -274,9 +283,18 @@ class TestMalformed:
         """What passes the checks of a slow tool is not worked out here, but for every hundredth."""
         draw = random.Random(count)
         ask = Workers.ask
-        monkeypatch.setattr(
-            Workers, "ask", lambda *given: ask(*given) if draw.random() < 0.01 else {"tool": given[1], "answer": {}}
-        )
+
+        async def asked(self, name, body=b"{}", quick=False, seconds=None):
+            if name not in TOOLS:
+                return b"{}"
+            if draw.random() < 0.01:
+                return await ask(self, name, body, quick, seconds)
+            if quick:
+                return pool.answer(name, body)
+            TOOLS[name].checked(json.loads(body))
+            return b"{}"
+
+        monkeypatch.setattr(Workers, "ask", asked)
         for number in range(count):
             tool = "estimate" if number % 2 else draw.choice(list(TOOLS))
             method, path, body, headers = malformed(draw, tool)
@@ -287,35 +305,60 @@ class TestMalformed:
 
 
 class TestBounds:
-    def test_what_takes_too_long_is_ended_and_the_next_question_answered(self, client):
-        few = Workers(1, seconds=0.01)  # no process starts as fast as that
-        with pytest.raises(TimeUpError, match=r"more than 0\.01 s; ask for less"):
-            few.ask("gpus", {})
-        few.seconds = 60.0
-        assert few.ask("gpus", {})["answer"]["accelerators"]
-        few.close()
+    def test_what_takes_too_long_is_ended_and_the_next_question_answered(self):
+        async def asked():
+            few = Workers(1)
+            with pytest.raises(TimeUpError, match=r"more than 0\.01 s; ask for less"):
+                await few.ask("gpus", seconds=0.01)  # no process starts as fast as that
+            assert json.loads(await few.ask("gpus", seconds=60.0))["answer"]["accelerators"]
+            await few.close()
+
+        asyncio.run(asked())
 
     def test_a_worker_that_dies_is_replaced(self, monkeypatch):
-        few = Workers(1, seconds=60.0)
-        assert few.ask("gpus", {})
-        monkeypatch.setattr(pool, "_COMMAND", (sys.executable, "-c", "import sys; sys.stdin.readline()"))
-        few.close()
-        few = Workers(1, seconds=60.0)
-        with pytest.raises(TimeUpError, match="memory"):
-            few.ask("gpus", {})
-        monkeypatch.undo()
-        assert few.ask("gpus", {})
-        few.close()
+        async def asked():
+            few = Workers(1, seconds=60.0)
+            monkeypatch.setattr(pool, "_COMMAND", (sys.executable, "-c", "import sys; sys.stdin.readline()"))
+            with pytest.raises(TimeUpError, match="memory"):
+                await few.ask("gpus")
+            monkeypatch.undo()
+            assert await few.ask("gpus")
+            (worker,) = few._all
+            worker.kill()
+            await worker.wait()
+            assert await few.ask("gpus")
+            await few.close()
+
+        asyncio.run(asked())
 
     def test_who_comes_when_all_places_are_taken_is_sent_away(self, monkeypatch):
         monkeypatch.setattr(pool, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(60)"))
-        few = Workers(1, seconds=1.5)
-        with ThreadPoolExecutor(20) as callers:
-            tried = [callers.submit(few.ask, "gpus", {}) for _ in range(20)]
-            errors = [each.exception() for each in tried]
+
+        async def asked():
+            few = Workers(1, seconds=1.5)
+            found = await asyncio.gather(*(few.ask("gpus") for _ in range(20)), return_exceptions=True)
+            await few.close()
+            return found
+
+        errors = asyncio.run(asked())
         assert all(isinstance(error, (BusyError, TimeUpError)) for error in errors)
         assert sum("too many questions" in str(error) for error in errors) >= 11  # nine places
-        few.close()
+
+    def test_long_questions_leave_a_place_for_quick_ones(self):
+        async def asked():
+            few = Workers(1, seconds=30.0)
+            await few.ask("estimate", b'{"model": "llama3-8b"}', quick=True)
+            long = [asyncio.create_task(few.ask("simulate", json.dumps(LONG).encode())) for _ in range(3)]
+            await asyncio.sleep(0.5)
+            begun = time.monotonic()
+            await few.ask("estimate", b'{"model": "llama3-8b", "batch": 3}', quick=True)
+            taken = time.monotonic() - begun
+            assert not any(each.done() for each in long)
+            await few.close()  # those that work too
+            await asyncio.gather(*long, return_exceptions=True)
+            return taken
+
+        assert asyncio.run(asked()) < 15.0  # a new process starts
 
     def test_concurrent_callers_get_their_own_answers(self, client):
         sizes = range(1, 41)
@@ -388,7 +431,7 @@ def test_a_server_that_cannot_answer_does_not_say_that_it_serves(port):
 import rooflinekit.service.web as web
 from rooflinekit.cli.run import main
 
-def broken():
+def broken(*_):
     raise RuntimeError("no application")
 
 web.app = broken
@@ -446,18 +489,10 @@ def test_a_taken_port_is_one_line(port):
     assert "serving on" not in refused.stderr
 
 
-def test_small_answers_do_not_wait_for_an_acknowledgement(port, monkeypatch):
+def test_small_answers_do_not_wait_for_an_acknowledgement(port):
     """Head and body are two segments: with Nagle's algorithm the second waits 40 ms for a delayed ACK of the first."""
-    found = []
-
-    def run(place, fd, **options):
-        with socket.socket(fileno=os.dup(fd)) as listening:
-            found.append(listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
-
-    monkeypatch.setattr(web.uvicorn, "run", run)
     with web.listen("127.0.0.1", port) as listening:
-        web.run(listening, 2, 1.0, lambda: None)
-    assert found[0]
+        assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 class TestPages:
@@ -474,8 +509,7 @@ class TestPages:
         return tmp_path / "site"
 
     def test_the_site_is_served_and_nothing_beside_it(self, site, monkeypatch):
-        monkeypatch.setenv(web.SITE, str(site))
-        with TestClient(web.app(), base_url="http://localhost") as made:
+        with TestClient(web.app(site=site), base_url="http://localhost") as made:
             assert made.get("/").text == made.get("/playground/").text == "this is playground/index.html"
             assert made.get("/playground/models/m.gz").content == b"this is playground/models/m.gz"
             assert made.get("/docs/index.html").headers["content-type"].startswith("text/html")
@@ -487,22 +521,30 @@ class TestPages:
 
     def test_a_folder_without_a_playground_is_refused(self, tmp_path):
         with pytest.raises(InputError, match=r"holds no playground/index\.html"):
-            web.listen("127.0.0.1", 0, tmp_path)
+            web.app(site=tmp_path)
 
     def test_without_a_site_a_page_on_one_model_is_made_once(self, tmp_path, monkeypatch):
         monkeypatch.setattr(pages, "SITE", tmp_path)
-        made = tmp_path.parent / f"{tmp_path.name}-made"
-        code = f"import pathlib; print('a page'); pathlib.Path({str(made)!r}).touch(exist_ok=False)"
-        monkeypatch.setattr(pages, "_COMMAND", (sys.executable, "-c", code))
+        ask, made = Workers.ask, []
+
+        async def asked(self, name, *given, **more):
+            if name != "page":
+                return await ask(self, name, *given, **more)
+            made.append(name)
+            if len(made) > 1:
+                raise TimeUpError("too slow")
+            return b"a page"
+
+        monkeypatch.setattr(Workers, "ask", asked)
         with TestClient(web.app(), base_url="http://localhost") as client:
-            assert client.get("/").text == client.get("/").text == "a page\n"
-        monkeypatch.setattr(pages, "_COMMAND", (sys.executable, "-c", "raise SystemExit(1)"))
+            assert client.get("/").text == client.get("/").text == "a page"
+            assert client.get("/").headers["content-type"].startswith("text/html") and made == ["page"]
         with TestClient(web.app(), base_url="http://localhost") as client:
             refused(client.get("/"), 503, "could not be made")
 
     @pytest.mark.slow
     def test_the_page_on_one_model_is_a_report(self):
-        made = subprocess.run(pages._COMMAND, capture_output=True, check=True).stdout.decode()
+        made = pages.made_page().decode()
         assert made.startswith("<!doctype html>") and pages.MODEL in made
 
 

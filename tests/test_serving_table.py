@@ -18,7 +18,7 @@ from rooflinekit.evidence.accuracy_serving import (
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.engines import engine_version_of
-from rooflinekit.specs.locate import shipped_path
+from rooflinekit.specs.places import shipped_path
 
 ROW = {
     "model": "llama-3-8b", "gpu": "h100-sxm", "engine": "vllm", "load": "static", "isl": 1024, "osl": 256,

@@ -311,3 +311,45 @@ def test_the_draft_layer_of_deepseek_v4_sees_the_window_alone():
     assert layer.ffn == model.layers[-1].ffn
     found = rk.estimate("deepseek-v4-flash", "b300-sxm", tp=8, draft="mtp", batch=8)
     assert found.tpot_ms < rk.estimate("deepseek-v4-flash", "b300-sxm", tp=8, batch=8).tpot_ms
+
+
+class TestUnderLoad:
+    """Rounds of a draft are played: each verifies, drafts, and gives as many tokens as are accepted."""
+
+    def test_a_lone_user_has_the_rounds_of_a_static_batch(self) -> None:
+        asked: dict[str, Any] = {"draft": "eagle3", "draft_tokens": 3, "acceptance": "0.8,0.6,0.5", "isl": 512}
+        static = rk.estimate("llama-3-8b", osl=256, **asked)
+        one = rk.estimate("llama-3-8b", osl=256, concurrency=1, requests=200, **asked)
+        assert one.tpot_ms == pytest.approx(static.tpot_ms, rel=0.02)  # of drawn acceptance
+        assert one.bound["tpot_ms"] == pytest.approx(static.bound["tpot_ms"], rel=0.01)
+
+    def test_all_accepted_is_a_round_over_its_tokens(self) -> None:
+        """255 tokens after the first, four a round: 64 rounds."""
+        asked: dict[str, Any] = {"draft": "eagle3", "draft_tokens": 3, "acceptance": 1.0, "isl": 512, "osl": 256}
+        one = rk.estimate("llama-3-8b", concurrency=1, **asked)
+        static = rk.estimate("llama-3-8b", **asked)
+        assert one.tpot_ms == pytest.approx(static.tpot_ms * 4.0 * 64.0 / 255.0, rel=2e-3)
+
+    @pytest.mark.parametrize("load", [{"concurrency": 16}, {"rate": 4.0}])
+    def test_a_good_draft_helps_and_a_bad_one_does_not(self, load: dict[str, float]) -> None:
+        asked: dict[str, Any] = {"draft": "llama-3.2-1b", "draft_tokens": 4}
+        plain = rk.estimate("llama-3-8b", **load)
+        good, bad = (rk.estimate("llama-3-8b", acceptance=rate, **asked, **load) for rate in (0.9, 0.0))
+        assert good.tpot_ms < plain.tpot_ms < bad.tpot_ms
+        assert good.load is not None and bad.load is not None
+        assert good.load.knee_rate > bad.load.knee_rate
+
+    def test_the_draft_reads_prompts_too(self) -> None:
+        load: dict[str, Any] = {"concurrency": 1, "isl": 4000, "osl": 16}
+        plain = rk.estimate("llama-3-8b", **load)
+        draft: dict[str, Any] = {"draft": "llama-3.2-1b", "draft_tokens": 4, "acceptance": 0.7}
+        static = [rk.estimate("llama-3-8b", isl=4000, osl=16, **more).ttft_ms for more in ({}, draft)]
+        assert rk.estimate("llama-3-8b", **load, **draft).ttft_ms - plain.ttft_ms == pytest.approx(
+            static[1] - static[0], rel=0.05
+        )
+
+    def test_frames_say_what_estimate_says(self) -> None:
+        asked: dict[str, Any] = {"draft": "mtp", "tp": 8, "concurrency": 8, "isl": 256, "osl": 32}
+        row = rk.estimate_frame(pd.DataFrame([{"model": "deepseek-v3", "gpu": "h200-sxm", **asked}])).iloc[0]
+        one = rk.estimate("deepseek-v3", "h200-sxm", **asked)
+        assert (row["error"], row["tpot_ms"], row["ttft_ms"]) == ("", one.tpot_ms, one.ttft_ms)

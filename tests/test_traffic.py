@@ -286,15 +286,17 @@ def test_estimate_under_load_says_all_of_it():
     assert e.load is not None and e.load.stable and e.inputs["rate"] == 18
     assert e.interval["ttft_ms"][0] <= e.ttft_ms <= e.interval["ttft_ms"][1]
     assert 0.0 < e.load.goodput <= 18.0 < e.load.knee_rate
-    assert e.output_tok_s == pytest.approx(18 * 256)
+    assert e.output_tok_s == pytest.approx(18 * 256, rel=0.1)  # 1,600 requests over their makespan
     assert rk.estimate("llama-3-8b", rate=20, ttft=1, tpot=20).load.goodput == 0.0
 
 
 def test_an_overload_is_said_loudly():
     e = rk.estimate("llama-3-8b", rate=1000)
-    assert e.ttft_ms is None and e.e2e_ms is None and not e.load.stable
-    assert e.warnings[0].startswith("UNSTABLE: 1000 requests/s arrive and at most ")
-    assert e.load.percentiles["ttft_ms"] == {"p50": None, "p90": None, "p99": None}
+    assert not e.load.stable
+    assert e.warnings[0].startswith("overload: 1000 requests/s arrive, ")
+    waits = e.load.percentiles["ttft_ms"]  # of the requests that were played
+    assert 0.0 < waits["p50"] < waits["p90"] < waits["p95"] < waits["p99"] < 1e3 * e.load.makespan_s
+    assert e.output_tok_s < 256 * e.load.knee_rate
 
 
 @pytest.mark.parametrize(
@@ -306,10 +308,14 @@ def test_an_overload_is_said_loudly():
         ({"rate": 0.0}, WorkloadError, "rate must be above 0"),
         ({"rate": float("nan")}, WorkloadError, "rate must be a number"),
         ({"concurrency": 0}, WorkloadError, "concurrency must be a whole number"),
-        ({"rate": 1.0, "requests": 10}, InputError, "closed loop"),
+        ({"rate": 1.0, "requests": 10, "warmup": 10}, WorkloadError, "leaves none of 10 requests"),
+        ({"concurrency": 10, "requests": 9}, WorkloadError, "requests must be at least concurrency"),
+        ({"concurrency": 200_000}, WorkloadError, "at most 1,000,000: give --requests"),
+        ({"seed": 3}, InputError, "seed describes traffic"),
+        ({"rate": 1.0, "max_model_len": 512}, WorkloadError, "all requests are refused"),
         ({"concurrency": 4, "burstiness": 2.0}, InputError, "burstiness belongs to a rate"),
         ({"rate": 1.0, "burstiness": -1}, WorkloadError, "burstiness"),
-        ({"rate": 1.0, "isl": 10**7}, DoesNotFitError, "not one request"),
+        ({"rate": 1.0, "isl": 10**6}, DoesNotFitError, "no room for one request"),
     ],
 )
 def test_senseless_traffic_is_refused(scenario, error, words):
@@ -494,7 +500,7 @@ def test_memory_has_room_for_whole_answers_where_an_engine_reserves_them():
         assert (
             answer.memory.max_batch == rk.estimate("llama-3-8b", engine=engine, isl=1024, context=held).memory.max_batch
         )
-        assert answer.memory.max_batch == answer.load.slots
+        assert answer.memory.max_batch == pytest.approx(answer.load.slots, abs=1)  # of whole blocks
 
 
 TOGETHER = [

@@ -19,8 +19,6 @@ from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
     from rooflinekit.decision.launching.launch import Launch
-    from rooflinekit.simulation.event_loop import Watch
-    from rooflinekit.simulation.replica import Replica
 
 _EVERY = 1000  # requests between two moves of the progress bar
 _SCRIPT = "launch.sh"
@@ -90,7 +88,7 @@ def simulate(
 ) -> int:  # fmt: skip
     """Serve requests step by step, and say what users feel: percentiles of TTFT, TPOT and latency under load."""
     from rooflinekit.simulation.simulate import simulate as run
-    from rooflinekit.simulation.watch import TIMELINE, ChromeTrace, both
+    from rooflinekit.simulation.watch import TIMELINE, ChromeTrace
 
     for path in (timeline, chrome_trace):
         if path is not None:
@@ -105,12 +103,12 @@ def simulate(
     kept = to.out.with_name(f"{to.out.name}.cells") if resume and to.out else None
     if cells > 1:
         with counting("cells", cells) as step:
-            outcome = run(model, kept=kept, progress=lambda: step(""), **scenario)
+            outcome = run(model, kept=kept, progress=lambda _: step(""), **scenario)
         if kept and outcome.interrupted:
             raise InterruptedRunError(f"interrupted; finished cells are in {kept}; the same command goes on from there")
     else:
         with _progress(scenario.get("requests")) as progress:
-            outcome = run(model, watch=both(progress, events), **scenario)
+            outcome = run(model, watch=events, progress=progress, **scenario)
     if timeline is not None:
         emit(csv_text(outcome.timeline or [dict.fromkeys(TIMELINE)]), timeline, to.force)
     if chrome_trace is not None and events is not None:
@@ -125,18 +123,18 @@ def simulate(
 
 
 @contextmanager
-def _progress(total: int | None) -> Iterator[Watch]:
+def _progress(total: int | None) -> Iterator[Callable[[int], None]]:
     """Move a bar as requests end."""
     with counting("thousands of requests", total and -(-total // _EVERY)) as step:
         shown = 0
 
-        def watch(index: int, replica: Replica, now: float) -> None:
+        def ended(count: int) -> None:
             nonlocal shown
-            while shown * _EVERY < replica.ledger.finished:
+            while shown * _EVERY < count:
                 step("")
                 shown += 1
 
-        yield watch
+        yield ended
 
 
 @command(tables.Accelerator, tables.Shapes, tables.Written)

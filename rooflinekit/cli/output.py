@@ -100,9 +100,9 @@ def _coloured(text: str) -> str:
     >>> _coloured("host   1  overhead")
     'host   1  \x1b[90moverhead\x1b[0m'
     """
-    from rooflinekit.report.estimate import PARTS
+    from rooflinekit.report.request import FIRST, PARTS, TOKEN
 
-    colours = _LIMITS | {name: _LIMITS[limit] for name, limit in PARTS.values()}
+    colours = _LIMITS | {name: _LIMITS[limit] for table in (PARTS, FIRST, TOKEN) for name, limit in table.values()}
     text = re.sub(rf"(?m)\b(?:{'|'.join(_LIMITS)})$", lambda limit: f"{colours[limit[0]]}{limit[0]}{_PLAIN}", text)
     return re.sub(
         rf"(?m)^({'|'.join(colours)}) .*[█▏].*$",

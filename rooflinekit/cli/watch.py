@@ -40,14 +40,14 @@ from rooflinekit.evidence.measured import read_intervals, read_start
 from rooflinekit.evidence.measurement import StartUp
 from rooflinekit.evidence.watching import LEARNT, SMALLEST, Watched, Watcher, left_out
 from rooflinekit.model.types.errors import InputError, SpecError
-from rooflinekit.specs.files import refuse_device
+from rooflinekit.specs.places import admit
 from rooflinekit.specs.writing import check_target, write_whole
 
 TOKEN = "ROOFLINEKIT_WATCH_TOKEN"
 """Variable of the environment: what servers whose metrics are not open have to be shown."""
 _REFUSED = (401, 403)
 _LONGEST = 10.0  # seconds that a server may take to answer
-_LARGEST = 64 << 20  # bytes of an exposition
+_LARGEST = 8 << 20  # bytes of an exposition: an engine's are thousands of lines
 _SET = 1.0  # seconds between two looks by which a clock that nobody sets is not off
 _GZIP = 31  # how zlib calls the format
 _BEGIN = 256  # bytes by which a file is known
@@ -145,7 +145,7 @@ def _check_recording(path: Path) -> None:
 
 
 def _recorded(path: Path) -> bool:
-    refuse_device(path)
+    admit(path)
     with path.open(encoding="utf-8", errors="replace") as file:
         return is_recording(file.read(len(SCRAPED)))
 
@@ -205,27 +205,31 @@ def _intervals(addresses: Sequence[str], every: float, record: Path | None) -> I
 
 def _fetched(address: str, token: str) -> str:
     """The text at an address; raises SpecError, which names it."""
-    ends, body = time.monotonic() + _LONGEST, bytearray()
+    ends, body = time.monotonic() + _LONGEST, b""
     try:
         asked = Request(address)
         if token:
             asked.add_unredirected_header("Authorization", f"Bearer {token}")
         with urlopen(asked, timeout=_LONGEST) as answer:
-            while len(body) < _LARGEST and (part := answer.read1(_LARGEST)):
+            while (answer.length or 0) + len(body) <= _LARGEST and (part := answer.read1(_LARGEST)):
                 body += part
                 if time.monotonic() > ends:
                     raise TimeoutError(f"the answer takes more than {_LONGEST:g} s")
-            if answer.length:
+            size = (answer.length or 0) + len(body)
+            if answer.length and size <= _LARGEST:
                 raise ConnectionError("the answer ends early")
-            if answer.headers.get("Content-Encoding") == "gzip":
-                return zlib.decompressobj(_GZIP).decompress(bytes(body), _LARGEST).decode("utf-8", "replace")
-            return body.decode("utf-8", "replace")
+            if answer.headers.get("Content-Encoding") == "gzip" and size <= _LARGEST:
+                body = zlib.decompressobj(_GZIP).decompress(body, _LARGEST + 1)
+                size = len(body)
     except HTTPError as error:
         error.close()
         hint = f"; {TOKEN} in the environment is sent as its bearer token" if error.code in _REFUSED else ""
         raise SpecError(f"{address} answers {error.code} {error.reason}{hint}") from None
     except (OSError, ValueError, HTTPException, zlib.error) as error:
         raise SpecError(f"{address} does not answer: {getattr(error, 'reason', error)}") from None
+    if size > _LARGEST:
+        raise SpecError(f"{address}: has more than {_LARGEST >> 20} MB of metrics, which no engine has")
+    return body.decode("utf-8", "replace")
 
 
 class _Tail:
@@ -271,7 +275,7 @@ class _Tail:
         if not self.path.exists():
             return False
         try:
-            refuse_device(self.path)
+            admit(self.path)
             self._file = self.path.open("rb")
         except (OSError, SpecError) as error:
             why = f"{self.path}: {error.strerror}" if isinstance(error, OSError) else error

@@ -115,16 +115,16 @@ _HOST, _PORT, _SECONDS = "127.0.0.1", 8000, 30.0
 
 @command(tables.Serving, arguments={})
 def serve(
-    *, to: Output, host: str = _HOST, port: int = _PORT, workers: int = 1, site: Path | None = None,
+    *, to: Output, host: str = _HOST, port: int = _PORT, workers: int | None = None, site: Path | None = None,
     seconds: float = _SECONDS,
 ) -> None:  # fmt: skip
     """Answer questions over HTTP: JSON in, JSON out, described at /openapi.json; charts for a browser at /."""
-    from rooflinekit.service.web import listen, run
+    from rooflinekit.service.web import listen, processors, run
 
     name = f"[{host}]" if ":" in host else host
-    words = f"serving on http://{name}:{port}; /openapi.json says what; ends with Ctrl-C"
-    with listen(host, port, site) as listening:
-        run(listening, workers, seconds, lambda: note(words))
+    with listen(host, port) as listening:
+        said = f"serving on http://{name}:{port}; /openapi.json says what; ends with Ctrl-C"
+        run(listening, workers or processors(), seconds, site, lambda: note(said))
 
 
 @command(tables.Answering, arguments={})

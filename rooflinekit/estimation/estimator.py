@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import reprlib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,14 +9,13 @@ from functools import lru_cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
-from rooflinekit.estimation.notes import format_notes, limit_remarks, load_remarks, memory_remarks, misfit, said
+from rooflinekit.estimation.notes import format_notes, limit_remarks, memory_remarks, misfit, said
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.results import EnergyResult, Estimate, MemoryResult, SpeculationResult, StepResult, about
 from rooflinekit.estimation.scenario import (
     DEGREES,
     DEPLOYMENT_KEYS,
     IMAGE_SIZE,
-    LOAD_KEYS,
     SETTING_KEYS,
     SPECULATION_KEYS,
     WORKLOAD_KEYS,
@@ -25,14 +23,13 @@ from rooflinekit.estimation.scenario import (
     Placed,
     Scenario,
 )
+from rooflinekit.estimation.traffic import read_load
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.speculation import speculate
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.timing.forms import parameters
-from rooflinekit.model.traffic.energy import served_energy, static_energy
-from rooflinekit.model.traffic.question import LoadQuestion, LoadResult, answer_load, read_load
-from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.traffic.energy import static_energy
 from rooflinekit.model.types.deployment import ENGINES, Deployment
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.engine import Engine, EngineSettings
@@ -54,7 +51,7 @@ from rooflinekit.specs.files import once
 from rooflinekit.specs.power import power_provenance
 
 if TYPE_CHECKING:
-    from rooflinekit.load.answer import AskedLoad
+    from rooflinekit.load.answer import AskedLoad, LoadPlay
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,6 @@ class Question:
 
     resolved: Resolved
     work: Workload
-    load: LoadQuestion | None
     asked: AskedLoad | None = None  #: the load to be played
 
 
@@ -111,61 +107,36 @@ def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[
     choice = Speculation.read(part_of(given, SPECULATION_KEYS))
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     resolved = resolve(model, gpu, deployment, given.get("calibration"), choice)
-    work, traffic = read_workload(given, resolved.plan)
-    spread = [f"{key}={given[key]}" for key in ("isl", "osl") if isinstance(given.get(key), str)]
-    if spread and not {"concurrency", "rate"} & given.keys():
-        raise InputError(f"{spread[0]} varies from request to request; add concurrency (a closed loop) or rate")
-    load = read_load(traffic, float(work.isl), float(work.osl))
-    if load is None:
-        return Question(resolved, work, load)
-    refuse_static(given, deployment)
-    return Question(resolved, work, load, asked_load(given, resolved.plan))
+    work = read_workload(given, resolved.plan)
+    load = read_load(given, resolved.plan.image_tokens)
+    if load is not None:
+        refuse_static(given, deployment)
+    return Question(resolved, work, load)
 
 
-def asked_load(given: Mapping[str, Any], plan: Plan) -> AskedLoad:
-    """The load that keywords describe, to be played."""
-    from rooflinekit.load.answer import AskedLoad  # noqa: PLC0415 - statistics take a while
-    from rooflinekit.load.lengths import longer, parse_length, spread_length  # noqa: PLC0415 - likewise
-
-    isl, osl = (
-        parse_length(spread_length(key, given.get(key, WORKLOAD_KEYS[key]), given.get(f"{key}_cv")))
-        for key in ("isl", "osl")
-    )
-    goals = (None if given.get(key) is None else given[key] / 1e3 for key in ("ttft", "tpot"))
-    told = part_of(given, ("rate", "burstiness", "requests", "warmup", "seed"))
-    return AskedLoad(longer(isl, plan.image_tokens), osl, given.get("concurrency"), **told).meeting(*goals)
-
-
-def read_workload(given: Mapping[str, Any], plan: Plan | None = None) -> tuple[Workload, dict[str, Any]]:
-    """The batch that keywords describe, and what they say of traffic: a distribution of lengths is a mean, cv and law.
+def read_workload(given: Mapping[str, Any], plan: Plan | None = None) -> Workload:
+    """The batch that keywords describe; a distribution of lengths is its mean.
 
     Of a plan with images, their tokens come to those of each prompt's text.
 
-    >>> work, traffic = read_workload({"isl": "lognormal:mean=900,cv=1", "rate": 4.0})
-    >>> float(work.isl), round(traffic["isl_cv"], 3)
-    (900.0, 1.0)
+    >>> float(read_workload({"isl": "lognormal:mean=900,cv=1", "rate": 4.0}).isl)
+    900.0
     """
-    counts, traffic = WORKLOAD_KEYS | part_of(given, WORKLOAD_KEYS), part_of(given, LOAD_KEYS)
+    counts = WORKLOAD_KEYS | part_of(given, WORKLOAD_KEYS)
     for key in ("isl", "osl"):
         if isinstance(counts[key], str):
-            from rooflinekit.load.lengths import cv, parse_length  # noqa: PLC0415 - statistics take a while
+            from rooflinekit.load.lengths import parse_length  # noqa: PLC0415 - statistics take a while
 
-            length = parse_length(counts[key])
-            counts[key] = max(round(length.mean), 1)
-            if (spread := cv(length)) and f"{key}_cv" in traffic:
-                raise InputError(f"{key} and {key}_cv both say how lengths vary; give one")
-            traffic |= {f"{key}_cv": spread, f"{key}_law": length.over_mean} if spread else {}
+            counts[key] = max(round(parse_length(counts[key]).mean), 1)
     work = Workload.checked(**counts)
-    return work if plan is None else replace(work, isl=plan.prompt(work.isl)), traffic
+    return work if plan is None else replace(work, isl=plan.prompt(work.isl))
 
 
 def answer(question: Question, allow_oom: bool = False) -> Estimate:
     """Answer what was asked; raises DoesNotFitError as `estimate` does."""
     resolved, work = question.resolved, question.work
     if question.asked is not None:
-        return played(resolved, work, question.asked)
-    if question.load is not None:
-        return under_load(resolved, work, question.load)
+        return played(resolved, work, play(question))
     found = _answer(resolved, work)
     if not found.memory.fits and not allow_oom:
         raise DoesNotFitError(misfit(resolved.predictor, work))
@@ -313,41 +284,19 @@ def refuse_groups(deployment: Deployment, known: str, *groups: str) -> None:
             raise InputError(f"{key} is known of {known}; leave {key} out")
 
 
-def under_load(resolved: Resolved, work: Workload, question: LoadQuestion) -> Estimate:
-    """The static answer at the batch that the load keeps running, with the times that users feel in their place.
-
-    Raises DoesNotFitError if not one request fits.
-    """
-    predictor, plan = resolved.predictor, resolved.plan
-    found = answer_load(predictor, question)
-    loaded, load = found.loaded, LoadResult.of(predictor, found)
-    static = _answer(resolved, replace(work, batch=found.sequences))
-    rate = min(load.rate, load.knee_rate) * float(work.osl)
-    served = served_energy(predictor, question.traffic, loaded, question.users)
-    unsteady = load_remarks(plan, load.stable, load.rate, load.knee_rate, question.users, load.slots)
-    return replace(
-        static,
-        **_felt(plan, (loaded.ttft, loaded.tpot), loaded.e2e, rate, load.stable),
-        interval_tested=plan.tested("load"),
-        prefill=StepResult.of(plan.time(Batch.prefill(1.0, work.isl)), plan.system.accelerator),
-        memory=MemoryResult.of(found.memory(predictor)),
-        load=load,
-        energy=None if served is None else EnergyResult.of(served, work, rate),
-        inputs=static.inputs | {"concurrency": question.users, "rate": question.rate},
-        warnings=(*said(unsteady), *resolved.warnings, *said(limit_remarks(plan, work))),
-    )
-
-
-def played(resolved: Resolved, work: Workload, asked: AskedLoad) -> Estimate:
-    """The static answer at the batch that the load keeps running, with the times that were played in their place.
-
-    Raises DoesNotFitError if not one request fits.
-    """
-    from rooflinekit.estimation.loaded import load_energy, load_memory, load_notes, load_result  # noqa: PLC0415 - as above
+def play(question: Question) -> LoadPlay:
+    """Play the load that is asked for; raises DoesNotFitError if not one request fits."""
     from rooflinekit.load.answer import play_load  # noqa: PLC0415 - as above
 
-    predictor, plan = resolved.predictor, resolved.plan
-    found = play_load(predictor, asked)
+    assert question.asked is not None
+    return play_load(question.resolved.predictor, question.asked)
+
+
+def played(resolved: Resolved, work: Workload, found: LoadPlay) -> Estimate:
+    """The static answer at the batch that the load keeps running, with the times that were played in their place."""
+    from rooflinekit.estimation.loaded import load_energy, load_memory, load_notes, load_result  # noqa: PLC0415 - as above
+
+    asked, plan = found.asked, resolved.plan
     ttft, tpot, e2e = found.times()
     load = load_result(found)
     static = _answer(resolved, replace(work, batch=float(max(round(found.sequences), 1))))
@@ -387,16 +336,15 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
     )
 
 
-def _felt(plan: Plan, times: tuple[Time, Time], e2e: Numeric, rate: float, stable: bool = True) -> dict[str, Any]:
-    """TTFT, TPOT and rates as an `Estimate` has them; in an endless queue the first token has no time."""
+def _felt(plan: Plan, times: tuple[Time, Time], e2e: Numeric, rate: float) -> dict[str, Any]:
+    """TTFT, TPOT and rates as an `Estimate` has them."""
     ttft, tpot = times
     named = {"ttft_ms": ttft, "tpot_ms": tpot}
-    spans = {key: [float(t.low) * 1e3, float(t.high) * 1e3 if float(t.high) < math.inf else None]
-             if stable or t is tpot else None for key, t in named.items()}  # fmt: skip
+    spans = {key: [float(t.low) * 1e3, float(t.high) * 1e3] for key, t in named.items()}
     return {
-        "ttft_ms": float(ttft.expected) * 1e3 if stable else None,
+        "ttft_ms": float(ttft.expected) * 1e3,
         "tpot_ms": float(tpot.expected) * 1e3,
-        "e2e_ms": float(e2e) * 1e3 if stable else None,
+        "e2e_ms": float(e2e) * 1e3,
         "output_tok_s": rate,
         "output_tok_s_per_gpu": rate / plan.deployment.gpus,
         "output_tok_s_per_user": 1.0 / float(tpot.expected),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from rooflinekit.estimation.results import LoadResult
 from rooflinekit.load.answer import LoadPlay, play_load
 from rooflinekit.load.lengths import LogNormal
 from rooflinekit.load.played import PERCENTILES
 from rooflinekit.model.capacity import Memory
-from rooflinekit.model.roofline import time_parts
+from rooflinekit.model.roofline import TIME_PARTS, time_parts
 from rooflinekit.model.traffic.energy import TokenEnergy, token_energy
 from rooflinekit.model.traffic.mixing import InFlight
-from rooflinekit.model.traffic.question import LoadResult
+from rooflinekit.model.types.units import format_time
+
+TOKEN_PARTS = (*("engine" if name == "host" else name for name in TIME_PARTS), "prompts")
+"""What the mean time of an output token is made of: parts of a decode step, and prompts of others."""
 
 _FIFTH = 0.2  # variation of lengths beside which equal ones are set
 
@@ -21,8 +24,8 @@ _FIFTH = 0.2  # variation of lengths beside which equal ones are set
 def load_result(found: LoadPlay) -> LoadResult:
     """What users feel, in ms and requests a second."""
     asked, done, stable = found.asked, found.played, found.stable
-    counted, span = int(done.counted.sum()), done.makespan
-    percentiles: dict[str, dict[str, float | None]] = {
+    counted = int(done.counted.sum())
+    percentiles = {
         f"{metric}_ms": {name: 1e3 * found.quantile(metric, share) for name, share in PERCENTILES.items()}
         for metric in ("ttft", "tpot", "e2e")
     }
@@ -44,13 +47,14 @@ def load_result(found: LoadPlay) -> LoadResult:
              for key, goal in (("ttft", asked.ttft), ("tpot", asked.tpot))},
         goodput=good if wanted else None,
         encoders_busy=min(done.encoding / encoders.gpus / done.now, 1.0) if encoders else None,
-        encoders_wait_ms=None,
-        errors={f"{metric}_ms": {name: 1e3 * error for name, error in found.errors(metric).items()}
+        encoders_wait_ms=1e3 * done.encoder_wait / done.arrived if encoders else None,
+        errors={f"{metric}_ms": found.errors(metric)
                 for metric in ("ttft", "tpot", "e2e")},
         ttft_parts_ms={name: 1e3 * part for name, part in parts._asdict().items()},
         tpot_parts_ms=token_parts(found),
         requests=counted,
-        makespan_s=span if math.isfinite(span) else None,
+        warmup=asked.filling,
+        makespan_s=done.makespan,
     )  # fmt: skip
 
 
@@ -59,23 +63,25 @@ def token_parts(found: LoadPlay) -> dict[str, float]:
     step = time_parts(found.decode, found.predictor.plan.system.accelerator)
     whole = sum(step.values(), 0.0)
     parts = {name: float(1e3 * found.tokens.step * part / whole) for name, part in step.items()}
-    named = {"engine" if name == "host" else name: part for name, part in parts.items()}
-    return named | {"prompts": 1e3 * found.tokens.prompts}
+    return dict(zip(TOKEN_PARTS, (*parts.values(), 1e3 * found.tokens.prompts), strict=True))
 
 
 def load_memory(found: LoadPlay) -> Memory:
-    """What the sequences that run hold, at their mean length."""
-    running = float(max(round(found.played.running / found.scene.replicas), 1))
-    isl, osl = found.asked.isl.mean, found.asked.osl.mean
-    return found.predictor.memory.evaluate(running, isl + osl / 2.0, isl)
+    """What the sequences that run hold, at their mean length; those that have room, as the engine admits them."""
+    isl, osl, model = found.asked.isl.mean, found.asked.osl.mean, found.predictor.memory
+    memory = model.evaluate(float(found.held), isl + osl / 2.0, isl)
+    if not found.scene.rules.reserves:
+        return memory
+    return replace(memory, max_batch=model.max_batch(isl + osl, isl))
 
 
 def load_energy(found: LoadPlay) -> TokenEnergy | None:
     """Energy of the requests as they were run together; None where no power limit is known."""
     if found.predictor.plan.system.accelerator.power is None:
         return None
-    lengths = found.asked.isl.mean, found.asked.osl.mean
-    return token_energy(found.predictor, InFlight(found.sequences, *lengths))
+    asked = found.asked
+    load = InFlight(found.sequences, asked.isl.mean, asked.osl.mean, float(asked.cached))
+    return token_energy(found.predictor, load)
 
 
 def load_notes(found: LoadPlay) -> Iterator[str]:
@@ -101,4 +107,4 @@ def _varied(found: LoadPlay) -> str:
     asked = found.asked
     isl, osl = (LogNormal(each.mean, _FIFTH) for each in (asked.isl, asked.osl))
     other = play_load(found.predictor, replace(asked, isl=isl, osl=osl))
-    return f"TTFT is {1e3 * other.samples['ttft'].mean:.3g} ms and TPOT {1e3 * other.tpot:.3g} ms"
+    return f"TTFT is {format_time(other.samples['ttft'].mean)} and TPOT {format_time(other.tpot)}"

@@ -209,16 +209,6 @@ WORDS = {
 """What is said of a workload, with places to fill; a report's page fills them as its controls move."""
 
 
-def load_remarks(  # noqa: PLR0913, PLR0917 - what a load is known by
-    plan: Plan, stable: Numeric, rate: Numeric, knee: Numeric, users: Numeric | None, slots: Numeric
-) -> Iterator[Remark]:
-    """That the load cannot be sustained, or that users wait for a slot."""
-    yield Remark(stable == 0.0, lambda rate, knee: WORDS["unstable"].format(rate=rate, knee=knee), (rate, knee))
-    if users is not None:
-        words = WORDS["reserving" if plan.engine.memory.reserves else "waiting"]
-        yield Remark(users > slots, lambda slots, users: words.format(slots=slots, users=users), (slots, users))
-
-
 def limit_remarks(plan: Plan, work: Workload) -> Iterator[Remark]:
     """Which limits the sequences exceed."""
     model, settings, longest = plan.model, plan.deployment.settings, work.longest_context

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast, get_args
 
@@ -48,6 +49,9 @@ _EXAMPLES = {"1/s": "20 or 20rps", "ms": "40 or 1.5s", "s": "60 or 1h", "min": "
 _WORDS = {"count": "N", "loose count": "N", "text": "TEXT", "length": "TOKENS", "names": "LIST", "counts": "LIST",
           "price": "USD", "pairs": "NAME=N", "path": "PATH", "folder": "DIR", "choice": "FORMAT"}  # fmt: skip
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_MOST_OF = {"tokens": 10_000_000}  # no count is larger: the longest context that any known model claims
+_MOST_THINGS = 1_000_000  # and no other count, unless its row says more
+_MOST_LISTED = 100  # counts in a list to choose from
 
 
 def quantity(text: str, unit: str = "") -> float:
@@ -86,12 +90,13 @@ class Option:
     """
 
     def __init__(  # noqa: PLR0913 - a row of a table has columns
-        self, help: str, default: Any = None, *, unit: str = "", least: float | None = None, most: float = MOST_NUMBER,
+        self, help: str, default: Any = None, *, unit: str = "", least: float | None = None, most: float | None = None,
         above: bool = False, also: tuple[str, ...] = (), complete: str | tuple[str, ...] = (), usual: str = "",
         kind: str = "", many: bool = False, hidden: bool = False, group: str = "", metavar: str = "", called: str = "",
         short: str = "",
     ) -> None:  # fmt: skip
-        self.help, self.default, self.unit, self.least, self.most, self.above = help, default, unit, least, most, above
+        self.help, self.default, self.unit, self.least, self.above = help, default, unit, least, above
+        self.most, self._bounded = MOST_NUMBER if most is None else most, most is not None
         self.also, self.complete, self.usual, self.kind, self.many = also, complete, usual, kind, many
         self.hidden, self.group, self.metavar, self.called = hidden, group, metavar, called
         self.short = short
@@ -136,6 +141,11 @@ class Option:
         made = Option(self.help, usual=usual, also=self.also, complete=self.complete, kind="list", metavar="LIST")
         made.group, made.hidden, made.type = self.group, self.hidden, self.type
         return made
+
+    def bound(self) -> None:
+        """Give a count whose row states no upper bound that of its unit."""
+        if not self._bounded and self.kind in ("count", "counts", "loose count", "length"):
+            self.most = _MOST_OF.get(self.unit, _MOST_THINGS)
 
     @property
     def word(self) -> str:
@@ -200,20 +210,45 @@ class Option:
         """
         match self.kind:
             case "count":
-                count = whole_number(value, name, 1 if self.least is None else int(self.least))
-                if count > self.most and self.most < MOST_NUMBER:
-                    raise WorkloadError(f"{name} must be at most {self.most:,.12g}, not {count:,}")
-                return count
+                return self._count(name, value)
+            case "counts":
+                return self._counts(name, value)
+            case "loose count" | "length" if isinstance(value, Real) and float(value) > self.most:
+                raise WorkloadError(f"{name} must be at most {self.most:,.12g}, not {value}")
             case "number":
                 return self._number(name, value)
             case "text" if self.complete and not isinstance(self.complete, str):
                 return self._choice(name, value)
+            case "pairs" if not isinstance(value, Mapping):
+                return self._read_pairs(name, value)
             case "flag" if value not in (True, False):
                 raise WorkloadError(f"{name} must be True or False, not {value!r}")
             case "flag":
                 return bool(value)
             case _:
                 return value
+
+    def _count(self, name: str, value: Any) -> int:
+        count = whole_number(value, name, 1 if self.least is None else int(self.least))
+        if count > self.most:
+            raise WorkloadError(f"{name} must be at most {self.most:,.12g}, not {count:,}")
+        return count
+
+    def _counts(self, name: str, value: Any) -> Any:
+        listed = value if isinstance(value, (list, tuple)) else [value]
+        if len(listed) > _MOST_LISTED:
+            raise WorkloadError(f"{name} lists {len(listed):,} values; give at most {_MOST_LISTED}")
+        for each in listed:
+            self._count(name, each)
+        return value
+
+    def _read_pairs(self, name: str, value: Any) -> dict[str, float]:
+        if not isinstance(value, str):
+            raise WorkloadError(f"{name} must be written like h100-sxm=16, not {value!r}")
+        try:
+            return self._pairs(value)
+        except ValueError as error:
+            raise WorkloadError(f"{name}: {error}") from None
 
     def _choice(self, name: str, value: Any) -> str:
         """One of the words that a shell completes; capitals and underscores do not matter."""
@@ -252,6 +287,7 @@ def options_of(table: Any) -> dict[str, Option]:
         option: Option = annotated.__metadata__[0]
         option.type = annotated.__origin__
         option.kind = option.kind or _kind(option.type)
+        option.bound()
         found[name] = option
     return found
 

@@ -16,7 +16,6 @@ from rooflinekit.model.roofline import StepTime, peak_time, stream_time, time_pa
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.energy import TokenEnergy, load_power
-from rooflinekit.model.traffic.question import LoadResult
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator, Provenance
@@ -256,17 +255,42 @@ class EnergyResult:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What users feel under a load that was played; times in ms, rates in requests a second."""
+
+    arrivals: str  #: in words
+    stable: bool  #: whether the rate can be sustained
+    running: float  #: sequences in steps, in the mean
+    slots: int  #: requests of mean lengths that run at once at most
+    rate: float  #: at which requests come, or the users of a closed loop get them
+    knee_rate: float  #: the largest that can be sustained
+    prompt_share: float  #: share of the time in which prompts lengthen steps
+    queue_ms: float  #: of TTFT, behind prompts that came before and for a place
+    percentiles: dict[str, dict[str, float]]  #: p50, p90, p95 and p99 of TTFT, TPOT and end to end
+    slo: dict[str, float | None]  #: objectives
+    goodput: float | None  #: requests that meet them; None without one
+    encoders_busy: float | None  #: share of the time in which accelerators encode images; None without any
+    encoders_wait_ms: float | None  #: mean wait for one of them, no part of `queue_ms`
+    errors: dict[str, dict[str, float]]  #: standard errors of means and percentiles
+    ttft_parts_ms: dict[str, float]  #: what the mean TTFT is made of
+    tpot_parts_ms: dict[str, float]  #: what the mean TPOT is made of
+    requests: int  #: that count in all of these
+    warmup: int  #: that came before them and do not
+    makespan_s: float  #: from the first of them to the end of the last
+
+
 @dataclass(frozen=True)
 class Estimate(DeploymentAnswer):
     """The answer for one operating point. `to_dict()` is the published JSON, `to_frame()` the kernels as a table."""
 
-    ttft_ms: float | None  #: None above the rate that can be sustained: the queue has no end
+    ttft_ms: float
     tpot_ms: float
-    e2e_ms: float | None
+    e2e_ms: float
     output_tok_s: float
     output_tok_s_per_gpu: float
     output_tok_s_per_user: float
-    interval: dict[str, list[float | None] | None] | None  #: None: slower steps could not keep up
+    interval: dict[str, list[float]] | None  #: of 90 %; None at the bound
     interval_tested: str | None  #: how much of what the fits had not seen lay inside such intervals
     bound: dict[str, float]
     memory: MemoryResult

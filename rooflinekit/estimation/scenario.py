@@ -15,27 +15,28 @@ from rooflinekit.estimation.options import Option, options_of
 # One row an option, however long.
 # fmt: off
 Path = str | PathLike[str]
+STEP = 10**18  # the largest size of a step, which is a closed form: no work grows with it
 MODELS, GPUS, ENGINES, FORMATS = "model", "accelerator", "engine", "format"  # what a shell completes
 
 # --- what is asked of a deployment -------------------------------------------------------------------------------------
 
 class Lengths(TypedDict, total=False):
     """Tokens of a request."""
-    isl: Annotated[int | str, Option("Prompt length in tokens, or a distribution of them: uniform:100-200, lognormal:mean=900,cv=1.", 1024, unit="tokens")]
-    osl: Annotated[int | str, Option("Output length, likewise.", 256, unit="tokens")]
+    isl: Annotated[int | str, Option("Prompt length in tokens, or a distribution of them: uniform:100-200, lognormal:mean=900,cv=1.", 1024, unit="tokens", most=STEP)]
+    osl: Annotated[int | str, Option("Output length, likewise.", 256, unit="tokens", most=STEP)]
 
 class Prefix(TypedDict, total=False):
     """What the cache already holds."""
-    cached: Annotated[int, Option("Prompt tokens that are already in the cache.", 0, least=0, unit="tokens")]
+    cached: Annotated[int, Option("Prompt tokens that are already in the cache.", 0, least=0, unit="tokens", most=STEP)]
 
 class Static(TypedDict, total=False):
     """A static batch."""
-    batch: Annotated[int, Option("Sequences in the batch.", 1)]
-    context: Annotated[int | None, Option("Decode at this context, not the mean over the output.", unit="tokens")]
+    batch: Annotated[int, Option("Sequences in the batch.", 1, most=STEP)]
+    context: Annotated[int | None, Option("Decode at this context, not the mean over the output.", unit="tokens", most=STEP)]
 
 class Users(TypedDict, total=False):
     """A closed loop."""
-    concurrency: Annotated[int | None, Option("Users who each wait for their answer, then ask again; excludes --batch.", also=("users",))]
+    concurrency: Annotated[int | None, Option("Users who each wait for their answer, then ask again; excludes --batch.", also=("users",), most=10_000_000)]
 
 class Objectives(TypedDict, total=False):
     """What users should feel."""
@@ -45,7 +46,7 @@ class Objectives(TypedDict, total=False):
 class Requests(TypedDict, total=False):
     """Requests that come one after the other."""
     rate: Annotated[float | None, Option("Requests a second that arrive; excludes --batch.", unit="1/s", above=True, most=1e9)]
-    requests: Annotated[int | None, Option("Requests in all: a run of so many, from an empty engine to the last answer.", usual="10 a user, or 2000 at a rate")]
+    requests: Annotated[int | None, Option("Requests in all: a run of so many, from an empty engine to the last answer.", usual="10 a user, or 2000 at a rate", most=1_000_000_000)]
     burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals, deviation over mean: 1 Poisson, 0 clockwork, more is bursty.", usual="1", most=1e9, also=("cv",))]
     isl_cv: Annotated[float | None, Option("The same of prompt lengths, whose mean is --isl.", usual="0", most=1e9)]
     osl_cv: Annotated[float | None, Option("The same of output lengths.", usual="0", most=1e9)]
@@ -79,13 +80,13 @@ class Degrees(TypedDict, total=False):
 class Parallelism(Degrees, total=False):
     """And the rest of a split."""
     cp: Annotated[int, Option("Context parallel degree.", 1)]
-    microbatches: Annotated[int, Option("Parts of a batch that follow each other through the stages of pp, or between the groups of --ffn-gpus.", 1)]
+    microbatches: Annotated[int, Option("Parts of a batch that follow each other through the stages of pp, or between the groups of --ffn-gpus.", 1, most=4096)]
     sequence_parallel: Annotated[bool, Option("Between blocks each of the tp ranks keeps its share of the tokens.", False)]
     all_reduce: Annotated[str, Option("one_shot, two_shot, ring, in_switch, or auto: what the engine was measured with.", "auto", complete=("auto", "one_shot", "two_shot", "ring", "in_switch"))]
     all_to_all: Annotated[str, Option("Kernels that bring tokens to their experts: deepep (its own), or auto (a collective).", "auto", complete=("auto", "deepep"))]
     two_batch: Annotated[bool, Option("Two-batch overlap: halves of a step take turns, and one computes while the other's tokens travel (needs deepep).", False)]
     dispatch: Annotated[str | None, Option("Format in which tokens travel to their experts.", usual="the stream's; fp8 with deepep", complete=FORMATS)]
-    redundant_experts: Annotated[int, Option("Copies of popular experts, over all ranks of a layer.", 0, least=0)]
+    redundant_experts: Annotated[int, Option("Copies of popular experts, over all ranks of a layer.", 0, least=0, most=4096)]
     skew: Annotated[float, Option("Routing: the n-th most popular expert has weight n^-skew; 0 is uniform.", 0.0, most=4.0)]
 
 class Formats(TypedDict, total=False):
@@ -101,7 +102,7 @@ class Engine(TypedDict, total=False):
     engine: Annotated[str, Option("vllm, sglang, trtllm, llama.cpp, gpt-fast, optimum-habana, or ideal (the bound, without engine costs); a version of it: vllm@0.8.5.", "vllm", complete=ENGINES)]
     engine_version: Annotated[str | None, Option("Version of the engine, as engine=vllm@0.8.5 says it.", hidden=True)]
     memory_fraction: Annotated[float | None, Option("Share of memory that the engine may use (gpu_memory_utilization, mem_fraction_static).", unit="share", above=True, most=1.0, usual="the engine's")]
-    token_budget: Annotated[int | None, Option("Tokens of one prefill step at most (max_num_batched_tokens, chunked_prefill_size).", unit="tokens", usual="the engine's")]
+    token_budget: Annotated[int | None, Option("Tokens of one prefill step at most (max_num_batched_tokens, chunked_prefill_size).", unit="tokens", usual="the engine's", most=10_000_000)]
     max_num_seqs: Annotated[int | None, Option("Sequences that the engine runs at once.", usual="the engine's")]
     max_model_len: Annotated[int | None, Option("Longest sequence that the engine admits.", unit="tokens", usual="the model's")]
     block_size: Annotated[int | None, Option("Tokens of one block of the cache.", unit="tokens", usual="the engine's")]
@@ -119,7 +120,7 @@ IMAGE_SIZE = "1024x1024"
 
 class ImageInput(TypedDict, total=False):
     """What comes with each prompt beside its text."""
-    images: Annotated[int, Option("Images in each prompt: their tokens join --isl, and the vision tower encodes them.", 0, least=0)]
+    images: Annotated[int, Option("Images in each prompt: their tokens join --isl, and the vision tower encodes them.", 0, least=0, most=10_000)]
     image_size: Annotated[str, Option("Their width and height in pixels.", IMAGE_SIZE, metavar="WxH")]
 
 class Adapters(TypedDict, total=False):
@@ -147,12 +148,12 @@ class Draft(TypedDict, total=False):
 
 class Drafting(TypedDict, total=False):
     """Tokens that are guessed."""
-    draft_tokens: Annotated[int | None, Option("Tokens drafted in a row.", least=0)]
+    draft_tokens: Annotated[int | None, Option("Tokens drafted in a row.", least=0, most=64)]
     acceptance: Annotated[float | str | Sequence[float] | None, Option("Share of drafted tokens that are accepted, or one a position: 0.8,0.7,0.6.", kind="text")]
 
 class Speculation(Draft, Drafting, total=False):
     """Speculative decoding."""
-    draft_tree: Annotated[int | None, Option("Drafted tokens that one pass verifies, where several candidates stand at each place.")]
+    draft_tree: Annotated[int | None, Option("Drafted tokens that one pass verifies, where several candidates stand at each place.", most=4096)]
     draft_tp: Annotated[int | None, Option("Tensor parallel degree of a draft model.", usual="the target's")]
 
 class Scenario(Static, Lengths, Prefix, Placed, Speculation, Load, total=False):
@@ -174,13 +175,13 @@ class Arrivals(TypedDict, total=False):
     sessions: Annotated[str | None, Option("Turns that wait for each other: chat, coding-agent or swe-bench; other means as chat:turns=6,wait=30,first=900,asked=100,system=0.", metavar="KIND")]
     speed: Annotated[float, Option("Replay the trace this many times as fast.", 1.0)]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
-    warmup: Annotated[int, Option("Requests before those that count.", 0, least=0)]
+    warmup: Annotated[int, Option("Requests before those that count.", 0, least=0, most=1_000_000_000)]
     duration: Annotated[float, Option("End after this much simulated time, in s.", unit="s", above=True, most=math.inf, usual="no end")]
-    samples: Annotated[int, Option("Outputs of each prompt.", 1)]
+    samples: Annotated[int, Option("Outputs of each prompt.", 1, most=10_000)]
     shared_prefix: Annotated[int, Option("Leading prompt tokens that requests have in common.", 0, least=0, unit="tokens")]
     prefix_groups: Annotated[int, Option("Different shared prefixes.", 1)]
     classes: Annotated[str | Sequence[float] | None, Option("Shares of priority classes, such as 0.2,0.8.", kind="text")]
-    seed: Annotated[int, Option("Seed of everything that is drawn.", 0, least=0)]
+    seed: Annotated[int, Option("Seed of everything that is drawn.", 0, least=0, most=2**32 - 1)]
 
 class Tiers(TypedDict, total=False):
     """Memory behind the accelerators' own."""
@@ -189,11 +190,11 @@ class Tiers(TypedDict, total=False):
 class Scheduling(Tiers, total=False):
     """How each replica forms its steps, and keeps its cache."""
     policy: Annotated[str | None, Option("chunked, continuous, chunked-prefill, prefill-priority, decode-priority or static.", usual="the engine's", complete=("chunked", "continuous", "chunked-prefill", "prefill-priority", "decode-priority", "static"))]
-    queue_limit: Annotated[int | None, Option("Waiting requests beyond which new ones are rejected.")]
+    queue_limit: Annotated[int | None, Option("Waiting requests beyond which new ones are rejected.", most=1_000_000_000)]
     order: Annotated[str | None, Option("Order of the queue: fcfs, or priority by class.", usual="fcfs", complete=("fcfs", "priority"))]
     by_class: Annotated[bool, Option("As order='priority'.", False, hidden=True)]
     swap: Annotated[bool, Option("Preempt to host memory instead of computing again.", False)]
-    kv_tokens: Annotated[int | None, Option("Tokens that the cache of one replica holds.", unit="tokens", usual="what memory leaves")]
+    kv_tokens: Annotated[int | None, Option("Tokens that the cache of one replica holds.", unit="tokens", usual="what memory leaves", most=10_000_000_000)]
     prefix_cache: Annotated[bool, Option("Keep and share the blocks of prompt prefixes.", False)]
     host_gib: Annotated[float, Option("Host memory for cache blocks, per replica, in GiB.", 0.0, unit="GiB")]
     draft_ms: Annotated[float, Option("Time to draft one token.", 0.0, unit="ms", group="Speculation")]
@@ -211,7 +212,7 @@ class Fleet(TypedDict, total=False):
 
 class Machines(TypedDict, total=False):
     """Where a large question is worked on."""
-    workers: Annotated[int, Option("Processes on this machine.", 1, kind="loose count")]
+    workers: Annotated[int, Option("Processes on this machine.", 1, kind="loose count", most=1024)]
     scheduler: Annotated[str | None, Option("A dask cluster, such as tcp://10.0.0.1:8786.")]
 
 class Simulation(Lengths, Seeing, EncoderGroup, Load, Drafting, Arrivals, Scheduling, Fleet, Machines, total=False):
@@ -243,7 +244,7 @@ class Purchase(Pricing, total=False):
     years: Annotated[float | None, Option("Years over which a purchase is spread.", unit="years")]
     power_price: Annotated[float | None, Option("USD of one kWh, beside a purchase.", unit="USD", usual="0")]
 
-class Levers(Static, Prefix, Lengths, Users, Seeing, Speculation, Purchase, total=False):
+class Levers(Static, Prefix, Lengths, Users, Requests, Seeing, Speculation, Purchase, total=False):
     """What would help most."""
     by: Annotated[str, Option("Ranks the moves: cost, tpot, ttft, throughput or energy.", "cost", complete=("cost", "tpot", "ttft", "throughput", "energy"), metavar="METRIC", group="Question")]
     gpus: Annotated[str | Sequence[str] | Mapping[str, float | None] | None, Option("Others to try, with USD an hour if you know it: h200-sxm=3.8,l40s.", usual="all with a price", complete=GPUS, kind="text", group="Question")]
@@ -292,7 +293,7 @@ class RequestClass(TypedDict, total=False):
     slo: Annotated[str | Sequence[str] | None, Option("Objectives of the class.", kind="text", usual="--slo")]
     priority: Annotated[int, Option("The lowest number is served first.", 0, least=0, most=1000, usual="0, of a job the last")]
     model: Annotated[str | None, Option("The model that answers.", usual="MODEL")]
-    requests: Annotated[int | None, Option("Of a batch job in place of a rate: how many requests.")]
+    requests: Annotated[int | None, Option("Of a batch job in place of a rate: how many requests.", most=1_000_000_000)]
     deadline: Annotated[float | None, Option("When a batch job has to be done.", unit="s", above=True)]
 
 class Accelerators(TypedDict, total=False):
@@ -309,14 +310,14 @@ class Search(TypedDict, total=False):
     pp: Annotated[Counts, Option("Pipeline stages to choose from.", kind="counts", usual="1, more where nothing else holds the model")]
     ep: Annotated[Counts, Option("Expert parallel degrees to choose from.", kind="counts", usual="1 and all ranks")]
     dp: Annotated[Counts, Option("Attention replicas to choose from.", kind="counts", usual="powers of two with experts, else 1")]
-    encoder_gpus: Annotated[Counts, Option("Accelerators of a replica that encode images and nothing else, to choose from, such as 0,1,2.", kind="counts", usual="0: images are encoded by the model's own")]
+    encoder_gpus: Annotated[Counts, Option("Accelerators of a replica that encode images and nothing else, to choose from, such as 0,1,2.", kind="counts", least=0, usual="0: images are encoded by the model's own")]
     system: System
     max_gpus: Annotated[int | None, Option("Accelerators of one replica at most.", usual="8, with experts 16")]
-    token_budget: Annotated[Counts, Option("Token budgets of a step to choose from.", kind="counts", usual="the engine's, 2048, 4096, 8192, 16384", also=("token_budgets",))]
+    token_budget: Annotated[Counts, Option("Token budgets of a step to choose from.", kind="counts", usual="the engine's, 2048, 4096, 8192, 16384", also=("token_budgets",), most=10_000_000)]
     max_num_seqs: Annotated[Counts, Option("Limits of running sequences to choose from.", kind="counts", usual="the engine's, 128, 256, 512")]
     memory_fraction: Annotated[float | None, Option("Share of memory that the engine may use.", unit="share", above=True, most=1.0, usual="the engine's")]
     draft: Annotated[str | None, Option("Draft that is tried beside none: eagle3, mtp, a model; none tries no draft.", usual="mtp where the checkpoint has it", complete=MODELS)]
-    draft_tokens: Annotated[Counts, Option("Tokens drafted in a row to choose from.", kind="counts", usual="1,3")]
+    draft_tokens: Annotated[Counts, Option("Tokens drafted in a row to choose from.", kind="counts", usual="1,3", most=64)]
     acceptance: Annotated[float | str | Sequence[float] | None, Option("Share of drafted tokens that are accepted, or one a position.", kind="text", usual="as measured, for mtp and eagle3")]
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", usual="that of GPU and engine")]
     disaggregated: Annotated[bool, Option("Pools for prefill and decode, too.", True, hidden=True)]
@@ -324,15 +325,15 @@ class Search(TypedDict, total=False):
     aggregated_only: Annotated[bool, Option("No pools for prefill and decode.", False)]
     one_kind: Annotated[bool, Option("No fleets of two kinds of accelerator.", False)]
     measured_only: Annotated[bool, Option("Leave out what no measured kernels stand behind.", False)]
-    confirm: Annotated[int, Option("Candidates that are simulated at least, beside the best of each accelerator; 0 leaves it at the formula.", 3, least=0)]
-    seed: Annotated[int, Option("Seed of the simulations.", 0, least=0)]
+    confirm: Annotated[int, Option("Candidates that are simulated at least, beside the best of each accelerator; 0 leaves it at the formula.", 3, least=0, most=1000)]
+    seed: Annotated[int, Option("Seed of the simulations.", 0, least=0, most=2**32 - 1)]
     by: Annotated[str, Option("What is to be least: cost, gpus or energy (joules a token).", "cost", complete=("cost", "gpus", "energy"), metavar="QUANTITY")]
 
 class Reserves(Pricing, Rack, total=False):
     """Money, and what is kept free."""
     limit: Annotated[str | Mapping[str, float] | None, Option("The most accelerators of a kind, h100-sxm=16, or the most power at the meter, power=120kW (may be repeated).", kind="pairs", many=True, also=("limits",))]
     headroom: Annotated[float, Option("Share of a replica's capacity that is kept free at the peak.", 0.0, unit="share", most=0.999)]
-    redundancy: Annotated[int, Option("Replicas that may fail at the peak: N+k.", 0, least=0)]
+    redundancy: Annotated[int, Option("Replicas that may fail at the peak: N+k.", 0, least=0, most=10_000)]
     spare: Annotated[str | int | None, Option("What may fail at the peak in place of replicas: 1host or 2gpus. The fleet has as many more replicas.", usual="nothing", kind="text", metavar="COUNT")]
     confidence: Annotated[float, Option("Probability with which every objective has to hold.", 0.9, unit="share", least=0.5, most=0.999)]
     load_gbps: Annotated[float | None, Option("Rate at which weights come to a new replica, in GB/s.", unit="GB/s", above=True, most=1e6, usual="5")]
@@ -361,7 +362,7 @@ class LoadCase(Lengths, Seeing, total=False):
 
 class StaticCase(Lengths, Prefix, Seeing, total=False):
     """A deployment whose largest batch or context is asked for."""
-    batch: Annotated[int, Option("Sequences of the static batch.", 1)]
+    batch: Annotated[int, Option("Sequences of the static batch.", 1, most=STEP)]
 
 # What is searched, priced and loaded besides on the command line alone: lists of accelerators, files, the inverse.
 
@@ -385,7 +386,7 @@ class Served(TypedDict, total=False):
     isl: Annotated[int | None, Option("Mean prompt length in tokens.", unit="tokens")]
     osl: Annotated[int | None, Option("Mean output length in tokens.", unit="tokens")]
     osl_cv: Annotated[float | None, Option("Deviation of output lengths over their mean.", most=10.0)]
-    concurrency: Annotated[int | None, Option("Requests that the client kept in flight.", also=("users",))]
+    concurrency: Annotated[int | None, Option("Requests that the client kept in flight.", also=("users",), most=10_000_000)]
     rate: Annotated[float | None, Option("Requests a second that the client offered.", unit="1/s", above=True)]
     weights: Annotated[str | None, Option("Weight format.", usual="the checkpoint's", complete=FORMATS, group="Formats")]
     activations: Annotated[str | None, Option("Activation format.", usual="the checkpoint's", complete=FORMATS, group="Formats")]
@@ -410,12 +411,12 @@ class Workbook(Lengths, total=False):
     ep: Annotated[Counts, Option("Expert parallel degrees to offer.", kind="counts", usual="1")]
     dp: Annotated[Counts, Option("Attention data parallel degrees to offer.", kind="counts", usual="1")]
     cp: Annotated[Counts, Option("Context parallel degrees to offer.", kind="counts", usual="1")]
-    microbatches: Annotated[Counts, Option("Numbers of microbatches to offer.", kind="counts", usual="1")]
+    microbatches: Annotated[Counts, Option("Numbers of microbatches to offer.", kind="counts", usual="1", most=4096)]
     weights: Annotated[Names, Option("Weight formats to offer; own: the checkpoint's.", kind="names", usual="own,fp8", complete=FORMATS)]
     kv: Annotated[Names, Option("KV cache formats to offer; own: as activations.", kind="names", usual="own,fp8", complete=FORMATS)]
     batch: Annotated[int, Option("Sequences of the static batch.", 32, kind="loose count")]
     users: Annotated[int, Option("Users in an average hour.", 1000, kind="loose count", also=("concurrency",))]
-    requests: Annotated[float, Option("Requests of a user in an average hour.", 12.0, kind="loose")]
+    requests: Annotated[float, Option("Requests of a user in an average hour.", 12.0, kind="loose", most=1_000_000_000)]
     rate: Annotated[float | None, Option("Requests a second, in place of users and requests.", unit="1/s", kind="loose")]
     peak: Annotated[float, Option("Busiest hour over the average one.", 2.0, kind="loose")]
     headroom: Annotated[float, Option("Share of a replica's knee that stays free.", 0.2, unit="share", kind="loose")]
@@ -474,7 +475,7 @@ class Launching(TypedDict, total=False):
     """What is started, and where."""
     plan: Annotated[Path | None, Option("What `rooflinekit plan --format json` wrote, in place of MODEL.", kind="path", group="Replicas")]
     candidate: Annotated[int | None, Option("Which candidate of the plan, from 1.", usual="its best", kind="loose count", group="Replicas")]
-    replicas: Annotated[int, Option("Copies of the deployment.", 1, kind="loose count", group="Replicas")]
+    replicas: Annotated[int, Option("Copies of the deployment.", 1, kind="loose count", most=10_000, group="Replicas")]
     host_gpus: Annotated[int, Option("Accelerators of one host.", 8, kind="loose count", group="Replicas")]
     out: Annotated[Path | None, Option("Write to this file, or the files into this folder.", kind="folder", metavar="PATH", group="Output")]
 
@@ -499,7 +500,7 @@ class Measuring(TypedDict, total=False):
     check: Annotated[bool, Option("Check the kernels' results, measure nothing.", False)]
     engine: Annotated[str | None, Option("Measure a server under load in place of kernels: llama.cpp, or vllm.", complete=("llama.cpp", "vllm"), called="engine to measure", group="Server")]
     server: Annotated[str | None, Option("Address of llama.cpp's server, or the program to start.", usual="llama-server", group="Server")]
-    concurrency: Annotated[Counts, Option("Users of each run, who send one request after another.", [1, 2, 4, 8], kind="counts", also=("users",), group="Server")]
+    concurrency: Annotated[Counts, Option("Users of each run, who send one request after another.", [1, 2, 4, 8], kind="counts", also=("users",), group="Server", most=10_000_000)]
     isl: Annotated[int, Option("Tokens of a prompt.", 128, unit="tokens", group="Server")]
     osl: Annotated[int, Option("Tokens of an answer.", 64, unit="tokens", least=2, group="Server")]
     rounds: Annotated[int, Option("Times that all runs are made; medians count.", 5, most=1000, group="Server")]
@@ -516,7 +517,7 @@ class Serving(Answering, total=False):
     """Where a service listens."""
     host: Annotated[str, Option("Address to listen on; another than this machine's own needs a token in ROOFLINEKIT_TOKEN.", "127.0.0.1")]
     port: Annotated[int, Option("Port to listen on.", 8000, most=65535)]
-    workers: Annotated[int, Option("Processes that take requests.", 1, most=64)]
+    workers: Annotated[int | None, Option("Processes that answer, beside one for quick questions.", most=64, usual="one a core")]
     site: Annotated[Path | None, Option("Folder that `make site` wrote, for the playground at /.", usual="build/site of this checkout, else a page on one model", kind="path")]
 
 class Scored(Written, total=False):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
 from rooflinekit.evidence.trtllm_bench import bench_limits
-from rooflinekit.load.lengths import MOST_TOKENS
-from rooflinekit.load.scene import kv_capacity_tokens
+from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
+from rooflinekit.load.lengths import MOST_TOKENS, Fixed, Length, Uniform
+from rooflinekit.load.scene import Scheduler, kv_capacity_tokens
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, open_loop
+from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.traffic.mixing import InFlight, static_run
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.deployment import ENGINES
@@ -29,14 +30,15 @@ from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.engine import Engine
 from rooflinekit.model.types.errors import DoesNotFitError, RooflinekitError, UnknownNameError, WorkloadError
 from rooflinekit.model.types.numeric import Array, Numeric
-from rooflinekit.model.types.speculation import Speculation
-from rooflinekit.model.types.time import Time
+from rooflinekit.model.types.speculation import Speculation, expected_tokens
+from rooflinekit.model.types.time import ENDS, Time
+from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.clients import NO_RULE, Client, Server, client_of
 from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import engine_names, engine_version_of
 from rooflinekit.specs.foreign import MOST
-from rooflinekit.specs.locate import shipped_path
+from rooflinekit.specs.places import shipped_path
 
 METRICS = (
     "ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user",
@@ -61,7 +63,6 @@ _MODELOPT = (Dtype.FP8, Dtype.NVFP4)
 _KEY = ("source_key", "model", "gpu", "metric")
 _PER_TIME = tuple(metric for metric in METRICS if "tok_s" in metric)
 _TOLD = "model", "gpu", "engine"  # that no row can lack
-_QUEUE = 1e6  # requests of a saturated run that does not count them: more than any deployment holds
 _USUAL_OSL = 128.0  # a row that names none: long enough that the first token hardly counts
 
 
@@ -180,12 +181,6 @@ def _limits(group: ServedGroup, isl: float, osl: float, users: float) -> tuple[i
     return deployment.settings.max_num_seqs, max(server.token_budget, beside) or deployment.settings.token_budget
 
 
-def server_settings(server: Server, users: Array) -> dict[str, Any]:
-    """What a server was told about waiting, as fields of `Traffic`."""
-    told: dict[str, Any] = {"batch_wait": float(server.batch_wait), "receive_interval": float(server.receive_interval)}
-    return told | {"most": np.maximum(users - server.fewer_places, 1.0) if server.fewer_places else np.inf}
-
-
 def _client(source_key: str, setup: dict[str, Any]) -> Client:
     """The client of a source, with the server rules for one deployment alone."""
     client = client_of(source_key)
@@ -300,13 +295,13 @@ def _predicted(
 
 
 def predict_group(group: ServedGroup) -> ServedPrediction:
-    """Predict every row of one deployment in one pass for each kind of load."""
+    """Predict every row of one deployment: static batches in one pass, loads played one by one, equal ones once."""
     reason, loads = _reasons(group), group.table["load"].to_numpy()
     value, low, high = (np.full(len(group.table), np.nan) for _ in range(3))
     metrics = group.table["metric"].to_numpy()
-    for load in LOADS:
-        rows = np.flatnonzero((loads == load) & (reason == ""))
-        times = _PREDICTED[load](group, rows) if len(rows) else {}
+    for static in (True, False):
+        rows = np.flatnonzero(((loads == "static") == static) & (reason == ""))
+        times = (_static if static else _played)(group, rows) if len(rows) else {}
         for end, figures in times.items():
             for metric, values in figures.items():
                 side = {"low": "high", "high": "low"}.get(end, end) if metric in _PER_TIME else end
@@ -314,7 +309,7 @@ def predict_group(group: ServedGroup) -> ServedPrediction:
                 own = metrics[rows] == metric
                 target[rows[own]] = np.where(np.isfinite(values[own]), values[own], np.nan)
     unknown = np.isnan(value) & (reason == "")
-    reason[unknown] = np.where(loads[unknown] == "poisson", _OVERLOADED, "not one such request fits in memory")
+    reason[unknown] = np.where(loads[unknown] == "poisson", _OVERLOADED, _NO_ROOM)
     return ServedPrediction(value, low, high, reason)
 
 
@@ -351,100 +346,107 @@ def _static(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
     return _ends(group, (run.ttft, run.tpot), osl, run.waves, rates)
 
 
-def _closed_loop(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
-    """Continuous batching under the client that each source used.
+class _Load(NamedTuple):
+    """A load of a row; None where the row does not say. requests: of an offline queue, as notes count them."""
 
-    An offline queue is a closed loop of as many users as requests, which notes count; each of them sends one.
-    """
-    users, client, table = group.column("concurrency")[rows], group.client, group.table.iloc[rows]
-    if (table["load"] == "saturated").all():
-        counts = table["notes"].str.extract(r"(\d[\d,]*) requests\b")[0].str.replace(",", "").astype(float)
-        users, client = np.asarray(counts.fillna(_QUEUE), dtype=np.float64), replace(client, requests=1, warmup=0)
-    users = users / group.replicas
-    asked, answered = group.column("isl")[rows], group.column("osl")[rows]
-    isl, osl = client.mean_length * asked, client.mean_length * answered
-    osl = np.nan_to_num(osl, nan=client.mean_length)
-    told = server_settings(group.server, users)
-    traffic = Traffic(isl, osl, isl_cv=client.cv, osl_cv=client.cv, requests=client.requests, **told)
-    loop = _Loop.of(group.resolved.predictor, users, traffic)
-    if group.server.prefix_cache:
-        loop = _prefixes_kept(group.resolved.predictor, users, traffic, client)
+    kind: str
+    requests: float | None
+    isl: float
+    osl: float | None
+    users: float | None
+    rate: float | None
+
+
+def _played(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
+    """Each load as its client made it, played; NaN above the rate that can be sustained, or where nothing fits."""
+    table = group.table.iloc[rows]
+    counts = table["notes"].str.extract(r"(\d[\d,]*) requests\b")[0].str.replace(",", "").astype(float)
+    told = [counts.to_numpy(), *(group.column(name)[rows] for name in ("isl", "osl", "concurrency", "rate"))]
+    columns = [[None if math.isnan(cell) else float(cell) for cell in column] for column in told]
+    loads = [_Load(*cells) for cells in zip(table["load"], *columns, strict=True)]
+    found = {load: _told_apart(_play(group, load)) for load in dict.fromkeys(loads)}
+    ttft, tpot = (Time(*np.array([found[load][place] for load in loads]).T) for place in (0, 1))
+    e2e, output, isl, osl = np.array([found[load][2] for load in loads]).T
 
     def rates(ttft: Array, tpot: Array, whole: Array) -> tuple[Array, Array]:
-        rate = loop.e2e / loop.gap / whole  # a slow end of the interval is a low rate
-        return np.asarray(rate * osl), np.asarray(rate * isl)
+        rate = output / group.replicas * e2e / whole  # a slow end of the interval is a low rate
+        return np.asarray(rate), np.asarray(rate * isl / osl)
 
-    return _ends(group, (loop.ttft, loop.tpot), osl, 1.0, rates)
+    return _ends(group, (ttft, tpot), osl, e2e / (ttft.expected + (osl - 1.0) * tpot.expected), rates)
 
 
-def _poisson(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
-    """Requests that come at a rate, whether or not others have ended; NaN above what can be sustained."""
-    client, rate = group.client, group.column("rate")[rows] / group.replicas
-    isl, osl = (client.mean_length * group.column(name)[rows] for name in ("isl", "osl"))
-    osl = np.nan_to_num(osl, nan=client.mean_length)
+def _told_apart(found: LoadPlay | None) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+    """Both times by `ENDS` [s]; whole requests [s], output tokens a second, mean tokens in and out."""
+    if found is None or not found.stable:
+        nothing = (math.nan,) * len(ENDS)
+        return nothing, nothing, (math.nan,) * 4
+    ttft, tpot, e2e = found.times()
+    done, (first, later) = found.played, (tuple(float(getattr(time, end)) for end in ENDS) for time in (ttft, tpot))
+    isl, osl = (float(each[done.counted].mean()) for each in (done.isl, done.osl))
+    return first, later, (e2e, found.output_rate, isl, osl)
+
+
+def _play(group: ServedGroup, load: _Load) -> LoadPlay | None:
+    """A load by its client's protocol; None where not one request fits.
+
+    An offline queue is a closed loop of as many users as requests; where notes do not count them, of ten for each
+    place. A warm-up is played where it leaves prompts in the cache. Microbatches take turns on the stages of a
+    pipeline: each is played as a replica with its share of the cache.
+    """
+    client, server, predictor = group.client, group.server, group.resolved.predictor
+    deployment, lanes = predictor.plan.deployment, predictor.plan.deployment.pp
+    engines, queue = group.replicas * deployment.dp, load.kind == "saturated"
+    most = deployment.settings.max_num_seqs or int(predictor.memory.rows)
+    users = round((load.requests or 10.0 * most * engines) if queue else load.users or 1.0)
+    if load.kind != "poisson":  # no more run than there are
+        most = min(most, max(-(-users // engines) - server.fewer_places, 1))
+    osl = load.osl or 1.0 / client.mean_length
+    asked = AskedLoad(_drawn(client, load.isl), _drawn(client, osl), rate=load.rate)
+    if load.kind != "poisson":
+        asked = replace(asked, users=users, rate=None, requests=users if queue else round(client.requests * users))
     try:
-        loaded = open_loop(group.resolved.predictor, rate, Traffic(isl, osl, isl_cv=client.cv, osl_cv=client.cv))
-    except DoesNotFitError:
+        tokens = kv_capacity_tokens(predictor, load.isl + osl, most * deployment.dp)
+        if server.prefix_cache and asked.users and _kept(client, asked, tokens):
+            asked = replace(asked, prompts=client.prompts, warmup=client.warmup * users)
+        scheduler = Scheduler(
+            max_num_seqs=max(most // lanes, 1), kv_tokens=tokens // lanes, replicas=group.replicas * lanes,
+            receive_interval=server.receive_interval, batch_wait=server.batch_wait, **_drafting(predictor, asked),
+        )  # fmt: skip
+        return play_load(predictor, asked, scheduler)
+    except (DoesNotFitError, WorkloadError):
+        return None
+
+
+def _drawn(client: Client, nominal: float) -> Length:
+    """Lengths as a client draws them around the nominal one."""
+    low, high = (max(round(share * nominal), 1) for share in client.lengths)
+    return Uniform(low, high) if low < high else Fixed(low)
+
+
+def _kept(client: Client, asked: AskedLoad, tokens: int) -> bool:
+    """Whether the cache has room for all prompts beside the answers under way; else it drops each before it returns."""
+    users = min(asked.users or 1, client.prompts)
+    return client.prompts * asked.isl.mean + users * asked.osl.mean / 2.0 <= tokens
+
+
+def _drafting(predictor: Predictor, asked: AskedLoad) -> dict[str, Any]:
+    """Fields of `Scheduler` for a draft: an acceptance that yields as many tokens a pass, and the time to draft one."""
+    if not isinstance(predictor, SpeculativePredictor):
         return {}
-
-    def rates(ttft: Array, tpot: Array, whole: Array) -> tuple[Array, Array]:
-        sustained = np.where(np.asarray(loaded.stable) > 0.0, rate, np.nan)
-        return sustained * osl, sustained * isl
-
-    return _ends(group, (loaded.ttft, loaded.tpot), osl, 1.0, rates)
-
-
-_OVERLOADED = "the rate cannot be sustained, or not one such request fits in memory"
-_PREDICTED: dict[str, Callable[[ServedGroup, NDArray[np.intp]], Ends]] = {
-    "static": _static, "concurrency": _closed_loop, "saturated": _closed_loop, "poisson": _poisson,
-}  # fmt: skip
+    choice = predictor.draft.choice
+    work = Workload(float(asked.users or 1), asked.isl.mean, max(asked.osl.mean, 2.0))
+    _, draft = predictor.round(work, asked.isl.mean + asked.osl.mean / 2.0)
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2.0
+        more = expected_tokens((middle,), choice.draft_tokens) < choice.tokens_per_pass
+        low, high = (middle, high) if more else (low, middle)
+    drafted = 1e3 * float(draft.expected) / choice.draft_tokens
+    return {"draft_tokens": choice.draft_tokens, "acceptance": low, "draft_ms": drafted}
 
 
-def _prefixes_kept(predictor: Predictor, users: Array, traffic: Traffic, client: Client) -> _Loop:
-    """First the turns in which prompts come that the server has not seen; then those whose prompts are in its cache.
-
-    A cache without room for all prompts, beside the answers under way, drops each before it comes again.
-    """
-    isl, osl = np.asarray(traffic.isl), np.asarray(traffic.osl)
-    tokens = client.prompts * isl + np.minimum(users, client.prompts) * osl / 2.0
-    keeps = np.asarray(tokens <= [_tokens_kept(predictor, *each) for each in zip(isl + osl, users, strict=True)])
-    block = predictor.plan.engine.memory.block
-    cached = np.floor(np.maximum(isl - 1.0, 0.0) / block) * block  # the last block is computed
-    unseen = np.where(keeps, client.unseen(users) / users, client.requests)
-    turns = np.where(unseen > 0.0, np.maximum(unseen, 1.0), 0.0)  # of all users, who wait for each other
-    first = replace(traffic, cached=cached * np.maximum(1.0 - unseen, 0.0), requests=np.maximum(turns, 1.0))
-    later = replace(traffic, cached=cached, requests=np.where(turns > 0.0, np.inf, client.requests))
-    return _Loop.of(predictor, users, later).mixed(_Loop.of(predictor, users, first), turns / client.requests)
-
-
-def _tokens_kept(predictor: Predictor, context: float, users: float) -> float:
-    """Tokens that the cache has room for; none where not one request fits."""
-    try:
-        return kv_capacity_tokens(predictor, context, int(users))
-    except DoesNotFitError:
-        return 0.0
-
-
-@dataclass(frozen=True)
-class _Loop:
-    """What users of closed loops feel, and the mean time between two requests [s]."""
-
-    ttft: Time
-    tpot: Time
-    e2e: Numeric
-    gap: Numeric
-
-    @classmethod
-    def of(cls, predictor: Predictor, users: Array, traffic: Traffic) -> _Loop:
-        loaded = closed_loop(predictor, users, traffic)
-        return cls(loaded.ttft, loaded.tpot, loaded.e2e, 1.0 / loaded.rate)
-
-    def mixed(self, other: _Loop, share: Array) -> _Loop:
-        """One loop after the other, of which the other has a share of the requests."""
-        ttft, tpot = (mine.plus(theirs.plus(mine, -1.0), share) for mine, theirs in
-                      ((self.ttft, other.ttft), (self.tpot, other.tpot)))  # fmt: skip
-        e2e, gap = (mine + share * (theirs - mine) for mine, theirs in ((self.e2e, other.e2e), (self.gap, other.gap)))
-        return _Loop(ttft, tpot, e2e, gap)
+_NO_ROOM = "not one such request fits in memory, or a step has no room for prompts"
+_OVERLOADED = f"the rate cannot be sustained, or {_NO_ROOM}"
 
 
 def _ends(

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
+from rooflinekit.estimation.loaded import load_notes
 from rooflinekit.estimation.options import options_of, part_of, read
 from rooflinekit.estimation.scenario import Served
 from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp
-from rooflinekit.load.lengths import MOST_TOKENS
+from rooflinekit.load.answer import AskedLoad, play_load
+from rooflinekit.load.lengths import MOST_TOKENS, Fixed, Length, LogNormal
+from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.closed_form import Traffic, closed_loop, no_room, open_loop
-from rooflinekit.model.traffic.mixing import slots
-from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_model
@@ -30,9 +29,10 @@ _OPTIONS = {"model": "--model", "gpu": "--gpu", "tp": "--tp", "isl": "--isl", "o
 class LoadPrediction:
     """What users feel, as means.
 
-    parts [ms]: `step` and `interference` add up to TPOT; `prefill` and `queue` to TTFT. running: sequences in the
-    batch. note: what the reader should know, else empty. ends_ms: both ends of the 90 % intervals of `ttft_ms` and
-    `tpot_ms`.
+    parts [ms]: `step` and `prompts` of others add up to TPOT; `front_end`, `under_way`, `behind`, `place` and the own
+    `prompt` to TTFT (`rooflinekit.load.played.FirstParts`). running: sequences in steps of one replica. played: what
+    was played, in words; notes: what the reader should know; overloaded: whether more comes than can be served.
+    ends_ms: both ends of the 90 % intervals of `ttft_ms` and `tpot_ms`.
     """
 
     ttft_ms: float
@@ -41,39 +41,49 @@ class LoadPrediction:
     output_tok_s: float
     parts: Mapping[str, float]
     running: float
-    note: str = ""
+    played: str = ""
+    notes: tuple[str, ...] = ()
+    overloaded: bool = False
     ends_ms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def predict_load(predictor: Predictor, question: LoadQuestion) -> LoadPrediction:
-    """The closed form of `rooflinekit.model.traffic` at one load, told apart as a comparison needs it.
+def predict_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | None = None) -> LoadPrediction:
+    """A load as it is played, told apart as a comparison needs it.
 
     Raises DoesNotFitError if not one such request fits.
     """
-    traffic, users, rate = question.traffic, question.users, question.rate
-    room = float(slots(predictor, traffic.isl, traffic.osl, traffic.most, traffic.osl_cv))
-    if room < 1.0:
-        raise no_room(predictor, traffic)
-    loaded = closed_loop(predictor, users or 1.0, traffic) if rate is None else open_loop(predictor, rate, traffic)
-    times = loaded.shared
-    step, own = float(times.step.expected), float(loaded.first.expected) + float(times.request)
-    tpot, ttft = float(loaded.tpot.expected), float(loaded.ttft.expected)
-    parts = {"step": step, "interference": tpot - step, "prefill": own, "queue": ttft - own}
-    note, ends = "", {"ttft_ms": loaded.ttft, "tpot_ms": loaded.tpot}
-    if not loaded.stable:
-        note = f"unstable: {rate:g} requests/s exceed the {float(loaded.knee):.3g} that can be sustained"
-    elif users is not None and users > room:
-        note = f"{room:.0f} of {users:.0f} requests fit in memory at a time; the others wait"
+    found = play_load(predictor, asked, scheduler)
+    ttft, tpot, e2e = found.times()
+    parts = asdict(found.tokens) | found.played.first_parts._asdict()
+    replicas = found.scene.replicas
     return LoadPrediction(
-        ttft_ms=1e3 * ttft,
-        tpot_ms=1e3 * tpot,
-        e2e_ms=1e3 * float(loaded.e2e),
-        output_tok_s=min(float(loaded.rate), float(loaded.knee)) * float(traffic.osl),
+        ttft_ms=1e3 * float(ttft.expected),
+        tpot_ms=1e3 * float(tpot.expected),
+        e2e_ms=1e3 * e2e,
+        output_tok_s=found.output_rate,
         parts={name: 1e3 * value for name, value in parts.items()},
-        running=float(loaded.running),
-        note=note,
-        ends_ms={name: (1e3 * float(time.low), 1e3 * float(time.high)) for name, time in ends.items()},
+        running=found.played.running / replicas,
+        played=_words(asked, replicas),
+        notes=tuple(load_notes(found)),
+        overloaded=not found.stable,
+        ends_ms={
+            f"{name}_ms": (1e3 * float(time.low), 1e3 * float(time.high))
+            for name, time in (("ttft", ttft), ("tpot", tpot))
+        },
     )
+
+
+def _words(asked: AskedLoad, replicas: int) -> str:
+    """How many requests were played, and how they came."""
+    users, more = asked.users, asked.warmup or 0
+    how = f"at {asked.rate:.4g}/s" if users is None else f"{users} in flight"
+    if users is not None and asked.counted <= users:
+        how = "all at once"
+    first = f"after {more:,} of warm-up" if more else "from an empty engine"
+    if asked.requests is None and users is None:
+        first = f"of which the first {asked.filling:,} do not count"
+    over = f" over {replicas} replicas" if replicas > 1 else ""
+    return f"played: {asked.counted:,} requests, {how}{over}, {first}"
 
 
 @dataclass(frozen=True)
@@ -123,7 +133,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Posed:
-    """A measured run as a question: its facts completed, its deployment, and the load of one replica.
+    """A measured run as a question: its facts completed, its deployment, its load, and the replicas that share it.
 
     work: the static batch, of a step that was measured without a load.
     """
@@ -131,12 +141,15 @@ class Posed:
     run: Measurement
     facts: Facts
     resolved: Resolved
-    load: LoadQuestion
+    load: AskedLoad
+    scheduler: Scheduler = field(default_factory=Scheduler)
     work: Workload | None = None
 
 
-def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:
+def pose(run: Measurement, given: Given, room: int | None = None, kept: dict[Facts, Resolved] | None = None) -> Posed:
     """The question that a run answers; `room` is the tokens that the engine's cache held, where a log says so.
+
+    kept: deployments that were resolved before with the same `given`; a new one is added.
 
     A server that counts tokens alone has their rate over their mean number as its rate, and the requests that wait for
     their first token over that as TTFT (Little's law).
@@ -155,17 +168,20 @@ def pose(run: Measurement, given: Given, room: int | None = None) -> Posed:
             raise InputError(f"{run.source}: {name} is {length:g} tokens; at most {MOST_TOKENS:,} make sense")
     isl, osl = (max(round(length or 1.0), 1) for length in (facts.isl, facts.osl))
     facts = replace(facts, isl=isl, osl=osl)
-    copies = given.copies(run)  # which share the load evenly
-    users, requests = (None if count is None else -(-count // copies) for count in (facts.concurrency, facts.requests))
-    traffic = Traffic(
-        float(isl), float(osl), osl_cv=facts.osl_cv or 0.0,
-        requests=max(requests / users, 1.0) if requests is not None and users else math.inf,
-        most=math.inf if room is None else float(max(room // (isl + osl), 1)),
-        cached=min((facts.hits or 0.0) * isl, isl - 1.0),  # the last token is always computed
+    load = AskedLoad(
+        _length(isl, facts.isl_cv), _length(osl, facts.osl_cv), facts.concurrency, facts.rate, facts.cv,
+        facts.requests, facts.warmup,
+        cached=min(round((facts.hits or 0.0) * isl), isl - 1),  # the last token is always computed
     )  # fmt: skip
-    rate = facts.rate / copies if facts.rate else facts.rate
-    load = LoadQuestion(None if users is None else float(users), rate, traffic, None, None)
-    return Posed(run, facts, resolve_facts(facts, given), load)
+    served = Facts(facts.model, facts.gpu, facts.engine, facts.tp, max_num_seqs=facts.max_num_seqs)
+    kept = {} if kept is None else kept
+    if served not in kept:
+        kept[served] = resolve_facts(served, given)
+    return Posed(run, facts, kept[served], load, Scheduler(replicas=given.copies(run), kv_tokens=room))
+
+
+def _length(mean: int, variation: float | None) -> Length:
+    return LogNormal(float(mean), variation) if variation else Fixed(mean)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from rooflinekit.evidence.benchmark_runs import (
 from rooflinekit.evidence.kernel_fit.groups import read_measurements as read_rows
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp, is_of_harness, read_measurements
 from rooflinekit.evidence.steps import compare_model, read_steps
-from rooflinekit.model.traffic.closed_form import Traffic
+from rooflinekit.load.answer import AskedLoad
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
@@ -37,10 +37,7 @@ _BUDGET = 2048  # tokens a step, the smallest default of the engines: the most c
 _COMMON = 0.5  # where more gaps than this hold a prefill, the median gap does too
 _SAME = 1.05  # a median gap this much above the mean time a token is no single token
 
-_EQUAL = (
-    "the file does not say how output lengths vary, so equal ones are assumed. Users then start every turn together, "
-    "and a small --osl-cv shortens TTFT much"
-)
+_EQUAL = "the file does not say how output lengths vary, so equal ones are played; --osl-cv says how they do"
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ class Gap:
         return {name: value for name, value in asdict(self).items() if name != "notes"}
 
 
-def attribute(run: Measurement, expected: LoadPrediction, load: Traffic) -> Gap | None:
+def attribute(run: Measurement, expected: LoadPrediction, load: AskedLoad) -> Gap | None:
     """Divide the gap of E2EL = TTFT + (osl − 1) · TPOT.
 
     The median gap between tokens is a step without a prefill as long as few steps hold one, and the smallest TTFT is a
@@ -74,7 +71,7 @@ def attribute(run: Measurement, expected: LoadPrediction, load: Traffic) -> Gap 
     """
     if not run.ttft.mean or not run.tpot.mean:
         return None
-    isl, osl, parts, notes = float(load.isl), float(load.osl), expected.parts, []
+    isl, osl, parts, notes = load.isl.mean, load.osl.mean, expected.parts, []
     more = osl - 1.0
     step = run.tpot.mean - expected.tpot_ms
     chunks, median = math.ceil(isl / _BUDGET), run.itl.p50 or 0.0
@@ -83,7 +80,8 @@ def attribute(run: Measurement, expected: LoadPrediction, load: Traffic) -> Gap 
     elif expected.running > 1:
         notes.append("step includes interference: the median gap between tokens does not separate them")
     waited = run.ttft.mean - expected.ttft_ms
-    prefill = run.ttft.low - parts["prefill"] if run.ttft.low else 0.0 if expected.running > 1 else waited
+    own = parts["front_end"] + parts["prompt"]
+    prefill = run.ttft.low - own if run.ttft.low else 0.0 if expected.running > 1 else waited
     if not run.ttft.low and expected.running > 1:
         notes.append("queue includes the error of the prefill: the file has no smallest TTFT")
     whole = run.ttft.mean + more * run.tpot.mean
@@ -106,19 +104,19 @@ class Metric:
     metric: str
     statistic: str
     measured: float
-    predicted: float | None  #: None where the load is more than can be served: the queue grows without end
+    predicted: float
 
     @property
-    def error(self) -> float | None:
+    def error(self) -> float:
         """Signed relative error of the prediction."""
-        return None if self.predicted is None else self.predicted / self.measured - 1.0
+        return self.predicted / self.measured - 1.0
 
 
 @dataclass(frozen=True)
 class Run:
-    """One measured run beside its prediction. `gap` is None where TTFT or TPOT was not measured, or overloaded.
+    """One measured run beside its prediction. `gap` is None where TTFT or TPOT was not measured.
 
-    interval: both ends of the predicted times' 90 % intervals [ms] (None: no upper end); evidence: what they rest on.
+    interval: both ends of the predicted times' 90 % intervals [ms]; evidence: what they rest on.
     """
 
     source: str
@@ -128,8 +126,8 @@ class Run:
     gap: Gap | None
     notes: tuple[str, ...]
     calibration: dict[str, str] | None = None
-    overloaded: bool = False  #: more requests arrive than the prediction can serve
-    interval: Mapping[str, tuple[float, float | None]] | None = None
+    overloaded: bool = False  #: more requests arrive than the prediction can serve; times are those of the run alone
+    interval: Mapping[str, tuple[float, float]] | None = None
     evidence: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -222,14 +220,11 @@ def compare_runs(
 def _run(run: Measurement, given: Given, room: int | None) -> Run:
     posed = pose(run, given, room)
     resolved, load = posed.resolved, posed.load
-    one = predict_load(resolved.predictor, load)
-    expected = replace(one, output_tok_s=one.output_tok_s * given.copies(run))
-    notes, known = [*run.notes, *([expected.note] if expected.note else []), *resolved.warnings], about(resolved.plan)
-    together = not resolved.plan.costs.mixes and load.rate is None and (load.users or 1) > 1
-    if together and posed.facts.osl_cv is None:
+    expected = predict_load(resolved.predictor, load, posed.scheduler)
+    notes = [*run.notes, expected.played, *expected.notes, *resolved.warnings]
+    if load.equal and posed.facts.osl_cv is None:
         notes.append(_EQUAL)
-    overloaded = math.isinf(expected.e2e_ms)
-    gap = None if overloaded else attribute(run, expected, load.traffic)
+    gap, known = attribute(run, expected, load), about(resolved.plan)
     pairs = (
         ("ttft_ms", *run.ttft.middle, expected.ttft_ms),
         ("tpot_ms", *run.tpot.middle, expected.tpot_ms),
@@ -241,16 +236,15 @@ def _run(run: Measurement, given: Given, room: int | None) -> Run:
         run.tool,
         replace(posed.facts, model=resolved.plan.model.name, gpu=resolved.plan.system.accelerator.name),
         tuple(
-            Metric(name, part, measured, predicted if math.isfinite(predicted) else None)
+            Metric(name, part, measured, predicted)
             for name, part, measured, predicted in pairs
             if measured
         ),
         gap,
         tuple(notes + list(gap.notes if gap else ())),
         known["calibration"],
-        overloaded,
-        {name: (low, high if math.isfinite(high) else None) for name, (low, high) in expected.ends_ms.items()}
-        if known["calibration"] and not overloaded else None,
+        expected.overloaded,
+        expected.ends_ms if known["calibration"] else None,
         known["evidence"],
     )  # fmt: skip
 

@@ -16,13 +16,16 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from statistics import median
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread
 from rooflinekit.load.lengths import MOST_TOKENS
 from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.specs.files import table_of
 from rooflinekit.specs.foreign import Moment, moment_of, number_of, number_or, units_note
+
+if TYPE_CHECKING:
+    from prometheus_client.samples import Sample
 
 T = TypeVar("T")
 
@@ -35,6 +38,7 @@ WANTED = "input_tokens, output_tokens and ttft_s"
 _names = partial(table_of, __file__)
 """Names of servers' metrics by engine and quantity, newest first, and of the quantities of a request."""
 
+_MOST_LINES = 50_000  # of an exposition
 _NAME = re.compile(r"^(?:(vllm|sglang|trtllm|llamacpp)[:_]|nv_(?:trt_)?)(.+)$")
 _NAMES = {"llamacpp": "llama.cpp", "triton": "trtllm"}  # of engines, where their metrics have another
 _KINDS = ("request_type", "kv_cache_block_type")  # labels of Triton that tell quantities of one name apart
@@ -82,6 +86,23 @@ class Interval:
     moving_ms: float | None = None
 
 
+def _samples(text: str, source: str) -> list[tuple[re.Match[str], Sample]]:
+    """Samples of engines, each with the match of its name; raises as `read_scrape`."""
+    try:
+        from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise InputError(
+            "reading a server's metrics needs prometheus-client: pip install 'rooflinekit[watch]'"
+        ) from None
+    if (lines := text.count("\n")) > _MOST_LINES:
+        raise SpecError(f"{source}: has {lines:,} lines of metrics; an engine has thousands, at most {_MOST_LINES:,}")
+    try:
+        return [(hit, sample) for family in text_string_to_metric_families(text) for sample in family.samples
+                if (hit := _NAME.match(sample.name))]  # fmt: skip
+    except ValueError as error:
+        raise SpecError(f"{source}: is no Prometheus text exposition ({str(error)[:80]})") from None
+
+
 def read_scrape(text: str, time: float, source: str) -> Scrape:
     """One exposition (Prometheus text format 0.0.4).
 
@@ -90,20 +111,10 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
 
     Raises InputError without the package that reads it, SpecError for what is no exposition of a known engine.
     """
-    try:
-        from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise InputError(
-            "reading a server's metrics needs prometheus-client: pip install 'rooflinekit[watch]'"
-        ) from None
     values: dict[str, list[float]] = {}
     wrong: dict[str, str] = {}  # by the same names
     engine, model, blocks = "", None, list[float]()
-    try:
-        samples = [(hit, sample) for family in text_string_to_metric_families(text) for sample in family.samples
-                   if (hit := _NAME.match(sample.name))]  # fmt: skip
-    except ValueError as error:
-        raise SpecError(f"{source}: is no Prometheus text exposition ({str(error)[:80]})") from None
+    samples = _samples(text, source)
     llms = {sample.labels.get("model") for hit, sample in samples if hit[2].startswith("llm_")}
     if samples and not llms and not any(hit[1] for hit, _ in samples):
         models = sorted({sample.labels["model"] for _, sample in samples if "model" in sample.labels})

@@ -46,7 +46,7 @@ from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecErr
 from rooflinekit.model.types.units import percent
 from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.specs.delimited import read_table
-from rooflinekit.specs.files import refuse_device
+from rooflinekit.specs.places import admit
 from rooflinekit.version import __version__
 
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
@@ -112,7 +112,7 @@ def _read(path: Path, unit: str | None) -> Iterator[Reading]:
 
 def _benchmarks(path: Path) -> dict[str, Any] | None:
     """The JSON of pytest-benchmark or nvbench, else None."""
-    refuse_device(path)
+    admit(path)
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError):
@@ -523,17 +523,13 @@ def _served(rows: Sequence[Reading], given: Given, notes: Counter[str]) -> list[
     found = []
     for run, own in runs.values():
         posed = pose(run, given)
-        expected = predict_load(posed.resolved.predictor, posed.load)
-        if posed.resolved.plan.calibration is None or not math.isfinite(expected.ttft_ms):
+        expected = predict_load(posed.resolved.predictor, posed.load, posed.scheduler)
+        if posed.resolved.plan.calibration is None or expected.overloaded:
             notes["no calibration, or more load than can be served"] += len(own)
             continue
-        traffic = posed.load.traffic
-        gap, more = attribute(run, expected, traffic), max(float(traffic.osl) - 1.0, 1.0)
+        gap, more = attribute(run, expected, posed.load), max(posed.load.osl.mean - 1.0, 1.0)
         for row in own:
             predicted, (low, high) = getattr(expected, row.metric) / 1e3, expected.ends_ms[row.metric]
-            if high == math.inf:
-                notes["no upper limit, for slower steps could not keep up with the rate"] += 1
-                continue
             change, limits = row.value / predicted - 1.0, _sound(predicted, low / 1e3, high / 1e3)
             check = Check(row.name, row.value, predicted, False, change, *limits, None)
             found.append(replace(check, cause=_gap(row, predicted, gap, more) if gap and check.regressed else ""))

@@ -223,7 +223,8 @@ def _serving_client(fields: Fields, tool: str, e2e: str, models: tuple[str, ...]
             rate=rate,
             cv=1.0 / math.sqrt(burstiness) if burstiness else 1.0,  # its burstiness is the shape of the gamma law
             requests=done,
-            osl_cv=_output_variation(fields),
+            isl_cv=_variation(fields, "input"),
+            osl_cv=_variation(fields, "output"),
             max_num_seqs=fields.count("max_num_seqs"),
         ),
         ttft=first,
@@ -244,16 +245,16 @@ def _offered_rate(fields: Fields) -> float | None:
     return fields.number("request_rate") or None
 
 
-def _output_variation(fields: Fields) -> float | None:
-    """How output lengths vary: of every request where the file keeps them, else of the range that SGLang draws from.
+def _variation(fields: Fields, side: str) -> float | None:
+    """How lengths vary: of every request where the file keeps them, else of the range that SGLang draws from.
 
-    Uniform from r·L to L: (1 − r) / (√3·(1 + r)).
+    Uniform from r·L to L: (1 − r) / (√3·(1 + r)). side: `input` or `output`.
     """
-    each = fields.data.get("output_lens")
+    each = fields.data.get(f"{side}_lens")
     lengths = [float(n) for n in each if isinstance(n, int) and 0 < n <= MOST_TOKENS] if isinstance(each, list) else []
     if len(lengths) > 1:
         return pstdev(lengths) / fmean(lengths)
-    if "random_output_len" not in fields.data or not (fields.text("dataset_name") or "").startswith("random"):
+    if f"random_{side}_len" not in fields.data or not (fields.text("dataset_name") or "").startswith("random"):
         return None
     ratio = fields.number("random_range_ratio")
     return None if ratio is None or ratio > 1 else (1.0 - ratio) / (math.sqrt(3.0) * (1.0 + ratio))
@@ -302,6 +303,7 @@ def _guidellm(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
                 rate=strategy.number("rate") if kind in ("constant", "poisson", "async") else None,
                 cv=0.0 if kind == "constant" else 1.0,
                 requests=done,
+                isl_cv=metrics.inside("prompt_token_count", "successful").variation("mean", "std_dev"),
                 osl_cv=metrics.inside("output_token_count", "successful").variation("mean", "std_dev"),
             ),
             ttft=_guidellm_spread(metrics, "time_to_first_token_ms"),
@@ -390,7 +392,9 @@ def _aiperf(source: str, tool: str, data: Mapping[str, Any]) -> Measurement:
             rate=rate,
             cv=0.0 if constant and rate else 1.0,
             requests=int(average("request_count") or 0) or None,
+            isl_cv=fields.inside("input_sequence_length").variation("avg", "std"),
             osl_cv=fields.inside("output_sequence_length").variation("avg", "std"),
+            warmup=config.inside("loadgen").count("warmup_request_count"),
         ),
         ttft=spread("time_to_first_token"),
         tpot=spread("inter_token_latency"),

@@ -31,7 +31,8 @@ class Facts:
     """How a run was made, as far as it is known; a user fills in what the file leaves out.
 
     isl, osl: mean tokens a request; concurrency: most requests that the client kept in flight; rate: requests a second
-    that the client offered (None: as fast as `concurrency` allows); requests: how many were counted.
+    that the client offered (None: as fast as `concurrency` allows); requests: how many were counted; warmup: how many
+    came and ended before them.
     """
 
     model: str | None = None
@@ -47,6 +48,8 @@ class Facts:
     osl_cv: float | None = None  #: standard deviation of the output lengths over their mean
     max_num_seqs: int | None = None  #: sequences that the server runs at once
     hits: float | None = None  #: share of the prompt tokens that the prefix cache held
+    isl_cv: float | None = None  #: standard deviation of the prompt lengths over their mean
+    warmup: int | None = None
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,18 @@ from itertools import pairwise
 from statistics import fmean, median, stdev
 from typing import Any
 
+import numpy as np
+
+from rooflinekit.estimation.estimator import Resolved
 from rooflinekit.estimation.results import about
 from rooflinekit.evidence.benchmark_runs import Given, Posed, pose, room_of
 from rooflinekit.evidence.engine_fit.cases import posed_benchmarks
 from rooflinekit.evidence.engine_fit.fit import EngineFit, fit_benchmarks
 from rooflinekit.evidence.exposition import Interval
-from rooflinekit.evidence.measurement import Measurement, StartUp
+from rooflinekit.evidence.measurement import Facts, Measurement, StartUp
+from rooflinekit.load.answer import play_load
+from rooflinekit.load.lengths import Fixed, LogNormal, cv
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.closed_form import OpenLoop, closed_loop, open_loop
-from rooflinekit.model.traffic.mixing import held
 from rooflinekit.model.types.answer import Tabled
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.time import ENDS, Time
@@ -42,6 +45,8 @@ _LEAST_SPREAD = 0.003  # of the logarithm of a mean time: less is chance
 _MAD = 1.4826  # standard deviations in a median absolute deviation of a normal variable
 _FAR, _LEFT = 2.5, 0.978  # standard deviations to which values are drawn in; the variance that this leaves a normal one
 _STEEP = 0.2  # share by which the gap of a prediction changes from a load to one whose times are e times as long
+_APART = 0.2  # variation of lengths at least, so that requests under way end one by one
+_TURNS, _ENOUGH = 6, 200  # turns of those under way, and requests of them, that are played at least
 _ROUNDS = 3  # of least squares over winsorised values
 _BLOCKS = 6  # of a day or less, whose means a line goes through
 _FREEDOM = 4  # heights beyond those that a line takes, at least
@@ -204,13 +209,14 @@ class Watcher:
         self._changes = {name: Change(smallest, learnt) for name, smallest in SMALLEST.items()}
         self._found: dict[str, float] = {}
         self._posed: Posed | None = None
+        self._resolved: dict[Facts, Resolved] = {}
 
     def see(self, interval: Interval) -> Beside:
         """Predict an interval, and judge it.
 
         Raises InputError for what its deployment lacks, DoesNotFitError where not one request would fit.
         """
-        posed = pose(interval.run, self.given, self._room_of(interval))
+        posed = pose(interval.run, self.given, self._room_of(interval), self._resolved)
         beside = set_beside(interval, posed, self.given.copies(interval.run))
         self._posed = posed
         self.seen.append(beside)
@@ -310,8 +316,10 @@ class Watcher:
 
         def tpot(**changed: float) -> float:
             at = base | changed
-            load = replace(posed.load.traffic, isl=at["isl"], osl=at["osl"], cached=at["hits"] * at["isl"])
-            return float(OpenLoop.of(predictor, load).at(at["rate"]).tpot.expected)
+            isl, osl = (max(round(at[side]), 1) for side in ("isl", "osl"))
+            load = replace(posed.load, isl=Fixed(isl), osl=Fixed(osl), rate=at["rate"] * now.replicas,
+                           cached=min(round(at["hits"] * isl), isl - 1))  # fmt: skip
+            return play_load(predictor, load, posed.scheduler).tpot
 
         whole = tpot()
         return {part: tpot(**{part: told[-1][part]}) / whole for part in parts}
@@ -340,45 +348,62 @@ def left_out(lost: Sequence[str]) -> tuple[str, ...]:
 
 
 def set_beside(interval: Interval, posed: Posed, replicas: int) -> Beside:
-    """An interval beside the open loop at its rate, and beside as many requests as were under way in it.
+    """An interval beside the open loop at its rate, and beside as many requests as were under way in it; both played.
 
     Those are Little's law where end-to-end times are counted, else the gauges, else what the open loop has.
     """
-    run, traffic, predictor = posed.run, posed.load.traffic, posed.resolved.predictor
-    if not (rate := float(posed.load.rate or 0.0)):
+    run, load, predictor = posed.run, posed.load, posed.resolved.predictor
+    if not (arriving := load.rate or 0.0):
         raise InputError(f"{run.source} does not say how many requests came; add --rate")
-    isl, osl = float(traffic.isl), float(traffic.osl)
-    at_rate = open_loop(predictor, rate, traffic)
-    in_flight = float(at_rate.running) * replicas
+    at_rate = play_load(predictor, load, posed.scheduler)
+    first, token, e2e = at_rate.times()
+    in_flight = arriving * e2e
     if run.e2e.mean and run.request_s:
         in_flight = run.request_s * run.e2e.mean / 1e3
     elif interval.running is not None:
         in_flight = interval.running + (interval.waiting or 0.0)
-    at_users = closed_loop(predictor, max(in_flight / replicas, 1.0), traffic)
-    ttft, tpot = Figure.of(run.ttft.mean, at_rate.ttft), Figure.of(run.tpot.mean, at_rate.tpot)
-    mean, moving = run.tpot.mean, interval.moving_ms
-    step = Figure.of(moving or mean, at_users.tpot)
-    waiting, arriving = float(at_rate.queue) * rate * replicas, rate * replicas
+    together, sequences = _together(posed, in_flight)
+    ttft, tpot = Figure.of(run.ttft.mean, first), Figure.of(run.tpot.mean, token)
+    mean, moving, longer = run.tpot.mean, interval.moving_ms, together / float(token.expected)
+    step = Figure.of(moving or mean, Time(*(longer * float(getattr(token, end)) for end in ENDS)))
+    parts, done = at_rate.played.first_parts, at_rate.played
+    waiting = arriving * (parts.under_way + parts.behind + parts.place) if at_rate.stable else None
     queue = None
-    if interval.waiting is not None and math.isfinite(waiting):
+    if interval.waiting is not None and waiting is not None:
         queue = 1e3 * (interval.waiting - waiting) / arriving
-    length = float(held(predictor.plan, isl, osl, traffic.osl_cv))
-    room = min(float(predictor.memory.max_batch(length, isl)), float(traffic.most) * (isl + osl) / length)
-    used = min(float(at_rate.running) / room, 1.0) if math.isfinite(waiting) else 1.0  # above the knee it fills
-    host, kv = _told_apart(predictor, float(at_users.running), isl, osl)
+    rules, blocks = at_rate.scene.rules, float(done.replicas["block_time"].sum())
+    used = blocks / (done.now * rules.blocks * rules.replicas) if at_rate.stable else 1.0  # above the knee it fills
+    isl, osl = load.isl.mean, load.osl.mean
+    host, kv = _told_apart(predictor, sequences, isl, osl)
     return Beside(
         interval.start, interval.end, arriving, isl, osl, posed.facts.hits, in_flight,
-        interval.waiting, waiting if math.isfinite(waiting) else None,
+        interval.waiting, waiting,
         interval.kv_use, used, interval.preemptions, ttft, tpot, step,
         output_tok_s=run.output_tok_s,
-        output_expected_tok_s=min(float(at_rate.rate), float(at_rate.knee)) * osl * replicas,
+        output_expected_tok_s=at_rate.output_rate,
         batch_ms=step.expected - tpot.expected if tpot.measured else None,
         stall_ms=mean - moving if mean and moving else None,
         step_ms=step.measured - step.expected if step.measured else None,
         queue_ms=queue,
         prompt_ms=ttft.measured - ttft.expected - queue if ttft.measured and queue is not None else None,
-        knee=float(at_rate.knee) * replicas, host_ms=host, kv_ms=kv, replicas=replicas,
+        knee=at_rate.knee, host_ms=host, kv_ms=kv, replicas=replicas,
     )  # fmt: skip
+
+
+def _together(posed: Posed, in_flight: float) -> tuple[float, float]:
+    """Mean time of a token [s] of so many requests under way that end one by one, and how many share a step.
+
+    They are a closed loop whose lengths vary by a fifth at least, without its first turns and its last.
+    """
+    users = max(round(in_flight), 1)
+    isl, osl = (LogNormal(each.mean, max(cv(each), _APART)) for each in (posed.load.isl, posed.load.osl))
+    turns = max(_TURNS, -(-_ENOUGH // users))
+    asked = replace(posed.load, isl=isl, osl=osl, users=users, rate=None, requests=turns * users)
+    found = play_load(posed.resolved.predictor, asked, posed.scheduler)
+    done = found.played
+    middle = slice(2 * users, (turns - 1) * users)
+    each = (done.end - done.first)[middle] / np.maximum(done.osl[middle] - 1, 1)
+    return (float(each.mean()) if osl.mean > 1.0 else found.tpot), found.sequences
 
 
 def _told_apart(predictor: Predictor, running: float, isl: float, osl: float) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from dataclasses import field, fields, replace
 from os import PathLike
 from typing import Any, Unpack
 
-from rooflinekit.estimation.estimator import answer, ask
+from rooflinekit.estimation.estimator import answer, ask, play, played
 from rooflinekit.estimation.options import keywords
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.estimation.scenario import Scenario
@@ -43,7 +43,7 @@ class Derivation(Answer):
         return self.answer.level
 
     @property
-    def interval(self) -> list[float | None] | None:
+    def interval(self) -> list[float] | None:
         """The 90 % interval of TTFT and TPOT, in the unit of the value."""
         return (self.answer.interval or {}).get(f"{self.metric}_ms")
 
@@ -87,8 +87,8 @@ def explain(
         metric: `tpot`, `ttft`, `e2e`, `output_tok_s`, `memory`, `weights`, `kv`, `max_batch`, `max_context`,
             `kv_per_token`, `params`, `ridge`, `keep` (the five-minute rule), `decode` or `prefill` (a step),
             `decode.flops`, `decode.bytes`, `decode.intensity`, `decode.bound`, `decode.mfu`, `decode.mbu`, a kernel
-            (`decode.attention`, `decode.attention.bytes`); under load also `queue`, `knee_rate`, `rate` and percentiles
-            (`ttft_p99`).
+            (`decode.attention`, `decode.attention.bytes`); under load also `queue`, `knee_rate`, `rate`, `running`
+            and percentiles (`ttft_p95`).
         gpu: as in `estimate`.
         **scenario: as in `estimate`.
 
@@ -116,10 +116,12 @@ def make_case(
     """Ask and answer; `anyway`: even if it does not fit in memory. Raises what `estimate` raises."""
     allow_oom = bool(scenario.get("allow_oom")) or anyway
     question = ask(model, gpu, scenario)
-    said, work = answer(question, allow_oom), question.work
-    if question.load is not None:
-        work = replace(work, batch=float(said.inputs["batch"]))
-    return Case(question.resolved.predictor, work, question.load, said)
+    resolved, work = question.resolved, question.work
+    if question.asked is None:
+        return Case(resolved.predictor, work, answer(question, allow_oom))
+    found = play(question)
+    said = played(resolved, work, found)
+    return Case(resolved.predictor, replace(work, batch=float(said.inputs["batch"])), said, found)
 
 
 def derive(case: Case, metric: str) -> Derivation:

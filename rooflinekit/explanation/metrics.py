@@ -13,6 +13,9 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 from rooflinekit.estimation.results import Estimate
+from rooflinekit.explanation.played import PlayedLoad
+from rooflinekit.load.answer import LoadPlay
+from rooflinekit.load.played import PERCENTILES
 from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.blocks import model_operations
 from rooflinekit.model.cache import cache_law
@@ -27,16 +30,12 @@ from rooflinekit.model.roofline import StepTime, peak_time, stream_time
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import FamilyFit
-from rooflinekit.model.traffic.closed_form import FORM, SHARING, Loaded, OpenLoop, closed_loop
-from rooflinekit.model.traffic.energy import LoadPower, load_power, served_energy, static_energy
+from rooflinekit.model.traffic.energy import LoadPower, load_power, static_energy, token_energy
 from rooflinekit.model.traffic.mixing import InFlight, prefill_share
-from rooflinekit.model.traffic.percentiles import QUANTILES, spread
-from rooflinekit.model.traffic.question import LoadQuestion
-from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError, nearest
+from rooflinekit.model.types.errors import InputError, UnknownNameError, nearest
 from rooflinekit.model.types.hardware import Accelerator, Provenance, System
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.model import Layer
@@ -232,19 +231,21 @@ _ASKED = "the question"
 
 @dataclass(frozen=True)
 class Case:
-    """What was asked, what `estimate` answered, and the predictor behind it."""
+    """What was asked, what `estimate` answered, the predictor behind it, and the load as it was played."""
 
     predictor: Predictor
     work: Workload
-    load: LoadQuestion | None
     answer: Estimate
+    played: LoadPlay | None = None
 
     @property
     def held(self) -> tuple[Any, Any, Any]:
         """Sequences, tokens of each and new tokens of a prompt, as the memory of the answer has them."""
+        if self.played is not None:
+            isl = self.played.asked.isl.mean
+            return self.played.held, isl + self.played.asked.osl.mean / 2.0, isl
         work = self.work
-        held = (work.batch, work.longest_context, work.isl - work.cached)
-        return held if self.load is None else self.load.held(work.batch)
+        return work.batch, work.longest_context, work.isl - work.cached
 
 
 class Traced:
@@ -256,7 +257,7 @@ class Traced:
         self._pool = Pool()
         self.leaves = Leaves(self._pool)
 
-    def _inputs(self, of: Any, *names: str) -> dict[str, Any]:
+    def inputs(self, of: Any, *names: str) -> dict[str, Any]:
         """Numbers of the question, as variables."""
         found = {name: getattr(of, name) for name in names}
         for name, value in found.items():
@@ -279,22 +280,50 @@ class Traced:
 
     @cached_property
     def work(self) -> Workload:
-        """The workload; under load, as many sequences as run."""
-        work, running = self.case.work, Quantity("running", "sequences that run, as a whole number", "", FORM)
-        batch: Any = self._pool.fact(float(work.batch), running)
-        if self.case.load is None:
-            batch = self._inputs(work, "batch")["batch"]
-        return Workload(batch, **self._inputs(work, "isl", "osl", "cached", "context"))
+        """The workload; under load, as many sequences as decode together."""
+        work, together = (
+            self.case.work,
+            Quantity("batch", "sequences that decode in a step, in the mean", "", self.loop),
+        )
+        batch: Any = self._pool.fact(float(work.batch), together)
+        if self.case.played is None:
+            batch = self.inputs(work, "batch")["batch"]
+        return Workload(batch, **self.inputs(work, "isl", "osl", "cached", "context"))
 
     @cached_property
     def point(self) -> OperatingPoint:
         """The static batch."""
         return self.predictor.evaluate(self.work)
 
+    # --- a load that was played --------------------------------------------------------------------------------------
+
+    @cached_property
+    def load(self) -> PlayedLoad:
+        """The load as it was played; raises InputError where none is asked for."""
+        if self.case.played is None:
+            raise InputError("not a load; add --concurrency or --rate")
+        return PlayedLoad(self, self.case.played)
+
     @property
-    def times(self) -> OperatingPoint | Loaded:
-        """What has TTFT and TPOT: the static batch, or the load."""
-        return self.point if self.case.load is None else self.loaded
+    def loop(self) -> str:
+        """Where a number comes from that was played."""
+        if self.case.played is None:
+            return ""
+        asked = self.case.played.asked
+        first = f", the first {asked.filling:,} not counted" if asked.filling else ""
+        return f"{asked.count:,} requests played{first}; docs/under-load.md"
+
+    def told(self, value: float, symbol: str, meaning: str, unit: str = "s", source: str | None = None) -> Any:
+        """A number of the loop, or of another source, as a leaf; a 0 stays a number."""
+        quantity = Quantity(symbol, meaning, unit, self.loop if source is None else source)
+        return self._pool.fact(value, quantity) if value else 0.0
+
+    def stated(self, value: float, formula: Any, symbol: str, meaning: str, unit: str = "s") -> Any:
+        """The number that `estimate` states, to its last digit, and the formula that gives it."""
+        quantity = Quantity(symbol, meaning, unit)
+        if not isinstance(formula, Symbol):
+            return self._pool.fact(value, replace(quantity, source=self.loop))
+        return self._pool.node("named", formula, quantity, value=value)
 
     @cached_property
     def memory_model(self) -> MemoryModel:
@@ -310,69 +339,22 @@ class Traced:
     @cached_property
     def memory(self) -> Memory:
         """What the batch needs, every number under the name that its field declares."""
-        found = self.memory_model.evaluate(*replace(self.case, work=self.work, load=self.case.load and self.asked).held)
+        held = replace(self.case, work=self.work).held
+        if self.case.played is not None:
+            isl, osl = self.load.lengths
+            running = self.told(float(held[0]), "running", "sequences in steps, in the mean, as a whole number", "")
+            held = running, isl + osl / 2.0, isl
+        found = self.memory_model.evaluate(*held)
         told = {each.name: each.metadata["quantity"] for each in fields(found) if each.metadata}
         values = {name: named(getattr(found, name), q.symbol, q.meaning, q.unit) for name, q in told.items()}
         return replace(found, **values)
-
-    @cached_property
-    def asked(self) -> LoadQuestion:
-        """The load in symbols; raises InputError where none is asked for."""
-        load = self.case.load
-        if load is None:
-            raise InputError("not a load; add --concurrency or --rate")
-        gaps = () if load.rate is None else ("arrival_cv",)
-        told = self._inputs(load.traffic, "isl_cv", "osl_cv", "requests", *gaps)
-        traffic = replace(load.traffic, **told, isl=self.work.isl, osl=self.work.osl)
-        return replace(load, **self._inputs(load, "users", "rate"), traffic=traffic)
-
-    @cached_property
-    def loaded(self) -> Loaded:
-        """The closed form, with the roots that the numbers have."""
-        found: list[Any] = []
-
-        def recorded(*what: Any) -> Any:
-            found.append(root(*what))
-            return found[-1]
-
-        def again(*what: Any) -> Any:
-            return self._pool.fact(float(found.pop(0)), Quantity(*SHARING, source=FORM))
-
-        asked, told = self.asked, self.case.load
-        assert told is not None
-        if told.rate is None:
-            closed_loop(self.case.predictor, told.users or 0.0, told.traffic, find=recorded)
-            return closed_loop(self.predictor, asked.users or 0.0, asked.traffic, find=again)
-        OpenLoop.of(self.case.predictor, told.traffic, find=recorded).at(told.rate)
-        return OpenLoop.of(self.predictor, asked.traffic, find=again).at(asked.rate or 0.0)
-
-    @property
-    def rate(self) -> Any:
-        """Requests a second: those that arrive, at most the knee; of a closed loop its own rate."""
-        rate, answered = self.asked.rate, self.case.answer.load
-        if rate is None:
-            return self.loaded.rate
-        served = rate if answered is not None and answered.stable else self.loaded.knee
-        return named(served, "served", "requests a second that are served", "1/s")
-
-    def within(self, what: str) -> Traced:
-        """Itself; raises WorkloadError where the queue has no end."""
-        answered, load = self.case.answer.load, self.case.load
-        if load is not None and answered is not None and not answered.stable:
-            raise WorkloadError(
-                f"{what} has no limit at {load.rate:g} requests/s: the knee is {answered.knee_rate:.4g}; "
-                "explain knee_rate or tpot, or lower --rate"
-            )
-        if answered is not None and (answered.queue_ms is None or math.isinf(answered.queue_ms)):
-            raise WorkloadError(f"{what} has no limit")
-        return self
 
     def step(self, name: str) -> StepTime:
         """The step whose kernels `estimate` lists under `prefill` or `decode`."""
         if name == "decode":
             return self.predictor.decode_step(self.work)
-        if self.case.load is not None:
-            return self.predictor.plan.time(Batch.prefill(1.0, self.work.isl))
+        if self.case.played is not None:
+            return self.predictor.plan.time(Batch.prefill(1.0, maximum(self.load.lengths[0], 1.0)))
         return self.predictor.plan.time(self.predictor.prefill_batch(self.work))
 
 
@@ -390,17 +372,16 @@ class Metric(NamedTuple):
     loaded: bool = False
 
 
-def _e2e(t: Traced) -> Any:
-    t.within("E2E")
-    return t.point.e2e(t.work.osl) if t.case.load is None else t.loaded.e2e
+def _of_static(name: str, static: Callable[[Traced], Any], t: Traced) -> Any:
+    """Of the load that was played, or of the static batch."""
+    return static(t) if t.case.played is None else getattr(t.load, name)
 
 
 def _output(t: Traced) -> Any:
-    if t.case.load is None:
-        rate, title = t.point.output_rate(t.work.batch, t.work.osl), "output tokens a second, prefill included"
-    else:
-        rate, title = t.rate * t.work.osl, "output tokens a second"
-    return named(rate, "output", title, "token/s")
+    if t.case.played is None:
+        title = "output tokens a second, prefill included"
+        return named(t.point.output_rate(t.work.batch, t.work.osl), "output", title, "token/s")
+    return t.load.output
 
 
 def _output_per_gpu(t: Traced) -> Any:
@@ -410,20 +391,18 @@ def _output_per_gpu(t: Traced) -> Any:
 
 def _output_per_user(t: Traced) -> Any:
     title = "output tokens a second of one user, while decoding"
-    return named(1.0 / t.times.tpot.expected, "per_user", title, "token/s")
+    tpot = _of_static("tpot", lambda t: t.point.tpot.expected, t)
+    return named(1.0 / tpot, "per_user", title, "token/s")
 
 
 def _power(t: Traced) -> LoadPower:
     """Power and energy of the case; raises InputError where the accelerator's power limit is not known."""
     if t.case.answer.energy is None:
         raise InputError(f"{t.plan.system.accelerator.name} has no rated power (power.tdp) in its file")
-    if t.case.load is None:
-        tokens, rate, lone = static_energy(t.predictor, t.work, t.point), None, 1.0
-    else:
-        found = served_energy(t.predictor, t.asked.traffic, t.loaded, t.asked.users)
-        assert found is not None
-        tokens, rate, lone = found, t.rate * t.work.osl, 0.0
-    return load_power(tokens, t.work.osl, rate, lone)
+    if t.case.played is None:
+        return load_power(static_energy(t.predictor, t.work, t.point), t.work.osl, None, 1.0)
+    together = t.told(t.load.found.sequences, "D", "sequences that decode in a step, in the mean", "")
+    return load_power(token_energy(t.predictor, InFlight(together, *t.load.lengths)), t.work.osl, _output(t), 0.0)
 
 
 def _joules(t: Traced) -> Any:
@@ -448,14 +427,6 @@ def _keep(t: Traced) -> Any:
     saved = named(computed - read, "saved", "time that a kept token saves when it comes again", "s")
     rule = "the five-minute rule: Gray and Putzolu 1987, doi:10.1145/38713.38755"
     return named(saved * pool, "keep", "time between two uses up to which a prefix is worth its place", "s", rule)
-
-
-def _percentile(time: str, share: float, t: Traced) -> Any:
-    if time != "tpot":
-        t.within(time.upper())
-    found = getattr(spread(t.loaded, t.asked.traffic, t.asked.rate is None), time)(share)
-    title = f"{100 * share:.0f} % of the requests have at most this {time.upper()}"
-    return named(found, f"{time}_p{100 * share:.0f}", title, "s", "docs/serving.md, percentiles")
 
 
 def _max_context(t: Traced) -> Any:
@@ -485,20 +456,23 @@ def _ridge(t: Traced) -> Any:
 
 
 METRICS: Mapping[str, Metric] = {
-    "ttft": Metric("ms", 1e3, lambda t: t.within("TTFT").times.ttft.expected),
-    "tpot": Metric("ms", 1e3, lambda t: t.times.tpot.expected),
-    "e2e": Metric("ms", 1e3, _e2e),
-    "queue": Metric("ms", 1e3, lambda t: t.within("a wait").loaded.queue, True),
+    "ttft": Metric("ms", 1e3, partial(_of_static, "ttft", lambda t: t.point.ttft.expected)),
+    "tpot": Metric("ms", 1e3, partial(_of_static, "tpot", lambda t: t.point.tpot.expected)),
+    "e2e": Metric("ms", 1e3, partial(_of_static, "e2e", lambda t: t.point.e2e(t.work.osl))),
+    "queue": Metric("ms", 1e3, lambda t: t.load.queue, True),
     **{
-        f"{time}_p{100 * share:.0f}": Metric("ms", 1e3, partial(_percentile, time, share), True)
+        f"{time}_{name}": Metric(
+            "ms", 1e3, partial(lambda time, share, t: t.load.percentile(time, share), time, share), True
+        )
         for time in ("ttft", "tpot", "e2e")
-        for share in QUANTILES
+        for name, share in PERCENTILES.items()
     },
     "output_tok_s": Metric("token/s", 1.0, _output),
     "output_tok_s_per_gpu": Metric("token/s", 1.0, _output_per_gpu),
     "output_tok_s_per_user": Metric("token/s", 1.0, _output_per_user),
-    "knee_rate": Metric("1/s", 1.0, lambda t: t.loaded.knee, True),
-    "rate": Metric("1/s", 1.0, lambda t: t.rate, True),
+    "knee_rate": Metric("1/s", 1.0, lambda t: t.load.knee, True),
+    "rate": Metric("1/s", 1.0, lambda t: t.load.rate, True),
+    "running": Metric("", 1.0, lambda t: t.load.running, True),
     "memory": Metric(
         "B", 1.0, lambda t: named(t.memory.total_bytes, "total", "memory of the busiest accelerator", "B")
     ),
@@ -556,7 +530,7 @@ def find_metric(case: Case, name: str) -> Found:
     """
     folded, traced = full_name(name), Traced(case)
     if metric := METRICS.get(folded):
-        if metric.loaded and case.load is None:
+        if metric.loaded and case.played is None:
             raise InputError(f"{folded} is a metric under load; add --concurrency or --rate")
         return Found(folded, metric.unit, metric.scale, traced.line(metric.of(traced), folded, metric.unit))
     found = _of_step(traced, folded)

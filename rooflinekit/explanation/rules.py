@@ -17,6 +17,7 @@ from rooflinekit.model.types.model import Attention, LatentAttention
 from rooflinekit.model.types.numeric import maximum
 from rooflinekit.model.types.time import KernelTime
 
+_PLAYED = ("ttft", "tpot", "e2e", "output_tok_s")
 _NOTHING = 1e-9  # relative: pieces smaller than this are rounding
 _ASKED, _SHEET = "the question", "datasheet"
 _REALISED = "what kernels realise of the datasheet's rates, and launches"
@@ -76,7 +77,7 @@ class _Rules:
     def batch(self, step: str) -> Batch:
         predictor, work = self.case.predictor, self.work
         if step == "prefill":
-            return predictor.prefill_batch(work) if self.case.load is None else Batch.prefill(1.0, work.isl)
+            return predictor.prefill_batch(work) if self.case.played is None else Batch.prefill(1.0, work.isl)
         if isinstance(predictor, SpeculativePredictor):
             return predictor.verify_batch(work, work.decode_context)
         return predictor.decode_batch(work, work.decode_context)
@@ -115,11 +116,6 @@ class _Rules:
         return sums
 
     def rule_tpot(self) -> Rule:
-        if self.case.load is not None:
-            value = next((child.value for child in self.root.children if child.symbol == "step"), self.root.value)
-            step = self.leaf("step", "a step of a static batch as large as what runs", value, "s", "the tree above")
-            rest = "prompts of others, computed in between"
-            return self.ruled("a decode step of the sequences that run", step, "s", [], rest)
         value, sums = self.all * self.width / (self.tp * self.bandwidth), self.spent(self.mean_step())
         read = "weights that a step does not read (embedding, idle experts) or reads on several ranks"
         beyond = sums["bound"] - sums["weights"] - sums["cache"]
@@ -130,10 +126,10 @@ class _Rules:
         return self.ruled("TPOT ~ bytes of all weights / bandwidth", value, "s", pieces, rest)
 
     def rule_ttft(self) -> Rule:
-        deployment, dtype, loaded = self.plan.deployment, layers_dtype(self.plan), self.case.load is not None
-        many = float(self.batch("prefill").tokens) * (1 if loaded else deployment.dp)
+        deployment, dtype = self.plan.deployment, layers_dtype(self.plan)
+        many = float(self.batch("prefill").tokens) * deployment.dp
         tokens = self.leaf("T", "tokens of all prompts", many)
-        ranks = self.leaf("ranks", "accelerators that share the work", deployment.tp if loaded else deployment.stage)
+        ranks = self.leaf("ranks", "accelerators that share the work", deployment.stage)
         rate = self.plan.system.accelerator.peak(dtype)
         peak = self.leaf("P_peak", f"dense {dtype.unit} peak", rate, "FLOP/s", _SHEET)
         value = 2.0 * self.active * tokens / (ranks * peak)
@@ -143,7 +139,7 @@ class _Rules:
                   (less, sums["peak"] - sums["attention"] - float(value)),
                   ("kernels that bytes or links bind, not arithmetic", sums["bound"] - sums["peak"]),
                   (_REALISED, sums["kernels"] - sums["bound"]), (_HOST, sums["engine"])]  # fmt: skip
-        rest = "the queue, the step under way, the front end" if loaded else "microbatches, or the draft's prefill"
+        rest = "microbatches, or the draft's prefill"
         return self.ruled("TTFT ~ 2·P·tokens / peak", value, "s", pieces, rest)
 
     def rule_e2e(self) -> Rule:
@@ -152,10 +148,10 @@ class _Rules:
         pieces = [("the prompt: TTFT", first), ("the first token comes with it", -float(self.tpot))]
         return self.ruled("a request ~ output tokens x TPOT", value, "s", pieces, "rounding")
 
-    def rule_output_tok_s(self) -> Rule | None:
+    def rule_output_tok_s(self) -> Rule:
         value = self.leaf("batch", "sequences", float(self.work.batch)) / self.tpot
         rest = "the time that prompts take"
-        return None if self.case.load else self.ruled("throughput ~ batch / TPOT", value, "token/s", [], rest)
+        return self.ruled("throughput ~ batch / TPOT", value, "token/s", [], rest)
 
     def rule_kv_per_token(self) -> Rule | None:
         model, kv = self.plan.model, self.plan.precision.kv
@@ -231,7 +227,9 @@ class _Rules:
 
 
 def mental_rule(case: Case, metric: str, root: Node) -> Rule | None:
-    """The rule for a metric, None where there is none."""
+    """The rule for a metric, None where there is none: of times under load the parts that were played say more."""
+    if case.played is not None and metric in _PLAYED:
+        return None
     rules, (step, _, rest) = _Rules(case, root), metric.partition(".")
     if rest == "flops":
         return rules.rule_flops(step)

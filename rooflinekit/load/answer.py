@@ -12,12 +12,13 @@ from rooflinekit.load.law import full_rate
 from rooflinekit.load.lengths import Length, cv
 from rooflinekit.load.played import PERCENTILES, Played, Sample, play, standard_error
 from rooflinekit.load.scene import Scene, Scheduler, scene_of
-from rooflinekit.load.table import loop_tables
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.question import open_arrivals
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.time import Time
+from rooflinekit.model.types.workload import Workload
+from rooflinekit.specs.files import once
 
 if TYPE_CHECKING:
     from rooflinekit.model.roofline import StepTime
@@ -31,17 +32,31 @@ STEADY = 2000
 FILLING = 5
 """One in so many requests of an open loop fills the engine and does not count, unless the requests are told."""
 
-MOST = 5_000_000
+CROWD = 20_000
+"""Requests of a closed loop, unless told, from which each user sends fewer, but two at least."""
+
+MOST = 1_000_000
 """Requests that one answer plays at most."""
 
 _ENDS = 400  # requests on which the ends of intervals are played
+
+
+def usual_requests(users: int | None) -> int:
+    """Requests of a load unless they are told: ten a user, fewer of a crowd; or those of a steady open loop.
+
+    >>> usual_requests(64), usual_requests(5000), usual_requests(50_000), usual_requests(None)
+    (640, 20000, 100000, 2000)
+    """
+    return STEADY if users is None else min(PER_USER * users, max(CROWD, 2 * users))
 
 
 @dataclass(frozen=True)
 class AskedLoad:
     """A load: users of a closed loop, or a rate of arrivals [1/s]; lengths; objectives [s].
 
-    requests, warmup: None leaves them to the protocol; burstiness: variation of the gaps of an open loop.
+    requests, warmup: None leaves them to the protocol; burstiness: variation of the gaps of an open loop; cached:
+    mean tokens of a prompt that are in the cache already, the same share of each; prompts: different ones, which are
+    sent again and again and stay in the cache (0: no two are equal).
     """
 
     isl: Length
@@ -54,6 +69,8 @@ class AskedLoad:
     ttft: float | None = None
     tpot: float | None = None
     seed: int = 0
+    cached: float = 0.0
+    prompts: int = 0
 
     def meeting(self, ttft: float | None, tpot: float | None) -> AskedLoad:
         """The same with objectives [s]."""
@@ -86,8 +103,8 @@ class AskedLoad:
 
     @property
     def counted(self) -> int:
-        """Requests that are told, or that the protocol sends: ten a user, or those of a steady open loop."""
-        return self.requests or (STEADY if self.users is None else PER_USER * self.users)
+        """Requests that are told, or that the protocol sends."""
+        return self.requests or usual_requests(self.users)
 
     @property
     def filling(self) -> int:
@@ -120,7 +137,10 @@ class AskedLoad:
     @cached_property
     def drawn(self) -> Drawn:
         """The requests."""
-        return Drawn.of(self.process, Requests(self.isl, self.osl), self.count, self.seed)
+        drawn = Drawn.of(self.process, Requests(self.isl, self.osl), self.count, self.seed)
+        if self.prompts:
+            drawn.isl = [drawn.isl[number % self.prompts] for number in range(self.count)]
+        return drawn
 
 
 @dataclass(frozen=True)
@@ -140,6 +160,7 @@ class LoadPlay:
     scene: Scene
     played: Played
     knee: float  #: largest rate that can be sustained [1/s], by the law of a full engine
+    scheduler: Scheduler
 
     @property
     def stable(self) -> bool:
@@ -194,26 +215,43 @@ class LoadPlay:
         """Sequences that decode in a step, in the mean over decode steps; at least 1."""
         did = self.played.replicas
         steps = float(did["decode_steps"].sum())
-        return max(float(did["tokens_out"].sum()) / steps, 1.0) if steps else 1.0
+        made = float(did["tokens_out"].sum()) / self.scene.drafting.yielded
+        return max(made / steps, 1.0) if steps else 1.0
+
+    @property
+    def held(self) -> int:
+        """Sequences that one replica holds, in the mean, as a whole number."""
+        return max(round(self.played.running / self.scene.replicas), 1)
+
+    @property
+    def decoding(self) -> tuple[float, float]:
+        """Sequences of a decode step on one attention replica, as a whole number, and their mean context."""
+        own = max(round(self.sequences / self.predictor.plan.deployment.dp), 1)
+        return float(own), self.asked.isl.mean + self.asked.osl.mean / 2.0
 
     @cached_property
     def decode(self) -> StepTime:
-        """A decode step of that many sequences at the mean context."""
-        own = max(round(self.sequences / self.predictor.plan.deployment.dp), 1)
-        return self.predictor.plan.time(Batch.decode(float(own), self.asked.isl.mean + self.asked.osl.mean / 2.0))
+        """A decode step of that many sequences at the mean context; with a draft, a round of it."""
+        own, context = self.decoding
+        if self.scene.drafting.tokens:
+            batch = own * self.predictor.plan.deployment.dp
+            return self.predictor.decode_step(Workload(batch, self.asked.isl.mean, 2.0, context=context))
+        return self.predictor.plan.time(Batch.decode(own, context))
 
     @cached_property
     def prompt(self) -> StepTime:
         """The prompt of a request alone."""
-        return self.predictor.plan.time(Batch.prefill(1.0, max(self.asked.isl.mean, 1.0)))
+        return self.predictor.plan.time(
+            Batch.prefill(1.0, max(self.asked.isl.mean, self.asked.cached + 1.0), self.asked.cached)
+        )
 
     def times(self) -> tuple[Time, Time, float]:
         """TTFT and TPOT with bounds and 90 % intervals, and the mean of whole requests [s]."""
         ttft, e2e = self.samples["ttft"].mean, self.samples["e2e"].mean
         tpot = self.tpot
-        bound = min(float(self.prompt.bound), ttft), min(float(self.decode.bound), tpot)
         if self.predictor.plan.calibration is None:
             return Time(ttft, ttft, ttft, ttft), Time(tpot, tpot, tpot, tpot), e2e
+        bound = min(float(self.prompt.bound), ttft), min(self.bound_token, tpot)
         ends, place = self.predictor.plan.load_ends, self.played.first_parts.place / e2e
         low, high = (self._at(end) for end in ("low", "high"))
         return (
@@ -222,21 +260,45 @@ class LoadPlay:
             e2e,
         )
 
+    @cached_property
+    def bound_token(self) -> float:
+        """Mean time of a token on an engine at the datasheet's rates, which carries the load with shorter steps [s].
+
+        Of the first of the requests.
+        """
+        part, some = self._first_requests
+        other = _at_bound(self.predictor)
+        scene = scene_of(other, self.scheduler, self.asked.typical, self.asked.longest, self.asked.isl.mean)
+        found = _played(scene, part, some)
+        return float(found.tpot.mean()) if len(found.tpot) else float(self.decode.bound)
+
     def _at(self, end: str) -> tuple[float, float]:
         """TTFT and TPOT over the expected ones where all steps stand at this end, on the first of the requests."""
-        count = min(_ENDS, self.asked.count)
-        if self.asked.users is not None:  # whole turns of all users
-            count = min(max(count, 2 * self.asked.users), self.asked.count)
-        part = replace(self.asked, requests=count, warmup=0)
-        some = self.asked.drawn.first(count)
         decode, prompt = (float(getattr(step, end) / step.expected) for step in (self.decode, self.prompt))
-        factors = decode, prompt
-        mean = []
-        for told in (None, factors):
-            found = _played(self.scene, part, some, told)
-            mean.append((float(found.ttft.mean()), float(found.tpot.mean()) if len(found.tpot) else math.nan))
-        (first, token), (moved_first, moved_token) = mean
-        return moved_first / first, moved_token / token if token > 0.0 else factors[0]
+        first, token = _means(self._some)
+        moved_first, moved_token = _means(self._play_some((decode, prompt)))
+        return moved_first / first, moved_token / token if token > 0.0 else decode
+
+    @cached_property
+    def _some(self) -> Played:
+        """The first of the requests, as expected: the run itself where they are all of it."""
+        whole = self._counted_ends == self.asked.count and not self.asked.filling
+        return self.played if whole else self._play_some(None)
+
+    @property
+    def _counted_ends(self) -> int:
+        """Requests on which the ends of intervals are played; of a closed loop whole turns of all users."""
+        count = max(_ENDS, 2 * (self.asked.users or 0))
+        return min(count, self.asked.count)
+
+    @cached_property
+    def _first_requests(self) -> tuple[AskedLoad, Drawn]:
+        """The same requests, as a load of their own."""
+        count = self._counted_ends
+        return replace(self.asked, requests=count, warmup=0), self.asked.drawn.first(count)
+
+    def _play_some(self, factors: tuple[float, float] | None) -> Played:
+        return _played(self.scene, *self._first_requests, factors)
 
     def quantile(self, metric: str, share: float) -> float:
         """Of `ttft`, `tpot` or `e2e` over the requests that count [s]; of answers of one token, their next step."""
@@ -244,14 +306,14 @@ class LoadPlay:
         return sample.quantile(share) if sample.count else self.lone_step
 
     def errors(self, metric: str) -> dict[str, float]:
-        """Standard errors of the mean and the percentiles of `ttft`, `tpot` or `e2e` [s], from pieces of the run."""
+        """Standard errors of the mean and the percentiles of `ttft`, `tpot` or `e2e` [ms], from pieces of the run."""
         which = self.played.counted & (self.played.osl > 1) if metric == "tpot" else self.played.counted
         values = getattr(self.played, metric)
         pieces = self.played.pieces(values, which)
         asked = {"mean": lambda piece: piece.mean} | {
             name: lambda piece, share=share: piece.quantile(share) for name, share in PERCENTILES.items()
         }
-        found = {name: standard_error([read(piece) for piece in pieces]) for name, read in asked.items()}
+        found = {name: standard_error([1e3 * read(piece) for piece in pieces]) for name, read in asked.items()}
         return {name: error for name, error in found.items() if error is not None}
 
 
@@ -260,7 +322,7 @@ def play_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | Non
 
     Raises:
         DoesNotFitError: the cache holds not one request.
-        WorkloadError: more requests than are played.
+        WorkloadError: more requests than are played, or all are refused.
 
     >>> from rooflinekit.estimation.estimator import resolve
     >>> from rooflinekit.load.lengths import Fixed
@@ -270,21 +332,39 @@ def play_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | Non
     >>> found.stable, len(found.played.ttft)
     (True, 160)
     """
-    scene = scene_of(predictor, scheduler or Scheduler(seed=asked.seed), asked.typical, asked.longest)
+    scheduler = scheduler or Scheduler(seed=asked.seed)
+    scene = scene_of(predictor, scheduler, asked.typical, asked.longest, asked.isl.mean)
     played = _played(scene, asked, asked.drawn)
-    knee = full_rate(scene.table.arrays, scene.rules, asked.isl.mean, asked.osl.mean) * scene.replicas
-    return LoadPlay(predictor, asked, scene, played, knee)
+    if not played.counted.any():
+        longest = scene.limits.max_model_len or scene.blocks * scene.block
+        raise WorkloadError(f"all requests are refused: of {asked.typical:.0f} tokens, where {longest} is the most")
+    knee = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached) * scene.replicas
+    knee = min(knee, scene.front.most)
+    return LoadPlay(predictor, asked, scene, played, knee, scheduler)
+
+
+@once
+def _at_bound(predictor: Predictor) -> Predictor:
+    """The same deployment at the datasheet's rates."""
+    return predictor.on(replace(predictor.plan, calibration=None))
 
 
 def _played(scene: Scene, asked: AskedLoad, drawn: Drawn, factors: tuple[float, float] | None = None) -> Played:
-    """Play the requests; factors: of decode steps and of prompts, where these stand at an end of their interval."""
+    """Play the requests; factors: of decode steps, and of prompts and images, at an end of their interval."""
     encoders = scene.front.encoders.gpus if scene.front.encoders else 0
-    tables = loop_tables(scene.table, scene.draft_seconds, scene.limits.max_num_seqs)
+    tables, rules = scene.tables, scene.rules
     if factors is not None:
-        own, half = tables
-        tables = own._replace(decode_factor=factors[0], prompt_factor=factors[1]), half
-    clients = scene.clients(drawn, asked.users, asked.filling)
-    return play(clients, scene.rules, tables, seed=scene.seed, encoders=encoders, warmup=asked.filling)
+        (own, half), (decode, prompt) = tables, factors
+        tables = own._replace(decode_factor=decode, prompt_factor=prompt), half
+        parts = [prompt * rules.encoder_parts[each] for each in range(len(rules.encoder_parts))]
+        rules = rules._replace(encoder_parts=parts, encoder_send=prompt * rules.encoder_send)
+    clients = scene.clients(drawn, asked.users, asked.filling, asked.cached / asked.isl.mean, asked.prompts)
+    return play(clients, rules, tables, seed=scene.seed, encoders=encoders, warmup=asked.filling)
+
+
+def _means(found: Played) -> tuple[float, float]:
+    """Of TTFT and TPOT [s]."""
+    return float(found.ttft.mean()), float(found.tpot.mean()) if len(found.tpot) else math.nan
 
 
 def _time(expected: float, bound: float, low: float, high: float) -> Time:

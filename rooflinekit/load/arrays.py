@@ -46,7 +46,7 @@ SENT, READY, ENCODED, ADMIT = range(4)
     FLYING, COUNTING, WARMUP, ROWS, GAPS, COUNTERS,
 ) = range(19)  # fmt: skip
 # Places of times in `State.times`.
-NOW, HANDED, ENCODING, TIMES = range(4)
+NOW, HANDED, ENCODING, ENCODER_WAIT, TIMES = range(5)
 # Routers, in `Rules.router`.
 ROUND_ROBIN, RANDOM, LEAST_LOADED, SHARED = range(4)
 
@@ -83,9 +83,11 @@ class Rules(NamedTuple):
     budget: tokens of a step of one attention replica; most: sequences that run at once; engines: attention replicas;
     overlap: steps made up before the one under way has ended; longest: tokens of a sequence at most, 0 for any;
     queue_limit: waiting requests beyond which more are refused, -1 for none; blocks, block: of the cache of a replica,
-    and tokens of each; width: tokens that a sequence computes in a decode step; drafted, acceptance: of its draft;
-    lanes: parts of a replica's sequences that its pipeline stages compute at once; apart: least time between two
-    requests that front ends hand over [s]; horizon: when the run ends [s].
+    and tokens of each; width: tokens that a sequence computes in a decode step; drafted, acceptance: tokens of its
+    draft in a row, and for each the chance that it is accepted if those before it were; lanes: parts of a replica's
+    sequences that its pipeline stages compute at once; apart: least time between two requests that front ends hand over
+    [s]; horizon: when the run ends [s]; receive_interval: decode steps from one look at the queue to the next;
+    batch_wait: decode steps for which prompts are held back, so that several are computed together.
     """
 
     mixes: bool
@@ -100,11 +102,13 @@ class Rules(NamedTuple):
     overlap: int
     longest: int
     queue_limit: int
+    receive_interval: int
+    batch_wait: int
     blocks: int
     block: int
     width: int
     drafted: int
-    acceptance: float
+    acceptance: Numbers
     replicas: int
     lanes: int
     router: int
@@ -249,6 +253,9 @@ class State(NamedTuple):
     last_pass: Numbers
     fresh: Parts[Counts]
     newcomers: Counts
+    seen: Numbers
+    looked: Counts
+    gathering: Counts
     # sums of each replica
     steps_made: Counts
     decode_steps: Counts
@@ -296,7 +303,7 @@ def _slotted(name: str, fields: tuple[str, ...]) -> type:
 def quick(record: Record) -> Record:
     """The same fields on an object with slots, for `play` on lists: CPython reads them faster than a named tuple's.
 
-    >>> quick(Rules(*range(23))).budget
+    >>> quick(Rules(*range(24))).budget
     6
     """
     made = _slotted(type(record).__name__, record._fields)()
@@ -397,6 +404,7 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
         decodes=counts(replicas, 0), prompts_time=numbers(replicas, 0.0), blocked=flags(replicas),
         starts=make.number_rows(replicas, max(rules.overlap, 1)), last_pass=numbers(replicas, 0.0),
         fresh=rows(replicas, 2 * per_step if room else 0), newcomers=counts(replicas, 0),
+        seen=numbers(replicas, 0.0), looked=counts(replicas, 0), gathering=counts(replicas, NOBODY),
         steps_made=counts(replicas, 0), decode_steps=counts(replicas, 0), busy=numbers(replicas, 0.0),
         sequence_time=numbers(replicas, 0.0), block_time=numbers(replicas, 0.0), blocked_time=numbers(replicas, 0.0),
         delays=numbers(replicas, 0.0), tokens_out=counts(replicas, 0), prompt_tokens=counts(replicas, 0),

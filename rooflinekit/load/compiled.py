@@ -39,9 +39,27 @@ _DIMENSIONS = {"number": 0, "count": 0, "flag": 0, "numbers": 1, "counts": 1, "f
 _WHOLE = ("count", "counts", "rows")
 
 
+LOADED, KEPT, ANEW = 2_000, 40_000, 2_000_000
+"""Requests from which compiled code is sooner done: when this process has it, when the cache has it, and when not.
+
+CPython takes 18 µs a request, compiled code 0.5; the arrays of a step table cost 30 ms, numba with machine code from
+the cache 0.6 s, compiling 31 s (one core that others use as well, numba 0.68).
+"""
+
+
 def available() -> bool:
     """Whether numba is installed."""
     return find_spec("numba") is not None
+
+
+def worth_it(requests: int) -> bool:
+    """Whether compiled code is sooner done with so many requests that this process is to play."""
+    if requests < LOADED or not available():
+        return False
+    if _functions.cache_info().currsize:
+        return True
+    kept = requests >= KEPT and any((cache_folder() / "__pycache__").glob(f"{_name()}.play-*.nbi"))
+    return requests >= (KEPT if kept else ANEW)
 
 
 # --- words of named tuples --------------------------------------------------------------------------------------------
@@ -79,6 +97,8 @@ def _full(value: Any) -> Any:
     numbers = getattr(value, "numbers", None)
     if numbers is None:
         return value
+    if not numbers:
+        return []
     first = value[numbers.start]
     zeros = [[0.0] * len(each) for each in first] if isinstance(first[0], list) else [0.0] * len(first)
     return [zeros] * numbers.start + [value[number] for number in numbers]
@@ -172,11 +192,15 @@ def _functions() -> dict[str, Callable[..., Any]]:
     return {name: getattr(module, name) for name in ENTRIES}
 
 
+def _name() -> str:
+    """The name of the copy, which is another one when a source is."""
+    sources = (Path(__file__).with_name(f"{each}.py") for each in ("arrays", "compiled", "loop", "pointers", "subset"))
+    return f"loop_{sha256(b''.join(each.read_bytes() for each in sources)).hexdigest()[:16]}"
+
+
 def _kept() -> ModuleType | None:
     """The copy in the cache folder; None where that cannot be written."""
-    pointers = Path(__file__).with_name("pointers.py").read_bytes()
-    text = source(cached=True)
-    name = f"loop_{sha256(pointers + text.encode()).hexdigest()[:16]}"
+    text, name = source(cached=True), _name()
     try:
         folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True)
@@ -210,10 +234,10 @@ def start(c: Clients, k: Rules, s: State) -> None:
     _functions()["start"](*(each.ctypes.data for each in words))
 
 
-def play(c: Clients, k: Rules, t: Table, s: State) -> bool:
+def play(c: Clients, k: Rules, t: Table, h: Table, s: State) -> bool:
     """Do what `loop.play` does; all arrays are NumPy's.
 
     Raises MissingExtraError without numba.
     """
-    words = _words(c), _words(k), _words(t), _words(s)
+    words = _words(c), _words(k), _words(t), _words(h), _words(s)
     return bool(_functions()["play"](*(each.ctypes.data for each in words)))

@@ -58,7 +58,7 @@ def javascript(leave_out: Collection[str] = (), asked: Collection[str] = ()) -> 
         SubsetError: for a construct outside the subset.
         ValueError: for a name to leave out, or a field, that is not there.
 
-    >>> "function play(c, k, t, s)" in javascript(leave_out=("step_time",))
+    >>> "function play(c, k, t, h, s)" in javascript(leave_out=("step_time",))
     True
     """
     known = {*functions(), "new_state", "first_draw"}

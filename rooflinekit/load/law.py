@@ -1,17 +1,36 @@
 """The law of a full engine: what a deployment can sustain at most, from mean steps, without playing.
 
-    λ = q/t(D, q)            an engine that mixes: q prompts begin in a step, D = q·(N − 1) sequences decode in it
-    λ = D/((N − 1)·t(D) + D·t_p)    prompts in steps of their own: a turn of D sequences, and t_p for each prompt
+    λ = q/t(D, q)             an engine that mixes: q prompts begin in a step, D = q·n sequences decode in it
+    λ = D/(n·t(D) + D·t_p)    prompts in steps of their own: a turn of D sequences, and t_p for each prompt
+
+An answer of N tokens takes n = (N − 1)/E decode steps; a step gives E tokens of a draft, 1 without one.
 
 With lanes of pipeline stages each has its share of the places; all of them pass the busiest stage in turn. D fills the
 places and the cache, and where it mixes, leaves room for the prompts in the token budget: D·w + q·S ≤ B.
-It is an approximation (lengths at their means), and an answer that rests on it alone says so.
+It is an approximation (lengths at their means; lanes whose steps differ in length leave stages idle, so that it is an
+upper bound there), and an answer that rests on it alone says so.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from rooflinekit.load.arrays import Rules, Table
 from rooflinekit.load.loop import run_time, saved_time, tokens_time
+from rooflinekit.model.types.speculation import expected_tokens
+
+
+class FullEngine(NamedTuple):
+    """A turn of an engine whose places are taken: prompts that begin in it, its decode steps and its prompts [s]."""
+
+    begun: float
+    decode: float
+    prompts: float
+
+    @property
+    def rate(self) -> float:
+        """Requests a second [1/s]."""
+        return self.begun / (self.decode + self.prompts)
 
 
 def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float, cached: float = 0.0) -> float:
@@ -30,31 +49,38 @@ def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float,
     >>> full_rate(constant_table(0.01).arrays, rules, 8.0, 5.0)  # four sequences of five steps each
     80.0
     """
+    return full_engine(tables, rules, isl, osl, cached).rate
+
+
+def full_engine(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float, cached: float = 0.0) -> FullEngine:
+    """A turn at these mean lengths; arguments as of `full_rate`."""
     table, _ = tables
     new, replicas, width = max(isl - cached, 1.0), table.replicas, table.width
     held = isl + (osl if rules.reserves else osl / 2.0)
     places = max(min(float(rules.most), max(rules.blocks * rules.block / held, 1.0)) / rules.lanes, 1.0)
-    after, budget = osl - 1.0, float(rules.budget * rules.engines)
+    after = (osl - 1.0) / expected_tokens([rules.acceptance[at] for at in range(rules.drafted)], rules.drafted)
+    budget = float(rules.budget * rules.engines)
     context = isl + osl / 2.0
     if not rules.mixes:
         together = max(min(budget // new, places), 1.0)
         prompts = _prompts_time(table, together / replicas, new, cached)
         decode = _decode_time(tables, places, context) if after > 0.0 else 0.0
-        turns = places / together * prompts
-        period = after * decode * _crowd(table.decode_stage, rules) + turns * _crowd(table.prompt_stage, rules)
-        return rules.lanes * places / period
-    decoding = min(places * after / osl, budget * after / (new + after * width)) if after > 0.0 else 0.0
+        turns = places / together * prompts * _crowd(table.prompt_stage, rules)
+        return FullEngine(rules.lanes * places, after * decode * _crowd(table.decode_stage, rules), turns)
+    decoding = min(places * after / (after + 1.0), budget * after / (new + after * width)) if after > 0.0 else 0.0
     begun = decoding / after if after > 0.0 else min(places, budget / new)
     own = decoding / replicas
     time = _decode_time(tables, decoding, context) if decoding >= 1.0 else 0.0
     alone = _shared(table, own * width) if decoding >= 1.0 else 0.0
     each = begun / replicas
     added = _attention(table, new, cached) * each + _shared(table, own * width + each * new) - alone
+    added += _images(table, 1) * each
     if table.pooled_dense:
         pooled = table.pooled_dense, table.pooled_counts, table.pooled_times
         added += tokens_time(round(decoding * width + begun * new), *pooled)
         added -= tokens_time(round(decoding * width), *pooled)
-    return rules.lanes * begun / (time * _crowd(table.decode_stage, rules) + added * _crowd(table.prompt_stage, rules))
+    crowds = _crowd(table.decode_stage, rules), _crowd(table.prompt_stage, rules)
+    return FullEngine(rules.lanes * begun, time * crowds[0], added * crowds[1])
 
 
 def _crowd(stage: float, rules: Rules) -> float:
@@ -65,7 +91,8 @@ def _crowd(stage: float, rules: Rules) -> float:
 def _decode_time(tables: tuple[Table, Table], sequences: float, context: float) -> float:
     """Of a step of so many sequences [s]."""
     count = max(round(sequences), 1)
-    return run_time(*tables, count, count * context)[0]
+    drafting = tables[0].drafting
+    return run_time(*tables, count, count * context)[0] + (drafting[count] if len(drafting) else 0.0)
 
 
 def _shared(table: Table, tokens: float) -> float:
@@ -83,9 +110,14 @@ def _attention(table: Table, new: float, past: float) -> float:
 def _prompts_time(table: Table, prompts: float, new: float, past: float) -> float:
     """Of a step of whole prompts alone [s]."""
     rows = max(round(prompts), 1)
-    time = table.sequences[rows] + table.sampled[rows] + _shared(table, prompts * new)
+    time = table.sequences[rows] + table.sampled[rows] + _shared(table, prompts * new) + _images(table, rows)
     time += prompts * _attention(table, new, past) - _saved(table, rows, new) * (rows - 1)
     return max(time, table.floor[0])
+
+
+def _images(table: Table, prompts: int) -> float:
+    """What prompts take when they end, of images in the model's steps or of a draft [s]."""
+    return table.encoded[prompts] if len(table.encoded) else 0.0
 
 
 def _saved(table: Table, chunks: int, new: float) -> float:

@@ -22,6 +22,7 @@ from rooflinekit.load.arrays import (
     COUNTING,
     DONE,
     ENCODED,
+    ENCODER_WAIT,
     ENCODING,
     FLYING,
     FOREVER,
@@ -131,7 +132,8 @@ def step_time(
     firsts: prompts that end; most_new, most_past: room for the chunks of one attention replica.
     """
     if decodes and n == 0 and len(t.alone):
-        return run_time(t, h, decodes, keys)[0]
+        time, _, _ = run_time(t, h, decodes, keys)
+        return time
     width = t.width
     local = decodes
     own_keys = keys
@@ -176,7 +178,8 @@ def step_time(
             cells[before] if before <= last else cells[last]
         ]
         time += plane[0] + plane[1] * fresh + before * (plane[2] + plane[3] * fresh)
-    time += tokens_time(tokens, t.dense, t.counts, t.times)
+    dense = t.dense
+    time += dense[tokens] if tokens < len(dense) else tokens_time(tokens, dense, t.counts, t.times)
     if n and not t.summed:
         time += besides(t, local, n, new, past, firsts, tokens)
     if n > 1:
@@ -283,7 +286,9 @@ def run_time(t: Table, h: Table, decodes: int, keys: float) -> tuple[float, floa
         rest = t.alone[local]
         least = t.alone_floor[local]
     else:
-        rest = t.sequences[local] + t.sampled[tokens] + tokens_time(tokens, t.dense, t.counts, t.times)
+        dense = t.dense
+        alike = dense[tokens] if tokens < len(dense) else tokens_time(tokens, dense, t.counts, t.times)
+        rest = t.sequences[local] + t.sampled[tokens] + alike
         if len(t.pooled_dense):
             rest += tokens_time(tokens * t.replicas, t.pooled_dense, t.pooled_counts, t.pooled_times)
         least = 0.0 if t.graphs else t.floor[2] + t.sequence_floor * local
@@ -525,7 +530,7 @@ def accepted(k: Rules, s: State, j: int) -> int:
     count = 0
     while count < k.drafted:
         s.draw[j] = s.draw[j] * MULTIPLIER % MODULUS
-        if s.draw[j] / MODULUS >= k.acceptance:
+        if s.draw[j] / MODULUS >= k.acceptance[count]:
             break
         count += 1
     return count
@@ -565,7 +570,8 @@ def preempt(k: Rules, c: Clients, s: State, r: int) -> None:
                 partial[kept] = partial[i]
                 kept += 1
         s.cut_prompts[r] = kept
-    s.reserved[g] -= reserved_for(k, c, s, j)
+    if k.reserves:
+        s.reserved[g] -= reserved_for(k, c, s, j)
     take_place(s, g, j)
     s.own_places[r] -= 1
     s.free[g] += s.held[j]
@@ -577,40 +583,68 @@ def preempt(k: Rules, c: Clients, s: State, r: int) -> None:
 
 
 def made_up(k: Rules, s: State, r: int) -> bool:
-    """Whether this step was made up before the next of the queue came (overlapped scheduling)."""
+    """Whether this step was made up before the next of the queue came, where scheduling overlaps."""
     g = r // k.lanes
-    if k.overlap == 0 or s.width[r] == 0 or s.waiting[g] == 0:
+    if s.width[r] == 0 or s.waiting[g] == 0:
         return False
     return s.queued[s.queue_head[g]] > s.starts[r][0]
 
 
-def admit(now: float, r: int, c: Clients, k: Rules, s: State) -> bool:
-    """Give the next in the queue its place, if there is one."""
+def has_place(r: int, c: Clients, k: Rules, s: State) -> bool:
+    """Whether there is a place for the next in the queue, and room in the cache."""
     g = r // k.lanes
     j = s.queue_head[g]
     if s.places[g] + 1 > k.most:
         return False
+    kept = blocks_needed(k, c, s, r) if s.width[r] else 0
     if k.lanes > 1:  # requests are dealt evenly over the lanes
-        running = s.places[g] + s.waiting[g]
-        running = min(running, k.most)
+        running = min(s.places[g] + s.waiting[g], k.most)
         if s.own_places[r] >= (running + k.lanes - 1) // k.lanes:
             return False
-    further = reserved_for(k, c, s, j)
-    kept = blocks_needed(k, c, s, r) if s.width[r] else 0
-    for lane in range(g * k.lanes, (g + 1) * k.lanes):
-        if lane != r and s.width[lane]:
-            kept += blocks_needed(k, c, s, lane)
+        for lane in range(g * k.lanes, (g + 1) * k.lanes):
+            if lane != r and s.width[lane]:
+                kept += blocks_needed(k, c, s, lane)
     kept = max(kept, s.reserved[g])
-    kept += further
-    target = c.isl[j] + s.made[j]
-    needed = blocks_of(k, c, j, target)
-    if needed > s.free[g] - kept:
+    kept += reserved_for(k, c, s, j)
+    return blocks_of(k, c, j, c.isl[j] + s.made[j]) <= s.free[g] - kept
+
+
+def unseen(k: Rules, s: State, r: int) -> bool:
+    """Whether the next of the queue came after the latest look at it, where looks are some steps apart."""
+    return s.queued[s.queue_head[r // k.lanes]] > s.seen[r]
+
+
+def held_back(r: int, c: Clients, k: Rules, s: State) -> int:
+    """Decode steps until the next look at the queue, or until prompts have been held back for as long as they may."""
+    if k.receive_interval > 1 and unseen(k, s, r):
+        return k.receive_interval - (s.decode_steps[r] - s.looked[r]) % k.receive_interval
+    if k.batch_wait == 0 or not has_place(r, c, k, s):
+        return 0
+    tokens = s.width[r] * k.width
+    j = s.queue_head[r]
+    while j != NOBODY and tokens < k.budget * k.engines:
+        tokens += c.isl[j] + s.made[j] - c.cached[j]
+        j = s.queue_after[j]
+    if tokens >= k.budget * k.engines:  # they fill a step: there is nothing to wait for
+        return 0
+    if s.gathering[r] == NOBODY:
+        s.gathering[r] = s.decode_steps[r]
+    left = s.gathering[r] + k.batch_wait - s.decode_steps[r]
+    return max(left, 0)
+
+
+def admit(now: float, r: int, c: Clients, k: Rules, s: State) -> bool:
+    """Give the next in the queue its place, if there is one."""
+    if not has_place(r, c, k, s):
         return False
+    g = r // k.lanes
+    j = s.queue_head[g]
+    needed = blocks_of(k, c, j, c.isl[j] + s.made[j])
     s.computed[j] = c.cached[j]
-    s.target[j] = target
+    s.target[j] = c.isl[j] + s.made[j]
     s.held[j] = needed
     s.free[g] -= needed
-    s.reserved[g] += further
+    s.reserved[g] += reserved_for(k, c, s, j)
     if s.first[j] < 0.0:
         s.begun[j] = now
         s.place_wait[j] = s.blocked_time[g * k.lanes] - s.place_wait[j]
@@ -652,7 +686,7 @@ def choose_prompts(now: float, r: int, short: bool, c: Clients, k: Rules, s: Sta
             firsts += 1
     while not short and s.waiting[g] > 0 and (budget > 0 or not (n > 0 or k.chunks)):
         j = s.queue_head[g]
-        if made_up(k, s, r):
+        if (k.overlap and made_up(k, s, r)) or (k.receive_interval > 1 and unseen(k, s, r)):
             break
         if not k.chunks and n > 0 and c.isl[j] + s.made[j] - c.cached[j] > budget:
             break
@@ -681,13 +715,19 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, h: Table, s: State
     """Form the next step of a replica, or a run of decode steps in which nothing happens; none if nothing is to do."""
     g = r // k.lanes
     short = False
-    while s.width[r] and blocks_needed(k, c, s, r) > s.free[g]:
+    width = s.width[r]
+    while width and (k.drafted or width > s.free[g]) and blocks_needed(k, c, s, r) > s.free[g]:
         preempt(k, c, s, r)
         short = True
+        width = s.width[r]
     n = 0
-    width = s.width[r]
+    held = 0
+    if k.receive_interval > 1 and (width == 0 or (s.decode_steps[r] - s.looked[r]) % k.receive_interval == 0):
+        s.seen[r] = now
+    if (k.receive_interval > 1 or k.batch_wait) and width and s.waiting[g] > 0 and s.cut_prompts[r] == 0:
+        held = held_back(r, c, k, s)
     s.blocked[r] = width > 0 and not k.joins and s.waiting[g] > 0
-    if (s.cut_prompts[r] > 0 or s.waiting[g] > 0) and (k.joins or width == 0):
+    if held == 0 and (s.cut_prompts[r] > 0 or s.waiting[g] > 0) and (k.joins or width == 0):
         n = choose_prompts(now, r, short, c, k, s)
     decodes = width if k.mixes or n == 0 else 0
     if decodes == 0 and n == 0:
@@ -715,12 +755,12 @@ def begin(now: float, r: int, c: Clients, k: Rules, t: Table, h: Table, s: State
             prompts *= t.prompt_factor
     else:
         time, slope, most = run_time(t, h, padded, keys)
-        time *= t.decode_factor
-        slope *= t.decode_factor
         if len(t.drafting):
             time += t.drafting[padded]
-        if most > 1 and k.lanes == 1 and not short and not made_up(k, s, r):
-            steps = longest_run(k, s, r, most)
+        time *= t.decode_factor
+        slope *= t.decode_factor
+        if most > 1 and k.lanes == 1 and not short and not (k.overlap and made_up(k, s, r)):
+            steps = longest_run(k, s, r, min(most, held) if held else most)
     s.began[r] = now
     s.time[r] = time
     s.slope[r] = slope
@@ -848,9 +888,10 @@ def advance(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
             j = after
         return ended
     blocks = blocks_of_run(k, s, r, steps)
-    s.free[g] -= blocks
-    if k.reserves:
-        s.reserved[g] -= blocks
+    if blocks:
+        s.free[g] -= blocks
+        if k.reserves:
+            s.reserved[g] -= blocks
     s.decoded[r] += steps
     made = steps * s.width[r]
     s.tokens_out[r] += made
@@ -896,6 +937,8 @@ def end(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
         ended = advance(now, r, c, k, s)
         s.last_pass[r] = now
     if n:
+        s.looked[r] = s.decode_steps[r]
+        s.gathering[r] = NOBODY
         who = s.chunk_of[r]
         new = s.chunk_new[r]
         for i in range(n):
@@ -970,16 +1013,20 @@ def pass_encoders(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
     free_at = s.encoder_free
     if len(free_at):
         last = now
+        begun = FOREVER
         for each in range(len(k.encoder_parts)):
             part = k.encoder_parts[each]
             first = 0
             for i in range(1, len(free_at)):
                 if free_at[i] < free_at[first]:
                     first = i
-            ends = (free_at[first] if free_at[first] > now else now) + part
+            begins = free_at[first] if free_at[first] > now else now
+            begun = min(begun, begins)
+            ends = begins + part
             free_at[first] = ends
             s.times[ENCODING] += part
             last = max(last, ends)
+        s.times[ENCODER_WAIT] += begun - now
         post(last + k.encoder_send, ENCODED, j, s)
     elif c.front[j] > 0.0:
         hand_over(now, now, j, c, k, s)
@@ -1063,7 +1110,7 @@ def submit(now: float, g: int, j: int, c: Clients, k: Rules, s: State) -> None:
         touch(s, r)
         return
     steps = s.steps[r]
-    behind_others = s.waiting[r] > 1 and not k.by_class  # who was there before could not be placed either
+    behind_others = s.waiting[r] > 1 and not k.by_class and s.gathering[r] == NOBODY  # those before have no place
     if steps > 1 and (s.cut_prompts[r] > 0 or (k.joins and not behind_others and s.width[r] < k.most)):
         steps = steps_begun(s.time[r], s.slope[r], steps, now - s.began[r])
         if steps != s.steps[r]:

@@ -5,12 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rooflinekit.load import loop
-from rooflinekit.load.arrays import ENCODING, NEXT, NOW, PREEMPTED, Clients, Rules, State, Table, new_state
+from rooflinekit.load import compiled, loop
+from rooflinekit.load.arrays import (
+    ENCODER_WAIT,
+    ENCODING,
+    NEXT,
+    NOW,
+    PREEMPTED,
+    Clients,
+    Rules,
+    State,
+    Table,
+    new_state,
+    numpy_arrays,
+    quick,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,6 +35,7 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 _PIECES = 20  # of a run, whose means tell the standard error of the whole
 _FEWEST = 8  # marks from which a trend is told
+_COMING = 25  # requests that come between two marks at least
 _SURE = 4.0  # standard errors of a slope from which it is a trend
 _LOST = 0.01  # share of the requests that stay in the system, from which a run diverges
 
@@ -70,8 +84,11 @@ class Sample:
 
     def quantile(self, share: float) -> float:
         """The least value that this share of the sample does not exceed; not a number if there is none."""
-        n = len(self.values)
-        return float(self.values[max(math.ceil(share * n - 1e-9), 1) - 1]) if n else math.nan
+        return float(self.values[self.rank(share) - 1]) if len(self.values) else math.nan
+
+    def rank(self, share: float) -> int:
+        """The place of that value among the sorted ones, from 1."""
+        return max(math.ceil(share * len(self.values) - 1e-9), 1)
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,7 @@ class Played:
     [s]; isl, osl: tokens; finished, refused: whether it ended, or nobody took it; counted: finished and not of the
     warm-up; replicas: sums of each replica by name; now: when the
     run ended [s]; arrived: requests that were sent; preempted: how often one lost its place; encoding: seconds of
-    accelerators that encode images.
+    accelerators that encode images; encoder_wait: sum over the requests of their waits for one [s].
     """
 
     clients: Clients
@@ -105,6 +122,7 @@ class Played:
     arrived: int
     preempted: int
     encoding: float
+    encoder_wait: float
 
     @classmethod
     def of(cls, clients: Clients, rules: Rules, state: State, warmup: int) -> Played:
@@ -128,6 +146,7 @@ class Played:
             arrived=int(state.counts[NEXT]),
             preempted=int(state.counts[PREEMPTED]),
             encoding=float(state.times[ENCODING]),
+            encoder_wait=float(state.times[ENCODER_WAIT]),
             **read,
         )
 
@@ -205,9 +224,10 @@ class Played:
         import numpy as np  # noqa: PLC0415 - as above
 
         last = float(self.sent[self.sent < math.inf].max()) if len(self.sent) else 0.0
-        if last <= 0.0 or len(self.sent) < 2 * _FEWEST:
+        pieces = min(len(self.sent) // _COMING, 2 * _PIECES)
+        if last <= 0.0 or pieces < _FEWEST:
             return False, False
-        marks = np.linspace(last / 4.0, last, 2 * _PIECES)  # before that the engine fills
+        marks = np.linspace(last / 4.0, last, pieces)  # before that the engine fills
         sent = np.sort(self.sent)
         areas = [_area(marks, sent, np.sort(ends)) for ends in (self.end, np.where(self.refused, self.end, self.first))]
         arrived = np.searchsorted(sent, marks, "right")
@@ -282,12 +302,40 @@ def play(  # noqa: PLR0913 - a load, and who reads what is written down
     >>> played.first.tolist(), played.end.tolist()
     ([0.5, 2.0], [1.5, 3.0])
     """
-    state = new_state(rules, len(clients.isl), seed, encoders, room)
-    loop.start(clients, rules, state)
-    while not loop.play(clients, rules, *tables, state):
+    requests = len(clients.isl)
+    if compiled.worth_it(requests):
+        state = new_state(rules, requests, seed, encoders, room, numpy_arrays())
+        told = compiled.as_arrays(clients), compiled.as_arrays(rules)
+        own, half = _compiled_tables(tables)
+        compiled.start(*told, state)
+        play_on = partial(compiled.play, *told, own, half, state)
+    else:
+        state = new_state(rules, requests, seed, encoders, room)
+        c, k, s = quick(clients), quick(rules), quick(state)
+        own, half = (quick(each) for each in tables)
+        loop.start(c, k, s)
+        play_on = partial(loop.play, c, k, own, half, s)
+    while not play_on():
         drained(state)
         loop.forget(state)
         if stopped():
             break
     drained(state)
     return Played.of(clients, rules, state, warmup)
+
+
+_KEPT = 16  # tables of which compiled code keeps the arrays
+_tables: dict[int, tuple[tuple[Table, Table], tuple[Table, Table]]] = {}
+
+
+def _compiled_tables(tables: tuple[Table, Table]) -> tuple[Table, Table]:
+    """Step tables as compiled code reads them; the latest few are kept."""
+    known, found = _tables.pop(id(tables[0]), (None, None))
+    if found is None or known is not tables:
+        own, half = tables
+        arrays = compiled.as_arrays(own)
+        found = arrays, arrays if half is own else compiled.as_arrays(half)
+    _tables[id(tables[0])] = tables, found
+    if len(_tables) > _KEPT:
+        del _tables[next(iter(_tables))]
+    return found

@@ -58,7 +58,9 @@ class Limits:
     waiting requests beyond which new ones are rejected. by_class: the queue is ordered by priority class, else by
     arrival. reserves: a request is admitted where its whole answer has room. swap: a preempted request goes to host
     memory, else it is computed again. longest_run: decode steps that are taken together when nothing can happen
-    between them (the result is the same for any).
+    between them (the result is the same for any). receive_interval: decode steps from one look at the queue to the
+    next (SGLang's --scheduler-recv-interval). batch_wait: decode steps for which prompts are held back, so that several
+    are computed together, unless they fill a step (TensorRT-LLM's batch_wait_timeout_iters).
     """
 
     policy: Policy = POLICIES["chunked"]
@@ -72,9 +74,11 @@ class Limits:
     engines: int = 1
     overlap: int = 0
     reserves: bool = False
+    receive_interval: int = 1
+    batch_wait: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("token_budget", "max_num_seqs", "longest_run", "engines"):
+        for name in ("token_budget", "max_num_seqs", "longest_run", "engines", "receive_interval"):
             if getattr(self, name) < 1:
                 raise WorkloadError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.policy.chunks and self.policy.mixes and self.token_budget * self.engines <= self.max_num_seqs:
@@ -92,7 +96,7 @@ def rules_of(limits: Limits, blocks: int, block: int, **more: Any) -> Rules:
     """
     policy = limits.policy
     usual: dict[str, Any] = {
-        "width": 1, "drafted": 0, "acceptance": 0.0, "replicas": 1, "lanes": 1,
+        "width": 1, "drafted": 0, "acceptance": [], "replicas": 1, "lanes": 1,
         "router": ROUTERS["round-robin"], "apart": 0.0, "encoder_parts": [], "encoder_send": 0.0, "horizon": math.inf,
     }  # fmt: skip
     return Rules(
@@ -108,6 +112,8 @@ def rules_of(limits: Limits, blocks: int, block: int, **more: Any) -> Rules:
         overlap=limits.overlap,
         longest=limits.max_model_len or 0,
         queue_limit=-1 if limits.queue_limit is None else limits.queue_limit,
+        receive_interval=limits.receive_interval,
+        batch_wait=limits.batch_wait,
         blocks=blocks,
         block=block,
         **usual | more,

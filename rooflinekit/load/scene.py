@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heappop, heappush
 from random import Random
 
-from rooflinekit.load.arrays import Clients, Rules
+from rooflinekit.load.arrays import Clients, Rules, Table
 from rooflinekit.load.arrivals import Drawn
 from rooflinekit.load.policies import POLICIES, ROUTERS, Limits, rules_of
 from rooflinekit.load.table import StepTable, build_table
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.traffic.encoding import encoders_of, served
 from rooflinekit.model.traffic.mixing import front_end
+from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
+from rooflinekit.model.types.speculation import expected_tokens
+from rooflinekit.model.types.workload import Workload
 
 _LONGEST = 1 << 20  # tokens up to which step times are tabulated; beyond, the last slope goes on
+_SHORTEST = 1 << 12  # tokens up to which step times are tabulated at least
 _FOLLOWED = 1 << 26  # tokens beyond which a cache that does not grow is not followed
 
 
@@ -33,6 +40,8 @@ class Scheduler:
     max_num_seqs: int | None = None
     max_model_len: int | None = None
     queue_limit: int | None = None
+    receive_interval: int = 1
+    batch_wait: int = 0
     by_class: bool = False
     draft_tokens: int = 0
     acceptance: float = 0.0
@@ -75,15 +84,39 @@ class FrontEnd:
     hand_over: float = 0.0  #: least time from one request to the next that it hands to a replica [s]
     encoders: EncoderStation | None = None  #: before that, where images have accelerators of their own
 
+    @property
+    def most(self) -> float:
+        """Requests a second that encoders pass on at most."""
+        return self.encoders.gpus / sum(self.encoders.parts) if self.encoders else math.inf
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """What a draft does in the steps of a replica; nothing by default.
+
+    tokens: drafted in a row; verified: candidates that a step computes of each sequence; acceptance: of each token in a
+    row, if those before it were accepted; seconds: by sequences that decode, from 0; prompt: its own pass over a prompt
+    of mean length, where it keeps a cache [s].
+    """
+
+    tokens: int = 0
+    verified: int = 0
+    acceptance: tuple[float, ...] = ()
+    seconds: tuple[float, ...] = ()
+    prompt: float = 0.0
+
+    @property
+    def yielded(self) -> float:
+        """Mean tokens that a step gives to a sequence."""
+        return expected_tokens(self.acceptance, self.tokens)
+
 
 @dataclass(frozen=True)
 class Scene:
-    """What is played on: step table, seconds of a draft, limits, blocks of the cache, front end, replicas, router."""
+    """What is played on: step table, draft, limits, blocks of the cache, front end, replicas and their router."""
 
     table: StepTable
-    drafted: int
-    acceptance: float
-    draft_seconds: float
+    drafting: Drafting
     limits: Limits
     blocks: int
     block: int
@@ -101,8 +134,8 @@ class Scene:
             self.blocks,
             self.block,
             width=self.table.width,
-            drafted=self.drafted,
-            acceptance=self.acceptance,
+            drafted=self.drafting.tokens,
+            acceptance=list(self.drafting.acceptance),
             replicas=self.replicas,
             lanes=self.table.lanes,
             router=ROUTERS[self.router],
@@ -111,15 +144,37 @@ class Scene:
             encoder_send=encoders.send if encoders else 0.0,
         )
 
-    def clients(self, drawn: Drawn, users: int | None, warmup: int) -> Clients:
-        """As the loop has them."""
+    @cached_property
+    def tables(self) -> tuple[Table, Table]:
+        """Step times as the loop has them, those of the draft included."""
+        own, half = self.table.arrays
+        if not self.drafting.tokens:
+            return own, half
+        if self.drafting.prompt:
+            own, half = (_with_prompts(each, self.drafting.prompt) for each in (own, half))
+        return own._replace(drafting=list(self.drafting.seconds)), half
+
+    def clients(self, drawn: Drawn, users: int | None, warmup: int, cached: float = 0.0, prompts: int = 0) -> Clients:
+        """As the loop has them; this share of each prompt is in the cache already, but never its last token.
+
+        prompts: different ones that are sent again and again, and stay in the cache.
+        """
         times, n = {each: self.front.time(each) for each in set(drawn.isl)}, len(drawn.isl)
         chosen = [0] * n
         if self.router == "random":
             draw = Random(0)
             chosen = [draw.choice(range(self.replicas)) for _ in range(n)]
         front = [times[each] for each in drawn.isl]
-        return Clients(users or 0, warmup, drawn.time, drawn.isl, drawn.osl, [0] * n, drawn.priority, front, chosen)
+        known = [min(round(cached * each), each - 1) for each in drawn.isl] if cached else [0] * n
+        if prompts:
+            known[prompts:] = [(each - 1) // self.block * self.block for each in drawn.isl[prompts:]]
+        return Clients(users or 0, warmup, drawn.time, drawn.isl, drawn.osl, known, drawn.priority, front, chosen)
+
+
+def _with_prompts(table: Table, seconds: float) -> Table:
+    """The table where each prompt that ends takes so much longer."""
+    encoded = [table.encoded[n] if len(table.encoded) else 0.0 for n in range(len(table.sequences))]
+    return table._replace(encoded=[before + n * seconds for n, before in enumerate(encoded)])
 
 
 def kv_capacity_tokens(predictor: Predictor, context: float, sequences: int) -> int:
@@ -181,6 +236,8 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
         max_model_len=chosen.max_model_len or settings.max_model_len or plan.model.max_context,
         queue_limit=chosen.queue_limit,
         by_class=chosen.by_class,
+        receive_interval=chosen.receive_interval,
+        batch_wait=chosen.batch_wait,
         engines=dp,
         overlap=int(plan.costs.overlap),
         reserves=plan.engine.memory.reserves,
@@ -188,10 +245,33 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
 
 
 def steps_of(predictor: Predictor, limits: Limits, longest: int, width: int = 1, lanes: int = 1) -> StepTable:
-    """Step times of a deployment whose steps verify `width` tokens of each sequence, of one of its `lanes`."""
-    most = min(longest, limits.max_model_len or _LONGEST, _LONGEST)
+    """Step times of a deployment whose steps verify `width` tokens of each sequence, of one of its `lanes`.
+
+    Requests up to a power of two of tokens share a table, so that a deployment has few of them.
+    """
+    shared = 1 << max(longest - 1, _SHORTEST - 1).bit_length()
+    most = min(shared, limits.max_model_len or _LONGEST, _LONGEST)
     sequences = -(-limits.max_num_seqs // (limits.engines * lanes))
     return kept_table(predictor.plan, sequences, most, width, limits.token_budget)
+
+
+def drafting_of(predictor: Predictor, chosen: Scheduler, most: int, isl: float, osl: float) -> Drafting:
+    """What is drafted in steps of up to `most` sequences: as a scheduler says, or else by the predictor's own draft.
+
+    The predictor's takes the time of steps at the mean context.
+    """
+    if k := chosen.draft_tokens:
+        return Drafting(k, k, (chosen.acceptance,) * k, (k * chosen.draft_ms / 1e3,) * (most + 1))
+    if not isinstance(predictor, SpeculativePredictor):
+        return Drafting()
+    import numpy as np  # noqa: PLC0415 - a load without a draft needs none here
+
+    choice = predictor.draft.choice
+    each = predictor.draft_time(Workload(np.arange(1.0, most + 1.0), isl, osl), isl + osl / 2.0)
+    seconds = np.broadcast_to(np.asarray(each, float), most).tolist()
+    rates = tuple(choice.acceptance[min(place, len(choice.acceptance) - 1)] for place in range(choice.draft_tokens))
+    prompt = float(predictor.draft.prefill(Batch.prefill(1.0, max(isl, 1.0))).expected)
+    return Drafting(choice.draft_tokens, choice.verified, rates, (0.0, *seconds), prompt)
 
 
 def front_end_of(predictor: Predictor, replicas: int = 1) -> FrontEnd:
@@ -209,7 +289,7 @@ def _encoders(plan: Plan, replicas: int) -> EncoderStation | None:
     return EncoderStation(found.gpus * replicas, parts, float(found.send.expected))
 
 
-def scene_of(predictor: Predictor, chosen: Scheduler, typical: float, longest: int) -> Scene:
+def scene_of(predictor: Predictor, chosen: Scheduler, typical: float, longest: int, isl: float = 1.0) -> Scene:
     """The scene of a deployment.
 
     Args:
@@ -217,6 +297,7 @@ def scene_of(predictor: Predictor, chosen: Scheduler, typical: float, longest: i
         chosen: its scheduler, replicas and router.
         typical: mean tokens of a request, prompt and answer; the cache holds so many of them.
         longest: tokens of the longest request.
+        isl: mean tokens of a prompt, which the predictor's draft reads.
 
     Raises:
         DoesNotFitError: the cache holds not one request.
@@ -224,13 +305,12 @@ def scene_of(predictor: Predictor, chosen: Scheduler, typical: float, longest: i
     predictor = served(predictor)
     limits = limits_of(predictor, chosen, longest)
     tokens = chosen.kv_tokens or kv_capacity_tokens(predictor, typical, limits.max_num_seqs)
+    drafting = drafting_of(predictor, chosen, limits.max_num_seqs, isl, typical - isl)
     settings = predictor.plan.deployment.settings
     block = chosen.block_size or settings.block_size or int(predictor.plan.engine.memory.block)
     return Scene(
-        table=steps_of(predictor, limits, longest, chosen.draft_tokens + 1, predictor.plan.lanes),
-        drafted=chosen.draft_tokens,
-        acceptance=chosen.acceptance,
-        draft_seconds=chosen.draft_tokens * chosen.draft_ms / 1e3,
+        table=steps_of(predictor, limits, longest, drafting.verified + 1, predictor.plan.lanes),
+        drafting=drafting,
         limits=limits,
         blocks=max(tokens // block, 1),
         block=block,

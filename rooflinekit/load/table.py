@@ -78,11 +78,14 @@ class Clock(Protocol):
 
 
 class Rows(dict[int, Row]):
-    """Rows of a table by number; `worked_out` gives a row, and those beside it, when it is first read."""
+    """Rows of a table by number; `worked_out` gives a row, and those beside it, when it is first read.
 
-    def __init__(self, worked_out: Callable[[int], Mapping[int, Row]]) -> None:
+    numbers: those that whoever wants all of the table reads.
+    """
+
+    def __init__(self, worked_out: Callable[[int], Mapping[int, Row]], numbers: range = range(0)) -> None:
         super().__init__()
-        self._worked_out = worked_out
+        self._worked_out, self.numbers = worked_out, numbers
 
     def __missing__(self, number: int) -> Row:
         """Work it out."""
@@ -329,8 +332,8 @@ def _tabulated(parts: _Parts, max_batch: int, max_context: int, width: int, budg
         sequences=parts.sequences(2 * max_batch, shared),
         grid=grid,
         cells=[at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))],
-        decode=Rows(parts.decode),
-        prefill=Rows(parts.cells),
+        decode=Rows(parts.decode, range(1, max_batch + 1)),
+        prefill=Rows(parts.cells, range(len(grid) - 1)),
         launch=float(parts.prefill([0.0])[0, 0]),
         width=width,
         replicas=plan.deployment.dp,
@@ -484,7 +487,7 @@ class _Parts:
             return {place: self.saved(counts[place], points[:, None], points[None, :]).tolist()}
 
         cells = [at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))]
-        return Savings(counts, grid, cells, Rows(plane))
+        return Savings(counts, grid, cells, Rows(plane, range(len(counts))))
 
     def saved(self, chunks: float, new: Array, past: Array) -> Array:
         """What each of so many equal chunks after the first saves [s]."""
@@ -662,14 +665,6 @@ def _by_keys(plan: Plan, op: Operation) -> bool:
     return not alone and first != fewer and all(other == first for other in others)
 
 
-def loop_tables(table: StepTable, draft_seconds: float = 0.0, most: int = 0) -> tuple[Table, Table]:
-    """The tables that the loop reads, with the time that `most` sequences or fewer take to draft."""
-    if not draft_seconds:
-        return table.arrays
-    own, half = table.arrays
-    return own._replace(drafting=[draft_seconds] * (most + 1)), half
-
-
 def constant_table(seconds: float) -> StepTable:
     """A table of steps that all take the same time [s], for experiments and tests.
 
@@ -684,7 +679,7 @@ def constant_table(seconds: float) -> StepTable:
         sequences=flat,
         grid=grid,
         cells=[0],
-        decode=Rows(lambda number: {number: [0.0, 0.0]}),
-        prefill=Rows(lambda number: {number: [[0.0] * 4]}),
+        decode=Rows(lambda number: {number: [0.0, 0.0]}, range(1, 4096)),
+        prefill=Rows(lambda number: {number: [[0.0] * 4]}, range(1)),
         launch=0.0,
     )

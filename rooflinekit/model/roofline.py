@@ -197,13 +197,14 @@ def time_parts(step: StepTime, accelerator: Accelerator) -> dict[str, Numeric]:
             continue
         computed = bound <= peak_time(kernel, accelerator) * _SAME
         moved = where(computed, 0.0, bound)
-        parts["compute"] += bound - moved
+        parts["compute"] += where(computed, bound, 0.0)
         if kernel.gpus > 1:
             parts["network"] += moved
         else:
             spilled = maximum(kernel.activation_bytes - accelerator.l2_bytes, 0.0)
             sizes = {"weights": kernel.weight_bytes, "kv_cache": kernel.cache_bytes, "activations": spilled}
             for part, size in sizes.items():
-                parts[part] += where(computed, 0.0, kernel.count * size / accelerator.memory_bandwidth)
+                spent = where(computed, 0.0, kernel.count * size / accelerator.memory_bandwidth)
+                parts[part] += named(spent, kernel.name, f"{part.replace('_', ' ')} of {kernel.name}", "s")
         parts["host" if kernel.family == "host" else "above_bound"] += timed.expected - bound
     return parts

@@ -252,6 +252,11 @@ class SpeculativePredictor(Predictor):
             drafted += [_drafted(timed, times) for timed in plan.time(batch).kernels]
         return verify, replace(verify, kernels=tuple(drafted))
 
+    def draft_time(self, work: Workload, context: Numeric) -> Numeric:
+        """What drafting adds to the verification of one round [s]."""
+        rounds = self.draft.batches(self._local(work), context)
+        return sum((times * plan.time(batch).expected for plan, batch, times in rounds), 0.0)
+
     def decode_step(self, work: Workload) -> StepTime:
         """One round at the reported context."""
         verify, drafted = self.round(work, work.decode_context)

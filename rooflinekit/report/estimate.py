@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from itertools import accumulate
 from typing import Any
 
-from rooflinekit.estimation.results import EnergyResult, Estimate, KernelResult, SpeculationResult, StepResult
-from rooflinekit.model.traffic.question import LoadResult
+from rooflinekit.estimation.results import (
+    EnergyResult,
+    Estimate,
+    KernelResult,
+    LoadResult,
+    SpeculationResult,
+    StepResult,
+)
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import RooflinekitError
-from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.units import format_bytes, format_count, format_time, percent
 from rooflinekit.report.document import (
-    WIDTH,
     Document,
     Facts,
     Section,
@@ -27,21 +30,13 @@ from rooflinekit.report.document import (
     ms,
     three,
 )
+from rooflinekit.report.request import LEAST, PARTS, Request, Waterfall, counted, latencies, share_text
 from rooflinekit.specs import load_accelerator
 
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
-_MOST = 1e3  # above this, a share is a factor
-_BAR, _LEAST_BAR = 32, 16  # columns of a whole bar outside terminals, and of one at least
 _MEMORY_BAR = 16
 _ENDLESS = "no limit"
-_LEAST = 0.005  # share of a step that is worth a line
 _FOLDED = 0.01  # share of a step below which kernels stand in one line together
-PARTS = {
-    "weights": ("weights", "memory"), "kv_cache": ("KV cache", "memory"), "activations": ("activations", "memory"),
-    "compute": ("arithmetic", "compute"), "network": ("network", "network"),
-    "above_bound": ("above bound", "overhead"), "host": ("engine", "overhead"),
-}  # fmt: skip
-"""What the time of a step is made of: its name here, and what it waits for."""
 _MOVES = {
     "weights": "weights take longest: {format}more users at once",
     "kv_cache": "the KV cache takes longest: {format}shorter contexts",
@@ -52,56 +47,30 @@ _MOVES = {
 }  # fmt: skip
 _MORE = "`rooflinekit levers` ranks what helps; `-v` shows each kernel"
 _WIDE = ("fp32", "bf16", "fp16")  # formats that FP8 halves
+_PROMPTS = "prompts of others take longest: prefix caching, or prompts on GPUs of their own"
 _SMALL_KERNELS = "small kernels take longest: more users fill them, or fewer GPUs a replica"
 
 
 def document(estimate: Estimate, kernels: bool = False) -> Document:
     """The answer on one screen; with `kernels`, what else is known of both steps, and their kernels, below it."""
     e, i = estimate, estimate.inputs
-    end = ended(e)
+    end, request = ended(e), Request.of(e)
     facts = Facts(*_memory(e, kernels), *([] if kernels else [("next", _next(e)), ("", _MORE)]))
     speeds = [("draft", _drafted(e.speculation))] if e.speculation else []
     speeds += _speeds(e)
     return [
         Section(headed(e), [Words(f"{asked(e)}; {formats(i)}")]),
         Section("", [_times(e), Facts(*speeds)]),
-        Section("", [Waterfall(f"a decode step takes {ms(e.decode.time_ms)}:", _parts(e.decode))]),
+        request.section() if request else _step(e),
         Section("", [facts, *(() if kernels else end.blocks)]),
         *((*_detail(e), end) if kernels else ()),
     ]
 
 
-@dataclass(frozen=True)
-class Waterfall:
-    """What a time adds up from: a bar for each part, from where the one above it ends, as wide as there is room.
-
-    parts: the name of each, its share, its time.
-    """
-
-    title: str
-    parts: Sequence[tuple[str, float, str]]
-
-    def _table(self, columns: int) -> Table:
-        ends = [0.0, *accumulate(share for _, share, _ in self.parts)]
-        rows = [
-            [name, _bar(start, start + share, columns), time, _percent(share)]
-            for start, (name, share, time) in zip(ends, self.parts, strict=False)
-        ]
-        return Table([self.title, "", "", ""], [row for row in rows if row[1]], left=(0, 1))
-
-    def text(self, width: int = WIDTH) -> list[str]:
-        """The title on a line of its own, and bars over the whole width."""
-        beside = max((len(name) + len(time) for name, _, time in self.parts), default=0) + len("    100 %  ")
-        table = self._table(max(width - beside, _LEAST_BAR))
-        return [*filter(None, [self.title]), *Table((), table.rows, table.left).text(width)]
-
-    def markdown(self) -> list[str]:
-        """A table with bars."""
-        return self._table(_BAR).markdown()
-
-    def html(self) -> str:
-        """A table with bars."""
-        return self._table(_BAR).html()
+def _step(estimate: Estimate) -> Section:
+    """Where the time of a decode step goes."""
+    step = estimate.decode
+    return Section("", [Waterfall(f"a decode step takes {ms(step.time_ms)}:", _parts(step))])
 
 
 def _parts(step: StepResult) -> list[tuple[str, float, str]]:
@@ -141,7 +110,7 @@ def _kernels(step: StepResult) -> list[list[str]]:
         sum(getattr(kernel, name) for kernel in small) for name in ("flops", "bytes", "time_us", "bound_us")
     )
     numbers = (format_count(flops), format_count(moved), "", format_time(time / 1e6), format_time(bound / 1e6))
-    share = _percent(time / 1e3 / step.time_ms)
+    share = share_text(time / 1e3 / step.time_ms)
     return [*rows, [f"{len(small)} others", "", *(text.replace(" ", "") for text in numbers), share, ""]]
 
 
@@ -151,53 +120,52 @@ def _speeds(estimate: Estimate) -> list[tuple[str, str]]:
     each = f" ({three(e.output_tok_s_per_gpu)} per GPU)" if e.inputs["gpus"] > 1 else ""
     words = [f"{three(e.output_tok_s)} tok/s{each}, {three(e.output_tok_s_per_user)} per user"]
     if e.load is None:
-        words.append(f"{ms(e.e2e_ms, _ENDLESS)} a request")
+        words.append(f"{ms(e.e2e_ms)} a request")
     if e.energy:
         words.append(f"{three(e.energy.energy_per_output_token_j)} J a token")
     return [("output", "; ".join(words)), *(_load(e, e.load) if e.load else ())]
 
 
-def _bar(start: float, end: float, columns: int) -> str:
-    """A bar between two shares of the columns; the space before it survives where spaces collapse."""
-    first, last = round(start * columns), round(end * columns)
-    drawn = "█" * (last - first) or ("▏" if end - start >= _LEAST else "")
-    return "\u00a0" * first + drawn if drawn else ""
-
-
 def _times(estimate: Estimate) -> Table:
-    """Expected, interval and bound; under load also percentiles, and the time of a request."""
+    """Expected, interval and bound of a static batch; under load mean, interval and percentiles of requests."""
     e = estimate
-    header = ["", "expected", "90 % interval", "datasheet bound"] if e.interval else ["", "datasheet bound"]
-    header += ["P50", "P90", "P99"] if e.load else []
-    rows = []
-    for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("request", "e2e_ms"))[: 3 if e.load else 2]:
-        row = [name, ms(getattr(e, key), _ENDLESS)]
-        if e.interval is not None:
-            ends = e.interval.get(key)
-            bound = e.bound.get(key)
-            row += ["-" if ends is None else " – ".join(ms(end, _ENDLESS) for end in ends), ms(bound)]
-        if e.load is not None:
-            row += [ms(value, _ENDLESS) for value in e.load.percentiles[key].values()]
-        rows.append(row)
-    return Table(header, rows, gap=2 if e.load else 4)
+    spans = ["90 % interval"] if e.interval else []
+    if e.load is None:
+        rows = [[name, ms(value), *_span(e, key), ms(e.bound[key])]
+                for name, key, value in (("TTFT", "ttft_ms", e.ttft_ms), ("TPOT", "tpot_ms", e.tpot_ms))]  # fmt: skip
+        header = ["", "expected", *spans, "datasheet bound"] if e.interval else ["", "datasheet bound"]
+        return Table(header, rows if e.interval else [row[:2] for row in rows], gap=4)
+    rows, marks = [], ("p50", "p90", "p95", "p99")
+    for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("end to end", "e2e_ms")):
+        errors, percentiles = (e.load.errors or {}).get(key, {}), e.load.percentiles[key]
+        rows += latencies(
+            name, [getattr(e, key), *(percentiles.get(mark) for mark in marks)],
+            [errors.get(mark) for mark in ("mean", *marks)], _span(e, key),
+        )  # fmt: skip
+    return Table(["", "mean", *spans, *(mark.upper() for mark in marks)], rows)
 
 
-_NO_WAIT = 1e-6  # ms
+def _span(estimate: Estimate, key: str) -> list[str]:
+    """The 90 % interval as a cell, where the answer has intervals."""
+    if estimate.interval is None:
+        return []
+    ends = estimate.interval.get(key)
+    return ["-" if ends is None else " – ".join(ms(end, _ENDLESS) for end in ends)]
 
 
 def _load(estimate: Estimate, load: LoadResult) -> list[tuple[str, str]]:
-    """How near saturation is, what keeps users waiting, and what meets the objectives."""
-    knee = f" of at most {three(load.knee_rate)} (knee)" if estimate.inputs["rate"] else ""
-    waits = "the queue has no end"
-    if (wait := load.queue_ms) is not None:
-        waits = f"a request waits {ms(wait)}" if wait > _NO_WAIT else "no request waits"
+    """How near saturation is, what was played, and what meets the objectives."""
+    served = f" of at most {three(load.knee_rate)} (knee, approximate)" if estimate.inputs["rate"] else ""
+    if not load.stable:
+        served = f" arrive, more than the {three(load.knee_rate)} that can be served (knee, approximate)"
     facts = [
-        ("load", f"{three(load.rate)} requests/s{knee}; {three(load.running)} of {load.slots} slots running"),
-        ("", f"prompts take {percent(load.prompt_share)} of the time; {waits}"),
+        ("load", f"{three(load.rate)} requests/s{served}"),
+        ("", f"{three(load.running)} of {load.slots:,} places taken; prompts {percent(load.prompt_share)} of the time"),
     ]
+    if load.requests is not None:
+        facts.append(("", counted(load.requests, load.warmup)))
     if load.encoders_busy is not None:
-        wait = load.encoders_wait_ms
-        waits = "the queue has no end" if wait is None else f"a request waits {ms(wait)} for them"
+        waits = f"a request waits {ms(load.encoders_wait_ms or 0.0)} for them"
         facts.append(("", f"encoders work {percent(load.encoders_busy)} of the time; {waits}"))
     if load.goodput is not None:
         goals = " and ".join(f"{key[:4].upper()} {value:g} ms" for key, value in load.slo.items() if value)
@@ -215,7 +183,7 @@ def _memory(estimate: Estimate, detailed: bool) -> list[tuple[str, str]]:
     filled = min(round(share * _MEMORY_BAR), _MEMORY_BAR)
     facts = [
         ("memory", f"{'█' * filled}{'░' * (_MEMORY_BAR - filled)}  {'fits' if memory.fits else 'DOES NOT FIT'}: "
-                   f"{taken} of {whole} ({_percent(share)}), room for batch {memory.max_batch}"),
+                   f"{taken} of {whole} ({share_text(share)}), room for batch {memory.max_batch}"),
     ]  # fmt: skip
     if not detailed:
         return facts
@@ -237,7 +205,7 @@ def _spent(energy: EnergyResult) -> str:
     whole = energy.energy_per_output_token_j
     parts = sorted(energy.parts_j.items(), key=lambda part: -part[1])
     shares = ", ".join(
-        f"{_SPENT.get(name, name)} {percent(joules / whole)}" for name, joules in parts if joules / whole >= _LEAST
+        f"{_SPENT.get(name, name)} {percent(joules / whole)}" for name, joules in parts if joules / whole >= LEAST
     )
     low, high = energy.interval
     power = (
@@ -252,6 +220,9 @@ _SPENT = {"cache": "KV cache", "running": "chip running"}  # parts of the energy
 def _next(estimate: Estimate) -> str:
     """What helps with the largest part of a token's time."""
     parts, inputs = estimate.decode.time_parts_ms, estimate.inputs
+    spent = (estimate.load and estimate.load.tpot_parts_ms) or {"prompts": 0.0}
+    if spent["prompts"] and spent["prompts"] >= max(spent.values()):
+        return _PROMPTS
     if parts["above_bound"] > sum(parts.values()) / 2.0:
         return _SMALL_KERNELS
     largest = max(_MOVES, key=parts.__getitem__)
@@ -303,17 +274,20 @@ def _row(kernel: KernelResult, step: StepResult) -> list[str]:
         three(kernel.intensity),
         format_time(kernel.time_us / 1e6).replace(" ", ""),
         format_time(kernel.bound_us / 1e6).replace(" ", ""),
-        _percent(kernel.time_us / 1e3 / step.time_ms),
+        share_text(kernel.time_us / 1e3 / step.time_ms),
         kernel.bound,
     ]
 
 
-def _percent(share: float) -> str:
-    if share > _MOST:
-        return f"{three(share)} x"
-    return "<1 %" if 0 < share < 0.01 else percent(share)
-
-
 def rows(estimate: Estimate) -> list[dict[str, Any]]:
-    """Inputs and answers as one flat row."""
-    return [estimate.to_row()]
+    """Inputs and answers as one flat row; under load with what clients feel, by the names of `estimate_frame`."""
+    load = estimate.load
+    if load is None:
+        return [estimate.to_row()]
+    row: dict[str, Any] = {"running": load.running, "slots": load.slots, "request_rate": load.rate}
+    row |= {key: getattr(load, key) for key in ("knee_rate", "prompt_share", "queue_ms", "goodput", "stable")}
+    for metric, marks in load.percentiles.items():
+        row |= {f"{metric.removesuffix('_ms')}_{mark}_ms": value for mark, value in marks.items()}
+    for metric, parts in (("ttft", load.ttft_parts_ms), ("tpot", load.tpot_parts_ms)):
+        row |= {f"{metric}_{part}_ms": value for part, value in (parts or {}).items()}
+    return [estimate.to_row() | row | {"requests_played": load.requests, "makespan_s": load.makespan_s}]

@@ -28,6 +28,8 @@ _NAMES = {
     "launch": "kernel latencies",
     "host": "host time",
     "batch": "batch",
+    "users": "users",
+    "rate": "rate",
     "context": "context",
 }
 _SMALL = 5e-3
@@ -42,7 +44,10 @@ def document(found: Levers) -> Document:
     i, now = found.inputs, found.answer
     cost = now.usd_per_million_output
     priced = f"{significant(now.gpu_seconds_per_token * 1e6)} GPU seconds" if cost is None else f"${significant(cost)}"
-    load = f"batch {i['batch']}" if i["batch"] is not None else f"closed loop of {i['concurrency']} users"
+    if i["rate"] is not None:
+        load = f"{i['rate']:g} requests/s"
+    else:
+        load = f"batch {i['batch']}" if i["batch"] is not None else f"closed loop of {i['concurrency']} users"
     possible = [move for move in found.moves if move.possible and move.reason != NO_CHANGE]
     idle = [move.move for move in found.moves if move.reason == NO_CHANGE]
     same = [f"{NO_CHANGE}: {', '.join(idle)}"] if idle else []
@@ -70,9 +75,8 @@ def document(found: Levers) -> Document:
 
 
 def _slopes(found: Levers) -> list[list[str]]:
-    names = _NAMES | ({"batch": "users"} if found.inputs["batch"] is None else {})
     return [
-        [names[entry.parameter], *("0" if abs(slope) < _SMALL else f"{slope:+.2f}"
+        [_NAMES[entry.parameter], *("0" if abs(slope) < _SMALL else f"{slope:+.2f}"
                                    for slope in (getattr(entry, name) for name in _RATIOS))]
         for entry in found.elasticities
         if any(abs(getattr(entry, name)) >= _SMALL for name in _RATIOS)

@@ -122,7 +122,7 @@ def _run(run: Run) -> Iterator[Section]:
     yield Section(f"{run.source} ({run.tool})", [Words("; ".join(parts))])
     cells = [
         [_NAMES[metric.metric], metric.statistic, _value(metric, metric.measured), _value(metric, metric.predicted),
-         "" if metric.error is None else percent(metric.error, 1, signed=True)]
+         percent(metric.error, 1, signed=True)]
         for metric in run.metrics
     ]  # fmt: skip
     yield Section("", [Table(["", "", "measured", "predicted", "error"], cells, left=(0, 1))])
@@ -135,9 +135,7 @@ def _run(run: Run) -> Iterator[Section]:
     yield footer(calibrated(run.calibration), run.notes)
 
 
-def _value(metric: Metric, value: float | None) -> str:
-    if value is None:
-        return "without end"
+def _value(metric: Metric, value: float) -> str:
     if metric.metric.endswith("_ms"):
         return ms(value)
     return f"{value:,.0f} tok/s" if metric.metric == "output_tok_s" else format_bytes(value)

@@ -7,11 +7,12 @@ from typing import Any
 from rooflinekit.model.traffic.question import open_arrivals
 from rooflinekit.model.types.units import format_time, percent
 from rooflinekit.report.document import Document, Section, Table, Words, ended, machine, three, tokens_in
+from rooflinekit.report.request import Request, latencies
 from rooflinekit.simulation.outcome import Outcome, ReplicaUse, Spread
 
 _USE = ["replica", "role", "steps", "busy", "batch", "KV used", "prefix hits"]
 _MOST = 32  # replicas with a row of their own
-_STATED = 0.01  # of a latency: smaller standard errors are not written
+_MARKS = {"mean": "mean", "p50": "P50", "p90": "P90", "p95": "P95", "p99": "P99", "max": "max"}
 _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "end to end": "e2e", "queue": "queue"}
 
 
@@ -28,7 +29,9 @@ def document(outcome: Outcome) -> Document:
         f"{i['kv_tokens']:,} tokens of cache",
         _counted(o),
     )
-    latencies = [_latency(name, getattr(o, f"{key}_ms")) for name, key in _LATENCIES.items()]
+    spreads = ((name, getattr(o, f"{key}_ms")) for name, key in _LATENCIES.items())
+    rows = [row for name, spread in spreads for row in _latency(name, spread)]
+    request = Request.of(o)
     rates = [
         [
             "output",
@@ -52,7 +55,8 @@ def document(outcome: Outcome) -> Document:
     stopped = "; INTERRUPTED, the results are of what was done" if o.interrupted else ""
     return [
         Section(f"{o.model} on {fleet}{machine(o.gpu, i['gpus'], i)}, {o.engine}", [asked]),
-        Section("", [Table(["", "mean", "p50", "p90", "p99", "max"], latencies, gap=4)]),
+        Section("", [Table(["", *_MARKS.values()], rows)]),
+        *([request.section()] if request else ()),
         Section("", [Table((), rates, left=(0, 2))]),
         Section("", [Table([*_USE, *(f"from {name}" for name in o.replicas[0].tiers)], use, left=(0, 1))]),
         ended(o, stopped),
@@ -88,11 +92,6 @@ def _load(asked: dict[str, Any]) -> str:
     return f"{comes}, {tokens_in(asked)}, {asked['osl']} out; "
 
 
-def _latency(name: str, spread: Spread) -> list[str]:
-    """Mean, percentiles and the longest, with the standard error where it is 1 % or more."""
-    cells = []
-    for key in ("mean", "p50", "p90", "p99", "max"):
-        value, error = getattr(spread, key), spread.errors.get(key, 0.0)
-        text = "-" if value is None else format_time(value / 1e3) if value > 0 else "0"
-        cells.append(f"{text} ± {percent(error / value)}" if value and error >= _STATED * value else text)
-    return [name, *cells]
+def _latency(name: str, spread: Spread) -> list[list[str]]:
+    """Mean, percentiles and the longest, and their standard errors where one is 1 % or more."""
+    return latencies(name, [getattr(spread, key) for key in _MARKS], [spread.errors.get(key) for key in _MARKS])

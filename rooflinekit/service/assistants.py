@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
 
 from rooflinekit.model.types.errors import InputError, RooflinekitError, needing
-from rooflinekit.report.markup import finite
+from rooflinekit.service.log import log_sparingly
 from rooflinekit.service.tools import TOOLS
 from rooflinekit.service.workers import Workers, line_of
 from rooflinekit.specs import Kind, in_catalogue, names, read_text, resolve
@@ -30,7 +32,7 @@ _SPECS: dict[str, Kind] = {"model": "model", "gpu": "accelerator"}
 _METHOD = "rooflinekit://method"
 _METHOD_OF = {
     "model.roofline": ("roofline_bound", "time_kernel"), "model.step": (), "model.operating_point": (),
-    "model.capacity": (), "model.traffic.closed_form": ("closed_loop", "open_loop"), "model.power": (),
+    "model.capacity": (), "load.loop": ("play",), "load.law": ("full_rate",), "model.power": (),
 }  # fmt: skip
 """Modules and functions whose first words are the method."""
 
@@ -45,13 +47,15 @@ def server(seconds: float = 60.0) -> Server[Any]:
 
     async def call_tool(context: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
         try:
+            arguments = asked.arguments or {}
             if (tool := TOOLS.get(asked.name)) is None:
-                raise InputError(f"unknown tool {asked.name!r}; known: {', '.join(TOOLS)}")
-            arguments = tool.checked(asked.arguments or {})
-            found = finite(await anyio.to_thread.run_sync(workers.ask, tool.name, arguments))
+                raise InputError(f"unknown tool {asked.name[:60]!r}; known: {', '.join(TOOLS)}")
+            found = await workers.ask(tool.name, json.dumps(arguments).encode(), tool.quickly(arguments))
         except Exception as error:
             return types.CallToolResult(content=[types.TextContent(text=line_of(error))], is_error=True)
-        return types.CallToolResult(content=[types.TextContent(text=json.dumps(found))], structured_content=found)
+        return types.CallToolResult(
+            content=[types.TextContent(text=found.decode())], structured_content=json.loads(found)
+        )
 
     async def list_resources(context: Any, asked: Any) -> types.ListResourcesResult:
         specs = [
@@ -70,8 +74,10 @@ def server(seconds: float = 60.0) -> Server[Any]:
 
     @asynccontextmanager
     async def served(made: Server[Any]) -> AsyncIterator[None]:
-        yield
-        workers.close()
+        try:
+            yield
+        finally:
+            await workers.close()
 
     return Server(
         "rooflinekit", version=__version__,
@@ -106,7 +112,12 @@ def method_text() -> str:
 
 
 def run(seconds: float) -> None:
-    """Serve the client at the other end of standard input and output until it goes."""
+    """Serve the client at the other end of standard input and output until it goes, or a signal comes."""
+    log_sparingly()
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: os._exit(0))  # a thread waits for a line that may never come
 
     async def served() -> None:
         made = server(seconds)

@@ -1,36 +1,24 @@
 """The tools of the service: what may be asked, with which options, and what an answer rests on.
 
-HTTP and MCP offer the rows of this table. An argument names what the catalogue has: no file is opened for a caller.
+HTTP and MCP offer the rows of this table. They are answered behind a closed door: no file is opened for a caller.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
-from os import PathLike
-from typing import TYPE_CHECKING, Any, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from rooflinekit.estimation import scenario
-from rooflinekit.estimation.options import Option, model_of, options_of
-from rooflinekit.model.types.errors import InputError, RooflinekitError, UnknownNameError, nearest_of
-from rooflinekit.model.types.speculation import METHODS
+from rooflinekit.estimation.options import model_of, options_of
+from rooflinekit.model.types.errors import InputError, RooflinekitError, nearest_of
 from rooflinekit.specs import Kind, in_catalogue
+from rooflinekit.specs.places import catalogue_alone
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-
-_KINDS: dict[str, Kind] = {
-    scenario.MODELS: "model",
-    scenario.GPUS: "accelerator",
-    "system": "system",
-    "gpu": "accelerator",
-}
-_LONGEST = 2000  # characters of a text
-_PRICE = re.compile(r"([^=\s]+=)?\s*\$?[\d.,]+", re.ASCII)  # USD of an hour, of all or of one; else it names a file
-_FILE = re.compile(r"[/\\~\x00-\x1f]|\.\.|^(hf|empirical):|\.(csv|ya?ml|jsonl?|parquet|xlsx?|txt|gz)$", re.IGNORECASE)
 
 
 def _on(table: Any, gpus: Any = scenario.Accelerator) -> Any:
@@ -71,7 +59,7 @@ class Tool:
         return self.model.model_json_schema() | {"title": self.name}
 
     def checked(self, arguments: Any) -> dict[str, Any]:
-        """Arguments that may be answered: known, in their bounds, names of the catalogue.
+        """Arguments that may be answered: known, and in their bounds.
 
         Raises InputError (and its kinds) in one line.
         """
@@ -84,8 +72,7 @@ class Tool:
         for name, value in asked.items():
             if isinstance(value, (int, float)) and value > self.most.get(name, value):
                 raise InputError(f"{name} must be at most {self.most[name]:,} here, not {value:,}")
-        options = options_of(self.table)
-        return {name: _safe(name, options.get(name), value) for name, value in asked.items()}
+        return asked
 
     def _said(self, flaw: Mapping[str, Any]) -> str:
         """The first flaw that pydantic found, in one line."""
@@ -103,57 +90,20 @@ class Tool:
                 return f"{where}: {flaw['msg']}"
 
     def quickly(self, asked: Mapping[str, Any]) -> bool:
-        """Whether these arguments are answered at once."""
-        return self.quick and not {"rate", "concurrency", "draft", "draft_tokens"} & asked.keys()
+        """Whether these arguments, of whatever value, are answered at once."""
+        return self.quick and not {"rate", "concurrency", "users", "draft", "draft_tokens"} & asked.keys()
 
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         """The answer to checked arguments, and what it rests on.
 
         Raises RooflinekitError (one of its kinds) as the function of Python does.
         """
-        found = self.function(dict(asked))
-        basis = _basis(found)
-        if basis["interval"] is None and basis["level"] == "expected":
-            basis["interval"] = self.like(asked, found)
+        with catalogue_alone():
+            found = self.function(dict(asked))
+            basis = _basis(found)
+            if basis["interval"] is None and basis["level"] == "expected":
+                basis["interval"] = self.like(asked, found)
         return {"tool": self.name, "answer": found, "basis": basis}
-
-
-def _safe(name: str, option: Option | None, value: Any) -> Any:
-    """A value with names as the catalogue spells them.
-
-    Raises InputError for a text that could be a file, UnknownNameError for a name nobody knows.
-    """
-    if name == "run":
-        return value
-    if isinstance(value, Mapping):
-        return {_safe(name, None, key): cell for key, cell in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_safe(name, option, each) for each in value]
-    if not isinstance(value, str):
-        return value
-    complete = option.complete if option and isinstance(option.complete, str) else ""
-    kind = _KINDS.get(complete) or _KINDS.get(name)
-    if kind is not None and len(value) <= _LONGEST:
-        return ",".join(_named(kind, part) for part in value.split(","))
-    opened = option is not None and name != "calibration" and (
-        PathLike[str] in get_args(option.type) or (option.kind == "price" and not _PRICE.fullmatch(value))
-    )  # fmt: skip
-    if opened or len(value) > _LONGEST or _FILE.search(value):
-        raise InputError(f"{name} {value[:60]!r} looks like a file; the service takes names only")
-    if name == "calibration":
-        from rooflinekit.specs.calibration.load import calibration_names  # noqa: PLC0415
-
-        if value not in (known := [*calibration_names(), "none"]):
-            raise UnknownNameError("calibration", value, known)
-    return value
-
-
-def _named(kind: Kind, text: str) -> str:
-    """A name of the catalogue, a price behind it left as it is; `draft` is a method too."""
-    name, sign, rest = text.strip().partition("=")
-    if kind == "model" and name.lower() in METHODS:
-        return text
-    return f"{in_catalogue(kind, name)}{sign}{rest}"
 
 
 def _basis(found: Any) -> dict[str, Any]:
@@ -243,7 +193,8 @@ def _cut(node: Mapping[str, Any], depth: int) -> dict[str, Any]:
 def _plan(asked: dict[str, Any]) -> dict[str, Any]:
     from rooflinekit.decision.planning.plan import plan  # noqa: PLC0415
 
-    return plan(gpus=asked.pop("gpu", ["h100-sxm"]), **asked).to_dict()
+    named = {"model": in_catalogue("model", asked.pop("model")), "gpus": asked.pop("gpu", ["h100-sxm"])}
+    return plan(**named, **asked).to_dict()
 
 
 def _compare(asked: dict[str, Any]) -> dict[str, Any]:
@@ -251,11 +202,7 @@ def _compare(asked: dict[str, Any]) -> dict[str, Any]:
     from rooflinekit.evidence.compare import compare_runs  # noqa: PLC0415
     from rooflinekit.evidence.measured import TOOLS, from_json  # noqa: PLC0415
 
-    entries = []
-    for run in from_json("run", asked.pop("run")):
-        read = {"model": run.facts.model, "gpu": run.facts.gpu}
-        named = {name: asked.get(name) or (text and in_catalogue(_KINDS[name], text)) for name, text in read.items()}
-        entries.append(replace(run, facts=replace(run.facts, model=named["model"], gpu=named["gpu"])))
+    entries = list(from_json("run", asked.pop("run")))
     if not entries:
         raise InputError(f"run: nothing that is known wrote this; known: {', '.join(TOOLS)}")
     return compare_runs(entries, Given.of(**asked), {}).to_dict()

@@ -1,27 +1,30 @@
-"""The tools over HTTP: JSON in, JSON out, errors in one line, OpenAPI from the table of options."""
+"""The tools over HTTP: JSON in, JSON out, errors in one line. Workers answer; this process never computes."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import hmac
-import http.client
 import json
 import os
+import re
 import signal
 import socket
-import threading
-import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import lru_cache, partial
-from multiprocessing import parent_process
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
-from rooflinekit.model.types.errors import InputError, needing
+from typing_extensions import override
+
+from rooflinekit.model.types.errors import InputError, RooflinekitError, needing
 from rooflinekit.report.markup import strict_json
+from rooflinekit.service.log import log_sparingly
 from rooflinekit.service.tools import TOOLS, Tool
-from rooflinekit.service.workers import BusyError, TimeUpError, Workers, line_of
+from rooflinekit.service.workers import BusyError, TimeUpError, Workers
 from rooflinekit.specs.files import reason
 from rooflinekit.version import __version__
 
@@ -30,100 +33,169 @@ with needing("serving over HTTP", "serve"):
     import uvicorn
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
     from starlette.routing import Route
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from rooflinekit.service.connections import Bounds, Connection
     from rooflinekit.service.pages import MODEL, Pages
 
-TOKEN, SECONDS, SITE = "ROOFLINEKIT_TOKEN", "ROOFLINEKIT_SERVE_SECONDS", "ROOFLINEKIT_SERVE_SITE"
-"""Variables of the environment: what callers have to show, how long an answer may take, and the folder of the site."""
+TOKEN = "ROOFLINEKIT_TOKEN"
+"""Variable of the environment: what callers have to show."""
 LOCAL = ("localhost", "127.0.0.1", "::1")
-_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _LARGEST = 256 * 1024  # bytes of a question
 _READ = 16 * 2**20  # bytes of a longer one that are read, so that its sender is there for the refusal
-_REMEMBERED = 4096  # questions whose answers are kept
+_KEPT = 64 * 2**20  # bytes of answers that are remembered
 _KEPT_ALIVE = 75  # seconds that a connection may be idle, which is longer than clients and proxies reuse one
-_RARELY = (20_000, 20, 20)  # allocations and rounds between collections: a full one takes tens of milliseconds
-_PATIENCE, _PAUSE = 60.0, 0.05  # seconds that a start may take, and between two looks at it
+_QUEUE = 512  # callers that wait to be connected
+_GRACE = 1  # seconds that answers under way have when the service ends
+_PAGE = 300.0  # seconds that the page on one model may take to be made
 _STATUS: dict[type, int] = {BusyError: 429, TimeUpError: 408}
+_READING = "GET, HEAD"
+
+Ready: TypeAlias = Callable[[], None]
 
 
-def app(local: bool = True) -> ASGIApp:
+def _silent() -> None:
+    pass
+
+
+class Remembered:
+    """Answers by their questions, the latest ones, of so many bytes together."""
+
+    def __init__(self, most: int = _KEPT) -> None:
+        self._most, self._bytes = most, 0
+        self._kept: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
+
+    def get(self, question: tuple[str, bytes]) -> bytes | None:
+        """The answer to a question, if it was given lately."""
+        if (found := self._kept.get(question)) is not None:
+            self._kept.move_to_end(question)
+        return found
+
+    def put(self, question: tuple[str, bytes], answer: bytes) -> None:
+        """Remember an answer, in place of the oldest ones."""
+        if (before := self._kept.pop(question, None)) is not None:
+            self._bytes -= len(before) + len(question[1])
+        self._kept[question] = answer
+        self._bytes += len(answer) + len(question[1])
+        while self._bytes > self._most:
+            (_, body), old = self._kept.popitem(last=False)
+            self._bytes -= len(old) + len(body)
+
+
+def app(
+    local: bool = True, workers: Workers | None = None, site: Path | None = None, ready: Ready = _silent
+) -> ASGIApp:
     """The service as an ASGI application; `local` refuses requests that name another host.
 
-    The token is read from the environment; without one, nobody is asked for it.
+    The token is read from the environment; without one, nobody is asked for it. `ready` is called when the first
+    worker has answered.
+
+    Raises InputError for a token that no header can hold, and for a site without a playground.
     """
-    token, site = os.environ.get(TOKEN, ""), os.environ.get(SITE)
-    pages = Pages(Path(site) if site else None)
-    workers = Workers(max(os.cpu_count() or 1, 1), float(os.environ.get(SECONDS, "30")))
-    paths = {f"/v1/{name}": partial(_answered, tool=tool, workers=workers, token=token) for name, tool in TOOLS.items()}
-    routes = [Route(path, handler, methods=["POST"]) for path, handler in paths.items()]
-    described = json.dumps(openapi()).encode()
+    token, pages = read_token(), Pages(site)
+    answering = Workers(processors()) if workers is None else workers
+    known, made = Remembered(), dict[str, bytes]()
+    paths = {
+        f"/v1/{name}": partial(_answered, tool=tool, workers=answering, token=token, known=known)
+        for name, tool in TOOLS.items()
+    }
+
+    async def document(name: str, seconds: float) -> bytes:
+        if name not in made:
+            made[name] = await answering.ask(name, seconds=seconds)
+        return made[name]
 
     async def schema(request: Request) -> Response:
-        return Response(described, media_type="application/json")
+        return Response(await document("openapi", answering.seconds), media_type="application/json")
 
     async def health(request: Request) -> Response:
         return _json({"version": __version__})
 
-    async def found(request: Request) -> Response:
+    async def page(request: Request) -> Response:
         path = request.path_params["path"]
-        if request.method not in ("GET", "HEAD") or request.url.path in paths:
-            raise HTTPException(405 if request.url.path in paths else 404)
+        if request.url.path in paths:
+            raise HTTPException(405, headers={"Allow": "POST"})
         if not path and pages.files:
             return Response(status_code=307, headers={"location": "/playground/"})
-        try:
-            page = await pages.page(path)
-        except InputError as error:
-            return _error(503, str(error))
-        if page is None:
+        if not path:
+            try:
+                return Response(await document("page", _PAGE), media_type="text/html")
+            except BusyError as error:
+                return _error(429, str(error))
+            except RooflinekitError:
+                return _error(503, "the page could not be made; the server's log says why")
+        if (file := pages.file(path)) is None:
             raise HTTPException(404)
-        return Response(page[0], media_type=page[1], headers={"x-content-type-options": "nosniff"})
+        try:
+            content = await anyio.Path(file[0]).read_bytes()
+        except OSError:  # it was there at the start
+            raise HTTPException(404) from None
+        return Response(content, media_type=file[1], headers={"x-content-type-options": "nosniff"})
+
+    async def refused(request: Request, error: HTTPException) -> Response:
+        """An unknown path, or another method."""
+        path, status = request.url.path, error.status_code
+        served = path in (*paths, "/", "/healthz", "/openapi.json") or pages.file(path[1:]) is not None
+        status = 404 if status == 405 and not served else status
+        found = _error(status, f"{request.method[:20]} {path[:80]} is not served; /openapi.json says what is")
+        if status == 405:
+            found.headers["allow"] = (error.headers or {}).get("Allow", _READING)
+        return found
+
+    async def failed(request: Request, error: RooflinekitError) -> Response:
+        return _error(_STATUS.get(type(error), 422), str(error))
 
     @asynccontextmanager
     async def served(made: Starlette) -> AsyncIterator[None]:
-        _end_with_parent()
-        _quick("estimate", json.dumps({"model": MODEL}))  # so that the first caller does not wait for what is read once
-        usual = gc.get_threshold()
+        await answering.ask("estimate", json.dumps({"model": MODEL}).encode(), seconds=_PAGE)  # the first is not slow
         gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_RARELY)
-        yield
-        gc.set_threshold(*usual)
-        gc.unfreeze()
-        workers.close()
+        gc.freeze()  # what stays is not looked at again
+        ready()
+        try:
+            yield
+        finally:
+            gc.unfreeze()
+            await answering.close()
 
-    routes += [
-        Route("/openapi.json", schema),
-        Route("/healthz", health),
-        Route("/{path:path}", found, methods=_METHODS),
-    ]
-    refused: Callable[[Request, Exception], Awaitable[Response]] = _refused
-    made = Starlette(routes=routes, exception_handlers={HTTPException: refused}, lifespan=served)
-    return TrustedHostMiddleware(made, [*LOCAL, "[::1]"], www_redirect=False) if local else made
-
-
-def _end_with_parent() -> None:
-    """End this one of several processes when the one that started it was killed: it would keep the port."""
-    if (parent := parent_process()) is not None:
-
-        def follow() -> None:
-            parent.join()
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        threading.Thread(target=follow, daemon=True).start()
+    routes = [Route(path, handler, methods=["POST"]) for path, handler in paths.items()]
+    routes += [Route("/openapi.json", schema), Route("/healthz", health), Route("/{path:path}", page)]
+    handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
+        HTTPException: refused,
+        RooflinekitError: failed,
+    }
+    served_app = Starlette(routes=routes, exception_handlers=handlers, lifespan=served)
+    return _local(served_app) if local else served_app
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    """An unknown path, or another method."""
-    status = error.status_code if isinstance(error, HTTPException) else 400
-    return _error(status, f"{request.method} {request.url.path[:80]} is not served; /openapi.json says what is")
+def processors() -> int:
+    """Cores of this machine that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-async def _answered(request: Request, tool: Tool, workers: Workers, token: str) -> Response:
+def _local(served: ASGIApp) -> ASGIApp:
+    """The application for requests that name this host alone: a page of elsewhere that a browser shows asks nothing."""
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            host = Request(scope).headers.get("host", "")
+            try:
+                name = urlsplit(f"//{host}").hostname
+            except ValueError:
+                name = None
+            if name not in LOCAL:
+                await _error(400, f"the request names the host {host[:80]!r}; this service is localhost")(
+                    scope, receive, send
+                )
+                return
+        await served(scope, receive, send)
+
+    return checked
+
+
+async def _answered(request: Request, tool: Tool, workers: Workers, token: str, known: Remembered) -> Response:
     """One question."""
     scheme, _, shown = request.headers.get("authorization", "").partition(" ")  # whose case does not count: RFC 9110
     if token and not (scheme.lower() == "bearer" and hmac.compare_digest(shown.strip().encode(), token.encode())):
@@ -131,27 +203,23 @@ async def _answered(request: Request, tool: Tool, workers: Workers, token: str) 
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         return _error(415, "send JSON, with Content-Type: application/json")
     try:
-        with anyio.fail_after(workers.seconds):
-            body = await _body(request)
-    except TimeoutError:
-        return _error(408, f"the question takes more than {workers.seconds:g} s to come")
+        body = await _body(request)
     except ClientDisconnect:
         return _error(400, "the question ends early")
     if len(body) > _LARGEST:
         return _error(413, f"a question has at most {_LARGEST // 1024} KiB")
-    try:
-        arguments = json.loads(body or b"{}")
-    except (ValueError, RecursionError) as error:
-        return _error(400, f"the body is no JSON: {reason(error)}")
-    if not isinstance(arguments, dict):
-        return _error(400, "the body is no JSON object")
-    try:
-        asked = tool.checked(arguments)
-        if tool.quickly(asked):
-            return Response(_quick(tool.name, json.dumps(asked, sort_keys=True)), media_type="application/json")
-        return _json(await anyio.to_thread.run_sync(workers.ask, tool.name, asked))
-    except Exception as error:
-        return _error(_STATUS.get(type(error), 422), line_of(error))
+    if (found := known.get((tool.name, body))) is None:
+        try:
+            asked = json.loads(body or b"{}")
+        except (ValueError, RecursionError) as error:
+            return _error(400, f"the body is no JSON: {reason(error)}")
+        if not isinstance(asked, dict):
+            return _error(400, "the body is no JSON object")
+        quick = tool.quickly(asked)
+        found = await workers.ask(tool.name, body or b"{}", quick)
+        if quick:
+            known.put((tool.name, body), found)
+    return Response(found, media_type="application/json")
 
 
 async def _body(request: Request) -> bytes:
@@ -166,13 +234,7 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-@lru_cache(_REMEMBERED)
-def _quick(name: str, asked: str) -> bytes:
-    """The answer to checked arguments; raises what the tool does."""
-    return strict_json(TOOLS[name].answer(json.loads(asked))).encode()
-
-
-def _json(data: Any, status: int = 200) -> Response:
+def _json(data: object, status: int = 200) -> Response:
     return Response(strict_json(data).encode(), status, media_type="application/json")
 
 
@@ -183,67 +245,93 @@ def _error(status: int, message: str) -> Response:
     return answer
 
 
-def openapi() -> dict[str, Any]:
-    """The service as OpenAPI 3.1, from the models of the tools."""
-    shared: dict[str, Any] = {}
-    paths = {}
-    answers = {
-        "200": {"description": "tool, answer, basis: level, 90 % interval, evidence and sources"},
-        "4XX": {"description": "error: one line that says what is wrong, and the nearest that is right"},
-    }
-    for name, tool in TOOLS.items():
-        schema = dict(tool.schema)
-        shared.update(schema.pop("$defs", {}))
-        body = {"required": True, "content": {"application/json": {"schema": schema}}}
-        post = {"operationId": name, "summary": tool.help, "requestBody": body, "responses": answers}
-        paths[f"/v1/{name}"] = {"post": post}
-    parts = {"schemas": shared, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
-    about = {"title": "rooflinekit", "version": __version__}
-    return {"openapi": "3.1.0", "info": about, "paths": paths, "components": parts, "security": [{}, {"token": []}]}
+def read_token() -> str:
+    """The token of the environment, "" where there is none.
 
-
-def listen(host: str, port: int, site: Path | None = None) -> socket.socket:
-    """A socket to which callers can connect; site: the folder that `make site` wrote.
-
-    Raises InputError where another host than this one is bound without a token, for a folder without a playground, and
-    for an address that is taken or not of this machine.
+    Raises InputError for one that no header can hold as it is: it would never match.
     """
-    if host not in LOCAL and not os.environ.get(TOKEN):
+    token = os.environ.get(TOKEN, "")
+    if token and not re.fullmatch(r"[!-~]+", token):
+        raise InputError(f"{TOKEN} holds blanks or characters beyond ASCII, which would never match; choose another")
+    return token
+
+
+class _Listening(socket.socket):
+    """A socket whose callers may wait in a queue however few of them are taken from it at once."""
+
+    @override
+    def listen(self, _taken: int = 0, /) -> None:
+        super().listen(_QUEUE)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket to which callers can connect.
+
+    Raises InputError where another host than this one is bound without a token, for a token that no header can hold,
+    and for an address that is taken or not of this machine.
+    """
+    if not read_token() and host not in LOCAL:
         raise InputError(f"--host {host} lets others in; set {TOKEN} in the environment, or bind localhost")
-    if site is not None:
-        Pages(site)  # says what is wrong before anything is served
-        os.environ[SITE] = str(site.resolve())
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise InputError(f"--host {host} --port {port}: {error.strerror or error}") from None
+    listening = _Listening(fileno=listening.detach())
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else answers wait 40 ms for a delayed ACK
     return listening
 
 
-def run(listening: socket.socket, workers: int, seconds: float, ready: Callable[[], None]) -> None:
-    """Serve until a signal comes; seconds: the longest that an answer may take; `ready` is called once one came."""
-    os.environ[SECONDS] = f"{seconds:g}"
-    threading.Thread(target=_tell, args=(listening.getsockname()[:2], ready), daemon=True).start()
-    place = f"rooflinekit.service.web:{'app' if listening.getsockname()[0] in LOCAL else 'open_app'}"
-    uvicorn.run(place, factory=True, fd=listening.fileno(), workers=workers, log_level="warning", access_log=False,
-                server_header=False, timeout_keep_alive=_KEPT_ALIVE)  # fmt: skip
+class _Server(uvicorn.Server):
+    """A server whose end is that of its workers, after a moment of grace."""
+
+    def __init__(self, workers: Workers, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._workers = workers
+
+    @override
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().call_later(_GRACE, self._workers.end)
+        await super().shutdown(sockets)
 
 
-def _tell(address: tuple[str, int], ready: Callable[[], None]) -> None:
-    """Ask the service for its health until it answers, and say that it does."""
-    while True:
-        asked = http.client.HTTPConnection(*address, timeout=_PATIENCE)
-        try:
-            asked.request("GET", "/healthz")
-            if asked.getresponse().status == 200:
-                return ready()
-        except (OSError, http.client.HTTPException):
-            time.sleep(_PAUSE)
-        finally:
-            asked.close()
+def run(
+    listening: socket.socket,
+    workers: int,
+    seconds: float,
+    site: Path | None = None,
+    ready: Callable[[], None] = _silent,
+) -> None:
+    """Serve until a signal comes: SIGINT, SIGTERM or SIGHUP.
 
+    Args:
+        listening: the socket.
+        workers: processes that answer.
+        seconds: the longest that an answer may take.
+        site: the folder that `make site` wrote.
+        ready: called when the service answers.
 
-def open_app() -> ASGIApp:
-    """The service under any name, for who has its token."""
-    return app(local=False)
+    Raises InputError as `app` does, RooflinekitError where the service does not start.
+    """
+    log_sparingly()
+    bounds = Bounds(workers)
+    limits = {"bounds": bounds, "seconds": seconds}
+    answering = Workers(workers, seconds)
+    served = app(listening.getsockname()[0] in LOCAL, answering, site, ready)
+    server = _Server(answering, uvicorn.Config(
+        served, http=type("Bounded", (Connection,), limits), ws="none", backlog=bounds.taken, log_config=None,
+        log_level="warning", access_log=False, server_header=False, timeout_keep_alive=_KEPT_ALIVE,
+        timeout_graceful_shutdown=2 * _GRACE,
+    ))  # fmt: skip
+    hup = getattr(signal, "SIGHUP", None)
+    before = hup and signal.getsignal(hup)
+    if hup and before != signal.SIG_IGN:  # nohup
+        signal.signal(hup, lambda *_: setattr(server, "should_exit", True))
+    try:
+        server.run([listening])
+    except KeyboardInterrupt:  # how uvicorn passes on that it was told to end
+        return
+    finally:
+        if hup:
+            signal.signal(hup, before)
+    if not server.started:
+        raise RooflinekitError("the service did not start; its log says why")

@@ -1,28 +1,39 @@
-"""Processes that answer what takes longer than a moment: few at a time, each question with a limit of time.
+"""Processes that answer every question: few at a time, each with a limit of time, of CPU time and of memory.
 
-A worker reads questions as JSON lines from its standard input and writes answers to its standard output. It keeps what
-it has read, so that the next question of a model is fast. One that runs out of time is killed and replaced.
+A worker reads questions from its standard input and writes answers to its standard output: a line that says how many
+bytes follow, and these. It keeps what it has read, so that the next question of a model is fast. One that runs out of
+time is killed and replaced; one whose server is gone ends, whatever it does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import queue
-import subprocess
+import select
+import signal
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from math import ceil
 
 from rooflinekit.model.types.errors import RooflinekitError
-from rooflinekit.report.markup import finite
+from rooflinekit.report.markup import strict_json
+from rooflinekit.service.log import log, log_sparingly
+from rooflinekit.service.openapi import described
+from rooflinekit.service.pages import made_page
 from rooflinekit.service.tools import TOOLS
 
 _PLACES_EACH = 8  # callers that may wait for each worker
+_PLACES_QUICK = 256  # callers that may wait with a quick question
+_QUICK = 5.0  # seconds of a quick question: it takes milliseconds, unless it is meant to harm
 _MEMORY = 4 * 2**30  # bytes of address space of a worker
+_NICE = 5  # so that the server answers while its workers work
 _COMMAND = (sys.executable, "-c", "from rooflinekit.service.workers import work; work()")
+_ONE_CORE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_DOCUMENTS: Mapping[str, Callable[[], bytes]] = {"page": made_page, "openapi": described}
 
 
 class TimeUpError(RooflinekitError):
@@ -34,103 +45,167 @@ class BusyError(RooflinekitError):
 
 
 class Workers:
-    """Up to `most` processes, started when they are needed; a question takes up to `seconds`, waiting apart."""
+    """Up to `most` processes, and one more for quick questions alone; they start when they are needed.
+
+    A question takes up to `seconds`, waiting apart.
+    """
 
     def __init__(self, most: int = 2, seconds: float = 30.0) -> None:
         self.seconds = seconds
-        self._idle: queue.LifoQueue[subprocess.Popen[bytes] | None] = queue.LifoQueue()
-        for _ in range(most):
-            self._idle.put(None)  # a place whose process is not started
-        self._callers = threading.BoundedSemaphore(most * (1 + _PLACES_EACH))
+        self._places, self._long = asyncio.Semaphore(most + 1), asyncio.Semaphore(most)
+        self._callers, self._room = {True: 0, False: 0}, {True: _PLACES_QUICK, False: most * (1 + _PLACES_EACH)}
+        self._idle: list[Process] = []
+        self._all: set[Process] = set()
+        self._killed: set[Process] = set()
+        self._ended = False
 
-    def ask(self, name: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """What the tool answers to checked arguments; what is no finite number in it is None.
+    async def ask(self, name: str, body: bytes = b"{}", quick: bool = False, seconds: float | None = None) -> bytes:
+        """The JSON with which a tool answers arguments in JSON, or a document by its name.
 
         Raises RooflinekitError as the tool does, BusyError, and TimeUpError.
         """
-        if not self._callers.acquire(blocking=False):
+        if self._ended:
+            raise BusyError("the service ends")
+        seconds = min(self.seconds, _QUICK) if quick else self.seconds if seconds is None else seconds
+        if self._callers[quick] >= self._room[quick]:
             raise BusyError("too many questions are waiting; ask again in a moment")
+        self._callers[quick] += 1
         try:
-            worker = self._idle.get(timeout=self.seconds)
-        except queue.Empty:
-            raise BusyError(f"no worker was free for {self.seconds:g} s; ask again in a moment") from None
-        else:
-            if worker is not None and worker.poll() is not None:
-                _end(worker)
-                worker = None
-            if worker is None:
-                worker = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            try:
-                return self._told(worker, json.dumps({"tool": name, "asked": asked}).encode())
-            finally:
-                self._idle.put(worker)
+            async with AsyncExitStack() as places:
+                try:
+                    async with asyncio.timeout(self.seconds):
+                        for each in (() if quick else (self._long,)) + (self._places,):
+                            await places.enter_async_context(each)
+                except TimeoutError:
+                    raise BusyError(f"no worker was free for {self.seconds:g} s; ask again in a moment") from None
+                return await self._answer(name, body, seconds)
         finally:
-            self._callers.release()
+            self._callers[quick] -= 1
 
-    def _told(self, worker: subprocess.Popen[bytes], question: bytes) -> dict[str, Any]:
-        """One question to one worker, which is killed when time is up."""
-        assert worker.stdin and worker.stdout
-        clock = threading.Timer(self.seconds, worker.kill)
-        clock.start()
+    async def _answer(self, name: str, body: bytes, seconds: float) -> bytes:
+        """One question to a worker, which is killed when time is up."""
+        head = json.dumps({"name": name, "seconds": seconds, "bytes": len(body)}).encode()
+        worker, found = None, b""
         try:
-            worker.stdin.write(question + b"\n")
-            worker.stdin.flush()
-            line = worker.stdout.readline()
-        except OSError:
-            line = b""
+            async with asyncio.timeout(seconds):
+                worker = await self._worker()
+                assert worker.stdin and worker.stdout
+                worker.stdin.write(head + b"\n" + body)
+                await worker.stdin.drain()
+                kind, _, length = (await worker.stdout.readline()).partition(b" ")
+                found = await worker.stdout.readexactly(int(length or 0))
+        except TimeoutError:
+            raise TimeUpError(f"the answer takes more than {seconds:g} s; ask for less") from None
+        except (OSError, asyncio.IncompleteReadError):
+            kind = b""
         finally:
-            in_time = clock.is_alive()
-            clock.cancel()
-        if not line.endswith(b"\n"):
-            _end(worker)
-            much = "memory than a question may have" if in_time else f"than {self.seconds:g} s"
-            raise TimeUpError(f"the answer takes more {much}; ask for less")
-        found, message = json.loads(line)
-        if message:
-            raise RooflinekitError(message)
-        return dict(found)
+            if worker is not None and found:
+                self._idle.append(worker)
+            elif worker is not None:
+                self._kill(worker)
+        if kind == b"answer":
+            return found
+        if kind == b"refused":
+            raise RooflinekitError(found.decode())
+        if self._ended:
+            raise BusyError("the service ends")
+        out_of_time = worker is not None and await worker.wait() == -getattr(signal, "SIGXCPU", signal.SIGTERM)
+        much = f"than {seconds:g} s" if out_of_time else "memory than a question may have"
+        raise TimeUpError(f"the answer takes more {much}; ask for less")
 
-    def close(self) -> None:
-        """End the processes that wait."""
-        while not self._idle.empty():
-            if (worker := self._idle.get()) is not None:
-                _end(worker)
+    async def _worker(self) -> Process:
+        """One that waits, or a new one."""
+        while self._idle:
+            if (worker := self._idle.pop()).returncode is None:
+                return worker
+        self._all, self._killed = (
+            {each for each in some if each.returncode is None} for some in (self._all, self._killed)
+        )
+        worker = await asyncio.create_subprocess_exec(
+            *_COMMAND, stdin=PIPE, stdout=PIPE, env={**os.environ, **_ONE_CORE}
+        )
+        self._all.add(worker)
+        return worker
 
+    def _kill(self, worker: Process) -> None:
+        """Kill a worker once: a second time could meet another process of its number."""
+        if worker in self._all:
+            self._all.discard(worker)
+            self._killed.add(worker)
+            with suppress(ProcessLookupError):
+                worker.kill()
 
-def _end(worker: subprocess.Popen[bytes]) -> None:
-    """Kill a worker, and leave nothing of it open."""
-    worker.kill()
-    worker.wait()
-    for stream in (worker.stdin, worker.stdout):
-        with suppress(OSError):  # a question that was not read
-            if stream:
-                stream.close()
+    def end(self) -> None:
+        """End all processes, those that work too; what is asked is refused from now on."""
+        self._ended = True
+        for worker in [*self._all]:
+            self._kill(worker)
+
+    async def close(self) -> None:
+        """The same, and wait until they are gone."""
+        self.end()
+        for worker in self._killed:
+            await worker.wait()
 
 
 def line_of(error: Exception) -> str:
-    """What went wrong in one line; of a bug, the traceback goes to the standard error."""
+    """What went wrong in one line; of a bug, the traceback goes to the log."""
     message = " ".join(str(error).split())
     if isinstance(error, RooflinekitError):
         return message
-    sys.excepthook(type(error), error, error.__traceback__)
+    log.error("a bug", exc_info=error)
     return f"internal error, please report: {type(error).__name__}: {message[:200]}"
+
+
+def answer(name: str, body: bytes) -> bytes:
+    """The answer of a tool to arguments in JSON, or a document.
+
+    Raises RooflinekitError (one of its kinds) as the tool does.
+    """
+    if name in _DOCUMENTS:
+        return _DOCUMENTS[name]()
+    tool = TOOLS[name]
+    return strict_json(tool.answer(tool.checked(json.loads(body)))).encode()
 
 
 def work() -> None:
     """Answer one question after the other until the other end goes."""
-    answers, sys.stdout = sys.stdout, sys.stderr
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server hears Ctrl-C, and ends its workers
+    log_sparingly()
+    if hasattr(os, "nice"):
+        os.nice(_NICE)
+        threading.Thread(target=_end_with_server, daemon=True).start()
+    _limit("RLIMIT_AS", _MEMORY)
+    _limit("RLIMIT_CORE", 0)
+    questions, answers, sys.stdout = sys.stdin.buffer, sys.stdout.buffer, sys.stderr
+    for line in questions:
+        head = json.loads(line)
+        body = questions.read(head["bytes"])
+        _limit("RLIMIT_CPU", ceil(sum(os.times()[:2]) + head["seconds"]) + 1)
+        kind, found = "answer", b""
+        try:
+            found = answer(head["name"], body)
+        except MemoryError:
+            return  # what it holds is lost with it
+        except Exception as error:
+            kind, found = "refused", line_of(error).encode("utf-8", "replace")
+        answers.write(f"{kind} {len(found)}\n".encode() + found)
+        answers.flush()
+
+
+def _end_with_server() -> None:
+    """End this process when the other end of its standard input is gone, also in the midst of a question."""
+    watched = select.poll()
+    watched.register(sys.stdin.fileno(), 0)  # no event but the end
+    watched.poll()
+    os._exit(0)
+
+
+def _limit(name: str, most: int) -> None:
+    """Bound what this process may use, where the platform can."""
     if os.name == "posix":
         import resource  # noqa: PLC0415 - not on Windows
 
-        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    try:
-        for line in sys.stdin:
-            question = json.loads(line)
-            try:
-                found, message = finite(TOOLS[question["tool"]].answer(question["asked"])), ""
-            except Exception as error:
-                found, message = {}, line_of(error)
-            answers.write(f"{json.dumps([found, message])}\n")
-            answers.flush()
-    except KeyboardInterrupt:
-        return
+        kind = getattr(resource, name)
+        hard = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

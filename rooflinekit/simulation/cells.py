@@ -81,23 +81,23 @@ class KeptCells:
 
 def played(  # noqa: PLR0913 - what is done, where, and who is told
     first: Books, play: Callable[[int], Books], cells: int, *, workers: int, scheduler: str | None,
-    kept: KeptCells | None, progress: Callable[[], None],
+    kept: KeptCells | None, progress: Callable[[int], None],
 ) -> Books:  # fmt: skip
     """The books of the whole fleet, of whose cells the first is there. An interrupt leaves the cells that have ended.
 
     Raises as `execute` does.
     """
     found = {number: kept.found[number] for number in range(1, cells) if kept and number in kept.found}
-    missing = [number for number in range(1, cells) if number not in found]
+    missing = [number for number in range(1, cells) if number not in found and not first.interrupted]
     parts, interrupted = [first, *found.values()], first.interrupted
-    for _ in parts:
-        progress()
+    for number in range(len(parts)):
+        progress(number + 1)
     try:
         for number, books in zip(missing, execute(play, missing, workers, scheduler), strict=True):
             if interrupted := books.interrupted:
                 break
             parts.append(books)
-            progress()
+            progress(len(parts))
             if kept:
                 kept.add(number, books)
     except KeyboardInterrupt:

@@ -131,9 +131,12 @@ class Fleet:
         for replica in self.prefills:
             replica.staging = self.link.staging
 
-    def refusal(self, job: Job, replica: Replica) -> str:
-        """Why the request cannot be served: not there, or with prefill replicas not anywhere after it."""
-        if (why := replica.refusal(job)) or not self.prefills:
+    def refusal(self, job: Job, replica: Replica | None) -> str:
+        """Why the request cannot be served: not there, or with prefill replicas not anywhere after it.
+
+        Without a replica it waits in front of all, and the queues of the replicas do not matter.
+        """
+        if (why := (replica or self.all[0]).refusal(job, replica is not None)) or not self.prefills:
             return why
         after = [other.refusal(job) for other in self.replicas]
         return after[0] if all(after) else ""
@@ -273,7 +276,7 @@ class Simulation:
         job.queued, fleet = self.now, self.fleet
         replica = None if self._held else fleet.route(job)
         full = replica is None and fleet.full(len(self._held))
-        if why := FULL if full else fleet.refusal(job, replica or fleet.all[0]):
+        if why := FULL if full else fleet.refusal(job, replica):
             self.ledger.refusals[why] += 1
             self._leave(job, "rejected")
         elif replica is None:

@@ -75,7 +75,10 @@ def _over_processes(answer: Callable[[Piece], Answer], pieces: Iterable[Piece], 
             deaths, done = 0, done + 1
             yield found
     finally:
+        working = list(pool._processes.values()) if waiting else []
         pool.shutdown(wait=False, cancel_futures=True)
+        for each in working:  # what they do is not waited for, and Python would wait for it at its end
+            each.terminate()
 
 
 def _processes(workers: int) -> ProcessPoolExecutor:

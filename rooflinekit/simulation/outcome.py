@@ -176,6 +176,7 @@ class Books:
     interrupted: bool
     runs: int = 1
     exact: Mapping[str, Sample] = field(default_factory=dict)  #: latencies by their names in the ledger, where kept
+    parts: tuple[dict[str, float], dict[str, float]] | None = None  #: of TTFT and TPOT [ms], where the loop played
 
     @property
     def diverges(self) -> bool:
@@ -222,7 +223,7 @@ class Books:
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it, without pieces; `read` reads it back."""
-        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "exact"}
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("exact", "parts")}
         return own | {"ledger": self.ledger.plain(), "uses": [asdict(use) for use in self.uses], "pieces": []}
 
     @classmethod
@@ -241,6 +242,8 @@ class Outcome(DeploymentAnswer):
 
     diverges: requests pile up as long as they come, fewer are served than offered: waits are those of this run only.
     settled: no growth of the number in the system was seen; where one was and nothing diverges, the run is too short.
+    ttft_parts_ms, tpot_parts_ms: what both means are made of, as `estimate` has it; None of cells, and of runs with
+    prefix caches, tiers, pools or sessions.
     """
 
     requests: Counts
@@ -263,6 +266,8 @@ class Outcome(DeploymentAnswer):
     settled: bool
     interrupted: bool
     warnings: tuple[str, ...]
+    ttft_parts_ms: dict[str, float] | None = None
+    tpot_parts_ms: dict[str, float] | None = None
     timeline: tuple[dict[str, float], ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -276,6 +281,8 @@ class Outcome(DeploymentAnswer):
         for name in ("ttft", "tpot", "itl", "e2e", "queue"):
             spread = asdict(getattr(self, f"{name}_ms"))
             row |= {f"{name}_{key}_ms": value for key, value in spread.items() if key not in ("n", "errors")}
+        for name, parts in (("ttft", self.ttft_parts_ms), ("tpot", self.tpot_parts_ms)):
+            row |= {f"{name}_{part}_ms": value for part, value in (parts or {}).items()}
         rates = ["request_rate", "goodput_rate", "goodput", "output_tok_s", "output_tok_s_per_gpu", "power_w_per_gpu"]
         rates += ["energy_per_output_token_j", "duration_s", "diverges", "settled"]
         row |= {key: getattr(self, key) for key in rates}
@@ -368,6 +375,8 @@ def summarise(books: Books, **more: Any) -> Outcome:
         diverges=books.diverges,
         settled=books.settled,
         interrupted=books.interrupted,
+        ttft_parts_ms=books.parts and books.parts[0],
+        tpot_parts_ms=books.parts and books.parts[1],
         **more,
     )
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.load.arrays import GAPS, ROWS, Rules, State
+from rooflinekit.estimation.loaded import token_parts
+from rooflinekit.load.answer import LoadPlay
+from rooflinekit.load.arrays import DONE, GAPS, ROWS, Rules, State
 from rooflinekit.load.arrivals import Drawn
 from rooflinekit.load.played import Played, Sample, play
 from rooflinekit.load.scene import EncoderStation, Scene
-from rooflinekit.load.table import loop_tables
 from rooflinekit.simulation.event_loop import asking_to_stop
 from rooflinekit.simulation.ledger import RESOLUTION, Ledger, RequestObjective, Sketch
 from rooflinekit.simulation.outcome import ReplicaUse, Works
@@ -30,26 +31,35 @@ _ROOM = 8192  # steps that are written down at once
 
 
 def play_scene(
-    scene: Scene, drawn: Drawn, users: int | None, warmup: int, timeline: Timeline | None
+    scene: Scene,
+    drawn: Drawn,
+    sent: tuple[int | None, int],
+    timeline: Timeline | None = None,
+    ended: Callable[[int], None] | None = None,
 ) -> tuple[Played, Sketch, bool]:
-    """Play requests on a scene; returns what happened, the gaps between tokens, and whether Ctrl-C ended it early."""
+    """Play requests on a scene; returns what happened, the gaps between tokens, and whether Ctrl-C ended it early.
+
+    sent: users of a closed loop, and requests that come first and do not count.
+    ended: told, as the run goes on, how many requests have ended.
+    """
     gaps, rules, stopped = Sketch(), scene.rules, Event()
 
     def drained(state: State) -> None:
         _add_gaps(state, gaps)
+        if ended is not None:
+            ended(state.counts[DONE])
         if timeline is not None:
             _add_rows(state, timeline, rules)
 
     encoders = scene.front.encoders.gpus if scene.front.encoders else 0
-    tables = loop_tables(scene.table, scene.draft_seconds, scene.limits.max_num_seqs)
     with asking_to_stop(stopped.set):
         played = play(
-            scene.clients(drawn, users, warmup),
+            scene.clients(drawn, *sent),
             rules,
-            tables,
+            scene.tables,
             seed=scene.seed,
             encoders=encoders,
-            warmup=warmup,
+            warmup=sent[1],
             room=_ROOM,
             drained=drained,
             stopped=stopped.is_set,
@@ -159,6 +169,13 @@ def works_of(played: Played) -> list[Works]:
     did = played.replicas
     rows = zip(*(did[name].tolist() for name in ("prompt_tokens", "tokens_out", "decode_steps", "busy")), strict=True)
     return [Works(*row) for row in rows]
+
+
+def parts_of(found: LoadPlay) -> tuple[dict[str, float], dict[str, float]] | None:
+    """What the means of TTFT and TPOT are made of [ms]; None where no request counts."""
+    if not found.played.counted.any():
+        return None
+    return {name: 1e3 * part for name, part in found.played.first_parts._asdict().items()}, token_parts(found)
 
 
 def pieces_of(played: Played) -> Sequence[tuple[Any, ...]]:

@@ -86,8 +86,11 @@ class Replica:
         """Requests here."""
         return len(self.queue) + len(self.admitted)
 
-    def refusal(self, job: Job) -> str:
-        """Why a request can never be served here, or finds the queue full; empty if it is taken."""
+    def refusal(self, job: Job, queued: bool = True) -> str:
+        """Why a request can never be served here, or, where it is to be queued here, finds the queue full.
+
+        Empty if it is taken.
+        """
         limits, longest = self.limits, job.isl + (1 if self.exports else job.osl)
         if limits.max_model_len is not None and longest > limits.max_model_len:
             return f"longer than the {limits.max_model_len:,} tokens of the longest sequence that is admitted"
@@ -95,7 +98,7 @@ class Replica:
             return f"larger than the cache of {self.pool.total * self.pool.size:,} tokens"
         if job.samples > limits.max_num_seqs:
             return f"of more samples than the {limits.max_num_seqs:,} sequences that run at once"
-        if limits.queue_limit is not None and len(self.queue) >= limits.queue_limit:
+        if queued and limits.queue_limit is not None and len(self.queue) >= limits.queue_limit:
             return FULL
         return ""
 

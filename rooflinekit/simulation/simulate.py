@@ -8,14 +8,15 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from statistics import fmean
+from typing import Any, NamedTuple, Unpack
 
 from rooflinekit.estimation.estimator import Resolved, image_inputs, read_deployment, resolve
 from rooflinekit.estimation.options import keywords, number_of, options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Simulation as SimulationOptions
-from rooflinekit.load.answer import FILLING, PER_USER, STEADY
+from rooflinekit.load.answer import FILLING, STEADY, AskedLoad, LoadPlay, usual_requests
 from rooflinekit.load.arrivals import (
     Arrival,
     Burst,
@@ -27,7 +28,7 @@ from rooflinekit.load.arrivals import (
     generate,
     parse_process,
 )
-from rooflinekit.load.lengths import longer, parse_length, spread_length
+from rooflinekit.load.lengths import Fixed, Length, longer, parse_length, spread_length
 from rooflinekit.load.policies import ROUTERS as LOOPED
 from rooflinekit.load.policies import Limits, policy_name
 from rooflinekit.load.scene import (
@@ -52,7 +53,7 @@ from rooflinekit.simulation.event_loop import Fleet, Link, Simulation, Watch
 from rooflinekit.simulation.kv_blocks import BlockPool, PrefixPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.outcome import Books, Outcome, Works, energy_of, summarise
-from rooflinekit.simulation.playing import ledger_of, pieces_of, play_scene, samples_of, uses_of, works_of
+from rooflinekit.simulation.playing import ledger_of, parts_of, pieces_of, play_scene, samples_of, uses_of, works_of
 from rooflinekit.simulation.replica import HostTier, Replica
 from rooflinekit.simulation.requests import Job, Source
 from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_trace
@@ -64,10 +65,11 @@ from rooflinekit.version import __version__
 _LONGEST = 1 << 20  # tokens of the longest sequence of a session, where nothing says less
 
 _AT_ONCE = 1_000_000  # requests that one machine holds in its memory
+_IN_ARRAYS = 1_000_000  # requests that the loop plays; more are played by objects, in memory that does not grow
 _TOGETHER = 10_000  # replicas that one router knows
 _IN_STEP = (
-    "answers of one length keep the users of a closed loop in step: all their prompts come at once. With random "
-    "lengths (osl=uniform:200-300) users drift apart, as `estimate` has it"
+    "equal lengths keep users in step, so that prompts come together; with lengths that vary (osl=uniform:200-300) "
+    "users drift apart"
 )
 
 _PREFIX_TOKENS = 16  # granularity of a synthetic shared prefix
@@ -120,7 +122,17 @@ class Load:
     objective: RequestObjective = field(default_factory=RequestObjective)
     sessions: SessionSource | None = None  #: in place of arrivals and users
     before: Iterable[tuple[int, Sequence[int]]] = ()  #: blocks of former requests by conversation, the latest last
+    count: int = 0  #: of requests, where it is known
+    lengths: tuple[Length, Length] | None = None  #: of prompts and answers; None: those of the arrivals
     keep: Callable[[Job, float, str], None] | None = None  #: sees every request as it ends: when, and how
+
+
+class _Seen(NamedTuple):
+    """What a run is seen by: its timeline, who sees every step, and who is told how many requests have ended."""
+
+    timeline: Timeline | None = None
+    watch: Watch | None = None
+    ended: Callable[[int], None] | None = None
 
 
 def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
@@ -156,7 +168,7 @@ def serve(  # noqa: PLR0913 - a deployment, what is sent, and who watches
     (64, 0)
     """
     timeline = Timeline()
-    books, more = _served(resolved, load, setup or Setup(), (timeline, watch), prefill or resolved, batches, steps)
+    books, more = _served(resolved, load, setup or Setup(), _Seen(timeline, watch), prefill or resolved, batches, steps)
     return _answered(books, more, timeline)
 
 
@@ -189,31 +201,32 @@ def _run(  # noqa: PLR0913, PLR0917 - as `serve`
 
 
 def _served(  # noqa: PLR0913, PLR0917 - as `serve`
-    resolved: Resolved, load: Load, setup: Setup, watches: tuple[Timeline | None, Watch | None], prefill: Resolved,
+    resolved: Resolved, load: Load, setup: Setup, seen: _Seen, prefill: Resolved,
     batches: Batches | None, steps: Iterable[tuple[float, int]] = (),
 ) -> tuple[Books, dict[str, Any]]:  # fmt: skip
     """The books of a run, and what an `Outcome` says besides."""
-    timeline, watch = watches
+    timeline, watch, ended = seen
     if watch is None and batches is None and prefill is resolved and not steps and _loop_plays(load, setup):
         drawn = list(load.arrivals)
         if all(each.samples == 1 for each in drawn):
-            return _by_loop(resolved, load, setup, Drawn.read(drawn), timeline)
+            return _by_loop(resolved, load, setup, Drawn.read(drawn), seen)
         load = replace(load, arrivals=iter(drawn))
+    if ended is not None:
+        watch = both(watch, lambda index, replica, now: ended(replica.ledger.finished))
     return _by_objects(resolved, load, setup, both(timeline, watch), prefill, batches or Batches(), steps)
 
 
 def _loop_plays(load: Load, setup: Setup) -> bool:
     """Whether the loop plays it: no blocks with content, no other memory, no pools, no end but that of the requests."""
-    objects = load.sessions or load.keep or load.before or load.duration < math.inf
+    objects = load.sessions or load.keep or load.before or load.duration < math.inf or load.count > _IN_ARRAYS
     return not (objects or setup.swap or setup.prefix_cache or setup.prefill_replicas or setup.router not in LOOPED)
 
 
-def _by_loop(
-    resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, timeline: Timeline | None
-) -> tuple[Books, dict[str, Any]]:
+def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _Seen) -> tuple[Books, dict[str, Any]]:
     predictor = resolved.predictor
     scene = scene_of(predictor, setup, load.typical, load.longest)
-    played, gaps, interrupted = play_scene(scene, drawn, load.users, load.warmup, timeline)
+    mean = AskedLoad(*(load.lengths or _means(drawn)))
+    played, gaps, interrupted = play_scene(scene, drawn, (load.users, load.warmup), seen.timeline, seen.ended)
     present, waiting = played.growth
     gpus = predictor.plan.deployment.gpus * setup.replicas
     joules = energy_of([resolved.predictor] * setup.replicas, works_of(played), int(played.finished.sum()), played.now)
@@ -232,8 +245,14 @@ def _by_loop(
         unsettled=int(present),
         interrupted=interrupted,
         exact=samples_of(played),
+        parts=parts_of(LoadPlay(predictor, mean, scene, played, math.nan, setup)),
     )
     return books, _said(resolved, setup, scene.limits, scene.block, scene.blocks, ())
+
+
+def _means(drawn: Drawn) -> tuple[Length, Length]:
+    """Mean lengths in whole tokens."""
+    return Fixed(max(round(fmean(drawn.isl)), 1)), Fixed(max(round(fmean(drawn.osl)), 1))
 
 
 def _by_objects(  # noqa: PLR0913, PLR0917 - as `serve`
@@ -491,6 +510,7 @@ def make_load(
     objective = _objective(question)
     users, warmup = question.concurrency, question.warmup or 0
     notes: tuple[str, ...] = ()
+    count, lengths = 0, None
     if question.sessions is not None:
         if images:
             raise InputError("images and sessions exclude each other: which turns show images is not known")
@@ -519,10 +539,11 @@ def make_load(
         if at_once > _AT_ONCE:
             raise WorkloadError(f"{at_once:,} requests at once are too many to simulate; at most {_AT_ONCE:,}")
         arrivals = generate(process, Requests(isl, osl, question.classes), count, seed)
+        lengths = isl, osl
         typical, longest = isl.mean + osl.mean, int(isl.quantile(1.0) + osl.quantile(1.0))
         notes = (_IN_STEP,) if (users or 0) > 1 and osl.quantile(0.0) == osl.quantile(1.0) else ()
     arrivals = _dressed(arrivals, question)
-    load = Load(arrivals, typical, longest, users, warmup, question.duration, objective)
+    load = Load(arrivals, typical, longest, users, warmup, question.duration, objective, count=count, lengths=lengths)
     return load, hash_tokens, notes
 
 
@@ -538,7 +559,7 @@ def _sessions(
         raise InputError("sessions come at a --rate of requests, or --concurrency of them at a time")
     law, users, osl = parse_sessions(question.sessions or ""), question.concurrency, parse_length(question.osl)
     most = min(law.most or _LONGEST, most or _LONGEST)
-    count = (question.requests or (STEADY if users is None else PER_USER * users)) + (question.warmup or 0)
+    count = (question.requests or (usual_requests(users))) + (question.warmup or 0)
     made = partial(SessionSource, law, osl, most, seed=seed)
     seen = session_trace(made(rate=question.rate or 1.0))
     source = made(rate=question.rate, users=users, requests=count, warmup=question.warmup or 0)
@@ -552,7 +573,7 @@ def _process(question: Question) -> Process:
         return parse_process(question.arrivals)
     if question.concurrency is not None:
         return ClosedLoop(
-            question.concurrency, question.requests or PER_USER * question.concurrency, question.warmup or 0
+            question.concurrency, question.requests or usual_requests(question.concurrency), question.warmup or 0
         )
     return Gamma(float(question.rate or 0.0), question.cv)
 
@@ -582,7 +603,7 @@ def simulate(
     gpu: str | PathLike[str] = "h100-sxm",
     watch: Watch | None = None,
     kept: str | PathLike[str] | None = None,
-    progress: Callable[[], None] = lambda: None,
+    progress: Callable[[int], None] = lambda count: None,
     **scenario: Unpack[SimulationOptions],
 ) -> Outcome:
     """Serve requests step by step on replicas of a deployment.
@@ -592,7 +613,7 @@ def simulate(
         gpu: an accelerator's name or path.
         watch: sees every step as it ends, such as a `ChromeTrace`; not of cells.
         kept: a file in which finished cells are kept, and from which a run that was cut short goes on.
-        progress: called as each cell ends.
+        progress: told how many requests have ended, now and then; of cells, how many cells.
         **scenario: the options of `Simulation`, which docs/cli.md lists; None leaves one to its default.
 
     Raises:
@@ -605,11 +626,11 @@ def simulate(
     given = read(SimulationOptions, scenario)
     cells, timeline = given.get("cells", 1), Timeline()
     if cells == 1:
-        books, more = _played(model, gpu, given, (timeline, watch))
+        books, more = _played(model, gpu, given, _Seen(timeline, watch, progress))
     elif watch is not None:
         raise InputError("cells run in several processes, so nobody can watch them; leave cells out")
     else:
-        first, more = _played(model, gpu, given, (None, None))
+        first, more = _played(model, gpu, given, _Seen())
         mark = (__version__, model, gpu, sorted((name, given[name]) for name in given.keys() - _PLACES))
         store = KeptCells(kept, mark, _objective(_question(given))) if kept else None
         play, workers = partial(_cell, model, gpu, given), whole_number(given.get("workers", 1), "workers")
@@ -624,12 +645,12 @@ def simulate(
 
 def _cell(model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any], number: int) -> Books:
     """The books of one cell, wherever it is played; all that this process plays are of one deployment."""
-    return replace(_played(model, gpu, given, (None, None), number)[0], pieces=())
+    return replace(_played(model, gpu, given, _Seen(), number)[0], pieces=())
 
 
 def _played(
     model: str | PathLike[str], gpu: str | PathLike[str], given: dict[str, Any],
-    watches: tuple[Timeline | None, Watch | None], number: int = 0,
+    seen: _Seen, number: int = 0,
 ) -> tuple[Books, dict[str, Any]]:  # fmt: skip
     """One cell of what was asked for, or all of it."""
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
@@ -650,7 +671,7 @@ def _played(
     if cells > 1 and question.trace is not None:
         load = replace(load, arrivals=dealt(load.arrivals, given.get("seed", 0), number, cells))
     setup = replace(setup, hash_tokens=setup.hash_tokens or hash_tokens)
-    books, more = _served(resolved, load, setup, watches, resolved, None)
+    books, more = _served(resolved, load, setup, seen, resolved, None)
     return books, more | {"warnings": (*notes, *_idle(given), *more["warnings"])}
 
 

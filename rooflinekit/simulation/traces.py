@@ -28,7 +28,8 @@ from rooflinekit.load.lengths import MOST_TOKENS, Empirical
 from rooflinekit.model.types.batch import positive
 from rooflinekit.model.types.errors import SpecError, needing
 from rooflinekit.specs.delimited import check_columns, delimiter_of
-from rooflinekit.specs.files import json_lines, refuse_device, table_of
+from rooflinekit.specs.files import json_lines, table_of
+from rooflinekit.specs.places import admit
 
 _LONGEST_S = 10 * 365 * 86400.0  # ten years: beyond that a relative time is a clock, or in another unit
 _EPOCH = (1e9, 4e9)  # but seconds since 1970, from 2001 to 2096, are a clock
@@ -209,7 +210,7 @@ def _guarded(path: Path, rows: Iterator[tuple[int, Mapping[str, Any]]]) -> Itera
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    refuse_device(path)
+    admit(path)
     with path.open("rb") as file:
         magic = file.read(4)
     if magic == b"PAR1":

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from rooflinekit.specs.files import read_json, read_text, read_yaml
 from rooflinekit.specs.hardware import accelerator_template, load_accelerator, load_system
-from rooflinekit.specs.locate import (
-    Kind,
-    Loaded,
-    aliases,
-    in_catalogue,
-    names,
-    resolve,
-    spec_dir,
-    user_dir,
-)
+from rooflinekit.specs.locate import Loaded, aliases, in_catalogue, names, resolve
 from rooflinekit.specs.models import load_model, model_template
+from rooflinekit.specs.places import Kind, spec_dir, user_dir
 
 __all__ = [
     "Kind",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.model.types.numeric import Array
-from rooflinekit.specs.locate import shipped_path
+from rooflinekit.specs.places import shipped_path
 from rooflinekit.specs.section import Cites, Count, Layout, Section
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.types.errors import InputError, MissingExtraError, SpecError
-from rooflinekit.specs.files import check_file, read_text, refuse_device
+from rooflinekit.specs.files import read_text
+from rooflinekit.specs.places import admit, check_file
 
 
 def delimiter_of(header: str) -> str:
@@ -61,7 +62,7 @@ def read_delimited(name: str, **how: Any) -> Any:
     import pandas as pd  # noqa: PLC0415 - takes a while
 
     source: Any = name
-    refuse_device(Path(name) if name != "-" else _standard_input())
+    admit(Path(name) if name != "-" else _standard_input())
     with nullcontext(sys.stdin) if name == "-" else Path(name).open(encoding="utf-8-sig", errors="replace") as file:
         header = file.readline()
         if name == "-":

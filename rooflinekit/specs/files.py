@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import cache, wraps
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
 import yaml
 
 from rooflinekit.model.types.errors import SpecError
+from rooflinekit.specs.places import admit
 
 if TYPE_CHECKING:
     from yaml import SafeLoader as _FastLoader
@@ -75,46 +75,12 @@ def _stamp(path: Path) -> _Stamp:
     return state.st_mtime_ns, state.st_size, state.st_ino
 
 
-def refuse_device(path: Path | int) -> None:
-    """Raise SpecError for what may never end, such as /dev/zero, or never begin: a pipe that has a name.
-
-    The pipe of a shell's `<(command)` has none, and ends with the command, as the null device does. An open file may be
-    given by its number; a terminal is read to its end.
-    """
-    try:
-        state = os.stat(path)  # noqa: PTH116 - of a number, too
-    except (OSError, ValueError):
-        return
-    name = "the standard input" if path == 0 else path
-    if stat.S_ISBLK(state.st_mode) or (
-        stat.S_ISCHR(state.st_mode)
-        and state.st_rdev != Path(os.devnull).stat().st_rdev
-        and not (isinstance(path, int) and os.isatty(path))
-    ):
-        raise SpecError(f"{name}: is a device, not a file")
-    if stat.S_ISFIFO(state.st_mode) and isinstance(path, Path) and _named(path):
-        raise SpecError(f"{path}: is a pipe, not a file; write to a file what comes out of it")
-
-
-def check_file(path: Path) -> None:
-    """Raise SpecError for what is no ordinary file."""
-    refuse_device(path)
-    if not path.is_file():
-        raise SpecError(f"{path}: {'is a folder, not a file' if path.is_dir() else 'no such file'}")
-
-
-def _named(pipe: Path) -> bool:
-    """Whether a pipe lies in a folder, where nobody may ever write to it."""
-    place = os.path.realpath(pipe)
-    return not place.startswith("/dev/fd/") and os.path.exists(place)  # noqa: PTH110 - of a text
-
-
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file.
 
     Raises SpecError if it is missing, a folder, a device, unreadable, not UTF-8 (says at which byte) or empty.
     """
-    refuse_device(path)
+    admit(path)
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -14,7 +14,8 @@ from rooflinekit.model.types.errors import DeploymentError, SpecError
 from rooflinekit.model.types.hardware import Accelerator, Price, Provenance, System
 from rooflinekit.specs import sanity
 from rooflinekit.specs.files import kept, once, refuse_cut
-from rooflinekit.specs.locate import Loaded, names, resolve, scanned_aliases, spec_dir
+from rooflinekit.specs.locate import Loaded, names, resolve, scanned_aliases
+from rooflinekit.specs.places import spec_dir
 from rooflinekit.specs.power import power_law
 from rooflinekit.specs.section import EMPTY, Cites, Count, Layout, Section, described
 

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 from rooflinekit.model.types.errors import SpecError, UnknownNameError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.specs.files import kept, once, read_yaml, refuse_device
+from rooflinekit.specs.files import kept, once, read_yaml
+from rooflinekit.specs.places import Kind, admit, admitted, catalogue_alone, spec_dir, user_dir
 
-Kind = Literal["model", "accelerator", "system"]
 T = TypeVar("T")
 
-_FOLDER = {"model": "model_specs", "accelerator": "hardware_specs", "system": "hardware_specs/systems"}
-_CONFIG = {"win32": ("APPDATA", "AppData", "Roaming"), "darwin": ("", "Library", "Application Support")}
 _SUFFIXES = (".yaml", ".yml")
 _WEIGHTS = (".gguf", ".safetensors")  # files of weights, which are models too
 _LONGEST_NAME = 200  # characters; nothing longer is looked up in earnest
@@ -55,27 +52,6 @@ class _Aliases:
     def known(self) -> tuple[str, ...]:
         """The name, and what means this file alone."""
         return self.path.stem, *self.exact
-
-
-@cache
-def shipped_path(name: str) -> Path:
-    """A folder or file that is shipped: inside the package (a wheel), else beside it (a checkout)."""
-    package = Path(__file__).resolve().parents[1]
-    return package / name if (package / name).exists() else package.parent / name
-
-
-def spec_dir(kind: Kind) -> Path:
-    """The library's folder of specs."""
-    return shipped_path(_FOLDER[kind])
-
-
-def user_dir(kind: Kind) -> Path:
-    """The user's own folder of specs: in $ROOFLINEKIT_SPECS, else in the platform's configuration folder."""
-    if chosen := os.environ.get("ROOFLINEKIT_SPECS"):
-        return Path(chosen, _FOLDER[kind])
-    variable, *below = _CONFIG.get(sys.platform, ("XDG_CONFIG_HOME", ".config"))
-    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where there is no home
-    return Path(os.environ.get(variable) or Path(home, *below), "rooflinekit", _FOLDER[kind])
 
 
 @lru_cache(maxsize=16384)
@@ -113,6 +89,8 @@ def resolve(kind: Kind, name: str | os.PathLike[str]) -> Loaded[Path]:
     text = os.fspath(name)
     if isinstance(name, os.PathLike) or _looks_like_path(text):
         path = Path(text).expanduser()
+        if not admitted(path):
+            raise unknown_name(kind, text, _suggestions(text, _scan(kind)))
         if _usable(kind, path):
             return Loaded(path)
         lacks = " without a config.json" if kind == "model" else ", not a file"
@@ -135,10 +113,8 @@ def in_catalogue(kind: Kind, name: str) -> str:
 
     Raises UnknownNameError with the nearest names.
     """
-    found = None if _looks_like_path(name) else _by_stem(kind, name) or _by_alias(name, _scan(kind))
-    if found is None:
-        raise unknown_name(kind, name, _suggestions(name, _scan(kind)))
-    return found.value.stem
+    with catalogue_alone():
+        return resolve(kind, name).value.stem
 
 
 _LISTED = {"model": "models", "accelerator": "gpus"}
@@ -203,6 +179,7 @@ def kind_of_file(name: str) -> Kind | None:
     if not _looks_like_path(name):
         return None
     path = Path(name).expanduser()
+    admit(path)
     if path.is_dir() or path.suffix.lower() in (".json", *_WEIGHTS):
         return "model"
     data = read_yaml(path)
@@ -224,8 +201,8 @@ def _looks_like_path(text: str) -> bool:
 
 def _usable(kind: Kind, path: Path) -> bool:
     try:
-        return path.is_file() or (kind == "model" and (path / "config.json").is_file())
-    except OSError:  # a name too long to be a path
+        return admitted(path) and (path.is_file() or (kind == "model" and (path / "config.json").is_file()))
+    except (OSError, ValueError):  # a name too long to be a path
         return False
 
 
@@ -306,7 +283,7 @@ def _aliases_in(folder: Path) -> list[_Aliases]:
 def _aliases_of(path: Path) -> _Aliases:
     """The aliases that a file states at its top; an unreadable file has none."""
     try:
-        refuse_device(path)
+        admit(path)
         with path.open(encoding="utf-8", errors="replace") as file:
             head = file.read(_HEAD)
     except (OSError, SpecError):

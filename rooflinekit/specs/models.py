@@ -19,7 +19,8 @@ from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.config.keys import usual_keys, usual_names
 from rooflinekit.specs.config.vision import read_vision
 from rooflinekit.specs.files import kept, read_json, read_yaml, refuse_cut
-from rooflinekit.specs.locate import Loaded, resolve, spec_dir
+from rooflinekit.specs.locate import Loaded, resolve
+from rooflinekit.specs.places import admitted, spec_dir
 from rooflinekit.specs.section import Layout, Section
 from rooflinekit.specs.weight_files import model_from_gguf, safetensors_bytes
 
@@ -257,7 +258,7 @@ def cached_config(identifier: str) -> Path | None:
     if not re.fullmatch(_ID, identifier):
         return None
     entry = _hub_cache() / f"models--{identifier.replace('/', '--')}"
-    if not entry.is_dir():
+    if not admitted(entry) or not entry.is_dir():
         return None
     commit, known = revision, []
     with suppress(OSError, ValueError):
@@ -278,6 +279,8 @@ def _hub_cache() -> Path:
 
 def _download(identifier: str) -> Path:
     """The config.json of `org/name` or `org/name@revision` and its companion, downloaded into the cache."""
+    if not admitted(_hub_cache()):
+        raise SpecError(f"{_HUB}{identifier[:60]} is a download; only names of the catalogue are read here")
     with needing("a download from the Hugging Face hub", "hub"):
         hub = import_module("huggingface_hub")
     identifier, _, revision = identifier.partition("@")

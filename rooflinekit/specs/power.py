@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rooflinekit.model.types.hardware import Accelerator, HostPower, PowerLaw, Provenance
 from rooflinekit.specs.files import kept, read_yaml
-from rooflinekit.specs.locate import spec_dir
+from rooflinekit.specs.places import spec_dir
 
 _PICO = 1e-12
 _US = 1e-6

@@ -18,8 +18,9 @@ from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecEr
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Model, WeightFormats
 from rooflinekit.specs.config.importer import model_from_config
-from rooflinekit.specs.files import refuse_device, table_of
+from rooflinekit.specs.files import table_of
 from rooflinekit.specs.locate import Loaded
+from rooflinekit.specs.places import admit
 
 _MOST_HEADER = 256 * 2**20  # bytes: ten times the largest vocabulary known
 _MOST_ENTRIES = 2**16  # tensors, or keys: DeepSeek-V3 has 1,100 tensors
@@ -134,7 +135,7 @@ def read_gguf(path: Path) -> GGUFHeader:
     Raises SpecError for a file that is none, is cut off or has a header that cannot be believed, and DtypeError for a
     tensor of a type that is not known.
     """
-    refuse_device(path)
+    admit(path)
     size = path.stat().st_size
     with path.open("rb") as file:
         reader = _Reader(file, path, size)
@@ -321,7 +322,7 @@ def safetensors_bytes(path: Path) -> int:
     Raises SpecError for a file that is none, is cut off or has a header that cannot be believed, and DtypeError for a
     tensor of a type that is not known.
     """
-    refuse_device(path)
+    admit(path)
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(8)

@@ -8,24 +8,26 @@ from functools import cache
 from random import Random
 
 from rooflinekit.estimation.estimator import resolve
-from rooflinekit.load import loop
+from rooflinekit.load import loop, policies
 from rooflinekit.load.arrays import GAPS, LISTS, PREEMPTED, ROWS, Clients, Makers, Rules, State, Table, new_state
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.policies import POLICIES, Limits
+from rooflinekit.load.scene import EncoderStation, FrontEnd
+from rooflinekit.load.table import StepTable, build_table
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.simulation.decoding import Lockstep, Speculative
-from rooflinekit.simulation.event_loop import EncoderStation, Fleet, FrontEnd, Simulation
+from rooflinekit.simulation.event_loop import Fleet, Simulation
 from rooflinekit.simulation.kv_blocks import BlockPool
 from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.replica import Replica
 from rooflinekit.simulation.requests import Source
-from rooflinekit.simulation.steps import StepTable, build_table
 
 PLANS = {
     "vllm": ("llama-3-8b", "h100-sxm", Deployment()),
     "sglang": ("llama-3-8b", "h100-sxm", Deployment(engine="sglang")),
     "trtllm": ("gpt-oss-20b", "h100-sxm", Deployment(engine="trtllm")),
     "dp8": ("deepseek-v3", "h200-sxm", Deployment(tp=1, dp=8, ep=8)),
+    "halves": ("deepseek-v3", "h200-sxm", Deployment(tp=1, dp=16, ep=16, all_to_all="deepep", two_batch=True)),
 }
 ROUTERS = ("round-robin", "random", "least-loaded", "shared")
 DRAFTED = 2
@@ -144,17 +146,10 @@ def simulate(load: Load):
 # --- the loop ---------------------------------------------------------------------------------------------------------
 
 
-def table_of(load: Load) -> Table:
-    table = step_table(load.plan, load.drafted + 1)
-    shared, pooled = table.shared, table.pooled
-    others = (pooled.dense, pooled.counts, pooled.times) if pooled else ([], [], [])
-    return Table(
-        shared.dense, shared.counts, shared.times, *others, table.sampled, table.sequences, table.grid, table.cells,
-        table.decode, table.prefill, table.launch, table.width, table.replicas, list(table.floor),
-        list(table.graph_floor), table.graph_tokens, table.sequence_floor, table.graphs, table.encoded,
-        table.encoded_floor, table.budget,
-        [load.draft_s] * (load.limits.max_num_seqs + 1) if load.draft_s else [],
-    )  # fmt: skip
+def tables_of(load: Load) -> tuple[Table, Table]:
+    own, half = step_table(load.plan, load.drafted + 1).arrays
+    drafting = [load.draft_s] * (load.limits.max_num_seqs + 1) if load.draft_s else []
+    return own._replace(drafting=drafting), half
 
 
 def clients_of(load: Load) -> Clients:
@@ -167,14 +162,12 @@ def clients_of(load: Load) -> Clients:
 
 
 def rules_of(load: Load) -> Rules:
-    limits, (_, parts, send) = load.limits, load.encoders
-    policy, queue_limit = limits.policy, limits.queue_limit
-    return Rules(
-        policy.mixes, policy.chunks, policy.joins, policy.pads, limits.by_class, limits.reserves, limits.token_budget,
-        limits.max_num_seqs, limits.engines, limits.overlap, limits.max_model_len or 0,
-        -1 if queue_limit is None else queue_limit, load.blocks, load.block, load.drafted + 1, load.drafted,
-        load.acceptance, load.replicas, ROUTERS.index(load.router), load.hand_over / load.replicas, list(parts), send,
-        math.inf,
+    _, parts, send = load.encoders
+    return policies.rules_of(
+        load.limits, load.blocks, load.block, width=load.drafted + 1, drafted=load.drafted,
+        acceptance=[load.acceptance] * load.drafted,
+        replicas=load.replicas, router=ROUTERS.index(load.router), apart=load.hand_over / load.replicas,
+        encoder_parts=list(parts), encoder_send=send,
     )  # fmt: skip
 
 
@@ -182,10 +175,10 @@ def state_of(load: Load, make: Makers = LISTS) -> State:
     return new_state(rules_of(load), len(load.arrivals), load.seed, load.encoders[0], load.room, make)
 
 
-def played(c, k, t, s, module=loop) -> State:
+def played(c, k, t, h, s, module=loop) -> State:  # noqa: PLR0917
     """Play to the end; where the log is full it is emptied."""
     module.start(c, k, s)
-    while not module.play(c, k, t, s):
+    while not module.play(c, k, t, h, s):
         s.counts[ROWS] = s.counts[GAPS] = 0
     return s
 

@@ -6,7 +6,7 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from random_loads import clients_of, lists, played, random_load, rules_of, state_of, table_of
+from random_loads import clients_of, lists, played, random_load, rules_of, state_of, tables_of
 
 from rooflinekit.load import compiled
 from rooflinekit.load.arrays import numpy_arrays
@@ -17,9 +17,9 @@ needs_numba = pytest.mark.skipif(not find_spec("numba"), reason="needs numba")
 
 def differing(load):
     """Fields of the state that are not the same to the last bit."""
-    c, k, t = clients_of(load), rules_of(load), table_of(load)
-    plain = lists(played(c, k, t, state_of(load)))
-    arrays = [compiled.as_arrays(each) for each in (c, k, t)]
+    each = clients_of(load), rules_of(load), *tables_of(load)
+    plain = lists(played(*each, state_of(load)))
+    arrays = [compiled.as_arrays(one) for one in each]
     fast = lists(played(*arrays, state_of(load, numpy_arrays()), compiled))
     return [name for name, value in plain.items() if value != fast[name]]
 
@@ -39,9 +39,10 @@ def test_a_thousand_compiled_loads_have_the_bits_of_cpython():
 @needs_numba
 def test_lists_and_wrong_arrays_are_refused_before_they_are_read():
     load = random_load(0)
-    c, k, t = (compiled.as_arrays(each) for each in (clients_of(load), rules_of(load), table_of(load)))
+    records = clients_of(load), rules_of(load), *tables_of(load)
+    c, k, t, h = (compiled.as_arrays(each) for each in records)
     with pytest.raises(TypeError, match=r"State\.sent is no NumPy array"):
-        compiled.play(c, k, t, state_of(load))
+        compiled.play(c, k, t, h, state_of(load))
     with pytest.raises(TypeError, match=r"Clients\.isl is not 1-dimensional <i8 in C order"):
         compiled.start(c._replace(isl=c.isl.astype("i4")), k, state_of(load, numpy_arrays()))
 
@@ -60,6 +61,20 @@ def test_the_copy_says_which_source_it_is_of(monkeypatch, tmp_path):
     assert compiled._kept() is not None
     (copy,) = tmp_path.glob("loop_*.py")
     assert copy.read_text("utf-8") == compiled.source(cached=True)
+
+
+@needs_numba
+def test_compiling_is_worth_it_for_many_requests_and_sooner_where_the_cache_has_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROOFLINEKIT_CACHE", str(tmp_path))
+    compiled._functions.cache_clear()
+    least = [compiled.worth_it(requests) for requests in (100, 50_000, 1_000_000, 2_000_000)]
+    assert least == [False, False, False, True]
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / f"{compiled._name()}.play-857.py311.nbi").touch()
+    assert [compiled.worth_it(requests) for requests in (100, 30_000, 50_000)] == [False, False, True]
+    compiled._functions()
+    assert [compiled.worth_it(requests) for requests in (100, 30_000)] == [False, True]
+    compiled._functions.cache_clear()
 
 
 def test_without_numba_there_is_a_hint(monkeypatch):

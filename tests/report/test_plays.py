@@ -117,7 +117,7 @@ def compare(count: int, seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...]
     page, plans, expected = Program(), list[Any](), list[dict[str, float]]()
     questions = [each for each, _ in zip(random_questions(seed, kinds), range(count), strict=False)]
     for question, found in questions:
-        predictor, load = question.resolved.predictor, question.load
+        predictor, load = question.resolved.predictor, question.asked
         assert load is not None
         written = page.write(predictor, ("rate" if load.users is None else "users",))
         assert written.plays is not None
@@ -126,7 +126,7 @@ def compare(count: int, seed: int, kinds: tuple[dict[str, tuple[Any, ...]], ...]
             "osl": int(float(question.work.osl)),
             "speed": 1,
         }
-        at |= {"rate": load.rate} if load.users is None else {"users": int(float(load.users))}
+        at |= {"rate": load.rate} if load.users is None else {"users": load.users}
         plans.append((written, load_data(question.asked), at))
         expected.append(told(found))
     printed = page.printed()

@@ -50,6 +50,24 @@ class TestMoves:
         assert move.ratio["ttft"] == pytest.approx((then.ttft_ms or 0) / (now.ttft_ms or 1))
         assert move.ratio["throughput"] == pytest.approx(then.output_tok_s_per_gpu / now.output_tok_s_per_gpu)
 
+    def test_at_a_rate_as_well(self) -> None:
+        asked = {"rate": 6.0, "isl": 1000, "osl": 100, "isl_cv": 0.5}
+        found = rk.levers("llama-3-8b", gpus=[], by="tpot", prefix=0.5, **asked)
+        now, then = rk.estimate("llama-3-8b", **asked), rk.estimate("llama-3-8b", **asked, weights="fp8")
+        assert (found.answer.ttft_ms, found.answer.tpot_ms) == (now.ttft_ms, now.tpot_ms)
+        assert found.answer.joules_per_output_token == now.energy.energy_per_output_token_j
+        assert (found.inputs["rate"], found.inputs["concurrency"], found.inputs["batch"]) == (6.0, None, None)
+        fewer = one(found, "fp8 weights").answer
+        assert fewer is not None
+        assert fewer.tpot_ms == then.tpot_ms
+        cached = one(found, "prefix cache")
+        assert cached.ratio["ttft"] < 0.9
+        more = one(found, "rate 12")
+        assert more.ratio["throughput"] == pytest.approx(2.0, rel=0.05)
+        over = rk.levers("llama-3-8b", gpus=[], rate=40.0)
+        assert not over.answer.stable
+        assert over.warnings[0].startswith("overload")
+
     def test_under_load_as_well(self) -> None:
         found = rk.levers("llama-3-8b", gpus=[], **USERS)
         then = rk.estimate("llama-3-8b", **(USERS | {"weights": "fp8"}))
@@ -205,6 +223,11 @@ class TestCommand:
         rows = list(csv.DictReader(io.StringIO(run("--format", "csv").stdout)))
         assert [row["move"] for row in rows] == [move["move"] for move in data["moves"]]
         assert data["balance"]["lever"] == "weights"
+
+    @pytest.mark.parametrize(("load", "row"), [("--rate", "rate"), ("--concurrency", "users")])
+    def test_a_load_is_named(self, load: str, row: str) -> None:
+        said = run(load, "4", "--isl", "500", "--osl", "50").stdout
+        assert any(line.startswith(f"{row} ") for line in said.splitlines())
 
     def test_markdown(self) -> None:
         assert run("--format", "md").stdout.count("|:--|") == 2

@@ -62,7 +62,7 @@ def test_a_worker_that_dies_loses_nothing():
     """Killed while cells are under way: they are played again elsewhere, to the same bits."""
     asked, killed = ASKED | {"replicas": 8, "requests": 1600}, []
 
-    def kill_one():
+    def kill_one(_: int):
         workers = multiprocessing.active_children()
         if workers and not killed:
             with suppress(ProcessLookupError):  # one that has just ended by itself is no loss
@@ -141,7 +141,7 @@ def test_the_same_command_goes_on_after_an_interrupt(tmp_path, monkeypatch):
 
 
 def test_books_survive_json():
-    books, _ = simulation._played("llama-3-8b", "h100-sxm", ASKED | {"prefix_cache": True}, (None, None))
+    books, _ = simulation._played("llama-3-8b", "h100-sxm", ASKED | {"prefix_cache": True}, simulation._Seen())
     again = Books.read(json.loads(json.dumps(books.plain())), RequestObjective())
     assert again.plain() == books.plain()
     assert again.ledger.ttft.quantile(0.9) == books.ledger.ttft.quantile(0.9)

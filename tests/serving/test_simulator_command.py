@@ -242,14 +242,14 @@ def test_each_attention_replica_has_its_own_budget_and_sequences():
 def test_no_attention_replica_computes_more_than_its_budget_in_a_step(budget):
     """Prompts of 5,089 tokens on four replicas that share nothing: two were whole on one, so that four bore 2.9 times.
 
-    The knee of the closed form, which knew that all steps are full, was then a third above what was simulated.
+    The knee knows that all steps are full; its law is approximate.
     """
     asked = {"isl": 5089, "osl": 1, "token_budget": budget}
     four, one = (
         rk.simulate("llama-3-8b", dp=dp, arrivals="burst:size=400", requests=400, **asked).request_rate for dp in (4, 1)
     )
     assert 3.85 * one < four < 4.15 * one
-    assert four == pytest.approx(rk.estimate("llama-3-8b", dp=4, rate=1, **asked).load.knee_rate, rel=0.03)
+    assert four == pytest.approx(rk.estimate("llama-3-8b", dp=4, rate=1, **asked).load.knee_rate, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_no_attention_replica_computes_more_than_its_budget_in_a_step(budget):
 )
 def test_answers_of_one_length_are_said_to_keep_users_in_step(osl: str, users: str, told: bool) -> None:
     result = run("llama-3-8b", "--concurrency", users, "--requests", "12", "--isl", "64", "--osl", osl)
-    assert ("keep the users of a closed loop in step" in " ".join(result.stdout.split())) is told
+    assert ("equal lengths keep users in step" in " ".join(result.stdout.split())) is told
 
 
 @pytest.mark.parametrize(("words", "said"), [

@@ -7,7 +7,7 @@ from collections import Counter
 import pandas as pd
 import pytest
 
-from rooflinekit.evidence.accuracy_serving import predict_group, read_serving_table, served_groups, server_settings
+from rooflinekit.evidence.accuracy_serving import predict_group, read_serving_table, served_groups
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError
@@ -39,10 +39,9 @@ def groups_of(tmp_path, *rows):
 
 def waits(groups):
     """Decode steps between two looks at new requests, and those for which prompts are held back, of each row."""
-    told = [(group, server_settings(group.server, group.column("concurrency"))) for group in groups]
     return {
-        (row.tp, row.isl, row.osl, row.concurrency): (each["receive_interval"], each["batch_wait"])
-        for group, each in told
+        (row.tp, row.isl, row.osl, row.concurrency): (group.server.receive_interval, group.server.batch_wait)
+        for group in groups
         for row in group.table.itertuples()
     }
 
@@ -178,7 +177,7 @@ def test_prompts_that_come_again_are_in_the_cache_of_a_server_that_keeps_them(tm
         for engine in ("vllm", "trtllm")
     }
     unknown = [predict_group(groups_of(tmp_path, row | each | {"source_key": ""})[0]).value[0] for each in users]
-    assert values["vllm"][0] == pytest.approx(unknown[0], rel=1e-9)
+    assert values["vllm"][0] == pytest.approx(unknown[0], rel=0.02)  # lengths are drawn anew
     assert values["vllm"][1] < unknown[1] / 5
     assert values["trtllm"][1] > unknown[1] / 5
 

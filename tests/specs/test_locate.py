@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rooflinekit.model.types.errors import SpecError, UnknownNameError
-from rooflinekit.specs import locate
+from rooflinekit.specs import locate, places
 from rooflinekit.specs.files import read_json, read_text, read_yaml
 from rooflinekit.specs.locate import (
     aliases,
@@ -256,9 +256,9 @@ def test_a_users_own_name_needs_no_warning(user_folder):
 )
 def test_the_users_folder_follows_the_platform(tmp_path, monkeypatch, platform, variable, parts):
     monkeypatch.delenv("ROOFLINEKIT_SPECS")
-    monkeypatch.setattr(locate.sys, "platform", platform)
+    monkeypatch.setattr(places.sys, "platform", platform)
     monkeypatch.setenv(variable, str(tmp_path))
-    assert locate.user_dir("model") == tmp_path.joinpath(*parts)
+    assert places.user_dir("model") == tmp_path.joinpath(*parts)
 
 
 def test_a_path_is_taken_as_it_is(tmp_path, monkeypatch):

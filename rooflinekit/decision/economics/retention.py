@@ -27,10 +27,10 @@ from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import keywords, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Retention
-from rooflinekit.load.lengths import cv
+from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.graph.symbol import formula
-from rooflinekit.model.traffic.closed_form import OpenLoop, Traffic
+from rooflinekit.model.traffic.mixing import InFlight
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
@@ -191,8 +191,8 @@ def _memories(
     pool = kv_capacity_tokens(predictor, isl.mean + osl.mean, 1)
     hour = quotes_of([plan.system.accelerator], given.get("price")).hourly[plan.system.accelerator.name]
     second = None if hour is None else float(hour.usd_per_gpu_hour) * gpus / _HOUR
-    traffic = Traffic(isl.mean, osl.mean, isl_cv=cv(isl), osl_cv=cv(osl))
-    times = token_times(predictor, traffic.of(1.0))
+    asked = AskedLoad(isl, osl, rate=rate) if rate else AskedLoad(isl, osl, users=1)
+    times = token_times(predictor, InFlight(1.0, isl.mean, osl.mean))
     saved = max(float(times.input) - float(times.cached), 1e-30)
     share = reuse.share(pool)
     seen = [Retained("accelerators", pool, share, share, keep_s=saved * pool)]
@@ -209,9 +209,9 @@ def _memories(
         late.append(late[-1] + load)
         rent.append(rent[-1] + usd)
     for place, row in enumerate(seen):
-        loaded = OpenLoop.of(predictor, replace(traffic, cached=row.hit_rate * isl.mean)).at(rate)
-        first = (float(loaded.ttft.expected) + late[place]) * 1e3 if bool(loaded.stable) else None
-        knee = float(loaded.knee)
+        played = play_load(predictor, replace(asked, cached=row.hit_rate * isl.mean))
+        first = (played.samples["ttft"].mean + late[place]) * 1e3 if played.stable else None
+        knee = played.knee
         hourly = None if second is None else second * _HOUR + rent[place]
         cost = None if hourly is None else float(usd_per_million(hourly, knee * (isl.mean + osl.mean)))
         seen[place] = replace(row, ttft_ms=first, knee_rate=knee, usd_per_million=cost)

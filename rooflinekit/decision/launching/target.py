@@ -31,7 +31,7 @@ from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.units import GB
 from rooflinekit.specs import load_model
 from rooflinekit.specs.engines import Flag, FlagTable, load_flags, split_version
-from rooflinekit.specs.locate import spec_dir, user_dir
+from rooflinekit.specs.places import spec_dir, user_dir
 
 _ID = re.compile(r"[\w.-]+/[\w.-]+")
 _PRINTABLE, _DELETE = 32, 127  # ASCII
@@ -335,7 +335,7 @@ def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Targ
     given.pop("engine_version", None)
     plan, draft = _planned(given)
     refuse_what_no_server_does(plan, draft)
-    work, _ = read_workload(given, plan)
+    work = read_workload(given, plan)
     loaded = "concurrency" in given or "rate" in given
     fixed = _fixed(given, plan, _running(_predicted(given)) if loaded else float(work.batch))
     answer = _longest(fixed, plan, int(float(work.longest_context)))

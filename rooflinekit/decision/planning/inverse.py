@@ -235,7 +235,7 @@ def largest(
     if what in ("rate", "users"):
         return _under_load(what, str(model), str(gpu), slo, given, **sure)
     asked = _Asked.static(model, gpu, slo, given)
-    work = read_workload(given, asked.resolved.plan)[0]
+    work = read_workload(given, asked.resolved.plan)
     return _batch(asked, work) if what == "batch" else _context(asked, work)
 
 
@@ -368,7 +368,7 @@ def required_bandwidth(
     given = read(StaticCase, scenario)
     asked = _Asked.static(model, gpu, parse_objectives(subject_to), given)
     whole = asked.resolved.plan
-    work, now = read_workload(given, whole)[0], float(whole.system.accelerator.memory_bandwidth)
+    work, now = read_workload(given, whole), float(whole.system.accelerator.memory_bandwidth)
     words = ", ".join(map(str, asked.slo))
 
     def at(bandwidth: float) -> _Asked:

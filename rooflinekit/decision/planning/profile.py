@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _DAY = 24  # intervals of a trace that is shorter than a day, and hours of one
 _CLOSE = 1e-6  # relative, of hours that are the same
+_MOST_INTERVALS = 8784  # hours of a leap year
 _HOUR = 3600.0
 _TIMES = ("hour", "time")
 _GROWTH = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*(%?)\s*(?:(?:/|a |per )\s*(month|year))?", re.IGNORECASE)
@@ -87,10 +88,19 @@ def hourly(rates: Sequence[float]) -> Profile:
 
     Raises WorkloadError for what is no rate, and where no request comes.
     """
+    _refuse_long("profile", len(rates))
     read = [Option("", kind="number").check("rate of a profile", rate) for rate in rates]
     if not any(read):
         raise WorkloadError("profile: no request comes at any time")
     return Profile(f"{len(read)} hours", tuple(read), (1.0,) * len(read))
+
+
+def _refuse_long(name: str, intervals: int) -> None:
+    """Refuse a profile that is longer than a year by the hour. Raises WorkloadError."""
+    if intervals > _MOST_INTERVALS:
+        raise WorkloadError(
+            f"{name}: has {intervals:,} intervals; a profile has at most {_MOST_INTERVALS:,}, hours of a year"
+        )
 
 
 def read_profile(path: str | PathLike[str]) -> Profile:
@@ -101,6 +111,7 @@ def read_profile(path: str | PathLike[str]) -> Profile:
     Raises SpecError with file and line for what is no profile.
     """
     names, cells = text_rows(Path(path))
+    _refuse_long(str(path), len(cells))
     column = next((name for name in _TIMES if name in names), None)
     for wanted, found in (("hour", column), ("rate", "rate" if "rate" in names else None)):
         if found is None:

@@ -1,6 +1,6 @@
 """What is asked of a deployment, and its elasticities: by how many percent an answer changes with a parameter.
 
-    ε = d ln(metric)/d ln(parameter): slopes of the traced answer; of whole numbers, central differences
+    ε = d ln(metric)/d ln(parameter): slopes of the traced answer; of loads and whole numbers, central differences
 
 Times are homogeneous of degree 1 in what things take: with every rate and the power doubled and every latency halved,
 all is twice as fast. So by Euler's theorem −ε(bandwidth) − ε(flops) − ε(network) − ε(power) + ε(launch) + ε(host) = 1
@@ -17,15 +17,14 @@ from typing import Any
 
 from rooflinekit.estimation.estimator import resolve
 from rooflinekit.estimation.notes import memory_remarks, said
+from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
+from rooflinekit.load.lengths import Fixed, Length, LogNormal, cv
 from rooflinekit.model.graph.slope import slopes
 from rooflinekit.model.graph.symbol import Pool
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import make_plan
 from rooflinekit.model.timing.calibrated import FamilyFit
 from rooflinekit.model.timing.forms import parameters
-from rooflinekit.model.traffic.closed_form import Find, Traffic, closed_loop
-from rooflinekit.model.traffic.mixing import slots
-from rooflinekit.model.traffic.root import Roots, root
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Attention, LatentAttention, Model
@@ -41,14 +40,16 @@ _RANK, _ROTARY = 4, 2  # DeepSeek-V2 (arXiv:2405.04434), 2.1: a latent of 4 head
 class Answer:
     """Times [s], output tokens a second of one accelerator, and its seconds that an output token takes.
 
-    Numbers, or the symbols of one scenario that is traced. batch: sequences that decode together; gpu_seconds times the
-    price of an accelerator second is the cost of a token, its share of the prompts included.
+    Numbers, or the symbols of one scenario that is traced. batch: sequences that decode together; played: the load
+    behind them, None of a static batch. gpu_seconds times the price of an accelerator second is the cost of a token,
+    its share of the prompts included.
     """
 
     ttft: Any
     tpot: Any
     tok_s_per_gpu: Any
     batch: Any
+    played: LoadPlay | None = None
 
     @property
     def gpu_seconds(self) -> Any:
@@ -62,40 +63,68 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """A workload; with `users` its batch is the users of a closed loop, of whom those that fit run together."""
+    """A static batch, or a load: then the work has its mean lengths, and the sequences that stand for it elsewhere."""
 
     work: Workload
-    users: bool = False
+    load: AskedLoad | None = None
 
     @property
     def parallel(self) -> float:
-        """Sequences of the batch, or users."""
-        return float(self.work.batch)
+        """Sequences of the batch, users, or requests a second."""
+        if self.load is None:
+            return float(self.work.batch)
+        return float(self.load.users or self.load.rate or 0.0)
 
-    def ask(self, predictor: Predictor, find: Find = root) -> Answer:
-        """Evaluate the static batch or the closed loop, whose roots `find` searches."""
+    @property
+    def parameter(self) -> str:
+        """What that is called."""
+        return "batch" if self.load is None else "rate" if self.load.users is None else "users"
+
+    def ask(self, predictor: Predictor) -> Answer:
+        """Evaluate the static batch, or play the load."""
         gpus = predictor.plan.deployment.gpus
-        if not self.users:
+        if self.load is None:
             point = predictor.evaluate(self.work)
             rate = point.output_rate(self.work.batch, self.work.osl) / gpus
             return Answer(point.ttft.expected, point.tpot.expected, rate, self.work.batch)
-        traffic = Traffic(self.work.isl, self.work.osl, cached=self.work.cached)
-        loaded = closed_loop(predictor, self.work.batch, traffic, find=find)
-        rate = loaded.rate * self.work.osl / gpus
-        return Answer(loaded.ttft.expected, loaded.tpot.expected, rate, loaded.running)
+        found = play_load(predictor, self.load)
+        return Answer(found.samples["ttft"].mean, found.tpot, found.output_rate / gpus, found.played.running, found)
 
     def misfit(self, predictor: Predictor) -> str:
         """Why it cannot run; empty where it can."""
-        batch = 1.0 if self.users else self.work.batch
+        batch = 1.0 if self.load else self.work.batch
         new = self.work.isl - self.work.cached
         memory = predictor.memory.evaluate(batch, self.work.longest_context, new)
-        if self.users and float(slots(predictor, self.work.isl, self.work.osl)) >= 1.0:
+        if self.load and float(predictor.memory.max_batch(self.load.typical, self.load.typical)) >= 1.0:
             return ""
         return next(said(memory_remarks(memory.needed_bytes, memory.available_bytes)), "")
 
     def scaled(self, **changes: float) -> Question:
-        """The same with other numbers in its workload."""
-        return replace(self, work=replace(self.work, **changes))
+        """The same with other numbers in its workload, and in the load what these are there."""
+        work, load = replace(self.work, **changes), self.load
+        if load is None:
+            return Question(work)
+        if "isl" in changes:
+            load = replace(load, isl=_of_mean(load.isl, changes["isl"]))
+        if "cached" in changes:
+            load = replace(load, cached=changes["cached"])
+        return Question(work, load)
+
+    def times(self, parallel: float) -> Question:
+        """The same with another batch, other users or another rate."""
+        if self.load is None:
+            return self.scaled(batch=parallel)
+        load = self.load
+        if load.users is None:
+            return replace(self, load=replace(load, rate=parallel))
+        told = None if load.requests is None else max(round(load.requests * parallel / load.users), int(parallel))
+        return replace(self, load=replace(load, users=int(parallel), requests=told))
+
+
+def _of_mean(length: Length, mean: float) -> Length:
+    """A length with another mean, that varies as much."""
+    spread = cv(length)
+    return LogNormal(mean, spread) if spread else Fixed(round(mean))
 
 
 @dataclass(frozen=True)
@@ -160,7 +189,8 @@ RESOURCES = ("bandwidth", "flops", "network", "power", "launch", "host")
 
 _HOST = ("step", "ranks", "sequence", "sequence_ranks", "layer", "launch", "request", "token")
 _LINKS = ("link_bandwidth", "nic_bandwidth")
-_COUNT = 1.1  # factor by which whole numbers are changed, at least by one
+_MANY, _FIFTH = 2000, 0.2  # requests of an elasticity at least, and how much equal lengths vary
+_STEP = 1.1  # ratio of a resource at both ends of a step; counts are changed by it, at least by one
 
 
 @dataclass(frozen=True)
@@ -179,12 +209,13 @@ def elasticities(predictor: Predictor, question: Question) -> tuple[Elasticity, 
 
     Args:
         predictor: the deployment.
-        question: the static batch, or the users of a closed loop.
+        question: the static batch, or the load.
 
     Returns:
-        One entry a parameter: the six resources of `scaled`, `batch` (sequences, or users) and `context` (prompt
-        length, or the context of the decode step where one is given). Throughput is output tokens a second, cost
-        accelerator seconds of an output token: one is minus the other.
+        One entry a parameter: the six resources of `scaled`; `batch`, `users` or `rate`; and `context` (prompt length,
+        or the context of the decode step where one is given). Throughput is output tokens a second, cost accelerator
+        seconds of an output token: one is minus the other. A load is played with the same requests at both ends of a
+        step of 10 %; equal lengths vary by a fifth there, because first tokens of users in step jump.
 
     >>> from rooflinekit.estimation.estimator import read_deployment, resolve
     >>> from rooflinekit.model.types.workload import Workload
@@ -193,33 +224,61 @@ def elasticities(predictor: Predictor, question: Question) -> tuple[Elasticity, 
     >>> bandwidth.parameter, round(bandwidth.tpot, 6)  # one sequence: 1 % more bandwidth, 1 % less time
     ('bandwidth', -1.0)
     """
-    return (*_resources(predictor, question), *_counts(predictor, question))
+    if question.load is None:
+        return (*_traced(predictor, question), *_counts(predictor, question))
+    question = replace(question, load=_smooth(question.load))
+    return (*_played(predictor, question), *_counts(predictor, question))
 
 
-def _resources(predictor: Predictor, question: Question) -> Iterator[Elasticity]:
+def _smooth(load: AskedLoad) -> AskedLoad:
+    """The load with lengths that vary and enough requests, unless these are told."""
+    if load.requests is None:
+        load = replace(load, requests=max(load.counted, _MANY), warmup=load.filling)
+    isl, osl = (LogNormal(each.mean, _FIFTH) for each in (load.isl, load.osl))
+    return replace(load, isl=isl, osl=osl) if load.equal else load
+
+
+def _traced(predictor: Predictor, question: Question) -> Iterator[Elasticity]:
     """All from one answer, whose resources are symbols of value 1."""
-    pool, roots = Pool(dict.fromkeys(RESOURCES, 1.0)), Roots()
-    question.ask(predictor, roots.record)
+    pool = Pool(dict.fromkeys(RESOURCES, 1.0))
     for name in RESOURCES:
         predictor = scaled(predictor, name, pool.variable(name))
-    traced = question.ask(predictor, roots.again).metrics()
-    found = {key: (slopes(value), float(value)) for key, value in traced.items()}
+    found = {key: (slopes(value), float(value)) for key, value in question.ask(predictor).metrics().items()}
     for name in RESOURCES:
         factor = pool.variable(name)
         yield Elasticity(name, *(slope.get(factor, 0.0) / value for slope, value in found.values()))
 
 
+def _played(predictor: Predictor, question: Question) -> Iterator[Elasticity]:
+    """Each from two plays, with a resource a little scarcer and a little more plentiful."""
+    for name in RESOURCES:
+        ends = math.sqrt(1.0 / _STEP), math.sqrt(_STEP)
+        yield _between(name, _STEP, *(question.ask(scaled(predictor, name, end)) for end in ends))
+
+
+def _between(name: str, ratio: float, below: Answer, above: Answer) -> Elasticity:
+    """From answers where a parameter differs by a ratio."""
+    low, high, run = below.metrics(), above.metrics(), math.log(ratio)
+    return Elasticity(name, *(math.log(high[metric] / low[metric]) / run for metric in METRICS))
+
+
 def _counts(predictor: Predictor, question: Question) -> Iterator[Elasticity]:
-    """Whole numbers: a tenth down and up, at least one; a batch of one only up."""
+    """Whole numbers: a tenth down and up, at least one; a batch of one only up. A rate need not be whole."""
+    value = question.parallel
+    ends = (value / _STEP, value * _STEP) if question.parameter == "rate" else _beside(value, 1.0)
+    asked = [question.times(end) for end in ends]
+    yield _between(question.parameter, ends[1] / ends[0], *(each.ask(predictor) for each in asked))
     field = "context" if question.work.context is not None else "isl"
-    for name, key in (("batch", "batch"), ("context", field)):
-        value = float(getattr(question.work, key))
-        least = float(question.work.cached) + 1.0 if key == "isl" else 1.0
-        low = max(min(float(round(value / _COUNT)), value - 1.0), least)
-        high = max(float(round(value * _COUNT)), value + 1.0)
-        below, above = (question.scaled(**{key: end}).ask(predictor).metrics() for end in (low, high))
-        run = math.log(high / low)
-        yield Elasticity(name, *(math.log(above[metric] / below[metric]) / run for metric in METRICS))
+    least = float(question.work.cached) + 1.0 if field == "isl" else 1.0
+    ends = _beside(float(getattr(question.work, field)), least)
+    asked = [question.scaled(**{field: end}) for end in ends]
+    yield _between("context", ends[1] / ends[0], *(each.ask(predictor) for each in asked))
+
+
+def _beside(value: float, least: float) -> tuple[float, float]:
+    """Whole numbers below and above."""
+    low = max(min(float(round(value / _STEP)), value - 1.0), least)
+    return low, max(float(round(value * _STEP)), value + 1.0)
 
 
 def scaled(predictor: Predictor, resource: str, factor: Any) -> Predictor:

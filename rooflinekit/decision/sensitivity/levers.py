@@ -28,13 +28,16 @@ from rooflinekit.decision.sensitivity.elasticity import (
     latent_variant,
 )
 from rooflinekit.estimation.estimator import image_inputs, read_deployment, read_workload, resolve, shown
+from rooflinekit.estimation.loaded import load_energy
 from rooflinekit.estimation.options import keywords, part_of, quantity, read
 from rooflinekit.estimation.results import about, shares_by_cause
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Levers as LeverOptions
+from rooflinekit.estimation.traffic import read_load
+from rooflinekit.load.answer import LoadPlay
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
-from rooflinekit.model.traffic.energy import static_power
+from rooflinekit.model.traffic.energy import load_power, static_power
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.batch import positive
 from rooflinekit.model.types.dtype import Dtype
@@ -256,6 +259,12 @@ def joules_per_token(predictor: Predictor, work: Workload) -> float | None:
     return None if power is None else float(power.joules_per_output_token)
 
 
+def joules_under_load(found: LoadPlay, osl: float) -> float | None:
+    """The same of a load."""
+    energy = load_energy(found)
+    return None if energy is None else float(load_power(energy, osl, found.output_rate).joules_per_output_token)
+
+
 def _formats(setting: Setting, plan: Plan) -> Iterator[Tried]:
     stored: Dtype = getattr(plan.precision.formats, plan.model.matrices[-1])
     for dtype, bits in ((Dtype.FP8, 8), (Dtype.INT4, 4)):
@@ -270,10 +279,10 @@ def _engine(setting: Setting, plan: Plan) -> Iterator[Tried]:
     tp, question, budget = plan.deployment.tp, setting.question, plan.token_budget
     for degree in (2 * tp, tp // 2) if tp % 2 == 0 else (2 * tp,):
         yield _move(f"tp {degree}", f"--tp {degree}", _EXACT, setting.on(tp=degree))
-    word, option = ("users", "--concurrency") if question.users else ("batch", "--batch")
-    twice = 2 * question.parallel
-    yield _move(f"{word} {twice:.0f}", f"{option} {twice:.0f}", _CAVEATS["batch"],
-                replace(setting, question=question.scaled(batch=twice)))  # fmt: skip
+    word, twice = question.parameter, 2 * question.parallel
+    option = "--concurrency" if word == "users" else f"--{word}"
+    yield _move(f"{word} {twice:g}", f"{option} {twice:g}", _CAVEATS["batch"],
+                replace(setting, question=question.times(twice)))  # fmt: skip
     for chunk in filter(None, (int(budget // 2), int(budget * 2))):
         told = setting.told(token_budget=chunk)
         yield _move(f"chunks of {chunk}", f"--token-budget {chunk}", _CAVEATS["chunk"], told)
@@ -323,6 +332,7 @@ class Operating:
     gpu_seconds_per_token: float  #: of an output token, its share of the prompts included
     usd_per_million_output: float | None
     joules_per_output_token: float | None  #: its share of the prompts included
+    stable: bool = True  #: whether the rate can be sustained
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,8 +389,8 @@ def checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords that were given. Raises InputError for one nobody knows, or two that exclude each other."""
     given = read(LeverOptions, scenario)
     for key in ("batch", "context"):
-        if "concurrency" in given and given.get(key) not in (None, WORKLOAD_KEYS[key]):
-            raise InputError(f"{key} describes a static batch and excludes concurrency; leave it out")
+        if {"concurrency", "rate"} & given.keys() and given.get(key) not in (None, WORKLOAD_KEYS[key]):
+            raise InputError(f"{key} describes a static batch and excludes concurrency and rate; leave it out")
     return given
 
 
@@ -446,13 +456,17 @@ def _priced(
 
 def operate(setting: Setting, predictor: Predictor) -> Operating:
     """Ask the question, and price the answer where the price of an hour is known."""
-    answer, gpus = setting.question.ask(predictor), predictor.plan.deployment.gpus
+    answer, gpus, work = setting.question.ask(predictor), predictor.plan.deployment.gpus, setting.question.work
     hour = setting.usd_per_gpu_hour
     cost = None if hour is None else float(usd_per_million(hour, answer.tok_s_per_gpu))
+    if answer.played is None:
+        joules = joules_per_token(predictor, work)
+    else:
+        joules = joules_under_load(answer.played, float(work.osl))
     return Operating(
         answer.ttft * 1e3, answer.tpot * 1e3, answer.tok_s_per_gpu * gpus, answer.tok_s_per_gpu, gpus, answer.batch,
-        predictor.memory.kv_bytes_per_token, answer.gpu_seconds, cost,
-        joules_per_token(predictor, replace(setting.question.work, batch=answer.batch)),
+        predictor.memory.kv_bytes_per_token, answer.gpu_seconds, cost, joules,
+        answer.played is None or answer.played.stable,
     )  # fmt: skip
 
 
@@ -490,8 +504,14 @@ def try_move(tried: Tried, present: Setting, now: Operating, known: tuple[str, .
     return replace(
         move, move=move.move + wider, option=move.option + wider.replace(" tp", " --tp"),
         reason=NO_CHANGE if same else "", answer=then, ratio=ratio, evidence=evidence(predictor.plan),
-        warnings=tuple(warning for warning in warnings if warning not in known),
+        warnings=tuple(warning for warning in (*warnings, *_overload(then)) if warning not in known),
     )  # fmt: skip
+
+
+def _overload(found: Operating) -> Iterator[str]:
+    """That the rate cannot be sustained."""
+    if not found.stable:
+        yield "overload: the rate cannot be sustained, and first tokens wait the longer, the longer it lasts"
 
 
 def rank(move: MoveResult, by: str, present: str) -> tuple[int, float]:
@@ -530,10 +550,13 @@ def levers(
     ('weights', 'int4 weights', 0.31)
     """
     given = checked(scenario)
-    deployment, users = read_deployment(part_of(given, DEPLOYMENT_KEYS)), "concurrency" in given
+    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     seen = resolve(model, gpu, deployment, None).plan if deployment.images else None
-    work = read_workload(given, seen)[0]
-    question = Question(replace(work, batch=float(given["concurrency"])) if users else work, users)
+    load = read_load(given, seen.image_tokens if seen else 0)
+    work = read_workload(given, seen)
+    if load is not None:
+        load, work = replace(load, cached=float(work.cached)), replace(work, batch=float(load.users or 1))
+    question = Question(work, load)
     draft, models = Speculation.read(part_of(given, SPECULATION_KEYS)), _listed(given.get("models"), "models")
     for name in models:
         load_model(name)
@@ -541,7 +564,7 @@ def levers(
     setting = Setting(model, gpu, deployment, calibration, question)
     predictor, warnings = setting.resolved()
     if misfit := question.misfit(predictor):  # say what `estimate` says
-        asked = given | {"batch": 1} if users else given
+        asked = given if load is None else given | {"batch": 1}
         refuse_misfit(model, gpu, asked, f"{predictor.plan.model.name}: {misfit}")
     plan, by = predictor.plan, given.get("by", "cost")
     hour, hours, notes = _priced(predictor, given, question.work)
@@ -552,20 +575,24 @@ def levers(
         notes.append(f"CO2: {kg:.3g} kg a million output tokens at {carbon[0]:g} g/kWh ({carbon[1]})")
     setting = replace(setting, usd_per_gpu_hour=None if hour is None else float(hour.usd_per_gpu_hour))
     answer, made, images = operate(setting, predictor), about(plan), image_inputs(plan)
+    if load is not None and load.users is None:
+        question = replace(question, work=replace(work, batch=float(max(round(answer.running), 1))))
+        setting = replace(setting, question=question)
     changes = moves(setting, plan, given.get("prefix"), draft, hours, models)
     tried = [try_move(move, setting, answer, warnings) for move in changes]
-    read = balance(predictor, question.scaled(batch=answer.running).work)
+    read = balance(predictor, replace(question.work, batch=answer.running))
     slopes = elasticities(predictor, question)
     return Levers(
         **made,
         inputs=shown(
             plan,
-            batch=None if users else int(work.batch),
-            concurrency=int(question.work.batch) if users else None,
+            batch=None if load else int(work.batch),
+            concurrency=load.users if load else None,
+            rate=load.rate if load else None,
             isl=int(work.isl) - images["image_tokens"],
             **images,
             osl=int(work.osl),
-            cached=int(work.cached),
+            cached=float(work.cached),
             context=float(question.work.decode_context),
         ),
         by=by,
@@ -573,7 +600,7 @@ def levers(
         answer=answer,
         elasticities=slopes,
         balance=read,
-        sentence=in_words(read, slopes, users, plan.model.max_context),
+        sentence=in_words(read, slopes, load is not None, plan.model.max_context),
         moves=tuple(sorted(tried, key=lambda move: rank(move, by, made["evidence"]))),
-        warnings=(*warnings, *notes),
+        warnings=(*_overload(answer), *warnings, *notes),
     )

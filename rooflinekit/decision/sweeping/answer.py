@@ -31,7 +31,7 @@ COST_COLUMNS = ("usd_per_hour", "usd_per_million_output_tokens", "price_source")
 _SPREADS = ("ttft", "tpot", "itl", "e2e", "queue")
 _NUMBERS = (
     "gpus", "arrived", "finished", "rejected", "cut", "measured", "preemptions",
-    *(f"{name}_{part}_ms" for name in _SPREADS for part in ("mean", "p50", "p90", "p99", "max")),
+    *(f"{name}_{part}_ms" for name in _SPREADS for part in ("mean", "p50", "p90", "p95", "p99", "max")),
     "request_rate", "goodput_rate", "goodput", "output_tok_s", "output_tok_s_per_gpu", "duration_s",
 )  # fmt: skip
 
@@ -39,7 +39,7 @@ SIMULATED_COLUMNS = (*_NUMBERS, "level", "evidence", "calibration_hash", "warnin
 """Results of a simulated row; with the simulator, `goodput` is the share of requests that meet the objectives."""
 
 _OPTIONS = options_of(Simulation)
-_STATIC, _LOADED, _SIMULATED = 65_536, 8_192, 1  # rows of a piece: about a second of work
+_STATIC, _LOADED, _SIMULATED = 65_536, 16, 1  # rows of a piece: about a second of work
 _TEXTS = ("level", "evidence", "calibration_hash", "warnings", "error", "version", "price_source")
 FAULT = "\0fault"
 """A column that a reader adds: why a row cannot be read, empty where it can."""

@@ -23,7 +23,7 @@ from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Simu
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, nearest
 from rooflinekit.simulation.execute import execute
-from rooflinekit.specs.files import check_file
+from rooflinekit.specs.places import check_file
 
 WORKBOOKS = (".xlsx", ".xlsm")
 _TABLES = (".csv", ".parquet", *WORKBOOKS)
@@ -110,7 +110,7 @@ def sweep(model: Any, *, simulate: bool = False, pareto: str | None = None, **sc
 
     Args:
         model: a model, or a list of them.
-        simulate: run the request-level simulator on each row, in place of the closed forms.
+        simulate: run the request-level simulator on each row, and say more of it.
         pareto: keep only what nothing else beats in these columns, such as "tok_s_user:tok_s_gpu".
         **scenario: keywords of `estimate` (or of `simulate`), each a value or a list; `price` [USD per GPU-hour];
             `carbon` (g of CO2 a kWh, or a grid); `workers` (processes), `scheduler` (address of a dask cluster).

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 import pandas as pd
 
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LOAD_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
+from rooflinekit.load.played import PERCENTILES
 from rooflinekit.model.capacity import Memory
 from rooflinekit.model.traffic.energy import LoadPower
 from rooflinekit.model.types.errors import InputError
@@ -38,7 +39,7 @@ TIMED = NUMBERS[: NUMBERS.index("capacity_bytes")]
 
 LOAD_NUMBERS = (
     "running", "slots", "request_rate", "knee_rate", "prompt_share", "queue_ms",
-    *(f"{time}_{part}_ms" for time in (*_TIMES, "e2e") for part in ("p50", "p90", "p99")), "goodput",
+    *(f"{time}_{part}_ms" for time in (*_TIMES, "e2e") for part in PERCENTILES), "goodput",
 )  # fmt: skip
 LOAD_COLUMNS = (*LOAD_NUMBERS, "stable")
 """Written beside the others where the table has a column `concurrency` or `rate`."""

@@ -1,4 +1,4 @@
-"""Tables of scenarios in, the same rows with their results out; static batches and loads, a deployment at a time.
+"""Tables of scenarios in, the same rows with their results out; a deployment at a time; loads are played row by row.
 
 Cells are read as numbers, rows that share a deployment are groups, and texts that repeat are codes.
 """
@@ -29,17 +29,17 @@ from rooflinekit.estimation.frames.columns import (
     numbers_of,
     power_columns,
 )
-from rooflinekit.estimation.notes import Remark, limit_remarks, load_remarks, memory_remarks
+from rooflinekit.estimation.loaded import load_energy, load_memory, load_notes, load_result
+from rooflinekit.estimation.notes import Remark, limit_remarks, memory_remarks
 from rooflinekit.estimation.options import options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LOAD_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS, Load, Scenario
+from rooflinekit.estimation.traffic import read_load
+from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.model.graph import Pool, trace
 from rooflinekit.model.graph.arrays import Vectorised
-from rooflinekit.model.traffic.closed_form import Traffic, largest_rate, no_room
-from rooflinekit.model.traffic.energy import load_power, served_energy, static_power
-from rooflinekit.model.traffic.mixing import slots
-from rooflinekit.model.traffic.question import LoadQuestion, answer_load, read_load
-from rooflinekit.model.types.batch import MOST, whole_number
+from rooflinekit.model.traffic.energy import load_power, static_power
+from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.numeric import Array, Numeric
 from rooflinekit.model.types.speculation import Speculation
@@ -141,7 +141,7 @@ def read_workloads(scenarios: pd.DataFrame, errors: Texts) -> dict[str, Array]:
             continue
         given = scenarios[name]
         numbers, empty = _numbers(given), given.isna().to_numpy()
-        bad = ~empty & ~((numbers >= least) & (numbers <= MOST) & (numbers == np.floor(numbers)))
+        bad = ~empty & ~((numbers >= least) & (numbers <= _OPTIONS[name].most) & (numbers == np.floor(numbers)))
         for row in np.flatnonzero(bad):
             errors.put(np.array([row]), _refusal(given.iloc[row], numbers[row], name, least))
         numbers[empty] = fallback
@@ -174,8 +174,10 @@ def number(cell: object) -> float:
 
 
 def _refusal(cell: object, value: float, name: str, least: int) -> str:
+    given = cell if isinstance(cell, Real) else value
     try:
-        whole_number(cell if isinstance(cell, Real) else value, name, least)
+        whole_number(given, name, least)
+        _OPTIONS[name].check(name, given)
     except InputError as error:
         return str(error).replace("not nan", f"not {cell}")
     return f"{name} must be a whole number of at least {least}, not {cell}"
@@ -234,16 +236,8 @@ def _resolve(fixed: dict[str, Any]) -> Resolved:
     given = {key: _OPTIONS[key].of_cell(cell) if key in _OPTIONS else cell for key, cell in fixed.items()}
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     calibration = str(given["calibration"]) if "calibration" in given else None
-    choice = Speculation.read(part_of(given, SPECULATION_KEYS))
+    choice = Speculation.read(read(Scenario, part_of(given, SPECULATION_KEYS)))
     return resolve(str(given["model"]), str(given.get("gpu", "h100-sxm")), deployment, calibration, choice)
-
-
-_TRAFFIC = ("isl", "osl", "isl_cv", "osl_cv", "arrival_cv", "requests")
-_GOALS = ("ttft", "tpot")
-_ASKED = ("users", "rate", *_GOALS)
-_ENDLESS = ("ttft_ms", "ttft_low_ms", "ttft_high_ms", "e2e_ms", "queue_ms", "ttft_p50_ms", "ttft_p90_ms",
-            "ttft_p99_ms", "e2e_p50_ms", "e2e_p90_ms", "e2e_p99_ms")  # fmt: skip
-"""Columns that are empty where the queue grows without end: above the knee, and at an end that is beyond it."""
 
 
 def read_loads(scenarios: pd.DataFrame) -> pd.DataFrame:
@@ -258,87 +252,22 @@ def read_loads(scenarios: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(cells, index=pd.RangeIndex(len(scenarios)))
 
 
-def answer_loads(
-    resolved: Resolved, rows: Rows, work: Mapping[str, Array], loads: pd.DataFrame, texts: dict[str, Texts]
-) -> Iterator[tuple[Rows, dict[str, Numeric]]]:
-    """Rows of one deployment with their numbers by column; `work` and `loads` are of the whole table."""
-    asked = _asked(resolved, rows, work, loads.iloc[rows], texts["error"])
-    for part in _kinds(resolved, asked, texts["error"]):
-        values, where = _answer(resolved, part), part.index.to_numpy()
-        stable, rate, knee, room = (values[name] for name in ("stable", "request_rate", "knee_rate", "slots"))
-        users = part["users"].to_numpy() if _closed(part) else None
-        texts["warnings"].append(where, load_remarks(resolved.plan, stable, rate, knee, users, room))
-        yield where, values
-
-
-def _asked(
-    resolved: Resolved, rows: Rows, work: Mapping[str, Array], loads: pd.DataFrame, errors: Texts
-) -> pd.DataFrame:
-    """What rows ask, as numbers: NaN for a load of the other kind and for absent objectives; errors are said."""
-    counts = {key: work[key][rows].tolist() for key in WORKLOAD_KEYS}
-    found: dict[int, dict[str, Any]] = {}
-    for place, (row, load) in enumerate(zip(rows.tolist(), loads.to_dict("records"), strict=True)):
-        try:
-            given = read(Load, {str(key): cell for key, cell in load.items()})
-            question = read_load(given, counts["isl"][place], counts["osl"][place])
-            static = {key: None if math.isnan(column[place]) else column[place] for key, column in counts.items()}
-            refuse_static(static, resolved.plan.deployment)
-        except RooflinekitError as error:
-            errors.put(row, str(error))
-            continue
-        if question is not None:
-            asked = {name: getattr(question, name) for name in _ASKED}
-            found[row] = asked | {name: getattr(question.traffic, name) for name in _TRAFFIC}
-    return pd.DataFrame.from_dict(found, orient="index", dtype=float)
-
-
-def _closed(asked: pd.DataFrame) -> bool:
-    return bool(asked["users"].notna().iloc[0])
-
-
-def _question(asked: pd.DataFrame) -> LoadQuestion:
-    """All rows as one question: they are of one kind."""
-    users, rate, *goals = (asked[name].to_numpy() for name in _ASKED)
-    objectives = (None if np.isnan(goal).all() else np.where(np.isnan(goal), math.inf, goal) for goal in goals)
-    told: dict[str, Any] = {name: asked[name].to_numpy() for name in _TRAFFIC}
-    traffic = Traffic(**told)
-    closed = _closed(asked)
-    return LoadQuestion(users if closed else None, None if closed else rate, traffic, *objectives)
-
-
-def _kinds(resolved: Resolved, asked: pd.DataFrame, errors: Texts) -> Iterator[pd.DataFrame]:
-    """Rows that fit, apart where they are closed loops, loads below the knee, and loads above it."""
-    if asked.empty:
-        return
-    predictor = resolved.predictor
-    fits = np.asarray(slots(predictor, asked["isl"].to_numpy(), asked["osl"].to_numpy()) >= 1.0)
-    for row, isl, osl in asked.loc[~fits, ["isl", "osl"]].itertuples():
-        errors.put(row, str(no_room(predictor, Traffic(isl, osl))))
-    asked = asked[fits]
-    closed, opened = asked[asked["users"].notna()], asked[asked["users"].isna()]
-    over = np.zeros(len(opened), bool)
-    if len(opened):
-        traffic = _question(opened).traffic
-        knee = largest_rate(predictor, traffic)
-        over = np.asarray(opened["rate"].to_numpy() >= knee)
-    yield from (part for part in (closed, opened[~over], opened[over]) if len(part))
-
-
-def _answer(resolved: Resolved, asked: pd.DataFrame) -> dict[str, Numeric]:
-    """What `estimate` says of one such row, of all of them."""
-    predictor, question = resolved.predictor, _question(asked)
-    found = answer_load(predictor, question)
-    loaded = found.loaded
-    rate = np.minimum(loaded.rate, loaded.knee) * question.traffic.osl
-    times, gpus = {"ttft": loaded.ttft, "tpot": loaded.tpot}, resolved.plan.deployment.gpus
-    served = served_energy(predictor, question.traffic, loaded, question.users)
-    values = numbers_of(times, loaded.e2e, rate, found.memory(predictor), gpus)
-    values |= power_columns(None if served is None else load_power(served, question.traffic.osl, rate))
-    values |= {name: value for name, value in found.values(predictor).items() if value is not None}
-    lasting, wanted = np.asarray(loaded.stable) == 1.0, asked[list(_GOALS)].notna().any(axis=1).to_numpy()
-    values["goodput"] = np.where(wanted, np.where(lasting, values.get("goodput", np.nan), 0.0), np.nan)
-    values |= {name: np.where(lasting & np.isfinite(values[name]), values[name], np.nan) for name in _ENDLESS}
-    return values | {"slots": np.floor(values["slots"]), "stable": loaded.stable}
+def played_row(resolved: Resolved, work: Workload, asked: AskedLoad) -> tuple[dict[str, Numeric], str]:
+    """What `estimate` says of a load: numbers by column, and what its reader should know."""
+    found = play_load(resolved.predictor, asked)
+    ttft, tpot, e2e = found.times()
+    load, energy, rate = load_result(found), load_energy(found), found.output_rate
+    values = numbers_of({"ttft": ttft, "tpot": tpot}, e2e, rate, load_memory(found), resolved.plan.deployment.gpus)
+    values |= power_columns(None if energy is None else load_power(energy, work.osl, rate))
+    values |= {name: getattr(load, name) for name in ("running", "slots", "knee_rate", "prompt_share", "queue_ms")}
+    values |= {
+        f"{time.removesuffix('_ms')}_{name}_ms": value
+        for time, each in load.percentiles.items()
+        for name, value in each.items()
+    }
+    good = math.nan if load.goodput is None else load.goodput
+    values |= {"request_rate": load.rate, "goodput": good, "stable": float(load.stable)}
+    return values, "; ".join(load_notes(found))
 
 
 _CHUNK = 8_192  # rows evaluated at once: an array of them is below the size at which an allocator asks the kernel
@@ -361,7 +290,8 @@ def estimate_frame(scenarios: pd.DataFrame) -> pd.DataFrame:
         A new frame with the same index: times in ms, sizes in bytes, `fits`, and `error` (empty where the row was
         answered). A row that does not fit in memory has sizes and `fits` False, and no times unless its `allow_oom` is
         True; `warnings` says by how much. With a column concurrency or rate, also `LOAD_COLUMNS`, empty in rows
-        without a load.
+        without a load; rows under load are played one by one, about ten a second (`sweep` shares them among workers,
+        and keeps finished pieces).
 
     Raises:
         InputError: not a DataFrame, no `model` column, a column that looks like a misspelt one, or one named like a
@@ -429,13 +359,25 @@ class _Table:
             self._say(rows, resolved, inputs, memory_remarks(need, have))
 
     def _fill_loaded(self, rows: Rows, resolved: Resolved) -> None:
-        errors = self.texts["error"]
-        rows = errors.empty(rows)
-        for start in range(0, len(rows), _CHUNK):
-            part = rows[start : start + _CHUNK]
-            for place, values in answer_loads(resolved, part, self.work, self.loads, self.texts):
-                for name, value in values.items():
-                    self.results[name][place] = value
+        """Rows under load, each of which is played."""
+        errors, image_tokens = self.texts["error"], resolved.plan.image_tokens
+        for row in errors.empty(rows).tolist():
+            cells = {str(key): cell for key, cell in self.loads.iloc[row].items()}
+            counts = {name: column[row] for name, column in self.work.items()}
+            static = {name: None if math.isnan(value) else value for name, value in counts.items()}
+            text = {"isl": int(counts["isl"]) - image_tokens, "osl": int(counts["osl"])}
+            try:
+                asked = read_load(read(Load, cells) | text, image_tokens)
+                refuse_static(static, resolved.plan.deployment)
+                if asked is not None:
+                    work = Workload(1.0, counts["isl"], counts["osl"])
+                    values, notes = played_row(resolved, work, asked)
+            except RooflinekitError as error:
+                errors.put(row, str(error))
+                continue
+            for name, value in values.items():
+                self.results[name][row] = value
+            self.texts["warnings"].put(row, notes)
         rows = errors.empty(rows)
         self._say(rows, resolved, _inputs(self.work, rows))
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.evidence.benchmark_runs import Given, LoadPrediction, Posed, listed, pose, predict_load, room_of
+from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
+from rooflinekit.evidence.benchmark_runs import Given, Posed, listed, pose, room_of
 from rooflinekit.evidence.kernel_fit.groups import ENGINE_STEP
 from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp, is_of_harness, read_measurements
 from rooflinekit.evidence.steps import MeasuredStep, deployment_of, read_steps
+from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
+from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.timing.calibrated import Calibration
-from rooflinekit.model.traffic.closed_form import Traffic
-from rooflinekit.model.traffic.question import LoadQuestion
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.workload import Workload
@@ -32,27 +32,26 @@ class Case:
     """One run of the file number `file`; measured: metric -> time [s], that of a token for throughput."""
 
     posed: Posed
-    replicas: int
     file: int
     measured: dict[str, float]
     running: float
 
     def times(self, costs: StepCosts) -> list[float]:
-        """What was measured, as predicted with these costs [s]; infinite for the TTFT of an unstable load."""
+        """What was measured, as predicted with these costs [s]; each play draws the same requests."""
         if self.posed.work is not None:
             point = _changed(self.posed, costs).evaluate(self.posed.work)
             static = {"ttft_ms": point.ttft, "tpot_ms": point.tpot}
             return [float(static[name].expected) for name in self.measured]
-        found = _predict(self.posed, costs)
+        found = _played(self.posed, costs)
         times = {
-            "ttft_ms": found.ttft_ms / 1e3,
-            "tpot_ms": found.tpot_ms / 1e3,
-            "output_tok_s": 1.0 / (found.output_tok_s * self.replicas),
+            "ttft_ms": found.samples["ttft"].mean,
+            "tpot_ms": found.tpot,
+            "output_tok_s": 1.0 / found.output_rate,
         }
         return [times[name] for name in self.measured]
 
 
-def case_of(posed: Posed, replicas: int, file: int) -> Case:
+def case_of(posed: Posed, file: int) -> Case:
     """The rows of a run: TTFT and TPOT; throughput only where TPOT is missing, since it follows from them.
 
     In an open loop throughput is the rate and says nothing.
@@ -63,13 +62,13 @@ def case_of(posed: Posed, replicas: int, file: int) -> Case:
     times: dict[str, float] = {}
     for name, spread in (("ttft_ms", run.ttft), ("tpot_ms", run.tpot)):
         value = spread.middle[1]
-        if value and (name == "ttft_ms" or posed.load.traffic.osl > 1):
+        if value and (name == "ttft_ms" or posed.load.osl.mean > 1):
             times[name] = value / 1e3
     if run.output_tok_s and "tpot_ms" not in times and posed.load.rate is None:
         times["output_tok_s"] = 1.0 / run.output_tok_s
     own = posed.resolved.plan.engine.costs
-    running = _predict(posed, own).running if posed.work is None else float(posed.work.batch)
-    return Case(posed, replicas, file, times, running)
+    running = float(posed.work.batch) if posed.work else _played(posed, own).played.running / posed.scheduler.replicas
+    return Case(posed, file, times, running)
 
 
 def _changed(posed: Posed, costs: StepCosts) -> Predictor:
@@ -77,8 +76,8 @@ def _changed(posed: Posed, costs: StepCosts) -> Predictor:
     return Predictor(replace(plan, engine=replace(plan.engine, costs=costs)), memory)
 
 
-def _predict(posed: Posed, costs: StepCosts) -> LoadPrediction:
-    return predict_load(_changed(posed, costs), posed.load)
+def _played(posed: Posed, costs: StepCosts) -> LoadPlay:
+    return play_load(_changed(posed, costs), posed.load, posed.scheduler)
 
 
 def pose_step(step: MeasuredStep, given: Given) -> Posed:
@@ -93,8 +92,8 @@ def pose_step(step: MeasuredStep, given: Given) -> Posed:
     facts = Facts(row["model"], gpu, row.get("engine"), 1, point.workload["isl"], point.workload["osl"], point.batch)
     ttft, tpot = (Spread(mean=row["whole_us"] / 1e3 if point.metric == name else None) for name in METRICS[:2])
     run = Measurement(step.source, step.tool, facts, ttft, tpot)
-    load = LoadQuestion(float(point.batch), None, Traffic(float(work.isl), float(work.osl)), None, None)
-    return Posed(run, facts, resolved, load, work)
+    load = AskedLoad(Fixed(round(float(work.isl))), Fixed(round(float(work.osl))), round(point.batch))
+    return Posed(run, facts, resolved, load, work=work)
 
 
 @dataclass(frozen=True)
@@ -143,13 +142,14 @@ def posed_benchmarks(
         given.refuse_beside(", ".join(names.values()))
     room, given = room_of(runs_of_clients), given.with_logs(runs_of_clients)
     posed: list[tuple[str, Posed]] = []
+    kept: dict[Facts, Resolved] = {}
     for digest in names:
         for entry in runs[digest]:
             with listed(failed, entry.source):
                 if isinstance(entry, MeasuredStep):
                     posed.append((digest, pose_step(entry, given)))
                 elif not isinstance(entry, StartUp):
-                    posed.append((digest, pose(entry, given, room)))
+                    posed.append((digest, pose(entry, given, room, kept)))
     if not posed:
         raise next(iter(failed.values())) if failed else InputError("the files hold no run of a benchmark")
     _check_alike([one for _, one in posed])
@@ -170,7 +170,7 @@ def posed_benchmarks(
             continue
         counted[same] = one.run.source
         with listed(failed, one.run.source):
-            cases.append(case_of(one, given.copies(one.run), hashes.index(digest)))
+            cases.append(case_of(one, hashes.index(digest)))
     notes += [f"{case.posed.run.source}: no TTFT, TPOT or throughput that depends on the engine; not used"
               for case in cases if not case.measured]  # fmt: skip
     used = tuple(case for case in cases if case.measured)

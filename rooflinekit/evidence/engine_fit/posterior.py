@@ -121,8 +121,8 @@ def unknown(cases: Sequence[Case]) -> tuple[Parameter, ...]:
     """
     steps, parts = [], []
     for case in cases:
-        plan, load = case.posed.resolved.plan, case.posed.load.traffic
-        kernels = plan.kernels(Batch.decode(case.running, load.isl + load.osl / 2.0))
+        plan, load = case.posed.resolved.plan, case.posed.load
+        kernels = plan.kernels(Batch.decode(case.running, load.isl.mean + load.osl.mean / 2.0))
         steps.append(float(time_step(kernels, plan.system, plan.calibration).expected))
         parts.append(steps[-1] / case.running)
     front = fmean(_known("request"))
@@ -146,9 +146,10 @@ def kernel_errors(cases: Sequence[Case]) -> Mapping[str, float]:
     """
     weights, errors = dict.fromkeys(FACTORS, 0.0), dict.fromkeys(FACTORS, 0.0)
     for case in cases:
-        plan, load = case.posed.resolved.plan, case.posed.load.traffic
+        plan, load = case.posed.resolved.plan, case.posed.load
         users = math.ceil(case.running / plan.deployment.dp)
-        for batch in (Batch.decode(float(users), load.isl + load.osl / 2.0), Batch.prefill(1.0, load.isl)):
+        isl, context = load.isl.mean, load.isl.mean + load.osl.mean / 2.0
+        for batch in (Batch.decode(float(users), context), Batch.prefill(1.0, isl)):
             step = time_step(plan.kernels(batch), plan.system, plan.calibration)
             for timed in step.kernels:
                 memory = float(timed.memory / max(timed.memory + timed.compute, 1e-30))

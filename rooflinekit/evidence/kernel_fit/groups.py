@@ -43,8 +43,9 @@ from rooflinekit.model.types.model import (
 from rooflinekit.model.types.numeric import Array, Numeric, ceil_div
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.delimited import read_table
-from rooflinekit.specs.files import check_file, json_lines, table_of
+from rooflinekit.specs.files import json_lines, table_of
 from rooflinekit.specs.foreign import MOST, number_or
+from rooflinekit.specs.places import check_file
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -168,6 +168,13 @@ def _named(node: Any) -> bool:
     return isinstance(node, Symbol) and node.op in ("fact", "named")
 
 
+def _taken(node: Any) -> Any:
+    """The side of a branch that was taken."""
+    while isinstance(node, Symbol) and node.op == "where":
+        node = node.arguments[1 if node.arguments[0].value else 2]
+    return node
+
+
 def _opaque(node: Symbol) -> bool:
     """Whether no formula gives it: a table, the end of a search."""
     return node.op in ("lattice", "result")
@@ -218,9 +225,9 @@ class _Formula:
             line = self._lines.line(node)  # a 0 that nothing leads to says nothing
             return _constant(0.0) if line.source is _CONSTANT and not line.value else _Part(self._child(node).symbol)
         if node.op == "+":  # nor does a named number that adds nothing here
-            added = [each for each in node.arguments if not (_named(each) and each.value == 0.0)]
-            if len(added) == 1:
-                return self.part(added[0])
+            added = [each for each in map(_taken, node.arguments) if not (_named(each) and each.value == 0.0)]
+            if len(added) < 2:
+                return self.part(added[0]) if added else _constant(0.0)
         if node.op == "where":
             return self.part(node.arguments[1 if node.arguments[0].value else 2])
         overlap = _overlap(node)

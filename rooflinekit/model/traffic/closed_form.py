@@ -68,7 +68,7 @@ Times = Callable[[Numeric], Shared]
 Find = Callable[[Callable[[Numeric], Numeric], Numeric, Numeric, float], Numeric]
 """Finds the root of a function between two numbers, to a relative difference, as `root` does."""
 
-FORM = "docs/serving.md"
+FORM = "docs/under-load.md"
 SHARING = "n", "requests that share the steps of one, itself included: 1 + q·N"
 _FIRST = "first", "the steps that hold the own prompt"
 _TPOT = "TPOT", "mean time of an output token, prompts of others included", FORM

@@ -1,7 +1,7 @@
 """Percentiles of what users feel, from the means and the causes of their spread.
 
 A time is a sum of parts that vary on their own. The deviation of its quantile from its mean is taken as the root of
-the summed squares of the parts' deviations: exact for normal parts, an approximation for the others (docs/serving.md
+the summed squares of the parts' deviations: exact for normal parts, an approximation for the others (docs/under-load.md
 compares it with simulations). First tokens of a first burst, even over the prompts of all users, are a share of all: of
 the mixture the quantile is read between knots.
 

@@ -9,11 +9,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.estimation.estimator import asked_load, refuse_groups
+from rooflinekit.estimation.estimator import refuse_groups
 from rooflinekit.estimation.notes import WORDS, misfit
 from rooflinekit.estimation.options import read
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.estimation.scenario import DEGREES, DEPLOYMENT_KEYS, Scenario
+from rooflinekit.estimation.traffic import read_load
 from rooflinekit.explanation.front import derive, make_case
 from rooflinekit.explanation.metrics import Case
 from rooflinekit.explanation.walk.front import shapes
@@ -51,7 +52,7 @@ class Deployed:
         case = make_case(model, gpu, dict(scenario), anyway=True)
         refuse_groups(case.predictor.plan.deployment, "estimate and explain, not of pages", "ffn_gpus", "encoder_gpus")
         deployment = {key: scenario[key] for key in DEPLOYMENT_KEYS if scenario.get(key) is not None}
-        load = None if case.load is None else asked_load(read(Scenario, scenario), case.predictor.plan)
+        load = read_load(read(Scenario, scenario), case.predictor.plan.image_tokens)
         asked = Asked(model, gpu, deployment, scenario.get("calibration"), case.predictor, case.work, load)
         return cls(asked, case, scenario)
 

@@ -28,13 +28,13 @@ from rooflinekit.simulation.outcome import Outcome
 from rooflinekit.version import __version__
 
 _DURATIONS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "ITL": "itl_ms", "end to end": "e2e_ms", "queue": "queue_ms"}
-_MARKS = {"p50": "o", "p90": "s", "p99": "^", "max": "|"}
+_MARKS = {"p50": "o", "p90": "s", "p95": "D", "p99": "^", "max": "|"}
 _LEAST = 1e-3  # ms: what is shorter stands at the edge
 _FEW = 4  # replicas with a colour of their own
 
 
 def percentiles(outcome: Outcome, theme: Theme) -> Picture:
-    """Median, 90th, 99th percentile and largest of each duration, on one scale."""
+    """Median, 90th, 95th, 99th percentile and largest of each duration, on one scale."""
     frame = headed("What users feel", outcome, theme)
     figure, (axes,) = frame.panels(7.2, 3.2)
     spreads = {name: getattr(outcome, key) for name, key in _DURATIONS.items()}

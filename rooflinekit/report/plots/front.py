@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 FORMATS = ("svg", "png")
 PICTURES: Mapping[str, Mapping[str, str]] = {
     "Estimate": {"roofline": "roofline.roofline", "time": "steps.time_spent", "bytes": "steps.bytes_read",
-                 "memory": "steps.memory", "energy": "roofline.energy_roofline"},
+                 "memory": "steps.memory", "energy": "roofline.energy_roofline", "request": "request.request"},
     "DataFrame": {"batch": "sweeps.batch_sweep", "context": "sweeps.context_sweep", "load": "sweeps.load_sweep",
                   "pareto": "sweeps.pareto"},
-    "Outcome": {"percentiles": "answers.percentiles", "timeline": "answers.timeline"},
+    "Outcome": {"percentiles": "answers.percentiles", "timeline": "answers.timeline",
+                "request": "request.request"},
     "Levers": {"elasticities": "answers.elasticities", "moves": "answers.moves"},
     "PlanAnswer": {"hours": "answers.hours"}, "OverTime": {"hours": "answers.hours"},
     "TraceAnswer": {"hit-rate": "answers.hit_rate"},
@@ -32,9 +33,10 @@ def plot(result: Any, kind: str | None = None, theme: str = "light") -> Picture:
     """Draw a result.
 
     Args:
-        result: an `Estimate` (roofline, time, bytes, memory, energy), a table of `sweep` or `estimate_frame` (batch,
-            context, load, pareto), an `Outcome` of `simulate` (percentiles, timeline), `Levers` (elasticities, moves),
-            a `TraceAnswer` (hit-rate), a plan over time (hours), or a list of estimates of one model (intensity).
+        result: an `Estimate` (roofline, time, bytes, memory, energy; of a load also request), a table of `sweep` or
+            `estimate_frame` (batch, context, load, pareto), an `Outcome` of `simulate` (percentiles, timeline,
+            request), `Levers` (elasticities, moves), a `TraceAnswer` (hit-rate), a plan over time (hours), or a list of
+            estimates of one model (intensity).
         kind: which picture; the first of those by default.
         theme: light or dark.
 
@@ -71,8 +73,13 @@ def drawable(result: Any) -> list[str]:
     Raises InputError for what is no result, or a table without anything to draw.
     """
     kinds = _kinds_of(result)
-    if type(result).__name__ == "Estimate" and result.energy is None:  # a board whose power nobody knows
-        return [kind for kind in kinds if kind != "energy"]
+    if type(result).__name__ in ("Estimate", "Outcome"):
+        from rooflinekit.report.request import Request  # noqa: PLC0415 - an answer is there, and so is its module
+
+        lacking = set() if Request.of(result) else {"request"}
+        if getattr(result, "energy", True) is None:  # a board whose power nobody knows
+            lacking.add("energy")
+        return [kind for kind in kinds if kind not in lacking]
     if type(result).__name__ != "DataFrame":
         return list(kinds)
     from rooflinekit.report.plots.sweeps import kinds_of  # noqa: PLC0415 - as above

@@ -20,7 +20,7 @@ from rooflinekit.specs.calibration.load import (
 )
 from rooflinekit.specs.files import once
 from rooflinekit.specs.hardware import load_accelerator
-from rooflinekit.specs.locate import spec_dir
+from rooflinekit.specs.places import spec_dir
 
 _ALIKE = 0.15  # of the larger peak
 REACH = {

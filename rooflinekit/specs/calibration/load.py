@@ -28,7 +28,7 @@ from rooflinekit.model.types.kernel import FAMILIES, Family
 from rooflinekit.specs.calibration.served import KEY, read_served
 from rooflinekit.specs.files import kept, read_text, read_yaml
 from rooflinekit.specs.hardware import load_accelerator
-from rooflinekit.specs.locate import spec_dir
+from rooflinekit.specs.places import admitted, spec_dir
 from rooflinekit.specs.section import Layout, Section
 
 FORM = "physical-1"
@@ -163,12 +163,11 @@ def calibration_path(name: str) -> Path:
     Raises UnknownNameError for a name nobody knows.
     """
     path = Path(name)
-    if path.suffix in (".yaml", ".yml") or path.is_file():
+    if path.suffix in (".yaml", ".yml") or (admitted(path) and path.is_file()):
         return path
-    shipped = spec_dir("accelerator") / "calibrations" / f"{name}.yaml"
-    if not shipped.is_file():
-        raise UnknownNameError("calibration", name, [*calibration_names(), "none"])
-    return shipped
+    if name not in (known := calibration_names()):
+        raise UnknownNameError("calibration", name, [*known, "none"])
+    return spec_dir("accelerator") / "calibrations" / f"{name}.yaml"
 
 
 def read_calibration(path: Path) -> Calibration:

@@ -1,6 +1,6 @@
 """The published JSON Schemas: one for each command whose JSON other programs read, made from the types of its answer.
 
-python -m docs.generate.schemas docs/schema
+python -m rooflinekit.report.schemas docs/schema
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from rooflinekit.decision.planning.autoscale import ColdStart
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer
 from rooflinekit.decision.sensitivity.elasticity import Elasticity
 from rooflinekit.decision.sensitivity.levers import Balance, Levers, MoveResult
-from rooflinekit.estimation.results import Estimate, KernelResult, StepResult
+from rooflinekit.estimation.loaded import TOKEN_PARTS
+from rooflinekit.estimation.results import Estimate, KernelResult, LoadResult, StepResult
+from rooflinekit.evidence.compare import Comparison, Gap, Metric, Run
+from rooflinekit.evidence.measurement import Facts
 from rooflinekit.explanation.walk.result import Phase, Section, Stop, Walk, Work
+from rooflinekit.load.played import PERCENTILES, FirstParts
 from rooflinekit.model.graph.tree import Node
 from rooflinekit.model.roofline import TIME_PARTS
-from rooflinekit.model.traffic.question import LoadResult
 from rooflinekit.model.types.deployment import ALL_REDUCE, ALL_TO_ALL, ENGINES, Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import EngineSettings
@@ -40,6 +43,7 @@ Schema: TypeAlias = dict[str, Any]
 _EXPLAINED = "Every key is explained in docs/nomenclature.md."
 _REGIMES = ("compute", "memory", "network", "overhead")
 _OF_ANY_SIGN = ("value", "headroom", "growth")
+_FELT = ("ttft_ms", "tpot_ms", "e2e_ms")
 _LEVERS = ("ttft", "tpot", "throughput", "cost")
 
 
@@ -58,6 +62,7 @@ _Count = Annotated[int, Field(ge=1)]
 _Natural = Annotated[int, Field(ge=0)]
 _Signed = Annotated[float, Field()]
 _Ends = Annotated[list[_Size | None], Field(min_length=2, max_length=2)]
+_Span = Annotated[list[_Size], Field(min_length=2, max_length=2)]
 _Dtype = _one_of(dtype.value for dtype in Dtype)
 _Level = Literal["expected", "bound"]
 _Engine = _one_of(ENGINES)
@@ -94,6 +99,7 @@ _Asked = _asked()
 _LeverInputs = _object(
     "LeverInputs",
     **dict.fromkeys(("batch", "concurrency"), _Count | None),
+    rate=_Positive | None,
     **{name: _Asked.__annotations__[name]
        for name in ("isl", "images", "image_size", "image_tokens", "osl", "cached", "context",
                     "tp", "pp", "ep", "dp", "cp", "weights", "kv")},
@@ -108,7 +114,7 @@ _WalkInputs = _object(
     skew=_Size,
     kv_policy=str,
 )
-_Times = _object("Times", **dict.fromkeys(("p50", "p90", "p99"), _Size | None))
+_Quantiles = _object("Quantiles", **dict.fromkeys(PERCENTILES, _Size))
 _Shares = _object("Shares", **dict.fromkeys(_REGIMES, _Size))
 _TimeParts = _object("TimeParts", **dict.fromkeys(TIME_PARTS, _Size))
 _Price = _object("Price", usd_per_gpu_hour=_Size, source=str)
@@ -144,13 +150,30 @@ _Derivation = _object(
     warnings=list[str],
 )
 _Inputs = dict[str, _Plain]
+_Felt = _object("Felt", **dict.fromkeys(("ttft_ms", "tpot_ms"), NotRequired[_Ends | None]))
+_CAUSES = ("step_ms", "interference_ms", "queue_ms", "protocol_ms")
+_ModelRow: Any = _object(
+    "ModelRow",
+    **dict.fromkeys(("name", "mixers", "weights"), str),
+    **dict.fromkeys(("params_total", "params_active", "layers"), _Count),
+    kv_bytes_per_token=_Size,
+    max_context=_Count | None,
+)
+_AcceleratorRow: Any = _object(
+    "AcceleratorRow",
+    name=str,
+    **dict.fromkeys(("bf16_tflops", "fp16_tflops", "fp8_tflops", "link_gb_s", "usd_per_hour"), _Size | None),
+    **dict.fromkeys(("memory_gb", "bandwidth_gb_s"), _Positive),
+    domain_size=_Count,
+    price_date=str | None,
+)
 
 #: What the JSON has in place of a field or beside it, by class; None: it lacks the field.
 _SPECIAL: Mapping[type, Mapping[str, Any]] = {
     Estimate: {
         **_About,
         "inputs": _Asked,
-        "interval": _object("Interval", ttft_ms=_Ends | None, tpot_ms=_Ends) | None,
+        "interval": _object("Interval", ttft_ms=_Span, tpot_ms=_Span) | None,
         "interval_tested": str | None,
         "bound": _object("Bound", ttft_ms=_Size, tpot_ms=_Size),
     },
@@ -176,13 +199,22 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
         "usd_per_million_tokens": _Million, "evidence": _one_of(EVIDENCE),
     },
     LoadResult: {
-        "percentiles": _object("Percentiles", **dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_ms"), _Times)),
+        "percentiles": _object("Percentiles", **dict.fromkeys(_FELT, _Quantiles)),
+        "errors": _object("Errors", **dict.fromkeys(
+            _FELT, _object("Error", **dict.fromkeys(("mean", *PERCENTILES), NotRequired[_Size])))),
+        "ttft_parts_ms": _object("FirstParts", **dict.fromkeys(FirstParts._fields, _Size)),
+        "tpot_parts_ms": _object("TokenParts", **dict.fromkeys(TOKEN_PARTS, _Size)),
         "slo": _object("Objectives", ttft_ms=_Positive | None, tpot_ms=_Positive | None),
     },
     StepResult: {"bound": _one_of(_REGIMES), "shares": _Shares, "time_parts_ms": _TimeParts},
     KernelResult: {
         "bound": _one_of(_REGIMES), "dtype": _Dtype, "family": _one_of((*FAMILIES, "host")), "count": _Count,
     },
+    Run: {
+        **get_type_hints(Facts), "facts": None, "calibration": _Calibration, "version": str, "interval": _Felt | None,
+    },
+    Metric: {"error": _Signed | None},
+    Gap: {"notes": None, **dict.fromkeys((*_CAUSES, "e2e_ms"), _Signed)},
     Elasticity: dict.fromkeys(_LEVERS, _Signed),
     MoveResult: {
         "evidence": _one_of(EVIDENCE) | None,
@@ -246,15 +278,56 @@ def _not_negative(name: str, schema: Schema) -> Schema:
     return {**schema, "minimum": 0} if numeric else schema
 
 
+def served(tool: str) -> Schema:
+    """The JSON Schema of what a tool of the service answers.
+
+    An estimate is without the origins of its facts, and a derivation is cut: a node says how many parts it had.
+    """
+    made = schema_of(_SERVED[tool])
+    if tool == "estimate":
+        del made["$defs"]["Estimate"]["properties"]["provenance"]
+        made["$defs"]["Estimate"]["required"].remove("provenance")
+    if tool == "explain":
+        made["$defs"]["Node"]["properties"]["parts"] = {"type": "integer", "minimum": 1}
+    return made
+
+
 def _schema(command: str, kind: Any, description: str) -> Schema:
     """The schema of a command's JSON (draft 2020-12).
 
     >>> SCHEMAS["estimate"]()["properties"]["tpot_ms"]
     {'minimum': 0, 'type': 'number'}
     """
-    made = TypeAdapter(kind).json_schema(mode="serialization", schema_generator=_Answers)
+    made = schema_of(kind)
     title = f"rooflinekit {command} --format json"
     return {"$schema": GenerateJsonSchema.schema_dialect, "title": title, "description": description} | made
+
+
+_Basis = _object(
+    "Basis",
+    level=_Level | None,
+    interval=dict[str, _Ends | None] | _Ends | None,
+    evidence=_one_of(EVIDENCE) | None,
+    sources=list[str],
+)
+ERROR = _object("Error", error=str)
+"""A refusal of the service."""
+HEALTH = _object("Health", version=str)
+"""What the service says of itself."""
+_SERVED: Mapping[str, Any] = {
+    tool: _object(f"{tool.title()}Served", tool=Literal[tool], answer=answer, basis=_Basis)
+    for tool, answer in (
+        ("estimate", Estimate), ("plan", PlanAnswer), ("levers", Levers), ("explain", _Derivation),
+        ("simulate", Outcome), ("compare", Comparison), ("models", _object("Models", models=list[_ModelRow])),
+        ("gpus", _object("Accelerators", accelerators=list[_AcceleratorRow])),
+    )
+}  # fmt: skip
+"""By tool."""
+
+
+def schema_of(kind: Any) -> Schema:
+    """The JSON Schema of a type of answers."""
+    return TypeAdapter(kind).json_schema(mode="serialization", schema_generator=_Answers)
 
 
 _PER_ACCELERATOR = (

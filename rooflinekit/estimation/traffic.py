@@ -1,0 +1,67 @@
+"""The load that keywords describe: users of a closed loop, or a rate of arrivals; lengths, requests, objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.estimation.options import part_of
+from rooflinekit.estimation.scenario import LOAD_KEYS, WORKLOAD_KEYS
+from rooflinekit.model.types.errors import InputError, WorkloadError
+
+if TYPE_CHECKING:
+    from rooflinekit.load.answer import AskedLoad
+
+_PROTOCOL = ("rate", "burstiness", "requests", "warmup", "seed")
+
+
+def read_load(given: Mapping[str, Any], image_tokens: int = 0) -> AskedLoad | None:
+    """Read what keywords say of traffic, to be played; None if no load is asked for.
+
+    Args:
+        given: keywords of `estimate`, those that nobody gave left out.
+        image_tokens: what images add to each prompt.
+
+    Raises:
+        InputError: users together with a rate, an option of one that is given to the other, or to neither.
+        WorkloadError: fewer requests than users, none that counts, or more than are played.
+
+    >>> read_load({"concurrency": 64, "requests": 640}).arrivals
+    'closed loop of 64 users, 640 requests'
+    >>> read_load({"rate": 2.0, "isl_cv": 1.0}).arrivals
+    '2 requests/s, Poisson, mean lengths (cv 1 in, 0 out)'
+    """
+    asked = part_of(given, LOAD_KEYS)
+    if not {"concurrency", "rate"} & asked.keys():
+        for key in asked:
+            raise InputError(f"{key} describes traffic; add concurrency (a closed loop) or rate (requests/s)")
+        for key in ("isl", "osl"):
+            if isinstance(given.get(key), str):
+                said = f"{key}={given[key]} varies from request to request"
+                raise InputError(f"{said}; add concurrency (a closed loop) or rate")
+        return None
+    _refuse(asked)
+    from rooflinekit.load.answer import AskedLoad  # noqa: PLC0415 - statistics take a while
+    from rooflinekit.load.lengths import longer, parse_length, spread_length  # noqa: PLC0415 - likewise
+
+    isl, osl = (
+        parse_length(spread_length(key, given.get(key, WORKLOAD_KEYS[key]), asked.get(f"{key}_cv")))
+        for key in ("isl", "osl")
+    )
+    goals = (asked[key] / 1e3 if key in asked else None for key in ("ttft", "tpot"))
+    told = part_of(asked, _PROTOCOL)
+    load = AskedLoad(longer(isl, image_tokens), osl, asked.get("concurrency"), **told).meeting(*goals)
+    if load.users is None and load.filling >= load.count:
+        raise WorkloadError(f"warmup={load.filling} leaves none of {load.count} requests to count; use fewer")
+    return load
+
+
+def _refuse(asked: Mapping[str, Any]) -> None:
+    """Raise InputError or WorkloadError for options that exclude each other."""
+    users, requests = asked.get("concurrency"), asked.get("requests")
+    if users is not None and "rate" in asked:
+        raise InputError("concurrency and rate exclude each other: a closed loop of users, or arrivals at a rate")
+    if users is not None and "burstiness" in asked:
+        raise InputError("burstiness belongs to a rate; users of a closed loop send when their answers have come")
+    if users is not None and requests is not None and requests < users:
+        raise WorkloadError(f"requests must be at least concurrency ({users}), one for each user, not {requests}")

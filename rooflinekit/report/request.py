@@ -1,0 +1,210 @@
+"""One request, to scale: how long it takes, what its first token waits for, and what a token's time is made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from rooflinekit.estimation.results import Estimate
+from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.units import format_time, percent
+from rooflinekit.report.document import WIDTH, Section, Table, ms, three, wrapped
+
+if TYPE_CHECKING:
+    from rooflinekit.simulation.outcome import Outcome
+
+_MOST = 1e3  # above this, a share is a factor
+_BAR, _NARROWEST = 32, 16  # columns of a whole bar outside terminals, and of one at least
+LEAST = 0.005  # share of a time that is worth a line
+_TICKS = 5  # of the axis, at most
+_STATED = 0.01  # of a time: smaller standard errors are not written
+PARTS = {
+    "weights": ("weights", "memory"), "kv_cache": ("KV cache", "memory"), "activations": ("activations", "memory"),
+    "compute": ("arithmetic", "compute"), "network": ("network", "network"),
+    "above_bound": ("above bound", "overhead"), "host": ("engine", "overhead"),
+}  # fmt: skip
+"""What the time of a step is made of: its name here, and what it waits for."""
+
+FIRST = {
+    "front_end": ("front end", "overhead"), "under_way": ("step under way", "overhead"),
+    "behind": ("behind prompts", "network"), "place": ("wait for a place", "network"),
+    "prompt": ("own prompt", "compute"),
+}  # fmt: skip
+"""What a first token waits for: its name here, and the colour of it."""
+
+TOKEN = {**{"engine" if part == "host" else part: name for part, name in PARTS.items()},
+         "prompts": ("prompts of others", "compute")}  # fmt: skip
+"""What the time of a token is made of under load, likewise."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The mean request of a load that was played; times in ms, parts by their names in FIRST and TOKEN."""
+
+    ttft: float
+    tpot: float
+    e2e: float
+    first: Mapping[str, float]
+    token: Mapping[str, float]
+    bound: float | None = None  #: of a token, by the datasheet
+
+    @classmethod
+    def of(cls, answer: Estimate | Outcome) -> Request | None:
+        """That of an answer; None where nothing was played, or no request ended."""
+        if isinstance(answer, Estimate):
+            load = answer.load
+            times: tuple[float | None, float, float | None] = answer.ttft_ms, answer.tpot_ms, answer.e2e_ms
+            first, token = (load.ttft_parts_ms, load.tpot_parts_ms) if load else (None, None)
+            bound: float | None = answer.bound["tpot_ms"]
+        else:
+            times = answer.ttft_ms.mean, answer.tpot_ms.mean or 0.0, answer.e2e_ms.mean
+            first, token, bound = answer.ttft_parts_ms, answer.tpot_parts_ms, None
+        ttft, tpot, e2e = times
+        if first is None or token is None or ttft is None or e2e is None:
+            return None
+        return cls(ttft, tpot, e2e, first, token, bound)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens after the first."""
+        return round((self.e2e - self.ttft) / self.tpot) if self.tpot else 0
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        after = f", then {self.tokens:,} tokens of {ms(self.tpot)}" if self.tokens else ""
+        return f"one request, {ms(self.e2e)}: {ms(self.ttft)} to the first token{after}"
+
+    def section(self) -> Section:
+        """The axis of time, and both bars enlarged."""
+        bars = [Waterfall(f"the first token, {ms(self.ttft)}:", _shares(self.first, FIRST, self.ttft))]
+        if self.tokens:
+            bound = "" if self.bound is None else f" (datasheet bound {ms(self.bound)})"
+            title = f"a token after it, {ms(self.tpot)}{bound}:"
+            bars.append(Waterfall(title, _shares(self.token, TOKEN, self.tpot)))
+        return Section("", [Axis(self), *bars])
+
+
+def _shares(
+    parts: Mapping[str, float], names: Mapping[str, tuple[str, str]], whole: float
+) -> list[tuple[str, float, str]]:
+    return [(name, parts[part] / whole, ms(parts[part])) for part, (name, _) in names.items() if part in parts]
+
+
+class Axis:
+    """A request along the axis of time: the first token solid, the others pale."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+    def text(self, width: int = WIDTH) -> list[str]:
+        """The words, the bar over the whole width, and times below it."""
+        whole = self.request.e2e
+        first = max(round(self.request.ttft / whole * width), 1)
+        marks = [" "] * (width + 12)
+        for tick in _ticks(whole):
+            words, at = format_time(tick / 1e3) if tick else "0", round(tick / whole * width)
+            if at + len(words) <= width:
+                marks[at : at + len(words)] = words
+        return [*wrapped(self.request.said, width=width), "█" * first + "░" * (width - first), "".join(marks).rstrip()]
+
+    def markdown(self) -> list[str]:
+        """The words alone."""
+        return [f"{self.request.said}."]
+
+    def html(self) -> str:
+        """The words alone."""
+        return f"<p>{escape(self.request.said)}.</p>"
+
+
+def _ticks(whole: float) -> list[float]:
+    """Round times from 0 on.
+
+    >>> _ticks(2460.0)
+    [0.0, 500.0, 1000.0, 1500.0, 2000.0]
+    """
+    size = 10.0 ** math.floor(math.log10(whole / _TICKS))
+    step = next(size * each for each in (1.0, 2.0, 5.0, 10.0) if whole / (size * each) <= _TICKS)
+    return [step * number for number in range(int(whole / step) + 1)]
+
+
+def latencies(
+    name: str, cells: Sequence[float | None], errors: Sequence[float | None], left: Sequence[str] = ()
+) -> list[list[str]]:
+    """A row of times [ms], and one of their standard errors where one is 1 % or more; `left` comes behind the first."""
+    times = ["-" if cell is None else ms(cell) if cell > 0 else "0" for cell in cells]
+    shares = [
+        percent(error / cell) if cell and error and error >= _STATED * cell else ""
+        for cell, error in zip(cells, errors, strict=True)
+    ]
+    rows = [[name, times[0], *left, *times[1:]]]
+    if any(shares):
+        rows.append(["  ± error", shares[0], *[""] * len(left), *shares[1:]])
+    return rows
+
+
+def counted(requests: int, warmup: int | None) -> str:
+    """How many requests were played, and which of them count; `requests` are those that do.
+
+    >>> counted(1600, 400), counted(640, 0)
+    ('2,000 requests played, the first fifth not counted', '640 requests played')
+    """
+    first = warmup or 0
+    played = f"{requests + first:,} request{'' if requests + first == 1 else 's'} played"
+    if not first:
+        return played
+    return f"{played}, the first {'fifth' if 4 * first == requests else f'{first:,}'} not counted"
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """What a time adds up from: a bar for each part, from where the one above it ends, as wide as there is room.
+
+    parts: the name of each, its share, its time.
+    """
+
+    title: str
+    parts: Sequence[tuple[str, float, str]]
+
+    def _table(self, columns: int) -> Table:
+        ends = [0.0, *accumulate(share for _, share, _ in self.parts)]
+        rows = [
+            [name, _bar(start, start + share, columns), time, share_text(share)]
+            for start, (name, share, time) in zip(ends, self.parts, strict=False)
+        ]
+        return Table([self.title, "", "", ""], [row for row in rows if row[1]], left=(0, 1))
+
+    def text(self, width: int = WIDTH) -> list[str]:
+        """The title on a line of its own, and bars over the whole width."""
+        beside = max((len(name) + len(time) for name, _, time in self.parts), default=0) + len("    100 %  ")
+        table = self._table(max(width - beside, _NARROWEST))
+        return [*filter(None, [self.title]), *Table((), table.rows, table.left).text(width)]
+
+    def markdown(self) -> list[str]:
+        """A table with bars."""
+        return self._table(_BAR).markdown()
+
+    def html(self) -> str:
+        """A table with bars."""
+        return self._table(_BAR).html()
+
+
+def _bar(start: float, end: float, columns: int) -> str:
+    """A bar between two shares of the columns; the space before it survives where spaces collapse."""
+    first, last = round(start * columns), round(end * columns)
+    drawn = "█" * (last - first) or ("▏" if end - start >= LEAST else "")
+    return "\u00a0" * first + drawn if drawn else ""
+
+
+def share_text(share: float) -> str:
+    """A share in percent; a factor where it is one.
+
+    >>> share_text(0.004), share_text(0.5), share_text(2000.0)
+    ('<1 %', '50 %', '2,000 x')
+    """
+    if share > _MOST:
+        return f"{three(share)} x"
+    return "<1 %" if 0 < share < 0.01 else percent(share)
