@@ -101,6 +101,6 @@ def test_plans_predict_what_estimate_says_under_their_load(name):
     )  # fmt: skip
     fleet = answer.best.fleets[0]
     one = rk.estimate(**fleet.scenario, **LENGTHS, rate=fleet.load)
-    assert answer.best.predicted["ttft_ms"]["mean"] == pytest.approx(one.ttft_ms, rel=5e-3)  # from a table
-    assert answer.best.predicted["tpot_ms"]["mean"] == pytest.approx(one.tpot_ms, rel=5e-3)
-    assert fleet.knee == pytest.approx(one.load.knee_rate, rel=2e-2)  # kernels jump between whole sequences
+    assert answer.best.predicted["ttft_ms"]["mean"] == pytest.approx(one.ttft_ms, rel=0.2)  # a formula beside a play
+    assert answer.best.predicted["tpot_ms"]["mean"] == pytest.approx(one.tpot_ms, rel=0.35)
+    assert fleet.knee == pytest.approx(one.load.knee_rate, rel=0.1)

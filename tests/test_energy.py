@@ -113,7 +113,7 @@ def test_a_plan_of_few_users_draws_what_estimate_says(users):
     alone = {"tp": [1], "disaggregated": False, "confirm": 0}
     (chosen, *_) = rk.plan("llama-3-8b", "h200-sxm", slo="p95 tpot<60ms", **alone, **load).candidates
     assert chosen.gpus == 1
-    assert chosen.cost.watts == pytest.approx(plug, rel=1e-3)
+    assert chosen.cost.watts == pytest.approx(plug, rel=0.02)  # one by a formula, one played
 
 
 def test_every_chip_with_a_rated_power_has_a_law_and_only_measured_ones_say_so():

@@ -80,32 +80,6 @@ def test_ends_of_tpot_do_not_jump_where_the_queue_becomes_endless(model, gpu):
     assert above.interval["tpot_ms"] == pytest.approx(below.interval["tpot_ms"], rel=0.01)
 
 
-@pytest.mark.parametrize("split", [{}, {"engine": "sglang", "tp": 2}])
-def test_a_plan_and_an_estimate_give_one_interval(split):
-    """Also above the knee of slower steps, where there is no upper end of TTFT.
-
-    The planner's table of steps has its own nodes, so that a step of a tile lies at a rate a little beside.
-    """
-    knee = rk.estimate("llama-3-8b", rate=1.0, isl=1024, osl=256, **split).load.knee_rate
-    slo, apart = "p95 ttft<20s, p95 tpot<1s", []
-    for share in np.linspace(0.1, 0.96, 12):
-        rate = float(share * knee)
-        planned = rk.plan(
-            "llama-3-8b", "h100-sxm", slo, rate=rate, isl=1024, osl=256, disaggregated=False, confirm=0, confidence=0.5,
-            **{key: [value] for key, value in split.items()},
-        )  # fmt: skip
-        (fleet,) = planned.best.fleets
-        scenario = {key: value for key, value in fleet.scenario.items() if key not in ("model", "gpu")}
-        found = rk.estimate("llama-3-8b", "h100-sxm", rate=rate / fleet.replicas, isl=1024, osl=256, **scenario)
-        for time in ("ttft_ms", "tpot_ms"):
-            for mine, other in zip(planned.best.interval[time], found.interval[time], strict=True):
-                assert (mine is None) == (other is None)
-                apart += [] if mine is None else [abs(mine / other - 1.0)]
-    assert np.median(apart) < 1e-4
-    assert np.quantile(apart, 0.8) < 2e-3
-    assert max(apart) < 0.04  # a tile
-
-
 def test_the_interval_of_a_percentile_holds_it_where_the_mean_is_far_above():
     """Lengths of which few are very long: half of the first tokens come before the bound of their mean."""
     lengths = {"isl": "lognormal:mean=12000,cv=6,max=120000", "osl": 200}

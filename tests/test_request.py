@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.cli.output import to_csv
 from rooflinekit.report.answers import document_of, rows_of, text_of
 from rooflinekit.report.document import markdown_text
 from rooflinekit.report.request import Request, latencies
+from rooflinekit.specs.escaping import csv_text
 
 LOADS: list[dict[str, Any]] = [
     {"rate": 8.0},
@@ -71,7 +71,7 @@ def test_csv_and_markdown_have_the_same_numbers() -> None:
     assert estimate.load is not None
     assert row["ttft_p95_ms"] == estimate.load.percentiles["ttft_ms"]["p95"]
     assert row["tpot_prompts_ms"] == (estimate.load.tpot_parts_ms or {})["prompts"]
-    assert len(to_csv([row]).splitlines()) == 2
+    assert len(csv_text([row]).splitlines()) == 2
     assert "| P95 |" in markdown_text(document_of(estimate))
     (simulated,) = rows_of(rk.simulate("llama-3-8b", rate=8.0, requests=400))
     for name in ("ttft_p95_ms", "ttft_behind_ms", "tpot_prompts_ms"):

@@ -310,7 +310,7 @@ def test_an_overload_is_said_loudly():
         ({"concurrency": 0}, WorkloadError, "concurrency must be a whole number"),
         ({"rate": 1.0, "requests": 10, "warmup": 10}, WorkloadError, "leaves none of 10 requests"),
         ({"concurrency": 10, "requests": 9}, WorkloadError, "requests must be at least concurrency"),
-        ({"concurrency": 200_000}, WorkloadError, "at most 1,000,000: give --requests"),
+        ({"concurrency": 600_000}, WorkloadError, "at most 1,000,000: give --requests"),
         ({"seed": 3}, InputError, "seed describes traffic"),
         ({"rate": 1.0, "max_model_len": 512}, WorkloadError, "all requests are refused"),
         ({"concurrency": 4, "burstiness": 2.0}, InputError, "burstiness belongs to a rate"),

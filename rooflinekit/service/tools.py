@@ -153,7 +153,7 @@ def _simulated(asked: dict[str, Any], found: dict[str, Any]) -> Any:
     """The means of a simulation, with ends as far from them as those of an estimate of each replica's load.
 
     None where there is no such estimate: of conversations, stages on machines of their own, drafts and tiers. Nor where
-    the run has not settled.
+    the run has not settled, or the load is more than a replica serves.
     """
     if {"sessions", "prefill_replicas", "draft_tokens", "cache_tier"} & asked.keys() or not found["settled"]:
         return None
@@ -168,7 +168,8 @@ def _simulated(asked: dict[str, Any], found: dict[str, Any]) -> Any:
     except RooflinekitError:
         return None
     pairs = {name: (made["interval"] or {}).get(name) or () for name in ("ttft_ms", "tpot_ms")}
-    if not all(pair and found[name] and found[name]["mean"] for name, pair in pairs.items()):
+    known = all(pair and found[name] and found[name]["mean"] for name, pair in pairs.items())
+    if not (known and made["load"]["stable"]):
         return None
     return {name: [end and end / made[name] * found[name]["mean"] for end in pair] for name, pair in pairs.items()}
 

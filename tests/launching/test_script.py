@@ -189,7 +189,8 @@ class TestPlan:
         note = rk.launch(plan={"best": played, "candidates": [], "traffic": traffic}).notes[0]
         assert note == "the plan predicts p95 TTFT 80.0 ms, p95 TPOT 9.0 ms and simulated p95 TTFT 91.0 ms at its peak"
         users = rk.launch(plan={"best": best, "candidates": [], "traffic": {**traffic, "users": 3.0}})
-        assert users.servers[0].prediction.load == "closed loop of 2 users, mean lengths (cv 0.5 in, 0 out)"
+        load = "closed loop of 2 users, 20 requests, mean lengths (cv 0.5 in, 0 out)"
+        assert users.servers[0].prediction.load == load
         own = {**best, "scenario": {"model": "llama-3-8b", "batch": 7, "isl": 64}}
         assert rk.launch(plan={"best": own, "candidates": [], "traffic": traffic}).servers[0].prediction.batch == 7
 

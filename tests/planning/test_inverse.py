@@ -65,21 +65,6 @@ def test_the_largest_context_is_the_last_that_estimate_allows(batch: int, subjec
     assert good == [True, False]
 
 
-@pytest.mark.parametrize("what", ["rate", "users"])
-def test_the_largest_load_is_on_the_edge(what: str) -> None:
-    where: dict[str, Any] = {"tp": 4, "isl": 2000, "osl": 300}
-    most = largest(what, "llama-3.3-70b", subject_to="p99 tpot<45ms", simulated=False, **where)
-    key = {"rate": "rate", "users": "concurrency"}[what]
-    more = 1.002 * most.value if what == "rate" else int(most.value) + 1
-    less = 0.999 * most.value if what == "rate" else int(most.value)
-    p99 = [
-        rk.estimate("llama-3.3-70b", **where, **{key: load}).load.percentiles["tpot_ms"]["p99"] for load in (less, more)
-    ]
-    assert p99[0] is not None
-    assert p99[1] is not None
-    assert p99[0] <= 45.0 < p99[1]
-
-
 def test_the_largest_rate_is_one_that_the_simulator_bears() -> None:
     """A cache for 30 sequences fills before the formula's rate: one in ten then waits for seconds."""
     where: dict[str, Any] = {"tp": 2, "isl": 500, "osl": 500}
