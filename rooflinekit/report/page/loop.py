@@ -18,7 +18,7 @@ from rooflinekit.load.subset import functions
 
 PLACES = {
     **dict.fromkeys(("dense", "pooled_dense", "keyed_dense", "exchanged_dense", "sampled", "sequences"), 1),
-    **dict.fromkeys(("encoded", "alone", "alone_floor", "saved_times"), 1),
+    **dict.fromkeys(("encoded", "alone", "alone_floor", "saved_times", "drafting"), 1),
     "decode": 2,
     "prefill": 2,
 }
