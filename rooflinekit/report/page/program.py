@@ -152,13 +152,13 @@ class Program:
         plan, gpu = predictor.plan, predictor.plan.system.accelerator
         likeness, plain = self._likeness(plan), Predictor(plan, predictor.memory)
         drafts = isinstance(predictor, SpeculativePredictor)
+        width = predictor.draft.choice.verified + 1 if isinstance(predictor, SpeculativePredictor) else 1
         splits = self._splits.get(likeness) if plan.lanes == 1 and not drafts else None
         if splits is None:
-            splits = tables_of(plan, predictor.draft.choice.verified + 1 if drafts else 1)
+            splits = tables_of(plan, width)
         if not drafts:
             self._splits[likeness] = splits
         scene = scene_data(predictor, [split for _, split in splits])
-        width = splits[0][1].numbers["width"]
 
         def piece(of: Predictor, name: str, inputs: Sequence[str], function: Callable[..., Any]) -> Instance:
             def entry(own: Predictor, speed: Any, **at: Any) -> tuple[list[Any], None]:
