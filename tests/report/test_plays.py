@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import random
@@ -15,6 +16,7 @@ from rooflinekit.estimation.estimator import Question, answer, ask
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.graph.javascript import Instance
 from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.report.page.loop import loop_source, unnamed
 from rooflinekit.report.page.plays import load_data
 from rooflinekit.report.page.program import Program
 
@@ -175,6 +177,17 @@ def test_images_are_part_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     seeing = {"images": (1, 3), "image_size": ("640x480", None), "tp": (1, 2)}
     monkeypatch.setattr(f"{__name__}.MODELS", ("gemma-3-27b", "llama-4-scout", "qwen2.5-vl-7b"))
     compare(4, 1, (seeing,))
+
+
+def test_the_loop_of_a_page_asks_for_the_entries_of_tables() -> None:
+    """Place by place, also where the loop gives a row a name; a name whose meaning changes is refused."""
+    source = loop_source()
+    assert "t.decode(local, at)" in source
+    assert "t.decode[" not in source
+    changing = ast.parse("def f(t, n):\n    row = t.decode[n]\n    n = 3\n    return row[0]").body[0]
+    assert isinstance(changing, ast.FunctionDef)
+    with pytest.raises(ValueError, match="changes what row stands for"):
+        unnamed(changing)
 
 
 def test_pages_on_static_batches_draw_as_others_do() -> None:

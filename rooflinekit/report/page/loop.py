@@ -18,7 +18,7 @@ from rooflinekit.load.subset import functions
 
 PLACES = {
     **dict.fromkeys(("dense", "pooled_dense", "keyed_dense", "exchanged_dense", "sampled", "sequences"), 1),
-    **dict.fromkeys(("encoded", "alone", "alone_floor", "saved_times"), 1),
+    **dict.fromkeys(("encoded", "alone", "alone_floor", "saved_times", "drafting"), 1),
     "decode": 2,
     "prefill": 2,
 }
@@ -36,7 +36,7 @@ def loop_source() -> str:
     """The loop as one object of JavaScript, with the grids of step tables."""
     printed = javascript(leave_out=(*_OWN, *_READING), asked=tuple(PLACES))
     printer = Printer(inspect.getsourcefile(loop) or "loop.py", set(functions()), tuple(PLACES))
-    reading = "".join(printer.function(_unnamed(functions()[name])) for name in _READING)
+    reading = "".join(printer.function(unnamed(functions()[name])) for name in _READING)
     own = Path(__file__).with_name("reading.js").read_text(encoding="utf-8")
     grids = ", ".join(f"{name.strip('_').lower()}: {_literal(getattr(table, name))}" for name in _GRIDS)
     told = "start, play, new_state, run_time, step_time, saved_time, tokens_time"
@@ -47,7 +47,7 @@ def _literal(value: float | list[float]) -> str:
     return f"[{', '.join(map(literal, value))}]" if isinstance(value, list) else literal(value)
 
 
-def _unnamed(function: ast.FunctionDef) -> ast.FunctionDef:
+def unnamed(function: ast.FunctionDef) -> ast.FunctionDef:
     """The same where a field that is read later, place by place, stands in place of a name for it.
 
     Raises ValueError where what the name is made of changes between.

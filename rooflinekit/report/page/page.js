@@ -192,7 +192,7 @@ function notesOf(view) {
 }
 function togetherOf({ rows: { plan }, load }) {
   const found = (load.varied ??= variedAt(plan, load.at) ?? {});
-  return found.ttft > 0 ? say("varied", { ttft: three(1e3 * found.ttft), tpot: three(1e3 * (found.tpot > 0 ? found.tpot : load.tpot.time)) }) : say("together");
+  return found.ttft > 0 ? say("varied", { ttft: asTime(found.ttft).replace("\u00a0", " "), tpot: asTime(found.tpot > 0 ? found.tpot : load.tpot.time).replace("\u00a0", " ") }) : say("together");
 }
 function retell(view) {
   const box = byId("lead"), own = isAsked(state), named = titleAt(state);

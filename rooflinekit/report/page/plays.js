@@ -1,6 +1,6 @@
 // Loads as they are played, request by request, and what users feel of them: as `rooflinekit.load.answer` has it.
 "use strict";
-const STEADY = 2000, PER_USER = 10, FILLING = 5, ENDS_OF = 400;  // requests of an open loop, and of each user; one in so many fills the engine; requests on which ends of intervals are played
+const STEADY = 2000, PER_USER = 10, CROWD = 20000, FILLING = 5, ENDS_OF = 400;  // requests of an open loop, and of each user; one in so many fills the engine; requests on which ends of intervals are played
 const doublesOf = (text) => new Float64Array(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
 const UNPACKED = new Map();
 const drawnOf = (part) => { if (!UNPACKED.has(part)) UNPACKED.set(part, doublesOf(part.units)); return UNPACKED.get(part); };
@@ -8,7 +8,7 @@ const total = (values) => { let all = 0; for (let place = 0; place < values.leng
 const meanOf = (values) => (values.length ? total(values) / values.length : NaN);
 
 function protocolOf(asked, at) {  // requests that count or were asked for, those before them, and all; `drawn` where fewer were drawn
-  const users = at.users ?? 0, counted = asked.requests ?? (users ? PER_USER * users : STEADY), filling = asked.warmup ?? (!users && asked.requests === null ? Math.floor(counted / FILLING) : 0);
+  const users = at.users ?? 0, counted = asked.requests ?? (users ? Math.min(PER_USER * users, Math.max(CROWD, 2 * users)) : STEADY), filling = asked.warmup ?? (!users && asked.requests === null ? Math.floor(counted / FILLING) : 0);
   return { users, counted, filling, count: counted + (users ? filling : 0) };
 }
 function lengthOf(law, tokens, images) {  // mean, longest, and the tokens of each request
@@ -73,22 +73,23 @@ function sceneAt(plan, at, asked = plan.load ?? DATA.load) {  // lengths, rules 
   const longest = Math.trunc(isl.longest + osl.longest), chunks = own.chunks[longest > own.rules.budget ? 1 : 0], room = FUNCTIONS[plan.plays.functions.room];
   const tokens = roomOf((context, fresh = context) => room(context, fresh)[0], isl.mean + osl.mean, own.rules.most);
   if (!tokens || chunks === null) return null;
-  const rules = { ...own.rules, chunks, horizon: Infinity, blocks: Math.max(Math.floor(tokens / own.rules.block), 1) };
-  const tables = kept(TABLES, 24, JSON.stringify([plan.plays.tables, plan.plays.scene, longest, at.speed]), () => stepTables(plan, longest, at.speed));
-  return { asked, own, isl, osl, rules, tables };
+  const rulesOf = (scene) => ({ ...scene.rules, chunks: scene.chunks[longest > scene.rules.budget ? 1 : 0], horizon: Infinity, blocks: Math.max(Math.floor(tokens / scene.rules.block), 1) }), rules = rulesOf(own);
+  const tablesAt = (scene, bound) => { const given = { longest: Math.max(longest, 4096), speed: at.speed, bound, ...(rules.drafted ? { isl: isl.mean, osl: osl.mean } : {}) }; return kept(TABLES, 32, JSON.stringify([plan.plays.tables, plan.plays.scene, given]), () => stepTables(plan, scene, given)); };
+  const bound = own.bound && (() => ({ own: own.bound, rules: rulesOf(own.bound), tables: tablesAt(own.bound, true) }));
+  return { asked, own, isl, osl, rules, tables: tablesAt(own, false), bound };
 }
 function kneeOf(plan, { users, batch, ...at }) {  // requests a second that are sustained at most; nothing where not one fits
   const found = sceneAt(plan, at);
-  return found ? fullRate(found.tables, found.rules, found.isl.mean, found.osl.mean) : undefined;
+  return found ? fullRate(found.tables, found.rules, found.isl.mean, found.osl.mean, found.own.yielded) : undefined;
 }
 
 // ---- what was played, in numbers
 const quantileOf = (sorted, share) => (sorted.length ? sorted[Math.max(Math.ceil(share * sorted.length - 1e-9), 1) - 1] : NaN);
 const countUpto = (sorted, value) => { let low = 0, high = sorted.length; while (low < high) { const middle = (low + high) >> 1; if (sorted[middle] <= value) low = middle + 1; else high = middle; } return low; };
 function grows(state) {  // whether more and more requests are in the system, and whether more and more wait for a first token
-  const sent = state.sent.filter((time) => time < Infinity).sort(), last = sent[sent.length - 1] ?? 0, pieces = 20;
-  if (!(last > 0) || state.sent.length < 16) return [false, false];
-  const marks = Array.from({ length: 2 * pieces }, (_, place) => last / 4 + place * (last - last / 4) / (2 * pieces - 1)), waits = state.first.map((time, place) => (state.refused[place] ? state.end[place] : time));
+  const sent = state.sent.filter((time) => time < Infinity).sort(), last = sent[sent.length - 1] ?? 0, pieces = Math.min(Math.floor(state.sent.length / 25), 40);
+  if (!(last > 0) || pieces < 8) return [false, false];
+  const marks = Array.from({ length: pieces }, (_, place) => last / 4 + place * (last - last / 4) / (pieces - 1)), waits = state.first.map((time, place) => (state.refused[place] ? state.end[place] : time));
   const since = (sorted) => { const sums = new Float64Array(sorted.length + 1); for (let place = 0; place < sorted.length; place++) sums[place + 1] = sums[place] + sorted[place]; return marks.map((mark) => { const count = countUpto(sorted, mark); return count * mark - sums[count]; }); };
   const begun = since(sent), arrived = countUpto(sent, marks[marks.length - 1]) - countUpto(sent, marks[0]);
   const middles = marks.slice(1).map((mark, place) => (mark + marks[place]) / 2), centre = meanOf(middles), x = middles.map((time) => time - centre), square = total(x.map((value) => value * value));
@@ -130,6 +131,7 @@ function movedEnds([time, bound, low, high], placed, full, waiting) {  // the en
   const [down, up] = placed.map((one, end) => Math.exp(Math.log(one) + waiting * Math.log(full[end] / one)));
   return [time, bound, Math.max(Math.min(low / down, time), bound), Math.max(high * up, time)];
 }
+const admitted = (call, { reserves }, isl, osl, memory) => (reserves ? { ...memory, room: call("room", isl.mean + osl.mean, isl.mean)[0] } : memory);  // those that have room, as the engine admits them
 function playedAt(plan, at) {  // what users feel; null where not one request fits
   const found = sceneAt(plan, at);
   if (!found) return null;
@@ -137,17 +139,18 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
   const clients = clientsOf(asked, at, own, protocol, isl, osl), state = played(clients, rules, tables), sums = sumsOf(clients, state, filling);
   if (!sums.count) return null;
   const running = total(state.sequence_time) / state.times[LOOP.NOW], busy = total(state.delays) / state.times[LOOP.NOW], growth = grows(state), log = Object.fromEntries(["sent", "begun", "first", "end"].map((name) => [name, state[name].slice()]));
-  const knee = fullRate(tables, rules, isl.mean, osl.mean), now = state.times[LOOP.NOW], steps = total(state.decode_steps), sequences = steps ? Math.max(total(state.tokens_out) / steps, 1) : 1;
-  const local = Math.max(even(sequences / own.replicas), 1), decode = call("token", local, isl.mean + osl.mean / 2, at.speed), prompt = call("prompt", Math.max(isl.mean, 1), at.speed);
+  const knee = fullRate(tables, rules, isl.mean, osl.mean, own.yielded), now = state.times[LOOP.NOW], steps = total(state.decode_steps), sequences = steps ? Math.max(total(state.tokens_out) / own.yielded / steps, 1) : 1;
+  const local = Math.max(even(sequences / own.replicas), 1), decode = rules.drafted ? call("round", local, isl.mean, isl.mean + osl.mean / 2, at.speed) : call("token", local, isl.mean + osl.mean / 2, at.speed), prompt = call("prompt", Math.max(isl.mean, 1), at.speed);
   const first = meanOf(sums.ttft), whole = meanOf(sums.e2e), token = sums.tpot.length ? meanOf(sums.tpot) : decode[0];
   let spans = [[first, first, first, first], [token, token, token, token]];
   if (own.fitted) {
     const some = firstOf(clients, Math.min(users ? Math.max(Math.min(ENDS_OF, count), 2 * users) : ENDS_OF, count));
     const mean = (...factors) => { [table.decode_factor, table.prompt_factor] = factors; const part = sumsOf(some, played(some, rules, tables), 0); return [meanOf(part.ttft), meanOf(part.tpot)]; };
+    const datasheet = found.bound(), quick = { ...some, front: some.isl.map((tokens) => datasheet.own.front[0] + tokens * datasheet.own.front[1]) }, least = sumsOf(quick, played(quick, datasheet.rules, datasheet.tables), 0).tpot, floor = least.length ? meanOf(least) : decode[1];
     const there = mean(1, 1), [low, high] = [2, 3].map((end) => { const factors = [decode[end] / decode[0], prompt[end] / prompt[0]], moved = mean(...factors); return [moved[0] / there[0], there[1] > 0 ? moved[1] / there[1] : factors[0]]; });
     table.decode_factor = table.prompt_factor = 1;
     const share = sums.parts.waits / whole, [placedFirst, placedToken, full] = own.ends;
-    spans = [movedEnds(spanOver([first, Math.min(prompt[1], first)], [low[0], high[0]]), placedFirst, full, share), movedEnds(spanOver([token, Math.min(decode[1], token)], [low[1], high[1]]), placedToken, full, share)];
+    spans = [movedEnds(spanOver([first, Math.min(prompt[1], first)], [low[0], high[0]]), placedFirst, full, share), movedEnds(spanOver([token, Math.min(floor, token)], [low[1], high[1]]), placedToken, full, share)];
   }
   const made = sums.tokens / sums.makespan, others = Math.min(sums.others, token), held = isl.mean + (rules.reserves ? osl.mean : osl.mean / 2);
   const sorted = Object.fromEntries(["ttft", "tpot", "e2e"].map((name) => [name, Float64Array.from(sums[name]).sort()]));
@@ -155,7 +158,7 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
     at, ttft: spanOf(spans[0]), tpot: spanOf(spans[1]), e2e: whole, running, sequences, knee, rate: at.rate ?? sums.count / sums.makespan,
     stable: Number(Boolean(users) || (at.rate < knee && !growth.every(Boolean))), busy, queue: sums.parts.behind + sums.parts.waits,
     slots: Math.trunc(Math.max(Math.min(rules.most, rules.blocks * rules.block / held), 1)), rateEach: made / plan.gpus, rateUser: 1 / token,
-    memory: memoryOf(call("held", Math.max(even(running), 1), isl.mean + osl.mean / 2, isl.mean)), energy: "energy" in plan.plays.functions ? energyOf(call("energy", sequences, isl.mean, osl.mean, at.speed, made)) : null,
+    memory: admitted(call, own, isl, osl, memoryOf(call("held", Math.max(even(running), 1), isl.mean + osl.mean / 2, isl.mean))), energy: "energy" in plan.plays.functions ? energyOf(call("energy", sequences, isl.mean, osl.mean, at.speed, made)) : null,
     parts: { ...sums.parts, step: token - others, others }, stepParts: decode.slice(4), osl: osl.mean, sorted, longest: sorted.ttft[sorted.ttft.length - 1], now, log, filling, goals: asked.goals,
     together: users > 1 && !asked.isl && !asked.osl,
     repeated: count > Math.min(isl.drawn, osl.drawn, users ? Infinity : asked.gaps.count),

@@ -20,14 +20,17 @@ from rooflinekit.load.table import _Halves, _Parts
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import StepTime
+from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan, host_times
 from rooflinekit.model.timing.overlap import UNDIVIDED
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.frozen import replace
 from rooflinekit.model.types.kernel import ExchangeShape
+from rooflinekit.model.types.speculation import expected_tokens
+from rooflinekit.model.types.time import KernelTime
+from rooflinekit.model.types.workload import Workload
 
-_CONTEXT = 1025.0  # of sequences whose work does not depend on it
 _VARIED = LogNormal(1000.0, 0.2)  # lengths beside which equal ones are set
 _EVEN = 1e-6  # variation of gaps below which they are even
 _LONGER = 1 << 40  # tokens of a request that is longer than any step
@@ -48,9 +51,9 @@ class Split:
     numbers: dict[str, Any]
 
     @classmethod
-    def of(cls, plan: Plan, halves: bool = False) -> Split:
+    def of(cls, plan: Plan, width: int = 1, halves: bool = False) -> Split:
         """As a step table has them."""
-        parts = (_Halves if halves else _Parts)(plan, 1, [])
+        parts = (_Halves if halves else _Parts)(plan, width, [])
         phased, sampling = parts.by_phase.operations, parts.by_rows.operations
         rest = {op: n for op, n in parts.calm.operations.items() if op not in phased and op not in sampling}
         together = {op: n for op, n in parts.whole.operations.items() if op in parts.together}
@@ -60,32 +63,34 @@ class Split:
             "graphs": plan.costs.graphs and not plan.deployment.settings.eager, "unsampled": parts.unsampled(),
             "encoded_floor": parts.encoded_floor(), "replicas": plan.deployment.dp, "ranks": plan.deployment.cp,
             "summed": not parts.by_keys.operations and plan.deployment.cp == 1, "seen": parts.seen,
-            "parts": int(parts.times), "switching": parts.switching, "once": parts._host(0.0),
+            "parts": int(parts.times), "width": width, "switching": parts.switching, "once": parts._host(0.0),
         }  # fmt: skip
         keyed = parts.by_keys.operations
         return cls(phased, sampling, rest, together, keyed, parts.images, parts.switching, halves, numbers)
 
     @property
     def pieces(self) -> dict[str, tuple[tuple[str, ...], Callable[..., Any]]]:
-        """Functions of a plan that give the entries of a table, each with its inputs [s]."""
+        """Functions of a plan that give the entries of a table and their bounds, each with its inputs [s]."""
+        dp, seen, width = self.numbers["replicas"], self.numbers["seen"], float(self.numbers["width"])
 
         def work(operations: Mapping[Operation, int], made: Callable[..., Batch], host: bool = False) -> Any:
-            """Time of some operations in a batch, and with `host` what the engine adds but for launches."""
+            """Time of some operations in a batch, with `host` what the engine adds but for launches; and its bound."""
 
-            def time(plan: Plan, **given: Any) -> Any:
+            def time(plan: Plan, **given: Any) -> list[Any]:
                 batch = made(**given)
                 own = replace(plan, operations=operations)
                 added = host_times(plan.costs, plan.iteration(batch)) if host else ()
-                return sum(added, self._spent(own, batch))
+                time, bound = self._spent(own, batch)
+                return [sum(added, time), bound]
 
             return time
 
         def moved(made: Callable[..., Batch]) -> Any:
             """Time of exchanges, which are a floor where halves take turns."""
 
-            def time(plan: Plan, **given: Any) -> Any:
+            def time(plan: Plan, **given: Any) -> list[Any]:
                 timed = replace(plan, operations=every).apart(made(**given).half, plan.costs)
-                return sum((2.0 * each.expected for each in timed if each.kernel.family == "exchange"), 0.0)
+                return _sums([(2.0, each) for each in timed if each.kernel.family == "exchange"])
 
             return time
 
@@ -95,8 +100,8 @@ class Split:
         def chunk(tokens: Any) -> Batch:
             return Batch(prefilling=Sequences(1.0, tokens, 0.0, 1.0))
 
-        def decode(count: Any, context: Any = _CONTEXT) -> Batch:
-            return Batch.decode(count, context)
+        def decode(count: Any, context: Any = 1024.0 + width) -> Batch:
+            return Batch.decode(count, context, width)
 
         def beside(count: Any) -> Batch:
             return decode(count) | Batch.prefill(1.0, 8.0)
@@ -104,7 +109,6 @@ class Split:
         def rows(count: Any) -> Batch:
             return Batch.prefill(count, 1.0) if self.switching else Batch.decode(count, 1.0)
 
-        dp, seen = self.numbers["replicas"], self.numbers["seen"]
         every = {**self.phased, **self.sampling, **self.rest, **self.together}
         others = {op: count for op, count in every.items() if op not in self.phased}
         whole: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
@@ -129,32 +133,39 @@ class Split:
             whole["moved_alone"] = ("count",), moved(decode)
         return whole
 
-    def _spent(self, plan: Plan, batch: Batch) -> Any:
+    def _spent(self, plan: Plan, batch: Batch) -> list[Any]:
         """Time of the kernels of a batch; or twice that of a half, which exchanges slow while they hold cores [s]."""
         if not self.halves:
-            return sum((each.expected for each in plan.apart(batch, plan.costs)), 0.0)
+            return _sums([(1.0, each) for each in plan.apart(batch, plan.costs)])
         timed = plan.apart(batch.half, plan.costs)
         moving = [each for each in timed if each.kernel.family == "exchange"]
         movers = max((float(each.kernel.shaped(ExchangeShape).movers) for each in moving), default=0.0)
         share = movers / float(plan.system.accelerator.cores)
-        return sum((2.0 * (share if each.kernel.family == "exchange" else 1.0) * each.expected for each in timed), 0.0)
+        return _sums([(2.0 * (share if each.kernel.family == "exchange" else 1.0), each) for each in timed])
 
 
-def tables_of(plan: Plan) -> list[tuple[Plan, Split]]:
+def _sums(parts: list[tuple[float, KernelTime]]) -> list[Any]:
+    """Expected time and bound of kernels, each so many times [s]."""
+    return [sum((share * getattr(each, end) for share, each in parts), 0.0) for end in ("expected", "bound")]
+
+
+def tables_of(plan: Plan, width: int = 1) -> list[tuple[Plan, Split]]:
     """The step tables of a plan: its own; of steps whose halves take turns; of each kind of pipeline stage with lanes.
+
+    width: tokens that a sequence computes in a decode step.
 
     Raises WorkloadError for halves in lanes.
     """
-    found = [(plan, Split.of(plan))]
+    found = [(plan, Split.of(plan, width))]
     if plan.deployment.two_batch:
-        found.append((plan, Split.of(plan, halves=True)))
+        found.append((plan, Split.of(plan, width, halves=True)))
     if plan.lanes == 1:
         return found
     if plan.deployment.two_batch:
         raise WorkloadError("pages play no halves of steps in lanes of pipeline stages")
     costs = replace(plan.costs.free, padded=plan.costs.padded)
     bare = replace(plan, engine=replace(plan.engine, costs=costs)).stages
-    return [*found, *((stage, Split.of(stage)) for stage, _ in bare)]
+    return [*found, *((stage, Split.of(stage, width)) for stage, _ in bare)]
 
 
 def prompt_step(plan: Plan, isl: Any) -> StepTime:
@@ -167,11 +178,27 @@ def decode_step(plan: Plan, count: Any, context: Any) -> StepTime:
     return plan.time(Batch.decode(count, context))
 
 
+def draft_work(own: SpeculativePredictor, count: Any, isl: Any, osl: Any) -> list[Any]:
+    """What drafting adds to a step of so many sequences, and its bound [s]."""
+    rounds = own.draft.batches(own._local(Workload(count, isl, osl)), isl + osl / 2.0)
+    steps = [(times, plan.time(batch)) for plan, batch, times in rounds]
+    return [sum((times * getattr(step, end) for times, step in steps), 0.0) for end in ("expected", "bound")]
+
+
 def scene_data(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
-    """Rules, grids and front end of a deployment, as the page makes a scene of them.
+    """Rules, grids and front end of a deployment, as the page makes a scene of them; `bound`: at datasheet rates.
 
     Raises WorkloadError where its token budget leaves no room for prompts.
     """
+    scene = _scene(predictor, splits)
+    if predictor.plan.calibration is None:
+        return scene
+    other = predictor.on(replace(predictor.plan, calibration=None))
+    tables = tables_of(other.plan, splits[0].numbers["width"])
+    return scene | {"bound": _scene(other, [split for _, split in tables])}
+
+
+def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
     plan = predictor.plan
     rules, longer = limits_of(predictor, Scheduler(), 1), None
     try:
@@ -179,10 +206,14 @@ def scene_data(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
     except WorkloadError:
         if not rules.policy.mixes or rules.policy.chunks:
             raise
-    front = front_end_of(predictor)
+    front, drafted = front_end_of(predictor), dict[str, Any]()
+    if isinstance(predictor, SpeculativePredictor):
+        choice = predictor.draft.choice
+        rates = [choice.acceptance[min(at, len(choice.acceptance) - 1)] for at in range(choice.draft_tokens)]
+        drafted = {"width": choice.verified + 1, "drafted": choice.draft_tokens, "acceptance": rates}
     settings, ends = plan.deployment.settings, plan.load_ends
     block = settings.block_size or int(plan.engine.memory.block)
-    told = rules_of(rules, 1, block, apart=front.hand_over, lanes=plan.lanes)._asdict()
+    told = rules_of(rules, 1, block, apart=front.hand_over, lanes=plan.lanes, **drafted)._asdict()
     del told["horizon"]
     return {
         "tables": [split.numbers for split in splits],
@@ -190,6 +221,7 @@ def scene_data(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
         "stages": [count for _, count in plan.stages] if plan.lanes > 1 else [],
         "replicas": plan.deployment.dp,
         "rules": told,
+        "yielded": expected_tokens(told["acceptance"], told["drafted"]),
         "chunks": [rules.policy.chunks, None if longer is None else longer.policy.chunks],
         "most": -(-rules.max_num_seqs // (rules.engines * plan.lanes)),
         "step_tokens": int(plan.token_budget),

@@ -36,7 +36,7 @@ from rooflinekit.model.types.hardware import Accelerator, PowerLaw
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.time import ENDS, KernelTime, Time
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.report.page.plays import Split, decode_step, prompt_step, scene_data, tables_of
+from rooflinekit.report.page.plays import Split, decode_step, draft_work, prompt_step, scene_data, tables_of
 
 INPUTS = ("batch", "isl", "osl", "cached", "context", "speed")
 """What a static batch is a function of; `speed` multiplies the bandwidth of the memory."""
@@ -151,16 +151,21 @@ class Program:
         """What a page plays loads with; raises WorkloadError where the engine has no room for prompts."""
         plan, gpu = predictor.plan, predictor.plan.system.accelerator
         likeness, plain = self._likeness(plan), Predictor(plan, predictor.memory)
-        splits = self._splits.get(likeness) if plan.lanes == 1 else None
-        splits = self._splits[likeness] = splits or tables_of(plan)
+        drafts = isinstance(predictor, SpeculativePredictor)
+        width = predictor.draft.choice.verified + 1 if isinstance(predictor, SpeculativePredictor) else 1
+        splits = self._splits.get(likeness) if plan.lanes == 1 and not drafts else None
+        if splits is None:
+            splits = tables_of(plan, width)
+        if not drafts:
+            self._splits[likeness] = splits
         scene = scene_data(predictor, [split for _, split in splits])
 
         def piece(of: Predictor, name: str, inputs: Sequence[str], function: Callable[..., Any]) -> Instance:
             def entry(own: Predictor, speed: Any, **at: Any) -> tuple[list[Any], None]:
-                return [function(own.plan, **{each: at[each] for each in inputs})], None
+                return function(own.plan, **{each: at[each] for each in inputs}), None
 
-            part = self._stepped(("piece", name), entry, of, (*inputs, "speed"))
-            return self._direct(part, (*inputs, "speed"), gpu, 1)
+            part = self._stepped(("piece", name, width), entry, of, (*inputs, "speed"))
+            return self._direct(part, (*inputs, "speed"), gpu, 2)
 
         tables = [
             {
@@ -185,6 +190,25 @@ class Program:
 
             part = self._stepped(("ends", name), ends, predictor, (*inputs, "speed"))
             functions[name] = self._direct(part, (*inputs, "speed"), gpu, len(ENDS) + len(TIME_PARTS))
+        if drafts:
+
+            def drafting(own: Any, speed: Any, **at: Any) -> tuple[list[Any], None]:
+                return draft_work(own, at["count"], at["isl"], at["osl"]), None
+
+            def first(own: Any, speed: Any, isl: Any, **_: Any) -> tuple[list[Any], None]:
+                found = own.draft.prefill(Batch.prefill(1.0, isl))
+                return [found.expected, found.bound], None
+
+            def round_of(own: Any, speed: Any, **at: Any) -> tuple[list[Any], None]:
+                asked = Workload(at["count"] * plan.deployment.dp, at["isl"], 2.0, 0.0, at["context"])
+                return step(own, lambda _: own.decode_step(asked), speed)
+
+            for name, given, made, outputs in (
+                ("drafting", ("count", "isl", "osl"), drafting, 2), ("draft_prompt", ("isl",), first, 2),
+                ("round", ("count", "isl", "context"), round_of, len(ENDS) + len(TIME_PARTS)),
+            ):  # fmt: skip
+                part = self._stepped((name,), made, predictor, (*given, "speed"))
+                functions[name] = self._direct(part, (*given, "speed"), gpu, outputs)
         functions["room"] = self._added(lambda **at: [predictor.memory.max_batch(*at.values())], ("context", "isl"))
         held = "count", "context", "isl"
         functions["held"] = self._added(lambda **at: _memory(predictor.memory.evaluate(*at.values())), held)

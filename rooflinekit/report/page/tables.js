@@ -39,8 +39,13 @@ function byTokens(most, of) {  // one by one, and beyond on a grid
   return [filled(last + 1, (tokens) => (tokens ? of(tokens) : 0)), Float64Array.from(counts), filled(counts.length, (place) => of(counts[place]))];
 }
 
-function stepTables(plan, longest, speed) {  // as `build_table` makes them for requests up to so many tokens: of whole steps, and of those whose halves take turns
-  const scene = OFFERS.scenes[plan.plays.scene], made = scene.tables.map((numbers, place) => stepTable(scene, numbers, plan.plays.tables[place], longest, speed)), [table] = made;
+function stepTables(plan, scene, { longest, speed, isl, osl, bound }) {  // as `build_table` makes them for requests up to so many tokens: of whole steps, and of those whose halves take turns; at datasheet rates, of bounds
+  const which = bound ? 1 : 0, made = scene.tables.map((numbers, place) => stepTable(scene, numbers, plan.plays.tables[place], longest, speed, which)), [table] = made;
+  if (scene.rules.drafted) {
+    const call = (name, ...given) => FUNCTIONS[plan.plays.functions[name]](...given, speed)[which], first = call("draft_prompt", Math.max(isl, 1));
+    table.drafting = filled(scene.rules.most + 1, (count) => (count ? call("drafting", count, isl, osl) : 0));
+    if (first) for (const each of scene.halved ? made.slice(0, 2) : [table]) { const images = each.encoded; each.encoded = filled(each.sequences.length, (count) => (images.length ? images(count) : 0) + count * first); }
+  }
   if (scene.halved) Object.assign(table, { halved: true, undivided_alone: scene.halved[0], undivided: scene.halved[1] });
   if (scene.stages.length) {  // the busiest stage's share of a middle step
     const share = (...step) => { const times = made.slice(1).map((each) => LOOP.step_time(each, each, ...step, [0], [0])); return Math.max(...times) / total(times.map((time, place) => time * scene.stages[place])); };
@@ -49,31 +54,31 @@ function stepTables(plan, longest, speed) {  // as `build_table` makes them for 
   }
   return [table, scene.halved ? made[1] : table];
 }
-function stepTable(scene, numbers, functions, longest, speed) {
-  const { switching, replicas, ranks, parts, seen } = numbers, { budget } = scene.rules;
+function stepTable(scene, numbers, functions, longest, speed, which) {
+  const { switching, replicas, ranks, parts, seen, width } = numbers, { budget } = scene.rules;
   const call = (name) => (name in functions ? FUNCTIONS[functions[name]] : null);
   const [movedOf, movedAloneOf, tokensOf, sampledOf, sequencesOf, decodeOf, promptsOf, wholeOf, pooledOf, keyedOf, encodedOf, aloneOf] = ["moved", "moved_alone", "tokens", "sampled", "sequences", "decode", "prompts", "together", "pooled", "keyed", "encoded", "alone"].map(call);
-  const most = Math.min(longest, scene.admitted || 2 ** 20, 2 ** 20), grid = contextsOf(most + 1, scene.anew), many = 2 * scene.most + 2;
-  const upto = scene.most + Math.max(most, budget, scene.step_tokens), beside = switching ? GRIDS.short : 0;
-  const [dense, counts, times] = byTokens(upto, (tokens) => tokensOf(tokens, speed)[0]);
-  const [pooled_dense, pooled_counts, pooled_times] = pooledOf ? byTokens(upto * replicas, (tokens) => pooledOf(tokens, speed)[0]) : [none, NOTHING, none];
-  const [keyed_dense, keyed_counts, keyed_times] = keyedOf ? byTokens(scene.most * most, (tokens) => keyedOf(tokens, speed)[0]) : [none, NOTHING, none];
-  const [exchanged_dense, exchanged_counts, exchanged_times] = movedOf ? byTokens(upto, (tokens) => numbers.once + movedOf(tokens, speed)[0]) : [none, NOTHING, none];
-  const leastOf = (count) => Math.max(scene.tables[0].graphs ? 0 : numbers.floor[2] + numbers.sequence_floor * count, movedAloneOf ? numbers.once + numbers.sequence_floor * count + movedAloneOf(count, speed)[0] : 0);
-  const by = (of) => filled(many, (count) => (count ? of(count, speed)[0] : 0));
-  const chunk = (count, fresh, past) => promptsOf(count, Math.max(fresh, 1), past, speed)[0];
+  const most = Math.min(2 ** Math.ceil(Math.log2(Math.max(longest, 4096))), scene.admitted || 2 ** 20, 2 ** 20), grid = contextsOf(most + width, scene.anew), many = 2 * scene.most + 2;
+  const upto = scene.most * width + Math.max(most, budget, scene.step_tokens), beside = switching ? GRIDS.short : 0;
+  const [dense, counts, times] = byTokens(upto, (tokens) => tokensOf(tokens, speed)[which]);
+  const [pooled_dense, pooled_counts, pooled_times] = pooledOf ? byTokens(upto * replicas, (tokens) => pooledOf(tokens, speed)[which]) : [none, NOTHING, none];
+  const [keyed_dense, keyed_counts, keyed_times] = keyedOf ? byTokens(scene.most * most, (tokens) => keyedOf(tokens, speed)[which]) : [none, NOTHING, none];
+  const [exchanged_dense, exchanged_counts, exchanged_times] = movedOf ? byTokens(upto, (tokens) => numbers.once + movedOf(tokens, speed)[which]) : [none, NOTHING, none];
+  const leastOf = (count) => Math.max(scene.tables[0].graphs ? 0 : numbers.floor[2] + numbers.sequence_floor * count, movedAloneOf ? numbers.once + numbers.sequence_floor * count + movedAloneOf(count, speed)[which] : 0);
+  const by = (of, length = many) => filled(length, (count) => (count ? of(count, speed)[which] : 0));
+  const chunk = (count, fresh, past) => promptsOf(count, Math.max(fresh, 1), past, speed)[which];
   const corner = filledRows((row, column) => chunk(1, grid[row], grid[column]));
   const ofSequences = (count) => {
-    const unit = parts * ranks, size = unit > 1 && beside ? unit * (Math.ceil(count / unit) + Math.ceil(beside / unit)) : count + beside;
-    return sequencesOf(count, speed)[0] - LOOP.tokens_time(size, dense, counts, times);
+    const unit = parts * ranks, size = unit > 1 && beside ? unit * (Math.ceil(count / unit) * width + Math.ceil(beside / unit)) : count * width + beside;
+    return sequencesOf(count, speed)[which] - LOOP.tokens_time(size, dense, counts, times);
   };
   const launch = chunk(1, 0, 0), saved = (count, fresh, past) => (count * chunk(1, fresh, past) - chunk(count, fresh, past)) / (count - 1);
-  const lanes = [[8, 0], [64, 0], [512, 0], [8, 512], [64, 4096], [512, 4096]], several = lanes.some(([fresh, past]) => !(Math.abs(saved(8, fresh, past) - launch) * 7 < GRIDS.same * wholeOf(8, fresh, past, speed)[0]));
+  const lanes = [[8, 0], [64, 0], [512, 0], [8, 512], [64, 4096], [512, 4096]], several = lanes.some(([fresh, past]) => !(Math.abs(saved(8, fresh, past) - launch) * 7 < GRIDS.same * wholeOf(8, fresh, past, speed)[which]));
   const table = {
     dense, counts, times, pooled_dense, pooled_counts, pooled_times, keyed_dense, keyed_counts, keyed_times, launch,
-    sampled: sampledOf ? by(sampledOf) : filled(many, () => 0), sequences: filled(many, (place) => ((place -= beside ? 1 : 0) > 0 ? ofSequences(place) : 0)),
-    grid: Float64Array.from(grid), cells: cellsOf(grid), width: 1, budget, replicas, ranks, parts, seen,
-    decode: filledNumbers(grid.length, (count, place) => decodeOf(count, Math.max(grid[place], 1), speed)[0]),
+    sampled: sampledOf ? by(sampledOf, many * width) : filled(many * width, () => 0), sequences: filled(many, (place) => ((place -= beside ? 1 : 0) > 0 ? ofSequences(place) : 0)),
+    grid: Float64Array.from(grid), cells: cellsOf(grid), width, budget, replicas, ranks, parts, seen,
+    decode: filledNumbers(grid.length, (count, place) => decodeOf(count, Math.max(grid[place], width), speed)[which]),
     prefill: filledRows((row, column) => {  // a, b, c, d of a + b·x + (c + d·x)·y
       const x = grid[row], y = grid[column], dx = grid[row + 1] - x, dy = grid[column + 1] - y;
       const base = corner(row, column), right = corner(row + 1, column), up = corner(row, column + 1);
@@ -82,7 +87,7 @@ function stepTable(scene, numbers, functions, longest, speed) {
     }),
     floor: numbers.floor, graph_floor: numbers.graph_floor, graph_tokens: numbers.graph_tokens, sequence_floor: numbers.sequence_floor, graphs: numbers.graphs, encoded_floor: numbers.encoded_floor, unsampled: numbers.unsampled, summed: numbers.summed,
     encoded: encodedOf ? by(encodedOf) : none, alone: aloneOf ? by(aloneOf) : none, alone_floor: aloneOf ? filled(many, (count) => (count ? leastOf(count) : 0)) : none,
-    exchanged_dense, exchanged_counts, exchanged_times, halved: false, undivided: 0, undivided_alone: 0, drafting: NOTHING,
+    exchanged_dense, exchanged_counts, exchanged_times, halved: false, undivided: 0, undivided_alone: 0, drafting: none,
     saved_counts: NOTHING, saved_grid: NOTHING, saved_cells: NOTHING, saved_times: none, decode_stage: 1, prompt_stage: 1, decode_factor: 1, prompt_factor: 1,
   };
   if (several) {
@@ -98,25 +103,26 @@ function even(value) {  // Python's round: halves to the even one
   const whole = Math.round(value);
   return whole - value === 0.5 && whole % 2 ? whole - 1 : whole;
 }
-function fullRate([t, h], rules, isl, osl) {  // requests a second that are sustained at most, at mean lengths
+function fullRate([t, h], rules, isl, osl, yielded) {  // requests a second that are sustained at most, at mean lengths
   const fresh = Math.max(isl, 1), held = isl + (rules.reserves ? osl : osl / 2), places = Math.max(Math.min(rules.most, Math.max(rules.blocks * rules.block / held, 1)) / rules.lanes, 1);
-  const after = osl - 1, budget = rules.budget * rules.engines, context = isl + osl / 2;
-  const decode = (sequences) => { const count = Math.max(even(sequences), 1); return LOOP.run_time(t, h, count, count * context)[0]; };
+  const { width } = t, after = (osl - 1) / yielded, budget = rules.budget * rules.engines, context = isl + osl / 2;
+  const decode = (sequences) => { const count = Math.max(even(sequences), 1); return LOOP.run_time(t, h, count, count * context)[0] + (t.drafting.length ? t.drafting(count) : 0); };
+  const images = (prompts) => (t.encoded.length ? t.encoded(prompts) : 0);  // of a draft too
   const crowd = (stage) => (rules.lanes > 1 ? Math.max(rules.lanes * stage, 1) : 1);  // all lanes pass the busiest stage one after the other
   const shared = (tokens) => LOOP.tokens_time(even(tokens), t.dense, t.counts, t.times);
   const last = t.cells.length - 1, plane = t.prefill(t.cells[Math.min(even(fresh), last)], t.cells[0]), attention = plane[0] + plane[1] * even(fresh);
   if (!rules.mixes) {
     const together = Math.max(Math.min(Math.floor(budget / fresh), places), 1), prompts = together / t.replicas, rows = Math.max(even(prompts), 1);
     const saved = t.saved_counts.length ? LOOP.saved_time(t, rows, new Float64Array(rows), even(rows * fresh)) : t.launch;
-    const time = t.sequences(rows) + t.sampled(rows) + shared(prompts * fresh) + prompts * attention - saved * (rows - 1);
+    const time = t.sequences(rows) + t.sampled(rows) + shared(prompts * fresh) + images(rows) + prompts * attention - saved * (rows - 1);
     return rules.lanes * places / (after * (after > 0 ? decode(places) : 0) * crowd(t.decode_stage) + places / together * Math.max(time, t.floor[0]) * crowd(t.prompt_stage));
   }
-  const decoding = after > 0 ? Math.min(places * after / osl, budget * after / (fresh + after)) : 0, begun = after > 0 ? decoding / after : Math.min(places, budget / fresh);
+  const decoding = after > 0 ? Math.min(places * after / (after + 1), budget * after / (fresh + after * width)) : 0, begun = after > 0 ? decoding / after : Math.min(places, budget / fresh);
   const own = decoding / t.replicas, each = begun / t.replicas, some = decoding >= 1;
-  let added = attention * each + shared(own + each * fresh) - (some ? shared(own) : 0);
+  let added = attention * each + shared(own * width + each * fresh) - (some ? shared(own * width) : 0) + images(1) * each;
   if (t.pooled_dense.length) {
     const pooled = (tokens) => LOOP.tokens_time(even(tokens), t.pooled_dense, t.pooled_counts, t.pooled_times);
-    added += pooled(decoding + begun * fresh) - pooled(decoding);
+    added += pooled(decoding * width + begun * fresh) - pooled(decoding * width);
   }
   return rules.lanes * begun / ((some ? decode(decoding) : 0) * crowd(t.decode_stage) + added * crowd(t.prompt_stage));
 }
