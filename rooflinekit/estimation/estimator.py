@@ -107,15 +107,14 @@ def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[
     choice = Speculation.read(part_of(given, SPECULATION_KEYS))
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     resolved = resolve(model, gpu, deployment, given.get("calibration"), choice)
-    work = read_workload(given, resolved.plan)
     load = read_load(given, resolved.plan.image_tokens)
     if load is not None:
         refuse_static(given, deployment)
-    return Question(resolved, work, load)
+    return Question(resolved, read_workload(given, resolved.plan, load), load)
 
 
-def read_workload(given: Mapping[str, Any], plan: Plan | None = None) -> Workload:
-    """The batch that keywords describe; a distribution of lengths is its mean.
+def read_workload(given: Mapping[str, Any], plan: Plan | None = None, load: AskedLoad | None = None) -> Workload:
+    """The batch that keywords describe; a distribution of lengths is its mean, of the load that was read if there is.
 
     Of a plan with images, their tokens come to those of each prompt's text.
 
@@ -125,9 +124,10 @@ def read_workload(given: Mapping[str, Any], plan: Plan | None = None) -> Workloa
     counts = WORKLOAD_KEYS | part_of(given, WORKLOAD_KEYS)
     for key in ("isl", "osl"):
         if isinstance(counts[key], str):
-            from rooflinekit.load.lengths import parse_length  # noqa: PLC0415 - statistics take a while
+            from rooflinekit.load.lengths import parse_length, shorter  # noqa: PLC0415 - statistics take a while
 
-            counts[key] = max(round(parse_length(counts[key]).mean), 1)
+            length = shorter(getattr(load, key)) if load else parse_length(counts[key])
+            counts[key] = max(round(length.mean), 1)
     work = Workload.checked(**counts)
     return work if plan is None else replace(work, isl=plan.prompt(work.isl))
 

@@ -230,6 +230,11 @@ def longer(length: Length, more: int) -> Length:
     return Longer(length, more) if more else length
 
 
+def shorter(length: Length) -> Length:
+    """The length that `longer` was given."""
+    return length.text if isinstance(length, Longer) else length
+
+
 def cv(length: Length) -> float:
     """Standard deviation over mean.
 
