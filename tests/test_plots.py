@@ -248,7 +248,7 @@ class TestLoads:
             assert list(line.get_ydata()) == list(holds[column])
         rings = artist(picture, "tpot rings h200-sxm")
         assert list(rings.get_ydata()) == list(rows["tpot_ms"][~rows["stable"]])
-        assert not np.isfinite(artist(picture, "ttft rings h200-sxm").get_ydata()).any()
+        assert list(artist(picture, "ttft rings h200-sxm").get_ydata()) == list(rows["ttft_ms"][~rows["stable"]])
 
     def test_the_knee_stands_where_it_is(self, loaded):
         picture = rk.plot(loaded, "load")
@@ -276,6 +276,7 @@ class TestLoads:
 
     def test_where_nothing_can_be_sustained(self, loaded):
         over = loaded[~loaded["stable"]].assign(rate=[80, 90])
+        over[[name for name in over if name.startswith(("ttft_", "tpot_"))]] = np.nan  # of an older table
         for kind in ("load", "pareto"):
             assert "inf" not in rk.plot(over, kind).svg()
         assert "no load" in str([each.get_text() for each in rk.plot(over, "load").figure.axes[0].texts])

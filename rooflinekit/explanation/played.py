@@ -141,6 +141,8 @@ class PlayedLoad:
         prompts = self.traced.told(full.prompts, "t_prompts", "what its prompts add", "s", law)
         each = self.traced.told(float(scene.replicas), "replicas", "replicas", "", _ASKED)
         title = "approximate: largest rate that can be sustained"
+        if found.knee < full.rate * scene.replicas * (1.0 - 1e-9):
+            return self.traced.told(found.knee, "knee", f"{title}, of the front end", "1/s", law)
         return self.traced.stated(found.knee, begun / (decode + prompts) * each, "knee", title, "1/s")
 
     def percentile(self, time: str, share: float) -> Any:

@@ -479,7 +479,7 @@ class _Parts:
         whole = self.time(self.whole, Batch(prefilling=Sequences(8.0, *some)))
         if (abs(self.saved(8.0, *some) - launch) * 7.0 < _SAME * whole).all():
             return None
-        counts = [count for count in _CHUNKS if count < max(most, 3)]
+        counts = [count for count in _CHUNKS if count < max(most, 4)]
         grid = _contexts(self.plan, longest, _COARSE, _FINE / 2)
 
         def plane(place: int) -> dict[int, list[list[float]]]:

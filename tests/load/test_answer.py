@@ -22,6 +22,7 @@ from rooflinekit.load.scene import Scheduler, scene_of
 from rooflinekit.load.table import constant_table
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.errors import WorkloadError
+from rooflinekit.specs.engines import load_engine
 
 DEPLOYMENTS = {
     "vllm": ("llama-3-8b", "h100-sxm", Deployment()),
@@ -173,6 +174,23 @@ def test_the_protocol_of_a_load():
 
 def test_quantiles_are_of_the_sample():
     assert [Sample([4.0, 1.0, 3.0, 2.0]).quantile(share) for share in (0.25, 0.5, 0.51, 1.0)] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_no_more_requests_are_served_than_the_front_end_hands_over():
+    """1,000 users of a small model, who could have 7,000 requests a second."""
+    work = {"gpu": "b200-sxm", "isl": 16, "osl": 1}
+    answer = rk.estimate("llama-3.2-1b", concurrency=1000, **work).load
+    most = 1.0 / load_engine("vllm").costs.hand_over
+    assert 0.9 * most < answer.rate <= most * (1 + 1e-9)
+    assert answer.knee_rate == rk.estimate("llama-3.2-1b", rate=1.0, **work).load.knee_rate == pytest.approx(most)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("requests", [1, 4, 100])
+def test_a_user_alone_is_never_in_two_requests_at_once(engine, requests):
+    """Its requests follow each other, front end included: the rate is one over the time of one (Little's law)."""
+    answer = rk.estimate("llama-3-8b", isl=3672, osl=2, engine=engine, concurrency=1, requests=requests)
+    assert answer.load.rate * answer.e2e_ms / 1e3 == pytest.approx(1.0, rel=0.001 + 0.03 / requests)
 
 
 def test_more_places_never_lower_the_law():

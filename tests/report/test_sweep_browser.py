@@ -84,7 +84,7 @@ def test_a_sweep_without_positive_numbers_says_so(browser: Browser, tmp_path: Pa
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sweep over the rate, through its knee, with an objective that some rows miss altogether."""
     folder = tmp_path_factory.mktemp("loaded")
-    asked = {"gpu": ["h100-sxm", "h200-sxm"], "rate": [1, 10, 20, 80], "isl": 1024, "osl": 256, "tpot": 15}
+    asked = {"gpu": ["h100-sxm", "h200-sxm"], "rate": [1, 10, 20, 80], "isl": 1024, "osl": 256, "tpot": 11}
     rk.sweep("llama-3-8b", **asked).to_csv(folder / "r.csv", index=False)
     return rk.write_report(folder / "r.html", sweep=folder / "r.csv").path
 

@@ -288,7 +288,7 @@ def test_lengths_beside_a_trace_are_noted_and_fitting_options_are_not(tmp_path):
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    ("--concurrency 100000000", "at most 1,000,000"),
+    ("--concurrency 100000000", "at most 10,000,000"),
     ("--arrivals burst:size=100000000 --requests 100000000", "at most 1,000,000"),
     ("--rate 1 --replicas 100000000", "replicas must be at most 1,000,000, not 100,000,000"),
     ("--rate 1 --replicas 20000", "one simulation has at most 10,000 replicas; --cells divides more of them"),

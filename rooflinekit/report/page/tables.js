@@ -91,7 +91,7 @@ function stepTable(scene, numbers, functions, longest, speed, which) {
     saved_counts: NOTHING, saved_grid: NOTHING, saved_cells: NOTHING, saved_times: none, decode_stage: 1, prompt_stage: 1, decode_factor: 1, prompt_factor: 1,
   };
   if (several) {
-    const chunks = GRIDS.chunks.filter((count) => count < Math.max(scene.most, 3)), coarse = contextsOf(most, scene.anew, GRIDS.coarse, GRIDS.fine / 2);
+    const chunks = GRIDS.chunks.filter((count) => count < Math.max(scene.most, 4)), coarse = contextsOf(most, scene.anew, GRIDS.coarse, GRIDS.fine / 2);
     const planes = chunks.map((count) => filledRows((row, column) => saved(count, coarse[row], coarse[column])));
     Object.assign(table, { saved_counts: Float64Array.from(chunks), saved_grid: Float64Array.from(coarse), saved_cells: cellsOf(coarse), saved_times: (place) => planes[place] });
   }
@@ -103,7 +103,10 @@ function even(value) {  // Python's round: halves to the even one
   const whole = Math.round(value);
   return whole - value === 0.5 && whole % 2 ? whole - 1 : whole;
 }
-function fullRate([t, h], rules, isl, osl, yielded) {  // requests a second that are sustained at most, at mean lengths
+function fullRate(tables, rules, ...lengths) {  // and that the front end hands over
+  return Math.min(engineRate(tables, rules, ...lengths), rules.apart ? 1 / (rules.apart * rules.replicas) : Infinity);
+}
+function engineRate([t, h], rules, isl, osl, yielded) {  // requests a second that are sustained at most, at mean lengths
   const fresh = Math.max(isl, 1), held = isl + (rules.reserves ? osl : osl / 2), places = Math.max(Math.min(rules.most, Math.max(rules.blocks * rules.block / held, 1)) / rules.lanes, 1);
   const { width } = t, after = (osl - 1) / yielded, budget = rules.budget * rules.engines, context = isl + osl / 2;
   const decode = (sequences) => { const count = Math.max(even(sequences), 1); return LOOP.run_time(t, h, count, count * context)[0] + (t.drafting.length ? t.drafting(count) : 0); };
