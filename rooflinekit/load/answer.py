@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -56,7 +57,8 @@ class AskedLoad:
 
     requests, warmup: None leaves them to the protocol; burstiness: variation of the gaps of an open loop; cached:
     mean tokens of a prompt that are in the cache already, the same share of each; prompts: different ones, which are
-    sent again and again and stay in the cache (0: no two are equal).
+    sent again and again and stay in the cache (0: no two are equal); source: draws requests that are more than lengths,
+    by how they come, their number and the seed.
     """
 
     isl: Length
@@ -71,6 +73,7 @@ class AskedLoad:
     seed: int = 0
     cached: float = 0.0
     prompts: int = 0
+    source: Callable[[Process, int, int], Drawn] | None = None
 
     def meeting(self, ttft: float | None, tpot: float | None) -> AskedLoad:
         """The same with objectives [s]."""
@@ -137,6 +140,8 @@ class AskedLoad:
     @cached_property
     def drawn(self) -> Drawn:
         """The requests."""
+        if self.source is not None:
+            return self.source(self.process, self.count, self.seed)
         drawn = Drawn.of(self.process, Requests(self.isl, self.osl), self.count, self.seed)
         if self.prompts:
             drawn.isl = [drawn.isl[number % self.prompts] for number in range(self.count)]
@@ -338,9 +343,20 @@ def play_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | Non
     if not played.counted.any():
         longest = scene.limits.max_model_len or scene.blocks * scene.block
         raise WorkloadError(f"all requests are refused: of {asked.typical:.0f} tokens, where {longest} is the most")
-    knee = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached) * scene.replicas
-    knee = min(knee, scene.front.most)
-    return LoadPlay(predictor, asked, scene, played, knee, scheduler)
+    return LoadPlay(predictor, asked, scene, played, _knee(scene, asked), scheduler)
+
+
+def largest_rate(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler) -> float:
+    """Requests a second that can be sustained, by the law of a full engine; nothing is played [1/s].
+
+    Raises DoesNotFitError where the cache holds not one request.
+    """
+    return _knee(scene_of(predictor, scheduler, asked.typical, asked.longest, asked.isl.mean), asked)
+
+
+def _knee(scene: Scene, asked: AskedLoad) -> float:
+    each = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached)
+    return min(each * scene.replicas, scene.front.most)
 
 
 @once

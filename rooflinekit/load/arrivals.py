@@ -196,10 +196,18 @@ def checked(arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
 
 
 class Drawn:
-    """Requests that were drawn: times [s], lengths and classes as lists, and `Arrival`s where they are gone through."""
+    """Requests that were drawn: times [s], lengths and priorities as lists.
 
-    def __init__(self, time: list[float], isl: list[int], osl: list[int], priority: list[int]) -> None:
+    cached: tokens of each prompt that the cache has already, None where nobody says; kind: the class of each, empty
+    where there are none.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - columns of a table
+        self, time: list[float], isl: list[int], osl: list[int], priority: list[int],
+        cached: list[int] | None = None, kind: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         self.time, self.isl, self.osl, self.priority = time, isl, osl, priority
+        self.cached, self.kind = cached, kind
 
     @classmethod
     def of(cls, process: Process, requests: Requests, count: int, seed: int = 0) -> Drawn:
@@ -220,4 +228,7 @@ class Drawn:
 
     def first(self, count: int) -> Drawn:
         """The first so many of them."""
-        return Drawn(self.time[:count], self.isl[:count], self.osl[:count], self.priority[:count])
+        cached = None if self.cached is None else self.cached[:count]
+        return Drawn(
+            self.time[:count], self.isl[:count], self.osl[:count], self.priority[:count], cached, self.kind[:count]
+        )

@@ -166,6 +166,7 @@ class Scene:
             chosen = [draw.choice(range(self.replicas)) for _ in range(n)]
         front = [times[each] for each in drawn.isl]
         known = [min(round(cached * each), each - 1) for each in drawn.isl] if cached else [0] * n
+        known = known if drawn.cached is None else drawn.cached
         if prompts:
             known[prompts:] = [(each - 1) // self.block * self.block for each in drawn.isl[prompts:]]
         return Clients(users or 0, warmup, drawn.time, drawn.isl, drawn.osl, known, drawn.priority, front, chosen)

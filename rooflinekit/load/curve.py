@@ -1,0 +1,135 @@
+"""A deployment's answers along its loads: played at the rungs of a ladder, on straight lines between.
+
+    λ_k = s_k·λ_full        rungs of an open loop: shares of the rate of a full engine (`rooflinekit.load.law`)
+    n_k = ⌈5/4·n_(k−1)⌉     rungs of a closed loop: users
+
+Every rung is played with the same draws, so that its neighbours differ by their load and not by chance; it is played
+when something first asks for it. Where all steps take F times as long, a rate λ feels as F·λ does with steps of the
+expected length, on a clock that runs F times as slowly: one ladder answers for every place of an interval.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from rooflinekit.load.answer import AskedLoad, LoadPlay, largest_rate, play_load
+from rooflinekit.load.scene import Scheduler
+from rooflinekit.model.operating_point import Predictor
+
+SHARES = (
+    0.01, 0.1, 0.2, 0.3, 0.4, 0.5, 0.56, 0.62, 0.67, 0.72, 0.76, 0.8, 0.83, 0.86, 0.88, 0.9, 0.92, 0.94, 0.955, 0.97,
+)  # fmt: skip
+"""Of the rate of a full engine: the rungs of an open loop."""
+
+_GROWS = 1.25  # users of a closed loop from one rung to the next
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The last load at which something holds, and the rung above at which it fails (None: it holds at the last)."""
+
+    load: float
+    fails: float | None
+
+
+@dataclass(frozen=True)
+class LoadCurve:
+    """Loads of one deployment, or of several replicas behind their router, by the load of one replica.
+
+    asked: the load, of which the rate or the users vary; most: users of a closed loop at most; scheduler: replicas and
+    their router, which the rate is multiplied with.
+    """
+
+    predictor: Predictor
+    asked: AskedLoad
+    scheduler: Scheduler = Scheduler()
+    most: int = 1
+    _plays: dict[float, LoadPlay] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def closed(self) -> bool:
+        """Whether users wait for their answers."""
+        return self.asked.users is not None
+
+    @cached_property
+    def full(self) -> float:
+        """Requests a second of a full engine, by the law: what one replica can sustain at most [1/s]."""
+        return largest_rate(self.predictor, self.asked, self.scheduler) / self.scheduler.replicas
+
+    @cached_property
+    def loads(self) -> tuple[float, ...]:
+        """Of the rungs: requests a second, or users, of one replica."""
+        if not self.closed:
+            return tuple(share * self.full for share in SHARES)
+        rungs = [1]
+        while rungs[-1] < self.most:
+            rungs.append(min(math.ceil(_GROWS * rungs[-1]), self.most))
+        return tuple(map(float, rungs))
+
+    def play(self, load: float) -> LoadPlay:
+        """The load itself, as `estimate` plays it; it is kept.
+
+        Raises WorkloadError for more requests than are played.
+        """
+        if load not in self._plays:
+            users, rate = (int(load), None) if self.closed else (None, load * self.scheduler.replicas)
+            asked = replace(self.asked, users=users, rate=rate)
+            self._plays[load] = play_load(self.predictor, asked, self.scheduler)
+        return self._plays[load]
+
+    def between(self, load: float) -> tuple[LoadPlay, LoadPlay, float]:
+        """The rungs around a load, and how far it stands from the first to the second; beyond the ends the end."""
+        at = bisect_right(self.loads, load)
+        if load in self._plays:
+            return self._plays[load], self._plays[load], 0.0
+        below, above = max(at - 1, 0), min(at, len(self.loads) - 1)
+        low, high = self.loads[below], self.loads[above]
+        share = min(max((load - low) / (high - low), 0.0), 1.0) if high > low else 0.0
+        return self.play(low), self.play(high) if share else self.play(low), share
+
+    def last(self, left: Callable[[float], float]) -> Crossing:
+        """The last load at which at least 1 is `left`, where that falls with the load; 0 if there is less at the first.
+
+        The rung is found by bisection, or among users from below; between it and the next stands a straight line. Of
+        two functions of which one is nowhere less, that one never crosses at a smaller load.
+
+        >>> from rooflinekit.estimation.estimator import resolve
+        >>> from rooflinekit.load.lengths import Fixed
+        >>> from rooflinekit.model.types.deployment import Deployment
+        >>> predictor = resolve("llama-3-8b", "h100-sxm", Deployment(), "none").predictor
+        >>> curve = LoadCurve(predictor, AskedLoad(Fixed(1000), Fixed(100), rate=1.0))
+        >>> round(curve.last(lambda rate: 3.0 / rate).load, 4)
+        3.0
+        """
+        rungs = self.loads
+        if left(rungs[0]) < 1.0:
+            return Crossing(0.0, rungs[0])
+        low, high = 0, len(rungs)
+        if self.closed:  # the more users, the longer their play
+            step = 1
+            while low + step < len(rungs) and left(rungs[low + step]) >= 1.0:
+                low, step = low + step, 2 * step
+            high = min(low + step, len(rungs))
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if left(rungs[middle]) >= 1.0 else (low, middle)
+        if high == len(rungs):
+            return Crossing(rungs[-1], None)
+        share = _share(left(rungs[low]), left(rungs[high]))
+        load = rungs[low] + share * (rungs[high] - rungs[low])
+        return Crossing(float(math.floor(load + 1e-9)) if self.closed else load, rungs[high])
+
+
+def _share(left: float, over: float) -> float:
+    """How far from one rung to the next a limit is reached, of which 1/left and 1/over are taken up there."""
+    taken, beyond = 1.0 / left, 1.0 / over if over > 0.0 else math.inf
+    return (1.0 - taken) / (beyond - taken) if math.isfinite(beyond) else 0.0
+
+
+def ladder(curve: LoadCurve, shares: Sequence[float]) -> list[LoadPlay]:
+    """Plays at these shares of a full engine's rate."""
+    return [curve.play(share * curve.full) for share in shares]
