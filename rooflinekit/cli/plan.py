@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LISTS = ("engine", "weights", "kv", "tp", "pp", "ep", "dp", "token_budget", "max_num_seqs")
 _STATIC = ("batch", "cached")
-_SEARCHED = ("aggregated_only", "one_kind", "confirm", "seed", "by")  # how fleets are searched: one needs no search
+_SEARCHED = ("aggregated_only", "one_kind", "seed", "by")  # how fleets are searched: one needs no search
 
 
 @command(Accelerators, Plan, Asked, Written, leave=("context",))
@@ -95,12 +95,9 @@ def _one_deployment(
     fleets = {key: value for key, value in asked.items() if key not in (*taken, *_LISTS, *_SEARCHED)}
     _refuse(fleets, "has no part in --max and --find bandwidth")
     given = part_of(asked, [key for key in taken if key not in single]) | single
-    if loaded:
-        given["simulated"] = asked.get("confirm", 1) > 0
-    else:
-        for key in ("isl", "osl"):
-            if isinstance(given.get(key), str):
-                raise InputError(f"{key} must be whole numbers here, such as 2,4, not {given[key]!r}")
+    for key in ("isl", "osl"):
+        if not loaded and isinstance(given.get(key), str):
+            raise InputError(f"{key} must be whole numbers here, such as 2,4, not {given[key]!r}")
     if largest is None:
         return required_bandwidth(model, gpus[0], slo or "", **given)
     return inverse.largest("users" if largest == "concurrency" else largest, model, gpus[0], slo or "", **given)

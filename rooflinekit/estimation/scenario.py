@@ -276,7 +276,7 @@ class Traffic(Lengths, Users, Tiers, total=False):
     rate: Annotated[float | None, Option("Requests a second in the mean of the day.", unit="1/s", above=True, most=1e7)]
     trace: Annotated[Path | None, Option("A trace of requests: rate, lengths and bursts come from it.")]
     sessions: Annotated[str | None, Option("Turns of conversations or agents at --rate: chat, coding-agent or swe-bench, as in simulate.", metavar="KIND")]
-    router: Annotated[str, Option("Of prefix caches: prefix-affinity (a conversation stays with its replica) or random.", "prefix-affinity", complete=("prefix-affinity", "random"))]
+    router: Annotated[str | None, Option("Who chooses the replica of a request: round-robin, random or least-loaded; with sessions or block ids prefix-affinity (a conversation stays with its replica) or random.", usual="round-robin; prefix-affinity with sessions or block ids", complete=("round-robin", "random", "least-loaded", "prefix-affinity"))]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
     classes: Annotated[Path | None, Option("File of request classes, YAML or CSV: name, rate, lengths, objectives, priority and model of each.")]
     peak: Annotated[float | None, Option("The busiest hour over the mean: the fleet is made for it, and paid all day.", least=1.0, most=1000.0, usual="1")]
@@ -325,7 +325,6 @@ class Search(TypedDict, total=False):
     aggregated_only: Annotated[bool, Option("No pools for prefill and decode.", False)]
     one_kind: Annotated[bool, Option("No fleets of two kinds of accelerator.", False)]
     measured_only: Annotated[bool, Option("Leave out what no measured kernels stand behind.", False)]
-    confirm: Annotated[int, Option("Candidates that are simulated at least, beside the best of each accelerator; 0 leaves it at the formula.", 3, least=0, most=1000)]
     seed: Annotated[int, Option("Seed of the simulations.", 0, least=0, most=2**32 - 1)]
     by: Annotated[str, Option("What is to be least: cost, gpus or energy (joules a token).", "cost", complete=("cost", "gpus", "energy"), metavar="QUANTITY")]
 

@@ -140,12 +140,16 @@ class AskedLoad:
     @cached_property
     def drawn(self) -> Drawn:
         """The requests."""
-        if self.source is not None:
-            return self.source(self.process, self.count, self.seed)
-        drawn = Drawn.of(self.process, Requests(self.isl, self.osl), self.count, self.seed)
+        drawn = self.draw(self.process, self.count, self.seed)
         if self.prompts:
             drawn.isl = [drawn.isl[number % self.prompts] for number in range(self.count)]
         return drawn
+
+    def draw(self, process: Process, count: int, seed: int) -> Drawn:
+        """So many requests of such lengths, however they come."""
+        if self.source is not None:
+            return self.source(process, count, seed)
+        return Drawn.of(process, Requests(self.isl, self.osl), count, seed)
 
 
 @dataclass(frozen=True)
@@ -202,6 +206,22 @@ class LoadPlay:
     def samples(self) -> dict[str, Sample]:
         """`ttft`, `tpot` and `e2e` of the requests that count [s]."""
         return {metric: Sample(getattr(self.played, metric)) for metric in ("ttft", "tpot", "e2e")}
+
+    @cached_property
+    def by_kind(self) -> dict[int, dict[str, Sample]]:
+        """The same of each class of the requests."""
+        import numpy as np  # noqa: PLC0415 - most loads have none
+
+        done, kinds = self.played, np.asarray(self.asked.drawn.kind)
+        several = done.counted & (done.osl > 1)
+        return {
+            int(kind): {
+                "ttft": Sample(done.ttft[kinds[done.counted] == kind]),
+                "tpot": Sample(done.tpot[kinds[several] == kind]),
+                "e2e": Sample(done.e2e[kinds[done.counted] == kind]),
+            }
+            for kind in np.unique(kinds)
+        }
 
     @property
     def places(self) -> int:

@@ -62,6 +62,25 @@ def worth_it(requests: int) -> bool:
     return requests >= (KEPT if kept else ANEW)
 
 
+SHARED = 100_000
+"""Requests of one question of many plays from which the loop is compiled, since later processes read it again."""
+
+
+def prepare(requests: int, compiling: Callable[[], None] = lambda: None) -> None:
+    """Have compiled code ready for a question that plays so many requests in all, where that is sooner done.
+
+    compiling: called before the loop is compiled anew, which takes half a minute, once.
+    """
+    if requests < KEPT or not available() or _functions.cache_info().currsize:
+        return
+    kept = any((cache_folder() / "__pycache__").glob(f"{_name()}.play-*.nbi"))
+    if not kept and requests < SHARED:
+        return
+    if not kept:
+        compiling()
+    _functions()
+
+
 # --- words of named tuples --------------------------------------------------------------------------------------------
 
 

@@ -11,8 +11,8 @@ expected length, on a clock that runs F times as slowly: one ladder answers for 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -21,7 +21,7 @@ from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.operating_point import Predictor
 
 SHARES = (
-    0.01, 0.1, 0.2, 0.3, 0.4, 0.5, 0.56, 0.62, 0.67, 0.72, 0.76, 0.8, 0.83, 0.86, 0.88, 0.9, 0.92, 0.94, 0.955, 0.97,
+    0.02, 0.15, 0.3, 0.42, 0.52, 0.61, 0.68, 0.74, 0.79, 0.83, 0.87, 0.9, 0.93, 0.95, 0.97,
 )  # fmt: skip
 """Of the rate of a full engine: the rungs of an open loop."""
 
@@ -41,13 +41,14 @@ class LoadCurve:
     """Loads of one deployment, or of several replicas behind their router, by the load of one replica.
 
     asked: the load, of which the rate or the users vary; most: users of a closed loop at most; scheduler: replicas and
-    their router, which the rate is multiplied with.
+    their router, which the rate is multiplied with; settled: requests of each user that come before those that count.
     """
 
     predictor: Predictor
     asked: AskedLoad
-    scheduler: Scheduler = Scheduler()
+    scheduler: Scheduler = field(default_factory=Scheduler)
     most: int = 1
+    settled: int = 0
     _plays: dict[float, LoadPlay] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -78,24 +79,39 @@ class LoadCurve:
         if load not in self._plays:
             users, rate = (int(load), None) if self.closed else (None, load * self.scheduler.replicas)
             asked = replace(self.asked, users=users, rate=rate)
+            asked = replace(asked, warmup=self.settled * users) if users is not None and self.settled else asked
             self._plays[load] = play_load(self.predictor, asked, self.scheduler)
         return self._plays[load]
 
-    def between(self, load: float) -> tuple[LoadPlay, LoadPlay, float]:
-        """The rungs around a load, and how far it stands from the first to the second; beyond the ends the end."""
-        at = bisect_right(self.loads, load)
+    @property
+    def played(self) -> dict[float, LoadPlay]:
+        """The plays so far, by their load."""
+        return dict(sorted(self._plays.items()))
+
+    def played_near(self, load: float) -> float:
+        """The load that was played nearest to this one."""
+        return min(self._plays, key=lambda each: abs(each - load))
+
+    def between(self, load: float, known: bool = False) -> tuple[LoadPlay, LoadPlay, float]:
+        """The rungs around a load, and how far it stands from the first to the second; beyond the ends the end.
+
+        known: the loads around it that have been played, in place of the nearest rungs.
+        """
         if load in self._plays:
             return self._plays[load], self._plays[load], 0.0
-        below, above = max(at - 1, 0), min(at, len(self.loads) - 1)
-        low, high = self.loads[below], self.loads[above]
+        rungs = tuple(self.played) if known and len(self._plays) > 1 else self.loads
+        at = bisect_right(rungs, load)
+        below, above = max(at - 1, 0), min(at, len(rungs) - 1)
+        low, high = rungs[below], rungs[above]
         share = min(max((load - low) / (high - low), 0.0), 1.0) if high > low else 0.0
         return self.play(low), self.play(high) if share else self.play(low), share
 
-    def last(self, left: Callable[[float], float]) -> Crossing:
+    def last(self, left: Callable[[float], float], most: float = math.inf) -> Crossing:
         """The last load at which at least 1 is `left`, where that falls with the load; 0 if there is less at the first.
 
         The rung is found by bisection, or among users from below; between it and the next stands a straight line. Of
-        two functions of which one is nowhere less, that one never crosses at a smaller load.
+        two functions of which one is nowhere less, that one never crosses at a smaller load. most: the load beyond
+        which nobody looks.
 
         >>> from rooflinekit.estimation.estimator import resolve
         >>> from rooflinekit.load.lengths import Fixed
@@ -106,19 +122,20 @@ class LoadCurve:
         3.0
         """
         rungs = self.loads
-        if left(rungs[0]) < 1.0:
-            return Crossing(0.0, rungs[0])
-        low, high = 0, len(rungs)
+        last = bisect_left(rungs, most) + 1  # one beyond the first rung that is as much
+        low, high = -1, min(last, len(rungs))
         if self.closed:  # the more users, the longer their play
             step = 1
-            while low + step < len(rungs) and left(rungs[low + step]) >= 1.0:
+            while low + step < high and left(rungs[low + step]) >= 1.0:
                 low, step = low + step, 2 * step
-            high = min(low + step, len(rungs))
+            high = min(low + step, high)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if left(rungs[middle]) >= 1.0 else (low, middle)
-        if high == len(rungs):
-            return Crossing(rungs[-1], None)
+        if low < 0:
+            return Crossing(0.0, rungs[0])
+        if high == min(last, len(rungs)):
+            return Crossing(rungs[high - 1], None)
         share = _share(left(rungs[low]), left(rungs[high]))
         load = rungs[low] + share * (rungs[high] - rungs[low])
         return Crossing(float(math.floor(load + 1e-9)) if self.closed else load, rungs[high])
@@ -128,8 +145,3 @@ def _share(left: float, over: float) -> float:
     """How far from one rung to the next a limit is reached, of which 1/left and 1/over are taken up there."""
     taken, beyond = 1.0 / left, 1.0 / over if over > 0.0 else math.inf
     return (1.0 - taken) / (beyond - taken) if math.isfinite(beyond) else 0.0
-
-
-def ladder(curve: LoadCurve, shares: Sequence[float]) -> list[LoadPlay]:
-    """Plays at these shares of a full engine's rate."""
-    return [curve.play(share * curve.full) for share in shares]

@@ -331,7 +331,7 @@ _tables: dict[int, tuple[tuple[Table, Table], tuple[Table, Table]]] = {}
 def _compiled_tables(tables: tuple[Table, Table]) -> tuple[Table, Table]:
     """Step tables as compiled code reads them; the latest few are kept."""
     known, found = _tables.pop(id(tables[0]), (None, None))
-    if found is None or known is not tables:
+    if found is None or known is None or any(one is not other for one, other in zip(known, tables, strict=True)):
         own, half = tables
         arrays = compiled.as_arrays(own)
         found = arrays, arrays if half is own else compiled.as_arrays(half)

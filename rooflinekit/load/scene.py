@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from heapq import heappop, heappush
 from random import Random
@@ -12,7 +12,8 @@ from random import Random
 from rooflinekit.load.arrays import Clients, Rules, Table
 from rooflinekit.load.arrivals import Drawn
 from rooflinekit.load.policies import POLICIES, ROUTERS, Limits, rules_of
-from rooflinekit.load.table import StepTable, build_table
+from rooflinekit.load.table import Row, Rows, StepTable, build_table
+from rooflinekit.model.kernels.attention import IndexScores
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
@@ -210,10 +211,18 @@ def usual_policy(plan: Plan, longer: bool) -> str:
 
 
 def kept_table(plan: Plan, *size: int) -> StepTable:
-    """A step table; the latest few are kept with their plans, which a planner simulates several times."""
+    """A step table; the latest few are kept with their plans, which a planner asks for several times.
+
+    Attention does not know how many tokens a step may have, nor how many sequences may run: plans that differ in these
+    limits alone read the attention of one table.
+    """
     kept, table = _tables.pop((id(plan), size), (None, None))
     if table is None or kept is not plan:
         table = build_table(plan, *size)
+        like = next((other for (_, sized), (known, other) in reversed(_tables.items())
+                     if sized[1:3] == size[1:3] and _alike(plan, known)), None)  # fmt: skip
+        if like is not None:
+            table = replace(table, decode=_read_from(like.decode, table.decode), prefill=like.prefill)
     _tables[id(plan), size] = plan, table
     if len(_tables) > _KEPT:
         del _tables[next(iter(_tables))]
@@ -222,6 +231,29 @@ def kept_table(plan: Plan, *size: int) -> StepTable:
 
 _tables: dict[tuple[int, tuple[int, ...]], tuple[Plan, StepTable]] = {}
 _KEPT = 16
+
+
+def _alike(plan: Plan, other: Plan) -> bool:
+    """Whether two plans differ in the limits of the engine alone, and nothing of their attention reads these."""
+    own = [getattr(plan, each.name) for each in fields(plan) if each.name != "deployment"]
+    same = all(one is getattr(other, each.name) for one, each in zip(
+        own, (each for each in fields(plan) if each.name != "deployment"), strict=True))  # fmt: skip
+    limits = plan.deployment.settings
+    settings = replace(
+        other.deployment.settings, token_budget=limits.token_budget, max_num_seqs=limits.max_num_seqs,
+        max_model_len=limits.max_model_len, memory_fraction=limits.memory_fraction,
+    )  # fmt: skip
+    same &= replace(other.deployment, settings=settings) == plan.deployment
+    return same and plan.lanes == 1 and not any(isinstance(each, IndexScores) for each in plan.operations)
+
+
+def _read_from(known: Rows[Row], own: Rows[Row]) -> Rows[Row]:
+    """Rows of one table as far as it has them; those beyond are worked out."""
+
+    def row(number: int) -> Mapping[int, Row]:
+        return {number: known[number] if number in known.numbers else own[number]}
+
+    return Rows(row, own.numbers)
 
 
 def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits:

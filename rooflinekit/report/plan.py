@@ -8,17 +8,17 @@ from typing import Any
 
 from rooflinekit.decision.economics.price import POWER_NOTE, HourlyPrice
 from rooflinekit.decision.planning.classes import ClassFleet, ClassPlan
-from rooflinekit.decision.planning.confirm import OWN_FORMATS, RANDOM_REPLICAS
 from rooflinekit.decision.planning.cost import LOAD_NOTE, Point
 from rooflinekit.decision.planning.inverse import BreakEven, Solution
 from rooflinekit.decision.planning.over_time import OverTime
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
+from rooflinekit.decision.planning.rank import OWN_FORMATS
 from rooflinekit.model.types.units import percent, significant
 from rooflinekit.report.document import Document, Facts, Items, Legend, Section, Table, Words, amount, ms, notes, three
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 5
 _LOAD, _LOAD_LEGEND = 8, "Load: share of what the objectives allow."
-ASSUMPTIONS = (POWER_NOTE, LOAD_NOTE, RANDOM_REPLICAS, OWN_FORMATS)
+ASSUMPTIONS = (POWER_NOTE, LOAD_NOTE, OWN_FORMATS)
 """Notes that stand below every plan unless options say otherwise: the help has them, and JSON."""
 _METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2EL": "e2el_ms"}
 
@@ -28,8 +28,8 @@ def document(answer: PlanAnswer) -> Document:
     rest = len(answer.candidates) - len(_shown(answer))
     more, table = [f"and {rest} more (--format json or csv)"] if rest > 0 else [], _candidates(answer)
     legend = (
-        "* the simulation agrees. P, D: prefill, decode replicas. At risk: the objective least likely to hold "
-        f"({answer.confidence * 100:g} % asked)."
+        "? at expected times, too little is known. P, D: prefill, decode replicas. At risk: the objective least likely "
+        f"to hold ({answer.confidence * 100:g} % asked)."
     )
     lost = [f"{number}  {other.lost}" for number, other in enumerate(answer.candidates[1:], 2)]
     return [
@@ -66,7 +66,7 @@ def _candidates(answer: PlanAnswer) -> Table:
         name, chance = each.risk
         risk = f"{name.rpartition(' <= ')[0]} {ms(each.latency(name))}"
         holds = "-" if chance is None else f"{min(math.floor(chance * 100), 99)} %"
-        mark, load = "*" if each.confirmed else "", 1.0 - min(fleet.headroom for fleet in each.fleets)
+        mark, load = "" if each.known else "?", 1.0 - min(fleet.headroom for fleet in each.fleets)
         hour, million = amount(each.cost.usd_per_hour), three(each.cost.million_tokens_usd)
         plan = f"{each.name} {each.engine}" if several else each.name
         kinds = each.gpu.split("+")
@@ -79,12 +79,11 @@ def _candidates(answer: PlanAnswer) -> Table:
 
 
 def _latencies(best: Candidate) -> Table:
-    """The best candidate at the peak, by formula and by simulation."""
-    tables = [("", best.predicted), ("sim. ", best.simulated)]
-    shown = [(start, table, name) for start, table in tables if table for name in ("mean", "p95", "p99")]
-    head = ["at the peak", *(f"{start}{name}" for start, _, name in shown)]
-    rows = [[label, *(ms(table[key][name]) for _, table, name in shown)] for label, key in _METRICS.items()]
-    return Table(head, rows)
+    """The best candidate at the peak."""
+    head = ["at the peak", *(names := ("mean", "p50", "p90", "p95", "p99"))]
+    return Table(
+        head, [[label, *(ms(best.predicted[key].get(name)) for name in names)] for label, key in _METRICS.items()]
+    )
 
 
 def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
@@ -109,9 +108,9 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
         spans = [f"{start or 'mean'} {metric.upper()} {ms(low)} to {ms(high, 'no limit')}"
                  for (start, _, metric), (low, high) in named]  # fmt: skip
         yield "interval", f"90 %: {', '.join(spans)}"
-    if best.simulated_error:
-        errors = (f"{name.partition(' <= ')[0]} ± {ms(value)}" for name, value in best.simulated_error.items())
-        yield "simulated", f"standard errors: {', '.join(errors)}"
+    if best.errors:
+        errors = (f"{name.partition(' <= ')[0]} ± {ms(value)}" for name, value in best.errors.items())
+        yield "played", f"{best.played}; standard errors: {', '.join(errors)}"
 
 
 def _fleet(fleet: Fleet) -> Iterator[tuple[str, str]]:
@@ -148,7 +147,7 @@ def _front(points: Sequence[Point]) -> Table:
 
 
 def _notes(answer: PlanAnswer) -> Iterator[str]:
-    yield from answer.stand_ins
+    yield from filter(None, (answer.router, *answer.stand_ins))
     for gpu, price in answer.prices.items():
         if price is not None:
             yield f"{gpu}: {HourlyPrice(**price)}"
@@ -163,17 +162,16 @@ _CLASS_HOURS = 24  # rows of a table of hours at most
 def classes_document(plan: ClassPlan) -> Document:
     """The whole answer."""
     told = (
-        "First: priority; 0 is served before 1. Within: share of the simulated requests within the limit. "
+        "First: priority; 0 is served before 1. Within: share of the requests within the limit. "
         "Holds: how likely the objective is to hold."
     )
     asked = f"({plan.confidence * 100:g} % asked)"
-    groupings = [[each.fleets, f"{each.gpus:,}", amount(each.usd_per_hour), "yes" if each.simulated else "no"]
-                 for each in plan.groupings]  # fmt: skip
+    groupings = [[each.fleets, f"{each.gpus:,}", amount(each.usd_per_hour)] for each in plan.groupings]
     return [
         Section(plan.question, [Words(plan.answer)]),
         Section("", [_classes(plan), Words(f"{told} {asked}")]),
         Section("", [_fleets(plan)]),
-        Section("", [Table(["fleets", "GPUs", "$/h", "simulated"], groupings if len(groupings) > 1 else [])]),
+        Section("", [Table(["fleets", "GPUs", "$/h"], groupings if len(groupings) > 1 else [])]),
         *(Section("", [_class_hours(number, fleet)]) for number, fleet in enumerate(plan.fleets, 1) if fleet.hours),
         Section("hosts", [Items(*(each.stands for each in plan.hosts))]),
         Section("", [notes(plan.warnings)]),
@@ -181,20 +179,27 @@ def classes_document(plan: ClassPlan) -> Document:
 
 
 def _classes(plan: ClassPlan) -> Table:
-    head = ["class", "fleet", "req/s", "first", "objective", "formula", "simulated", "within", "holds"]
+    head = ["class", "fleet", "req/s", "first", "objective", "predicted", "within", "holds"]
     rows = []
     for each in plan.classes:
         own = [each.name, "-" if each.fleet is None else str(each.fleet), three(each.rate), str(each.priority)]
         if each.deadline_h is not None and not each.unmet:
             done = "-" if each.done_h is None else f"{significant(each.done_h)} h"
-            rows.append([*own, f"{each.requests:,.0f} in {each.deadline_h:g} h", "-", done, "-", "-"])
+            rows.append([*own, f"{each.requests:,.0f} in {each.deadline_h:g} h", done, "-", "-"])
         for place, held in enumerate(each.objectives):
-            cells = [ms(held.predicted_ms), ms(held.simulated_ms)]
             sure = "-" if held.probability is None else f"{math.floor(min(held.probability, 0.99) * 100)} %"
             start = own if not place else ["", "", "", ""]
-            rows.append([*start, held.objective.removeprefix(f"{each.name} "), *cells, percent(held.within, 1), sure])
+            rows.append(
+                [
+                    *start,
+                    held.objective.removeprefix(f"{each.name} "),
+                    ms(held.predicted_ms),
+                    percent(held.within, 1),
+                    sure,
+                ]
+            )
         if each.unmet:
-            rows.append([*own, "cannot be met", "-", "-", "-", "-"])
+            rows.append([*own, "cannot be met", "-", "-", "-"])
     return Table(head, rows, left=(0, 4), gap=1, drop=(3,))
 
 

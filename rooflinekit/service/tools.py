@@ -231,7 +231,7 @@ TOOLS: Mapping[str, Tool] = {
              _estimate, _ESTIMATE, {"model": (str, ...), "kernels": (bool, False)}, quick=True),
         Tool("plan", "Find the cheapest deployments that carry a traffic within objectives: 'p95 ttft<1s'.",
              _plan, _on(scenario.Plan, scenario.Accelerators),
-             {"model": (str, ...), "slo": (str | list[str] | None, None)}, (*_FILES, "classes"), {"confirm": 5}),
+             {"model": (str, ...), "slo": (str | list[str] | None, None)}, (*_FILES, "classes")),
         Tool("levers", "Say what would help a deployment most, ranked by what it gains.",
              _ask("decision.sensitivity.levers:levers"), _on(scenario.Levers), like=_interval),
         Tool("explain", "Derive a number of an estimate (tpot, ttft, memory, decode.attention ...) from its sources.",

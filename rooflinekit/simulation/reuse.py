@@ -58,19 +58,18 @@ class Reuse:
         held = int(np.searchsorted(self.depths, tokens // self.block_tokens, "right"))
         return float(self.found[held - 1]) / self.tokens if held else 0.0
 
-    def computed_cv(self, share: float) -> float:
-        """Variation of the tokens of a prompt that a cache does not save which saves this share of all tokens.
+    def found_of(self, share: float) -> tuple[int, ...]:
+        """Tokens of each prompt that a cache finds which saves this share of all tokens.
 
         >>> trace = Trace("t", "mooncake", [0.0, 1.0, 2.0], [8, 4, 8], [1] * 3, (), [1, 2, 3, 1, 2], [2, 3, 5], 4)
-        >>> round(reuse_of(trace).computed_cv(0.2), 3)  # of 8, 4 and 8 tokens, of whose last prompt 4 are found
-        0.354
+        >>> reuse_of(trace).found_of(0.2)  # of 8, 4 and 8 tokens
+        (0, 0, 4)
         """
         import numpy as np  # noqa: PLC0415
 
         held = int(np.searchsorted(self.found, share * self.tokens * (1.0 + _ROUNDING), "right"))
         saved = np.bincount(self.request[:held], np.diff(self.found[:held], prepend=0), len(self.prompts))
-        computed = np.maximum(self.prompts - saved, 1.0)
-        return float(computed.std() / computed.mean())
+        return tuple(saved.astype(int).tolist())
 
     def size(self, share: float) -> float:
         """Tokens of the smallest cache that saves this share of what one without end saves."""

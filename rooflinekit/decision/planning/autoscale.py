@@ -1,8 +1,8 @@
 """Autoscaling played through a profile: what a policy costs, and what its users feel, with cold starts.
 
 Every 15 s a policy asks for replicas; new ones serve after a cold start, and are paid from its beginning. Between two
-looks the fleet serves at the mean rate: the share of requests within each limit is that of the closed form at the load
-of a replica. What comes beyond the knee waits, and is carried over:
+looks the fleet serves at the mean rate: the share within each limit is that of a replica's load curve. What
+comes beyond the knee waits, and is carried over:
 
     B(t + dt) = max(B(t) + (λ(t) − n(t)·knee)·dt, 0)         λ linear between the middles of the intervals
 
@@ -28,10 +28,11 @@ import numpy as np
 from rooflinekit.decision.economics.commitments import Table
 from rooflinekit.decision.economics.price import MONTH_HOURS
 from rooflinekit.decision.planning.capacity import Capacity
-from rooflinekit.decision.planning.confirm import run_varying
 from rooflinekit.decision.planning.cost import Tariff, cold_start_s
 from rooflinekit.decision.planning.fleet import Replica, loaded_feels
+from rooflinekit.decision.planning.objective import attained
 from rooflinekit.decision.planning.profile import Profile
+from rooflinekit.decision.planning.replay import run_varying
 from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.units import GB
@@ -135,7 +136,7 @@ def read_cold_start(replica: Replica, tariff: Tariff, given: Mapping[str, Any]) 
 class _Shares:
     """Shares of requests within each objective at loads of a replica [1/s], and requests in it.
 
-    A load counts as one over `used` of it, where the simulation agrees with that share alone; bears: its load.
+    bears: its load.
     """
 
     loads: Table
@@ -147,21 +148,17 @@ class _Shares:
     @classmethod
     def of(cls, capacity: Capacity) -> _Shares:
         """Of the only part of an aggregated fleet, at the confidence of the question."""
-        question, replica = capacity.question, capacity.option.parts[0].replica
-        part, demand = capacity.option.parts[0], capacity.demand(question.demand.peak_load)
-        seen, knee = demand.thinned(part.working), replica.knee(demand)
-        loads = np.linspace(1e-3, 0.999, _LOADS) * knee
+        question, part = capacity.question, capacity.option.parts[0]
+        seen = part.seen(capacity.demand(question.demand.peak_load))
+        knee = part.bearer.knee(seen)
+        loads = np.linspace(part.bearer.curve(seen).loads[0], part.bearer.curve(seen).loads[-1], _LOADS)
         within, inside = [], []
         for load in loads.tolist():
-            feels = loaded_feels(replica, seen, load)
-            plain = feels(1.0)
-            factors = {each: plain.factor(each.metric, question.deviations) for each in question.slo}
-            within.append([each.attained(feels(factors[each])) for each in question.slo])
-            answer = replica.answer(seen, load).loaded
-            inside.append(load * float(answer.e2e))
-        room = 1.0 - question.reserve.headroom
-        bears = part.ability.load * room * capacity.used[0]
-        return cls(loads * capacity.used[0], np.array(within).T, np.array(inside), bears, knee)
+            feels = loaded_feels(part.bearer, seen, load)
+            within.append([attained(feels, each, question.deviations) for each in question.slo])
+            inside.append(load * feels(1.0).value("e2el", None))
+        bears = part.ability.load * (1.0 - question.reserve.headroom)
+        return cls(loads, np.array(within).T, np.array(inside), bears, knee)
 
 
 @dataclass(frozen=True)
@@ -198,8 +195,7 @@ def autoscaled(
     played, hours = _played(capacity, profile, settings, bounds)
     interrupted = False
     try:
-        # Not by the formula alone, nor where caches find what came before.
-        drawable = capacity.question.confirm and capacity.option.parts[0].replica.kept is None
+        drawable = capacity.option.parts[0].replica.kept is None  # a cache finds what came before
         rates = looked_at(profile, hours)
         for start in sorted(starts, key=lambda each: each != cold.seconds) if drawable else []:
             order = sorted((place for place, each in enumerate(played) if each.meets and each.cold_start_s == start),
@@ -229,13 +225,14 @@ def _drawn(capacity: Capacity, rates: Table, scaled: Scaled) -> Scaled:
     demand, looks = part.seen(capacity.demand(question.demand.peak_load)), np.arange(len(rates))
     times = np.array([time for time, _ in scaled.steps]) / PERIOD_S
     served = np.array([count for _, count in scaled.steps])[np.searchsorted(times, looks, "right") - 1]
-    each, knee = rates / served, part.replica.knee(demand)
-    plain = loaded_feels(part.replica, demand, float(each.max()))(1.0)
+    each, knee = rates / served, part.bearer.knee(demand)
+    plain = part.bearer.feel(demand, min(float(each.max()), part.bearer.curve(demand).loads[-1]))
+    factors = {objective: plain.factors(objective.metric, question.deviations) for objective in question.slo}
     ends = np.append(1.0 - 0.5 ** np.arange(1, _PARTS), 1.0)
     weights = np.diff(ends, prepend=0.0)
     attained: dict[str, float] = {}
     requests, busiest = 0, 1.0
-    for factor in sorted({plain.factor(each.metric, question.deviations) for each in question.slo}):
+    for factor, further in sorted(set(factors.values())):
         more = ((rates - served * (knee / factor)) * PERIOD_S).tolist()
         waiting = np.array([*accumulate(more, lambda waits, add: max(waits + add, 0.0), initial=0.0)][1:])
         order = np.argsort(each + waiting / served / PERIOD_S, kind="stable")
@@ -244,10 +241,10 @@ def _drawn(capacity: Capacity, rates: Table, scaled: Scaled) -> Scaled:
         for look in order[np.minimum(np.searchsorted(upto, ends), len(order) - 1)].tolist():
             calm = int(np.flatnonzero(waiting[: look + 1] == 0.0)[-1]) if not waiting[: look + 1].all() else 0
             run = run_varying(part, demand, each, look, calm, PERIOD_S, _DRAWN, factor, question.seed)
-            felts.append(replace(run.felt, beyond=plain.beyond).stretched(factor))
+            felts.append(run.felt.stretched(factor * further))
             requests += run.requests
         for objective in question.slo:
-            if plain.factor(objective.metric, question.deviations) == factor:
+            if factors[objective] == (factor, further):
                 parts = [objective.attained(felt) for felt in felts]
                 within, busiest = float(weights @ parts), min(busiest, parts[-1])
                 mean = float(weights @ [objective.value(felt) for felt in felts])

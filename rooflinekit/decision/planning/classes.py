@@ -1,7 +1,6 @@
 """Classes of requests on one fleet or on several: whichever is cheapest, several models on the same hosts.
 
-Of the classes of one model every partition into fleets is priced by the closed form; the cheapest are simulated, with
-all classes on one fleet and each on its own, and compared by what the simulation asks for.
+Of the classes of one model every partition into fleets is priced, by what a replica bears of each mix.
 
 Batch jobs beside requests that come by the hour take what the hours leave free:
 
@@ -15,18 +14,16 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from itertools import combinations
 from os import PathLike
 from typing import Any, Unpack
 
 import numpy as np
 
-from rooflinekit.decision.planning.confirm import Ranked, play, ranked, warnings, worst_evidence
 from rooflinekit.decision.planning.cost import Hosts, added, hosts_of
-from rooflinekit.decision.planning.fleet import Option, Part, Replica, Reserve, lay_out, slowed
+from rooflinekit.decision.planning.fleet import Option, Part, loaded_feels
 from rooflinekit.decision.planning.mix import Mix, TrafficClass, read_classes
-from rooflinekit.decision.planning.objective import Objective, last_met, spare
+from rooflinekit.decision.planning.objective import Objective, missed
 from rooflinekit.decision.planning.plan import (
     DEFAULT_SLO,
     Candidate,
@@ -36,11 +33,12 @@ from rooflinekit.decision.planning.plan import (
     read_question,
 )
 from rooflinekit.decision.planning.profile import Profile
+from rooflinekit.decision.planning.rank import Ranked, ranked, warnings
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Progress, refused_fleet, search
 from rooflinekit.estimation.options import keywords, read
 from rooflinekit.estimation.scenario import Plan
 from rooflinekit.model.types.answer import Plain, Tabled
-from rooflinekit.model.types.errors import DoesNotFitError, InfeasibleError, InputError, WorkloadError
+from rooflinekit.model.types.errors import InfeasibleError, InputError, WorkloadError
 from rooflinekit.specs import load_model
 from rooflinekit.version import __version__
 
@@ -68,16 +66,12 @@ class Hour:
 
 @dataclass(frozen=True)
 class Valleys:
-    """A deployment that serves steady classes by a profile, and jobs in what is left.
-
-    mix: all of them; used: share of b with which the simulation agrees.
-    """
+    """A deployment that serves steady classes by a profile, and jobs in what is left; mix: all of them."""
 
     question: PlanQuestion
     part: Part
     mix: Mix
     profile: Profile
-    used: float = 1.0
     _free: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -92,45 +86,34 @@ class Valleys:
         whole = sum(each.rate for each in steady)
         return self.mix.at({each.name: each.rate / whole * rate for each in steady} | {job: beside})
 
-    def replica(self, mix: Mix) -> Replica:
-        """The deployment with the times of a mix."""
-        replica = self._free.get("replica")
-        if replica is None:
-            base = self.part.replica
-            told = {key: value for key, value in base.scenario.items() if key not in ("model", "gpu")}
-            laid_out = []
-            for each in self.mix.classes:  # tables reach as far as the class of which most run at once
-                alone = self.mix.at({each.name: each.rate})
-                try:
-                    laid_out.append(lay_out(self.question.model, base.gpu, told, alone, self.question.calibration))
-                except DoesNotFitError:
-                    continue
-            reach = max((each.reach for each in laid_out), default=base.reach)
-            replica = self._free["replica"] = replace(base, reach=max(reach, base.reach))
-        return replace(replica, times=mix.tabulated(replica.predictor, replica.reach))
-
     def free(self, job: str, rate: float) -> float:
         """The largest rate of a job beside one of the steady classes [1/s], on straight lines between five of these."""
         top = self.part.ability.load * (1.0 - self.question.reserve.headroom)
         if job not in self._free:
             self._free[job] = [self._beside(job, share * top) for share in _GRID]
-        return self.used * float(np.interp(rate / top, _GRID, self._free[job]))
+        return float(np.interp(rate / top, _GRID, self._free[job]))
 
     def _beside(self, job: str, rate: float) -> float:
+        bearer = self.part.bearer
         alone = self.at(0.0, job, 1.0)
-        most = _FULL * self.replica(alone).knee(alone)
+        most = _FULL * bearer.knee(alone)
         if not rate:
             return most
 
-        def left(beside: float) -> float:
+        def good(beside: float) -> bool:
             mix = self.at(rate, job, beside)
-            replica = self.replica(mix)
-            if mix.mean_load >= _FULL * replica.knee(mix):
-                return 0.0
-            feels = slowed(lambda at: replica.feel(mix, at), mix.mean_load)
-            return min(spare(feels, mix.slo, self.question.deviations).values(), default=math.inf)
+            fresh = replace(bearer, replica=replace(bearer.replica, _curves={}, _samples={}))  # of this mix alone
+            if mix.mean_load >= _FULL * fresh.knee(mix):
+                return False
+            return not missed(loaded_feels(fresh, mix, mix.mean_load, exact=True), mix.slo, self.question.deviations)
 
-        return last_met(left, _LEAST * most, most, _CLOSE) or 0.0
+        low, high = _LEAST * most, most
+        if not good(low):
+            return 0.0
+        while high > low * (1.0 + _CLOSE):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if good(middle) else (low, middle)
+        return low
 
     def hours(self, replicas: int) -> tuple[list[Hour], dict[str, float]]:
         """The intervals up to the last deadline, and the hour at which each job is done (infinite: not in time)."""
@@ -171,15 +154,6 @@ class Valleys:
                 return None
         return low + bisect_left(range(low, high), True, key=self.in_time)
 
-    def fullest(self, replicas: int) -> tuple[float, str, float] | None:
-        """Requests/s of the steady classes on a replica, the job and its rate, where it does most of it."""
-        rows = [(each.jobs[name] / replicas, each.rate / replicas, name)
-                for each in self.hours(replicas)[0] for name in each.jobs if each.rate]  # fmt: skip
-        if not rows:
-            return None
-        beside, rate, name = max(rows)
-        return rate, name, min(max(beside, 0.0), self.free(name, rate)) or beside
-
 
 def steady_and_jobs(classes: Sequence[TrafficClass]) -> tuple[list[TrafficClass], list[TrafficClass]]:
     """Classes that come by the hour, and batch jobs."""
@@ -188,10 +162,8 @@ def steady_and_jobs(classes: Sequence[TrafficClass]) -> tuple[list[TrafficClass]
 
 
 _MOST = 6  # classes of one model of which all partitions are priced
-_PLAYED = 2  # partitions that are simulated beside the cheapest by the formula, the pooled and the separate one
 _SHOWN = 6  # of the others
 _FILLED = 2  # deployments of a fleet into whose valleys jobs are put
-_AGREES = (1.0, 0.9, 0.8, 0.65, 0.5)  # shares of what a job may take that are simulated, until one agrees
 _OF_CLASSES = ("rate", "users", "concurrency", "trace", "sessions", "isl", "osl", "peak", "images", "image_size",
                "encoder_gpus")  # fmt: skip
 _NO_PART = (
@@ -201,14 +173,13 @@ _NO_PART = (
 
 @dataclass(frozen=True)
 class Held:
-    """An objective of a class: what the formula says and the simulation gave [ms], and the probability that it holds.
+    """An objective of a class: what is predicted of it [ms], and the probability that it holds.
 
-    within: share of requests within the limit in the simulation, else by the formula.
+    within: share of requests within the limit.
     """
 
     objective: str
     predicted_ms: float | None
-    simulated_ms: float | None
     within: float
     probability: float | None
 
@@ -251,12 +222,11 @@ class ClassFleet(Plain):
 
 @dataclass(frozen=True)
 class Grouping:
-    """One partition of the classes of a model: `chat + rag | batch`, its price, and whether it was simulated."""
+    """One partition of the classes of a model: `chat + rag | batch`, and its price."""
 
     fleets: str
     gpus: int
     usd_per_hour: float | None
-    simulated: bool
 
 
 @dataclass(frozen=True)
@@ -303,13 +273,12 @@ class ClassPlan(Tabled):
 
 @dataclass
 class _Group:
-    """Classes of one model on one fleet: the search for it, and the cheapest option by the formula."""
+    """Classes of one model on one fleet: the search for it, and the cheapest option."""
 
     classes: tuple[TrafficClass, ...]
     question: PlanQuestion
     found: Found
     valleys: dict[tuple[str, ...], Valleys]
-    best: Option | None = None
     entry: Ranked | None = None
     why: str = ""  #: nothing serves them whatever the objectives
 
@@ -320,15 +289,14 @@ class _Group:
 
     @property
     def option(self) -> Option:
-        """As simulated, else by the formula."""
-        option = self.entry.option if self.entry else self.best
-        assert option is not None  # of groups that are met alone
-        return option
+        """The cheapest."""
+        assert self.entry is not None  # of groups that are met alone
+        return self.entry.option
 
     @property
     def rank(self) -> tuple[float, float]:
         """Cost and accelerators, or the other way round."""
-        return (math.inf, math.inf) if self.best is None else self.question.tariff.rank(self.option)
+        return (math.inf, math.inf) if self.entry is None else self.question.tariff.rank(self.option)
 
     @property
     def need(self) -> float:
@@ -376,7 +344,7 @@ def plan_classes(
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     _ = (file := Path(folder, "two.csv")).write_text("name,rate,isl,osl\nchat,4,500,100\nlong,1,4000,100\n")
-    ...     plan_classes(file, "llama-3-8b", price=3.0, tp=[1], confirm=0).groupings[0].fleets
+    ...     plan_classes(file, "llama-3-8b", price=3.0, tp=[1]).groupings[0].fleets
     'chat + long'
     """
     for key in (*_OF_CLASSES, *_NO_PART):
@@ -394,17 +362,16 @@ def plan_classes(
     words, unmet, names = list[str](), dict[str, str](), dict[int, str]()
     for name, own in by_model.items():
         steady, jobs = steady_and_jobs(own)  # the profile has the rate of the steady classes
-        load = {"rate": sum(each.rate for each in steady or jobs), "disaggregated": False, "mixed": False, "confirm": 1}
+        load = {"rate": sum(each.rate for each in steady or jobs), "disaggregated": False, "mixed": False}
         told = {key: value for key, value in given.items() if steady or key != "profile"}
         question = read_question(paths[name], gpus, DEFAULT_SLO, load | told, progress)
         groups = _groups(question, own)
         refused = {group.classes[0].name: group.why or str(nothing_found(group.question, group.found))
-                   for group in groups.values() if len(group.classes) == 1 and group.best is None}  # fmt: skip
+                   for group in groups.values() if len(group.classes) == 1 and group.entry is None}  # fmt: skip
         unmet |= refused
         met = tuple(each.name for each in own if each.name not in refused)
         if met:
-            cut = any(group.found.interrupted for group in (*chosen, *groups.values()))
-            best, others, why = _cheapest(groups, met, bool(given.get("confirm", 1)) and not cut)
+            best, others, why = _cheapest(groups, met)
             chosen += best
             names |= {id(group): name for group in best}
             groupings += [_grouping(each) for each in (best, *others)]
@@ -418,14 +385,13 @@ def _groups(question: PlanQuestion, classes: Sequence[TrafficClass]) -> dict[tup
     """Every set of classes that is looked at, by its names; those with a class that is not met alone are left out."""
     counts = range(1, len(classes) + 1) if len(classes) <= _MOST else (1, len(classes))
     found: dict[tuple[str, ...], _Group] = {}
-    tables: dict[Any, Any] = {}
     searched: dict[tuple[str, ...], Found] = {}  # a job that fills the valleys has no part in the search
     try:
         for count in counts:
             for own in combinations(classes, count):
                 alone = [found[each.name,] for each in own] if count > 1 else []
-                if all(group.best is not None for group in alone):
-                    found[tuple(each.name for each in own)] = _group(question, own, tables, searched)
+                if all(group.entry is not None for group in alone):
+                    found[tuple(each.name for each in own)] = _group(question, own, searched)
     except KeyboardInterrupt:
         if len(found) < len(classes):
             raise
@@ -434,15 +400,12 @@ def _groups(question: PlanQuestion, classes: Sequence[TrafficClass]) -> dict[tup
     return found
 
 
-def _group(
-    question: PlanQuestion, classes: tuple[TrafficClass, ...], tables: dict[Any, Any],
-    searched: dict[tuple[str, ...], Found],
-) -> _Group:  # fmt: skip
+def _group(question: PlanQuestion, classes: tuple[TrafficClass, ...], searched: dict[tuple[str, ...], Found]) -> _Group:
     """Search the deployments of some classes on one fleet."""
     steady, jobs = steady_and_jobs(classes)
     filling = question.course is not None and steady and jobs
     peak = question.demand.peak if steady and question.course is not None else 1.0
-    mix = replace(Mix.of(steady if filling else classes, peak, question.demand.arrival_cv), _tables=tables)
+    mix = _mix(question, steady if filling else classes, peak)
     asked = replace(question, demand=mix, slo=mix.slo, course=None)
     names = tuple(each.name for each in mix.classes)
     if names not in searched:
@@ -453,7 +416,7 @@ def _group(
     found = replace(searched[names], refused=list(searched[names].refused))
     group = _Group(classes, asked, found, {})
     if filling and question.course is not None:
-        whole = replace(Mix.of(classes, 1.0, question.demand.arrival_cv), _tables=tables)
+        whole = _mix(question, classes, 1.0)
         share = mix.mean_load / question.demand.mean_load
         options = []
         for option in sorted(found.options, key=asked.tariff.rank)[:_FILLED]:
@@ -463,8 +426,13 @@ def _group(
                 options.append(filled)
                 group.valleys[_key(filled)] = valleys
         found.options = options
-    group.best = min(found.options, key=asked.tariff.rank, default=None)
+    group.entry = next(iter(ranked(asked, found)), None)
     return group
+
+
+def _mix(question: PlanQuestion, classes: Sequence[TrafficClass], peak: float) -> Mix:
+    """All requests of some classes, as they come to the fleet of the question."""
+    return replace(Mix.of(classes, peak, question.demand.arrival_cv), router=question.demand.router)
 
 
 def _filled(question: PlanQuestion, option: Option, valleys: Valleys) -> Option | None:
@@ -493,36 +461,13 @@ def partitions(names: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:
 
 
 def _cheapest(
-    groups: Mapping[tuple[str, ...], _Group], names: tuple[str, ...], confirm: bool
+    groups: Mapping[tuple[str, ...], _Group], names: tuple[str, ...]
 ) -> tuple[list[_Group], list[list[_Group]], str]:
     """The cheapest partition, some others by cost, and why it is."""
     whole = [[groups[part] for part in parts] for parts in partitions(names) if all(part in groups for part in parts)]
-    left = sorted((each for each in whole if all(group.best is not None for group in each)), key=_rank)
-    ends = [each for each in left if len(each) in {1, len(names)}]
-    done: list[list[_Group]] = []
-    try:
-        for each in [left[0], *ends] if confirm else []:
-            _played(each, done)
-        for _ in range(_PLAYED):
-            cheaper = [each for each in left if each not in done and done and _rank(each) < min(map(_rank, done))]
-            if confirm and cheaper:
-                _played(min(cheaper, key=_rank), done)
-    except KeyboardInterrupt:  # what was simulated by now is an answer
-        for group in min(done or left, key=_rank):
-            group.found.interrupted = True
-    best = min(done or left, key=_rank)
-    others = sorted((each for each in left if each is not best), key=lambda each: (each not in done, _rank(each)))
-    shown = [each for place, each in enumerate(others) if place < _SHOWN or each in ends]
-    return best, shown, _why(best, [each for each in ends if each is not best and (each in done or not done)])
-
-
-def _played(fleets: list[_Group], done: list[list[_Group]]) -> None:
-    """Simulate the fleets of a partition that were not yet."""
-    for group in fleets:
-        if group.entry is None:
-            _simulate(group)
-    if fleets not in done:
-        done.append(fleets)
+    left = sorted((each for each in whole if all(group.entry is not None for group in each)), key=_rank)
+    ends = [each for each in left[1:] if len(each) in {1, len(names)}]
+    return left[0], [each for place, each in enumerate(left[1:]) if place < _SHOWN or each in ends], _why(left[0], ends)
 
 
 def _rank(fleets: Sequence[_Group]) -> tuple[float, float, int]:
@@ -530,52 +475,10 @@ def _rank(fleets: Sequence[_Group]) -> tuple[float, float, int]:
     return round(first, 6), round(second, 6), len(fleets)
 
 
-def _simulate(group: _Group) -> None:
-    """Play the options until one agrees, at the peak and with its jobs in the hour that has most of them."""
-    found = replace(group.found, options=list(group.found.options))
-    for entry in ranked(group.question, found):
-        if found.interrupted and entry.played is None:
-            raise KeyboardInterrupt
-        valleys = group.beside(entry.option)
-        if valleys is None or entry.played is None:
-            group.entry = entry
-            break
-        agreed = _with_jobs(group.question, entry, valleys)
-        if agreed is not None:
-            group.entry, group.valleys[_key(agreed[0].option)] = agreed
-            break
-    if found.interrupted:  # what agrees stands
-        raise KeyboardInterrupt
-
-
-def _with_jobs(question: PlanQuestion, entry: Ranked, valleys: Valleys) -> tuple[Ranked, Valleys] | None:
-    """The largest share of what jobs may take with which the objectives of the others hold; None where none does."""
-    (part,) = entry.option.parts
-    trials = [replace(valleys, part=part, used=share) for share in _AGREES]
-    filled = cache(lambda place: _filled(question, entry.option, trials[place]))
-
-    def agrees(place: int) -> bool:
-        return (option := filled(place)) is None or _holds(question, option, trials[place])
-
-    place = bisect_left(range(len(trials)), True, key=agrees)  # the smaller the share, the more objectives hold
-    option = filled(place) if place < len(trials) else None
-    return None if option is None else (replace(entry, option=option), trials[place])
-
-
-def _holds(question: PlanQuestion, option: Option, valleys: Valleys) -> bool:
-    """Whether a simulation of one replica agrees in the hour that has most of the jobs."""
-    if (fullest := valleys.fullest(option.parts[0].working)) is None:
-        return True
-    mix = valleys.at(*fullest)
-    one = replace(option.parts[0], replica=valleys.replica(mix), working=1, reserve=Reserve())
-    return play(replace(option, parts=(one,)), replace(question, demand=mix)).agrees
-
-
 def _grouping(fleets: Sequence[_Group]) -> Grouping:
     return Grouping(
         " | ".join(group.name for group in fleets), sum(group.option.gpus for group in fleets),
         added(group.question.tariff.per_hour(group.option) for group in fleets),
-        all(group.entry is not None for group in fleets),
     )  # fmt: skip
 
 
@@ -620,14 +523,14 @@ def _told(  # noqa: PLR0913, PLR0917 - all that was found
     rows = {each.name: row(each, each.model, None, None, unmet=unmet[each.name])
             for each in classes if each.name in unmet}  # fmt: skip
     for number, group in enumerate(chosen, 1):
-        entry = group.entry or Ranked(group.option, "", None, group.option.gpus)
-        entry = replace(entry, option=group.option, evidence=entry.evidence or worst_evidence(group.option))
+        entry = group.entry
+        assert entry is not None  # of groups that are met
         candidate, model = candidate_of(group.question, entry), names[id(group)]
         valleys = group.beside(group.option)
         hours, done = valleys.hours(group.option.parts[0].working) if valleys else ([], {})
         fleets.append(ClassFleet(tuple(each.name for each in group.classes), model, candidate, tuple(hours)))
         for each in group.classes:  # a job that has no hours of its own has the rate of its deadline
-            held = tuple(_held(group, entry, candidate, objective) for objective in each.slo)
+            held = tuple(_held(group, candidate, objective) for objective in each.slo)
             rows[each.name] = row(each, model, number, done.get(each.name, each.deadline_h), held)
         notes += warnings(group.question, group.found, [entry])
     hosts = hosts_of((
@@ -663,13 +566,11 @@ def _told(  # noqa: PLR0913, PLR0917 - all that was found
     )
 
 
-def _held(group: _Group, entry: Ranked, candidate: Candidate, objective: Objective) -> Held:
-    felt, played = entry.option.feels(group.question.demand)(1.0), entry.played
-    said, seen = objective.value(felt), felt if played is None else played.felt
+def _held(group: _Group, candidate: Candidate, objective: Objective) -> Held:
+    felt, name = group.option.feels(group.question.demand)(1.0), str(objective)
+    said = objective.value(felt)
     predicted = said * 1e3 if math.isfinite(said) else None
-    simulated = None if played is None else objective.value(seen) * 1e3
-    name = str(objective)
-    return Held(name, predicted, simulated, objective.attained(seen), candidate.probability.get(name))
+    return Held(name, predicted, objective.attained(felt), candidate.probability.get(name))
 
 
 def _done(classes: Sequence[ClassRow]) -> Iterator[str]:

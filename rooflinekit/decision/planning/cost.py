@@ -12,12 +12,12 @@ import numpy as np
 from rooflinekit.decision.economics.price import POWER_NOTE, HourlyPrice, quotes_of, read_carbon, usd_per_million
 from rooflinekit.decision.economics.token_prices import MILLION, token_times
 from rooflinekit.decision.planning.demand import Demand
-from rooflinekit.decision.planning.fleet import Option, Part, Replica, feel
+from rooflinekit.decision.planning.fleet import Option, Part, Replica
 from rooflinekit.decision.sweeping.pareto import on_front
+from rooflinekit.load.answer import LoadPlay
 from rooflinekit.model.power import Energy, plug_power
-from rooflinekit.model.traffic.energy import load_power, served_energy
+from rooflinekit.model.traffic.energy import load_power, token_energy
 from rooflinekit.model.types.answer import Plain
-from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
 from rooflinekit.specs import load_accelerator
 
@@ -30,7 +30,6 @@ _HOST = 16  # accelerators of one machine at most; a larger domain is a rack
 
 T = TypeVar("T")
 _Names = tuple[tuple[str, int], ...]
-_SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of the knee at which a replica is looked at
 
 
 @dataclass(frozen=True)
@@ -131,21 +130,17 @@ def cost_of(option: Option, demand: Demand, tariff: Tariff) -> FleetCost:
 def _rate(part: Part, demand: Demand) -> float:
     """Requests a second that a part serves in the mean."""
     load = part.mean_load(demand)
-    if not demand.closed:
-        return load * part.replicas
-    return float(part.replica.answer(demand, load).loaded.rate) * part.replicas
+    each = part.bearer.read(part.seen(demand), load, lambda played: played.rate) if demand.closed else load
+    return each * part.replicas
 
 
 def _pieces(part: Part, demand: Demand, tariff: Tariff) -> tuple[float, float, float]:
     """USD an hour of the part, times a million, over tokens of a request: cached input, input, output."""
-    traffic = part.replica.lengths(demand)
     hour = part.gpus * (tariff.price(part.replica.gpu) or 0.0) * MILLION
-    running = (
-        float(part.replica.answer(demand, part.mean_load(demand)).loaded.running) if part.role != "prefill" else 1.0
-    )
-    times = token_times(part.replica.predictor, traffic.of(running))
+    load = part.bearer.in_flight(part.seen(demand), part.mean_load(demand))
+    times = token_times(part.replica.predictor, load)
     if part.role == "decode":
-        return 0.0, 0.0, hour / float(traffic.osl)
+        return 0.0, 0.0, hour / float(load.osl)
     seconds = float(times.prompt.expected) if part.role == "prefill" else float(times.request)
     cached, new = (hour * float(each) / seconds for each in (times.cached, times.input))
     return cached, new, 0.0 if part.role == "prefill" else hour * float(times.output) / seconds
@@ -158,20 +153,19 @@ def fleet_watts(parts: Sequence[Part], demand: Demand, pue: float, peak: bool = 
 
     Pools compute prompts alone, or tokens alone; every replica draws idle power between its requests.
     """
-    whole, osl = 0.0, float(demand.traffic.osl)
+    whole, osl = 0.0, demand.osl.mean
     for part in parts:
-        predictor = part.replica.predictor
+        predictor, seen = part.replica.predictor, part.seen(demand)
         if predictor.plan.system.accelerator.power is None:
             return None
         load = part.load(demand) if peak else part.mean_load(demand)
-        loaded = part.replica.answer(demand, load).loaded
-        tokens = served_energy(predictor, part.replica.lengths(demand), loaded, load if demand.closed else None)
-        assert tokens is not None
+        tokens = token_energy(predictor, part.bearer.in_flight(seen, load))
         if part.role == "prefill":
             tokens = replace(tokens, step=Energy(), step_seconds=0.0)
         elif part.role == "decode":
             tokens = replace(tokens, prompt=Energy(), prompt_seconds=0.0)
-        whole += float(load_power(tokens, osl, float(loaded.rate) * osl).plug) * part.gpus
+        rate = part.bearer.read(seen, load, lambda played: played.rate) if demand.closed else load
+        whole += float(load_power(tokens, osl, rate * osl).plug) * part.gpus
     return whole * pue
 
 
@@ -201,9 +195,9 @@ class Point(Plain):
     on: tuple[str, ...] = ()
 
 
-def points(replicas: Sequence[Replica], demand: Demand, tariff: Tariff) -> list[Point]:
-    """Every replica at eleven loads, those that stand on a front."""
-    seen = [point for replica in replicas for point in _loads(replica, demand, tariff)]
+def points(parts: Sequence[Part], tariff: Tariff) -> list[Point]:
+    """Every replica at the loads that were played of it, those that stand on a front."""
+    seen = [point for part in parts for point in _loads(part, tariff)]
     speed = front(seen, lambda point: (-point.tok_s_per_user, -point.tok_s_per_gpu))
     priced = [point for point in seen if point.usd_per_million_tokens is not None]
     cost = front(priced, lambda point: (point.e2el_ms, point.usd_per_million_tokens or 0.0))
@@ -211,23 +205,21 @@ def points(replicas: Sequence[Replica], demand: Demand, tariff: Tariff) -> list[
     return sorted((replace(point, on=on) for point, on in named if on), key=lambda point: -point.tok_s_per_user)
 
 
-def _loads(replica: Replica, demand: Demand, tariff: Tariff) -> list[Point]:
-    top = replica.room if demand.closed else replica.knee(demand)
-    found = []
-    for share in _SHARES:
-        load = max(round(share * top), 1.0) if demand.closed else share * top
-        answer = replica.answer(demand, load)
-        felt, rate = feel(answer, replica.predictor.plan.load_ends), float(answer.loaded.rate)
-        tokens: Numeric = rate * demand.traffic.osl
-        price = tariff.price(replica.gpu)
-        whole = rate * (demand.traffic.isl + demand.traffic.osl)
-        found.append(
-            Point(
-                replica.scenario, replica.gpus, load, 1.0 / felt.means["tpot"], float(tokens) / replica.gpus,
-                felt.means["ttft"] * 1e3, felt.means["e2el"] * 1e3,
-                None if price is None else float(usd_per_million(price * replica.gpus, whole)),
-            )
-        )  # fmt: skip
+def _loads(part: Part, tariff: Tariff) -> list[Point]:
+    found, replica = [], part.replica
+    price = tariff.price(replica.gpu)
+    for curve in replica.curves:
+        plays: Iterable[tuple[float, LoadPlay]] = ((at, each) for at, each in curve.played.items() if each.stable)
+        for load, played in plays:
+            rate, isl, osl = played.rate / curve.scheduler.replicas, curve.asked.isl.mean, curve.asked.osl.mean
+            hour = None if price is None else price * replica.gpus
+            found.append(
+                Point(
+                    replica.scenario, replica.gpus, load, 1.0 / played.tpot, rate * osl / replica.gpus,
+                    played.samples["ttft"].mean * 1e3, played.samples["e2e"].mean * 1e3,
+                    None if hour is None else float(usd_per_million(hour, rate * (isl + osl))),
+                )
+            )  # fmt: skip
     return found
 
 

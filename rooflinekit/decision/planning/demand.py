@@ -17,14 +17,12 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.decision.planning.curve import SharedCurve, tabulate
-from rooflinekit.decision.planning.objective import METRICS, Felt, Objective
-from rooflinekit.load.arrivals import Arrival, Gamma, Requests, generate
-from rooflinekit.load.lengths import Empirical, Length, Longer, cv, longer, parse_length
+from rooflinekit.decision.planning.objective import METRICS, Objective
+from rooflinekit.load.answer import AskedLoad
+from rooflinekit.load.arrivals import Arrival, Drawn, Gamma, Process, Requests, generate
+from rooflinekit.load.lengths import Empirical, Fixed, Length, LogNormal, Longer, cv, longer, parse_length
 from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.closed_form import Times, Traffic
-from rooflinekit.model.traffic.question import LoadAnswer, LoadQuestion
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass
@@ -39,13 +37,13 @@ from rooflinekit.simulation.traces import Trace, load_trace
 class Kept:
     """What a replica's cache finds of a mean prompt: tokens, seconds in which tiers load them, their rent [USD/h].
 
-    computed_cv: deviation over mean of what is left of each prompt to compute. A first turn has all of its prompt left.
+    found: tokens of each prompt of the sample, one after the other. A first turn has all of its prompt to compute.
     """
 
     cached: float
     late: float
     usd_hour: float
-    computed_cv: float
+    found: tuple[int, ...]
     tiers: tuple[CacheTier, ...] = ()
 
 
@@ -89,11 +87,28 @@ class Prefixes:
         )  # fmt: skip
         found = filled[-1].share if filled else share(pool)
         late, usd_hour = sum(row.load_s for row in filled), sum(row.usd_hour for row in filled)
-        return Kept(min(found * isl, isl - 1.0), late, usd_hour, self.reuse(replicas).computed_cv(found), tiers)
+        known = self.reuse(replicas).found_of(found)[self.trace.former :]
+        return Kept(min(found * isl, isl - 1.0), late, usd_hour, known, tiers)
+
+    def drawn(self, kept: Kept, process: Process, count: int, seed: int) -> Drawn:
+        """The requests of the sample in their order, again and again, with what a cache finds of each."""
+        trace, first = self.trace, self.trace.former
+        places = [number % len(kept.found) for number in range(count)]
+        isl, osl = ([law[first + at] for at in places] for law in (trace.isl, trace.osl))
+        times = [each.time for each in generate(process, Requests(Fixed(1), Fixed(1)), count, seed)]
+        cached = [min(kept.found[at], isl[number] - 1) for number, at in enumerate(places)]
+        return Drawn(times, isl, osl, [0] * count, cached)
 
 
 _TURNS, _FEW = 10.0, 100.0  # requests' times in a window of a trace, and requests of the mean rate at least
 _SAMPLE, _MOST_CONTEXT = 6000, 131_072  # requests of sessions that are looked at; tokens of a context, if not told
+ROUTER = "round-robin"
+"""Who chooses the replica of a request, unless told: each in turn, as `simulate` has it."""
+
+_AFFINITY = "prefix-affinity"
+_TOGETHER = 8  # replicas that are played at most behind a router that looks at them
+_EVEN = 16  # replicas beyond which arrivals in turn are taken as even as with these
+_ANSWER, _DRIFT = 2.0, 0.1  # variation of equal answers of users, who would otherwise march in step as no clients do
 _UNHURRIED = 60.0  # seconds of a window where no objective limits a whole request
 
 
@@ -139,8 +154,8 @@ class Demand:
 
     Of `rate` (mean requests a second, an open loop) and `users` (who each wait for their answer, a closed loop) one is
     given. peak: the busiest hour over the mean; the fleet is made for it, and paid all day. arrival_cv: standard
-    deviation over mean of the gaps between arrivals. Of a trace, span_s is the window whose busiest place is the peak,
-    and `speed` how many times as fast as it came it is replayed.
+    deviation over mean of the gaps between arrivals; router: who chooses the replica of a request. Of a trace, span_s
+    is the window whose busiest place is the peak, and `speed` how many times as fast as it came it is replayed.
     """
 
     rate: float | None
@@ -152,6 +167,8 @@ class Demand:
     trace: Trace | None = None
     span_s: float = math.inf
     speed: float = 1.0
+    router: str = ROUTER
+    together: int = 1  #: replicas that are played behind a router that looks at them
     prefixes: Prefixes | None = field(default=None, repr=False, compare=False)  #: what caches find, where that is known
 
     @property
@@ -171,12 +188,9 @@ class Demand:
         return float(math.ceil(load - 1e-9)) if self.closed else load
 
     @property
-    def traffic(self) -> Traffic:
-        """As the closed form takes it."""
-        return Traffic(
-            self.isl.mean, self.osl.mean, isl_cv=cv(self.isl), osl_cv=cv(self.osl), arrival_cv=self.arrival_cv,
-            isl_law=self.isl.over_mean, osl_law=self.osl.over_mean,
-        )  # fmt: skip
+    def cached(self) -> float:
+        """Tokens of a mean prompt that are in the cache of any replica already."""
+        return 0.0
 
     @property
     def longest(self) -> float:
@@ -195,42 +209,35 @@ class Demand:
         """Of a load."""
         return "users" if self.closed else "requests/s"
 
-    @property
-    def lengths(self) -> Traffic:
-        """Mean lengths of what is paid for."""
-        return self.traffic
-
-    def tabulated(self, predictor: Predictor, most: float) -> SharedCurve:
-        """Shared times of its requests on a deployment, up to so many sequences."""
-        return tabulate(predictor, self.traffic, most)
-
-    def told_apart(self, felt: Felt, answer: LoadAnswer, times: Times) -> Felt:
-        """With what each class of requests feels; here there is one."""
-        return felt
+    def asked(self, seed: int) -> AskedLoad:
+        """One of the loads that a replica may have, as it is played; a curve puts its rate or users in its place."""
+        if not self.closed:
+            return AskedLoad(self.isl, self.osl, rate=1.0, burstiness=self.arrival_cv, seed=seed)
+        osl = self.osl if cv(self.osl) > 0.0 or self.osl.mean < _ANSWER else LogNormal(self.osl.mean, _DRIFT)
+        return AskedLoad(self.isl, osl, users=1, seed=seed)
 
     def arrivals(self, rate: float, seed: int) -> Iterator[Arrival]:
         """Requests as long as these at another rate [1/s], without end."""
         return generate(Gamma(rate, self.arrival_cv), Requests(self.isl, self.osl), 1 << 40, seed)
 
-    def thinned(self, replicas: float) -> Demand:
-        """What one of `replicas` sees whose requests are drawn at random: gaps with c² = 1 + (c₀² − 1)/n.
+    def seen(self, replicas: float) -> Demand:
+        """What one of so many replicas sees behind the router: gaps with c² = 1 + (c₀² − 1)/n at random, c₀²/n in turn.
+
+        In turn a replica waits for n gaps; beyond 16 replicas they come as evenly as with 16.
 
         >>> from rooflinekit.load.lengths import Fixed
-        >>> Demand(8.0, None, 1.0, Fixed(100), Fixed(10), arrival_cv=3.0).thinned(4.0).arrival_cv ** 2
+        >>> Demand(8.0, None, 1.0, Fixed(100), Fixed(10), arrival_cv=3.0, router="random").seen(4.0).arrival_cv ** 2
         3.0
+        >>> Demand(8.0, None, 1.0, Fixed(100), Fixed(10), arrival_cv=3.0).seen(9.0).arrival_cv ** 2
+        1.125
         """
-        if self.closed or self.arrival_cv == 1.0 or replicas <= 1.0:
+        if self.closed or replicas <= 1.0:
             return self
+        if self.router == "round-robin":
+            return replace(self, arrival_cv=self.arrival_cv / math.sqrt(beside(replicas)))
+        if self.router == "least-loaded":
+            return replace(self, together=min(beside(replicas), _TOGETHER))
         return replace(self, arrival_cv=thinned_cv(self.arrival_cv, replicas))
-
-    def question(self, load: float) -> LoadQuestion:
-        """A share of it on one replica."""
-        users, rate = (load, None) if self.closed else (None, load)
-        return LoadQuestion(users, rate, self.traffic, None, None)
-
-    def stretched(self, factor: float) -> Demand:
-        """So much faster: what a deployment of the expected speed sees as one whose steps take longer sees this."""
-        return self if self.rate is None else replace(self, rate=self.rate * factor, speed=self.speed * factor)
 
     def windows(self) -> list[Window]:
         """The busiest windows of the trace, by requests and by tokens in and out, in order of time, without overlap."""
@@ -277,6 +284,15 @@ def _length(length: Length) -> str:
     return f"{length.mean:,.0f}{f' (cv {cv(length):.2g})' if cv(length) else ''}"
 
 
+def beside(replicas: float) -> int:
+    """The power of two, up to 16, of replicas that a fleet is taken as at least.
+
+    >>> [beside(count) for count in (1, 3, 8, 100)]
+    [1, 2, 8, 16]
+    """
+    return min(1 << (int(max(replicas, 1.0)).bit_length() - 1), _EVEN)
+
+
 def thinned_cv(arrival_cv: float, replicas: float) -> float:
     """Coefficient of variation of the gaps that one of `replicas` sees: c² = 1 + (c₀² − 1)/n.
 
@@ -306,7 +322,7 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
     Raises InputError for none of the loads or two of them, WorkloadError for numbers that make no sense.
 
     >>> demand = read_demand({"rate": 50, "peak": 1.5, "isl": 2000, "osl": 300})
-    >>> demand.peak_load, demand.traffic.isl
+    >>> demand.peak_load, demand.isl.mean
     (75.0, 2000.0)
     """
     rate, users = given.get("rate"), given.get("users")
@@ -315,20 +331,21 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
         raise InputError("rate and users exclude each other: arrivals a second, or users who wait for their answers")
     if rate is None and users is None and trace is None:
         raise InputError("how much traffic? give rate (requests/s), users, or trace")
-    tiers, router = read_tiers(given.get("cache_tier")), given.get("router", "prefix-affinity")
+    tiers, router = read_tiers(given.get("cache_tier")), given.get("router")
     peak = given.get("peak", 1.0)
     if given.get("sessions") is not None:
-        return _of_sessions(given, peak, Prefixes(Trace("", "", (), (), ()), router, tiers))
+        return _of_sessions(given, peak, Prefixes(Trace("", "", (), (), ()), _of_prefixes(router), tiers))
     if trace is not None:
         demand = _traced(trace, given, peak, slo)
         ids = bool(trace.block_tokens and len(trace.blocks))
         if ids:
-            return replace(demand, prefixes=Prefixes(trace, router, tiers))
-    if "router" in given or tiers:
-        what = "router" if "router" in given else "cache_tier"
-        raise InputError(f"{what} is about prefixes that come again; give sessions, or a trace with block ids")
+            router = _of_prefixes(router)
+            return replace(demand, router=router, prefixes=Prefixes(trace, router, tiers))
+    for what, told in (("router prefix-affinity", router == _AFFINITY), ("cache_tier", bool(tiers))):
+        if told:
+            raise InputError(f"{what} is about prefixes that come again; give sessions, or a trace with block ids")
     if trace is not None:
-        return demand
+        return replace(demand, router=router or ROUTER)
     return Demand(
         rate,
         None if users is None else float(whole_number(users, "users")),
@@ -336,7 +353,15 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
         longer(_parsed(given.get("isl", 1024)), given.get("image_tokens", 0)),
         _parsed(given.get("osl", 256)),
         given.get("cv", 1.0),
+        router=router or ROUTER,
     )
+
+
+def _of_prefixes(router: str | None) -> str:
+    """Who sends requests to replicas whose caches may have their prompts."""
+    if router not in (None, _AFFINITY, "random"):
+        raise InputError(f"router {router} does not know prefixes that come again; take {_AFFINITY} or random")
+    return router or _AFFINITY
 
 
 def _of_sessions(given: dict[str, Any], peak: float, prefixes: Prefixes) -> Demand:
@@ -351,7 +376,8 @@ def _of_sessions(given: dict[str, Any], peak: float, prefixes: Prefixes) -> Dema
     law = replace(law, most=min(law.most or _MOST_CONTEXT, given.get("max_context") or _MOST_CONTEXT))
     trace = session_trace(SessionSource(law, osl, law.most or 0, rate=rate * peak, requests=_SAMPLE))
     seen = replace(prefixes, trace=trace, law=law)
-    return Demand(rate, None, peak, Empirical.of(trace.isl[trace.former :]), osl, prefixes=seen)
+    isl = Empirical.of(trace.isl[trace.former :])
+    return Demand(rate, None, peak, isl, osl, router=prefixes.router, prefixes=seen)
 
 
 def _traced(trace: Trace, given: dict[str, Any], peak: float, slo: Sequence[Objective]) -> Demand:

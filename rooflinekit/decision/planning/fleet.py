@@ -1,77 +1,67 @@
 """Replicas, pools and fleets: how much of the traffic each bears within the objectives, and what users feel.
 
-    prefill   TTFT = request + wait + s₁         s₁: one prompt by itself; wait: Kingman's formula with ρ = λ·s₁
+What a replica bears is read off its load curve (`rooflinekit.load.curve`), which is played:
+
+    v(λ·F)·F·M ≤ L          F: steps over the expected ones, M: the metric beyond them, at a place of the interval
+    prefill   TTFT is that of prompts alone; the first token comes from there
     link      t_x = S·κ/(w·g)                    κ: cache bytes of a token; w: NIC of each of the g accelerators
-    decode    TPOT = t_d(C) + (t_x + t_d/2 + wait for a slot)/(N − 1),  C = 1 + λ·(N − 1)·t_d(C)
+    decode    TPOT = (t_x + wait and steps of the other N − 1 tokens)/(N − 1), prompts being in the cache
 
-In pools the first token comes from the prefill replica, so the transfer delays the second one and counts in the TPOT,
-as in the simulator. No prompt disturbs a decode step.
-
-Steps that take F times as long at a rate λ are steps of the expected length at a rate F·λ, on a clock that runs F times
-as fast: so the load that a replica bears where its times stand at any place of their interval needs no other table.
+In pools the transfer delays the second token and counts in the TPOT, as in the simulator. No prompt disturbs a decode
+step.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import cache, cached_property
+from dataclasses import field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.decision.planning.curve import tabulate
-from rooflinekit.decision.planning.demand import Demand, Kept
-from rooflinekit.decision.planning.objective import Feels, Felt, Objective, last_met, missed, slowest, spare
+from rooflinekit.decision.planning.demand import Demand, Kept, beside
+from rooflinekit.decision.planning.mix import Mix
+from rooflinekit.decision.planning.objective import Feels, Felt, Objective, Span, slowest
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import part_of
 from rooflinekit.estimation.scenario import SPECULATION_KEYS
+from rooflinekit.load.answer import AskedLoad, LoadPlay
+from rooflinekit.load.arrivals import Drawn, Process
+from rooflinekit.load.curve import LoadCurve
+from rooflinekit.load.lengths import Fixed, cv
+from rooflinekit.load.played import Sample
+from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.closed_form import Loaded, OpenLoop, Times, Traffic
-from rooflinekit.model.traffic.mixing import InFlight, Places, Shared, front_end, lone_prompt, places, slots
-from rooflinekit.model.traffic.percentiles import Spread, spread
-from rooflinekit.model.traffic.question import LoadAnswer, answer_load
-from rooflinekit.model.types.engine import LoadEnds
+from rooflinekit.model.traffic.mixing import InFlight, slots
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.speculation import Speculation
-from rooflinekit.model.types.time import NOTHING, Time
+from rooflinekit.model.types.time import Time
 from rooflinekit.simulation.tiers import CacheTier
 
-_GRID = 16  # loads between which the first violation is looked for
-_CLOSE = 1e-4  # relative: a search for a rate ends
-_REACH = 1.05  # of the room: lower limits of sequences leave a little more of it
-_LIGHT = 1e-3  # of the knee: a load at which nobody waits
+_CLOSE = 1e-4  # relative: objectives that end a capacity this near to each other bind together
 _ROUNDING = 1e-9
-_SURE = 1e-3  # steps whose ends are as near as this say nothing of what errs beyond them
+_SETTLED = 2  # requests of each user before those that count
 
 
-@dataclass(frozen=True)
-class _Computed(Traffic):
-    """Prompts that vary as what a cache leaves of them to compute; the cache itself holds all of each (`held_cv`)."""
-
-    held_cv: Numeric = 0.0
-
-    def places(self, predictor: Predictor) -> Places:
-        """Room for sequences of whole prompts."""
-        return places(predictor, self.isl, self.osl, self.most, self.osl_cv, self.held_cv)
+Samples = Mapping[str, Sample]
+"""TTFT, TPOT and times of whole requests (e2el) of one play [s]."""
 
 
 @dataclass(frozen=True)
 class Replica:
-    """A deployment, as keywords and resolved, with its shared times tabulated.
+    """A deployment, as keywords and resolved; room: sequences that run at once.
 
-    room: sequences that run at once; reach: of the table, a little more; kept: what its prefix cache finds, None
-    without one.
+    kept: what its prefix cache finds, None without one.
     """
 
     scenario: dict[str, Any]
     resolved: Resolved
-    times: Times
     room: float
-    reach: float
     kept: Kept | None = None
+    _curves: dict[Any, tuple[Any, LoadCurve]] = field(default_factory=dict, repr=False, compare=False)
+    _samples: dict[Any, Samples] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def predictor(self) -> Predictor:
@@ -93,52 +83,202 @@ class Replica:
         """How many a host has room for, 0 where one takes several hosts."""
         return self.resolved.plan.system.domain_size // self.gpus
 
-    @cached_property
-    def _open(self) -> Callable[[Traffic], OpenLoop]:
-        return cache(lambda traffic: OpenLoop.of(self.predictor, traffic, self.times))
+    @property
+    def curves(self) -> list[LoadCurve]:
+        """Those that have been played where it serves alone."""
+        return [curve for key, (_, curve) in self._curves.items() if key[0] == "serve"]
 
-    def traffic(self, demand: Demand) -> Traffic:
-        """What comes, with what the prefix cache finds of a mean prompt."""
-        if self.kept is None:
-            return demand.traffic
-        known, kept = vars(demand.traffic), self.kept
-        return _Computed(**known | {"cached": kept.cached, "isl_cv": kept.computed_cv}, held_cv=known["isl_cv"])
+    def curve(self, demand: Demand, seed: int, role: str) -> LoadCurve:
+        """Its loads of such requests; kept."""
+        most = int(demand.peak_load) if demand.closed else 1
+        law = (demand.isl, demand.osl, demand.prefixes)  # held as long as the curve, so that no other has their ids
+        key = role, seed, demand.arrival_cv, demand.router, demand.together, most, *map(id, law)
+        if key not in self._curves:
+            asked = demand.asked(seed)
+            if self.kept is not None and demand.prefixes is not None:
+                source = partial(demand.prefixes.drawn, self.kept)
+                asked = replace(asked, cached=self.kept.cached, source=source)
+            asked = _OF_ROLE[role](asked)
+            router = demand.router if demand.together > 1 else "round-robin"
+            chosen = Scheduler(
+                seed=seed,
+                by_class=isinstance(demand, Mix) and demand.by_priority,
+                replicas=demand.together,
+                router=router,
+            )
+            settled = _SETTLED if demand.closed else 0
+            self._curves[key] = law, LoadCurve(self.predictor, asked, chosen, most, settled)
+        return self._curves[key][1]
 
-    def lengths(self, demand: Demand) -> Traffic:
-        """The same as it is paid for."""
-        return demand.lengths if self.kept is None else self.traffic(demand)
 
-    def answer(self, demand: Demand, load: float) -> LoadAnswer:
-        """The closed form at this load, from the table."""
-        loop = None if demand.closed else self._open(self.traffic(demand))
-        question = replace(demand.question(load), traffic=self.traffic(demand))
-        return answer_load(self.predictor, question, self.times, loop)
+def _prompts(asked: AskedLoad) -> AskedLoad:
+    """Up to the first token."""
+
+    def drawn(process: Process, count: int, seed: int) -> Drawn:
+        whole = asked.draw(process, count, seed)
+        return Drawn(whole.time, whole.isl, [1] * count, whole.priority, whole.cached, whole.kind)
+
+    return replace(asked, osl=Fixed(1), source=drawn)
+
+
+def _answers(asked: AskedLoad) -> AskedLoad:
+    """From the second token on: all of the prompt but its last token is in the cache."""
+
+    def drawn(process: Process, count: int, seed: int) -> Drawn:
+        whole = asked.draw(process, count, seed)
+        rest = [max(each - 1, 1) for each in whole.osl]
+        return Drawn(whole.time, whole.isl, rest, whole.priority, [each - 1 for each in whole.isl], whole.kind)
+
+    return replace(asked, cached=asked.isl.mean - 1.0, source=drawn)
+
+
+_OF_ROLE: dict[str, Callable[[AskedLoad], AskedLoad]] = {
+    "serve": lambda asked: asked, "prefill": _prompts, "decode": _answers,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Bearer:
+    """What bears a load: a replica that serves, or one of a pool of prefill or decode replicas.
+
+    transfer: what keys and values of a mean prompt take to come to a decode replica [s].
+    """
+
+    replica: Replica
+    role: str = "serve"
+    transfer: float = 0.0
+    seed: int = 0
+
+    def curve(self, demand: Demand) -> LoadCurve:
+        """What is played of it."""
+        return self.replica.curve(demand, self.seed, self.role)
 
     def knee(self, demand: Demand) -> float:
-        """Requests a second of a full batch."""
-        return float(self._open(self.traffic(demand)).knee)
+        """Requests a second of a full engine."""
+        return self.curve(demand).full
 
-    def feel(self, demand: Demand, load: float) -> Felt:
-        """The latencies at this load; what comes from tiers delays the first token."""
-        answer = self.answer(demand, load)
+    def play(self, demand: Demand, load: float) -> LoadPlay:
+        """The load itself, as it is played."""
+        return self.curve(demand).play(load)
 
-        def bounds() -> dict[str, float]:
-            times = (answer.loaded.ttft.bound, answer.loaded.tpot.bound)
-            if not demand.closed:
-                times = self._open(self.traffic(demand)).bounds(load)
-            return dict(zip(("ttft", "tpot"), map(float, times), strict=True))
+    def feel(self, demand: Demand, load: float, exact: bool = False, known: bool = False) -> Felt:
+        """The latencies at this load; between two rungs of the curve unless `exact`, which plays the load itself.
 
-        felt = demand.told_apart(feel(answer, self.predictor.plan.load_ends, bounds), answer, self.times)
-        if self.kept is None or not self.kept.late or not felt.stable:
+        known: between what has been played, however far that is.
+        """
+        curve = self.curve(demand)
+        if exact:
+            curve.play(load)
+        elif load > curve.loads[-1] * (1.0 + _ROUNDING):
+            return Felt(lambda metric, share: math.inf, stable=False)
+        low, high, share = curve.between(load, known)
+        felt = replace(_felt(low, share, high), read=_between(self._samples(low), self._samples(high), share))
+        if not isinstance(demand, Mix):
             return felt
-        late, times = self.kept.late, felt.times
-        means = {key: mean + (late if key != "tpot" else 0.0) for key, mean in felt.means.items()}
-        later = Spread(lambda share: times.ttft(share) + late, times.tpot, lambda share: times.e2e(share) + late)
-        return replace(felt, means=means, times=later)
+        classes = enumerate(demand.classes)
+        return replace(felt, classes={
+            each.name: replace(felt, read=_between(self._of_class(low, kind), self._of_class(high, kind), share))
+            for kind, each in classes
+        })  # fmt: skip
+
+    def read(self, demand: Demand, load: float, value: Callable[[LoadPlay], float]) -> float:
+        """What plays say at this load, on a straight line between two rungs."""
+        curve = self.curve(demand)
+        low, high, share = curve.between(min(load, curve.loads[-1]))
+        one = value(low)
+        return one + share * (value(high) - one) if share else one
+
+    def in_flight(self, demand: Demand, load: float) -> InFlight:
+        """Sequences that decode together at this load, with their mean lengths; of prompts alone one."""
+        users = 1.0 if self.role == "prefill" else self.read(demand, load, lambda played: played.sequences)
+        cached = self.replica.kept.cached if self.replica.kept else demand.cached
+        return InFlight(users, demand.isl.mean, demand.osl.mean, cached)
+
+    def _samples(self, played: LoadPlay) -> Samples:
+        """The latencies of a play, as the role has them."""
+        key, known = (self.role, self.transfer, id(played)), self.replica._samples
+        if key not in known:
+            known[key] = self._read(played)
+        return known[key]
+
+    def _read(self, played: LoadPlay) -> Samples:
+        done, late = played.played, self.replica.kept.late if self.replica.kept else 0.0
+        if self.role == "decode":
+            after = self.transfer + (done.end - done.queued)[done.counted]
+            return {"ttft": _NOTHING, "tpot": Sample(after / done.osl[done.counted]), "e2el": Sample(after)}
+        first, whole = Sample(done.ttft + late), Sample(done.e2e + late)
+        if self.role == "prefill":
+            return {"ttft": first, "tpot": _NOTHING, "e2el": whole}
+        token = played.samples["tpot"]
+        return {"ttft": first, "tpot": token if token.count else Sample([played.lone_step]), "e2el": whole}
+
+    def _of_class(self, played: LoadPlay, kind: int) -> Samples:
+        """Of one class; of one that is too rare to come in the play, those of all."""
+        own = played.by_kind.get(kind)
+        if own is None:
+            return self._samples(played)
+        token = own["tpot"] if own["tpot"].count else Sample([played.lone_step])
+        return {"ttft": own["ttft"], "tpot": token, "e2el": own["e2e"]}
+
+
+_NOTHING = Sample([0.0])
+
+
+def _between(low: Samples, high: Samples, share: float) -> Callable[[str, float | None], float]:
+    """Means and quantiles on a straight line between two plays [s]."""
+
+    def read(metric: str, quantile: float | None) -> float:
+        one, other = (
+            each[metric].mean if quantile is None else each[metric].quantile(quantile) for each in (low, high)
+        )
+        return one + share * (other - one)
+
+    return read
+
+
+def _felt(low: LoadPlay, share: float, high: LoadPlay) -> Felt:
+    """What is between two plays but their latencies: whether it can be sustained, and how far its times may err."""
+    stable = low.stable and (share == 0.0 or high.stable)
+    if low.predictor.plan.calibration is None:
+        return Felt(_unread, stable)
+    ends, waiting = low.predictor.plan.load_ends, low.played.first_parts.place / low.samples["e2e"].mean
+    one = Time(1.0, 0.0, 1.0, 1.0)
+    placed = {"ttft": ends.moved(one, ends.ttft, waiting), "tpot": ends.moved(one, ends.tpot, waiting)}
+    moved = {metric: (float(time.low), float(time.high)) for metric, time in placed.items()}
+    spans, inner = _spans(low), dict(zip(placed, ends.inner(waiting), strict=True))
+    first = low.samples["ttft"].mean / low.samples["e2e"].mean
+    whole = [tuple(first * a + (1.0 - first) * b for a, b in zip(each["ttft"], each["tpot"], strict=True))
+             for each in (spans, moved, inner)]  # fmt: skip
+    return Felt(
+        _unread, stable, spans | {"e2el": (whole[0][0], whole[0][1])}, moved | {"e2el": (whole[1][0], whole[1][1])},
+        inner | {"e2el": whole[2]},
+    )  # fmt: skip
+
+
+def _unread(metric: str, share: float | None) -> float:
+    raise ValueError(f"nobody has said what {metric} is")
+
+
+def _spans(played: LoadPlay) -> dict[str, Span]:
+    """Ends of the steps that TTFT and TPOT are made of, over what is expected; the front end takes what it takes."""
+    decode, prompt = (
+        (float(step.low / step.expected), float(step.high / step.expected)) for step in (played.decode, played.prompt)
+    )
+    parts, tokens = played.played.first_parts, played.tokens
+    weights = {
+        "ttft": (parts.front_end, parts.under_way + parts.place, parts.behind + parts.prompt),
+        "tpot": (0.0, tokens.step, tokens.prompts),
+    }
+
+    def end(metric: str, at: int) -> float:
+        front, steps, prompts = weights[metric]
+        return (front + steps * decode[at] + prompts * prompt[at]) / (front + steps + prompts)
+
+    return {metric: (end(metric, 0), end(metric, 1)) for metric in weights}
 
 
 def lay_out(model: str, gpu: str, scenario: dict[str, Any], demand: Demand, calibration: str | None) -> Replica:
-    """Resolve a deployment and tabulate its times.
+    """Resolve a deployment.
 
     Where the engine's memory fraction leaves no room, and none is asked for, the one that leaves most is taken.
 
@@ -150,7 +290,7 @@ def lay_out(model: str, gpu: str, scenario: dict[str, Any], demand: Demand, cali
     known = resolved.plan.system.accelerator.name
     named = {"model": model, "gpu": gpu if Path(gpu).suffix else known, **scenario}
     try:
-        return _tabulated(named, resolved, demand)
+        return Replica(named, resolved, _room(resolved.predictor, demand))
     except DoesNotFitError:
         memory = resolved.predictor.memory
         longest = min(demand.longest, float(resolved.plan.model.max_context or math.inf))
@@ -169,30 +309,20 @@ def retuned(replica: Replica, setting: dict[str, Any], demand: Demand) -> Replic
     plan = replica.resolved.plan
     chosen = replace(plan.deployment.settings, **setting)
     plan = replace(plan, deployment=replace(plan.deployment, settings=chosen))
-    resolved = replace(replica.resolved, predictor=Predictor.of(plan))
-    room = _room(resolved.predictor, demand)
-    if plan.token_budget == replica.resolved.plan.token_budget and room <= replica.reach:
-        return replace(replica, scenario=replica.scenario | setting, resolved=resolved, room=room)
-    return _tabulated(replica.scenario | setting, resolved, demand)
+    resolved = replace(replica.resolved, predictor=replica.predictor.on(plan))
+    return Replica(replica.scenario | setting, resolved, _room(resolved.predictor, demand))
 
 
 def remembering(base: Replica, demand: Demand, tiers: tuple[CacheTier, ...], replicas: float) -> Replica:
     """The same with a prefix cache and some tiers, as one of so many replicas."""
     assert demand.prefixes is not None  # asked only where something is known of prefixes
     kept = demand.prefixes.kept(base.predictor, tiers, replicas)
-    curve = tabulate(base.predictor, replace(demand.traffic, isl=demand.isl.mean, cached=kept.cached), base.reach)
-    return replace(base, scenario=base.scenario | {"cached": int(kept.cached)}, times=curve, kept=kept)
-
-
-def _tabulated(scenario: dict[str, Any], resolved: Resolved, demand: Demand) -> Replica:
-    room = _room(resolved.predictor, demand)
-    reach = math.ceil(_REACH * room)
-    return Replica(scenario, resolved, demand.tabulated(resolved.predictor, reach), room, reach)
+    return Replica(base.scenario | {"cached": int(kept.cached)}, base.resolved, base.room, kept)
 
 
 def _room(predictor: Predictor, demand: Demand) -> float:
-    traffic, memory = demand.traffic, predictor.memory
-    room = float(slots(predictor, traffic.isl, traffic.osl, osl_cv=traffic.osl_cv))
+    memory = predictor.memory
+    room = float(slots(predictor, demand.isl.mean, demand.osl.mean, osl_cv=cv(demand.osl)))
     longest = min(demand.longest, float(predictor.plan.model.max_context or math.inf))
     if room < 1.0 or float(memory.max_batch(longest, longest)) < 1.0:
         held = memory.evaluate(1.0, longest, longest)
@@ -203,65 +333,18 @@ def _room(predictor: Predictor, demand: Demand) -> float:
     return room
 
 
-def feel(answer: LoadAnswer, ends: LoadEnds, bounds: Callable[[], Mapping[str, float]] = dict) -> Felt:
-    """The latencies of an answer, as objectives read them, with their calibrated intervals (`ends`: of the plan)."""
-    loaded: Loaded = answer.loaded
-    means = {"ttft": float(loaded.ttft.expected), "tpot": float(loaded.tpot.expected), "e2el": float(loaded.e2e)}
-    tpot, stable = _span(loaded.tpot), bool(loaded.stable)
-    share = means["ttft"] / means["e2el"] if stable else 0.0
-    ttft = _span(loaded.ttft) if stable else tpot
-    if ttft == tpot == _NONE:
-        return Felt(means, answer.times, stable)
-    first = _span(loaded.first) if stable and loaded.first.expected else ttft
-    whole, spans = _spans(ttft, tpot, share), _spans(first, tpot, share)
-    beyond = {key: _beyond(whole[key], spans[key]) for key in spans}
-    early, late = ends.inner(float(loaded.slot) / means["e2el"] if stable else 1.0)
-    inner = {"ttft": early, "tpot": late, "e2el": _blended(early, late, share)}
-    return Felt(means, answer.times, stable, spans, bounds=bounds, beyond=beyond, inner=inner)
+def loaded_feels(bearer: Bearer, demand: Demand, load: float, exact: bool = False) -> Feels:
+    """What is felt at this load where steps take a factor times as long; of a closed loop the same load at each.
 
-
-def _beyond(whole: Span, steps: Span) -> tuple[float, float]:
-    """Powers of the steps' ends by which those of a whole lie beyond them."""
-
-    def power(end: float, own: float) -> float:
-        return math.log(end) / math.log(own) - 1.0 if min(end, own) > 0.0 and abs(own - 1.0) > _SURE else 0.0
-
-    return power(whole[0], steps[0]), power(whole[1], steps[1])
-
-
-Span = tuple[float, float]
-"""Ends of a 90 % interval over what is expected."""
-
-_NONE: Span = (1.0, 1.0)
-
-
-def _span(time: Time) -> Span:
-    expected = float(time.expected)
-    return (float(time.low) / expected, float(time.high) / expected) if expected else _NONE
-
-
-def _spans(ttft: Span, tpot: Span, first: float) -> dict[str, Span]:
-    """By metric; `first`: the share of a request's time up to its first token."""
-    low, high = _blended(ttft, tpot, first)
-    return {"ttft": ttft, "tpot": tpot, "e2el": (low, high)}
-
-
-def _blended(ttft: Sequence[float], tpot: Sequence[float], first: float) -> tuple[float, ...]:
-    return tuple(first * a + (1.0 - first) * b for a, b in zip(ttft, tpot, strict=True))
-
-
-def loaded_feels(bearer: Replica | PrefillPool | DecodePool, demand: Demand, load: float) -> Feels:
-    """What is felt at this load where steps take a factor times as long."""
-    return slowed(lambda at: bearer.feel(demand, at), load, demand.closed)
-
-
-def slowed(felt_at: Callable[[float], Felt], load: float, closed: bool = False) -> Feels:
-    """The same of anything that says what is felt at a load; a closed loop has the same load at every factor.
-
-    How far waits err beyond steps is what is known of this load, at every factor.
+    exact: whether the expected times are those of a play of this very load; others are then between what was played.
     """
-    plain = cache(felt_at)
-    return cache(lambda factor: plain(load if closed else load * factor).erring_as(plain(load)).stretched(factor))
+
+    @cache
+    def feels(factor: float) -> Felt:
+        at = load if demand.closed else load * factor
+        return bearer.feel(demand, at, exact and factor == 1.0, known=exact).stretched(factor)
+
+    return feels
 
 
 @dataclass(frozen=True)
@@ -269,158 +352,51 @@ class Ability:
     """What a replica bears within the objectives.
 
     load: requests/s or users; 0 if the objectives fail even without waiting. binds: objectives that fail just above, or
-    the knee. regained: a heavier load would meet them again, which nobody should plan for.
+    the knee, or `users`: all of them.
     """
 
     load: float
     binds: tuple[str, ...]
-    regained: bool = False
 
 
-def ability(
-    bearer: Replica | PrefillPool | DecodePool,
-    demand: Demand,
-    slo: Sequence[Objective],
-    deviations: float = 0.0,
-    further: bool = False,
-) -> Ability:
-    """The largest load below the first violation of an objective, found on a grid and then between two of its loads.
+def ability(bearer: Bearer, demand: Demand, slo: Sequence[Objective], deviations: float = 0.0) -> Ability:
+    """The largest load at which every objective holds; with one more of them, or a stricter one, never a larger load.
 
-    Latencies grow with the load, so there is one such load; where jumps of the step times break that within a cell of
-    the grid, the answer is still a load that meets the objectives. deviations: at which place of the calibrated
-    interval the steps stand, as in `spare`; further: also whether a heavier load meets them again. A pool answers for
-    the objectives that it has a part in.
+    deviations: at which place of the calibrated interval the steps stand, as in `spare`. A pool answers for the
+    objectives that it has a part in.
     """
-    if not isinstance(bearer, Replica):
-        own = "ttft" if isinstance(bearer, PrefillPool) else "tpot"
+    if bearer.role != "serve":
+        own = "ttft" if bearer.role == "prefill" else "tpot"
         slo = tuple(each for each in slo if each.metric in (own, "e2el"))
-    if demand.closed:
-        most = int(demand.peak_load)
-        grid = [float(n) for n in sorted({min(round(1.25**k), most) for k in range(90) if 1.25 ** (k - 1) <= most})]
-    else:
-        knee = bearer.knee(demand)
-        demand = demand.thinned(demand.peak_load // knee)  # no fewer replicas than that
-        grid = [knee * (1.0 - _CLOSE) * max(step / _GRID, _LIGHT) for step in range(_GRID + 1)]
+    curve, plain = bearer.curve(demand), cache(partial(bearer.feel, demand))
+    least = math.inf
+    binds: tuple[str, ...] = ("users" if demand.closed else "knee",)
+    for each in sorted(slo, key=lambda each: each.metric != "tpot") or (None,):
 
-    def left(load: float) -> dict[str, float]:
-        """Limits over what is felt; no room at all at the knee."""
-        feels = loaded_feels(bearer, demand, load)
-        metric = "ttft" if isinstance(bearer, PrefillPool) else "tpot"
-        if not feels(feels(1.0).factor(metric, deviations)).stable:
-            return {"knee": 0.0}
-        return {str(each): value for each, value in spare(feels, slo, deviations).items()}
+        def left(load: float, each: Objective | None = each) -> float:
+            """The limit over what is felt, where steps take so long that this load comes as it does."""
+            felt = plain(load)
+            if not felt.stable or each is None:
+                return float(felt.stable) * 2.0
+            steps, further = felt.factors(each.metric, deviations)
+            return each.limit / (steps * further * each.value(felt))
 
-    def fails(load: float) -> tuple[str, ...]:
-        return tuple(name for name, value in left(load).items() if not value >= 1.0)
+        def steps(load: float, metric: str = each.metric if each else "tpot") -> float:
+            return 1.0 if demand.closed else plain(load).factors(metric, deviations)[0]
 
-    at = next((place for place, load in enumerate(grid) if fails(load)), None)
-    if at is None:
-        return Ability(grid[-1], ("users",) if demand.closed else ("knee",))
-    if at == 0:
-        return Ability(0.0, fails(grid[0]))
-    low, high = grid[at - 1], grid[at]
-    if demand.closed:
-        while high - low > 1.0:
-            middle = (low + high) // 2.0
-            low, high = (low, middle) if fails(middle) else (middle, high)
-    else:
-        low = last_met(lambda load: min(left(load).values(), default=math.inf), low, high, _CLOSE) or low
-        high = min(low * (1.0 + 2.0 * _CLOSE), high)
-    return Ability(low, fails(high) or fails(grid[at]), further and not all(map(fails, grid[at + 1 :])))
-
-
-def holds(replica: Replica, load: float, demand: Demand, slo: Sequence[Objective], deviations: float) -> bool:
-    """Whether a replica meets every objective at this load: if not, its ability is below."""
-    seen = demand.thinned(demand.peak_load // max(load, 1e-9))
-    return not missed(loaded_feels(replica, seen, load), slo, deviations)
-
-
-@dataclass(frozen=True)
-class PrefillPool:
-    """Replicas that compute prompts and give out the first token.
-
-    prompt: time of one by itself; together: of one on each of the `lanes` attention replicas, which start together [s].
-    """
-
-    replica: Replica
-    prompt: Time
-    together: float
-    lanes: int = 1
-
-    @classmethod
-    def of(cls, replica: Replica, demand: Demand) -> PrefillPool:
-        """Time the mean prompt."""
-        plan, load = replica.predictor.plan, InFlight(1.0, demand.isl.mean, demand.osl.mean)
-        lanes = plan.deployment.dp
-        alone, full = (plan.time(lone_prompt(load, filled)).total for filled in (1.0 / lanes, 1.0))
-        return cls(replica, alone, float(full.expected), lanes)
-
-    def knee(self, demand: Demand) -> float:
-        """Prompts a second at most: one after the other on each attention replica."""
-        return self.lanes / self.together
-
-    def feel(self, demand: Demand, rate: float) -> Felt:
-        """Latencies up to the first token, at this rate on each replica; TPOT is 0."""
-        alone, traffic = self.prompt, demand.traffic
-        spans = dict.fromkeys(("ttft", "e2el"), _span(alone)) if _span(alone) != _NONE else {}
-        request = float(front_end(self.replica.predictor.plan.costs, traffic.isl))
-        busy = rate / self.knee(demand)
-        if busy >= 1.0:
-            return _endless(spans)
-        variation = float(traffic.arrival_cv**2 + traffic.isl_cv**2) / 2.0
-        wait = busy / (1.0 - busy) * variation / self.knee(demand)
-        wait += (1.0 - 1.0 / self.lanes) * min(rate * self.together, 1.0) * self.together / 2.0  # the pass under way
-        own = float(alone.expected) + busy * (self.together - float(alone.expected))
-        ttft = own + request + wait
-        loaded = Loaded(
-            ttft=replace(alone, expected=ttft), tpot=NOTHING, e2e=ttft, running=rate * (ttft - request), sharing=1.0,
-            rate=rate, knee=self.knee(demand), queue=wait, ahead=wait, late=0.0, first=alone, busy=busy, stable=1.0,
-            together=0.0, shared=Shared(NOTHING, alone, alone, alone, NOTHING, request, mixes=False),
-        )  # fmt: skip
-        means = {"ttft": ttft, "tpot": 0.0, "e2el": ttft}
-        return Felt(means, spread(loaded, traffic, closed=False), spans=spans)
-
-
-def _endless(spans: dict[str, Span]) -> Felt:
-    return Felt({}, Spread(*[lambda share: math.inf] * 3), stable=False, spans=spans)
-
-
-@dataclass(frozen=True)
-class DecodePool:
-    """Replicas that go on from the first token; `transfer` is what its keys and values take to come [s]."""
-
-    replica: Replica
-    transfer: float
-
-    @cached_property
-    def _open(self) -> Callable[[Traffic], OpenLoop]:
-        def times(running: Numeric) -> Shared:
-            shared = self.replica.times(running)
-            return Shared(shared.step, NOTHING, NOTHING, NOTHING, NOTHING, 0.0, shared.mixes)
-
-        return cache(lambda traffic: OpenLoop.of(self.replica.predictor, traffic, times))
-
-    def answer(self, demand: Demand, rate: float) -> LoadAnswer:
-        """The closed form without prompts."""
-        return answer_load(self.replica.predictor, demand.question(rate), loop=self._open(demand.traffic))
-
-    def knee(self, demand: Demand) -> float:
-        """Requests a second of a full batch."""
-        return float(self._open(demand.traffic).knee)
-
-    def feel(self, demand: Demand, rate: float) -> Felt:
-        """Latencies after the first token, at this rate on each replica; TTFT is 0."""
-        felt = feel(self.answer(demand, rate), self.replica.predictor.plan.load_ends)
-        if not felt.stable:
-            return felt
-        steps, inner, late = max(demand.osl.mean - 1.0, 1.0), felt.times, felt.means["ttft"] + self.transfer
-
-        def later(share: float) -> Numeric:
-            return inner.tpot(share) + (inner.ttft(share) + self.transfer) / steps
-
-        means = {"ttft": 0.0, "tpot": felt.means["tpot"] + late / steps, "e2el": felt.means["e2el"] + self.transfer}
-        times = Spread(lambda share: 0.0, later, lambda share: inner.e2e(share) + self.transfer)
-        return Felt(means, times, spans=felt.spans, beyond={"tpot": felt.beyond["tpot"]} if felt.beyond else {})
+        name, most = str(each) if each else "knee", math.inf
+        if least < math.inf:  # a load at which this one need not be looked at any further
+            most = least if demand.closed else least * steps(curve.played_near(least))
+        found = curve.last(left, most)
+        if not found.load:
+            return Ability(0.0, (name,))
+        load = found.load / steps(found.load)
+        stops = found.fails is not None and each is not None and plain(found.fails).stable
+        if stops and abs(load / least - 1.0) <= _CLOSE:
+            binds = (*binds, name)
+        elif load < least:
+            least, binds = load, (name,) if stops else binds if found.fails is None else ("knee",)
+    return Ability(float(math.floor(least + _ROUNDING)) if demand.closed else least, binds)
 
 
 def link_seconds(prefill: Replica, demand: Demand) -> float:
@@ -437,19 +413,28 @@ def link_seconds(prefill: Replica, demand: Demand) -> float:
 def joined(first: Felt, after: Felt) -> Felt:
     """Both parts of a request together; deviations of the end-to-end time add as squares."""
     stable = first.stable and after.stable
-    mean = first.means["ttft"] + after.means["e2el"] if stable else math.inf
-    share = first.means["ttft"] / mean if stable else 0.0
-    spans = _spans(first.spans["ttft"], after.spans["tpot"], share) if first.spans and after.spans else {}
     if not stable:
-        return _endless(spans)
+        return Felt(_unread, stable=False)
+    begun, rest = first.value("ttft", None), after.value("e2el", None)
 
-    def whole(share: float) -> float:
-        parts = (first.times.ttft(share) - first.means["ttft"], after.times.e2e(share) - after.means["e2el"])
+    def read(metric: str, share: float | None) -> float:
+        if metric != "e2el":
+            return (first if metric == "ttft" else after).value(metric, share)
+        if share is None:
+            return begun + rest
+        parts = first.value("ttft", share) - begun, after.value("e2el", share) - rest
         square = sum(math.copysign(part * part, part) for part in parts)
-        return mean + math.copysign(math.sqrt(abs(square)), square)
+        return begun + rest + math.copysign(math.sqrt(abs(square)), square)
 
-    means = {"ttft": first.means["ttft"], "tpot": after.means["tpot"], "e2el": mean}
-    return Felt(means, Spread(first.times.ttft, after.times.tpot, whole), spans=spans)
+    def both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+        if not (one and other):
+            return {}
+        weight = begun / (begun + rest)
+        whole = tuple(weight * a + (1.0 - weight) * b for a, b in zip(one["ttft"], other["tpot"], strict=True))
+        return {"ttft": one["ttft"], "tpot": other["tpot"], "e2el": whole}
+
+    return Felt(read, True, both(first.spans, after.spans), both(first.moved, after.moved),
+                both(first.inner, after.inner))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -484,18 +469,43 @@ class Reserve:
 class Part:
     """`working` replicas of one kind that carry `share` of the traffic at its peak, and `spare` ones beside them."""
 
-    role: str  #: serve, prefill or decode
-    replica: Replica
+    bearer: Bearer
     ability: Ability
     working: int
     reserve: Reserve = Reserve()
     share: float = 1.0
 
     @classmethod
-    def of(cls, role: str, replica: Replica, able: Ability, demand: Demand, reserve: Reserve) -> Part:
-        """As many as carry the whole peak, none where one bears nothing."""
-        working = working_replicas(able, demand, reserve) if able.load > 0.0 else 0
-        return cls(role, replica, able, working, reserve)
+    def of(
+        cls, bearer: Bearer, demand: Demand, slo: Sequence[Objective], reserve: Reserve, deviations: float = 0.0
+    ) -> Part:
+        """As few as carry the whole peak, none where one bears nothing.
+
+        n replicas carry what n times one bears behind the router of n of them: the least n for which that is enough,
+        so that a larger peak never takes fewer.
+        """
+        least = 1
+        if not demand.closed and demand.arrival_cv > 0.0:
+            least = beside(demand.peak_load / (bearer.knee(demand) * (1.0 - reserve.headroom)))
+        while True:
+            seen = demand.seen(least)
+            able = ability(bearer, seen, slo, deviations)
+            if not able.load:
+                return cls(bearer, able, 0, reserve)
+            working = max(working_replicas(able, demand, reserve), least)
+            if demand.closed or beside(working) <= least:
+                return cls(bearer, able, working, reserve)
+            least *= 2
+
+    @property
+    def role(self) -> str:
+        """serve, prefill or decode."""
+        return self.bearer.role
+
+    @property
+    def replica(self) -> Replica:
+        """The deployment."""
+        return self.bearer.replica
 
     @property
     def spare(self) -> int:
@@ -518,9 +528,14 @@ class Part:
         """Accelerators in all."""
         return self.replicas * self.replica.gpus
 
+    @property
+    def bears(self) -> float:
+        """What those that work bear together."""
+        return self.ability.load * self.working
+
     def seen(self, demand: Demand) -> Demand:
         """The traffic as one working replica sees it."""
-        return demand.thinned(self.working / self.share)
+        return demand.seen(self.working)
 
     def load(self, demand: Demand) -> float:
         """On each working replica at the peak, those in reserve being down; whole users."""
@@ -530,18 +545,15 @@ class Part:
     def mean_load(self, demand: Demand) -> float:
         """On each replica in the mean, all of them up; at least one user."""
         each = demand.mean_load * self.share / self.replicas
-        return max(each, 1.0) if demand.closed else each
+        return max(float(round(each)), 1.0) if demand.closed else each
 
+    def feels(self, demand: Demand) -> Feels:
+        """Latencies of a replica at the peak, by how many times as long as expected the steps take."""
+        return loaded_feels(self.bearer, self.seen(demand), self.load(demand), exact=True)
 
-def pool_of(part: Part, demand: Demand, first: Replica | None = None) -> Replica | PrefillPool | DecodePool:
-    """What bears the load of a part; `first` is the replica of the prefill pool."""
-    match part.role:
-        case "prefill":
-            return PrefillPool.of(part.replica, demand)
-        case "decode":
-            return DecodePool(part.replica, link_seconds(first or part.replica, demand))
-        case _:
-            return part.replica
+    def played(self, demand: Demand, peak: bool = True) -> LoadPlay:
+        """A replica at the peak, or in the mean."""
+        return self.bearer.play(self.seen(demand), self.load(demand) if peak else self.mean_load(demand))
 
 
 @dataclass(frozen=True)
@@ -566,16 +578,9 @@ class Option:
         """Its accelerators."""
         return tuple(dict.fromkeys(part.replica.gpu for part in self.parts))
 
-    def bearers(self, demand: Demand) -> list[Replica | PrefillPool | DecodePool]:
-        """What bears the load of each part."""
-        return [pool_of(part, demand, self.parts[0].replica) for part in self.parts]
-
     def feels(self, demand: Demand) -> Feels:
         """Latencies at the peak, by how many times as long as expected the steps take; of two kinds the slower."""
-        seen = [
-            loaded_feels(bearer, part.seen(demand), part.load(demand))
-            for part, bearer in zip(self.parts, self.bearers(demand), strict=True)
-        ]
+        seen = [part.feels(demand) for part in self.parts]
 
         def feels(factor: float) -> Felt:
             felts = [each(factor) for each in seen]
@@ -583,18 +588,16 @@ class Option:
 
         return feels
 
-    def grown(self, more: int = 1, short: Part | None = None) -> Option:
-        """With more working replicas of a part; without one of that which the objectives load most."""
+    def grown(self, more: int = 1) -> Option:
+        """With more working replicas of the part that the objectives load most."""
         fullest = max(self.parts, key=lambda part: part.share / (part.working * max(part.ability.load, 1e-30)))
-        grown = [replace(part, working=part.working + more) if part is (short or fullest) else part
-                 for part in self.parts]  # fmt: skip
+        grown = [replace(part, working=part.working + more) if part is fullest else part for part in self.parts]
         return replace(self, parts=shared_out(grown) if self.kind == "mixed" else tuple(grown))
 
     def sized(self, demand: Demand, slo: Sequence[Objective], reserve: Reserve, deviations: float) -> Option:
         """The same deployments, as many as carry the traffic at another place of the interval; one kind of each."""
         return replace(self, parts=tuple(
-            Part.of(part.role, part.replica, ability(bearer, demand, slo, deviations), demand, reserve)
-            for part, bearer in zip(self.parts, self.bearers(demand), strict=True)
+            Part.of(part.bearer, demand, slo, reserve, deviations) for part in self.parts
         ))  # fmt: skip
 
 
@@ -602,6 +605,27 @@ def shared_out(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Traffic in proportion to what the working replicas of each part bear."""
     whole = sum(part.working * part.ability.load for part in parts)
     return tuple(replace(part, share=part.working * part.ability.load / whole) for part in parts)
+
+
+def room_left(bearer: Bearer, best: Part, demand: Demand, slo: Sequence[Objective], deviations: float) -> float:
+    """How much of a limit is left to a replica where the capacity of another ends: the limit over what one play says.
+
+    Where that is the knee, the one knee over the other; where no objective holds, of all objectives at the first rung.
+    """
+    seen, binds = demand.seen(best.working), best.ability.binds
+    curve = bearer.curve(seen)
+    if "users" in binds:
+        return 0.0
+    if "knee" in binds:
+        return curve.loads[-1] / best.bearer.curve(seen).loads[-1]
+    load = best.ability.load or curve.loads[0]
+    plain, left = best.bearer.feel(seen, load, known=True), math.inf
+    for each in (each for each in slo if str(each) in binds):
+        steps, further = plain.factors(each.metric, deviations)
+        at = load if demand.closed else load * steps
+        value = each.value(bearer.feel(seen, at, exact=True)) if at <= curve.loads[-1] else math.inf
+        left = min(left, each.limit / (steps * further * value))
+    return left
 
 
 def working_replicas(ability: Ability, demand: Demand, reserve: Reserve) -> int:

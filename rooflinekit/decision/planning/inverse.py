@@ -6,21 +6,21 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.decision.planning.capacity import Capacity, agreed_capacity, formula_capacity
-from rooflinekit.decision.planning.confirm import Played, play, worst_evidence
-from rooflinekit.decision.planning.cost import read_tariff
+from rooflinekit.decision.planning.capacity import Capacity
 from rooflinekit.decision.planning.demand import read_demand
-from rooflinekit.decision.planning.fleet import Ability, Option, Part, Replica, Reserve, ability, feel, lay_out
+from rooflinekit.decision.planning.fleet import Bearer, Option, ability, lay_out
 from rooflinekit.decision.planning.objective import Objective, parse_objectives, refuse_undecoded
 from rooflinekit.decision.planning.over_time import gpu_table
 from rooflinekit.decision.planning.plan import DEFAULT_SLO, PlanAnswer, deployment_name, plan, read_question
 from rooflinekit.decision.planning.profile import Course, flat
-from rooflinekit.decision.planning.search import PlanQuestion, Progress, Space, search
+from rooflinekit.decision.planning.rank import worst_evidence
+from rooflinekit.decision.planning.search import PlanQuestion, Progress, search
 from rooflinekit.estimation.estimator import Resolved, read_deployment, read_workload, resolve
 from rooflinekit.estimation.options import part_of, read
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LoadCase, StaticCase
@@ -43,11 +43,8 @@ Test = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
 LARGEST = ("batch", "context", "rate", "users")
 _WAITING = 64  # users for each one that runs, up to which a limit on waiting is searched
 _FASTEST = 1e3  # times the bandwidth there is
-_BELOW = (0.95, 0.85, 0.7, 0.5)  # of the load that was refuted last, with which the simulation is asked next
-_HALVINGS, _NEAR = 3, 0.02  # of the loads between, and how near they come
 _LEAST, _MOST = 1e-6, 1e7  # requests/s between which the load of a budget is looked for
 _CLOSE = 1e-7  # relative
-_LOW = 0.5  # of what the formula allows for a budget, from which up the simulation is asked
 
 
 @dataclass(frozen=True)
@@ -214,8 +211,7 @@ def largest(
         subject_to: objectives, such as "tpot<30ms, ttft<500ms"; percentiles under load alone. "" asks for memory (or
             the knee) alone.
         **scenario: batch, isl, osl, cached; cv of the gaps under load; the deployment as `estimate` takes it;
-            calibration. Of a rate and users also confidence: with which objectives have to hold (0.5, expected times);
-            simulated: whether a simulation has to agree, to 2 %, or the formula answers alone (True).
+            calibration. Of a rate and users also confidence: with which objectives have to hold (0.5, expected times).
 
     Returns:
         A `Solution`: the largest value below the first violation.
@@ -230,7 +226,7 @@ def largest(
     if what not in LARGEST:
         raise UnknownNameError("quantity", what, LARGEST)
     slo = parse_objectives(subject_to) if subject_to.strip() else ()
-    sure = {key: scenario.pop(key) for key in ("confidence", "simulated") if key in scenario}
+    sure = {key: scenario.pop(key) for key in ("confidence",) if key in scenario}
     given = read(LoadCase if what in ("rate", "users") else StaticCase, scenario)
     if what in ("rate", "users"):
         return _under_load(what, str(model), str(gpu), slo, given, **sure)
@@ -276,8 +272,7 @@ def _context(asked: _Asked, work: Workload) -> Solution:
 
 
 def _under_load(  # noqa: PLR0913, PLR0917 - a question with its parts
-    what: str, model: str, gpu: str, slo: tuple[Objective, ...], given: dict[str, Any], confidence: float = 0.5,
-    simulated: bool = True,
+    what: str, model: str, gpu: str, slo: tuple[Objective, ...], given: dict[str, Any], confidence: float = 0.5
 ) -> Solution:  # fmt: skip
     cv = {"cv": given["burstiness"]} if "burstiness" in given else {}
     lengths, layout = part_of(given, ("isl", "osl")), part_of(given, DEPLOYMENT_KEYS)
@@ -289,66 +284,24 @@ def _under_load(  # noqa: PLR0913, PLR0917 - a question with its parts
     if what == "users":  # those that run at once; more where an objective limits how long they wait
         waits = any(each.metric != "tpot" for each in slo)
         demand = replace(probe, users=replica.room * (_WAITING if waits else 1))
-    question = PlanQuestion(
-        model,
-        demand,
-        slo,
-        Space((gpu,)),
-        Reserve(),
-        read_tariff((gpu,), {}, demand),
-        confidence=confidence,
-    )
-    able = ability(replica, demand, slo, question.deviations, further=not demand.closed)
+    bearer = Bearer(replica)
+    able = ability(bearer, demand, slo, NormalDist().inv_cdf(confidence))
     if able.load <= 0.0:
-        felt = feel(replica.answer(demand, 1.0 if demand.closed else 1e-6), replica.predictor.plan.load_ends)
+        felt = bearer.feel(demand, bearer.curve(demand).loads[0])
         words = [f"{each} is missed with {each.value(felt) * 1e3:.4g} ms" for each in slo if not each.met(felt)]
-        raise InfeasibleError(f"no solution: even without waiting {' and '.join(words)}")
-    load, binds, played = able.load, able.binds, None
-    if simulated and slo:
-        load, binds, played = _agreed_load(question, replica, able)
-    ends = replica.predictor.plan.load_ends
-    at = (feel(replica.answer(demand, load), ends) if played is None else played.felt).at(slo)
-    stops = tuple("places: no more run at once" if why == "users" else why for why in binds)
-
-    def number(load: float) -> str:
-        return f"{load:,.0f}" if demand.closed else f"{load:,.4g}"
-
-    named = f"number of users is {number(load)}" if demand.closed else f"rate is {number(load)} {demand.unit}"
+        sure = "" if words else f" with {confidence * 100:g} % confidence {' and '.join(able.binds)}"
+        raise InfeasibleError(f"no solution: even without waiting{sure} {' and '.join(words) or 'is missed'}")
+    at = bearer.feel(demand, able.load, exact=True).at(slo)
+    stops = tuple("places: no more run at once" if why == "users" else why for why in able.binds)
+    number = f"{able.load:,.0f}" if demand.closed else f"{able.load:,.4g}"
+    named = f"number of users is {number}" if demand.closed else f"rate is {number} {demand.unit}"
     answer = f"The largest {named}, limited by {' and '.join(stops)}."
-    if played is not None:
-        formula = "" if load == able.load else f"; the formula alone allows {number(able.load)}"
-        answer += f" The simulation of {played.requests:,} requests agrees{formula}."
     if slo:
         sure = "if times are as expected, with no margin" if confidence == 0.5 else (
             f"with a probability of at least {confidence * 100:g} %")  # fmt: skip
         answer += f" Objectives hold {sure}."
     asked = _Asked(replica.resolved, slo, {"model": model, "gpu": gpu, **given})
-    return asked.solution(what, load, demand.unit, answer, stops, at, able.regained and load == able.load)
-
-
-def _agreed_load(question: PlanQuestion, replica: Replica, able: Ability) -> tuple[float, tuple[str, ...], Played]:
-    """The largest load of one replica with which a simulation agrees, to 2 %; what stops more, and what was played.
-
-    Raises InfeasibleError where it agrees with none.
-    """
-    closed = question.demand.closed
-    low, high, binds, best = 0.0, able.load, able.binds, None
-    trial = high
-    for share in (*_BELOW, *[None] * _HALVINGS):
-        load = {"users": int(trial)} if closed else {"rate": trial}
-        asked = replace(question, demand=replace(question.demand, **load))
-        played = play(Option("aggregated", (Part("serve", replica, able, 1),)), asked)
-        if played.agrees:
-            low, best = trial, played
-        else:
-            high, binds = trial, tuple(map(str, played.failed)) or ("the knee",)
-        if low > 0.0 and high - low <= max(_NEAR * high, 1.0 if closed else 0.0):
-            break
-        trial = (low + high) / 2.0 if low or share is None else share * high
-        trial = float(max(int(trial), 1)) if closed else trial
-    if best is None:
-        raise InfeasibleError(f"no solution: the simulation misses {' and '.join(binds)} already at {high:,.4g}")
-    return low, binds, best
+    return asked.solution(what, able.load, demand.unit, answer, stops, at)
 
 
 def required_bandwidth(
@@ -433,7 +386,7 @@ def break_even_prices(
 
     >>> found = break_even_prices(
     ...     "llama-3-8b", ["h100-sxm", "l40s"], "p95 tpot<50ms", rate=20, tp=[1], prices={"h100-sxm": 3.0},
-    ...     confirm=0, disaggregated=False)
+    ...     disaggregated=False)
     >>> h100, l40s = found.rows
     >>> l40s["break_even_usd"] == 3.0 * h100["gpus"] / l40s["gpus"], h100["break_even_usd"]
     (True, None)
@@ -492,7 +445,7 @@ def affordable(
     Raises:
         InputError: (and its kinds) for anything that makes no sense; InfeasibleError where not one replica is paid for.
 
-    >>> solved = affordable("llama-3-8b", "h100-sxm", "p95 tpot<50ms", 2 * 730 * 3.0, price=3.0, tp=[1], confirm=0)
+    >>> solved = affordable("llama-3-8b", "h100-sxm", "p95 tpot<50ms", 2 * 730 * 3.0, price=3.0, tp=[1])
     >>> solved.scenario["gpus"]  # two at 3 USD an hour
     2
     """
@@ -512,16 +465,7 @@ def affordable(
         raise InfeasibleError(f"no solution: {why}")
     at_scale = replace(question, demand=replace(question.demand, rate=found[0][1]))  # pools are chosen for a rate
     _, rate, option = min([*found, *_paid_options(at_scale, course, budget)], key=lambda each: (each[0], -each[1]))
-    capacity = formula_capacity(question, option)
-    if question.confirm:
-
-        def rates(trial: Capacity) -> list[float]:
-            paid = _paid_for(trial, course, budget)
-            return [paid * each for each in course.profile.rates]
-
-        capacity = agreed_capacity(question, option, (_LOW,) * len(option.parts), rates)
-        rate = _paid_for(capacity, course, budget)
-    return _of_budget(question, capacity, course, rate, budget)
+    return _of_budget(question, Capacity(question, option), course, rate, budget)
 
 
 def _paid_options(question: PlanQuestion, course: Course, budget: float) -> list[tuple[int, float, Option]]:
@@ -530,7 +474,7 @@ def _paid_options(question: PlanQuestion, course: Course, budget: float) -> list
     for option in search(question).options:
         if question.tariff.per_hour(option) is not None:
             level = EVIDENCE.index(worst_evidence(option))
-            found.append((level, _paid_for(formula_capacity(question, option), course, budget), option))
+            found.append((level, _paid_for(Capacity(question, option), course, budget), option))
     return sorted((each for each in found if each[1] > 0.0), key=lambda each: (each[0], -each[1]))
 
 
@@ -565,10 +509,9 @@ def _of_budget(question: PlanQuestion, capacity: Capacity, course: Course, rate:
               f"{deployment_name(part.replica.scenario)}" for part in fleet.parts]  # fmt: skip
     peak = f", {top:.4g} at the peak of {course.profile.name}" if len(course.profile.rates) > 1 else ""
     binds = "limit" if capacity.gpus(top * 1.0001) > question.reserve.limit(fleet.names[0]) else "budget"
-    sure = "The simulation agrees." if question.confirm and min(capacity.used) > _LOW else "By the formula alone."
     answer = (
         f"The largest rate is {rate:.4g} requests/s{peak}: {fleet.gpus:,} GPUs as {' + '.join(pieces)} cost "
-        f"${cost:,.0f} of the ${budget:,.0f} a month. {sure}"
+        f"${cost:,.0f} of the ${budget:,.0f} a month."
     )
     scenario = fleet.parts[-1].replica.scenario | {"replicas": fleet.replicas, "gpus": fleet.gpus}
     return Solution(

@@ -1,44 +1,25 @@
-"""Classes of requests that share replicas: what each brings, and what each feels beside the others.
-
-    p_i = λ_i/λ                           share of the prompts          w_i = p_i·(N_i − 1)/Σ   of what decodes
-    step = Σ w_i·step_i                   a decode step: its time grows in proportion to the tokens that are held
-    prompts of others, the front end      means over p_i
-    TTFT_i = TTFT + a_i + (request_i − request) + (wait_i − wait) + λ·(Σ p_j·s_j² − s²)/2
-    TPOT_i = TPOT + ρ/(1 − ρ)·a_i/(N_i − 1)
-    E2EL_i = TTFT_i + (N_i − 1)·TPOT_i
-
-a_i is what the own prompt takes by itself beyond the mean one, s_j what a prompt adds to a step. The last term of the
-TTFT is what is left of the step under way, as long steps are met more often. What came while the own prompt was
-computed delays the next tokens (ρ: the share of the time that goes to prompts).
-
-A queue that serves classes by priority lets each wait (1 − ρ)/((1 − ρ·u_i)(1 − ρ·v_i)) times as long as one in order
-of arrival: u_i, v_i are the shares of the work of classes before it, and with its own (Cobham 1954, Operations
-Research 2).
-"""
+"""Classes of requests that share replicas: what each brings, drawn together, and in which order they are served."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from rooflinekit.decision.planning.curve import SharedCurve, blended, tabulate
 from rooflinekit.decision.planning.demand import Demand
-from rooflinekit.decision.planning.objective import Felt, Objective, parse_objectives, refuse_undecoded
+from rooflinekit.decision.planning.objective import Objective, parse_objectives, refuse_undecoded
 from rooflinekit.estimation.options import options_of, read
 from rooflinekit.estimation.scenario import RequestClass
-from rooflinekit.load.arrivals import Arrival, Gamma, Requests, generate
-from rooflinekit.load.lengths import Fixed, Length, cv, parse_length, spread_length
-from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.closed_form import Times, Traffic
-from rooflinekit.model.traffic.percentiles import spread
-from rooflinekit.model.traffic.question import LoadAnswer
+from rooflinekit.load.answer import CROWD, FILLING, STEADY, AskedLoad
+from rooflinekit.load.arrivals import Arrival, Drawn, Gamma, Process, Requests, generate
+from rooflinekit.load.lengths import Fixed, Length, parse_length, spread_length
 from rooflinekit.model.types.errors import InputError, SpecError, WorkloadError
 from rooflinekit.specs.delimited import text_rows
 from rooflinekit.specs.files import read_yaml
@@ -48,9 +29,9 @@ if TYPE_CHECKING:
 
 HASH_TOKENS = 16
 """Tokens of a block of a class's shared beginning, by which simulated caches know it."""
+_OF_EACH = 200  # requests of each class that are played, as far as no answer has too many
 _DRAWN = 1024  # lengths of a class that are drawn at a time
 _HOUR = 3600.0
-_BUSY = 0.9  # share of the time at which what came meanwhile is taken to stop growing
 _STREAMS = 16  # of random numbers before those of the classes' lengths
 
 
@@ -106,7 +87,6 @@ class Mix(Demand):
     """Traffic of several classes on replicas that serve all of them, in an open loop."""
 
     classes: tuple[TrafficClass, ...] = ()
-    _tables: dict[Any, SharedCurve] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, classes: Sequence[TrafficClass], peak: float = 1.0, arrival_cv: float = 1.0) -> Mix:
@@ -119,7 +99,7 @@ class Mix(Demand):
     def at(self, rates: Mapping[str, float]) -> Mix:
         """The classes that have a rate here, at these rates [1/s]."""
         named = [replace(each, rate=rates[each.name]) for each in self.classes if rates.get(each.name, 0.0) > 0.0]
-        return replace(Mix.of(named, arrival_cv=self.arrival_cv), _tables=self._tables)
+        return Mix.of(named, arrival_cv=self.arrival_cv)
 
     @property
     def slo(self) -> tuple[Objective, ...]:
@@ -137,115 +117,45 @@ class Mix(Demand):
         whole = sum(each.rate for each in self.classes)
         return [each.rate / whole for each in self.classes]
 
-    def mean(self, values: Sequence[float]) -> float:
-        """Over requests."""
-        return sum(share * value for share, value in zip(self.shares, values, strict=True))
-
-    @cached_property
-    def decodes(self) -> list[float]:
-        """Share of each class in the sequences that decode."""
-        steps = [share * (each.osl.mean - 1.0) for share, each in zip(self.shares, self.classes, strict=True)]
-        return [each / sum(steps) for each in steps] if sum(steps) else self.shares
-
     @property
     @override
     def longest(self) -> float:
         return max(each.isl.quantile(1.0) + each.osl.quantile(1.0) for each in self.classes)
 
-    @cached_property
-    def _traffic(self) -> Traffic:
-        new = [each.isl.mean * (1.0 - each.cached) for each in self.classes]
-        squares = [each.isl.second_moment * (1.0 - each.cached) ** 2 for each in self.classes]
-        prompt, osl = self.mean(new), self.osl.mean
-        isl = sum(share * each.isl.mean for share, each in zip(self.decodes, self.classes, strict=True))
-        varying = math.sqrt(max(self.mean(squares) / prompt**2 - 1.0, 0.0))
-        return Traffic(isl, osl, varying, cv(self.osl), self.arrival_cv, cached=isl - prompt)
-
     @property
     @override
-    def traffic(self) -> Traffic:
-        """As the closed form takes it: `isl` as what decodes holds it, `isl − cached` as prompts bring it."""
-        return replace(self._traffic, arrival_cv=self.arrival_cv)
-
-    @property
-    @override
-    def lengths(self) -> Traffic:
-        cached = self.mean([each.isl.mean * each.cached for each in self.classes])
-        return replace(self.traffic, isl=self.isl.mean, cached=cached)
+    def cached(self) -> float:
+        return sum(share * each.cached * each.isl.mean for share, each in zip(self.shares, self.classes, strict=True))
 
     @override
-    def tabulated(self, predictor: Predictor, most: float) -> SharedCurve:
-        return blended([self._table(each, predictor, most) for each in self.classes], self.shares, self.decodes)
+    def asked(self, seed: int) -> AskedLoad:
+        """As many requests as the rarest class needs to be known."""
+        count = min(max(float(STEADY), _OF_EACH / min(self.shares)), float(CROWD))
+        return AskedLoad(
+            self.isl, self.osl, rate=1.0, burstiness=self.arrival_cv, requests=math.ceil(count),
+            warmup=math.ceil(count / FILLING), seed=seed, cached=self.cached, source=self.drawn,
+        )  # fmt: skip
 
-    def _table(self, each: TrafficClass, predictor: Predictor, most: float) -> SharedCurve:
-        """That of one class by itself, kept for other mixes: limits of the memory do not change the time of a step."""
-        plan, cached = predictor.plan, each.cached * each.isl.mean
-        settings = replace(plan.deployment.settings, max_model_len=None, max_num_seqs=None, memory_fraction=None)
-        most = float(1 << math.ceil(math.log2(most)))
-        timed = replace(plan.deployment, settings=replace(settings, token_budget=int(plan.token_budget)))
-        key = (plan.system.accelerator.name, timed, most, each.isl.mean, each.osl.mean, cv(each.osl), cached)
-        if key not in self._tables:
-            self._tables[key] = tabulate(
-                predictor, Traffic(each.isl.mean, each.osl.mean, cached=cached, osl_cv=cv(each.osl)), most
-            )
-        return self._tables[key]
-
-    @override
-    def told_apart(self, felt: Felt, answer: LoadAnswer, times: Times) -> Felt:
-        loaded, mix = answer.loaded, self.traffic
-        if not felt.stable:
-            return replace(felt, classes={each.name: felt for each in self.classes})
-        assert isinstance(times, SharedCurve)  # that of this mix
-        shared, tpot = times(loaded.sharing), float(loaded.tpot.expected)
-        queue, ahead, busy = float(loaded.queue), float(loaded.ahead), min(float(loaded.busy), _BUSY)
-        alone = [curve(loaded.sharing) for curve in times.classes]
-        stays = [float(one.own.expected) + each.osl.mean * tpot for one, each in zip(alone, self.classes, strict=True)]
-        adds = [float(one.share.expected) for one in alone]
-        met = float(loaded.rate) * max(self.mean([each**2 for each in adds]) - self.mean(adds) ** 2, 0.0) / 2.0
-        prompts = self._waits(float(loaded.busy), adds)
-        slots = self._waits(float(loaded.rate / loaded.knee), stays)
-        found = {}
-        for each, one, behind, slot in zip(self.classes, alone, prompts, slots, strict=True):
-            own = float(one.alone.expected - shared.alone.expected)
-            waited = ahead * behind + (queue - ahead) * slot
-            later = own + met + float(one.request - shared.request) + waited - queue
-            pace = tpot + busy / (1.0 - busy) * own / max(each.osl.mean - 1.0, 1.0)
-            whole = float(loaded.ttft.expected) + later + (each.osl.mean - 1.0) * pace
-            mine = replace(
-                loaded, ttft=loaded.ttft.later(later), tpot=loaded.tpot.later(pace - tpot), queue=waited, e2e=whole,
-                first=loaded.first.later(own), ahead=ahead * behind,
-            )  # fmt: skip
-            traffic = Traffic(
-                each.isl.mean, max(each.osl.mean, 1.0), cv(each.isl), cv(each.osl), self.arrival_cv,
-                isl_law=each.isl.over_mean, osl_law=each.osl.over_mean,
-            )  # fmt: skip
-            means = {"ttft": float(mine.ttft.expected), "tpot": pace, "e2el": float(whole)}
-            found[each.name] = Felt(
-                means, spread(mine, traffic, False, mix), True, felt.spans, beyond=felt.beyond, inner=felt.inner
-            )
-        return replace(felt, classes=found)
-
-    def _waits(self, busy: float, work: Sequence[float]) -> list[float]:
-        """How long each class waits over a queue in order of arrival; work: of a request of each [s]."""
-        if not self.by_priority:
-            return [1.0] * len(self.classes)
-        loads = [share * each for share, each in zip(self.shares, work, strict=True)]
-        of = [(each.priority, load / sum(loads)) for each, load in zip(self.classes, loads, strict=True)]
-        busy = min(busy, 1.0 - 1e-6)
-
-        def left(last: int) -> float:
-            return 1.0 - busy * sum(share for priority, share in of if priority <= last)
-
-        return [(1.0 - busy) / (left(each.priority - 1) * left(each.priority)) for each in self.classes]
+    def drawn(self, process: Process, count: int, seed: int) -> Drawn:
+        """So many requests of all classes in their shares, with the class of each and what the cache has of it."""
+        rows = list(islice(self._drawn(process, seed), count))
+        cached = [min(round(self.classes[row.kind].cached * row.isl), row.isl - 1) for row in rows]
+        return Drawn(
+            [row.time for row in rows], [row.isl for row in rows], [row.osl for row in rows],
+            [row.priority for row in rows], cached, [row.kind for row in rows],
+        )  # fmt: skip
 
     @override
     def arrivals(self, rate: float, seed: int) -> Iterator[Arrival]:
         """Requests of all classes in their shares, each `kind` that of its class."""
+        return self._drawn(Gamma(rate, self.arrival_cv), seed)
+
+    def _drawn(self, process: Process, seed: int) -> Iterator[Arrival]:
         sorts = Requests(Fixed(1), Fixed(1), tuple(self.shares))
         drawn = [_lengths(each, (seed, _STREAMS + place)) for place, each in enumerate(self.classes)]
         blocks = [tuple(range(place << 24, (place << 24) + int(each.cached * each.isl.quantile(1.0)) // HASH_TOKENS))
                   for place, each in enumerate(self.classes)]  # fmt: skip
-        for arrival in generate(Gamma(rate, self.arrival_cv), sorts, 1 << 40, seed):
+        for arrival in generate(process, sorts, 1 << 40, seed):
             kind = arrival.priority
             each, (isl, osl) = self.classes[kind], next(drawn[kind])
             known = blocks[kind][: int(each.cached * isl) // HASH_TOKENS]

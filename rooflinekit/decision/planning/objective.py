@@ -9,11 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
-from rooflinekit.model.traffic.percentiles import Spread
-from rooflinekit.model.traffic.root import root
 from rooflinekit.model.types.engine import DEVIATIONS, NORMAL
 from rooflinekit.model.types.errors import WorkloadError, nearest_of
-from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import SIGMAS
 
 METRICS = ("ttft", "tpot", "e2el")
@@ -25,7 +22,7 @@ _FORM = re.compile(
     re.IGNORECASE,
 )
 _EXAMPLE = "write it like 'p95 ttft<1s, p95 tpot<40ms'"
-_LEAST, _MOST = 0.5, 0.999  # percentiles: below the median nobody promises, above P99.9 the closed form says nothing
+_LEAST, _MOST = 0.5, 0.999  # below the median nobody promises; two thousand requests say no more
 
 
 @dataclass(frozen=True)
@@ -76,56 +73,57 @@ class Objective:
         return self.value(felt) <= self.limit
 
 
+Span = tuple[float, float]
+"""Ends of a 90 % interval over what is expected."""
+
+
 @dataclass(frozen=True)
 class Felt:
-    """Latencies of a load on a deployment: means and quantile functions [s]; infinite without a steady state.
+    """Latencies of a played load on a deployment [s]; infinite where it is more than can be sustained.
 
-    spans: ends of the 90 % interval of each metric's mean over what is expected; without a calibration there is none.
-    classes: the same of each class of requests, where there are several. bounds: of means, at the datasheet's rates.
-    beyond: by metric, exponents p for shorter and for longer steps: where all steps take F times as long, the metric
-    takes F^(1+p) times as long. Waits err more than steps. inner: by metric, the inner quantiles of its interval
-    (`LoadEnds`); without them it is normal.
+    read: the mean (share None) or a quantile of a metric. spans: ends of the 90 % interval of the steps that a metric
+    is made of, over what is expected; moved: how much further the ends of the metric itself reach, by which its ends
+    are multiplied (`LoadEnds`); both are empty without a calibration. inner: by metric, the inner quantiles of its
+    interval; without them it is normal. classes: the same of each class of requests, where there are several.
     """
 
-    means: Mapping[str, float]
-    times: Spread
+    read: Callable[[str, float | None], float]
     stable: bool = True
-    spans: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    classes: Mapping[str, Felt] = field(default_factory=dict)
-    bounds: Callable[[], Mapping[str, float]] = dict
-    beyond: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    spans: Mapping[str, Span] = field(default_factory=dict)
+    moved: Mapping[str, Span] = field(default_factory=dict)
     inner: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    classes: Mapping[str, Felt] = field(default_factory=dict)
 
     def value(self, metric: str, share: float | None) -> float:
         """A mean (`share` None) or a quantile [s]."""
-        if not self.stable:
-            return math.inf
-        if share is None:
-            return self.means[metric]
-        quantile = {"ttft": self.times.ttft, "tpot": self.times.tpot, "e2el": self.times.e2e}[metric]
-        return float(quantile(share))
+        return self.read(metric, share) if self.stable else math.inf
 
-    def erring_as(self, other: Felt) -> Felt:
-        """The same, whose waits err beyond its steps as those of another load."""
-        if other is self:
-            return self
-        classes = {name: own.erring_as(other.classes[name]) for name, own in self.classes.items()}
-        return replace(self, beyond=other.beyond, inner=other.inner, classes=classes)
+    @property
+    def means(self) -> dict[str, float]:
+        """Of every metric [s]."""
+        return {metric: self.value(metric, None) for metric in METRICS}
 
     def stretched(self, factor: float) -> Felt:
-        """The same where every step takes `factor` times as long, and so what errs with it."""
-        each = {key: factor ** (1.0 + self.beyond.get(key, (0.0, 0.0))[factor > 1.0]) for key in METRICS}
-        spread = zip(METRICS, (self.times.ttft, self.times.tpot, self.times.e2e), strict=True)
-        times = Spread(*(lambda share, time=time, more=each[key]: more * time(share) for key, time in spread))
-        means = {key: each[key] * mean for key, mean in self.means.items()}
-        classes = {name: own.stretched(factor) for name, own in self.classes.items()}
-        return replace(self, means=means, times=times, classes=classes)
+        """The same where everything takes `factor` times as long."""
+        if factor == 1.0:
+            return self
+        read, classes = self.read, {name: own.stretched(factor) for name, own in self.classes.items()}
+        return replace(self, read=lambda metric, share: factor * read(metric, share), classes=classes)
 
-    def factor(self, metric: str, deviations: float) -> float:
-        """Times of a metric over the expected ones, so many standard deviations up the calibrated interval."""
-        low, high = self.spans.get(metric, (1.0, 1.0))
+    def factors(self, metric: str, deviations: float) -> tuple[float, float]:
+        """Times of the steps over the expected ones, and of the metric beyond them, at a place of the interval.
+
+        deviations: standard deviations of a normal distribution up the calibrated interval.
+        """
         place = place_of(deviations, self.inner.get(metric, NORMAL))
-        return float((high if place > 0.0 else 1.0 / low) ** place)
+        (low, high), (less, more) = self.spans.get(metric, _NONE), self.moved.get(metric, _NONE)
+        end, further = (high, more) if place > 0.0 else (low, less)
+        return float(end ** abs(place)), float(further ** abs(place))
+
+    def width(self, metric: str) -> float:
+        """The high end of a metric's 90 % interval over its low one."""
+        (low, high), (less, more) = self.spans.get(metric, _NONE), self.moved.get(metric, _NONE)
+        return high * more / (low * less) if low * less > 0.0 else math.inf
 
     def at(self, slo: Sequence[Objective]) -> dict[str, float]:
         """Means, and the percentiles that objectives are about [ms]."""
@@ -134,7 +132,7 @@ class Felt:
         return {key: seconds * 1e3 for key, seconds in (means | limited).items()}
 
     def table(self, shares: Sequence[float]) -> dict[str, dict[str, float | None]]:
-        """Means and percentiles of every metric [ms]; None without a steady state."""
+        """Means and percentiles of every metric [ms]; None where the load is more than can be sustained."""
         return {
             f"{metric}_ms": {
                 "mean" if share is None else f"p{100 * share:g}": value * 1e3
@@ -146,79 +144,51 @@ class Felt:
         }
 
 
+_NONE: Span = (1.0, 1.0)
+
+
 def slowest(felts: Sequence[Felt]) -> Felt:
     """Of several loads the slower in every statistic."""
     if len(felts) == 1:
         return felts[0]
-    means = {metric: max(felt.means[metric] for felt in felts) for metric in METRICS}
-    times = Spread(
-        lambda share: max(felt.times.ttft(share) for felt in felts),
-        lambda share: max(felt.times.tpot(share) for felt in felts),
-        lambda share: max(felt.times.e2e(share) for felt in felts),
+
+    def widest(kind: Callable[[Felt], Mapping[str, Span]]) -> dict[str, Span]:
+        ends = {key: [kind(felt)[key] for felt in felts] for key in METRICS if all(key in kind(felt) for felt in felts)}
+        return {key: (min(low for low, _ in each), max(high for _, high in each)) for key, each in ends.items()}
+
+    return Felt(
+        lambda metric, share: max(felt.value(metric, share) for felt in felts),
+        all(felt.stable for felt in felts),
+        widest(lambda felt: felt.spans),
+        widest(lambda felt: felt.moved),
+        {key: tuple(map(max, *(felt.inner.get(key, NORMAL) for felt in felts))) for key in METRICS},
+        {name: slowest([felt.classes[name] for felt in felts]) for name in felts[0].classes},
     )
-    ends = {key: [felt.spans[key] for felt in felts] for key in METRICS if all(key in felt.spans for felt in felts)}
-    spans = {key: (min(low for low, _ in each), max(high for _, high in each)) for key, each in ends.items()}
-    classes = {name: slowest([felt.classes[name] for felt in felts]) for name in felts[0].classes}
-
-    def bounds() -> dict[str, float]:
-        found = [felt.bounds() for felt in felts]
-        return {key: min(each.get(key, 0.0) for each in found) for key in METRICS}
-
-    stable = all(felt.stable for felt in felts)
-    powers = {key: [felt.beyond.get(key, (0.0, 0.0)) for felt in felts] for key in METRICS}
-    beyond = {key: (max(low for low, _ in each), max(high for _, high in each)) for key, each in powers.items()}
-    places = {key: [felt.inner.get(key, NORMAL) for felt in felts] for key in METRICS}
-    inner = {key: tuple(map(max, *each)) for key, each in places.items()}
-    return Felt(means, times, stable, spans, classes, bounds, beyond, inner)
 
 
 Feels = Callable[[float], Felt]
 """Latencies of a load where every step takes a factor times as long as expected."""
 
 
-def spare(
-    feels: Feels, slo: Sequence[Objective], deviations: float = 0.0, bias: Mapping[Objective, float] | None = None
-) -> dict[Objective, float]:
-    """Each limit over what is felt of it, where steps stand so many standard deviations up the calibrated interval.
-
-    bias: what a simulation gave over what the closed form gives, by objective.
-    """
-    plain = feels(1.0)
-    felts, found = {1.0: plain}, {}
+def spare(feels: Feels, slo: Sequence[Objective], deviations: float = 0.0) -> dict[Objective, float]:
+    """Each limit over what is felt of it, where steps stand so many standard deviations up the calibrated interval."""
+    plain, found = feels(1.0), {}
     for each in slo:
-        factor = plain.factor(each.metric, deviations)
-        if factor not in felts:
-            felts[factor] = feels(factor)
-        value = each.value(felts[factor]) * (bias or {}).get(each, 1.0)
+        factor, further = plain.factors(each.metric, deviations)
+        value = each.value(feels(factor)) * further
         found[each] = each.limit / value if value else math.inf
     return found
 
 
-def missed(
-    feels: Feels, slo: Sequence[Objective], deviations: float = 0.0, bias: Mapping[Objective, float] | None = None
-) -> tuple[Objective, ...]:
+def missed(feels: Feels, slo: Sequence[Objective], deviations: float = 0.0) -> tuple[Objective, ...]:
     """Objectives that fail; arguments as those of `spare`."""
-    return tuple(each for each, left in spare(feels, slo, deviations, bias).items() if not left >= 1.0)
+    return tuple(each for each, left in spare(feels, slo, deviations).items() if not left >= 1.0)
 
 
-def last_met(left: Callable[[float], float], low: float, high: float, close: float) -> float | None:
-    """The last place with at least 1 `left`, which falls from the low to the high end; to a share `close`.
-
-    None where there is less already at the low end.
-
-    >>> round(last_met(lambda rate: 3.0 / rate, 1.0, 64.0, 1e-6), 4)
-    3.0
-    """
-    met: float | None = None
-
-    def excess(at: Numeric) -> float:
-        nonlocal met
-        here = left(float(at))
-        met = max(met or float(at), float(at)) if here >= 1.0 else met
-        return math.log(min(max(here, 1.0 / _FAR), _FAR))
-
-    root(excess, low, high, close, sides=True)
-    return met
+def attained(feels: Feels, objective: Objective, deviations: float = 0.0) -> float:
+    """Share of requests within a limit where steps stand so many standard deviations up the calibrated interval."""
+    steps, further = feels(1.0).factors(objective.metric, deviations)
+    return objective.attained(feels(steps).stretched(further))
 
 
 def probability_text(share: float) -> str:
@@ -262,51 +232,54 @@ def _along(at: float, places: Sequence[float], values: Sequence[float]) -> float
     return one + (at - low) / (high - low) * (other - one)
 
 
-_FAR = 1e9  # objectives that are missed or met by more than this are as good as any
-
-
-def chance(feels: Feels, objective: Objective, bias: float = 1.0) -> float | None:
+def chance(feels: Feels, objective: Objective) -> float | None:
     """Probability that an objective is met, from the calibrated interval of its metric; None without one.
 
-    The error of the times of one deployment is taken as one factor F on all steps, whose 90 % interval is the
-    calibrated one. Within it its logarithm has the quantiles of what was seen (`Felt.inner`), or is normal. Steps that
-    take F times as long at a rate λ are those of the expected length at a rate F·λ, and all times are F times as long;
-    so the largest F that meets the limit is found on the closed form, and the probability is that of a smaller one.
+    The error of the times of one deployment is taken as one place of the interval at which all its steps stand, so that
+    it is the probability of every place below the highest one at which the objective holds.
 
-    >>> plain = Felt({"tpot": 0.04}, Spread(float, float, float), spans={"tpot": (0.8, 1.25)})
+    >>> plain = Felt(lambda metric, share: 0.04, spans={"tpot": (0.8, 1.25)})
     >>> objective = Objective("tpot", None, 0.05)
     >>> round(chance(plain.stretched, objective), 3)  # the limit stands at the upper end of the interval
     0.95
     """
-    plain = feels(1.0)
-    ends = plain.spans.get(objective.metric)
-    if ends is None:
+    if objective.metric not in feels(1.0).spans:
         return None
-    factor = slowest_factor(feels, [objective], bias)
-    if factor is None or 1.0 in ends:
-        return 0.0 if factor is None or factor < 1.0 else 1.0
-    place = math.log(factor) / math.log(ends[1] if factor > 1.0 else 1.0 / ends[0])
-    return NormalDist().cdf(deviations_of(place, plain.inner.get(objective.metric, NORMAL)))
+
+    def met(deviations: float) -> bool:
+        return spare(feels, [objective], deviations)[objective] >= 1.0
+
+    low, high = -_REACH, _REACH
+    if met(high) or not met(low):
+        return 1.0 if met(high) else 0.0
+    while high - low > _FINE:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if met(middle) else (low, middle)
+    return NormalDist().cdf(low)
 
 
-def slowest_factor(feels: Feels, slo: Sequence[Objective], bias: float = 1.0) -> float | None:
+_REACH, _FINE = 4.0, 1e-3  # standard deviations
+_SLOWEST = 16.0  # times as long as expected
+
+
+def slowest_factor(feels: Feels, slo: Sequence[Objective]) -> float | None:
     """How many times as long as expected steps may take before an objective fails; None where nothing within 16 does.
 
-    bias: what a simulation gave over what the closed form gives.
-
-    >>> plain = Felt({"tpot": 0.04}, Spread(float, float, float))
-    >>> round(slowest_factor(plain.stretched, [Objective("tpot", None, 0.05)]), 3)
+    >>> plain = Felt(lambda metric, share: 0.04)
+    >>> round(slowest_factor(plain.stretched, [Objective("tpot", None, 0.05)]), 2)
     1.25
     """
 
-    def left(factor: float) -> float:
-        felt = feels(factor)
-        return min(each.limit / max(each.value(felt) * bias, _NOTHING) for each in slo)
+    def holds(factor: float) -> bool:
+        return all(each.met(feels(factor)) for each in slo)
 
-    return last_met(left, 1.0 / _REACH, _REACH, _FINE)
-
-
-_REACH, _FINE, _NOTHING = 16.0, 1e-3, 1e-12
+    low, high = 1.0 / _SLOWEST, _SLOWEST
+    if not holds(low):
+        return None
+    while high > low * (1.0 + _FINE):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
 
 
 def refuse_undecoded(slo: Sequence[Objective], osl: float) -> None:

@@ -21,10 +21,10 @@ from rooflinekit.decision.planning.autoscale import (
     autoscaled,
     read_cold_start,
 )
-from rooflinekit.decision.planning.capacity import Capacity, capacity_of, formula_capacity
-from rooflinekit.decision.planning.confirm import Ranked
+from rooflinekit.decision.planning.capacity import Capacity
 from rooflinekit.decision.planning.cost import fleet_watts
 from rooflinekit.decision.planning.profile import Course
+from rooflinekit.decision.planning.rank import Ranked
 from rooflinekit.decision.planning.search import PlanQuestion
 from rooflinekit.model.power import plug_power
 from rooflinekit.model.types.answer import Tabled
@@ -71,9 +71,9 @@ class Month:
 class OverTime(Tabled):
     """The deployment that costs least by the hour.
 
-    profile: its name; span_h: hours until it repeats; growth: a month; rank: of its candidate, from 1; used: share of
-    what a replica bears that it is given at most; gpu_hours, usd: by the hour on demand, in all months; peak_: of a
-    fleet for the peak of each month; paid: the cheapest split by term; buy: month, accelerators more, and in all;
+    profile: its name; span_h: hours until it repeats; growth: a month; rank: of its candidate, from 1; gpu_hours, usd:
+    by the hour on demand, in all months; peak_: of a fleet for the peak of each month; paid: the cheapest split by
+    term; buy: month, accelerators more, and in all;
     autoscaling: policies that were played, None where that was not asked for; interrupted: while it was simulated.
     """
 
@@ -82,7 +82,6 @@ class OverTime(Tabled):
     growth: float
     deployment: str
     rank: int
-    used: float
     answer: str
     intervals: tuple[Interval, ...]
     months: tuple[Month, ...]
@@ -110,25 +109,17 @@ class OverTime(Tabled):
 
 
 def over_time(question: PlanQuestion, course: Course, order: Sequence[Ranked], names: Sequence[str]) -> OverTime:
-    """The cheapest by the hour of the plan's first candidates, which rest on the same evidence and agree as the best.
+    """The cheapest by the hour of the plan's first candidates that are known as well as the best.
 
     names: of the deployments of the candidates, in their order.
     """
     best = order[0]
     rivals = [(place, entry) for place, entry in enumerate(order, 1)
-              if entry.evidence == best.evidence and len(entry.option.names) == 1
-              and (entry.played is None) == (best.played is None)]  # fmt: skip
-    rates = {rate * factor for rate in course.profile.rates for factor in course.factors}
-    least = sorted(((_hourly(formula_capacity(question, entry.option), course), place, entry)
-                    for place, entry in rivals[:_COMPARED]), key=lambda each: each[:2])  # fmt: skip
-    found: list[tuple[tuple[float, float], int, Capacity]] = []
-    for bound, place, entry in least:  # the simulation only adds replicas
-        if not found or bound < found[0][0]:
-            capacity = capacity_of(question, entry, rates)
-            found = sorted([*found, (_hourly(capacity, course), place, capacity)], key=lambda each: each[:2])
-            if capacity.interrupted:
-                break
-    _, place, capacity = found[0]
+              if entry.known == best.known and len(entry.option.names) == 1
+              and (entry.replayed is None) == (best.replayed is None)]  # fmt: skip
+    asked = question if best.known else replace(question, confidence=0.5)
+    capacities = [(Capacity(asked, entry.option), place) for place, entry in rivals[:_COMPARED]]
+    capacity, place = min(capacities, key=lambda each: (_hourly(each[0], course), each[1]))
     return _told(capacity, course, place, names[place - 1])
 
 
@@ -170,7 +161,6 @@ def _told(capacity: Capacity, course: Course, rank: int, name: str) -> OverTime:
         growth=course.growth,
         deployment=name,
         rank=rank,
-        used=min(capacity.used),
         answer="",
         intervals=tuple(intervals),
         months=tuple(months),
@@ -183,7 +173,7 @@ def _told(capacity: Capacity, course: Course, rank: int, name: str) -> OverTime:
         buy=tuple((month, now - then, now) for month, (then, now) in enumerate(pairwise(owned), 1) if now > then),
         autoscaling=scaling,
         tco=_tco(capacity, course, months, paid),
-        interrupted=capacity.interrupted or (scaling is not None and scaling.interrupted),
+        interrupted=scaling is not None and scaling.interrupted,
         warnings=tuple(_warnings(capacity, course, months, paid)),
     )
     return replace(made, answer=_words(made))
@@ -192,8 +182,6 @@ def _told(capacity: Capacity, course: Course, rank: int, name: str) -> OverTime:
 def _autoscaling(capacity: Capacity, course: Course) -> Autoscaling | None:
     if course.scaling is None:
         return None
-    if capacity.interrupted:
-        capacity = replace(capacity, question=replace(capacity.question, confirm=0))
     cold = read_cold_start(capacity.option.parts[0].replica, capacity.question.tariff, course.scaling)
     minutes = course.scaling.get("cold_start") or _COLD_STARTS
     several = [minutes] if isinstance(minutes, int) else minutes
@@ -244,8 +232,6 @@ def _warnings(capacity: Capacity, course: Course, months: Sequence[Month], paid:
     limit = capacity.question.reserve.limit(capacity.option.names[0])
     if over := next((row for row in months if row.gpus > limit), None):
         yield f"month {over.month} takes {over.gpus:,} GPUs, more than the {limit:,.0f} that there are"
-    if capacity.interrupted:
-        yield "interrupted: hours have the share of a replica's capacity with which the simulation agreed by then"
     if uneven := course.profile.uneven:
         yield uneven
     yield "the load of an interval is its mean: what is busier within it needs --headroom, or shorter intervals"
@@ -313,7 +299,7 @@ def _scaled_words(made: OverTime, scaling: Autoscaling) -> str:
     return (
         f"Autoscaled by {best.policy} at {percent(best.target)} of a replica's capacity it costs {_price(best)} a "
         f"month with {start}. That is {against} the fleet for the peak. "
-        f"Its objectives hold over the {scaling.played_h:.3g} h played, by the closed form at each look"
+        f"Its objectives hold over the {scaling.played_h:.3g} h played, at each look by the load of a replica"
         f"{_drawn_words(best)} "
         f"Other cold starts: {', '.join(costs)}."
     )

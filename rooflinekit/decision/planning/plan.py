@@ -6,13 +6,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from heapq import heapify, heappop, heappush
-from itertools import count
 from os import PathLike
 from typing import Any, Unpack
 
 from rooflinekit.decision.economics.price import read_owning
-from rooflinekit.decision.planning.confirm import Ranked, enough, play, ranked, warnings, worst_evidence
 from rooflinekit.decision.planning.cost import (
     FleetCost,
     Hosts,
@@ -25,11 +22,10 @@ from rooflinekit.decision.planning.cost import (
     read_tariff,
 )
 from rooflinekit.decision.planning.demand import Demand, read_demand
-from rooflinekit.decision.planning.fleet import DecodePool, Option, Part, PrefillPool, Replica, Reserve, pool_of
+from rooflinekit.decision.planning.fleet import Option, Part, Reserve
 from rooflinekit.decision.planning.objective import (
     Objective,
     chance,
-    missed,
     parse_objectives,
     probability_text,
     refuse_undecoded,
@@ -37,6 +33,7 @@ from rooflinekit.decision.planning.objective import (
 )
 from rooflinekit.decision.planning.over_time import OverTime, over_time
 from rooflinekit.decision.planning.profile import Course, Profile, flat, hourly, profile_of, read_growth, read_profile
+from rooflinekit.decision.planning.rank import WIDE, Ranked, ranked, router_note, warnings
 from rooflinekit.decision.planning.search import (
     NOT_MEASURED,
     Found,
@@ -66,7 +63,6 @@ from rooflinekit.specs.calibration.evidence import EVIDENCE
 from rooflinekit.version import __version__
 
 _CLOSE = 0.005  # relative: costs this near are equal
-_HALVES = 12  # fleets that are simulated for the one at a probability of one half
 _FORMATS = ("weights", "kv", "activations")
 _SPACE_LISTS = (
     "engines", "weights", "kv", "tp", "pp", "ep", "dp", "encoder_gpus", "token_budgets", "max_num_seqs",
@@ -136,27 +132,26 @@ class Fleet(Plain):
 class Candidate(Plain):
     """One way to serve the traffic.
 
-    evidence: what its times rest on; predicted, simulated: mean and percentiles of ttft_ms, tpot_ms and e2el_ms at the
-    peak with the spares down; interval: 90 % of means and limited percentiles [ms], None without a steady
-    state at its end; probability: that each objective holds, None without a calibrated interval; simulated_error:
-    standard error of what each objective is about, by batches of time [ms]; played: which
-    requests were simulated; confirmed: whether the simulation agrees, None where there was none; formula_gpus: what the
-    formula alone asked for, before the simulation; hosts: what its replicas stand on; lost: why it is not the best.
+    evidence: what its times rest on; known: whether the interval that decides is narrow enough to buy for it, else the
+    fleet is that at expected times; predicted: mean and percentiles of ttft_ms, tpot_ms and e2el_ms, played at the peak
+    with the spares down; interval: 90 % of means and limited percentiles [ms], None beyond what can be sustained at its
+    end; probability: that each objective holds, None without a calibrated interval; errors: standard error of what each
+    objective is about [ms]; requests, played: how many were played, and which; expected_gpus: of the fleet at expected
+    times; hosts: what its replicas stand on; lost: why it is not the best.
     """
 
     kind: str
     fleets: tuple[Fleet, ...]
     cost: FleetCost
     evidence: str
+    known: bool
     predicted: dict[str, dict[str, float | None]]
     interval: dict[str, list[float | None]] | None
     probability: dict[str, float | None]
-    simulated: dict[str, dict[str, float | None]] | None
-    simulated_error: dict[str, float]
-    simulated_requests: int
+    errors: dict[str, float]
+    requests: int
     played: str
-    confirmed: bool | None
-    formula_gpus: int
+    expected_gpus: int
     hosts: tuple[Hosts, ...] = ()
     lost: str | None = None
 
@@ -202,9 +197,9 @@ class Candidate(Plain):
         return (binds or list(self.probability) or [""])[0], None
 
     def latency(self, objective: str) -> float | None:
-        """What an objective is about [ms], simulated, else by the formula."""
+        """What an objective is about [ms]."""
         statistic, metric = objective.split()[:2]
-        return (self.simulated or self.predicted)[f"{metric.lower()}_ms"].get(statistic)
+        return self.predicted[f"{metric.lower()}_ms"].get(statistic)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: `scenario` and `replicas`, or `prefill` and `decode`, or `fleet`."""
@@ -234,30 +229,27 @@ class Candidate(Plain):
             "binding": name, "probability": chance,
         }  # fmt: skip
         row |= {f"probability {objective}": value for objective, value in self.probability.items()}
-        for kind, table in (("predicted", self.predicted), ("simulated", self.simulated)):
-            for metric in ("ttft_ms", "tpot_ms", "e2el_ms"):
-                row |= {f"{kind}_{metric}_{name}": (table or {}).get(metric, {}).get(name) for name in _STATISTICS}
-        return row | {"played": self.played, "confirmed": self.confirmed, "lost": self.lost}
-
-
-@dataclass(frozen=True)
-class Median:
-    """The cheapest plan at a probability of one half, and what the confidence costs on top [USD/h]."""
-
-    plan: str
-    gpus: int
-    usd_per_hour: float | None
-    confidence_gpus: int
-    confidence_usd_per_hour: float | None
+        row |= {
+            f"predicted_{metric}_{name}": self.predicted.get(metric, {}).get(name)
+            for metric in ("ttft_ms", "tpot_ms", "e2el_ms")
+            for name in _STATISTICS
+        }
+        (fleet, *others) = self.fleets
+        row |= {"load": None if others else fleet.load, "knee": None if others else fleet.knee}
+        row |= {f"{end}_{key}": pair[at] for key, pair in (self.interval or {}).items()
+                for at, end in enumerate(("low", "high"))}  # fmt: skip
+        row |= {"expected_gpus": self.expected_gpus, "known": self.known}
+        return row | {"played": self.played, "lost": self.lost}
 
 
 @dataclass(frozen=True)
 class PlanAnswer(Tabled):
     """A plan: the answer in words, the best candidate, all others by cost, the fronts, and what was refused.
 
-    confidence: probability that every objective holds; median: the fleet at one half, None without intervals;
-    simulated: which requests the best was played with, "" for none; stand_ins: what would have to be true for
-    accelerators without measured kernels to win; over_time: by the hour and month, None for one peak.
+    confidence: probability that every objective holds; expected: the cheapest fleet at expected times, None where it is
+    the best; measured: the cheapest with measured kernels, None where that is the best; router: what requests at random
+    would take; stand_ins: what would have to be true for accelerators without measured kernels to win; over_time: by
+    the hour and month, None for one peak.
     """
 
     version: str
@@ -267,8 +259,9 @@ class PlanAnswer(Tabled):
     slo: tuple[str, ...]
     confidence: float
     answer: str
-    median: Median | None
-    simulated: str
+    expected: str | None
+    measured: str | None
+    router: str
     stand_ins: tuple[str, ...]
     candidates: tuple[Candidate, ...]
     pareto: tuple[Point, ...]
@@ -283,7 +276,7 @@ class PlanAnswer(Tabled):
 
     @property
     def best(self) -> Candidate:
-        """The cheapest with measured kernels with which the simulation agrees."""
+        """The cheapest that is known well enough; of none, the cheapest at expected times."""
         return self.candidates[0]
 
     def to_dict(self) -> dict[str, Any]:
@@ -318,8 +311,8 @@ def deployment_name(scenario: dict[str, Any]) -> str:
     return " ".join([split_name(scenario), *(f"{key} {scenario[key]}" for key in _FORMATS if key in scenario)])
 
 
-def answer_in_words(best: Candidate, question: PlanQuestion, median: Median | None) -> str:
-    """The answer as a sentence or five, with the arithmetic that leads to it."""
+def answer_in_words(best: Candidate, question: PlanQuestion, beside: Sequence[str] = ()) -> str:
+    """The answer as a sentence or five, with the arithmetic that leads to it; `beside`: what else there is to say."""
     pieces = []
     for fleet in best.fleets:
         role = "" if fleet.role == "serve" else f"{fleet.role} "
@@ -330,25 +323,48 @@ def answer_in_words(best: Candidate, question: PlanQuestion, median: Median | No
         million = _three(best.cost.million_tokens_usd or 0.0)
         money = f"${best.cost.usd_per_hour:,.2f} an hour, ${million} a million tokens in and out"
     parts = [f"{_gpus(best.gpus)} = {' + '.join(pieces)}, {best.engine} ({best.evidence}): {money}."]
-    parts += [_sizing(fleet, question) for fleet in best.fleets]
+    if not best.known:
+        parts.append(
+            f"This is the fleet at expected times: they are not known well enough to buy for "
+            f"{question.confidence * 100:g} % confidence, the ends of an interval are more than {WIDE:g} times apart."
+        )
+    parts += [_sizing(fleet, best, question) for fleet in best.fleets]
     parts += _standing(best, question)
     if (choice := Speculation.read(part_of(best.fleets[0].scenario, SPECULATION_KEYS))) is not None:
         parts.append(f"A pass verifies {choice.verified} drafted tokens and yields {choice.tokens_per_pass:.3g}.")
-    if best.confirmed is None:
-        parts.append("It was not simulated: these are figures of the formula.")
-    elif best.formula_gpus == best.gpus:
-        parts.append(f"The simulation of {best.played} agrees.")
-    else:
-        parts.append(
-            f"The formula alone asks for {_gpus(best.formula_gpus)}; the simulation of {best.played} does not agree, "
-            f"and agrees with {best.gpus:,}."
-        )
     name, chance_of = best.risk
-    if chance_of is not None:
+    if chance_of is not None and best.known:
         parts.append(f"{name} holds with a probability of {probability_text(chance_of)}, the least of all objectives.")
-    if median is not None:
-        parts.append(_price_of_confidence(median, question.confidence, best))
-    return " ".join(parts)
+    return " ".join([*parts, *beside])
+
+
+def _expected_in_words(order: Sequence[Ranked], question: PlanQuestion) -> str | None:
+    """The cheapest fleet at expected times, and what the confidence costs on top; None where it is the best."""
+    known = [entry for entry in order if entry.known]
+    if not question.deviations or not known:
+        return None
+    other = min((entry.expected for entry in known), key=question.tariff.rank)
+    best = order[0].option
+    if question.tariff.rank(other) >= question.tariff.rank(best):
+        return None
+    hour, whole = (question.tariff.per_hour(each) for each in (other, best))
+    name = " + ".join(f"{part.replicas} x {deployment_name(part.replica.scenario)}" for part in other.parts)
+    on = "" if other.names == best.names else f" on {' + '.join(other.names)}"
+    money = "" if hour is None or whole is None else f", ${hour:,.2f} an hour"
+    more = f"{_gpus(best.gpus - other.gpus)} more" if hour is None or whole is None else f"${whole - hour:,.2f} an hour"
+    sure = f"{question.confidence * 100:g} %"
+    return f"At expected times {_gpus(other.gpus)} do ({name}{on}){money}; {sure} confidence costs {more} more."
+
+
+def _measured_in_words(candidates: Sequence[Candidate]) -> str | None:
+    """The cheapest with measured kernels, where that is not the best."""
+    if candidates[0].evidence == EVIDENCE[0]:
+        return None
+    other = next((each for each in candidates if each.evidence == EVIDENCE[0] and each.known), None)
+    if other is None:
+        return None
+    money = "" if other.cost.usd_per_hour is None else f", ${other.cost.usd_per_hour:,.2f} an hour"
+    return f"The cheapest with measured kernels is {other.name} on {other.gpu}: {_gpus(other.gpus)}{money}."
 
 
 def _standing(best: Candidate, question: PlanQuestion) -> Iterator[str]:
@@ -371,20 +387,7 @@ def _gpus(count: int) -> str:
     return f"{count:,} GPU{'s' if count > 1 else ''}"
 
 
-def _price_of_confidence(median: Median, confidence: float, best: Candidate) -> str:
-    name = f"{best.name} on {best.gpu}"
-    if median.plan == name:
-        return f"The fleet is the same at 50 % as at {confidence * 100:g} %."
-    kind = re.compile(r"\d+(?=P |D | x )")  # the same with fewer replicas needs no name
-    other = "" if kind.sub("", median.plan) == kind.sub("", name) else f" ({median.plan})"
-    money, more = "", f"{_gpus(median.confidence_gpus)} more"
-    if median.usd_per_hour is not None and median.confidence_usd_per_hour is not None:
-        money = f", ${median.usd_per_hour:,.2f} an hour"
-        more = f"${median.confidence_usd_per_hour:,.2f} an hour more"
-    return f"At 50 % it would be {_gpus(median.gpus)}{other}{money}; so {confidence * 100:g} % costs {more}."
-
-
-def _sizing(fleet: Fleet, question: PlanQuestion) -> str:
+def _sizing(fleet: Fleet, best: Candidate, question: PlanQuestion) -> str:
     """How many replicas, from what each bears."""
     demand, reserve = question.demand, question.reserve
     working, peak, unit = fleet.replicas - fleet.spare, demand.peak_load * fleet.share, demand.unit
@@ -397,14 +400,14 @@ def _sizing(fleet: Fleet, question: PlanQuestion) -> str:
         divisor = f"({divisor} x {1.0 - reserve.headroom:g})"
     needed = max(math.ceil(peak / each - 1e-6), 1)
     sure = ""
-    if fleet.expected_capacity > fleet.capacity * (1.0 + _CLOSE):
+    if best.known and fleet.expected_capacity > fleet.capacity * (1.0 + _CLOSE):
         sure = f" with {question.confidence * 100:g} % confidence ({_three(fleet.expected_capacity)} expected)"
     sentence = (
         f"One {role} serves {_three(fleet.capacity)} {unit}{sure} before {limit}; "
         f"{_three(peak)} / {divisor} = {_three(peak / each)}, so {needed} {'serves' if needed == 1 else 'serve'} the "
         f"{'peak' if demand.peak > 1 else 'load'}"
     )
-    sentence += f", {working} with what the simulation adds" if working > needed else ""
+    sentence += f", {working} with what its requests one by one add" if working > needed else ""
     return sentence + (f", and {fleet.spare} more may fail." if fleet.spare else ".")
 
 
@@ -412,14 +415,8 @@ def lost_in_words(other: Candidate, best: Candidate, demand: Demand) -> str:
     """Why a candidate is not the best: which of price, use of a GPU and rounding makes it dearer."""
     mine, theirs = other.cost.usd_per_hour, best.cost.usd_per_hour
     money = "" if mine is None else f", ${mine:,.2f} an hour"
-    if other.confirmed is None and best.confirmed is not None:
-        asks = f"the formula alone, which is often too low, asks for {_gpus(other.gpus)}"
-        if other.formula_gpus < other.gpus:
-            few = f"{_gpus(other.formula_gpus)}, which the simulation found too few"
-            asks = f"the formula asks for {few}; {_gpus(other.gpus)} may do"
-        return f"not simulated, so not compared: {asks}{money}"
-    if other.evidence != best.evidence:
-        return f"{other.evidence}: stands apart until its kernels are measured{money}"
+    if best.known and not other.known:
+        return f"not known well enough: {_gpus(other.gpus)} at expected times{money}"
     hours = None if mine is None or theirs is None else (mine, theirs)
     ratio = hours[0] / hours[1] if hours else other.gpus / best.gpus
     if abs(ratio - 1.0) < _CLOSE:
@@ -499,7 +496,6 @@ def read_question(
         calibration=given.get("calibration"),
         confidence=given.get("confidence", 0.9),
         measured_only=given.get("measured_only", False),
-        confirm=given.get("confirm", 3),
         seed=given.get("seed", 0),
         course=_course(given, profile, demand),
         progress=progress or silent,
@@ -620,7 +616,7 @@ def plan(
         InputError: (and its kinds) for anything that makes no sense; DoesNotFitError if no deployment holds the model;
             InfeasibleError if none meets the objectives: it says how near the best comes.
 
-    >>> answer = plan("llama-3-8b", rate=20, isl=1000, osl=100, tp=[1], disaggregated=False, confirm=0)
+    >>> answer = plan("llama-3-8b", rate=20, isl=1000, osl=100, tp=[1], disaggregated=False)
     >>> answer.best.gpus == answer.best.replicas, answer.best.fleets[0].scenario["tp"]
     (True, 1)
     """
@@ -639,20 +635,18 @@ def plan(
     order = ranked(question, found)
     if not order:
         raise nothing_found(question, found)
-    halves = [entry.option.sized(question.demand, question.slo, question.reserve, 0.0) for entry in order]
-    candidates = [candidate_of(question, *each) for each in zip(order, halves, strict=True)]
+    candidates = [candidate_of(question, entry) for entry in order]
     best = candidates[0]
     lost = [replace(each, lost=lost_in_words(each, best, question.demand)) for each in candidates[1:]]
-    median = None if found.interrupted else _median(question, order, halves, found)
     names = [" + ".join(f"{_ROLES.get(fleet.role, '')}{deployment_name(fleet.scenario)}" for fleet in each.fleets)
              + f" on {each.gpu}" for each in candidates]  # fmt: skip
     over = None
     try:
-        asked = replace(question, confirm=0) if found.interrupted else question  # then by the formula
-        over = over_time(asked, question.course, order, names) if question.course else None
+        over = over_time(question, question.course, order, names) if question.course else None
         found.interrupted |= over is not None and over.interrupted
     except KeyboardInterrupt:  # the plan is known
         found.interrupted = True
+    expected, measured = _expected_in_words(order, question), _measured_in_words(candidates)
     return PlanAnswer(
         version=__version__,
         model=load_model(question.model).value.name,
@@ -660,12 +654,13 @@ def plan(
         question=str(question.demand),
         slo=tuple(map(str, question.slo)),
         confidence=question.confidence,
-        answer=answer_in_words(best, question, median),
-        median=median,
-        simulated=best.played,
+        answer=answer_in_words(best, question, [each for each in (expected, measured) if each]),
+        expected=expected,
+        measured=measured,
+        router=router_note(question, order[0].option),
         stand_ins=tuple(_stand_ins(question, order)),
         candidates=(best, *lost),
-        pareto=tuple(points([able.replica for able in found.able], question.demand, question.tariff)),
+        pareto=tuple(points(found.able, question.tariff)),
         refused=tuple(found.refused),
         tried=found.tried,
         prices={gpu: None if price is None else price.to_dict() for gpu, price in question.tariff.prices.items()},
@@ -704,57 +699,71 @@ def nothing_found(question: PlanQuestion, found: Found) -> DoesNotFitError | Inf
     return DoesNotFitError(f"no deployment holds {question.model}; {tried or 'nothing was left to try'}")
 
 
-def candidate_of(question: PlanQuestion, entry: Ranked, half: Option | None = None) -> Candidate:
-    """A ranked option with its fleets, cost, latencies and probabilities; `half`: the same at a probability of 0.5."""
-    demand, option, played = question.demand, entry.option, entry.played
-    half = half or option.sized(demand, question.slo, question.reserve, 0.0)
+def candidate_of(question: PlanQuestion, entry: Ranked) -> Candidate:
+    """A ranked option with its fleets, cost, latencies and probabilities."""
+    demand, option = question.demand, entry.option
     feels = option.feels(demand)
     felt = feels(1.0)
-    chances = (played and played.chances) or {each: chance(feels, each) for each in question.slo}
-    bias = {each: each.value(played.felt) / each.value(felt) if played and played.felt.stable else 1.0
-            for each in question.slo}  # fmt: skip
-    asked = {each: bias[each] for each in question.slo if each.share is not None}
-    means = {Objective(metric, None, math.inf): 1.0 for metric in ("ttft", "tpot")}
-    interval = {}
-    for each, factor in (means | asked).items():
-        if each.metric in felt.spans and felt.stable:
-            at = [feels(felt.factor(each.metric, end)) for end in (-SIGMAS, SIGMAS)]
-            if each.metric == "tpot":  # of a full engine, however long its queue
-                at = [replace(end, stable=bool(end.means)) for end in at]
-            ends = [each.value(end) * factor for end in at]
-            if each.share is None and not each.of:  # bounds are those of means over all requests
-                ends[0] = max(ends[0], felt.bounds().get(each.metric, 0.0))
-            of = f"{each.of}_" if each.of else ""
-            interval[of + f"{each.statistic}_{each.metric}_ms".removeprefix("mean_")] = [*map(_ms, ends)]
+    played, requests, seen = "", sum(_requests(part, demand) for part in option.parts), felt
+    if entry.replayed is not None:
+        played, requests, seen = entry.replayed.played, entry.replayed.requests, entry.replayed.felt
     return Candidate(
         kind=option.kind,
         fleets=tuple(
-            _fleet(question, part, pool_of(part, demand, option.parts[0].replica), own.ability.load)
-            for part, own in zip(option.parts, half.parts, strict=True)
+            _fleet(question, *each, entry.known) for each in zip(option.parts, entry.expected.parts, strict=True)
         ),
         cost=cost_of(option, demand, question.tariff),
         evidence=entry.evidence,
-        predicted=felt.table(_SHARES),
-        interval=interval or None,
-        probability={str(each): value for each, value in chances.items()},
-        simulated=None if played is None else played.felt.table(_SHARES),
-        simulated_error={} if played is None else {str(each): error * 1e3 for each, error in played.errors.items()},
-        simulated_requests=0 if played is None else played.requests,
-        played="" if played is None else played.played,
-        confirmed=None if played is None else played.agrees,
-        formula_gpus=entry.formula_gpus,
+        known=entry.known,
+        predicted=seen.table(_SHARES),
+        interval=_interval(question, option) or None,
+        probability={str(each): chance(feels, each) for each in question.slo},
+        errors={str(each): error for each in question.slo if (error := _error(option, demand, each)) is not None},
+        requests=requests,
+        played=played or f"{requests:,} requests at the peak",
+        expected_gpus=entry.expected.gpus,
         hosts=hosts_of(((f"{_ROLES.get(part.role, '')}{split_name(part.replica.scenario)}", part)
                        for part in option.parts), question.reserve.rack),
     )  # fmt: skip
+
+
+def _requests(part: Part, demand: Demand) -> int:
+    return int(part.played(demand).played.counted.sum())
+
+
+def _error(option: Option, demand: Demand, objective: Objective) -> float | None:
+    """Standard error of what an objective is about, the largest of the parts [ms]; of one class none is known."""
+    if objective.of:
+        return None
+    metric = "e2e" if objective.metric == "e2el" else objective.metric
+    found = [part.played(demand).errors(metric).get(objective.statistic) for part in option.parts]
+    return max((each for each in found if each is not None), default=None)
+
+
+def _interval(question: PlanQuestion, option: Option) -> dict[str, list[float | None]]:
+    """90 % of means, and of the percentiles that objectives are about [ms]."""
+    feels, found = option.feels(question.demand), dict[str, list[float | None]]()
+    felt = feels(1.0)
+    means = [Objective(metric, None, math.inf) for metric in ("ttft", "tpot")]
+    for each in (*means, *(each for each in question.slo if each.share is not None)):
+        if each.metric not in felt.spans:
+            continue
+        ends = []
+        for end in (-SIGMAS, SIGMAS):
+            steps, further = felt.factors(each.metric, end)
+            ends.append(_ms(each.value(feels(steps)) * further))
+        of = f"{each.of}_" if each.of else ""
+        found[of + f"{each.statistic}_{each.metric}_ms".removeprefix("mean_")] = ends
+    return found
 
 
 def _ms(seconds: float) -> float | None:
     return seconds * 1e3 if math.isfinite(seconds) else None
 
 
-def _fleet(question: PlanQuestion, part: Part, bearer: Replica | PrefillPool | DecodePool, expected: float) -> Fleet:
+def _fleet(question: PlanQuestion, part: Part, expected: Part, known: bool) -> Fleet:
     demand, load = question.demand, part.load(question.demand)
-    knee = None if demand.closed else bearer.knee(demand)
+    knee = None if demand.closed else part.bearer.knee(part.seen(demand))
     return Fleet(
         role=part.role,
         scenario=part.replica.scenario,
@@ -764,7 +773,7 @@ def _fleet(question: PlanQuestion, part: Part, bearer: Replica | PrefillPool | D
         share=part.share,
         load=load,
         capacity=part.ability.load,
-        expected_capacity=part.ability.load if question.confidence == 0.5 else expected,
+        expected_capacity=expected.ability.load if known else part.ability.load,
         knee=knee,
         utilisation=None if knee is None else load / knee,
         headroom=1.0 - load / part.ability.load,
@@ -775,47 +784,11 @@ def _fleet(question: PlanQuestion, part: Part, bearer: Replica | PrefillPool | D
     )
 
 
-def _median(
-    question: PlanQuestion, order: Sequence[Ranked], halves: Sequence[Option], seen: Found
-) -> Median | None:  # fmt: skip
-    """The cheapest of the best's evidence at a probability of one half, simulated where the best was.
-
-    After a dozen simulations the best is the cheapest that is known.
-    """
-    best, rank, demand = order[0], question.tariff.rank, question.demand
-    if question.confidence == 0.5 or best.evidence == EVIDENCE[-1]:
-        return None
-    at_half, tie = replace(question, confidence=0.5), count()
-    known = [half for entry, half in zip(order, halves, strict=True) if entry.evidence == best.evidence]
-    known += [half for made in seen.halves if (half := made()) and worst_evidence(half) == best.evidence]
-    heap = [(rank(half), next(tie), half) for half in known
-            if half.kind != "mixed" and not refused_fleet(question, half.parts)]  # fmt: skip
-    heapify(heap)
-    found = best.option
-    for _ in range(_HALVES):
-        if not heap or heap[0][0] >= rank(best.option):
-            break
-        _, _, half = heappop(heap)
-        played = None if best.played is None else play(half, at_half)
-        if played.agrees if played else not missed(half.feels(demand), question.slo):
-            found = half
-            break
-        if played:
-            more = enough(half, at_half, played)
-            heappush(heap, (rank(more), next(tie), more))
-    if found is best.option and found.kind == "mixed":
-        return None
-    hour, whole = (question.tariff.per_hour(each) for each in (found, best.option))
-    more_usd = None if hour is None or whole is None else whole - hour
-    shown = candidate_of(at_half, replace(best, option=found, played=None), found)
-    return Median(f"{shown.name} on {shown.gpu}", found.gpus, hour, best.option.gpus - found.gpus, more_usd)
-
-
 def _stand_ins(question: PlanQuestion, order: list[Ranked]) -> list[str]:
     """For each accelerator without measured kernels, what would have to be true for it to win against measured ones."""
     best, said = order[0], []
     price = question.tariff.per_hour(best.option)
-    if best.evidence != EVIDENCE[0]:
+    if best.evidence != EVIDENCE[0] or question.demand.closed:
         return []
     seen = {entry.option.names for entry in order if entry.evidence == EVIDENCE[0]}
     for entry in order:

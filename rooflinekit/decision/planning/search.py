@@ -14,25 +14,24 @@ from rooflinekit.decision.planning.cost import Tariff, fleet_watts
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import (
     Ability,
-    DecodePool,
+    Bearer,
     Option,
     Part,
-    PrefillPool,
     Replica,
     Reserve,
-    ability,
-    holds,
     lay_out,
     link_seconds,
     loaded_feels,
     remembering,
     retuned,
+    room_left,
     shared_out,
 )
 from rooflinekit.decision.planning.objective import Objective, missed
 from rooflinekit.decision.planning.profile import Course
 from rooflinekit.estimation.results import shares_by_cause
 from rooflinekit.estimation.scenario import IMAGE_SIZE
+from rooflinekit.load.compiled import prepare
 from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, DtypeError, WorkloadError
@@ -40,7 +39,6 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.model.types.units import percent
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.simulation.tiers import CacheTier
 from rooflinekit.specs import load_accelerator, load_model, load_system
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
@@ -64,8 +62,9 @@ NOT_MEASURED = "its kernels are not measured"
 _SETTLED = 3  # rounds after which what a cache finds and how many replicas share it agree
 _TRIES = 64  # replicas that are added where an objective of the whole request fails though those of its parts hold
 _ANSWER = 2.0  # tokens from which there is something to decode
+_REQUESTS = 200_000  # of all plays of one accelerator, about
+_COMPILING = "compile the loop that plays loads, once"
 _BETTER = 1.0 + 1e-3  # a setting has to bear this much more than one that was tried before
-_IDLE = 1e-6  # requests/s at which nobody waits
 _MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
 _PAIRS = 3  # of pools on unlike accelerators that are sized
 _LONG = 256  # tokens to which the longest admitted sequence is rounded up
@@ -153,7 +152,6 @@ class PlanQuestion:
     """All that a plan is asked.
 
     confidence: probability with which every objective has to hold; deviations: of the calibrated interval, the same.
-    confirm: candidates to simulate at least, beside the best of each accelerator; 0 leaves it at the formula.
     course: how the load goes over time, whose first peak is that of the demand.
     """
 
@@ -166,7 +164,6 @@ class PlanQuestion:
     calibration: str | None = None
     confidence: float = 0.5
     measured_only: bool = False
-    confirm: int = 0
     seed: int = 0
     course: Course | None = None
     progress: Progress = field(default=silent, repr=False)
@@ -175,6 +172,15 @@ class PlanQuestion:
     def deviations(self) -> float:
         """Standard deviations of a normal distribution up to the confidence."""
         return NormalDist().inv_cdf(self.confidence)
+
+    def part(self, replica: Replica, role: str = "serve", transfer: float = 0.0) -> Part:
+        """As few of these replicas as carry the peak with the confidence asked for; none where one bears nothing."""
+        bearer = self.bearer(replica, role, transfer)
+        return Part.of(bearer, self.demand, self.slo, self.reserve, self.deviations)
+
+    def bearer(self, replica: Replica, role: str = "serve", transfer: float = 0.0) -> Bearer:
+        """What bears a load in the plays of this question."""
+        return Bearer(replica, role, transfer, self.seed)
 
 
 @dataclass(frozen=True)
@@ -206,8 +212,7 @@ class Found:
     tried: int = 0
     near: list[tuple[Near, ...]] = field(default_factory=list)  #: objectives that fail without waiting, by deployment
     notes: list[str] = field(default_factory=list)
-    halves: list[Callable[[], Option | None]] = field(default_factory=list)  #: pools at a probability of one half
-    interrupted: bool = False  #: while candidates were simulated
+    interrupted: bool = False
 
 
 def search(question: PlanQuestion, found: Found | None = None) -> Found:
@@ -216,6 +221,7 @@ def search(question: PlanQuestion, found: Found | None = None) -> Found:
     Raises InputError (and its kinds) for names and numbers that make no sense.
     """
     found, space, pools = found or Found(), question.space, list[_Pools]()
+    prepare(_REQUESTS * len(space.gpus) * len(space.engines), partial(question.progress, _COMPILING, 0, 1))
     model = load_model(question.model).value
     longest = _longest(model, question.demand, found)
     shared = {"max_model_len": longest} | space.fixed()
@@ -236,10 +242,10 @@ def search(question: PlanQuestion, found: Found | None = None) -> Found:
                 laid_out += seen
                 if seen:
                     break
-        for replica in laid_out:
-            settled = _aggregated(question, replica, found) or replica
-            _cached(question, settled, found)
-            _drafted(question, settled, found)
+        for replica in laid_out:  # the smallest first, which need no more than they are
+            if (settled := _aggregated(question, replica, found)) is not None:
+                _cached(question, settled, found)
+                _drafted(question, settled, found)
         if space.disaggregated and not question.demand.closed and question.demand.osl.mean >= _ANSWER:
             pools += _disaggregated(question, laid_out, found)
     if space.mixed:
@@ -291,24 +297,51 @@ def _name(gpu: str, scenario: dict[str, Any]) -> str:
     return " ".join(part for part in (gpu, split or "tp1", encoders, formats, scenario["engine"]) if part)
 
 
+def _kind(replica: Replica) -> tuple[Any, ...]:
+    """What the fleets have in common of which only the cheapest split is looked for."""
+    return (replica.gpu, *(replica.scenario.get(key) for key in ("engine", "weights", "kv", "encoder_gpus")))
+
+
+def _cannot_win(question: PlanQuestion, base: Replica, found: Found) -> bool:
+    """Whether even full engines would cost more than a fleet of this kind that is known, with any setting.
+
+    One replica; then full engines with the default, and with the largest token budget and limit of sequences that are
+    tried. No objective binds them, and a draft gives at most all of its tokens.
+    """
+    space, demand, rank = question.space, question.demand, question.tariff.rank
+    known = [rank(each) for each in found.options if _kind(each.parts[0].replica) == _kind(base)]
+    if not known or demand.closed or demand.prefixes is not None or question.tariff.saves is not None:
+        return False
+    one = Part(question.bearer(base), Ability(1.0, ()), 1, question.reserve)
+    if rank(Option("aggregated", (one,))) > min(known):
+        return True
+    drafted = max((draft["draft_tokens"] + 1 for draft in space.drafts), default=1)
+    largest = {
+        "token_budget": max(space.token_budgets or BUDGETS),
+        "max_num_seqs": max(space.max_num_seqs or SEQUENCES),
+    }
+    for setting in ({}, largest):
+        try:
+            _, part = _fewest(question, [retuned(base, setting, demand) if setting else base], "serve")[0]
+        except DoesNotFitError:
+            continue
+        if rank(Option("aggregated", (replace(part, working=-(-part.working // drafted)),))) <= min(known):
+            return False
+    return True
+
+
 def _cached(question: PlanQuestion, base: Replica, found: Found) -> None:
     """The same with a prefix cache, alone and with the tiers behind it; what it finds depends on how many share it."""
     demand = question.demand
     if demand.prefixes is None or demand.closed:
         return
     for tiers in dict.fromkeys(((), demand.prefixes.tiers)):
-
-        def sharing(replicas: float, tiers: tuple[CacheTier, ...] = tiers) -> Part:
-            replica = remembering(base, demand, tiers, replicas)
-            able = ability(replica, demand, question.slo, question.deviations)
-            return Part.of("serve", replica, able, demand, question.reserve)
-
-        replicas = max(demand.peak_load / base.knee(demand), 1.0)
+        replicas = max(demand.peak_load / question.bearer(base).knee(demand), 1.0)
         for _ in range(_SETTLED):
-            part, shared = sharing(replicas), replicas
+            part, shared = question.part(remembering(base, demand, tiers, replicas)), replicas
             replicas = float(part.working or replicas)
         if replicas > shared:  # fewer find too little; as many find more than they need
-            part = replace(sharing(replicas), working=int(replicas))
+            part = replace(question.part(remembering(base, demand, tiers, replicas)), working=int(replicas))
         found.tried += 1
         if part.working and not refused_fleet(question, (part,)):
             found.options.append(Option("aggregated", (part,)))
@@ -327,8 +360,7 @@ def _drafted(question: PlanQuestion, base: Replica, found: Found) -> None:
         except (DoesNotFitError, DeploymentError) as error:
             found.refused.append(Refusal(name, str(error)))
             continue
-        part = Part.of("serve", replica, ability(replica, demand, question.slo, question.deviations), demand,
-                       question.reserve)  # fmt: skip
+        part = question.part(replica)
         bears = part.ability.load
         if bears <= plain * _BETTER:
             found.refused.append(Refusal(name, f"serves {bears:.3g} {demand.unit}, and {plain:.3g} without the draft"))
@@ -340,44 +372,46 @@ def _drafted(question: PlanQuestion, base: Replica, found: Found) -> None:
 def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica | None:
     """Try the settings of a split: token budgets, then limits of sequences at the best of them.
 
-    The one that bears most stands and is returned, the engine's defaults where nothing is better.
+    The one that bears most stands and is returned, the engine's defaults where nothing is better; None where full
+    engines would cost more than what is known.
     """
-    space, demand = question.space, question.demand
-    best: tuple[Replica, Ability] | None = None
-
-    def attempt(setting: dict[str, int | None]) -> None:
-        nonlocal best
-        found.tried += 1
-        told = {key: value for key, value in setting.items() if value is not None}
-        try:
-            replica = retuned(best[0] if best else base, told, demand) if told else base
-        except DoesNotFitError:
-            return
-        least = best[1].load * _BETTER if best else 0.0
-        if least and not holds(replica, least, demand, question.slo, question.deviations):
-            return
-        able = ability(replica, demand, question.slo, question.deviations)
-        if best is None or able.load > least:
-            best = replica, able
-
+    space, demand, name = question.space, question.demand, _name(base.gpu, base.scenario)
+    if _cannot_win(question, base, found):
+        found.refused.append(Refusal(name, "full engines would cost more than a fleet that is known"))
+        return None
+    best: Part | None = None
+    chosen: dict[str, int] = {}
     budgets: Sequence[int | None] = space.token_budgets or (None, *BUDGETS)
     limits: Sequence[int | None] = space.max_num_seqs or (None, *SEQUENCES)
     usual = int(base.resolved.plan.token_budget)
-    for budget in (each for each in budgets if each != usual or None not in budgets):
-        attempt({"token_budget": budget, "max_num_seqs": limits[0]})
-    chosen = best[0].scenario.get("token_budget") if best else budgets[0]
-    for limit in limits[1:]:
-        attempt({"token_budget": chosen, "max_num_seqs": limit})
-    name = _name(base.gpu, base.scenario)
+    for key, values in (("token_budget", budgets), ("max_num_seqs", limits)):
+        rivals: list[tuple[float, int, Replica, dict[str, int]]] = []
+        for value in (each for each in values if each != usual or key != "token_budget" or None not in values):
+            setting = chosen | ({} if value is None else {key: value})
+            if "max_num_seqs" not in setting and limits[0] is not None:
+                setting["max_num_seqs"] = limits[0]
+            found.tried += 1
+            try:
+                replica = retuned(base, setting, demand) if setting else base
+            except DoesNotFitError:
+                continue
+            if best is None:
+                best, chosen = question.part(replica), setting
+            elif replica.scenario != best.replica.scenario:
+                left = room_left(question.bearer(replica), best, demand, question.slo, question.deviations)
+                rivals.append((left, len(rivals), replica, setting))
+        for _, _, replica, setting in sorted(each for each in rivals if each[0] > _BETTER)[:-2:-1]:
+            part = question.part(replica)
+            if best is None or part.ability.load > best.ability.load * _BETTER:
+                best, chosen = part, setting
     if best is None:
         found.refused.append(Refusal(name, "no setting has room"))
         return None
-    part = Part.of("serve", *best, demand, question.reserve)
-    if not part.working:
-        found.refused.append(Refusal(name, _how_near(question, part, found)))
-        return part.replica
-    _offered(question, part, name, found)
-    return part.replica
+    if not best.working:
+        found.refused.append(Refusal(name, _how_near(question, best, found)))
+        return best.replica
+    _offered(question, best, name, found)
+    return best.replica
 
 
 def _offered(question: PlanQuestion, part: Part, name: str, found: Found) -> None:
@@ -412,10 +446,11 @@ def refused_fleet(question: PlanQuestion, parts: Sequence[Part]) -> str:
 def _how_near(question: PlanQuestion, able: Part, found: Found) -> str:
     """What the objectives that fail come to at next to no load."""
     replica, demand = able.replica, question.demand
-    feels = loaded_feels(replica, demand, 1.0 if demand.closed else _IDLE)
+    feels = loaded_feels(able.bearer, demand, able.bearer.curve(demand).loads[0])
     plain, name, near = feels(1.0), _name(replica.gpu, replica.scenario), []
     for each in missed(feels, question.slo, question.deviations):
-        seconds = each.value(feels(plain.factor(each.metric, question.deviations)))
+        steps, further = plain.factors(each.metric, question.deviations)
+        seconds = each.value(feels(steps)) * further
         work = Workload(1.0, demand.isl.mean, demand.osl.mean)
         first = each.metric == "ttft"
         alone = Batch.prefill(1.0, work.isl)
@@ -429,9 +464,6 @@ def _how_near(question: PlanQuestion, able: Part, found: Found) -> str:
     return "even without waiting " + ", ".join(
         f"{each.objective} is missed with {each.seconds * 1e3:.4g} ms" for each in near
     )
-
-
-_Choice = Sequence[tuple[Replica, PrefillPool | DecodePool]]
 
 
 class _Pools(NamedTuple):
@@ -453,16 +485,21 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
             continue
         kinds.setdefault(tuple(replica.scenario.get(key) for key in ("engine", "weights", "kv")), []).append(replica)
     for kind, own in kinds.items():
-        first = [(r, PrefillPool.of(r, question.demand)) for r in own]
-        prefill = _cheapest_pool(question, first, "prefill")
+        name, rank = f"{own[0].gpu} prefill and decode pools, {kind[0]}", question.tariff.rank
+        known = [rank(each) for each in found.options if _kind(each.parts[0].replica) == _kind(own[0])]
+        small = Part(question.bearer(own[0]), Ability(1.0, ()), 1, question.reserve)
+        least = [small, small]  # two pools are two replicas at least
+        if not known or rank(Option("disaggregated", (small, small))) <= min(known):
+            least = [_fewest(question, own, role)[0][1] for role in ("prefill", "decode")]
+        if known and rank(Option("disaggregated", tuple(least))) > min(known):
+            found.refused.append(Refusal(name, "full engines would cost more than a fleet that is known"))
+            continue
+        prefill = _cheapest_pool(question, own, "prefill")
         late = link_seconds(own[0] if prefill is None else prefill.replica, question.demand)
-        after = [(r, DecodePool(r, late)) for r in own]
-        decode = _cheapest_pool(question, after, "decode")
-        found.halves.append(partial(_at_half, question, first, after))
+        decode = _cheapest_pool(question, own, "decode", late)
         yield _Pools(kind, prefill, decode)
         if prefill is None:
             continue
-        name = f"{prefill.replica.gpu} prefill and decode pools, {kind[0]}"
         if decode is None:
             found.refused.append(Refusal(name, "no pool meets the objectives"))
             continue
@@ -473,11 +510,15 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
             found.options.append(option)
 
 
-def _at_half(question: PlanQuestion, first: _Choice, after: _Choice) -> Option | None:
-    """The cheapest pools at a probability of one half, which may be on other splits than those that are surer."""
-    half = replace(question, confidence=0.5)
-    prefill, decode = _cheapest_pool(half, first, "prefill"), _cheapest_pool(half, after, "decode")
-    return Option("disaggregated", (prefill, decode)) if prefill and decode else None
+def _fewest(question: PlanQuestion, replicas: Sequence[Replica], role: str) -> list[tuple[Replica, Part]]:
+    """Each replica as the smallest pool of a role that full engines would be, the fewest accelerators first."""
+    demand, found = question.demand, []
+    for replica in replicas:
+        bearer = question.bearer(replica, role)
+        full = bearer.curve(demand).loads[-1] * (1.0 - question.reserve.headroom)
+        working = max(math.ceil(demand.peak_load / full - 1e-9), 1)
+        found.append((replica, Part(bearer, Ability(full, ("knee",)), working, question.reserve)))
+    return sorted(found, key=lambda each: each[1].gpus)
 
 
 def _unlike(question: PlanQuestion, pools: Sequence[_Pools]) -> list[Option]:
@@ -502,20 +543,24 @@ def _unlike(question: PlanQuestion, pools: Sequence[_Pools]) -> list[Option]:
     for option in sorted(pairs, key=rank)[:_PAIRS]:
         prefill, decode = option.parts
         late = link_seconds(prefill.replica, question.demand)
-        part = _cheapest_pool(question, [(decode.replica, DecodePool(decode.replica, late))], "decode")
+        part = _cheapest_pool(question, [decode.replica], "decode", late)
         whole = part and _whole_request(question, Option("disaggregated", (prefill, part)))
         sized += [whole] if whole else []
     return sorted(sized, key=rank)[:1]
 
 
-def _cheapest_pool(question: PlanQuestion, pools: _Choice, role: str) -> Part | None:
+def _cheapest_pool(
+    question: PlanQuestion, replicas: Sequence[Replica], role: str, transfer: float = 0.0
+) -> Part | None:  # fmt: skip
     """The pool of fewest accelerators; of equals the one with more to spare."""
-    parts = []
-    for replica, pool in pools:
-        borne = ability(pool, question.demand, question.slo, question.deviations)
-        if borne.load > 0.0:
-            parts.append(Part.of(role, replica, borne, question.demand, question.reserve))
-    return min(parts, key=lambda part: (part.gpus, -part.ability.load * part.working), default=None)
+    best: Part | None = None
+    for replica, least in _fewest(question, replicas, role):
+        if best and least.gpus > best.gpus:
+            break
+        part = question.part(replica, role, transfer)
+        if part.working and (best is None or (part.gpus, -part.bears) < (best.gpus, -best.bears)):
+            best = part
+    return best
 
 
 def _whole_request(question: PlanQuestion, option: Option) -> Option | None:

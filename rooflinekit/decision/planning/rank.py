@@ -1,0 +1,140 @@
+"""Fleets in order of cost: those that are known well enough first, each with what it takes at expected times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rooflinekit.decision.planning.cost import fleet_watts
+from rooflinekit.decision.planning.fleet import Option
+from rooflinekit.decision.planning.replay import Replayed, needs_replay, replay
+from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, refused_fleet
+from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
+
+WIDE = 3.0
+"""High over low end of the interval that decides, from which on no hardware is bought for it."""
+
+_GROWS = 0.04  # of a fleet that a replay refutes: how many more are tried next
+_TRIES = 40  # such fleets of one deployment
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """An option, what it would be at expected times, and its evidence.
+
+    known: whether the interval that decides is narrower than 3 times, so that the option holds with the confidence
+    asked for; else it is the one at expected times. replayed: its requests one by one, where a curve knows them not.
+    """
+
+    option: Option
+    expected: Option
+    evidence: str
+    known: bool = True
+    replayed: Replayed | None = None
+
+
+def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
+    """Options by cost, those that are known well enough first; what has to be replayed is, until the first agrees."""
+    entries = [_entry(question, option) for option in found.options]
+    left = sorted(entries, key=lambda entry: _order(question, entry))
+    done: list[Ranked] = []
+    tries: dict[tuple[str, ...], int] = {}
+    while left:
+        entry = left.pop(0)
+        if done or found.interrupted or not needs_replay(entry.option, question.demand):
+            done.append(entry)
+            continue
+        question.progress(f"replay {entry.option.gpus} {'+'.join(entry.option.names)}", len(tries), len(tries) + 1)
+        try:
+            asked = question if entry.known else replace(question, confidence=0.5)
+            replayed = replay(entry.option, asked)
+            if replayed.agrees and question.demand.trace is not None:
+                replayed = replay(entry.option, asked, whole=True)
+        except KeyboardInterrupt:  # what is known by now is an answer
+            found.interrupted = True
+            done.append(entry)
+            continue
+        if replayed.agrees:
+            done.append(replace(entry, replayed=replayed))
+            continue
+        name = _name(entry.option)
+        tries[name] = tries.get(name, 0) + 1
+        more = entry.option.grown(max(math.ceil(_GROWS * entry.option.replicas), 1))
+        why = (
+            refused_fleet(question, more.parts) or "its requests one by one miss an objective, with replicas added too"
+        )
+        if tries[name] >= _TRIES or refused_fleet(question, more.parts):
+            found.refused.append(Refusal(", ".join(name), why))
+        else:
+            left.append(replace(entry, option=more))
+            left.sort(key=lambda entry: _order(question, entry))
+    return sorted(done, key=lambda entry: (entry.replayed is None and done[0].replayed is not None,
+                                           *_order(question, entry)))  # fmt: skip
+
+
+def _name(option: Option) -> tuple[str, ...]:
+    return tuple(f"{part.role} {part.replica.scenario}" for part in option.parts)
+
+
+def _order(question: PlanQuestion, entry: Ranked) -> tuple[bool, tuple[float, float], int]:
+    return not entry.known, question.tariff.rank(entry.option), EVIDENCE.index(entry.evidence)
+
+
+def _entry(question: PlanQuestion, option: Option) -> Ranked:
+    """The option beside the one at expected times, or in its place where too little is known of its times."""
+    expected = option
+    if question.deviations > 0.0 and option.kind != "mixed":
+        expected = option.sized(question.demand, question.slo, question.reserve, 0.0)
+    felt = option.feels(question.demand)(1.0)
+    known = not question.deviations or all(felt.width(each.metric) <= WIDE for each in question.slo)
+    return Ranked(option if known else expected, expected, worst_evidence(option), known)
+
+
+def worst_evidence(option: Option) -> str:
+    """Of its accelerators, that of the one that is known least."""
+    return max((evidence(part.replica.resolved.plan) for part in option.parts), key=EVIDENCE.index)
+
+
+OWN_FORMATS = "weights and cache are in the checkpoint's formats; others, such as fp8, are tried if asked for"
+
+
+def router_note(question: PlanQuestion, option: Option) -> str:
+    """What it would take if requests reached replicas at random; empty where that is no more."""
+    demand = question.demand
+    if demand.closed or demand.router in {"random", "prefix-affinity"} or option.kind == "mixed":
+        return ""
+    other = replace(demand, router="random")
+    at_random = option.sized(other, question.slo, question.reserve, question.deviations)
+    if not all(part.working for part in at_random.parts):
+        return "requests reach replicas in turn; at random, no number of them meets the objectives"
+    if at_random.gpus <= option.gpus:
+        return ""
+    how = "in turn" if demand.router == "round-robin" else f"by the router {demand.router}"
+    return f"requests reach replicas {how}; at random it takes {at_random.gpus:,} GPUs in place of {option.gpus:,}"
+
+
+def warnings(question: PlanQuestion, found: Found, order: Sequence[Ranked]) -> list[str]:
+    """What a planner should hear beside the numbers."""
+    notes = [*found.notes, *question.demand.notes]
+    unknown = [gpu for gpu, price in question.tariff.prices.items() if price is None]
+    if unknown:
+        notes.append(f"no price is known for {', '.join(unknown)}; give --price {unknown[0]}=USD to compare by cost")
+    notes += question.tariff.assumptions
+    best = order[0].option
+    if (carbon := question.tariff.carbon) is not None:
+        watts = fleet_watts(best.parts, question.demand, question.tariff.pue)
+        kg = "not known, as the power is not" if watts is None else f"{watts * carbon[0] / 1e6:.3g} kg an hour"
+        notes.append(f"CO2: {kg}, at {carbon[0]:g} g/kWh ({carbon[1]})")
+    kept = best.parts[0].replica.kept
+    if kept is not None and kept.tiers and not kept.usd_hour:
+        notes.append("cache tiers have no price; say one as host=1TB,50GB/s,0.002$/GBh")
+    elif kept is not None and kept.usd_hour and question.course is not None:
+        notes.append("costs over time leave out the rent of cache tiers")
+    scenarios = [part.replica.scenario for part in best.parts]
+    told = {(key, each[key]): None for each in scenarios for key in ("weights", "kv", "activations") if key in each}
+    notes += [f"{key} {value} as asked; its effect on the quality of answers is not counted" for key, value in told]
+    if question.space.weights == question.space.kv == (None,):
+        notes.append(OWN_FORMATS)
+    notes += [note for part in best.parts for note in part.replica.resolved.warnings]
+    return notes
