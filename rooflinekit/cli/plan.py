@@ -26,7 +26,7 @@ _SEARCHED = ("aggregated_only", "one_kind", "seed", "by")  # how fleets are sear
 def plan(
     model: str, *, to: Output, gpu: Sequence[str] = ("h100-sxm",), slo: Sequence[str] = (),
     subject_to: str | None = None, ttft: float | None = None, tpot: float | None = None, max: str | None = None,
-    find: str | None = None, **asked: Any,
+    find: str | None = None, details: bool = False, **asked: Any,
 ) -> int:  # fmt: skip
     """From traffic, objectives and prices to the cheapest deployments; or the largest load of one deployment."""
     to.check()
@@ -37,7 +37,7 @@ def plan(
         raise InputError("--clean is about the rows of a trace; add --trace, or leave it out")
     objectives = _objectives(slo, subject_to, {"ttft": ttft, "tpot": tpot}, static)
     answer = _answered(model, list(gpu), objectives, (max, find), asked)
-    to.show(answer)
+    to.show(answer, details=details)
     return INTERRUPTED if getattr(answer, "interrupted", False) else 3 if getattr(answer, "unmet", ()) else 0
 
 

@@ -276,6 +276,7 @@ class Traffic(Lengths, Users, Tiers, total=False):
     rate: Annotated[float | None, Option("Requests a second in the mean of the day.", unit="1/s", above=True, most=1e7)]
     trace: Annotated[Path | None, Option("A trace of requests: rate, lengths and bursts come from it.")]
     sessions: Annotated[str | None, Option("Turns of conversations or agents at --rate: chat, coding-agent or swe-bench, as in simulate.", metavar="KIND")]
+    whole_hosts: Annotated[bool, Option("Pay for whole hosts, whatever of them is used.", False)]
     router: Annotated[str | None, Option("Who chooses the replica of a request: round-robin, random or least-loaded; with sessions or block ids prefix-affinity (a conversation stays with its replica) or random.", usual="round-robin; prefix-affinity with sessions or block ids", complete=("round-robin", "random", "least-loaded", "prefix-affinity"))]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
     classes: Annotated[Path | None, Option("File of request classes, YAML or CSV: name, rate, lengths, objectives, priority and model of each.")]
@@ -321,9 +322,9 @@ class Search(TypedDict, total=False):
     acceptance: Annotated[float | str | Sequence[float] | None, Option("Share of drafted tokens that are accepted, or one a position.", kind="text", usual="as measured, for mtp and eagle3")]
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", usual="that of GPU and engine")]
     disaggregated: Annotated[bool, Option("Pools for prefill and decode, too.", True, hidden=True)]
-    mixed: Annotated[bool, Option("Fleets of two kinds of accelerator, too.", True, hidden=True)]
+    mixed: Annotated[bool, Option("Fleets and pools of two kinds of accelerator, too.", False)]
     aggregated_only: Annotated[bool, Option("No pools for prefill and decode.", False)]
-    one_kind: Annotated[bool, Option("No fleets of two kinds of accelerator.", False)]
+    one_kind: Annotated[bool, Option("No fleets of two kinds of accelerator: the default.", False)]
     measured_only: Annotated[bool, Option("Leave out what no measured kernels stand behind.", False)]
     seed: Annotated[int, Option("Seed of the simulations.", 0, least=0, most=2**32 - 1)]
     by: Annotated[str, Option("What is to be least: cost, gpus or energy (joules a token).", "cost", complete=("cost", "gpus", "energy"), metavar="QUANTITY")]
@@ -372,6 +373,7 @@ class Asked(Static, Prefix, Objectives, total=False):
     budget: Annotated[float | None, Option("With --max rate: USD a month that the whole fleet may cost. A --profile is scaled to it.", unit="USD/month", above=True)]
     find: Annotated[str | None, Option("Ask instead for the least: gpus, bandwidth or price.", complete=("gpus", "bandwidth", "price"), metavar="QUANTITY")]
     subject_to: Annotated[str | None, Option("Objectives of --max and --find: 'tpot<30ms,ttft<500ms'.")]
+    details: Annotated[bool, Option("Show how the fleet was sized, its latencies, power and intervals, why others lost, and the Pareto front.", False, short="v")]
 
 class Served(TypedDict, total=False):
     """How a benchmark was run: what its files leave out."""

@@ -23,26 +23,77 @@ ASSUMPTIONS = (POWER_NOTE, LOAD_NOTE, OWN_FORMATS)
 _METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2EL": "e2el_ms"}
 
 
-def document(answer: PlanAnswer) -> Document:
-    """The whole answer."""
-    rest = len(answer.candidates) - len(_shown(answer))
-    more, table = [f"and {rest} more (--format json or csv)"] if rest > 0 else [], _candidates(answer)
+def document(answer: PlanAnswer, details: bool = False) -> Document:
+    """What a buyer asks first; with `details` how it was found."""
+    table = _fleets_by_gpu(answer)
     legend = (
-        "? at expected times, too little is known. P, D: prefill, decode replicas. At risk: the objective least likely "
-        f"to hold ({answer.confidence * 100:g} % asked)."
+        f"Holds: the least probable objective ({answer.confidence * 100:g} % asked). $/M: a million tokens, idle time "
+        "included. ? at expected times: too little is known."
     )
+    head = [
+        Section(f"{answer.model}: {answer.question}", [Words(", ".join(answer.slo))]),
+        Section("", [table, Legend(table, legend, {})]),
+    ]
+    over = over_time_document(answer.over_time) if answer.over_time else []
+    if not details:
+        more = "-v shows how it was sized, latencies, power, intervals and why others lost"
+        return [
+            *head,
+            Section("", [Words(*answer.summary, indent="")]),
+            *over,
+            Section("", [notes(_known(answer, more))]),
+        ]
+    candidates = _candidates(answer)
+    rest = len(answer.candidates) - len(_shown(answer))
+    left = [f"and {rest} more (--format json or csv)"] if rest > 0 else []
+    told = "P, D: prefill, decode replicas. At risk: the objective least likely to hold."
     lost = [f"{number}  {other.lost}" for number, other in enumerate(answer.candidates[1:], 2)]
     return [
-        Section(f"{answer.model}: {answer.question}", [Words(", ".join(answer.slo))]),
+        *head,
         Section("", [Words(answer.answer, indent="")]),
-        Section("", [table, Words(*more), Legend(table, legend, {_LOAD: _LOAD_LEGEND})]),
+        Section("", [candidates, Words(*left), Legend(candidates, told, {_LOAD: _LOAD_LEGEND})]),
         Section("", [_latencies(answer.best)]),
         Section("", [Facts(*_facts(answer.best))]),
-        *(over_time_document(answer.over_time) if answer.over_time else ()),
+        *over,
         Section("why the others lost" if lost else "", [Items(*lost, indent="   ", most=_EXPLAINED)]),
         Section("", [_front(answer.pareto)]),
         Section("", [notes(_notes(answer))]),
     ]
+
+
+def _fleets_by_gpu(answer: PlanAnswer) -> Table:
+    """The cheapest fleet of each accelerator, as it is bought."""
+    head = ["", "gpu", "fleet", "GPUs", "hosts", "$/month", "$/M in", "$/M out", "kW", "holds", "evidence"]
+    first: dict[str, tuple[int, Candidate]] = {}
+    for place, each in enumerate(answer.candidates, 1):
+        first.setdefault(each.gpu, (place, each))
+    rows = []
+    for place, each in [*first.values()][:_SHOWN]:
+        cost, (_, chance) = each.cost, each.risk
+        holds = "-" if chance is None or not each.known else f"{min(math.floor(chance * 100), 99)} %"
+        peak = "-" if cost.peak_watts is None else significant(cost.peak_watts / 1e3)
+        rows.append([
+            f"{place}{'' if each.known else '?'}", _short(each.gpu), each.name, f"{each.gpus:,}",
+            f"{sum(host.count for host in each.hosts):,}", amount(cost.usd_per_month, 0), three(cost.input_usd),
+            three(cost.output_usd), peak, holds, each.evidence.removeprefix("fitted "),
+        ])  # fmt: skip
+    return Table(head, rows, left=(0, 1, 2, 10), gap=1, drop=(4, 6, 7))
+
+
+def _short(gpu: str) -> str:
+    """Names of several accelerators without what they have in common."""
+    kinds = gpu.split("+")
+    short = [kind.partition("-")[0] for kind in kinds]
+    return "+".join(short if len({*short}) > 1 else kinds)
+
+
+def _known(answer: PlanAnswer, more: str) -> Iterator[str]:
+    """What a buyer should hear beside the table."""
+    for gpu, price in answer.prices.items():
+        if price is not None:
+            yield f"{gpu}: {HourlyPrice(**price)}"
+    yield from (warning for warning in answer.warnings if warning not in ASSUMPTIONS)
+    yield f"{answer.tried} settings were tried; {more}"
 
 
 def rows(answer: PlanAnswer) -> list[dict[str, Any]]:
@@ -69,10 +120,7 @@ def _candidates(answer: PlanAnswer) -> Table:
         mark, load = "" if each.known else "?", 1.0 - min(fleet.headroom for fleet in each.fleets)
         hour, million = amount(each.cost.usd_per_hour), three(each.cost.million_tokens_usd)
         plan = f"{each.name} {each.engine}" if several else each.name
-        kinds = each.gpu.split("+")
-        short = [kind.partition("-")[0] for kind in kinds]
-        gpu = "+".join(short if len({*short}) > 1 else kinds)
-        row = [f"{rank}{mark}", gpu, plan, f"{each.gpus:,}", hour, each.evidence.removeprefix("fitted ")]
+        row = [f"{rank}{mark}", _short(each.gpu), plan, f"{each.gpus:,}", hour, each.evidence.removeprefix("fitted ")]
         used = "-" if any(fleet.binds == ("users",) for fleet in each.fleets) else percent(load)
         rows.append([*row, risk, holds, used, million])
     return Table(head, rows, left=(0, 1, 2, 5, 6), gap=1, drop=(9, _LOAD, 5))

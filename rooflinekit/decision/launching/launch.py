@@ -349,15 +349,12 @@ def _candidate(plan: str | PathLike[str] | Mapping[str, Any], number: int | None
 
 
 def _planned(candidate: Mapping[str, Any]) -> str | None:
-    """What the plan predicts for the candidate as a whole, and what its simulation gave; None if it does not say."""
-    said = []
-    for key, verb in (("predicted", "predicts"), ("simulated", "simulated")):
-        table = candidate.get(key)
-        times = [table.get(f"{name}_ms") if isinstance(table, Mapping) else None for name in ("ttft", "tpot")]
-        found = [f"p95 {name} {p95:.1f} ms" for name, each in zip(("TTFT", "TPOT"), times, strict=True)
-                 if isinstance(each, Mapping) and _is_number(p95 := each.get("p95"))]  # fmt: skip
-        said += [f"{verb} {', '.join(found)}"] if found else []
-    return f"the plan {' and '.join(said)} at its peak" if said else None
+    """What the plan predicts for the candidate as a whole; None if it does not say."""
+    table = candidate.get("predicted")
+    times = [table.get(f"{name}_ms") if isinstance(table, Mapping) else None for name in ("ttft", "tpot")]
+    found = [f"p95 {name} {p95:.1f} ms" for name, each in zip(("TTFT", "TPOT"), times, strict=True)
+             if isinstance(each, Mapping) and _is_number(p95 := each.get("p95"))]  # fmt: skip
+    return f"the plan predicts {', '.join(found)} at its peak" if found else None
 
 
 def _is_number(value: object) -> TypeGuard[float]:

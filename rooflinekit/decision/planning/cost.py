@@ -9,7 +9,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rooflinekit.decision.economics.price import POWER_NOTE, HourlyPrice, quotes_of, read_carbon, usd_per_million
+from rooflinekit.decision.economics.price import (
+    MONTH_HOURS,
+    POWER_NOTE,
+    HourlyPrice,
+    quotes_of,
+    read_carbon,
+    usd_per_million,
+)
 from rooflinekit.decision.economics.token_prices import MILLION, token_times
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import Option, Part, Replica
@@ -44,6 +51,7 @@ class Tariff:
     saves: Demand | None = None  #: the traffic at which the fleet that draws least is first
     terms: Mapping[str, tuple[HourlyPrice, ...]] = field(default_factory=dict)  #: commitments and spot prices
     carbon: tuple[float, str] | None = None  #: grams of CO2 a kWh, and who says so
+    whole_hosts: bool = False  #: whether hosts are rented whole
 
     def price(self, gpu: str) -> float | None:
         """One accelerator hour [USD]."""
@@ -52,8 +60,10 @@ class Tariff:
 
     def per_hour(self, option: Option) -> float | None:
         """The whole fleet [USD/h]; None where a price is missing."""
-        prices = ((part.gpus, self.price(part.replica.gpu)) for part in option.parts)
-        hour = added(None if price is None else gpus * price for gpus, price in prices)
+        paid = [(part.gpus, part.replica.gpu) for part in option.parts]
+        if self.whole_hosts:
+            paid = [(host.size * host.count, host.gpu) for host in hosts_of(("", part) for part in option.parts)]
+        hour = added(None if (price := self.price(gpu)) is None else gpus * price for gpus, gpu in paid)
         rent = sum(part.replicas * part.replica.kept.usd_hour for part in option.parts if part.replica.kept)
         return None if hour is None else hour + rent
 
@@ -89,6 +99,7 @@ def read_tariff(gpus: tuple[str, ...], given: Mapping[str, Any], demand: Demand)
     return Tariff(
         quotes.hourly, given.get("pue", 1.0), (rate or LOAD_GB_S) * GB, notes, by == "gpus",
         demand if by == "energy" else None, quotes.terms, read_carbon(given.get("carbon")),
+        bool(given.get("whole_hosts")),
     )  # fmt: skip
 
 
@@ -96,15 +107,18 @@ def read_tariff(gpus: tuple[str, ...], given: Mapping[str, Any], demand: Demand)
 class FleetCost:
     """Money and energy of an option at the mean load, spares included; None without a price or a rated power.
 
-    Dollars are for a million tokens of each kind; `million_tokens_usd` is over all tokens, in and out.
+    usd_per_month: of 730 hours; dollars are for a million tokens of each kind, and all of them together pay for the
+    fleet, idle time included; `million_tokens_usd` is over all tokens, in and out; peak_watts: in the busiest hour.
     """
 
     usd_per_hour: float | None
+    usd_per_month: float | None
     cached_input_usd: float | None
     input_usd: float | None
     output_usd: float | None
     million_tokens_usd: float | None
     watts: float | None
+    peak_watts: float | None
     joules_per_output_token: float | None
     output_tok_s: float
 
@@ -117,14 +131,16 @@ def cost_of(option: Option, demand: Demand, tariff: Tariff) -> FleetCost:
     """
     rate = sum(_rate(part, demand) for part in option.parts if part.role != "decode")
     isl, osl, hour = demand.isl.mean, demand.osl.mean, tariff.per_hour(option)
-    watts = fleet_watts(option.parts, demand, tariff.pue)
+    watts, peak = (fleet_watts(option.parts, demand, tariff.pue, busiest) for busiest in (False, True))
     cached = new = made = whole = None
     if hour is not None:
         pieces = [_pieces(part, demand, tariff) for part in option.parts]
-        cached, new, made = (sum(kind) / rate / _HOUR for kind in zip(*pieces, strict=True))
+        paid = hour / sum(part.gpus * (tariff.price(part.replica.gpu) or 0.0) for part in option.parts)
+        cached, new, made = (paid * sum(kind) / rate / _HOUR for kind in zip(*pieces, strict=True))
         whole = float(usd_per_million(hour, rate * (isl + osl)))
     joules = None if watts is None else watts / (rate * osl)
-    return FleetCost(hour, cached, new, made, whole, watts, joules, rate * osl)
+    month = None if hour is None else hour * MONTH_HOURS
+    return FleetCost(hour, month, cached, new, made, whole, watts, peak, joules, rate * osl)
 
 
 def _rate(part: Part, demand: Demand) -> float:

@@ -92,8 +92,9 @@ class Fleet(Plain):
     scenario: keywords of `rk.estimate`; replicas: all of them, `spare` of which may fail; load: at the peak with the
     spares down; capacity: within the objectives at the confidence asked for; expected_capacity: where steps take as
     long as expected; knee: at any latency (None in a closed loop); utilisation: load over knee; headroom: of the
-    capacity; cold_start_s: weights at the stated rate; hit_rate: share of the prompt tokens that the prefix cache
-    and its tiers find (None: no cache).
+    capacity; cold_start_s: weights at the stated rate; burstiness: deviation over mean of the gaps between requests
+    that one replica sees (None in a closed loop); hit_rate: share of the prompt tokens that the prefix cache and its
+    tiers find (None: no cache).
     """
 
     role: str
@@ -110,6 +111,7 @@ class Fleet(Plain):
     headroom: float
     binds: tuple[str, ...]
     cold_start_s: float
+    burstiness: float | None = None
     hit_rate: float | None = None
     tiers: tuple[str, ...] = ()
 
@@ -246,7 +248,8 @@ class Candidate(Plain):
 class PlanAnswer(Tabled):
     """A plan: the answer in words, the best candidate, all others by cost, the fronts, and what was refused.
 
-    confidence: probability that every objective holds; expected: the cheapest fleet at expected times, None where it is
+    confidence: probability that every objective holds; summary: the answer, why it wins and what would change it;
+    expected: the cheapest fleet at expected times, None where it is
     the best; measured: the cheapest with measured kernels, None where that is the best; router: what requests at random
     would take; stand_ins: what would have to be true for accelerators without measured kernels to win; over_time: by
     the hour and month, None for one peak.
@@ -259,6 +262,7 @@ class PlanAnswer(Tabled):
     slo: tuple[str, ...]
     confidence: float
     answer: str
+    summary: tuple[str, ...]
     expected: str | None
     measured: str | None
     router: str
@@ -324,10 +328,7 @@ def answer_in_words(best: Candidate, question: PlanQuestion, beside: Sequence[st
         money = f"${best.cost.usd_per_hour:,.2f} an hour, ${million} a million tokens in and out"
     parts = [f"{_gpus(best.gpus)} = {' + '.join(pieces)}, {best.engine} ({best.evidence}): {money}."]
     if not best.known:
-        parts.append(
-            f"This is the fleet at expected times: they are not known well enough to buy for "
-            f"{question.confidence * 100:g} % confidence, the ends of an interval are more than {WIDE:g} times apart."
-        )
+        parts.append(_not_known(question))
     parts += [_sizing(fleet, best, question) for fleet in best.fleets]
     parts += _standing(best, question)
     if (choice := Speculation.read(part_of(best.fleets[0].scenario, SPECULATION_KEYS))) is not None:
@@ -336,6 +337,13 @@ def answer_in_words(best: Candidate, question: PlanQuestion, beside: Sequence[st
     if chance_of is not None and best.known:
         parts.append(f"{name} holds with a probability of {probability_text(chance_of)}, the least of all objectives.")
     return " ".join([*parts, *beside])
+
+
+def _not_known(question: PlanQuestion) -> str:
+    return (
+        "This is the fleet at expected times: they are not known well enough to buy for "
+        f"{question.confidence * 100:g} % confidence, the ends of an interval are more than {WIDE:g} times apart."
+    )
 
 
 def _expected_in_words(order: Sequence[Ranked], question: PlanQuestion) -> str | None:
@@ -365,6 +373,20 @@ def _measured_in_words(candidates: Sequence[Candidate]) -> str | None:
         return None
     money = "" if other.cost.usd_per_hour is None else f", ${other.cost.usd_per_hour:,.2f} an hour"
     return f"The cheapest with measured kernels is {other.name} on {other.gpu}: {_gpus(other.gpus)}{money}."
+
+
+def _why(candidates: Sequence[Candidate], lost: Sequence[Candidate], question: PlanQuestion) -> str:
+    """What ends the capacity of the best, and how much dearer the next accelerator or fleet is."""
+    best = candidates[0]
+    if not best.known:
+        return _not_known(question)
+    binds = " and ".join(dict.fromkeys(what for fleet in best.fleets for what in fleet.binds))
+    limit = {"knee": "A full engine", "users": "Nothing that was asked"}.get(binds, binds)
+    if not lost:
+        return f"{limit} limits a replica; nothing else that was tried carries the traffic for less."
+    other = next((each for each in lost if each.gpu != best.gpu), lost[0])
+    name = other.gpu if other.gpu != best.gpu else f"{other.name} on {other.gpu}"
+    return f"{limit} limits a replica. The next, {name}, is {other.lost or 'dearer'}."
 
 
 def _standing(best: Candidate, question: PlanQuestion) -> Iterator[str]:
@@ -463,6 +485,8 @@ def read_question(
     if given.get("autoscale"):
         given["disaggregated"] = False  # one number of replicas is scaled
     if given.pop("one_kind", False):
+        if given.get("mixed"):
+            raise InputError("one_kind and mixed exclude each other; give one")
         given["mixed"] = False
     names = (gpus,) if isinstance(gpus, str) else tuple(gpus)
     seen: dict[str, str] = {}
@@ -647,6 +671,7 @@ def plan(
     except KeyboardInterrupt:  # the plan is known
         found.interrupted = True
     expected, measured = _expected_in_words(order, question), _measured_in_words(candidates)
+    router = router_note(question, order[0].option)
     return PlanAnswer(
         version=__version__,
         model=load_model(question.model).value.name,
@@ -655,9 +680,10 @@ def plan(
         slo=tuple(map(str, question.slo)),
         confidence=question.confidence,
         answer=answer_in_words(best, question, [each for each in (expected, measured) if each]),
+        summary=tuple(filter(None, (_why(candidates, lost, question), expected, measured, router))),
         expected=expected,
         measured=measured,
-        router=router_note(question, order[0].option),
+        router=router,
         stand_ins=tuple(_stand_ins(question, order)),
         candidates=(best, *lost),
         pareto=tuple(points(found.able, question.tariff)),
@@ -779,6 +805,7 @@ def _fleet(question: PlanQuestion, part: Part, expected: Part, known: bool) -> F
         headroom=1.0 - load / part.ability.load,
         binds=part.ability.binds,
         cold_start_s=cold_start_s(part.replica, question.tariff),
+        burstiness=None if demand.closed else part.seen(demand).arrival_cv,
         hit_rate=None if part.replica.kept is None else part.replica.kept.cached / demand.isl.mean,
         tiers=() if part.replica.kept is None else tuple(tier.name for tier in part.replica.kept.tiers),
     )

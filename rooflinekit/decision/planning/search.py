@@ -100,7 +100,7 @@ class Space:
     lora_rank: int = 0
     lora_adapters: int = 1
     disaggregated: bool = True
-    mixed: bool = True
+    mixed: bool = False
 
     def __post_init__(self) -> None:
         if not self.gpus or not self.engines:

@@ -1,4 +1,4 @@
-"""A plan, read and checked, as sections of a page: candidates by cost, latencies by formula and simulated, fronts.
+"""A plan, read and checked, as sections of a page: candidates by cost, latencies of the answer, fronts.
 
 What a page needs of a plan is checked here: another version, or a hand, may have written it.
 """
@@ -18,7 +18,7 @@ from pydantic import AfterValidator, ConfigDict, Discriminator, Field, FiniteFlo
 from typing_extensions import TypedDict  # typing's own cannot be read back before Python 3.12
 
 from rooflinekit.decision.economics.price import HourlyPrice
-from rooflinekit.decision.planning.demand import decoding, thinned_cv
+from rooflinekit.decision.planning.demand import decoding
 from rooflinekit.decision.planning.objective import probability_text
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.document import degrees
@@ -73,8 +73,7 @@ def _load(traffic: Mapping[str, Any], fleet: Mapping[str, Any]) -> dict[str, flo
     spreads = {key: traffic[key] for key in ("isl_cv", "osl_cv") if traffic.get(key)}
     if traffic.get("rate") is None:
         return {"concurrency": max(round(fleet["load"]), 1), **spreads}
-    of = max((fleet["replicas"] - fleet.get("spare", 0)) / fleet.get("share", 1.0), 1.0)
-    return {"rate": fleet["load"], "burstiness": thinned_cv(traffic.get("arrival_cv", 1.0), of), **spreads}
+    return {"rate": fleet["load"], "burstiness": fleet.get("burstiness") or 0.0, **spreads}
 
 
 def plan_prices(plan: Mapping[str, Any]) -> dict[str, HourlyPrice]:
@@ -140,13 +139,7 @@ def _least(probability: Mapping[str, float | None]) -> str | None:
 def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:
     """What the charts show."""
     best = plan["candidates"][0]
-    sources = (("predicted", "formula", True), ("simulated", "simulated", False))
-    spreads = [
-        (f"{title}, {source}", best[key][metric], hollow)
-        for metric, title in _METRICS
-        for key, source, hollow in sources
-        if best.get(key) and best[key].get(metric)
-    ]
+    spreads = [(title, best["predicted"][metric], False) for metric, title in _METRICS if best["predicted"].get(metric)]
     points = [{"title": _deployment(point["scenario"]), "gpu": point["scenario"]["gpu"],
                "user": point["tok_s_per_user"],
                "gpu_rate": point["tok_s_per_gpu"], "e2e": point["e2el_ms"], "usd": point["usd_per_million_tokens"],
@@ -162,16 +155,13 @@ def plan_data(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _candidate(row: Mapping[str, Any], place: int) -> dict[str, Any]:
-    confirmed = {True: "the simulation agrees", False: "the simulation does not agree", None: "by formula"}[
-        row.get("confirmed")
-    ]
     roles = {"prefill": "prefill ", "decode": "decode "}
     title = " + ".join(
         f"{fleet['replicas']} x {roles.get(fleet.get('role', ''), '')}{_deployment(fleet['scenario'])}"
         for fleet in _fleets(row)
     )
     million = (row.get("usd_per_million_tokens") or {}).get("all")
-    verdict = row.get("lost") or ("the answer, " + confirmed if place == 0 else confirmed)
+    verdict = row.get("lost") or ("the answer" if place == 0 else "")
     return {"title": title, "gpus": row["gpus"], "usd": row.get("usd_per_hour"), "million": million, "verdict": verdict}
 
 
@@ -211,12 +201,11 @@ def _checks() -> TypeAdapter[Any]:
                       peak=NotRequired[positive], **spreads)  # fmt: skip
     scenario = _object(gpu=str)
     fleet = {"role": NotRequired[str], "scenario": scenario, "replicas": count, "spare": NotRequired[natural],
-             "share": NotRequired[positive], "load": positive}  # fmt: skip
+             "share": NotRequired[positive], "load": positive, "burstiness": NotRequired[size | None]}  # fmt: skip
     time = _object(mean=size, **dict.fromkeys(("p50", "p90", "p95", "p99"), size | None))
     times = _object(ttft_ms=time, tpot_ms=time, e2el_ms=time)
     candidate = {"gpus": count, "usd_per_hour": size | None, "usd_per_million_tokens": _object(all=size | None),
-                 "predicted": times, "simulated": times | None, "confirmed": bool | None,
-                 "lost": str | None}  # fmt: skip
+                 "predicted": times, "lost": str | None}  # fmt: skip
     kinds = {
         "aggregated": _object(**candidate, **fleet),
         "disaggregated": _object(**candidate, prefill=_object(**fleet), decode=_object(**fleet)),

@@ -49,7 +49,7 @@ function plan({ candidates, spreads, points, hours }) {
   const shown = candidates.slice(0, 12);
   new Chart("plan-cost", () => shown.length * (small() ? 62 : 34) + 60).show(`Cost of the candidates in ${unit}; the first is the answer.`, () => candidateOption([...shown].reverse(), worth, unit, candidates[0]),
     () => [["candidate", "GPUs", "$/h", "verdict"], ...candidates.map((each) => [each.title, each.gpus, each.usd ?? "", each.verdict])]);
-  if (spreads.length) new Chart("plan-spread", () => spreads.length * 46 + 60).show("Latencies of the answer, by formula and simulated.", () => spreadOption(spreads, "plan-spread"), () => spreadRows(spreads));
+  if (spreads.length) new Chart("plan-spread", () => spreads.length * 46 + 60).show("Latencies of the answer at its peak.", () => spreadOption(spreads, "plan-spread"), () => spreadRows(spreads));
   if (hours) new Chart("plan-hours", () => 300).show("GPUs and requests a second by the hour of the first month.", () => hoursOption(hours), () => [["hour", "GPUs", "requests/s"], ...hours.time.map((time, place) => [time, hours.gpus[place], hours.rate[place]])]);
   const speed = points.filter((point) => point.on.includes("speed")), cost = points.filter((point) => point.on.includes("cost") && point.usd !== null);
   front("plan-speed", speed, ["user", "tokens/s each user"], ["gpu_rate", "tokens/s each GPU"], "Tokens a second of each user against those of each GPU.");
