@@ -1,4 +1,4 @@
-"""How long a whole plan takes, its simulations included: `python benchmarks/bench_plan.py`."""
+"""How long a whole plan takes, its plays included: `python benchmarks/bench_plan.py`."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def main() -> None:
         wall, cpu = time.perf_counter(), time.process_time()
         answer = rk.plan(model, gpus, slo, **traffic)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        confirmed = sum(candidate.confirmed is True for candidate in answer.candidates)
+        best = answer.best
         print(
             f"{name:<32} {wall:5.1f} s wall, {cpu:5.1f} s CPU; {answer.tried} settings, {len(answer.candidates)} "
-            f"candidates, {confirmed} simulated"
+            f"candidates; {best.name} on {best.gpu}, {best.gpus} GPUs"
         )
 
 

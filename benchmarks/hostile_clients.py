@@ -29,8 +29,8 @@ SLOW = (
     ("simulate", {"model": "llama-3-70b", "tp": 4, "rate": 50, "requests": 5000, "osl": "uniform:3000-4000"}),
     ("levers", {"model": "llama3-8b", "batch": 8}),
     ("explain", {"model": "llama3-8b", "metric": "tpot"}),
-    ("plan", {"model": "llama3-8b", "rate": 1, "confirm": 0, "tp": [1], "aggregated_only": True}),
-    ("plan", {"model": "deepseek-v3", "rate": 50, "gpu": ["h200-sxm", "b200"], "confirm": 5}),
+    ("plan", {"model": "llama3-8b", "rate": 1, "tp": [1], "aggregated_only": True}),
+    ("plan", {"model": "deepseek-v3", "rate": 50, "gpu": ["h200-sxm", "b200"]}),
     ("estimate", {"model": "llama3-8b", "rate": 5}), ("models", {}), ("gpus", {}),
 )  # fmt: skip
 GREEDY = ({"redundant_experts": 4096, "model": "deepseek-v3", "gpu": "h200-sxm", "ep": 64, "tp": 8, "dp": 8},

@@ -3,11 +3,11 @@
 python benchmarks/replay.py [--draws N] [--plans N] [--sets N] [reports/replay.md]
 
 Every plan is of one model, one traffic and one pair of objectives, sized for one of four confidences. Its fleet is then
-simulated with seeds that the planner has not seen: at the expected times with 20,000 requests, and with
-times drawn from the calibrated intervals in two ways. `together`: one factor on all steps of a deployment, as the plan
-takes it, each draw from a part of its distribution of its own. `by family`: one factor for each family of kernels,
+played with seeds that the planner has not seen: at the expected times with ten of them (a trace: one, all of it), and
+with times drawn from the calibrated intervals in two ways. `together`: one factor on all steps of a deployment, as the
+plan takes it, each draw from a part of its distribution of its own. `by family`: one factor for each family of kernels,
 drawn by itself, so that errors partly cancel.
-Each further set asks the same at another rate; of it only the expected times are simulated.
+Each further set asks the same at another rate; of it only the expected times are played.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from dataclasses import field, replace
 from itertools import pairwise, product
 from pathlib import Path
 from random import Random
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import Any
 
-from rooflinekit.decision.planning.confirm import ranked, simulated
-from rooflinekit.decision.planning.fleet import Option
-from rooflinekit.decision.planning.objective import Objective, slowest
+from rooflinekit.decision.planning import replay as requests_one_by_one
+from rooflinekit.decision.planning.fleet import Option, Part, joined
+from rooflinekit.decision.planning.objective import Felt, Objective, chance, missed, slowest
 from rooflinekit.decision.planning.plan import read_question
-from rooflinekit.decision.planning.search import PlanQuestion, search
+from rooflinekit.decision.planning.rank import ranked
+from rooflinekit.decision.planning.search import Found, PlanQuestion, search
 from rooflinekit.model.timing.calibrated import Calibration, FamilyFit
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
@@ -50,8 +51,7 @@ OBJECTIVES = ("p95 ttft<1s, p95 tpot<40ms", "p90 ttft<2s, mean tpot<30ms")
 CONFIDENCES = (0.5, 0.7, 0.9, 0.95)
 EDGES = (0.0, 0.4, 0.6, 0.8, 0.9, 0.95, 0.99, 1.0)
 SEED = 20_000  # the planner's is 0
-_SHORT = 0.5  # requests of a drawn run of one replica over those of the planner; queues of pools show in no fewer
-_REQUESTS = 20_000  # of the run at the expected times, at least
+_SEEDS = 10  # of the plays at the expected times
 _RATES = (1.0, 0.6, 1.7)  # of the sets, over those above
 
 
@@ -91,8 +91,40 @@ def by_family(option: Option, draw: Random) -> Option:
         own: dict[str, Any] = {name: getattr(calibration, name) for name in calibration.__dataclass_fields__}
         drawn = Drawn(**own, deviations={family: draw.gauss(0.0, 1.0) for family in families})
         resolved = replace(part.replica.resolved, predictor=predictor.on(replace(predictor.plan, calibration=drawn)))
-        parts.append(replace(part, replica=replace(part.replica, resolved=resolved)))
+        replica = replace(part.replica, resolved=resolved, _curves={}, _samples={})
+        parts.append(replace(part, bearer=replace(part.bearer, replica=replica)))
     return replace(option, parts=tuple(parts))
+
+
+def played(option: Option, question: PlanQuestion, seed: int, factor: float = 1.0) -> Felt:
+    """Latencies at the peak with requests of another seed, where all steps take a factor times as long."""
+    demand = question.demand
+
+    def of(part: Part) -> Felt:
+        bearer = replace(part.bearer, seed=seed)
+        return bearer.feel(part.seen(demand), part.load(demand) * factor, exact=True).stretched(factor)
+
+    felts = [of(part) for part in option.parts]
+    return joined(*felts) if option.kind == "disaggregated" else slowest(felts)
+
+
+def failed(option: Option, question: PlanQuestion, seed: int, deviations: float) -> set[Objective]:
+    """Objectives that do not hold with another seed, where steps stand so many deviations up their interval."""
+    if question.demand.trace is not None:
+        asked = replace(question, seed=seed, confidence=NormalDist().cdf(deviations))
+        again = requests_one_by_one.replay(option, asked)
+        return set(question.slo) if again.diverges else {*again.failed}
+    return {*missed(lambda factor: played(option, question, seed, factor), question.slo, deviations)}
+
+
+def late(option: Option, question: PlanQuestion) -> tuple[str, ...]:
+    """Objectives that fail at the expected times, in the mean of other seeds; of a trace, on all of it."""
+    if question.demand.trace is not None:
+        asked = replace(question, seed=SEED - 1, confidence=0.5)
+        again = requests_one_by_one.replay(option, asked, whole=True)
+        return (*map(str, again.failed), *(("the queue grows",) if again.diverges else ()))
+    felts = [played(option, question, SEED - 1 - number) for number in range(_SEEDS)]
+    return tuple(str(each) for each in question.slo if fmean(each.value(felt) for felt in felts) > each.limit)
 
 
 @dataclass(frozen=True)
@@ -127,37 +159,33 @@ def questions(folder: Path, sets: int) -> Iterator[tuple[str, PlanQuestion, bool
         rate = usual * times
         confidence = CONFIDENCES[(number + number // 8) % len(CONFIDENCES)]
         load = {"trace": _trace(folder, _TRACED * rate)} if kind == "trace" else {"rate": rate, **TRAFFIC[kind]}
-        asked = {**load, "confirm": 1, "confidence": confidence, "disaggregated": kind == "steady", "mixed": False}
+        asked = {**load, "confidence": confidence, "disaggregated": kind == "steady", "mixed": False}
         name = f"{model}, {kind}, {slo}" + (f", rate x {times:g}" if times != 1.0 else "")
         yield name, read_question(model, "h100-sxm", slo, asked), times == 1.0
 
 
 def replay(name: str, question: PlanQuestion, draws: int) -> Replayed | None:
     """Plan, and play the plan again; None where no fleet meets the objectives."""
-    order = ranked(question, search(question))
-    if not order or order[0].played is None:
+    found = Found()
+    order = ranked(question, search(question, found))
+    if not order or not order[0].known:
         return None
-    option, played, demand = order[0].option, order[0].played, question.demand
-    stated = {each: value for each, value in (played.chances or {}).items() if value is not None}
-    spans = option.feels(demand)(1.0)
+    option = order[0].option
+    feels = option.feels(question.demand)
+    chances = {each: chance(feels, each) for each in question.slo}
+    stated = {each: value for each, value in chances.items() if value is not None}
     held: dict[str, dict[Objective, int]] = {how: dict.fromkeys(stated, 0) for how in ("together", "by family")}
-    draw, longer = Random(name), 1.0 if option.kind == "disaggregated" else _SHORT
+    draw = Random(name)
     for number in range(draws):
         seed, deviations = SEED + number, NormalDist().inv_cdf((number + draw.uniform(0.001, 0.999)) / draws)
-        for each in stated:
-            factor = spans.factor(each.metric, deviations)
-            runs, _ = simulated(option, demand.stretched(factor), seed, whole=False, longer=longer)
-            felt = replace(slowest([run.felt for run in runs]), beyond=spans.beyond).stretched(factor)
-            held["together"][each] += each.met(felt) and not any(run.diverges for run in runs)
-        runs, _ = simulated(by_family(option, draw), demand, seed, whole=False, longer=longer)
-        felt = slowest([run.felt for run in runs])
-        for each in stated:
-            held["by family"][each] += each.met(felt) and not any(run.diverges for run in runs)
-    runs, _ = simulated(option, demand, SEED - 1, whole=True, longer=max(_REQUESTS / played.requests, 1.0))
-    felt = slowest([run.felt for run in runs])
-    missed = tuple(str(each) for each in question.slo if not each.met(felt))
-    missed += ("the queue grows",) if any(run.diverges for run in runs) else ()
-    return Replayed(name, option.gpus, question.confidence, stated, held, draws, missed)
+        misses = {
+            "together": failed(option, question, seed, deviations),
+            "by family": failed(by_family(option, draw), question, seed, 0.0),
+        }
+        for how, missing in misses.items():
+            for each in stated:
+                held[how][each] += each not in missing
+    return Replayed(name, option.gpus, question.confidence, stated, held, draws, late(option, question))
 
 
 def _reliability(plans: list[Replayed]) -> list[str]:
@@ -196,13 +224,13 @@ def report(plans: list[Replayed], unmet: list[str]) -> str:
         "# Plans played again", "",
         f"{len(plans)} plans ({len(unmet)} more questions that no fleet meets) of {len(MODELS)} models, {len(TRAFFIC)} "
         f"kinds of traffic and {len(OBJECTIVES)} pairs of objectives on h100-sxm. They are sized for a confidence of "
-        "0.5, 0.7, 0.9 or 0.95. `benchmarks/replay.py` simulates each fleet with seeds that the planner has not seen. "
+        "0.5, 0.7, 0.9 or 0.95. `benchmarks/replay.py` plays each fleet with seeds that the planner has not seen. "
         f"It also plays {len(drawn)} of them {draws} times with times drawn from the calibrated intervals. `together` "
         "draws one factor for all steps, as a plan assumes; `by family` one for each family of kernels.",
         *(_reliability(drawn) if drawn else []),
     ]  # fmt: skip
     missed = [each for each in plans if each.missed]
-    lines += ["", f"At the expected times and {_REQUESTS:,} requests {len(missed)} of {len(plans)} plans miss an "
+    lines += ["", f"At the expected times, in the mean of {_SEEDS} seeds, {len(missed)} of {len(plans)} plans miss an "
               "objective" + (":" if missed else "."), *([""] if missed else [])]  # fmt: skip
     lines += [f"- {each.name} (confidence {each.confidence:g}): {', '.join(each.missed)}" for each in missed]
     lines += [

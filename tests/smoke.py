@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "sweep rows.parquet --out answers.xlsx --plots swept",
         "sweep rows.xlsx --pareto tok_s_user:tok_s_gpu --format csv",
     ),
-    "plan": ("plan llama3-8b --rate 4 --slo tpot<40ms --confirm 0 --format json --out plan.json",),
+    "plan": ("plan llama3-8b --rate 4 --slo tpot<40ms --format json --out plan.json",),
     "models": ("models --format csv",),
     "gpus": ("gpus",),
     "show": ("show llama3-8b", "show h100 --format json"),

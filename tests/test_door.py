@@ -28,7 +28,7 @@ ASKED = {
     "estimate": {"model": "llama3-8b"}, "explain": {"model": "llama3-8b", "metric": "kv_per_token"},
     "levers": {"model": "llama3-8b", "gpus": "l40s=1.2"}, "compare": {"run": VLLM, "gpu": "h100", "tp": 1},
     "simulate": {"model": "llama3-8b", "rate": 5, "requests": 2}, "models": {}, "gpus": {},
-    "plan": {"model": "llama3-8b", "rate": 1, "confirm": 0, "tp": [1], "aggregated_only": True},
+    "plan": {"model": "llama3-8b", "rate": 1, "tp": [1], "aggregated_only": True},
 }  # fmt: skip
 
 watched: list[Path] = []

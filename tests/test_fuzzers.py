@@ -38,7 +38,7 @@ FILES = {"path", "folder"}
 COMMANDS = {  # and what each command needs besides its options
     "estimate": ["MODEL"], "explain": ["MODEL", "tpot"], "shapes": ["MODEL"], "levers": ["MODEL"], "cost": ["MODEL"],
     "launch": ["MODEL"], "show": ["MODEL"], "models": [], "gpus": [], "sweep": ["MODEL"],
-    "simulate": ["MODEL", "--requests", "40"], "plan": ["MODEL", "--aggregated-only", "--confirm", "0", "--tp", "1,2"],
+    "simulate": ["MODEL", "--requests", "40"], "plan": ["MODEL", "--aggregated-only", "--tp", "1,2"],
 }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from rooflinekit.cli.app import app
 from rooflinekit.specs import spec_dir
 
 ONE = ("--gpu", "h100-sxm", "--tp", "1")
-PLAN = ("plan", "llama-3-8b", *ONE, "--aggregated-only", "--confirm", "0")
+PLAN = ("plan", "llama-3-8b", *ONE, "--aggregated-only")
 
 
 class Kind(NamedTuple):

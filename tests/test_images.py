@@ -256,7 +256,7 @@ def test_a_table_of_steps_charges_each_prompt_once() -> None:
 
 
 def test_a_plan_carries_images() -> None:
-    asked: dict[str, Any] = {"rate": 10, "isl": 200, "osl": 64, "tp": [1], "confirm": 0, "disaggregated": False}
+    asked: dict[str, Any] = {"rate": 10, "isl": 200, "osl": 64, "tp": [1], "disaggregated": False}
     bare, seen = rk.plan("gemma-3-4b", **asked), rk.plan("gemma-3-4b", images=4, **asked)
     assert seen.traffic["isl_mean"] == bare.traffic["isl_mean"] == 200
     assert seen.best.fleets[0].scenario["images"] == 4

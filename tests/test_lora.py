@@ -87,7 +87,7 @@ def test_adapters_without_a_rank_are_refused() -> None:
 
 def test_a_plan_counts_adapters() -> None:
     """64 adapters of rank 64 are 10.7 GB beside 16.1 of weights, and two products more for each launch."""
-    asked = {"rate": 20, "isl": 1024, "osl": 256, "tp": 1, "aggregated_only": True, "confirm": 1}
+    asked = {"rate": 20, "isl": 1024, "osl": 256, "tp": 1, "aggregated_only": True}
     slo = "p95 ttft<2s, p95 tpot<60ms"
     plain, adapted = (
         rk.plan("llama-3-8b", "h100-sxm", slo, **asked, **lora).best

@@ -50,7 +50,7 @@ RESULTS = {
     "six": lambda _: rk.sweep("llama3-8b", gpu=["h100-sxm", "h200-sxm", "b200-sxm"], tp=[1, 2], batch=BATCHES,
                               isl=2048),
     "paths": lambda folder: rk.sweep([_own(folder)], gpu=["h100-sxm", "h200-sxm"], batch=[1, 2], isl=[64, 128]),
-    "day": lambda _: rk.plan("llama3-8b", profile=[4.0, 40.0, 12.0], tp=[1], price=2.0, confirm=0, isl=512),
+    "day": lambda _: rk.plan("llama3-8b", profile=[4.0, 40.0, 12.0], tp=[1], price=2.0, isl=512),
     "trace": lambda _: rk.trace(Path(__file__).parents[1] / "docs" / "conversations.jsonl", model="llama3-8b",
                                 cache_tier="host=1GB,50GB/s,10us,0.002$/GBh"),
     "users": lambda _: rk.sweep("llama3-8b", gpu="h100-sxm", isl=[128, 512, 2048, 4096, 7000], concurrency=[1, 16]),

@@ -129,7 +129,7 @@ def test_the_same_thing_has_one_meaning_in_every_spelling(one, other):
 
 
 def test_a_plan_takes_one_price_for_all():
-    words = ["plan", "llama-3-8b", "--rate", "5", "--tp", "1", "--aggregated-only", "--confirm", "0", "--format", "csv"]
+    words = ["plan", "llama-3-8b", "--rate", "5", "--tp", "1", "--aggregated-only", "--format", "csv"]
     one, each = run(*words, "--price", "2.5"), run(*words, "--price", "h100-sxm=2.5")
     assert one.stdout == each.stdout
     assert one.exit_code == 0

@@ -75,24 +75,23 @@ ANSWERS: dict[str, list[tuple[str, Callable[[], Any]]]] = {
         ),
     ],
     "plan": [
-        ("a rate, two kinds", lambda: rk.plan("llama-3-8b", ["h100-sxm", "l40s"], rate=20, tp=[1], confirm=1)),
+        ("a rate, two kinds", lambda: rk.plan("llama-3-8b", ["h100-sxm", "l40s"], rate=20, tp=[1])),
         (
             "by the hour, growing",
-            lambda: rk.plan("llama-3-8b", tp=[1], confirm=0, disaggregated=False, profile=[9.0, 40.0], growth=-0.1),
+            lambda: rk.plan("llama-3-8b", tp=[1], disaggregated=False, profile=[9.0, 40.0], growth=-0.1),
         ),
         (
             "autoscaled, rent or buy",
             lambda: rk.plan(
                 "llama-3-8b",
                 tp=[1],
-                confirm=0,
                 profile=[9.0, 40.0],
                 autoscale=True,
                 cold_start=[2],
                 tco=str(FOLDER.parent / "own.yaml"),
             ),
         ),
-        ("users, no price", lambda: rk.plan("llama-3-8b", "h20", users=50, tp=[1], confirm=0, disaggregated=False)),
+        ("users, no price", lambda: rk.plan("llama-3-8b", "h20", users=50, tp=[1], disaggregated=False)),
     ],
 }
 CASES = [(command, case) for command, cases in ANSWERS.items() for case, _ in cases]
@@ -139,7 +138,7 @@ def test_a_deep_key_is_required() -> None:
 
 
 def test_the_fleets_of_a_plan_have_the_shape_of_their_kind() -> None:
-    answer = rk.plan("llama-3-8b", "h100-sxm", rate=20, tp=[1], confirm=0).to_dict()
+    answer = rk.plan("llama-3-8b", "h100-sxm", rate=20, tp=[1]).to_dict()
     assert {candidate["kind"] for candidate in answer["candidates"]} == {"aggregated", "disaggregated"}
     validator = jsonschema.Draft202012Validator(SCHEMAS["plan"]())
     assert validator.is_valid(json.loads(json.dumps(answer)))

@@ -75,7 +75,7 @@ class TestAnswers:
             ("levers", {"model": "llama3-8b", "batch": 8, "gpus": "l40s=1.2"}, "moves"),
             ("explain", {"model": "llama3-8b", "metric": "tpot"}, "derivation"),
             ("simulate", {"model": "llama3-8b", "rate": 5, "requests": 50}, "ttft_ms"),
-            ("plan", {"model": "llama3-8b", "rate": 1, "confirm": 0, "tp": [1], "aggregated_only": True}, "best"),
+            ("plan", {"model": "llama3-8b", "rate": 1, "tp": [1], "aggregated_only": True}, "best"),
             ("compare", {"run": VLLM, "gpu": "h100", "tp": 1}, "runs"),
             ("models", {}, "models"),
             ("gpus", {}, "accelerators"),
@@ -113,7 +113,7 @@ class TestAnswers:
         assert body["basis"]["interval"] is None
 
     def test_a_plan_rests_on_the_machine_and_the_level_of_its_best(self, client):
-        asked = {"model": "llama3-8b", "rate": 1, "confirm": 0, "tp": [1], "aggregated_only": True}
+        asked = {"model": "llama3-8b", "rate": 1, "tp": [1], "aggregated_only": True}
         basis = client.post("/v1/plan", json=asked).json()["basis"]
         assert basis["level"] == "expected" and basis["interval"]
         assert basis["sources"] == ["rooflinekit://gpu/h100-sxm", "rooflinekit://model/llama-3-8b"]
@@ -581,7 +581,7 @@ class TestAssistants:
             "estimate": STATIC, "levers": {"model": "llama3-8b", "gpus": "l40s=1.2"}, "models": {}, "gpus": {},
             "explain": STATIC | {"metric": "kv_per_token"}, "compare": {"run": VLLM, "gpu": "h100", "tp": 1},
             "simulate": {"model": "llama3-8b", "rate": 5, "requests": 50},
-            "plan": {"model": "llama3-8b", "rate": 1, "confirm": 0, "tp": [1], "aggregated_only": True},
+            "plan": {"model": "llama3-8b", "rate": 1, "tp": [1], "aggregated_only": True},
         }  # fmt: skip
 
         async def conversation(client):

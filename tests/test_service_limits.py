@@ -267,7 +267,7 @@ class TestTime:
         [["simulate", "llama3-8b", "--rate", "5", "--requests", "1000000"],
          ["simulate", "llama3-8b", "--rate", "50", "--requests", "1000000", "--cells", "4", "--replicas", "8",
           "--workers", "2"],
-         ["plan", "deepseek-v3", "--rate", "50", "--gpu", "h200,b200", "--confirm", "50"],
+         ["plan", "deepseek-v3", "--rate", "50", "--gpu", "h200,b200"],
          ["watch", "{log}", "--follow", "--model", "llama3-8b", "--gpu", "h100"]],
         ids=["simulate", "cells", "plan", "watch"],
     )  # fmt: skip

@@ -54,7 +54,7 @@ def spec_of(page: str) -> str:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a plan and the answers of a sweep, as the commands write them."""
     folder = tmp_path_factory.mktemp("made")
-    plan = "plan llama-3-8b --gpu h100,a100-sxm --rate 5 --aggregated-only --confirm 0 --format json --out"
+    plan = "plan llama-3-8b --gpu h100,a100-sxm --rate 5 --aggregated-only --format json --out"
     for command in (f"{plan} {folder}/plan.json", f"sweep llama3-8b --batch 1,8 --out {folder}/results.csv"):
         result = CliRunner().invoke(app, shlex.split(command))
         assert result.exit_code == 0, result.stderr

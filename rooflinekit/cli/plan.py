@@ -37,7 +37,9 @@ def plan(
         raise InputError("--clean is about the rows of a trace; add --trace, or leave it out")
     objectives = _objectives(slo, subject_to, {"ttft": ttft, "tpot": tpot}, static)
     answer = _answered(model, list(gpu), objectives, (max, find), asked)
-    to.show(answer, details=details)
+    if details and (max or find or "classes" in asked or asked.get("budget")):
+        raise InputError("-v shows how a fleet was found; leave it out with --max, --find and --classes")
+    to.show(answer, **({"details": True} if details else {}))
     return INTERRUPTED if getattr(answer, "interrupted", False) else 3 if getattr(answer, "unmet", ()) else 0
 
 

@@ -6,9 +6,11 @@ import io
 import json
 import math
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -18,20 +20,21 @@ from typer.testing import CliRunner
 import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.planning.classes import Valleys, partitions, plan_classes
-from rooflinekit.decision.planning.confirm import play
 from rooflinekit.decision.planning.cost import hosts_of
-from rooflinekit.decision.planning.demand import read_demand
-from rooflinekit.decision.planning.fleet import Ability, Option, Part, Replica, ability, lay_out, working_replicas
+from rooflinekit.decision.planning.demand import Demand, read_demand
+from rooflinekit.decision.planning.fleet import Ability, Bearer, Part, lay_out, loaded_feels
 from rooflinekit.decision.planning.mix import Mix, Mixed, TrafficClass, read_classes
-from rooflinekit.decision.planning.objective import Felt, missed, parse_objectives
+from rooflinekit.decision.planning.objective import METRICS, Felt, missed, parse_objectives
 from rooflinekit.decision.planning.plan import read_question
 from rooflinekit.decision.planning.profile import Profile
 from rooflinekit.decision.planning.search import search
-from rooflinekit.load.lengths import Fixed, LogNormal, Uniform
+from rooflinekit.load.lengths import Fixed, Length, LogNormal, Uniform
 from rooflinekit.model.types.errors import InfeasibleError, InputError, SpecError
+from rooflinekit.simulation.requests import Job
+from rooflinekit.simulation.simulate import Load, Setup, serve
 
 MODEL, GPU = "llama-3-8b", "h100-sxm"
-ONE: dict[str, Any] = {"prices": 3.0, "tp": [1], "token_budgets": [8192], "max_num_seqs": [256], "confirm": 0}
+ONE: dict[str, Any] = {"prices": 3.0, "tp": [1], "token_budgets": [8192], "max_num_seqs": [256]}
 SCENARIO: dict[str, Any] = {"tp": 1, "engine": "vllm", "token_budget": 8192, "max_num_seqs": 256}
 DAY = [10.0, 4.0, 2.0, 8.0]
 
@@ -41,17 +44,17 @@ def _class(name: str, rate: float, isl: int, osl: int, slo: str = "", **more: An
     return TrafficClass(name, rate, Fixed(isl), Fixed(osl), slo=objectives, **more)
 
 
-CHAT = _class("chat", 30.0, 800, 200, "p95 ttft<1s, p95 tpot<20ms")
-LONG = _class("long", 4.0, 6000, 100, "p95 ttft<3s, p95 tpot<50ms", priority=1)
-CODE = _class("code", 12.0, 1500, 40, "p95 ttft<400ms")
+CHAT = _class("chat", 60.0, 400, 60, "p95 ttft<1s, p95 tpot<20ms")
+LONG = _class("long", 8.0, 3000, 30, "p95 ttft<3s, p95 tpot<50ms", priority=1)
+CODE = _class("code", 24.0, 800, 20, "p95 ttft<400ms")
 
 
-def _replica(mix: Mix) -> Replica:
-    return lay_out(MODEL, GPU, SCENARIO, mix, None)
+def _bearer(mix: Demand, **more: Any) -> Bearer:
+    return Bearer(lay_out(MODEL, GPU, SCENARIO | more, mix, None))
 
 
-def _felt(mix: Mix, load: float) -> Felt:
-    return _replica(mix).feel(mix, load)
+def _felt(mix: Demand, load: float, **more: Any) -> Felt:
+    return _bearer(mix, **more).feel(mix, load, exact=True)
 
 
 def _file(folder: Path, text: str, name: str = "classes.yaml") -> Path:
@@ -60,46 +63,58 @@ def _file(folder: Path, text: str, name: str = "classes.yaml") -> Path:
 
 
 class TestMix:
-    def test_one_class_is_the_plain_traffic(self) -> None:
-        mix = Mix.of([replace(CHAT, isl=LogNormal(800.0, 0.7), slo=())])
-        plain = replace(read_demand({"rate": 30.0, "osl": 200}), isl=LogNormal(800.0, 0.7))
-        alone = lay_out(MODEL, GPU, SCENARIO, plain, None).feel(plain, 8.0)
-        mine = _felt(mix, 8.0).classes["chat"]
-        for metric in ("ttft", "tpot", "e2el"):
+    @pytest.mark.parametrize(("isl", "close"), [(Fixed(400), (1e-9,) * 3), (LogNormal(400.0, 0.7), (0.08, 0.03, 0.02))])
+    def test_one_class_is_the_plain_traffic(self, isl: Length, close: tuple[float, ...]) -> None:
+        """Arrivals are the same, lengths are drawn anew: TTFT is noisier than TPOT, and this than whole requests."""
+        mix = Mix.of([replace(CHAT, isl=isl, slo=())])
+        plain = replace(read_demand({"rate": 60.0, "osl": 60}), isl=isl)
+        alone, mine = _felt(plain, 30.0), _felt(mix, 30.0).classes["chat"]
+        for metric, rel in zip(("ttft", "tpot", "e2el"), close, strict=True):
             for share in (None, 0.5, 0.95):
-                assert mine.value(metric, share) == pytest.approx(alone.value(metric, share), rel=1e-6)
+                assert mine.value(metric, share) == pytest.approx(alone.value(metric, share), rel=rel)
 
     def test_a_class_cut_in_two_changes_nothing(self) -> None:
-        whole = _felt(Mix.of([CHAT, LONG]), 8.0)
-        cut = Mix.of([replace(CHAT, rate=10.0), replace(CHAT, name="more", rate=20.0, slo=()), LONG])
-        parts = _felt(cut, 8.0)
+        """A third of its requests is some hundred, whose p95 is known to 5 %."""
+        whole = _felt(Mix.of([CHAT, LONG]), 20.0)
+        cut = Mix.of([replace(CHAT, rate=20.0), replace(CHAT, name="more", rate=40.0, slo=()), LONG])
+        parts = _felt(cut, 20.0)
         for one, other in (("chat", "chat"), ("chat", "more"), ("long", "long")):
             for metric in ("ttft", "tpot", "e2el"):
-                assert parts.classes[other].value(metric, 0.95) == pytest.approx(
-                    whole.classes[one].value(metric, 0.95), rel=1e-6
-                )
+                for share in (None, 0.95):
+                    assert parts.classes[other].value(metric, share) == pytest.approx(
+                        whole.classes[one].value(metric, share), rel=0.06
+                    )
 
     def test_the_mean_over_classes_is_that_of_all_requests(self) -> None:
+        """But for how many of each are drawn."""
         mix = Mix.of([CHAT, LONG, CODE])
-        felt = _felt(mix, 12.0)
-        for metric in ("ttft", "e2el"):
-            mean = mix.mean([felt.classes[each.name].means[metric] for each in mix.classes])
-            late = mean - felt.means[metric]  # the step under way, which is more often a long one
-            assert 0.0 <= late < 0.2 * felt.means["ttft"]
+        felt = _felt(mix, 25.0)
+        for metric in ("ttft", "tpot", "e2el"):
+            parts = zip(mix.shares, mix.classes, strict=True)
+            mean = sum(share * felt.classes[each.name].means[metric] for share, each in parts)
+            assert mean == pytest.approx(felt.means[metric], rel=0.02)
 
-    @pytest.mark.parametrize("load", [8.0, 14.0])
+    def test_a_load_that_is_too_much_is_too_much_for_each(self) -> None:
+        mix = Mix.of([CHAT, LONG])
+        bearer = _bearer(mix)
+        beyond = bearer.feel(mix, 1.1 * bearer.knee(mix))
+        assert not beyond.stable
+        assert all(each.value(beyond) == math.inf and not each.attained(beyond) for each in mix.slo)
+
+    @pytest.mark.parametrize("load", [0.5, 0.8])
     def test_who_is_served_first_waits_less_and_the_work_that_waits_stays(self, load: float) -> None:
+        """Steps of 1,024 tokens break long prompts off, so that Kleinrock's conservation law holds to some percent."""
         first, last = Mix.of([CHAT, LONG]), Mix.of([CHAT, replace(LONG, priority=0)])
-        ordered, plain = _felt(first, load), _felt(last, load)
-        assert ordered.classes["chat"].means["ttft"] < plain.classes["chat"].means["ttft"]
-        assert ordered.classes["long"].means["ttft"] > plain.classes["long"].means["ttft"]
-        shared = [curve(8.0).share.expected for curve in _replica(first).times.classes]  # type: ignore[attr-defined]
-        gained = sum(
-            share * float(work) * (ordered.classes[each.name].means["ttft"] - plain.classes[each.name].means["ttft"])
-            for share, work, each in zip(first.shares, shared, first.classes, strict=True)
-        )
-        waits = plain.classes["chat"].means["ttft"] * float(shared[0])
-        assert abs(gained) < 0.02 * waits  # Kleinrock's conservation law
+        rate = load * _bearer(first, token_budget=1024).knee(first)
+        ordered, plain = (_felt(mix, rate, token_budget=1024) for mix in (first, last))
+        assert ordered.classes["chat"].means["ttft"] < 0.9 * plain.classes["chat"].means["ttft"]
+        assert ordered.classes["long"].means["ttft"] > 1.05 * plain.classes["long"].means["ttft"]
+        waits = [
+            sum(share * each.isl.mean * felt.classes[each.name].means["ttft"]
+                for share, each in zip(first.shares, first.classes, strict=True))
+            for felt in (ordered, plain)
+        ]  # fmt: skip
+        assert waits[0] == pytest.approx(waits[1], rel=0.08)
 
     @given(rates=st.lists(st.floats(0.1, 50.0), min_size=2, max_size=4))
     @settings(max_examples=20, deadline=None)
@@ -112,17 +127,27 @@ class TestMix:
 
     @pytest.mark.parametrize("load", [0.4, 0.7])
     def test_the_simulator_gives_each_class_the_same(self, load: float) -> None:
-        mix = Mix.of([CHAT, LONG, replace(CODE, cached=0.5)])
-        replica = _replica(mix)
-        one = mix.at({each.name: share * load * replica.knee(mix)
-                      for each, share in zip(mix.classes, mix.shares, strict=True)})  # fmt: skip
-        question = replace(read_question(MODEL, GPU, "p95 ttft<1s", {"rate": 1.0}), demand=one, slo=one.slo)
-        option = Option("aggregated", (Part("serve", replica, Ability(one.mean_load, ()), 1),))
-        played, said = play(option, question), option.feels(one)(1.0)
-        assert not played.diverges
-        for name, seen in played.felt.classes.items():
-            for metric, close in (("ttft", 0.2), ("tpot", 0.13), ("e2el", 0.13)):
-                assert said.classes[name].means[metric] == pytest.approx(seen.means[metric], rel=close), (name, metric)
+        """The same requests, one by one with objects of their own."""
+        mix = Mix.of([CHAT, LONG, CODE])
+        bearer = _bearer(mix)
+        rate = load * bearer.knee(mix)
+        said, asked = bearer.feel(mix, rate, exact=True), bearer.curve(mix).play(rate).asked
+        rows: dict[str, list[tuple[float, ...]]] = {each.name: [] for each in mix.classes}
+
+        def keep(job: Job, now: float, _: str) -> None:
+            if job.measured:
+                rest = now - job.first
+                rows[mix.classes[job.kind].name].append(
+                    (job.first - job.arrived, rest / (job.osl - 1), now - job.arrived)
+                )
+
+        requests = islice(mix.arrivals(rate, asked.seed), asked.requests)
+        load_of = Load(requests, asked.isl.mean + asked.osl.mean, int(mix.longest), warmup=asked.warmup, keep=keep)
+        serve(bearer.replica.resolved, load_of, Setup(by_class=True))
+        for name, seen in rows.items():
+            assert [said.classes[name].means[each] for each in METRICS] == pytest.approx(
+                np.mean(seen, 0).tolist(), rel=1e-3
+            )
 
 
 class TestFleets:
@@ -131,7 +156,7 @@ class TestFleets:
         [
             (CHAT, LONG, CODE),
             (replace(CHAT, rate=5.0), replace(LONG, rate=1.0), replace(CODE, rate=3.0)),
-            (replace(CHAT, slo=_class("chat", 1, 1, 2, "p95 tpot<9ms").slo), replace(LONG, rate=20.0)),
+            (replace(CHAT, slo=_class("chat", 1, 1, 2, "p95 tpot<8ms").slo), replace(LONG, rate=30.0)),
         ],
     )
     def test_no_partition_is_cheaper(self, classes: tuple[TrafficClass, ...], tmp_path: Path) -> None:
@@ -143,10 +168,10 @@ class TestFleets:
 
         def fewest(own: list[TrafficClass]) -> float:
             mix = Mix.of(own)
-            replica = _replica(mix)
+            bearer = _bearer(mix)
             for count in range(1, 200):
-                feels = lambda factor, n=count: replica.feel(mix, mix.rate / n)  # noqa: E731
-                if not missed(feels, mix.slo):
+                seen = mix.seen(count)
+                if not missed(loaded_feels(bearer, seen, mix.rate / count), mix.slo):
                     return count
             return math.inf
 
@@ -154,20 +179,26 @@ class TestFleets:
         brute = min(sum(fewest([named[name] for name in part]) for part in parts) for parts in partitions([*named]))
         assert answer.gpus == brute
 
-    def test_the_simulation_agrees_and_says_why(self, tmp_path: Path) -> None:
-        chat = "chat: {rate: 20, isl: 800, osl: 100, slo: 'p95 ttft<1s, p95 tpot<30ms'}"
-        text = f"{chat}\nlong: {{rate: 2, isl: 4000, osl: 50}}\n"
-        answer = plan_classes(_file(tmp_path, text), MODEL, GPU, "p95 ttft<2s", **(ONE | {"confirm": 1}))
-        assert answer.groupings[0].simulated
+    def test_every_objective_holds_and_the_answer_says_why(self, tmp_path: Path) -> None:
+        chat = "chat: {rate: 70, isl: 400, osl: 60, slo: 'p95 ttft<1s, p95 tpot<30ms'}"
+        text = f"{chat}\nlong: {{rate: 6, isl: 3000, osl: 30}}\n"
+        answer = plan_classes(_file(tmp_path, text), MODEL, GPU, "p95 ttft<2s", **ONE)
         for each in answer.classes:
             for held in each.objectives:
-                assert held.simulated_ms is not None
+                assert held.predicted_ms is not None
                 assert held.within >= 0.95
-                assert (held.probability or 0.0) >= 0.89
+                assert (held.probability or 0.0) >= 0.9
         assert "since" in answer.answer or "cost the same" in answer.answer
 
+    @pytest.mark.parametrize("rate", [38.0, 42.0, 46.0, 50.0])
+    def test_a_full_replica_has_probabilities(self, rate: float, tmp_path: Path) -> None:
+        """Near what one bears, the slow end of its interval is more than it sustains."""
+        text = f"chat: {{rate: {rate}, isl: 400, osl: 60, slo: 'p95 ttft<1s, p95 tpot<20ms'}}\n"
+        (each,) = plan_classes(_file(tmp_path, text), MODEL, GPU, **ONE).classes
+        assert all(0.9 <= (held.probability or 0.0) <= 1.0 for held in each.objectives)
+
     def test_classes_that_cannot_be_met_are_named(self, tmp_path: Path) -> None:
-        text = "chat: {rate: 5}\nhasty: {rate: 5, slo: 'p95 ttft<1ms'}\n"
+        text = "chat: {rate: 5, isl: 300, osl: 30}\nhasty: {rate: 5, isl: 300, osl: 30, slo: 'p95 ttft<1ms'}\n"
         answer = plan_classes(_file(tmp_path, text), MODEL, GPU, **ONE)
         assert answer.unmet == ("hasty",)
         assert "hasty cannot be met: no deployment meets hasty p95 TTFT <= 1 ms" in answer.answer
@@ -175,40 +206,17 @@ class TestFleets:
             plan_classes(_file(tmp_path, "hasty: {rate: 5, slo: 'p95 ttft<1ms'}\n"), MODEL, GPU, **ONE)
 
     def test_a_class_beyond_the_context_is_named_and_the_others_are_planned(self, tmp_path: Path) -> None:
-        file = _file(tmp_path, "chat:\n  rate: 4\n  isl: 500\nbooks:\n  rate: 1\n  isl: 20000\n")
+        file = _file(tmp_path, "chat:\n  rate: 4\n  isl: 500\n  osl: 30\nbooks:\n  rate: 1\n  isl: 20000\n")
         plan = plan_classes(file, MODEL, **ONE)
         assert plan.unmet == ("books",)
         assert "books cannot be met: the longest request has 20,256 tokens" in plan.answer
         assert plan.fleets[0].classes == ("chat",)
 
-    @pytest.mark.parametrize("after", [1, 2, 3])
-    def test_an_interrupt_keeps_what_was_simulated(
-        self, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Ctrl-C in the first, second or third simulation, with and without jobs in the valleys of a profile."""
-        calls: list[int] = []
-
-        def stopped(*given: Any, **more: Any) -> Any:
-            calls.append(1)
-            if len(calls) == after:
-                raise KeyboardInterrupt
-            return play(*given, **more)
-
-        for module in ("confirm", "classes"):
-            monkeypatch.setattr(f"rooflinekit.decision.planning.{module}.play", stopped)
-        file = _file(tmp_path, "chat:\n  rate: 10\n  isl: 500\n  osl: 60\nbatch:\n  requests: 90000\n  deadline: 4h\n"
-                               "  isl: 500\n  osl: 60\n")  # fmt: skip
-        plan = plan_classes(file, MODEL, **ONE | {"confirm": 1, "profile": DAY})
-        assert plan.interrupted
-        assert len(calls) == after
-        assert plan.gpus
-        assert any("interrupted" in each for each in plan.warnings)
-
     def test_an_interrupt_of_the_search_keeps_the_classes_that_have_a_fleet(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Ctrl-C while the pooled fleet is looked for: the separate ones are an answer, earlier there is none."""
-        file = _file(tmp_path, "chat:\n  rate: 10\n  isl: 500\ncode:\n  rate: 5\n  isl: 900\n")
+        file = _file(tmp_path, "chat: {rate: 10, isl: 500, osl: 30}\ncode: {rate: 5, isl: 900, osl: 30}\n")
         calls: list[int] = []
         after = 3
 
@@ -219,17 +227,17 @@ class TestFleets:
             return search(*given)
 
         monkeypatch.setattr("rooflinekit.decision.planning.classes.search", stopped)
-        plan = plan_classes(file, MODEL, **ONE | {"confirm": 1})
+        plan = plan_classes(file, MODEL, **ONE)
         assert plan.interrupted
         assert [fleet.classes for fleet in plan.fleets] == [("chat",), ("code",)]
-        assert plan.fleets[0].candidate.simulated is None
         after = len(calls) + 2
         with pytest.raises(KeyboardInterrupt):
             plan_classes(file, MODEL, **ONE)
 
     def test_several_models_share_hosts(self, tmp_path: Path) -> None:
-        text = "small: {rate: 20}\nlarge: {rate: 1, model: llama-3.3-70b}\n"
-        answer = plan_classes(_file(tmp_path, text), MODEL, GPU, confirm=0, prices=3.0)
+        same = "isl: 300, osl: 30"
+        text = f"small: {{rate: 20, {same}}}\nlarge: {{rate: 1, {same}, model: llama-3.3-70b}}\n"
+        answer = plan_classes(_file(tmp_path, text), MODEL, GPU, **ONE | {"tp": [1, 4]})
         assert {each.model for each in answer.fleets} == {"llama-3-8b", "llama-3.3-70b"}
         (hosts,) = answer.hosts
         assert hosts.count * hosts.size == answer.gpus + hosts.spare
@@ -238,13 +246,13 @@ class TestFleets:
     @given(sizes=st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=30))
     @settings(max_examples=30, deadline=None)
     def test_replicas_of_powers_of_two_pack_without_loss(self, sizes: list[int]) -> None:
-        replica = _replica(Mix.of([CHAT]))
+        replica = _bearer(Mix.of([CHAT])).replica
         plan = replica.resolved.plan
         parts = []
         for size in sizes:
             own = replace(plan, deployment=replace(plan.deployment, tp=size))
             resolved = replace(replica.resolved, predictor=replace(replica.predictor, plan=own))
-            parts.append((f"TP{size}", Part("serve", replace(replica, resolved=resolved), Ability(1.0, ()), 1)))
+            parts.append((f"TP{size}", Part(Bearer(replace(replica, resolved=resolved)), Ability(1.0, ()), 1)))
         (hosts,) = hosts_of(parts)
         assert hosts.count == -(-sum(sizes) // 8)
         assert hosts.spare == 8 * hosts.count - sum(sizes)
@@ -253,13 +261,13 @@ class TestFleets:
 @pytest.fixture(scope="module")
 def valleys() -> Valleys:
     """Chat by four hours of a day, and a job."""
-    job = _class("job", 1.0, 2000, 100, requests=300_000.0, deadline_h=4.0, priority=2)
-    peak = Mix.of([replace(CHAT, rate=6.0)], peak=10.0 / 6.0)
-    question = replace(read_question(MODEL, GPU, "p95 ttft<1s", {"rate": 6.0}), demand=peak, slo=peak.slo)
-    replica = _replica(peak)
-    able = ability(replica, peak, peak.slo, question.deviations)
-    part = Part("serve", replica, able, working_replicas(able, peak, question.reserve))
-    return Valleys(question, part, Mix.of([replace(CHAT, rate=6.0), job]), Profile("day", tuple(DAY), (1.0,) * 4))
+    job = _class("job", 1.0, 1000, 30, requests=500_000.0, deadline_h=4.0, priority=2)
+    chat = replace(CHAT, rate=60.0)
+    peak = Mix.of([chat], peak=10.0 / 6.0)
+    question = replace(read_question(MODEL, GPU, "p95 ttft<1s", {"rate": 60.0}), demand=peak, slo=peak.slo)
+    part = question.part(_bearer(peak).replica)
+    day = Profile("day", tuple(10.0 * rate for rate in DAY), (1.0,) * 4)
+    return Valleys(question, part, Mix.of([chat, job]), day)
 
 
 class TestValleys:
@@ -269,23 +277,19 @@ class TestValleys:
         assert valleys.in_time(count)
         assert count == valleys.part.working or not valleys.in_time(count - 1)
         hours, done = valleys.hours(count)
-        assert sum(each.jobs.get("job", 0.0) * each.hours * 3600.0 for each in hours) == pytest.approx(300_000.0)
+        assert sum(each.jobs.get("job", 0.0) * each.hours * 3600.0 for each in hours) == pytest.approx(500_000.0)
         assert done["job"] <= 4.0
 
     def test_objectives_hold_beside_the_job_and_fail_beside_more(self, valleys: Valleys) -> None:
-        count = valleys.replicas() or 0
+        """Each of both ends is a play of its own, with its own draws of who comes when."""
         for rate in (0.4, 0.7):
             chat = rate * valleys.part.ability.load
-            for more, holds in ((0.97, True), (1.1, False)):
+            for more, holds in ((0.9, True), (1.2, False)):
                 mix = valleys.at(chat, "job", more * valleys.free("job", chat))
-                replica = valleys.replica(mix)
-
-                def feels(factor: float, mix: Mix = mix, replica: Replica = replica) -> Felt:
-                    return replica.feel(mix, mix.mean_load * factor).stretched(factor)
-
-                full = mix.mean_load > 0.95 * replica.knee(mix)
+                bearer = _bearer(mix)
+                feels = loaded_feels(bearer, mix, mix.mean_load, exact=True)
+                full = mix.mean_load > 0.95 * bearer.knee(mix)
                 assert (not full and not missed(feels, mix.slo, valleys.question.deviations)) == holds
-        assert count >= valleys.part.working
 
     def test_a_quiet_night_takes_more_of_it_than_the_peak(self, valleys: Valleys) -> None:
         top = valleys.part.ability.load
@@ -294,8 +298,8 @@ class TestValleys:
 
     def test_pooled_with_a_profile_it_costs_no_more_than_two_fleets(self, tmp_path: Path) -> None:
         text = (
-            "chat: {rate: 25, isl: 800, osl: 200, slo: 'p95 ttft<1s, p95 tpot<20ms'}\n"
-            "job: {requests: 300000, deadline: 4h, isl: 2000, osl: 100}\n"
+            "chat: {rate: 60, isl: 400, osl: 60, slo: 'p95 ttft<1s, p95 tpot<20ms'}\n"
+            "job: {requests: 500000, deadline: 4h, isl: 1000, osl: 30}\n"
         )
         answer = plan_classes(_file(tmp_path, text), MODEL, GPU, profile=DAY, **ONE)
         best, other = answer.groupings
@@ -344,8 +348,9 @@ class TestFiles:
             plan_classes(_file(tmp_path, "a: {rate: 2}\n"), MODEL, GPU, **ONE, **{key: "1"})
 
     def test_the_command_prints_all_formats(self, tmp_path: Path) -> None:
-        file = _file(tmp_path, "a: {rate: 2}\nhasty: {rate: 5, slo: 'p95 ttft<1ms'}\n")
-        words = ["plan", MODEL, "--classes", str(file), "--tp", "1", "--confirm", "0", "--token-budget", "8192"]
+        short = "isl: 300, osl: 30"
+        file = _file(tmp_path, f"a: {{rate: 2, {short}}}\nhasty: {{rate: 5, {short}, slo: 'p95 ttft<1ms'}}\n")
+        words = ["plan", MODEL, "--classes", str(file), "--tp", "1", "--token-budget", "8192", "--max-num-seqs", "256"]
         printed = {kind: CliRunner().invoke(app, [*words, "--format", kind]) for kind in ("table", "json", "csv", "md")}
         assert {each.exit_code for each in printed.values()} == {3}  # one is not met
         assert json.loads(printed["json"].stdout)["unmet"] == ["hasty"]

@@ -72,8 +72,16 @@ def test_the_peak_is_what_the_fleet_is_made_for() -> None:
 
 @given(st.floats(0.0, 20.0), st.integers(1, 1000))
 def test_requests_drawn_at_random_come_ever_more_like_poisson(cv: float, replicas: int) -> None:
-    thinned = read_demand({"rate": 1.0, "cv": cv}).thinned(float(replicas))
-    assert abs(thinned.arrival_cv**2 - 1.0) == pytest.approx(abs(cv**2 - 1.0) / replicas, abs=1e-9)
+    seen = read_demand({"rate": 1.0, "cv": cv, "router": "random"}).seen(float(replicas))
+    assert abs(seen.arrival_cv**2 - 1.0) == pytest.approx(abs(cv**2 - 1.0) / replicas, abs=1e-9)
+
+
+@given(st.floats(0.0, 20.0), st.integers(1, 1000))
+def test_requests_in_turn_come_the_more_evenly_the_more_replicas_there_are(cv: float, replicas: int) -> None:
+    """A replica waits for as many gaps as there are replicas; it is taken as one of no more than there are."""
+    seen = read_demand({"rate": 1.0, "cv": cv}).seen(float(replicas)).arrival_cv
+    assert cv / math.sqrt(replicas) <= seen * (1.0 + 1e-12)
+    assert seen <= cv
 
 
 @pytest.mark.parametrize(

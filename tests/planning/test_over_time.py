@@ -6,8 +6,7 @@ import csv
 import io
 import json
 import math
-from dataclasses import replace
-from itertools import product
+from itertools import product, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,13 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.economics.commitments import Spot, held_levels, pay, rent_or_buy
 from rooflinekit.decision.economics.price import HourlyPrice, Purchase, quotes_of
-from rooflinekit.decision.planning.capacity import formula_capacity
-from rooflinekit.decision.planning.confirm import run_varying
-from rooflinekit.decision.planning.confirm import simulated as simulated_runs
-from rooflinekit.decision.planning.fleet import Option, Reserve
+from rooflinekit.decision.planning.capacity import Capacity
+from rooflinekit.decision.planning.fleet import Part
 from rooflinekit.decision.planning.inverse import affordable
+from rooflinekit.decision.planning.objective import missed
 from rooflinekit.decision.planning.plan import PlanAnswer, read_question
 from rooflinekit.decision.planning.profile import read_growth, read_profile
+from rooflinekit.decision.planning.replay import run_varying
 from rooflinekit.decision.planning.search import _aggregated as aggregated
 from rooflinekit.decision.planning.search import search
 from rooflinekit.estimation.estimator import read_deployment, resolve
@@ -41,54 +40,84 @@ from rooflinekit.specs import load_accelerator
 
 MODEL, GPU, SLO = "llama-3-8b", "h100-sxm", "p95 ttft<1s, p95 tpot<30ms"
 ONE: dict[str, Any] = {
-    "isl": 1000, "osl": 150, "prices": 3.0, "tp": [1], "token_budgets": [8192], "max_num_seqs": [256],
-    "disaggregated": False,
+    "isl": 500, "osl": 50, "prices": 3.0, "tp": [1], "token_budgets": [8192], "max_num_seqs": [256],
+    "aggregated_only": True, "router": "random",
 }  # fmt: skip
-DAY = [round(40.0 + 35.0 * math.sin((hour - 9) / 12 * math.pi), 1) for hour in range(24)]
+"""At random a replica sees the same process in a fleet of any size, so that one curve is played for all hours."""
+TURNS = {"router": "round-robin"}
+DAY = [round(200.0 + 175.0 * math.sin((hour - 9) / 12 * math.pi), 1) for hour in range(24)]
 
 
 def _plan(**more: Any) -> PlanAnswer:
-    return rk.plan(MODEL, GPU, SLO, **(ONE | {"confirm": 0, "profile": DAY} | more))
+    return rk.plan(MODEL, GPU, SLO, **(ONE | {"profile": DAY} | more))
+
+
+def _capacity(**more: Any) -> Capacity:
+    """Of the only deployment, for the day."""
+    question = read_question(MODEL, GPU, SLO, ONE | {"profile": DAY} | more)
+    (option,) = search(question).options
+    return Capacity(question, option)
 
 
 @pytest.fixture(scope="module")
 def day() -> PlanAnswer:
-    """A day by the formula."""
+    """A day of requests that reach replicas at random."""
     return _plan()
 
 
 @pytest.fixture(scope="module")
-def simulated() -> PlanAnswer:
-    """The same with the simulation's say."""
-    return _plan(confirm=1)
+def in_turn() -> PlanAnswer:
+    """The same in turn."""
+    return _plan(**TURNS)
+
+
+@pytest.fixture(scope="module", params=["random", "round-robin"])
+def capacity(request: pytest.FixtureRequest) -> Capacity:
+    """The deployment of that day, asked for any rate."""
+    return _capacity(router=request.param, cv=1.5, confidence=0.5)
 
 
 class TestHours:
-    @settings(max_examples=8, deadline=None)
-    @given(
-        rate=st.floats(0.5, 300.0), cv=st.sampled_from([1.0, 0.5, 3.0]), headroom=st.sampled_from([0.0, 0.2]),
-        redundancy=st.integers(0, 2),
+    @pytest.mark.parametrize(
+        ("rate", "more"),
+        [
+            (3.0, TURNS), (130.0, TURNS | {"cv": 3.0, "redundancy": 2}), (300.0, {"cv": 0.5, "headroom": 0.2}),
+            (390.0, TURNS | {"spare": "1host"}),
+        ],
     )  # fmt: skip
-    def test_each_hour_is_the_flat_plan_at_its_rate(
-        self, rate: float, cv: float, headroom: float, redundancy: int
-    ) -> None:
-        more = {"cv": cv, "headroom": headroom, "redundancy": redundancy, "confirm": 0}
-        alone = rk.plan(MODEL, GPU, SLO, **ONE, rate=rate, **more)
+    def test_each_hour_is_the_flat_plan_at_its_rate(self, rate: float, more: dict[str, Any]) -> None:
+        alone = rk.plan(MODEL, GPU, SLO, **(ONE | {"rate": rate} | more))
         over = _plan(profile=[rate, 400.0], **more).over_time
         assert over is not None
         assert over.intervals[0].gpus == alone.best.gpus
 
-    def test_with_the_simulation_no_hour_has_fewer(self, day: PlanAnswer, simulated: PlanAnswer) -> None:
+    @given(rate=st.floats(0.0, 900.0), more=st.floats(0.0, 300.0))
+    def test_more_requests_never_take_fewer(self, capacity: Capacity, rate: float, more: float) -> None:
+        assert 1 <= capacity.gpus(rate) <= capacity.gpus(rate + more)
+
+    @pytest.mark.parametrize("rate", [30.0, 95.0, 210.0, 375.0])
+    def test_no_hour_has_one_more_than_it_takes(self, capacity: Capacity, rate: float) -> None:
+        """Counted up from one replica, by what each feels behind its router."""
+        question, (part,) = capacity.question, capacity.option.parts
+        demand = capacity.demand(rate)
+
+        def enough(count: int) -> bool:
+            seen = demand.seen(count)
+            return not missed(lambda _: part.bearer.feel(seen, rate / count), question.slo)
+
+        assert capacity.fleet(rate).replicas == next(filter(enough, range(1, 100)))
+
+    def test_in_turn_it_takes_fewer_than_at_random(self, day: PlanAnswer, in_turn: PlanAnswer) -> None:
         assert day.over_time is not None
-        assert simulated.over_time is not None
-        for alone, agreed in zip(day.over_time.intervals, simulated.over_time.intervals, strict=True):
-            assert agreed.replicas >= alone.replicas
-        assert max(row.gpus for row in simulated.over_time.intervals) == simulated.best.gpus
-        assert 0.0 < simulated.over_time.used <= 1.0
+        assert in_turn.over_time is not None
+        for one, other in zip(day.over_time.intervals, in_turn.over_time.intervals, strict=True):
+            assert other.gpus <= one.gpus
+        assert in_turn.over_time.gpu_hours < day.over_time.gpu_hours
 
     def test_the_hours_cost_no_more_than_the_peak_and_add_up(self, day: PlanAnswer) -> None:
         over = day.over_time
         assert over is not None
+        assert max(row.gpus for row in over.intervals) == day.best.gpus
         assert over.peak_usd == pytest.approx(day.best.gpus * 3.0 * 730)
         assert over.usd == pytest.approx(sum(row.gpus for row in over.intervals) / 24 * 730 * 3.0)
         assert over.usd < over.peak_usd
@@ -107,29 +136,29 @@ class TestHours:
 
     def test_the_cheapest_by_the_hour_is_the_answer(self) -> None:
         """Replicas of one accelerator follow a small load more closely than pairs."""
-        both = _plan(tp=[1, 2], profile=[2.0] * 23 + [60.0]).over_time
+        both = _plan(tp=[1, 2], profile=[2.0] * 23 + [120.0]).over_time
         for degree in (1, 2):
-            own = _plan(tp=[degree], profile=[2.0] * 23 + [60.0]).over_time
+            own = _plan(tp=[degree], profile=[2.0] * 23 + [120.0]).over_time
             assert both is not None
             assert own is not None
             assert both.usd <= own.usd
 
     def test_pools_have_hours_of_their_own(self) -> None:
-        over = rk.plan("llama-3.3-70b", GPU, "p95 ttft<2s, p95 tpot<50ms", isl=2000, osl=300, tp=[2, 8], confirm=0,
-                       one_kind=True, profile=[5.0, 40.0]).over_time  # fmt: skip
+        more = ONE | {"aggregated_only": False, "isl": 2000, "osl": 50, "profile": [20.0, 200.0]}
+        over = rk.plan(MODEL, GPU, "p95 ttft<1s, p95 tpot<10ms", **more).over_time
         assert over is not None
         assert "prefill" in over.deployment
         assert over.intervals[0].gpus < over.intervals[1].gpus
 
     def test_growth_of_one_rate_has_no_hours_to_save(self) -> None:
-        over = _plan(profile=None, rate=40, growth=0.1).over_time
+        over = _plan(profile=None, rate=200, growth=0.1).over_time
         assert over is not None
         assert over.gpu_hours == over.peak_gpu_hours
         assert "below" not in over.answer
         assert "must grow" in over.answer
 
     def test_fleets_of_two_kinds_are_left_out(self) -> None:
-        more = ONE | {"prices": {GPU: 3.0, "l40s": 1.0}, "confirm": 0, "profile": DAY}
+        more = ONE | {"prices": {GPU: 3.0, "l40s": 1.0}, "profile": DAY, "mixed": True}
         answer = rk.plan(MODEL, [GPU, "l40s"], "p95 tpot<60ms", **more)
         assert "mixed" not in {each.kind for each in answer.candidates}
         assert answer.over_time is not None
@@ -143,7 +172,7 @@ class TestHours:
             return aggregated(question, replica, found)
 
         monkeypatch.setattr("rooflinekit.decision.planning.search._aggregated", stopped)
-        answer = rk.plan(MODEL, [GPU, "h200"], SLO, **(ONE | {"prices": None, "rate": 40, "confirm": 1}))
+        answer = rk.plan(MODEL, [GPU, "h200"], SLO, **(ONE | {"prices": None, "rate": 40}))
         assert answer.interrupted
         assert {each.gpu for each in answer.candidates} == {GPU}
         assert "interrupted: the search left out h200-sxm" in answer.warnings
@@ -159,22 +188,6 @@ class TestHours:
         assert answer.interrupted
         assert answer.over_time is None
         assert answer.best.gpus
-
-    def test_an_interrupt_keeps_the_hours_with_which_the_simulation_agreed(
-        self, monkeypatch: pytest.MonkeyPatch, simulated: PlanAnswer
-    ) -> None:
-        """Ctrl-C while the hours are simulated: those of the peak's share stand, and the answer says so."""
-
-        def stopped(*_: Any) -> None:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr("rooflinekit.decision.planning.capacity.play", stopped)
-        answer = _plan(confirm=1)
-        assert answer.interrupted
-        assert answer.over_time is not None
-        assert simulated.over_time is not None
-        assert any("interrupted" in each for each in answer.over_time.warnings)
-        assert answer.over_time.gpu_hours >= simulated.over_time.gpu_hours
 
     def test_shares_of_terms_are_of_what_is_paid(self, tmp_path: Path) -> None:
         """Spot machines with spares are more than the fleet, and yet no more than all that is paid."""
@@ -194,9 +207,7 @@ class TestHours:
         assert "below" not in over.answer
 
     def test_an_accelerator_without_a_price_is_planned_by_its_hours(self) -> None:
-        over = rk.plan(
-            MODEL, "l40s", "p95 tpot<60ms", **(ONE | {"prices": None, "confirm": 0, "profile": DAY})
-        ).over_time
+        over = rk.plan(MODEL, "l40s", "p95 tpot<60ms", **(ONE | {"prices": None, "profile": DAY})).over_time
         assert over is not None
         assert over.usd is over.paid_usd is None
         assert over.gpu_hours < over.peak_gpu_hours
@@ -369,53 +380,53 @@ class TestFiles:
     def test_growth_a_year_compounds(self) -> None:
         assert (1 + read_growth("100%/year")) ** 12 == pytest.approx(2.0)
 
-    def test_the_hours_of_a_trace_end_at_its_peak(self, tmp_path: Path) -> None:
+    def test_the_busiest_hour_of_a_trace_is_its_peak(self, tmp_path: Path) -> None:
         path = tmp_path / "trace.csv"
         draw = np.random.default_rng(0)
-        calm, busy = (np.sort(draw.uniform(low, low + 1800, count)) for low, count in ((0, 4000), (1800, 12000)))
-        rows = [f"{time:.6f},1000,150" for time in (*calm, *busy)]
+        busy, calm = (np.sort(draw.uniform(low, low + 40, count)) for low, count in ((0, 3000), (40, 800)))
+        rows = [f"{time:.6f},500,50" for time in (*busy, *calm)]
         path.write_text("time_s,isl,osl\n" + "\n".join(rows) + "\n")
         asked = {key: value for key, value in ONE.items() if key not in ("isl", "osl")}
-        answer = rk.plan(MODEL, GPU, SLO, **asked, confirm=0, trace=str(path), profile="trace", rate=60)
+        answer = rk.plan(MODEL, GPU, SLO, **asked, trace=str(path), profile="trace")
         over = answer.over_time
         assert over is not None
         assert max(row.rate for row in over.intervals) == pytest.approx(answer.traffic["peak_load"])
         assert max(row.gpus for row in over.intervals) == answer.best.gpus
-        assert over.intervals[0].gpus < over.intervals[-2].gpus
+        assert over.intervals[0].gpus > over.intervals[-1].gpus
 
 
 class TestBudgets:
     @pytest.mark.parametrize("profile", [None, DAY])
     def test_nothing_more_is_paid_for(self, profile: list[float] | None) -> None:
         budget = 20_000.0
-        solved = affordable(MODEL, GPU, SLO, budget, **ONE, confirm=0, profile=profile)
+        solved = affordable(MODEL, GPU, SLO, budget, **ONE, profile=profile)
         shape = [rate / (sum(DAY) / 24) for rate in profile] if profile else [1.0, 1.0]
-        (option,) = search(read_question(MODEL, GPU, SLO, ONE | {"rate": solved.value})).options
-        capacity = formula_capacity(read_question(MODEL, GPU, SLO, ONE | {"rate": solved.value}), option)
+        capacity = _capacity(profile=None, rate=solved.value)
         for factor, within in ((0.999, True), (1.001, False)):
             gpus = [capacity.gpus(solved.value * each * factor) for each in shape]
             assert (sum(gpus) / len(gpus) * 730 * 3.0 <= budget) is within
 
-    @pytest.mark.slow
-    def test_with_the_simulation_it_is_no_more(self) -> None:
-        alone, agreed = (affordable(MODEL, GPU, SLO, 20_000.0, **ONE, confirm=confirm) for confirm in (0, 1))
-        assert agreed.value <= alone.value
-        assert rk.plan(MODEL, GPU, SLO, **ONE, rate=agreed.value, confirm=1).best.cost.usd_per_hour <= 20_000 / 730
+    def test_the_plan_of_its_rate_costs_no_more(self) -> None:
+        solved = affordable(MODEL, GPU, SLO, 20_000.0, **(ONE | TURNS))
+        for factor, within in ((0.999, True), (1.01, False)):
+            cost = rk.plan(MODEL, GPU, SLO, **(ONE | TURNS), rate=factor * solved.value).best.cost
+            assert ((cost.usd_per_hour or 0.0) * 730 <= 20_000.0) is within
 
     def test_less_than_one_replica(self) -> None:
         with pytest.raises(InfeasibleError, match="one replica"):
-            affordable(MODEL, GPU, SLO, 100.0, **ONE, confirm=0)
+            affordable(MODEL, GPU, SLO, 100.0, **ONE)
         with pytest.raises(InputError, match="rate has no part"):
             affordable(MODEL, GPU, SLO, 100.0, **ONE, rate=3)
 
     def test_accelerators_may_be_fewer_than_the_budget(self) -> None:
-        solved = affordable(MODEL, GPU, SLO, 1e6, **ONE, confirm=0, limit={"h100-sxm": 3})
+        solved = affordable(MODEL, GPU, SLO, 1e6, **ONE, limit={"h100-sxm": 3})
         assert solved.binds == ("limit",)
         assert solved.scenario["gpus"] == 3
 
 
 class TestCommand:
-    ASK = ("plan", MODEL, "--isl", "1000", "--osl", "150", "--tp", "1", "--aggregated-only", "--confirm", "0")
+    ASK = ("plan", MODEL, "--isl", "500", "--osl", "50", "--tp", "1", "--aggregated-only", "--router", "random",
+           "--token-budget", "8192", "--max-num-seqs", "256")  # fmt: skip
 
     def run(self, *args: str) -> tuple[int, str, str]:
         done = CliRunner().invoke(app, [*self.ASK, *args])
@@ -442,9 +453,9 @@ class TestCommand:
         assert code == 2
         assert "--max rate" in error
         for ask in (("--budget", "20000"), ()):
-            code, _, error = self.run("--max", "rate", *ask, "--autoscale")
-            assert code == 2
-            assert "autoscale" in error
+            refused = CliRunner().invoke(app, ["plan", MODEL, "--max", "rate", *ask, "--autoscale"])
+            assert refused.exit_code == 2
+            assert "autoscale" in refused.stderr
 
     def test_it_is_drawn(self, day: PlanAnswer) -> None:
         picture = rk.plot(day)
@@ -453,45 +464,55 @@ class TestCommand:
             rk.plot(_plan(profile=None, rate=5))
 
 
-def _day_of_one_replica(answer: PlanAnswer, seconds: float, seed: int) -> list[Arrival]:
-    """What one replica sees whose requests are drawn at random, each hour cut to some seconds."""
-    assert answer.over_time is not None
-    arrivals: list[Arrival] = []
-    for number, row in enumerate(answer.over_time.intervals):
-        start, rate = number * seconds, row.rate / row.replicas
-        for arrival in generate(Gamma(rate), Requests(Fixed(1000), Fixed(150)), 1 << 30, 100 * seed + number):
-            if arrival.time >= seconds:
-                break
-            arrivals.append(arrival._replace(time=start + arrival.time))
-    return arrivals
+def test_a_day_by_the_hour_meets_the_objectives_when_it_is_replayed(day: PlanAnswer) -> None:
+    """For less than the fleet for the peak: what one replica sees, with each hour cut to some hundred requests' times.
 
-
-@pytest.mark.slow
-def test_a_day_by_the_hour_meets_the_objectives_when_it_is_replayed(simulated: PlanAnswer) -> None:
-    """For less than the fleet for the peak, with each hour cut to four minutes, some hundred requests' times."""
-    over, best = simulated.over_time, simulated.best
+    That is sized with 90 % confidence, so that at expected times fewer are late than may be.
+    """
+    over, best, seconds = day.over_time, day.best, 15.0
     assert over is not None
     assert over.usd < 0.85 * (over.peak_usd or 0.0)
     scenario = {key: value for key, value in best.fleets[0].scenario.items() if key not in ("model", "gpu")}
     resolved = resolve(MODEL, GPU, read_deployment(scenario), None)
-    arrivals = _day_of_one_replica(simulated, 240.0, 1)
-    outcome = serve(resolved, Load(iter(arrivals), 1150.0, 1150), Setup())
+    arrivals: list[Arrival] = []
+    for hour, row in enumerate(over.intervals):
+        comes = generate(Gamma(row.rate / row.replicas), Requests(Fixed(500), Fixed(50)), 1 << 30, hour)
+        arrivals += [each._replace(time=each.time + hour * seconds)
+                     for each in takewhile(lambda each: each.time < seconds, comes)]  # fmt: skip
+    outcome = serve(resolved, Load(iter(arrivals), 550.0, 550), Setup())
     assert outcome.requests.finished == len(arrivals)
     assert outcome.ttft_ms.p99 <= 1000.0
-    assert outcome.tpot_ms.p90 <= 30.0
+    assert outcome.tpot_ms.p95 <= 30.0
 
 
 SLOW = {
-    "isl": 16_000, "osl": 1000, "prices": 3.0, "tp": [1], "token_budgets": [8192], "max_num_seqs": [256],
-    "confidence": 0.5, "autoscale": True, "profile": [round(0.6 + 0.5 * math.sin((h - 9) / 12 * math.pi), 3)
-                                                      for h in range(24)],
+    "isl": 4000, "osl": 100, "prices": 3.0, "tp": [1], "token_budgets": [8192], "max_num_seqs": [256],
+    "aggregated_only": True, "router": "random", "confidence": 0.5, "autoscale": True, "cold_start": [2, 8],
+    "profile": [round(5.0 + 4.0 * math.sin((h - 9) / 12 * math.pi), 3) for h in range(24)],
 }  # fmt: skip
+SCALED = "llama-3.1-8b", GPU, "p95 ttft<8s, p95 tpot<50ms"
 
 
 @pytest.fixture(scope="module")
 def scaled() -> PlanAnswer:
-    """A day of long requests, autoscaled."""
-    return rk.plan("llama-3.1-8b", GPU, "p95 ttft<8s, p95 tpot<50ms", **SLOW, confirm=1)
+    """A day of long prompts, autoscaled."""
+    return rk.plan(*SCALED, **SLOW)
+
+
+@pytest.fixture(scope="module")
+def part() -> Part:
+    """A replica of some that are asked for 20 requests a second."""
+    return search(read_question(MODEL, GPU, SLO, ONE | {"rate": 20.0})).options[0].parts[0]
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Policies are played, and Ctrl-C ends what follows before a single request is drawn."""
+
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rooflinekit.decision.planning.autoscale.run_varying", stopped)
 
 
 class TestAutoscaling:
@@ -504,7 +525,7 @@ class TestAutoscaling:
         assert over.autoscaling.cold_start.seconds == pytest.approx(
             120 + scaled.best.fleets[0].cold_start_s + 64
         ) == best.cold_start_s  # fmt: skip
-        for seconds in (120.0, 300.0, 480.0, best.cold_start_s):
+        for seconds in (120.0, 480.0, best.cold_start_s):
             good = [each for each in over.autoscaling.policies if each.cold_start_s == seconds and each.meets]
             assert min(each.usd_per_month or 0.0 for each in good) < over.peak_usd
             assert all(share >= 0.95 for each in good for share in each.attained.values())
@@ -518,7 +539,7 @@ class TestAutoscaling:
         assert over.autoscaling is not None
         assert over.autoscaling.best is not None
         told = over.answer.partition("Autoscaled")[2]
-        assert "closed form" in told
+        assert "at each look by the load of a replica" in told
         assert f"{over.autoscaling.best.requests:,} single requests" in told
         assert 0.0 <= over.autoscaling.best.busiest <= 1.0
         assert "around the busiest look" in told
@@ -533,58 +554,65 @@ class TestAutoscaling:
             assert least.requests > 1000
             assert all(share >= 0.95 for share in least.simulated.values())
 
-    def test_a_replica_whose_load_never_changes_is_simulated_as_any_other(self) -> None:
-        """At a constant rate the windows are a steady state: shares within the limits are those of a plain run."""
-        question = read_question(MODEL, GPU, SLO, ONE | {"rate": 20.0, "confirm": 1})
-        part = search(question).options[0].parts[0]
-        demand = replace(question.demand, rate=20.0)
-        run = run_varying(part, demand, np.full(960, 20.0), 400, 400, 15.0, 4000, 1.0, 0)
-        one = replace(part, working=1, reserve=Reserve())
-        alone, _ = simulated_runs(Option("serve", (one,)), demand, 1, whole=False)
-        assert 3800 <= run.requests <= 1.05 * (4000 + 3 * 15 * 20)  # windows end with a period
-        for metric in ("ttft", "tpot"):
-            assert run.felt.means[metric] == pytest.approx(alone[0].felt.means[metric], rel=0.05)
+    @pytest.mark.parametrize("load", [20.0, 45.0])
+    def test_a_replica_whose_load_never_changes_is_simulated_as_it_is_played(self, part: Part, load: float) -> None:
+        """At a constant rate the windows are a steady state, as of any other play of that rate.
 
-    def test_a_replica_is_busy_when_its_requests_come(self) -> None:
-        """Rates of 2 and 30 in turns: around the middle of the busy ones it feels what 30 a second do."""
-        question = read_question(MODEL, GPU, SLO, ONE | {"rate": 20.0, "confirm": 1})
-        part = search(question).options[0].parts[0]
-        rates = np.repeat([2.0, 30.0, 2.0, 30.0], 240)
+        Of 4,000 requests means are known to 2 %, of a load of two thirds TTFT to 5 %, as it is mostly waiting.
+        """
+        demand = read_question(MODEL, GPU, SLO, ONE | {"rate": load}).demand
+        run = run_varying(part, demand, np.full(960, load), 400, 400, 15.0, 4000, 1.0, 0)
+        felt = part.bearer.feel(demand, load, exact=True)
+        assert 3800 <= run.requests <= 1.05 * (4000 + 3 * 15 * load)  # windows end with a period
+        assert run.felt.means["tpot"] == pytest.approx(felt.means["tpot"], rel=0.04)
+        assert run.felt.means["ttft"] == pytest.approx(felt.means["ttft"], rel=0.1)
+        assert run.felt.value("tpot", 0.95) == pytest.approx(felt.value("tpot", 0.95), rel=0.1)
+
+    def test_a_replica_is_busy_when_its_requests_come(self, part: Part) -> None:
+        """Rates of 4 and 50 in turns: around the middle of the busy ones it feels what 50 a second do."""
+        demand = read_question(MODEL, GPU, SLO, ONE | {"rate": 20.0}).demand
+        rates = np.repeat([4.0, 50.0, 4.0, 50.0], 240)
 
         def tpot(place: int) -> float:
-            return float(run_varying(part, question.demand, rates, place, place, 15.0, 600, 1.0, 0).felt.means["tpot"])
+            return float(run_varying(part, demand, rates, place, place, 15.0, 1200, 1.0, 0).felt.means["tpot"])
 
         assert tpot(360) > 1.3 * tpot(120)
-        steady = run_varying(part, question.demand, np.full(960, 30.0), 360, 360, 15.0, 600, 1.0, 0).felt.means["tpot"]
-        assert tpot(360) == pytest.approx(steady, rel=0.1)
+        assert tpot(360) == pytest.approx(part.bearer.feel(demand, 50.0, exact=True).means["tpot"], rel=0.1)
 
-    def test_what_waited_before_is_played_too(self) -> None:
+    def test_what_waited_before_is_played_too(self, part: Part) -> None:
         """Two minutes beyond the knee: at their end a replica that is played from their start has requests waiting."""
-        question = read_question(MODEL, GPU, SLO, ONE | {"rate": 20.0, "confirm": 1})
-        part = search(question).options[0].parts[0]
+        demand = read_question(MODEL, GPU, SLO, ONE | {"rate": 20.0}).demand
         rates = np.full(960, 10.0)
-        rates[400:408] = 2.0 * part.replica.knee(question.demand)
+        rates[400:408] = 2.0 * part.bearer.knee(demand)
         late, fresh = (
-            run_varying(part, question.demand, rates, 407, calm, 15.0, 300, 1.0, 0).felt.means["ttft"]
-            for calm in (399, 407)
+            run_varying(part, demand, rates, 407, calm, 15.0, 300, 1.0, 0).felt.means["ttft"] for calm in (399, 407)
         )
         assert late > 2.0 * fresh
 
-    def test_an_interrupt_keeps_the_policies(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def stopped(*_: Any) -> None:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr("rooflinekit.decision.planning.autoscale.run_varying", stopped)
-        answer = _plan(confirm=1, autoscale=True, cold_start=[2])
+    @pytest.mark.usefixtures("undrawn")
+    def test_an_interrupt_keeps_the_policies(self) -> None:
+        answer = _plan(profile=DAY[::4], autoscale=True, cold_start=[2])
         assert answer.interrupted
         assert answer.over_time is not None
         assert answer.over_time.autoscaling is not None
         assert answer.over_time.autoscaling.best is not None
         assert "no single requests are drawn" in answer.over_time.answer
 
+    @pytest.mark.usefixtures("undrawn")
+    def test_a_replica_whose_plays_diverge_below_the_knee(self) -> None:
+        """Long answers fill the cache before the engine: a load that no play sustains meets nothing, and is finite."""
+        more = SLOW | {"isl": 16_000, "osl": 1000, "profile": [0.1] * 12 + [1.1] * 12, "cold_start": [2]}
+        over = rk.plan(*SCALED, **more).over_time
+        assert over is not None
+        assert over.autoscaling is not None
+        for each in over.autoscaling.policies:
+            assert 0.0 < each.gpu_hours_per_month < math.inf
+            assert all(0.0 <= share <= 1.0 for share in each.attained.values())
+
+    @pytest.mark.usefixtures("undrawn")
     def test_bounds_and_cooldown_are_kept(self) -> None:
         def scaled(**more: Any) -> Any:
-            made = _plan(autoscale=True, cold_start=[2], **more).over_time
+            made = _plan(profile=DAY[::4], autoscale=True, cold_start=[2], **more).over_time
             assert made is not None
             assert made.autoscaling is not None
             return made.autoscaling.policies
@@ -601,10 +629,10 @@ class TestAutoscaling:
         with pytest.raises(InputError, match="belongs to autoscaling"):
             _plan(cooldown=60)
 
+    @pytest.mark.usefixtures("undrawn")
     def test_a_longer_cold_start_serves_no_better(self) -> None:
-        """A load that doubles within an hour, at the same setting."""
-        more = {**SLOW, "profile": [0.3] * 12 + [3.0] * 12, "cold_start": [1, 30]}
-        over = rk.plan("llama-3.1-8b", GPU, "p95 ttft<8s, p95 tpot<50ms", **more, confirm=0).over_time
+        """A load that grows tenfold within an hour, at the same setting."""
+        over = rk.plan(*SCALED, **SLOW | {"profile": [2.4] * 12 + [24.0] * 12, "cold_start": [1, 30]}).over_time
         assert over is not None
         assert over.autoscaling is not None
         rows = {(each.cold_start_s, each.policy): each for each in over.autoscaling.policies}
@@ -615,10 +643,18 @@ class TestAutoscaling:
         assert ahead.meets
         assert min(ahead.attained.values()) > min(rows[1800.0, "utilisation"].attained.values())
 
+    @pytest.mark.usefixtures("undrawn")
     def test_the_path_of_the_weights_is_part_of_the_cold_start(self) -> None:
         seconds = {}
         for path in ("object-store", "nvme", "host-cache"):
-            over = _plan(autoscale=True, weights_from=path, provision=0.0, engine_start=0.0, cold_start=[2]).over_time
+            over = _plan(
+                profile=[200.0, 300.0],
+                autoscale=True,
+                weights_from=path,
+                provision=0.0,
+                engine_start=0.0,
+                cold_start=[2],
+            ).over_time
             assert over is not None
             assert over.autoscaling is not None
             seconds[path] = over.autoscaling.cold_start.seconds
@@ -640,7 +676,7 @@ class TestAutoscaling:
 
     @pytest.mark.long
     def test_the_day_meets_the_objectives_request_by_request(self, scaled: PlanAnswer) -> None:
-        """With cold starts of 2, 5 and 8 minutes: the replicas that each policy had, at what it costs."""
+        """With cold starts of 2 and 8 minutes: the replicas that each policy had, at what it costs."""
         over, best = scaled.over_time, scaled.best
         assert over is not None
         assert over.autoscaling is not None
@@ -650,13 +686,13 @@ class TestAutoscaling:
         rates = np.interp((clock + 0.5) / 3600, np.arange(24) + 0.5, SLOW["profile"], period=24)
         came = draw.poisson(rates)
         times = np.sort(np.repeat(clock, came) + draw.uniform(size=came.sum())).tolist()
-        for seconds in (120.0, 300.0, 480.0):
+        for seconds in (120.0, 480.0):
             good = [each for each in over.autoscaling.policies if each.cold_start_s == seconds and each.meets]
             least = min(good, key=lambda each: each.usd_per_month or 0.0)
             assert (least.usd_per_month or 0.0) < over.peak_usd
             setup = Setup(replicas=max(count for _, count in least.steps), router="random")
             objective = RequestObjective(8.0, 0.05)
-            load = Load((Arrival(time, 16_000, 1000) for time in times), 17_000.0, 17_000, objective=objective)
+            load = Load((Arrival(time, 4000, 100) for time in times), 4100.0, 4100, objective=objective)
             outcome = serve(resolved, load, setup, steps=least.steps)
             assert outcome.requests.finished == len(times)
             assert outcome.goodput is not None

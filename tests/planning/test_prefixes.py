@@ -15,6 +15,7 @@ from rooflinekit.decision.planning.fleet import lay_out, remembering
 from rooflinekit.decision.planning.plan import plan
 from rooflinekit.estimation.options import read
 from rooflinekit.estimation.scenario import Traffic
+from rooflinekit.load.lengths import cv
 from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.simulation.tiers import read_tiers
@@ -27,7 +28,7 @@ ASKED = {"rate": 20.0, "sessions": CHAT, "osl": 200, "tp": [1], "disaggregated":
 
 @pytest.fixture(scope="module")
 def answer():
-    return plan("llama-3.1-8b", slo="p95 ttft<1s, p95 tpot<40ms", cache_tier=TIER, confirm=0, **ASKED)
+    return plan("llama-3.1-8b", slo="p95 ttft<1s, p95 tpot<40ms", cache_tier=TIER, **ASKED)
 
 
 def fleets(answer):
@@ -84,9 +85,11 @@ def test_what_is_left_to_compute_varies_more_than_prompts():
         saved = sum(min(size, max(tokens - place * size, 0)) for place, block in enumerate(blocks) if block in known)
         left += [max(tokens - saved, 1)] if at >= trace.former else []
         known |= {*blocks}
-    assert whole.computed_cv(whole.most) == pytest.approx(pstdev(left) / fmean(left), rel=1e-6)
-    assert whole.computed_cv(0.0) == pytest.approx(demand.traffic.isl_cv, rel=0.02)
-    assert whole.computed_cv(whole.most) > 1.2 * demand.traffic.isl_cv
+    found = whole.found_of(whole.most)
+    computed = [max(isl - saved, 1) for isl, saved in zip(trace.isl[trace.former :], found, strict=True)]
+    assert computed == left
+    assert not any(whole.found_of(0.0))
+    assert pstdev(left) / fmean(left) > 1.2 * cv(demand.isl)
 
 
 def test_conversations_that_are_spread_at_random_are_found_less_often():
@@ -96,17 +99,17 @@ def test_conversations_that_are_spread_at_random_are_found_less_often():
     assert drawn.prefixes.share(8.0, 1e6) < demand.prefixes.share(8.0, 1e6) - 0.1
 
 
-def test_the_simulation_agrees_with_a_cached_plan():
-    answer = plan("llama-3.1-8b", slo="p95 ttft<1s, p95 tpot<40ms", confirm=1, **(ASKED | {"rate": 12.0, "osl": 50}))
+def test_sessions_one_by_one_agree_with_a_cached_plan():
+    answer = plan("llama-3.1-8b", slo="p95 ttft<1s, p95 tpot<40ms", **(ASKED | {"rate": 12.0, "osl": 50}))
     best = answer.best
-    assert best.confirmed
+    assert "requests of sessions" in best.played
     assert best.fleets[0].hit_rate > 0.3
-    assert best.simulated["ttft_ms"]["mean"] == pytest.approx(best.predicted["ttft_ms"]["mean"], rel=0.5)
+    assert best.predicted["ttft_ms"]["p95"] <= 1000.0
 
 
 def test_a_trace_with_block_ids_has_caches_among_its_candidates(tmp_path):
-    words = ["plan", "llama-3-8b", "--trace", TRACE, "--tp", "1", "--aggregated-only", "--confirm"]
-    run = CliRunner().invoke(app, [*words, "0", "--slo", "ttft<1s", "--format", "json"])
+    words = ["plan", "llama-3-8b", "--trace", TRACE, "--tp", "1", "--aggregated-only"]
+    run = CliRunner().invoke(app, [*words, "--slo", "ttft<1s", "--format", "json"])
     data = json.loads(run.stdout)
     assert [each["hit_rate"] for each in data["candidates"] if each["hit_rate"]] == [pytest.approx(8192 / 15_700)]
     assert len(data["candidates"]) == 2
@@ -129,8 +132,8 @@ def test_what_contradicts_sessions_is_refused(given, said):
 
 
 def test_with_a_draft_the_caches_are_candidates_too():
-    """Four of them: with and without each."""
-    found = plan("llama-3.1-8b", slo="p95 ttft<1s, p95 tpot<40ms", confirm=0, draft="eagle3", draft_tokens=[1], **ASKED)
+    """Four of them, with and without each, where it is tokens that have to be fast."""
+    found = plan("llama-3.1-8b", slo="p95 ttft<5s, p95 tpot<9ms", draft="eagle3", draft_tokens=[1], **ASKED)
     fleets = [fleet for each in found.candidates for fleet in each.fleets]
     kinds = {(fleet.hit_rate is not None, "draft" in fleet.scenario) for fleet in fleets}
     assert kinds == {(False, False), (True, False), (False, True), (True, True)}

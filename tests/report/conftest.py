@@ -40,7 +40,7 @@ def odd_model(folder: Path) -> Path:
 def made_plan() -> dict[str, Any]:
     """A plan as its JSON."""
     found = rk.plan("llama-3-8b", ["h100-sxm"], "p95 ttft<1s, p95 tpot<40ms", rate=20, isl=1000, osl=200, tp=[1, 2],
-                    disaggregated=False, confirm=0)  # fmt: skip
+                    disaggregated=False)  # fmt: skip
     return found.to_dict()
 
 

@@ -19,14 +19,14 @@ KINDS = ("aggregated", "disaggregated", "users", "mixed", "bursts")
 @pytest.fixture(scope="module")
 def plans() -> dict[str, dict[str, Any]]:
     """One with a best candidate of each kind."""
-    few: dict[str, Any] = {"isl": 2000, "osl": 300, "tp": [2], "confirm": 0}
+    few: dict[str, Any] = {"isl": 2000, "osl": 300, "tp": [2]}
     slo = "p95 ttft<1s, p95 tpot<40ms"
     kinds = {
         "aggregated": rk.plan("llama-3-8b", ["h100-sxm"], slo, rate=20, disaggregated=False, **few),
         "disaggregated": rk.plan("llama-3.3-70b", ["b200-sxm"], slo, rate=50, **few),
-        "users": rk.plan("llama-3-8b", ["h100-sxm"], "p95 tpot<40ms", users=300, isl=1000, osl=200, tp=[1], confirm=0),
+        "users": rk.plan("llama-3-8b", ["h100-sxm"], "p95 tpot<40ms", users=300, isl=1000, osl=200, tp=[1]),
         "bursts": rk.plan("llama-3-8b", ["h100-sxm"], slo, rate=60, cv=3.0, isl="uniform:1000-3000",
-                          osl="uniform:100-500", tp=[1], disaggregated=False, confirm=0),
+                          osl="uniform:100-500", tp=[1], disaggregated=False),
         "mixed": rk.plan("llama-3-8b", ["h100-sxm", "l40s"], slo, rate=20, mixed=True, **few),
     }  # fmt: skip
     return {kind: answer.to_dict() for kind, answer in kinds.items()}
@@ -52,7 +52,7 @@ def test_a_plan_is_in_its_page(tmp_path: Path, plans: dict[str, dict[str, Any]],
 
 
 def test_the_hours_of_a_plan_over_time_are_drawn(tmp_path: Path) -> None:
-    made = rk.plan("llama-3-8b", tp=[1], confirm=0, disaggregated=False, profile=[9.0, 80.0, 40.0], growth=0.1)
+    made = rk.plan("llama-3-8b", tp=[1], disaggregated=False, profile=[9.0, 80.0, 40.0], growth=0.1)
     page = page_of(tmp_path, plan=made, models=[], gpus=[])
     hours = data_of(page)["plan"]["hours"]
     assert made.over_time is not None
@@ -160,7 +160,7 @@ def test_a_plan_of_spares_alone_is_drawn_all_the_same(plans: dict[str, dict[str,
 
 def test_the_page_of_a_plan_has_the_plans_prices_and_lengths(tmp_path: Path) -> None:
     """What the replica below costs is what the plan above was made with, and how lengths vary is said."""
-    made = rk.plan("llama-3-8b", ["h100-sxm"], rate=20, isl="lognormal:mean=1500,cv=0.8", osl=200, tp=[1], confirm=0,
+    made = rk.plan("llama-3-8b", ["h100-sxm"], rate=20, isl="lognormal:mean=1500,cv=0.8", osl=200, tp=[1],
                    disaggregated=False, price={"h100-sxm": 2.25})  # fmt: skip
     page = page_of(tmp_path, plan=made.to_dict(), models=[], gpus=["h200-sxm"])
     prices = {gpu: found["price"][0] for gpu, found in data_of(page)["offers"]["gpus"].items()}

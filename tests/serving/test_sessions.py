@@ -167,6 +167,6 @@ def test_first_prompts_beyond_the_context_are_said():
     for first, told in ((100_000, True), (500, False)):
         kind = f"chat:turns=3,first={first}"
         notes = (*rk.simulate("llama-3-8b", requests=40, sessions=kind, **asked).warnings,
-                 *rk.plan("llama-3-8b", sessions=kind, tp=[1], aggregated_only=True, confirm=0, slo="ttft<60s",
+                 *rk.plan("llama-3-8b", sessions=kind, tp=[1], aggregated_only=True, slo="ttft<60s",
                           **asked).warnings)  # fmt: skip
         assert sum("are cut to 8,192" in each for each in notes) == 2 * told

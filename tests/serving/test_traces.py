@@ -154,7 +154,7 @@ def test_equal_rows_are_requests_and_counted(tmp_path):
 def test_a_plan_says_that_rows_of_its_trace_are_equal(tmp_path):
     rows = [f"{time / 8},{500 + time % 7},100" for time in range(400)]
     file = written(tmp_path, "\n".join(["time_s,isl,osl", *rows, rows[-1]]))
-    few = {"tp": [1], "disaggregated": False, "confirm": 0}
+    few = {"tp": [1], "disaggregated": False}
     plan = rk.plan("llama-3-8b", "h100-sxm", "p95 ttft<2s", trace=file, **few)
     assert any("repeat one of their moment: 1;" in note for note in plan.warnings)
 

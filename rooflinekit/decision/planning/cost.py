@@ -180,8 +180,8 @@ def fleet_watts(parts: Sequence[Part], demand: Demand, pue: float, peak: bool = 
             tokens = replace(tokens, step=Energy(), step_seconds=0.0)
         elif part.role == "decode":
             tokens = replace(tokens, prompt=Energy(), prompt_seconds=0.0)
-        rate = part.bearer.read(seen, load, lambda played: played.rate) if demand.closed else load
-        whole += float(load_power(tokens, osl, rate * osl).plug) * part.gpus
+        made = part.bearer.read(seen, load, lambda played: played.output_rate) if demand.closed else load * osl
+        whole += float(load_power(tokens, osl, made).plug) * part.gpus
     return whole * pue
 
 

@@ -87,7 +87,7 @@ class Prefixes:
         )  # fmt: skip
         found = filled[-1].share if filled else share(pool)
         late, usd_hour = sum(row.load_s for row in filled), sum(row.usd_hour for row in filled)
-        known = self.reuse(replicas).found_of(found)[self.trace.former :]
+        known = self.reuse(replicas).found_of(found)
         return Kept(min(found * isl, isl - 1.0), late, usd_hour, known, tiers)
 
     def drawn(self, kept: Kept, process: Process, count: int, seed: int) -> Drawn:

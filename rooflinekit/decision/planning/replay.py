@@ -94,7 +94,7 @@ def replay(option: Option, question: PlanQuestion, whole: bool = False) -> Repla
         diverges |= any(run.diverges for run in slower)
         if not each.value(slowest([run.felt for run in slower])) * steps * further <= each.limit:
             failed.append(each)
-    requests = sum(run.requests for run in runs)
+    requests = runs[-1].requests if whole else sum(run.requests for run in runs)
     return Replayed(slowest([run.felt for run in runs]), requests, played, tuple(failed), diverges)
 
 

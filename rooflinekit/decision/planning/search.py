@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import combinations, groupby, product
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -39,6 +40,7 @@ from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.model.types.units import percent
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.simulation.tiers import CacheTier
 from rooflinekit.specs import load_accelerator, load_model, load_system
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
@@ -59,7 +61,7 @@ def silent(what: str, number: int, of: int) -> None:
 
 
 NOT_MEASURED = "its kernels are not measured"
-_SETTLED = 3  # rounds after which what a cache finds and how many replicas share it agree
+_SHARING = 4096  # replicas with prefix caches from which no more are looked for
 _TRIES = 64  # replicas that are added where an objective of the whole request fails though those of its parts hold
 _ANSWER = 2.0  # tokens from which there is something to decode
 _REQUESTS = 200_000  # of all plays of one accelerator, about
@@ -331,19 +333,31 @@ def _cannot_win(question: PlanQuestion, base: Replica, found: Found) -> bool:
 
 
 def _cached(question: PlanQuestion, base: Replica, found: Found) -> None:
-    """The same with a prefix cache, alone and with the tiers behind it; what it finds depends on how many share it."""
+    """The same with a prefix cache, alone and with the tiers behind it: the fewest that find enough together.
+
+    What a cache finds depends on how many replicas share it: few find little and have much to compute.
+    """
     demand = question.demand
     if demand.prefixes is None or demand.closed:
         return
     for tiers in dict.fromkeys(((), demand.prefixes.tiers)):
-        replicas = max(demand.peak_load / question.bearer(base).knee(demand), 1.0)
-        for _ in range(_SETTLED):
-            part, shared = question.part(remembering(base, demand, tiers, replicas)), replicas
-            replicas = float(part.working or replicas)
-        if replicas > shared:  # fewer find too little; as many find more than they need
-            part = replace(question.part(remembering(base, demand, tiers, replicas)), working=int(replicas))
+
+        @cache
+        def sharing(replicas: int, tiers: tuple[CacheTier, ...] = tiers) -> Part:
+            return question.part(remembering(base, demand, tiers, float(replicas)))
+
+        def carry(replicas: int, sharing: Callable[[int], Part] = sharing) -> bool:
+            return 0 < sharing(replicas).working <= replicas
+
         found.tried += 1
-        if part.working and not refused_fleet(question, (part,)):
+        high = math.ceil(max(demand.peak_load / question.bearer(base).knee(demand), 1.0))
+        while not carry(high) and high < _SHARING:
+            high *= 2
+        if not carry(high):
+            continue
+        working = bisect_left(range(1, high), True, key=carry) + 1
+        part = replace(sharing(working), working=working)
+        if not refused_fleet(question, (part,)):
             found.options.append(Option("aggregated", (part,)))
 
 
