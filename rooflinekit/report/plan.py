@@ -123,7 +123,7 @@ def _candidates(answer: PlanAnswer) -> Table:
         row = [f"{rank}{mark}", _short(each.gpu), plan, f"{each.gpus:,}", hour, each.evidence.removeprefix("fitted ")]
         used = "-" if any(fleet.binds == ("users",) for fleet in each.fleets) else percent(load)
         rows.append([*row, risk, holds, used, million])
-    return Table(head, rows, left=(0, 1, 2, 5, 6), gap=1, drop=(9, _LOAD, 5))
+    return Table(head, rows, left=(0, 1, 2, 5, 6), gap=1, drop=(9, _LOAD, 5, 6))
 
 
 def _latencies(best: Candidate) -> Table:
