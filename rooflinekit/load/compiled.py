@@ -62,6 +62,12 @@ def worth_it(requests: int) -> bool:
     return requests >= (KEPT if kept else ANEW)
 
 
+def prepare(requests: int) -> None:
+    """Take compiled code for all loads from here on, where it is sooner done with so many requests in all."""
+    if worth_it(requests):
+        _functions()
+
+
 # --- words of named tuples --------------------------------------------------------------------------------------------
 
 

@@ -170,11 +170,6 @@ def app(
     return _local(served_app) if local else served_app
 
 
-def processors() -> int:
-    """Cores of this machine that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _local(served: ASGIApp) -> ASGIApp:
     """The application for requests that name this host alone: a page of elsewhere that a browser shows asks nothing."""
 

@@ -78,6 +78,9 @@ class Cell:
     def __and__(self, other: Cell) -> Cell:
         return composed("&", self, other)
 
+    def __or__(self, other: Cell) -> Cell:
+        return composed("|", self, other)
+
     def equals(self, other: Given) -> Cell:
         """Whether it is that number or text."""
         return composed("==", self, literal(other))
