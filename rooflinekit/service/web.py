@@ -25,6 +25,7 @@ from rooflinekit.report.markup import strict_json
 from rooflinekit.service.log import log_sparingly
 from rooflinekit.service.tools import TOOLS, Tool
 from rooflinekit.service.workers import BusyError, TimeUpError, Workers
+from rooflinekit.simulation.execute import processors
 from rooflinekit.specs.files import reason
 from rooflinekit.version import __version__
 

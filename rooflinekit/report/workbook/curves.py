@@ -31,9 +31,9 @@ def write_loads(book: Book, offers: Offers) -> None:
     """All rungs of all deployments."""
     note = (
         "Played, a row a rate; the first of each deployment is no load. Rates are shares of what a full engine "
-        f"sustains: {', '.join(f'{share:.0%}' for share in SHARES)}, as far as requests do not pile up. Power is at the "
-        "plug, with a share of the host. Ends of 90 % intervals are played at the first, a middle and the last rate, "
-        "and as ratios to the mean on straight lines between."
+        f"sustains: {', '.join(f'{share:.0%}' for share in SHARES)}, as far as requests do not pile up. Power is at "
+        "the plug, with a share of the host. Ends of 90 % intervals are played at the first, a middle and the last "
+        "rate, and as ratios to the mean on straight lines between."
     )
     sheet = book.sheet("Loads", "Loads that were played", note)
     sheet.widths(48, *[13] * len(_HEADS))
@@ -87,10 +87,10 @@ class Curve:
         for column, (name, style) in enumerate(list(zip(Rung._fields, _STYLES, strict=True))[1:], 4):
             near, far = _around(self._column(name), below)
             found[name] = sheet.put(row, column, shown(runs, near + share * (far - near)), style)
-        chances = [_likely(found, name, self.inputs[name]) for name in ("ttft", "tpot")]
+        chances = [likely(found, name, self.inputs[name]) for name in ("ttft", "tpot")]
         wide = (found["ttft_high"] > found["ttft_low"]) & (found["tpot_high"] > found["tpot_low"])
-        likely = when(runs, shown(wide, composed("min", *chances)), "n/a")
-        return found | {"likely": sheet.put(row, 3 + len(_HEADS), likely, "share")}
+        sure = when(runs, shown(wide, composed("min", *chances)), "n/a")
+        return found | {"likely": sheet.put(row, 3 + len(_HEADS), sure, "share")}
 
     def _column(self, name: str) -> tuple[str, list[float]]:
         """A range, and its values."""
@@ -99,7 +99,7 @@ class Curve:
         return self.sheet.area((self.top, at), (self.top + _RUNGS - 1, at)), values
 
 
-def _likely(found: Mapping[str, Cell], name: str, limit: Cell) -> Cell:
+def likely(found: Mapping[str, Cell], name: str, limit: Cell) -> Cell:
     """Probability that a mean holds: normal in the logarithm, on either side of it, to the interval's end."""
     mean, low, high = (found[f"{name}{end}"] for end in ("", "_low", "_high"))
     width = composed("log", when(limit >= mean, high / mean, mean / low))

@@ -118,8 +118,7 @@ def write_constants(book: Book, offers: Offers, chosen: Mapping[str, Sequence[Ce
     sheet = book.sheet("Constants", "The chosen deployments", "Looked up on sheet Deployments; SI units.")
     sheet.widths(26, 60, 48, *[24] * len(chosen))
     heads = ("combination", "row (0: no such combination)", "why it cannot be run", "can be run", "evidence")
-    heads += tuple(LOADED.values())
-    for number, text in enumerate(heads):
+    for number, text in enumerate((*heads, *LOADED.values())):
         sheet.put(_HEAD + 1 + number, 0, text)
     for number, parameter in enumerate(parameters):
         sheet.put(_CONSTANTS + number, 0, f"p{number + 1}")
@@ -189,11 +188,13 @@ _PARAMETERS = 3 + len(LOADED)  # column of the first parameter of sheet Deployme
 
 def _loaded(offers: Offers) -> dict[str, dict[str, float | str]]:
     """What was played of each combination, by its key."""
-    found, row = {}, 1
+    found, row = dict[str, dict[str, float | str]](), 1
     for entry in offers.entries:
         ladder = offers.ladder(entry)
-        values = (ladder.knee, float(ladder.places), float(row), float(len(ladder.rungs)), ladder.reason)
-        found[entry.key] = dict(zip(LOADED, values, strict=True))
+        found[entry.key] = {
+            "knee": ladder.knee, "places": float(ladder.places), "first": float(row),
+            "rungs": float(len(ladder.rungs)), "unplayed": ladder.reason,
+        }  # fmt: skip
         row += len(ladder.rungs)
     return found
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
-from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from rooflinekit.estimation.estimator import ask, refuse_groups
 from rooflinekit.estimation.loaded import load_energy
@@ -70,21 +69,25 @@ class Ladder:
         return self.rungs[-1].rate
 
 
+Asked: TypeAlias = tuple[str, str, Mapping[str, Any], AskedLoad]
+"""A model, an accelerator, a scenario, and a load."""
+
+
 class Piece(NamedTuple):
     """A deployment by names, its load, and how many requests the process that plays it has to play in all."""
 
-    model: str | PathLike[str]
-    gpu: str | PathLike[str]
+    model: str
+    gpu: str
     scenario: Mapping[str, Any]
     load: AskedLoad
     requests: int
 
 
-def play_ladders(pieces: Sequence[tuple[Any, ...]], workers: int = 1) -> Iterator[Ladder]:
-    """Play deployments (model, accelerator, scenario, load), in processes where there are many."""
-    each = sum(load.count for *_, load in pieces) * len(SHARES) // max(workers, 1)
-    workers = max(min(workers, len(pieces) // _EACH), 1)
-    return execute(play_ladder, (Piece(*piece, each) for piece in pieces), workers)
+def play_ladders(asked: Sequence[Asked], workers: int = 1) -> Iterator[Ladder]:
+    """Play deployments, in processes where there are many."""
+    requests = sum(load.count for *_, load in asked) * len(SHARES) // max(workers, 1)
+    workers = max(min(workers, len(asked) // _EACH), 1)
+    return execute(play_ladder, (Piece(*each, requests) for each in asked), workers)
 
 
 def play_ladder(piece: Piece) -> Ladder:
@@ -110,13 +113,12 @@ def play_ladder(piece: Piece) -> Ladder:
 
 
 def _rung(found: LoadPlay, spans: Sequence[float]) -> Rung:
-    parts, rate, osl = found.played.first_parts, found.asked.rate or 0.0, found.asked.osl.mean
-    tokens = load_energy(found)
-    watts = 0.0 if tokens is None else float(load_power(tokens, osl, rate * osl).plug)
+    parts, tokens = found.played.first_parts, load_energy(found)
+    watts = 0.0 if tokens is None else float(load_power(tokens, found.asked.osl.mean, found.output_rate).plug)
     ttft, tpot = 1e3 * found.samples["ttft"].mean, 1e3 * found.tpot
     low, high, token_low, token_high = spans
     return Rung(
-        rate, ttft, low * ttft, high * ttft, 1e3 * found.quantile("ttft", _P95),
+        found.rate, ttft, low * ttft, high * ttft, 1e3 * found.quantile("ttft", _P95),
         tpot, token_low * tpot, token_high * tpot, 1e3 * found.quantile("tpot", _P95),
         found.played.running, 1e3 * (parts.behind + parts.place), watts,
     )  # fmt: skip
