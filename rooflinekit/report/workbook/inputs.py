@@ -82,15 +82,15 @@ def _checks(lines: Lines, cells: Mapping[str, Cell], offers: Offers, planned: Pl
     told = when(composed("<", cells["cached"], cells["isl"]), "", "a prompt has more tokens than are cached of it")
     for name, label in {"osl": "output length", "isl": "input length", "batch": "batch"}.items():
         told = when(at_least_one(cells[name]), told, f"the {label} must be a number of 1 or more")
-    wrong = lines.add("wrong", "Wrong with the cells above", told, "", "text", "empty: nothing")
+    wrong = lines.add("wrong", "Wrong with the cells above", told, "", "text")
     asked = planned.load(next(iter(offers.runs.values())))
     played = ", ".join(f"{name} {getattr(planned, name):g}" for name in PLAYED)
-    draws = f"seed {asked.seed}; {asked.counted} requests at each rate, of which the first {asked.filling} do not count"
+    draws = f"seed {asked.seed}, {asked.counted} requests at each rate, of which the first {asked.filling} do not count"
     lines.add("played_for", "Loads were played for", played, "", "text")
-    lines.add("played_with", "Draws", draws, "", "text", "as `rooflinekit estimate --rate` plays them")
+    lines.add("played_with", "as `estimate --rate` does, with", draws, "", "text")
     same = [cells[name].equals(float(getattr(planned, name))) for name in PLAYED]
     why = "lengths, cached tokens, variations or burstiness are not those that were played: make a new workbook"
-    stale = lines.add("stale", "Loads are n/a since", when(every(same), "", why), "", "text", "empty: they hold")
+    stale = lines.add("stale", "Loads are n/a since", when(every(same), "", why), "", "text")
     return {"wrong": wrong, "stale": stale}
 
 

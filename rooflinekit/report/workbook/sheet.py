@@ -136,7 +136,8 @@ class Lines:
     ) -> Cell:
         """One line; the answer is the value by its name, `out_` before it."""
         for column, (text, look) in {0: (label, "text"), 2: (unit, "unit"), 3: (note, "note")}.items():
-            self.sheet.put(self.row, column, text, look)
+            if text:  # beside an empty cell a long value is shown in full
+                self.sheet.put(self.row, column, text, look)
         cell = self.book.name(f"out_{name}", self.sheet.put(self.row, 1, value, style))
         if style == "status":
             status_colours(self.book, self.sheet, (self.row, 1, self.row, 1))

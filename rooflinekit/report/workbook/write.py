@@ -275,7 +275,7 @@ def write_comparison(
         "another accelerator, engine or format stand in, so that the fleet may have to be larger."
     )
     sheet.put(last + 2, 0, told, "note")
-    sheet.page.set_row(_HEAD, 32)
+    sheet.page.set_row(_HEAD, 45)
     sheet.page.freeze_panes(_HEAD + 1, 1)
     titles = ("Cost of the fleet for the peak", "GPU", "USD/h")
     draw(book, "bars", Area(sheet, _HEAD, last, (_HOUR,)), titles, (last + 4, 0))
