@@ -508,7 +508,9 @@ class TestComparison:
     @pytest.mark.skipif(SOFFICE is None, reason="LibreOffice (soffice) is not installed")
     def test_it_is_live(self, rivals: Path, compare: Opened, tmp_path: Path) -> None:
         """Of fleets whose kernels were measured, the cheapest that keeps its objectives as surely as a plan asks."""
-        typed = {"free": {"users": 50_000, "headroom": 0.6}, "lax": {"tpot": 500.0}, "other": {"osl": 128}}
+        typed: dict[str, dict[str, Any]] = {
+            "free": {"users": 50_000, "headroom": 0.6}, "lax": {"tpot": 500.0}, "other": {"osl": 128},
+        }  # fmt: skip
         found = {"first": compare} | recalculated(rivals, typed, tmp_path)
         rows = {name: compared(opened) for name, opened in found.items()}
         for gpu, row in rows["first"].items():

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from rooflinekit.estimation.estimator import ask, refuse_groups
 from rooflinekit.estimation.loaded import load_energy
@@ -69,10 +71,6 @@ class Ladder:
         return self.rungs[-1].rate
 
 
-Asked: TypeAlias = tuple[str, str, Mapping[str, Any], AskedLoad]
-"""A model, an accelerator, a scenario, and a load."""
-
-
 class Piece(NamedTuple):
     """A deployment by names, its load, and how many requests the process that plays it has to play in all."""
 
@@ -80,14 +78,14 @@ class Piece(NamedTuple):
     gpu: str
     scenario: Mapping[str, Any]
     load: AskedLoad
-    requests: int
+    requests: int = 0
 
 
-def play_ladders(asked: Sequence[Asked], workers: int = 1) -> Iterator[Ladder]:
+def play_ladders(pieces: Sequence[Piece], workers: int = 1) -> Iterator[Ladder]:
     """Play deployments, in processes where there are many."""
-    requests = sum(load.count for *_, load in asked) * len(SHARES) // max(workers, 1)
-    workers = max(min(workers, len(asked) // _EACH), 1)
-    return execute(play_ladder, (Piece(*each, requests) for each in asked), workers)
+    workers = max(min(workers, len(pieces) // _EACH), 1)
+    requests = sum(each.load.count for each in pieces) * len(SHARES) // workers
+    return execute(play_ladder, (each._replace(requests=requests) for each in pieces), workers)
 
 
 def play_ladder(piece: Piece) -> Ladder:
@@ -126,14 +124,10 @@ def _rung(found: LoadPlay, spans: Sequence[float]) -> Rung:
 
 def _spans(plays: Sequence[LoadPlay]) -> list[list[float]]:
     """Ends of the 90 % intervals of TTFT and TPOT over their means: played at some rungs, straight between them."""
-    last = len(plays) - 1
-    known = {at: _span(plays[at]) for at in sorted({min(at, last) for at in _SPANNED})}
-    spans = [known[0]]
-    for low, high in pairwise(known):
-        first, rate, width = known[low], plays[low].rate, plays[high].rate - plays[low].rate
-        for at in range(low + 1, high + 1):
-            share = (plays[at].rate - rate) / width
-            spans.append([a + share * (b - a) for a, b in zip(first, known[high], strict=True)])
+    some = [plays[at] for at in sorted({min(at, len(plays) - 1) for at in _SPANNED})]
+    ends = zip(*map(_span, some), strict=True)
+    rates, known = [found.rate for found in plays], [found.rate for found in some]
+    spans: list[list[float]] = np.transpose([np.interp(rates, known, each) for each in ends]).tolist()
     return spans
 
 

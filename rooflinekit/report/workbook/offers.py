@@ -24,7 +24,7 @@ from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.time import ENDS, KernelTime
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.report.workbook.loads import Ladder, play_ladders
+from rooflinekit.report.workbook.loads import Ladder, Piece, play_ladders
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import evidence
 
@@ -218,7 +218,7 @@ class Offers:
         Raises WorkloadError where more of a prompt is cached than there is.
         """
         Workload.checked(planned.batch, planned.isl, planned.osl, planned.cached)
-        pieces = [(*self.asked[key], planned.load(found)) for key, found in self.runs.items()]
+        pieces = [Piece(*self.asked[key], planned.load(found)) for key, found in self.runs.items()]
         found = replace(self, ladders=dict(zip(map(_key, self.runs), play_ladders(pieces, workers), strict=True)))
         return replace(found, rivals=tuple(found._rival(rival, planned) for rival in self.rivals))
 
