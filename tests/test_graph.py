@@ -147,8 +147,7 @@ def test_many_graphs_are_one_with_parameters(x: float) -> None:
     def formula(factor: float, table: Table, extra: Any, root: bool) -> Any:
         terms = maximum(factor * given, 3.0) + lattice(table, [given])
         terms = terms if extra is None else terms + extra
-        (counted,) = repeat(5, [given], lambda a: [a + factor], lambda a: a > 20.0)
-        return (sqrt(terms) if root else terms / factor) + counted
+        return sqrt(terms) if root else terms / factor
 
     alone = (
         formula(1.0, tables[0], None, False),

@@ -97,7 +97,6 @@ def test_what_another_process_wrote_meanwhile_is_kept_by_every_command(
         put(partial, path, force)
 
     monkeypatch.setattr("rooflinekit.specs.writing.put", late)
-    monkeypatch.setattr("rooflinekit.model.graph.cells._ROUNDS", 1)  # a small workbook
     result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "a.xlsx")])
     assert (result.exit_code, (tmp_path / "a.xlsx").read_text()) == (2, "other")
     assert "was written by another process meanwhile" in result.stderr
@@ -113,7 +112,6 @@ def test_a_full_disk_under_a_workbook_is_one_line(tmp_path: Path, monkeypatch: p
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr("xlsxwriter.workbook.ZipFile", full)
-    monkeypatch.setattr("rooflinekit.model.graph.cells._ROUNDS", 1)  # a small workbook
     out = tmp_path / "out.xlsx"
     asked = ["sweep", "gpt2", "--batch", "1,2"] if table == "sweep" else ["workbook", "--model", "gpt2", "--tp", "1"]
     result = CliRunner().invoke(app, [*asked, "--out", str(out)])

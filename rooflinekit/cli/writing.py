@@ -82,6 +82,7 @@ def workbook(*, to: Output, **said: Any) -> None:
     """Write a capacity workbook (.xlsx) whose formulas are live: results, sweeps, fleet and cost."""
     from rooflinekit.decision.economics.price import price_among, priced_names
     from rooflinekit.report.workbook import Choices, Planned, write_workbook
+    from rooflinekit.simulation.execute import processors
     from rooflinekit.specs import load_accelerator
 
     out = to.out or Path("workbook.xlsx")
@@ -102,7 +103,7 @@ def workbook(*, to: Output, **said: Any) -> None:
         if not names & starts["prices"].keys():
             price_among(price, [load_accelerator(gpu).value for gpu in choices.gpus])
     with working(f"writing {out.name}"):
-        built = write_workbook(out, choices, Planned(**starts), to.force)
+        built = write_workbook(out, choices, Planned(**starts), to.force, processors())
     lines = [f"{out}: {built.offered} deployments to choose from, {built.bytes / 1e6:.1f} MB"]
     if built.refused:
         lines.append(f"{len(built.refused)} combinations cannot be run (sheet Notes has all):")
@@ -119,7 +120,8 @@ def serve(
     seconds: float = _SECONDS,
 ) -> None:  # fmt: skip
     """Answer questions over HTTP: JSON in, JSON out, described at /openapi.json; charts for a browser at /."""
-    from rooflinekit.service.web import listen, processors, run
+    from rooflinekit.service.web import listen, run
+    from rooflinekit.simulation.execute import processors
 
     name = f"[{host}]" if ":" in host else host
     with listen(host, port) as listening:

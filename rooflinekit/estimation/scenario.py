@@ -420,7 +420,7 @@ class Workbook(Lengths, total=False):
     requests: Annotated[float, Option("Requests of a user in an average hour.", 12.0, kind="loose", most=1_000_000_000)]
     rate: Annotated[float | None, Option("Requests a second, in place of users and requests.", unit="1/s", kind="loose")]
     peak: Annotated[float, Option("Busiest hour over the average one.", 2.0, kind="loose")]
-    headroom: Annotated[float, Option("Share of a replica's knee that stays free.", 0.2, unit="share", kind="loose")]
+    headroom: Annotated[float, Option("Share of a replica's capacity that stays free.", 0.2, unit="share", kind="loose")]
     ttft: Annotated[float, Option("Objective: mean time to first token.", 1000.0, unit="ms", kind="loose")]
     tpot: Annotated[float, Option("Objective: mean time per output token.", 50.0, unit="ms", kind="loose")]
     price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour.", unit="USD", kind="price", many=True, usual="its file's")]

@@ -25,6 +25,7 @@ from rooflinekit.report.markup import strict_json
 from rooflinekit.service.log import log_sparingly
 from rooflinekit.service.tools import TOOLS, Tool
 from rooflinekit.service.workers import BusyError, TimeUpError, Workers
+from rooflinekit.simulation.execute import processors
 from rooflinekit.specs.files import reason
 from rooflinekit.version import __version__
 
@@ -168,11 +169,6 @@ def app(
     }
     served_app = Starlette(routes=routes, exception_handlers=handlers, lifespan=served)
     return _local(served_app) if local else served_app
-
-
-def processors() -> int:
-    """Cores of this machine that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _local(served: ASGIApp) -> ASGIApp:

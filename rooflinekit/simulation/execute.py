@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -46,6 +47,11 @@ def execute(
     if scheduler is not None:
         return _over_dask(answer, pieces, scheduler)
     return map(answer, pieces) if workers == 1 else _over_processes(answer, pieces, workers)
+
+
+def processors() -> int:
+    """Cores of this machine that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _over_processes(answer: Callable[[Piece], Answer], pieces: Iterable[Piece], workers: int) -> Iterator[Answer]:

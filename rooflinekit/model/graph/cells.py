@@ -1,7 +1,7 @@
 """A graph as cells of a spreadsheet: a row for each node that several others use, a column for each set of inputs.
 
 Every cell carries the value that Python finds for it. What only one formula uses stands inside that formula, as long as
-it stays short. A loop is a column a round.
+it stays short.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ _FUNCTIONS: Mapping[str, str] = {
     "&": "AND({0},{1})", "|": "OR({0},{1})", "~": "NOT({0})",
 }  # fmt: skip
 _HEAVY = 8  # operators of one formula
-_ROUNDS = 24  # the open loop takes 22 at the most
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +76,9 @@ class Cell:
 
     def __and__(self, other: Cell) -> Cell:
         return composed("&", self, other)
+
+    def __or__(self, other: Cell) -> Cell:
+        return composed("|", self, other)
 
     def equals(self, other: Given) -> Cell:
         """Whether it is that number or text."""
@@ -197,14 +199,12 @@ class Page:
     """What a graph is written on.
 
     parameters: cells of variables that are the same in every column; put: writes a cell at a row and a column, and
-    answers with a reference to it; call: the cell of a node that stands for another graph's
-    output at some value.
+    answers with a reference to it.
     """
 
     parameters: Mapping[Symbol, Cell]
     tables: Tables
     put: Callable[[int, int, Cell], Cell]
-    call: Callable[[str, Cell], Cell] | None = None
 
 
 class Block:
@@ -250,18 +250,16 @@ class Block:
             inner = [bare(operand) for operand in node.operands]
             if node.op == "named":
                 self.quantities[inner[0]] = node.arguments[1]
-            elif node.op in ("call", "loop"):
-                apart.update(inner)
             if node.op in _LEAVES:
                 continue
             apart.update(part for part in inner if self.scopes[part] != self.scopes[node])
             weights[node] = 1 + sum(weights[part] for part in inner if part not in apart)
-            if weights[node] > _HEAVY or node.op in ("call", "result", "held", "lattice"):
+            if weights[node] > _HEAVY or node.op == "lattice":
                 apart.add(node)
         return [node for node in ordered(outputs) if node in apart and node.op not in _LEAVES]
 
 
-_LEAVES = ("named", "var", "fact", "number", "loop")
+_LEAVES = ("named", "var", "fact", "number")
 
 
 class Column:
@@ -313,15 +311,10 @@ class Column:
             return self.inputs[node.arguments[0]]
         if node not in block.places:
             return composed(node.op, *map(self._at, self._made_of(node)))
-        if node.op == "result":
-            self._looped(bare(node.arguments[0]))
-        else:
-            self.cells[node] = self._put(block.places[node][-1], self._formula(node))
+        self.cells[node] = self._put(block.places[node][-1], self._formula(node))
         return self.cells[node]
 
     def _formula(self, node: Symbol) -> Cell:
-        if node.op == "call" and self.page.call:
-            return self.page.call(node.arguments[0], self._at(self._fixed(node.arguments[1])))
         operands = map(self._at, self._made_of(node))
         if node.op == "lattice":
             free = iter(self.block.places[node])
@@ -330,20 +323,3 @@ class Column:
 
     def _put(self, row: int, cell: Cell) -> Cell:
         return self.page.put(row, self.place, cell)
-
-    def _looped(self, loop: Symbol) -> None:
-        """A column a round; a state that is done stays as it is."""
-        rounds, held, body, ends, *first = loop.arguments
-        state = [self.cell(entry) for entry in first]
-        for turn in range(1, min(rounds, _ROUNDS) + 1):
-            column = Column(self.block, f"round {turn}", {held[0].arguments[0]: literal(turn)}, self)
-            for entry, cell in zip(held, state, strict=True):
-                column.cells[entry] = column._put(self.block.places[entry][-1], cell)
-            done = column.cell(ends)
-            state = [
-                composed("where", done, column.cells[entry], column.cell(following))
-                for entry, following in zip(held, body, strict=True)
-            ]
-        for node in self.block.places:
-            if node.op == "result" and bare(node.arguments[0]) is loop:
-                self.cells[node] = self._put(self.block.places[node][-1], state[node.arguments[1]])

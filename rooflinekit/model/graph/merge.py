@@ -39,7 +39,6 @@ class Merge:
     parameters: dict[tuple[Any, ...], Parameter] = field(default_factory=dict)
     named: dict[Symbol, Any] = field(default_factory=dict)  #: labels of merged nodes
     _known: dict[tuple[Any, ...], Any] = field(default_factory=dict)
-    _held: dict[Symbol, Symbol] = field(default_factory=dict)
 
     def merged(self, members: Members) -> Any:
         """The one node, or number, for all of them."""
@@ -101,12 +100,6 @@ class Merge:
                 return "number"
             case "var":
                 return ("var", member.arguments[0])
-            case "result":
-                return ("result", member.arguments[1])
-            case "call":
-                return ("call", member.arguments[0])
-            case "loop":
-                return ("loop", member.arguments[0], len(member.arguments[1]))
             case "lattice":
                 return ("lattice", len(member.arguments))
         return member.op
@@ -117,43 +110,19 @@ class Merge:
         match op:
             case "number" | "table":
                 return self.parameter(tuple(m.value if isinstance(m, Symbol) else m for m in members))
-            case "held":
-                return self._held[next(m for m in members if m is not None)]
             case "named":
                 quantity = next(m.arguments[1] for m in members if m is not None)
                 return self.pool.apply("named", self._operand(members, 0), quantity)
-            case "result":
-                place = next(m.arguments[1] for m in members if m is not None)
-                return self.pool.node("result", self._operand(members, 0), place)
-            case "loop":
-                return self._loop(members)
             case "+":
                 return self._sum(members)
         first = next(m for m in members if m is not None)
-        start = 1 if op == "call" else 0
-        operands = [self._operand(members, place) for place in range(start, len(first.arguments))]
-        if op == "call":
-            return self.pool.node("call", first.arguments[0], *operands)
+        operands = [self._operand(members, place) for place in range(len(first.arguments))]
         if op == "lattice":
             return self.pool.node("lattice", *operands)
         return self.pool.apply(op, *operands)
 
     def _operand(self, members: Members, place: int) -> Any:
         return self.merged(tuple(None if m is None else m.arguments[place] for m in members))
-
-    def _loop(self, members: Members) -> Symbol:
-        first = next(m for m in members if m is not None)
-        number = len(self.pool.nodes)
-        held = [self.pool.node("held", number, place) for place in range(len(first.arguments[1]))]
-        for member in members:
-            if member is not None:
-                self._held.update(zip(member.arguments[1], held, strict=True))
-        body = tuple(
-            self.pool.lifted(self.merged(tuple(None if m is None else m.arguments[2][place] for m in members)))
-            for place in range(len(held))
-        )
-        ends, *starts = (self._operand(members, place) for place in range(3, len(first.arguments)))
-        return self.pool.node("loop", first.arguments[0], tuple(held), body, ends, *starts)
 
     def _sum(self, members: Members) -> Any:
         """Terms that stand in the same order are added in it; others are aligned, and absent where they are absent."""

@@ -10,6 +10,7 @@ from rooflinekit.model.graph.symbol import Symbol
 from rooflinekit.model.graph.table import Table
 from rooflinekit.model.graph.trace import reachable
 from rooflinekit.report.workbook.inputs import Inputs
+from rooflinekit.report.workbook.loads import Ladder
 from rooflinekit.report.workbook.offers import Offers, Rival
 from rooflinekit.report.workbook.sheet import Book, Sheet
 
@@ -19,13 +20,25 @@ _FAR = 1e15  # a node beyond any size
 
 @dataclass(frozen=True)
 class Constants:
-    """The chosen deployment: whether there is one, why it cannot be run, and its numbers."""
+    """The chosen deployment: whether there is one, why it cannot be run, and its numbers.
+
+    load: what was played of it, by the columns of sheet Deployments.
+    """
 
     offered: Cell
     reason: Cell
     cells: Mapping[Symbol, Cell]
     tables: Tables
     evidence: Cell
+    load: Mapping[str, Cell]
+    ladder: Ladder
+
+
+LOADED = {
+    "knee": "largest rate of a full engine [1/s]", "places": "sequences at once", "first": "its first row on Loads",
+    "rungs": "rows on Loads", "unplayed": "why no load was played",
+}  # fmt: skip
+"""What sheet Deployments says of the loads of each."""
 
 
 def _filled(sheet: Sheet, columns: Sequence[str], rows: Sequence[Sequence[float | str]], style: str = "two") -> None:
@@ -45,42 +58,43 @@ def write_models(book: Book, offers: Offers) -> None:
     _filled(sheet, ("model", "longest context [tokens]"), rows, "whole")
 
 
-_GPUS = ("gpu", "memory [GB]", "bandwidth [GB/s]", "power [W]", "your price [USD/h]", "quote [USD/h]", "quote dated",
+_GPUS = ("gpu", "memory [GB]", "bandwidth [GB/s]", "your price [USD/h]", "quote [USD/h]", "quote dated",
          "source of the quote")  # fmt: skip
+_YOURS = 3  # the column of your prices; quotes are in the next
 
 
 def write_gpus(book: Book, offers: Offers) -> None:
     """What the drop-down of accelerators offers, with prices and where they are from."""
-    note = (
-        "Datasheet numbers as shipped with rooflinekit; prices are dated quotes, and yours come first. Power is at "
-        "the plug: a board with its share of the host, in the average hour of the first inputs."
-    )
+    note = "Datasheet numbers as shipped with rooflinekit; prices are dated quotes, and yours come first."
     sheet = book.sheet("GPUs", "Accelerators", note)
-    sheet.widths(22, 15, 15, 15, 15, 15, 15, 70)
+    sheet.widths(22, 15, 15, 15, 15, 15, 70)
     rows = []
     for rival in offers.rivals:
         gpu, price = rival.gpu, rival.gpu.price
         quote = (price.usd_per_hour, price.date, price.source) if price else (0.0, "", "none known: enter your own")
         sizes = (float(gpu.memory_bytes) / 1e9, float(gpu.memory_bandwidth) / 1e9)
-        rows.append((gpu.name, *sizes, rival.watts, 0.0, *quote))
+        rows.append((gpu.name, *sizes, 0.0, *quote))
     _filled(sheet, _GPUS, rows)
     for row, rival in enumerate(offers.rivals, _HEAD + 1):
         if rival.usd is None:
-            sheet.blank(row, 4, "input_number")
+            sheet.blank(row, _YOURS, "input_number")
         else:
-            sheet.put(row, 4, rival.usd, "input_number")
+            sheet.put(row, _YOURS, rival.usd, "input_number")
 
 
 def price_of(offers: Offers, inputs: Inputs, row: Cell, rival: Rival) -> Cell:
     """Price of an accelerator in a row of the sheet GPUs: yours for it, yours for all, or the quote; 0: not known."""
-    own = Cell(f"INDEX({lists(offers, 4)},{row.text})", "" if rival.usd is None else rival.usd)
-    quote = Cell(f"INDEX({lists(offers, 5)},{row.text})", rival.gpu.price.usd_per_hour if rival.gpu.price else 0.0)
+    own = Cell(f"INDEX({lists(offers, _YOURS)},{row.text})", "" if rival.usd is None else rival.usd)
+    quote = Cell(
+        f"INDEX({lists(offers, _YOURS + 1)},{row.text})", rival.gpu.price.usd_per_hour if rival.gpu.price else 0.0
+    )
     return when(own > 0.0, own, when(inputs["price"].equals(""), quote, inputs["price"]))
 
 
 def lists(offers: Offers, place: int) -> str:
     """The range of a column of the sheet GPUs."""
-    return f"GPUs!${'ABCDEFGH'[place]}${_HEAD + 2}:${'ABCDEFGH'[place]}${_HEAD + 1 + len(offers.gpus)}"
+    letter = "ABCDEFG"[place]
+    return f"GPUs!${letter}${_HEAD + 2}:${letter}${_HEAD + 1 + len(offers.gpus)}"
 
 
 def write_constants(book: Book, offers: Offers, chosen: Mapping[str, Sequence[Cell]]) -> dict[str, Constants]:
@@ -104,7 +118,7 @@ def write_constants(book: Book, offers: Offers, chosen: Mapping[str, Sequence[Ce
     sheet = book.sheet("Constants", "The chosen deployments", "Looked up on sheet Deployments; SI units.")
     sheet.widths(26, 60, 48, *[24] * len(chosen))
     heads = ("combination", "row (0: no such combination)", "why it cannot be run", "can be run", "evidence")
-    for number, text in enumerate(heads):
+    for number, text in enumerate((*heads, *LOADED.values())):
         sheet.put(_HEAD + 1 + number, 0, text)
     for number, parameter in enumerate(parameters):
         sheet.put(_CONSTANTS + number, 0, f"p{number + 1}")
@@ -120,7 +134,7 @@ def write_constants(book: Book, offers: Offers, chosen: Mapping[str, Sequence[Ce
     return found
 
 
-_CONSTANTS = _HEAD + 7  # row of the first parameter
+_CONSTANTS = _HEAD + 7 + len(LOADED)  # row of the first parameter
 
 
 @dataclass(frozen=True)
@@ -150,12 +164,17 @@ class _Lookup:
         reason = self._put(3, when(row >= 1.0, reason, "choose from the drop-downs of Inputs"))
         offered = self._put(4, (row >= 1.0) & reason.equals(""), "general")
         told = self._put(5, Cell(f'INDEX({self._below(2)},{place})&""', first.evidence))
+        load = {
+            name: self._put(6 + number, Cell(f"INDEX({self._below(3 + number)},{place}){blank}", value), "general")
+            for number, (name, value) in enumerate(_loaded(offers)[first.key].items())
+            for blank in ('&""' if isinstance(value, str) else "",)
+        }
         run = offers.run.index(first) if first.traced is not None else 0
         found = {}
         for number, (node, values) in enumerate(parameters):
-            value = Cell(f"INDEX({self._below(3 + number)},{place})", values[run])
+            value = Cell(f"INDEX({self._below(_PARAMETERS + number)},{place})", values[run])
             found[node] = self.sheet.put(_CONSTANTS + number, self.column, value, "general")
-        return Constants(offered, reason, found, tables, told)
+        return Constants(offered, reason, found, tables, told, load, offers.ladder(first))
 
     def _put(self, row: int, cell: Cell, style: str = "text") -> Cell:
         return self.sheet.put(_HEAD + row, self.column, cell, style)
@@ -164,20 +183,37 @@ class _Lookup:
         return self.known.area((_HEAD + 1, column), (_HEAD + len(self.offers.entries), column))
 
 
+_PARAMETERS = 3 + len(LOADED)  # column of the first parameter of sheet Deployments
+
+
+def _loaded(offers: Offers) -> dict[str, dict[str, float | str]]:
+    """What was played of each combination, by its key."""
+    found, row = dict[str, dict[str, float | str]](), 1
+    for entry in offers.entries:
+        ladder = offers.ladder(entry)
+        found[entry.key] = {
+            "knee": ladder.knee, "places": float(ladder.places), "first": float(row),
+            "rungs": float(len(ladder.rungs)), "unplayed": ladder.reason,
+        }  # fmt: skip
+        row += len(ladder.rungs)
+    return found
+
+
 def _write_deployments(book: Book, offers: Offers, columns: Sequence[Sequence[float]]) -> Sheet:
     """One row a combination; what cannot be run has the numbers of the first that can."""
     note = "One row a combination of the drop-downs: why it cannot be run, or its constants (sheet Constants)."
     sheet = book.sheet("Deployments", "Deployments", note)
     sheet.widths(48, 40, 18)
-    sheet.heads(_HEAD, ("key", "reason", "evidence", *(f"p{number}" for number in range(1, len(columns) + 1))))
-    run = iter(range(len(offers.run)))
+    numbers = (f"p{number}" for number in range(1, len(columns) + 1))
+    sheet.heads(_HEAD, ("key", "reason", "evidence", *LOADED.values(), *numbers))
+    run, loaded = iter(range(len(offers.run))), _loaded(offers)
     for row, entry in enumerate(offers.entries, _HEAD + 1):
         sheet.put(row, 0, entry.key)
         sheet.put(row, 1, entry.reason)
-        sheet.put(row, 2, entry.evidence)
         place = next(run) if entry.traced is not None else 0
-        for column, values in enumerate(columns, 3):
-            sheet.put(row, column, values[place], "general")
+        rest = (entry.evidence, *loaded[entry.key].values(), *(values[place] for values in columns))
+        for column, value in enumerate(rest, 2):
+            sheet.put(row, column, value, "general")
     sheet.page.freeze_panes(_HEAD + 1, 1)
     return sheet
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.model.graph.cells import BEYOND, Cell, when
+from rooflinekit.model.graph.cells import Cell, composed, when
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.workbook.offers import DEGREES, Offers, Planned
-from rooflinekit.report.workbook.sheet import Book, Sheet
+from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, at_least_one, every
 from rooflinekit.specs.files import read_yaml
 
 RENTED, OWNED = "rent", "own"
@@ -32,9 +32,14 @@ class Inputs:
         return when(self["rate"].equals(""), self["users"] * self["requests"] / 3600.0, self["rate"])
 
     @property
-    def most(self) -> Cell:
-        """Sequences at once at the most; none is no limit."""
-        return when(self["most"].equals(""), BEYOND, self["most"])
+    def wrong(self) -> Cell:
+        """What of the static batch makes no sense, in words; else empty."""
+        return self.cells["wrong"]
+
+    @property
+    def stale(self) -> Cell:
+        """Why the loads that were played are not those of the cells, in words; else empty."""
+        return self.cells["stale"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,30 @@ def write_inputs(book: Book, offers: Offers, planned: Planned) -> Inputs:
         for number, entry in enumerate(section, row + 1):
             cells[entry.name] = _field(book, sheet, number, entry, sources.get(entry.name))
         row += len(section) + 2
-    return Inputs(cells, tuple(cells[name] for name in offers.lists))
+    chosen = tuple(cells[name] for name in offers.lists)
+    return Inputs(cells | _checks(Lines(book, sheet, row - 1), cells, offers, planned), chosen)
+
+
+PLAYED = ("isl", "osl", "cached", "burstiness", "isl_cv", "osl_cv")
+"""Yellow cells that loads were played for."""
+
+
+def _checks(lines: Lines, cells: Mapping[str, Cell], offers: Offers, planned: Planned) -> dict[str, Cell]:
+    """What is wrong with the cells, and for which of them loads were played."""
+    lines.section("Checks")
+    told = when(composed("<", cells["cached"], cells["isl"]), "", "a prompt has more tokens than are cached of it")
+    for name, label in {"osl": "output length", "isl": "input length", "batch": "batch"}.items():
+        told = when(at_least_one(cells[name]), told, f"the {label} must be a number of 1 or more")
+    wrong = lines.add("wrong", "Wrong with the cells above", told, "", "text")
+    asked = planned.load(next(iter(offers.runs.values())))
+    played = ", ".join(f"{name} {getattr(planned, name):g}" for name in PLAYED)
+    draws = f"seed {asked.seed}, {asked.counted} requests at each rate, of which the first {asked.filling} do not count"
+    lines.add("played_for", "Loads were played for", played, "", "text")
+    lines.add("played_with", "as `estimate --rate` does, with", draws, "", "text")
+    same = [cells[name].equals(float(getattr(planned, name))) for name in PLAYED]
+    why = "lengths, cached tokens, variations or burstiness are not those that were played: make a new workbook"
+    stale = lines.add("stale", "Loads are n/a since", when(every(same), "", why), "", "text")
+    return {"wrong": wrong, "stale": stale}
 
 
 def _field(book: Book, sheet: Sheet, row: int, entry: _Field, source: str | None) -> Cell:

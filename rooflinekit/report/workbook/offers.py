@@ -7,32 +7,26 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
-from rooflinekit.decision.planning.fleet import feel, slowed
-from rooflinekit.decision.planning.objective import Objective, chance
 from rooflinekit.estimation.estimator import Resolved, ask
+from rooflinekit.estimation.traffic import read_load
+from rooflinekit.load.answer import AskedLoad
 from rooflinekit.model.graph.merge import Merge
 from rooflinekit.model.graph.symbol import Pool, Symbol
 from rooflinekit.model.graph.trace import flat
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import StepTime
 from rooflinekit.model.step import Plan
-from rooflinekit.model.traffic.closed_form import OpenLoop, Traffic
-from rooflinekit.model.traffic.energy import load_power, served_energy
-from rooflinekit.model.traffic.mixing import InFlight, Rotation, Shared, shared_times, slots
-from rooflinekit.model.traffic.question import LoadQuestion, answer_load
 from rooflinekit.model.types.batch import Batch, whole_number
 from rooflinekit.model.types.dtype import parse_dtype
-from rooflinekit.model.types.errors import DoesNotFitError, InputError, RooflinekitError
+from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.hardware import Accelerator
-from rooflinekit.model.types.numeric import Numeric, maximum
-from rooflinekit.model.types.time import ENDS, KernelTime, Time
+from rooflinekit.model.types.time import ENDS, KernelTime
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.report.workbook.loads import Ladder, Piece, play_ladders
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import evidence
-
-_CALLED = ("step", "share", "alone", "own", "again")  # times of `Shared` that depend on how many requests run
 
 
 @dataclass(frozen=True)
@@ -73,7 +67,7 @@ class Tracing:
         self.labels: dict[Symbol, tuple[str, ...]] = {}
 
     def outputs(self, bare: Predictor) -> dict[str, Any]:
-        """A static batch, the times that requests share, and the deployment under load, by name."""
+        """A static batch, by name."""
         plan = _Labelled(**{entry.name: getattr(bare.plan, entry.name) for entry in fields(Plan)}, labels=self.labels)
         predictor = replace(bare, plan=plan)
         given = {name: self._input(name) for name in ("isl", "osl", "cached")}
@@ -86,37 +80,10 @@ class Tracing:
                 found |= {f"kernel.{step}.{name}.{key}": value for key, value in _work(kernel).items()}
         found |= dict(flat({"ttft": point.ttft, "tpot": point.tpot, "memory": point.memory}))
         found |= {f"memory.{name}": getattr(point.memory, name) for name in ("overhead_bytes", "total_bytes", "fits")}
-        shared = shared_times(predictor, InFlight(self._input("users"), **given, osl_cv=self._input("osl_cv")))
-        found |= {f"shared.{name}": value for name, value in flat(shared)}
-        return found | self._load(predictor, shared)
-
-    def _load(self, predictor: Predictor, shared: Shared) -> dict[str, Any]:
-        """The open loop of the command line, in which the shared times are calls."""
-        names = ("isl", "osl", "isl_cv", "osl_cv", "most", "cached")
-        given = {name: self._input(name) for name in names}
-        given["isl"] = predictor.plan.prompt(given["isl"])
-        traffic = Traffic(**given, arrival_cv=self._input("burstiness"))
-
-        def known(running: Numeric) -> Shared:
-            users = self.pool.lifted(maximum(running, 1.0))
-            times: dict[str, Any] = {
-                name: Time(*(self._called(f"shared.{name}.{part}", users) for part in ENDS)) for name in _CALLED
-            }
-            names = (entry.name for entry in fields(Rotation))
-            turning = Rotation(*(self._called(f"shared.turning.{name}", users) for name in names))
-            return replace(shared, **times, turning=turning)
-
-        room: Any = slots(predictor, traffic.isl, traffic.osl, traffic.most, traffic.osl_cv)
-        if not isinstance(room, Symbol) and room < 1.0:
-            return {"slots": room}
-        loaded = OpenLoop.of(predictor, traffic, known).at(self._input("rate"))
-        return {"slots": room, **{f"load.{name}": value for name, value in flat(loaded)}}
+        return found
 
     def _input(self, name: str) -> Any:
         return self.pool.variable(name)
-
-    def _called(self, name: str, users: Symbol) -> Any:
-        return self.pool.node("call", name, users)
 
 
 def _work(kernel: KernelTime) -> dict[str, Any]:
@@ -196,11 +163,13 @@ class Planned:
         """The same with the tokens of images in its prompts."""
         return replace(self, isl=self.isl + found.plan.image_tokens)
 
-    @property
-    def traffic(self) -> Traffic:
-        """What arrives."""
-        return Traffic(float(self.isl), float(self.osl), self.isl_cv, self.osl_cv, self.burstiness,
-                       cached=float(self.cached))  # fmt: skip
+    def load(self, found: Resolved) -> AskedLoad:
+        """What arrives at a deployment, to be played at its rates."""
+        lengths = {key: getattr(self, key) for key in ("isl", "osl", "burstiness")}
+        varied = {key: value for key in ("isl_cv", "osl_cv") if (value := getattr(self, key))}
+        load = read_load(lengths | varied | {"rate": 1.0}, found.plan.image_tokens)
+        assert load is not None
+        return replace(load, cached=float(self.cached))
 
 
 @dataclass(frozen=True)
@@ -213,30 +182,13 @@ class Offer:
     evidence: str = ""
 
 
-class AtPeak(NamedTuple):
-    """What the peak load feels like; None where a replica runs at its knee, or without a calibrated interval.
-
-    probability: that mean TTFT and TPOT both keep their objectives, of the two the smaller one.
-    """
-
-    p95_ttft_ms: float | None = None
-    p95_tpot_ms: float | None = None
-    probability: float | None = None
-
-
 @dataclass(frozen=True)
 class Rival:
-    """How an accelerator starts in the comparison: its least dear split, and what the peak feels like there.
-
-    watts: mean power of its board with its share of the host, at the plug, in the average hour of the fleet for the
-    peak; 0 where nobody knows it.
-    """
+    """How an accelerator starts in the comparison: on the split that serves the peak with the fewest."""
 
     gpu: Accelerator
     tp: int
     usd: float | None  #: of an accelerator and hour, where the planner gave it
-    at_peak: AtPeak = field(default_factory=AtPeak)
-    watts: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -244,7 +196,7 @@ class Offers:
     """All combinations, with names as resolved, and their graphs as one.
 
     lists: what each drop-down offers, in the order in which their choices make the key of an offer; start: what they
-    start with. outputs: by name, of which those of a load stand on `call` nodes for the times that requests share.
+    start with. outputs: by name. asked: names and scenario of those that can be run. ladders: their loads, once played.
     """
 
     lists: Mapping[str, tuple[str | int, ...]]
@@ -257,30 +209,33 @@ class Offers:
     calibrations: Mapping[str, str]  #: name and hash by accelerator
     notes: tuple[str, ...]
     runs: Mapping[tuple[str | int, ...], Resolved]
+    asked: Mapping[tuple[str | int, ...], tuple[str, str, Mapping[str, Any]]]
+    ladders: Mapping[str, Ladder] = field(default_factory=dict)
 
-    def compared(self, planned: Planned) -> Offers:
-        """The same, each accelerator on the split that serves the peak on the fewest.
+    def played(self, planned: Planned, workers: int = 1) -> Offers:
+        """The same with all loads played, each accelerator on the split that serves the peak on the fewest.
 
         Raises WorkloadError where more of a prompt is cached than there is.
         """
         Workload.checked(planned.batch, planned.isl, planned.osl, planned.cached)
-        return replace(self, rivals=tuple(self._rival(rival, planned) for rival in self.rivals))
+        pieces = [Piece(*self.asked[key], planned.load(found)) for key, found in self.runs.items()]
+        found = replace(self, ladders=dict(zip(map(_key, self.runs), play_ladders(pieces, workers), strict=True)))
+        return replace(found, rivals=tuple(found._rival(rival, planned) for rival in self.rivals))
 
     def _rival(self, rival: Rival, planned: Planned) -> Rival:
         """All but the split is as at the start."""
-        own, tp, best = 1, 2, (math.inf, rival)
+        own, tp, best = 1, 2, (math.inf, rival.tp)
         for key, found in self.runs.items():
             if key != tuple({own: rival.gpu.name, tp: key[tp]}.get(at, word) for at, word in enumerate(self.start)):
                 continue
-            try:
-                seen = planned.seen(found)
-                gpus, at_peak = _sized(found, seen)
-            except DoesNotFitError:
-                continue
-            watts = _watts(found, seen, gpus / found.plan.deployment.gpus)
-            split = replace(rival, tp=int(key[tp]), at_peak=at_peak, watts=watts)
-            best = min(best, (gpus, split), key=lambda each: each[0])
-        return best[1]
+            capacity = (1.0 - planned.headroom) * self.ladders[_key(key)].capacity(planned.ttft_ms, planned.tpot_ms)
+            replicas = max(math.ceil(planned.peak_rate / capacity), 1) if capacity else math.inf
+            best = min(best, (replicas * found.plan.deployment.gpus, int(key[tp])), key=lambda each: each[0])
+        return replace(rival, tp=best[1])
+
+    def ladder(self, entry: Offer) -> Ladder:
+        """What was played of a combination; nothing of one that cannot be run."""
+        return self.ladders.get(entry.key, Ladder())
 
     @property
     def gpus(self) -> tuple[Accelerator, ...]:
@@ -310,20 +265,21 @@ def make_offers(choices: Choices, planned: Planned) -> Offers:
     common = {**choices.scenario, "engine": choices.engine, "calibration": choices.calibration}
     tracing, entries = Tracing(), list[Offer]()
     runs: dict[tuple[str | int, ...], Resolved] = {}
+    names: dict[tuple[str | int, ...], tuple[str, str, Mapping[str, Any]]] = {}
     notes = dict.fromkeys(text for _, found in models.values() for text in found.warnings)
     for combination in product(*lists.values()):
-        key = "|".join(map(str, combination))
+        key = _key(combination)
         named = dict(zip(lists, combination, strict=True))
         model, gpu = models[str(named.pop("model"))][0], gpus[str(named.pop("gpu"))][0]
         try:
-            asked = {name: value for name, value in named.items() if value != OWN}
-            resolved = ask(model, gpu, {**common, **asked}).resolved
+            scenario = {**common, **{name: value for name, value in named.items() if value != OWN}}
+            resolved = ask(model, gpu, scenario).resolved
             entries.append(Offer(key, tracing.outputs(resolved.predictor), evidence=evidence(resolved.plan)))
         except RooflinekitError as error:
             entries.append(Offer(key, None, str(error)))
             continue
         notes.update(dict.fromkeys(resolved.warnings))
-        runs[combination] = resolved
+        runs[combination], names[combination] = resolved, (model, gpu, scenario)
     if not runs:
         raise InputError(f"no combination can be run; the first: {entries[0].key}: {entries[0].reason}")
     merge = Merge(tracing.pool, tracing.labels)
@@ -335,6 +291,7 @@ def make_offers(choices: Choices, planned: Planned) -> Offers:
         start=start,
         rivals=tuple(Rival(found, int(start[2]), planned.prices.get(name)) for name, (_, found) in gpus.items()),
         runs=runs,
+        asked=names,
         entries=tuple(entries),
         outputs={
             name: merge.merged(tuple(graph.get(name, 0.0 if name.endswith(".count") else None) for graph in graphs))
@@ -361,32 +318,8 @@ def _start(runs: Mapping[tuple[str | int, ...], Resolved], planned: Planned) -> 
     return next((key for key, most in room.items() if most >= planned.batch), max(room, key=lambda key: room[key]))
 
 
-def _watts(found: Resolved, planned: Planned, replicas: float) -> float:
-    """Mean power of a board with its share of the host, in the average hour [W]."""
-    rate = planned.peak_rate / planned.peak / replicas
-    average = answer_load(found.predictor, LoadQuestion(None, rate, planned.traffic, None, None)).loaded
-    tokens, osl = served_energy(found.predictor, planned.traffic, average), float(planned.osl)
-    return 0.0 if tokens is None else float(load_power(tokens, osl, float(average.rate) * osl).plug)
-
-
-def _sized(found: Resolved, planned: Planned) -> tuple[float, AtPeak]:
-    """Accelerators for the peak, and what it feels like on them."""
-    question, loop = LoadQuestion(None, 0.0, planned.traffic, None, None), OpenLoop.of(found.predictor, planned.traffic)
-    knee = float(loop.knee)
-    replicas = max(math.ceil(planned.peak_rate / ((1.0 - planned.headroom) * knee)), 1)
-    rate, gpus = planned.peak_rate / replicas, replicas * float(found.plan.deployment.gpus)
-    ends = found.plan.load_ends
-    feels = slowed(lambda at: feel(answer_load(found.predictor, replace(question, rate=at), loop=loop), ends), rate)
-    felt = feels(1.0)
-    if not felt.stable:
-        return gpus, AtPeak()
-    slo = (Objective("ttft", None, planned.ttft_ms / 1e3), Objective("tpot", None, planned.tpot_ms / 1e3))
-    chances = [likely for each in slo if (likely := chance(feels, each)) is not None]
-    p95 = [1e3 * felt.value(each.metric, _P95) for each in slo]
-    return gpus, AtPeak(p95[0], p95[1], min(chances, default=None))
-
-
-_P95 = 0.95
+def _key(combination: tuple[str | int, ...]) -> str:
+    return "|".join(map(str, combination))
 
 
 def _format(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from xlsxwriter.utility import xl_col_to_name
 from xlsxwriter.workbook import Workbook
 from xlsxwriter.worksheet import Worksheet
 
-from rooflinekit.model.graph.cells import Cell, Given, when
+from rooflinekit.model.graph.cells import Cell, Given, function, when
 from rooflinekit.specs.files import read_yaml
 
 
@@ -36,6 +36,7 @@ class Sheet:
     page: Worksheet
     styles: Mapping[str, Format]
     heads_at: dict[tuple[int, int], str] = field(default_factory=dict)
+    rows: list[str] = field(default_factory=list)  #: labels of rows that come one after the other
 
     def put(self, row: int, column: int, content: Given, style: str = "text") -> Cell:
         """Write a cell; the answer refers to it."""
@@ -135,12 +136,28 @@ class Lines:
     ) -> Cell:
         """One line; the answer is the value by its name, `out_` before it."""
         for column, (text, look) in {0: (label, "text"), 2: (unit, "unit"), 3: (note, "note")}.items():
-            self.sheet.put(self.row, column, text, look)
+            if text:  # beside an empty cell a long value is shown in full
+                self.sheet.put(self.row, column, text, look)
         cell = self.book.name(f"out_{name}", self.sheet.put(self.row, 1, value, style))
         if style == "status":
             status_colours(self.book, self.sheet, (self.row, 1, self.row, 1))
         self.row += 1
         return cell
+
+
+def known(value: Cell) -> Cell:
+    """Whether it is a number."""
+    return function("ISNUMBER({0})", not isinstance(value.value, str), value)
+
+
+def at_least_one(value: Cell) -> Cell:
+    """Whether it is a number of 1 or more; what is blank is none."""
+    return known(value) & (value >= 1.0)
+
+
+def every(conditions: Sequence[Cell]) -> Cell:
+    """Whether all of them hold."""
+    return reduce(lambda before, one: before & one, conditions)
 
 
 def shown(condition: Cell, value: Given) -> Cell:

@@ -38,11 +38,15 @@ _KINDS: Mapping[str, tuple[dict[str, str], dict[str, Any]]] = {
         {"type": "scatter", "subtype": "straight_with_markers"},
         {"log_base": 10, "num_format": "#,##0", "major_gridlines": _GRID},
     ),
+    "curve": (
+        {"type": "scatter", "subtype": "straight_with_markers"},
+        {"num_format": "0.0##", "major_gridlines": _GRID},
+    ),
     "bars": ({"type": "column"}, {"num_format": "0 %"}),
     "lines": ({"type": "line"}, {}),
 }
-"""Columns over the logarithm of a sweep; one as bars with their values, over shares; two as lines: what Excel calls
-each, and its first axis."""
+"""Columns over the logarithm of a sweep, or over a rate; one as bars with their values, over shares; two as lines: what
+Excel calls each, and its first axis."""
 
 
 def draw(book: Book, kind: str, area: Area, title: tuple[str, str, str], place: tuple[int, int]) -> None:
@@ -97,9 +101,14 @@ _MEMORY = (
 )  # fmt: skip
 
 
-def status_of(calculation: Calculation, fits: Cell) -> Cell:
-    """FITS, OOM, or NOT OFFERED."""
-    return when(calculation.constants.offered, when(fits, "FITS", "OOM"), "NOT OFFERED")
+def status_of(calculation: Calculation, fits: Cell, valid: Cell) -> Cell:
+    """FITS, OOM, or NOT OFFERED; n/a for sizes that make no sense."""
+    return when(calculation.constants.offered, when(valid, when(fits, "FITS", "OOM"), "n/a"), "NOT OFFERED")
+
+
+def told(status: Cell) -> Cell:
+    """Whether there are times beside a status."""
+    return status.equals("FITS") | status.equals("OOM")
 
 
 def _rates(point: Found, batch: Cell, osl: Cell) -> tuple[Cell, Cell]:
@@ -113,10 +122,11 @@ def write_results(book: Book, calculation: Calculation, point: Found) -> None:
     note = "A batch in which all prompts come at once; sheet Fleet has the deployment under load."
     sheet = book.sheet("Results", "Results at one operating point", note)
     sheet.widths(34, 18, 14, 78)
-    lines, inputs, offered = Lines(book, sheet), calculation.inputs, calculation.constants.offered
-    status = status_of(calculation, point["memory.fits"] >= 1.0)
-    lines.add("status", "Memory", status, "", "status", "OOM: out of memory; times are printed anyway")
-    lines.add("reason", "Why not", calculation.constants.reason, "", "text")
+    lines, inputs, constants = Lines(book, sheet), calculation.inputs, calculation.constants
+    status = status_of(calculation, point["memory.fits"] >= 1.0, point.valid)
+    status = lines.add("status", "Memory", status, "", "status", "OOM: out of memory; times are printed anyway")
+    offered = told(status)
+    lines.add("reason", "Why not", when(constants.offered, inputs.wrong, constants.reason), "", "text")
     lines.add("evidence", "What times rest on", calculation.constants.evidence, "", "text")
     for name, title, kind in (
         ("ttft", "Time to first token (TTFT)", "prefill of all prompts and the first sample"),
@@ -168,7 +178,7 @@ def sweep_inputs(book: Book, name: str, values: Sequence[int]) -> list[Cell]:
 
 def write_sweep(book: Book, calculation: Calculation, name: str, points: Sequence[tuple[Cell, Cell, Found]]) -> None:
     """One row a point (batch, output length, results); the first column has been filled in with what varies."""
-    sheet, offered = book.sheet(name), calculation.constants.offered
+    sheet = book.sheet(name)
     sheet.page.set_column(0, 12, 13)
     varied = "batch" if name == "Batch sweep" else "input length [tokens]"
     times = [(f"{time}.{end}", f"{time.upper()}{label} [ms]") for time in ("ttft", "tpot")
@@ -176,7 +186,7 @@ def write_sweep(book: Book, calculation: Calculation, name: str, points: Sequenc
     titles = ("output [token/s]", "of a user [token/s]", "memory needed [GB]", "capacity [GB]")
     sheet.heads(_SWEEP_HEAD, (varied, "memory", *(title for _, title in times), *titles), (1,))
     for row, (batch, osl, point) in enumerate(points, _SWEEP_HEAD + 1):
-        sheet.put(row, 1, status_of(calculation, point["memory.fits"] >= 1.0), "status")
+        offered = told(sheet.put(row, 1, status_of(calculation, point["memory.fits"] >= 1.0, point.valid), "status"))
         for column, (key, _) in enumerate(times, 2):
             sheet.put(row, column, shown(offered, point[key] * 1000.0), "two")
         memory = [point[f"memory.{key}_bytes"] / _GB for key in ("total", "capacity")]
@@ -212,9 +222,10 @@ def write_kernels(book: Book, calculation: Calculation, point: Found) -> None:
     first, last = 6, 5 + len(names)
     times: list[tuple[int, str, Cell]] = []
     sums: dict[str, list[float]] = {"prefill": [0.0] * len(_KERNEL), "decode": [0.0] * len(_KERNEL)}
+    offered = calculation.constants.offered & calculation.inputs.wrong.equals("")
     for row, name in enumerate(names, first):
         _, step, kernel = name.split(".", 2)
-        runs = (point[f"{name}.count"] > 0.0) & calculation.constants.offered
+        runs = when(offered, point[f"{name}.count"] > 0.0, literal(False))
         sheet.put(row, 0, step)
         sheet.put(row, 1, kernel)
         for place, (key, _, scale, style) in enumerate(_KERNEL):

@@ -12,11 +12,12 @@ from functools import reduce
 from pathlib import Path
 
 from rooflinekit.model.graph.cells import Cell, composed, function, literal, when
-from rooflinekit.report.workbook.calculation import Calculation, Found, blocks_of, write_labels
+from rooflinekit.report.workbook.calculation import Calculation, Found, block_of, write_labels
+from rooflinekit.report.workbook.curves import Curve, write_curves, write_loads
 from rooflinekit.report.workbook.data import lists, price_of, write_constants, write_gpus, write_models, write_tables
 from rooflinekit.report.workbook.inputs import OWNED, RENTED, Inputs, read_words, write_inputs
 from rooflinekit.report.workbook.offers import Choices, Offers, Planned, make_offers
-from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, shown, status_colours
+from rooflinekit.report.workbook.sheet import Book, Lines, Sheet, known, shown, status_colours
 from rooflinekit.report.workbook.views import (
     Area,
     draw,
@@ -35,92 +36,121 @@ _YEARS = 6
 
 @dataclass(frozen=True)
 class Served:
-    """What the money is spent on: whether anything runs, accelerators, their number, requests a second."""
+    """What the money is spent on: whether anything runs, accelerators, requests a second; power of one [W]."""
 
     runs: Cell
     gpus: Cell
     rate: Cell
+    watts: Cell
 
 
-def write_fleet(book: Book, calculation: Calculation, headrooms: Sequence[float]) -> Served:
+@dataclass(frozen=True)
+class Fleet:
+    """What sizes a fleet: requests at the peak, the curve of one replica, its accelerators.
+
+    runs: whether a replica keeps the objectives at some load.
+    """
+
+    peak: Cell
+    curve: Curve
+    gpus: Cell
+    runs: Cell
+
+    @classmethod
+    def of(cls, peak: Cell, curve: Curve, gpus: Cell) -> Fleet:
+        """Of replicas with this curve."""
+        return cls(peak, curve, gpus, when(curve.runs, curve.capacity > 0.0, literal(False)))
+
+    def replicas(self, headroom: Cell) -> Cell:
+        """Replicas: ⌈peak/((1 − headroom)·capacity)⌉, at least one."""
+        least = composed("ceil", self.peak / ((literal(1.0) - headroom) * self.curve.capacity))
+        return shown(self.runs, composed("max", least, literal(1.0)))
+
+
+def why_not(calculation: Calculation, curve: Curve) -> Cell:
+    """Why there is no fleet, in words; else empty."""
+    constants, stale = calculation.constants, calculation.inputs.stale
+    words = when(curve.capacity > 0.0, "", composed("joined", curve.bound, literal(_FAILS)))
+    words = when(constants.load["rungs"] >= 1.0, words, constants.load["unplayed"])
+    return when(constants.offered, when(stale.equals(""), words, stale), constants.reason)
+
+
+_FAILS = " misses its objective at no load"
+
+
+def fleet_status(calculation: Calculation) -> Cell:
+    """FITS where requests have room; n/a where no load was played for the inputs."""
+    return status_of(calculation, calculation.constants.load["places"] >= 1.0, calculation.inputs.stale.equals(""))
+
+
+def write_fleet(book: Book, calculation: Calculation, curve: Curve, headrooms: Sequence[float]) -> Served:
     """Replicas for the peak, how busy they are, what users meet; and the same for other headrooms."""
-    note = "Approximate: the steady state of an open loop by formula; `rooflinekit estimate --rate` plays it."
+    note = "Loads are played, at the rates of sheet Curves; between them stand straight lines."
     sheet = book.sheet("Fleet", "Fleet: replicas for the peak", note)
     sheet.widths(34, 24, 14, 14, *[14] * 6)
-    inputs, lines, gpus = calculation.inputs, Lines(book, sheet), calculation.gpus
-    fits = calculation.room >= 1.0
-    runs = calculation.constants.offered & fits
+    inputs, lines, gpus, load = calculation.inputs, Lines(book, sheet), calculation.gpus, curve.load
     lines.section("Demand")
     rate = lines.add("rate", "Requests, average hour", inputs.rate, "1/s", "three")
     peak = lines.add("peak_rate", "Requests, busiest hour", rate * inputs["peak"], "1/s", "three")
+    fleet = Fleet.of(peak, curve, gpus)
     lines.section("One replica")
-    lines.add("fleet_status", "Memory", status_of(calculation, fits), "", "status", "OOM: not one request fits")
-    lines.add("slots", "Sequences at once", shown(runs, calculation.room), "", "whole", "room in the cache")
-    knee = lines.add("knee", "Knee: largest rate", shown(runs, calculation.knee), "1/s", "three", "with all slots busy")
+    lines.add("fleet_status", "Memory", fleet_status(calculation), "", "status", "OOM: not one request fits")
+    lines.add("fleet_reason", "Why not", why_not(calculation, curve), "", "text")
+    lines.add("slots", "Sequences at once", shown(curve.runs, load["places"]), "", "whole", "room in the cache")
+    knee = shown(curve.runs, load["knee"])
+    knee = lines.add("knee", "Knee: largest rate", knee, "1/s", "three", "of a full engine, by its steps")
+    note = "at which mean TTFT and TPOT keep their objectives; at most the last rate that was played"
+    lines.add("capacity", "Capacity", shown(fleet.runs, curve.capacity), "1/s", "three", note)
+    lines.add("bound", "Capacity is bound by", shown(fleet.runs, curve.bound), "", "words")
     lines.section("Fleet")
-    replica = Replica(peak, knee, runs, gpus)
-    replicas = lines.add("replicas", "Replicas", replica.number(inputs["headroom"]), "", "whole")
+    replicas = lines.add("replicas", "Replicas", fleet.replicas(inputs["headroom"]), "", "whole")
+    runs = known(replicas)
     all_gpus = lines.add("gpus", "GPUs", shown(runs, replicas * gpus), "", "whole")
     words = (all_gpus, literal(" = "), replicas, literal(" replicas x "), gpus, literal(" GPUs"))
     spelled = reduce(lambda before, word: composed("joined", before, word), words)
     lines.add("spelled", "GPUs in words", shown(runs, spelled), "", "words")
     lines.add("utilisation", "Utilisation at the peak", shown(runs, peak / replicas / knee), "of the knee", "share")
-    each = when(runs, peak / replicas, 0.0)
-    each = lines.add("replica_rate", "Requests of a replica", each, "1/s", "three")
-    loaded = calculation.load("the fleet", each)
-    stable = when(runs, loaded["stable"] >= 1.0, False)
+    each = lines.add("replica_rate", "Requests of a replica", shown(runs, peak / replicas), "1/s", "three")
+    _at_peak(lines, inputs, curve.at("fleet at the peak", each))
+    average = curve.at("fleet in the average hour", shown(runs, rate / replicas))
+    if headrooms:
+        _by_headroom(Lines(book, sheet, lines.row + 2), inputs, fleet, headrooms)
+    return Served(runs, all_gpus, rate, average["watts"])
+
+
+def _at_peak(lines: Lines, inputs: Inputs, met: Mapping[str, Cell]) -> None:
+    """What users meet."""
     lines.section("What users meet at the peak")
-    for name, label in (("ttft", "TTFT under load, mean"), ("tpot", "TPOT under load, mean")):
-        steady = stable if name == "ttft" else runs
-        time = shown(steady, loaded[f"{name}.expected"] * 1000.0)
-        time = lines.add(f"load_{name}_ms", label, time, "ms", "two", "n/a: beyond the knee")
-        for end, words_of in (("low", "from"), ("high", "to")):
-            value = shown(steady, loaded[f"{name}.{end}"] * 1000.0)
-            lines.add(f"load_{name}_{end}_ms", f"90 % interval with as many running, {words_of}", value, "ms")
+    for name in ("ttft", "tpot"):
+        time = lines.add(f"load_{name}_ms", f"{name.upper()} under load, mean", met[name], "ms")
+        for end, words in (("low", "90 % interval, from"), ("high", "90 % interval, to"), ("p95", "P95 of requests")):
+            lines.add(f"load_{name}_{end}_ms", words, met[f"{name}_{end}"], "ms")
         verdict = when(known(time), when(time <= inputs[name], "MEETS", "MISSES"), "n/a")
         lines.add(f"{name}_objective", "Objective", verdict, "", "status")
-    lines.add("running", "Sequences that run at once", shown(stable, loaded["running"]), "", "one")
-    lines.add("queue_ms", "Wait before the first step", shown(stable, loaded["queue"] * 1000.0), "ms")
-    if headrooms:
-        _by_headroom(Lines(book, sheet, lines.row + 2), calculation, replica, headrooms)
-    return Served(runs, all_gpus, rate)
+    note = "that both means keep their objectives, of the two the smaller; n/a: no interval"
+    lines.add("probability", "Probability", met["likely"], "", "share", note)
+    lines.add("running", "Sequences that run at once", met["running"], "", "one")
+    lines.add("queue_ms", "Wait before the first step", met["queue"], "ms")
 
 
-@dataclass(frozen=True)
-class Replica:
-    """What sizes a fleet: requests at the peak, the knee of one replica, whether it runs, its accelerators."""
-
-    peak: Cell
-    knee: Cell
-    runs: Cell
-    gpus: Cell
-
-    def number(self, headroom: Cell) -> Cell:
-        """Replicas: ⌈peak/((1 − headroom)·knee)⌉, at least one."""
-        least = composed("ceil", self.peak / ((literal(1.0) - headroom) * self.knee))
-        return shown(self.runs, composed("max", least, literal(1.0)))
-
-
-def _by_headroom(lines: Lines, calculation: Calculation, replica: Replica, headrooms: Sequence[float]) -> None:
-    """The same for other headrooms, each a root of the open loop of its own."""
+def _by_headroom(lines: Lines, inputs: Inputs, fleet: Fleet, headrooms: Sequence[float]) -> None:
+    """The same for other headrooms."""
     book, sheet, row = lines.book, lines.sheet, lines.row
-    inputs, runs = calculation.inputs, replica.runs
     sheet.band(row, "The same with other headrooms", 8)
     heads = ("headroom", "replicas", "GPUs", "utilisation", "requests [1/s]", "TTFT [ms]", "TPOT [ms]", "objectives")
     sheet.heads(row + 1, heads, (7,))
     first = row + 2
     for number, headroom in enumerate(headrooms, first):
         free = sheet.put(number, 0, headroom, "input_share")
-        replicas = sheet.put(number, 1, replica.number(free), "whole")
-        sheet.put(number, 2, shown(runs, replicas * replica.gpus), "whole")
-        sheet.put(number, 3, shown(runs, replica.peak / replicas / replica.knee), "share")
-        rate = sheet.put(number, 4, when(runs, replica.peak / replicas, 0.0), "three")
-        loaded = calculation.load(f"headroom {number - first + 1}", rate)
-        stable = when(runs, loaded["stable"] >= 1.0, False)
-        ttft = sheet.put(number, 5, shown(stable, loaded["ttft.expected"] * 1000.0), "one")
-        tpot = sheet.put(number, 6, shown(stable, loaded["tpot.expected"] * 1000.0), "two")
+        replicas = sheet.put(number, 1, fleet.replicas(free), "whole")
+        runs = known(replicas)
+        sheet.put(number, 2, shown(runs, replicas * fleet.gpus), "whole")
+        sheet.put(number, 3, shown(runs, fleet.peak / replicas / fleet.curve.load["knee"]), "share")
+        rate = sheet.put(number, 4, shown(runs, fleet.peak / replicas), "three")
+        met = fleet.curve.at(f"headroom {number - first + 1}", rate)
+        ttft, tpot = sheet.put(number, 5, met["ttft"], "one"), sheet.put(number, 6, met["tpot"], "two")
         kept = when((ttft <= inputs["ttft"]) & (tpot <= inputs["tpot"]), "MEETS", "MISSES")
-        sheet.put(number, 7, shown(stable, kept), "status")
+        sheet.put(number, 7, shown(runs, kept), "status")
     last = first + len(headrooms) - 1
     rule = {"validate": "decimal", "criteria": "between", "minimum": 0.0, "maximum": 0.95}
     sheet.page.data_validation(first, 0, last, 0, rule)
@@ -148,21 +178,17 @@ def write_tco(book: Book, inputs: Inputs, offers: Offers, served: Served) -> Non
     _by_year(book, sheet, lines.row + 1, inputs, (rented, energy, gpus * inputs["capex"]))
 
 
-def known(value: Cell) -> Cell:
-    """Whether it is a number."""
-    return function("ISNUMBER({0})", not isinstance(value.value, str), value)
-
-
 def _running(lines: Lines, inputs: Inputs, offers: Offers, served: Served) -> tuple[Cell, Cell]:
     """Power at the meter, and rent; "n/a" where a price or a power is not known."""
     at = [gpu.name for gpu in offers.gpus].index(inputs["gpu"].value)
     rival, unknown = offers.rivals[at], "0: not known, enter yours on sheet GPUs or Inputs"
     row = Cell(f"IFERROR(MATCH(in_gpu,{lists(offers, 0)},0),1)", at + 1.0)
     price = lines.add("price", "Rent", price_of(offers, inputs, row, rival), "USD/GPU/h", "two", unknown)
-    drawn = Cell(f"INDEX({lists(offers, 3)},{row.text})", rival.watts)
-    watts = when(inputs["watts"].equals(""), drawn, inputs["watts"])
-    watts = lines.add("watts", "Power of a GPU with its host", watts, "W", "whole", unknown)
-    power = shown(served.runs & (watts > 0.0), served.gpus * watts * inputs["pue"] / 1000.0)
+    watts = when(inputs["watts"].equals(""), served.watts, inputs["watts"])
+    note = "mean of the average hour, as it was played; 0: not known, enter yours on Inputs"
+    watts = lines.add("watts", "Power of a GPU with its host", watts, "W", "whole", note)
+    drawn = when(known(watts), watts > 0.0, literal(False))
+    power = when(served.runs, shown(drawn, served.gpus * watts * inputs["pue"] / 1000.0), "n/a")
     power = lines.add("kilowatts", "Power at the meter", power, "kW", "one", "all GPUs at that power, with PUE")
     lines.add("kwh_per_year", "Energy", shown(known(power), power * _HOURS), "kWh/a", "whole")
     rent = shown(served.runs & (price > 0.0), served.gpus * price)
@@ -202,11 +228,12 @@ def _by_year(book: Book, sheet: Sheet, row: int, inputs: Inputs, costs: Sequence
 
 
 _HEAD = 3
-_HEADS = ("GPU", "tensor parallel", "memory", "replicas at the headroom", "GPUs at the headroom",
+_HEADS = ("GPU", "tensor parallel", "memory", "replicas at the headroom", "GPUs at the headroom", "bound by",
           "price [USD/GPU/h]", "USD/h", "USD a million tokens", "least cost", "P95 TTFT [ms]", "P95 TPOT [ms]",
-          "probability", "evidence", "why not")  # fmt: skip
-_TEXTS = (0, 2, 8, 12, 13)
-_RANKED = 14  # a column that nobody sees: the cost of those measured and sure enough
+          "probability", "power of a GPU [W]", "evidence", "why not")  # fmt: skip
+_TEXTS = (0, 2, 5, 9, 14, 15)
+_HOUR = 7  # the column of the cost
+_RANKED = 16  # a column that nobody sees: the cost of those measured and sure enough
 _SURE = 0.9  # the confidence that a plan asks for by default
 
 
@@ -214,11 +241,11 @@ def compare_inputs(book: Book, inputs: Inputs, offers: Offers) -> dict[str, list
     """The deployment of each accelerator: that of Inputs, on a split of its own that may be changed here."""
     note = (
         "Model, formats, demand and headroom are those of Inputs. The headroom sizes the fleets, and not a confidence "
-        "as in `plan`. Yellow splits may be changed, prices stand on sheet GPUs. P95 holds for the inputs that the "
-        "workbook was made with. So does the probability that mean TTFT and TPOT keep their objectives."
+        "as in `plan`. Yellow splits may be changed, prices stand on sheet GPUs. P95 and the probability that mean "
+        "TTFT and TPOT keep their objectives are at the peak, power is in the average hour."
     )
     sheet = book.sheet("Compare", "Accelerators for the peak", note)
-    sheet.widths(20, 11, 10, 11, 11, 13, 13, 13, 10, 12, 12, 12, 18, 60)
+    sheet.widths(20, 11, 10, 11, 11, 10, 13, 13, 13, 10, 12, 12, 12, 12, 18, 60)
     sheet.page.set_column(_RANKED, _RANKED, None, None, {"hidden": True})
     chosen: dict[str, list[Cell]] = {}
     for row, rival in enumerate(offers.rivals, _HEAD + 1):
@@ -230,37 +257,16 @@ def compare_inputs(book: Book, inputs: Inputs, offers: Offers) -> dict[str, list
 
 
 def write_comparison(
-    book: Book, inputs: Inputs, offers: Offers, calculations: Mapping[str, Calculation], planned: Planned
+    book: Book, inputs: Inputs, offers: Offers, calculations: Mapping[str, Calculation], curves: Mapping[str, Curve]
 ) -> None:
     """Replicas, cost and evidence of each accelerator, at the peak of sheet Fleet."""
     sheet = book.sheet("Compare")
     sheet.heads(_HEAD, _HEADS, _TEXTS)
-    rate = inputs.rate
-    tokens = rate * 3600.0 * (inputs["isl"] + inputs["osl"]) / 1e6
-    unchanged, last = _unchanged(inputs, offers, planned), _HEAD + len(offers.rivals)
-    promised = inputs["ttft"].equals(planned.ttft_ms) & inputs["tpot"].equals(planned.tpot_ms)
-    costs: list[tuple[Cell, Cell, Cell]] = []
+    last, costs = _HEAD + len(offers.rivals), list[tuple[Cell, Cell, Cell]]()
     for row, rival in enumerate(offers.rivals, _HEAD + 1):
-        calculation = calculations[rival.gpu.name]
-        fits = calculation.room >= 1.0
-        runs = calculation.constants.offered & fits
-        replica = Replica(rate * inputs["peak"], calculation.knee, runs, calculation.gpus)
-        sheet.put(row, 2, status_of(calculation, fits), "status")
-        replicas = sheet.put(row, 3, replica.number(inputs["headroom"]), "whole")
-        gpus = sheet.put(row, 4, shown(runs, replicas * calculation.gpus), "whole")
-        place = literal(float(row - _HEAD))
-        price = price_of(offers, inputs, place, rival)
-        sheet.put(row, 5, shown(price > 0.0, price), "two")
-        hour = sheet.put(row, 6, shown(runs & (price > 0.0), gpus * price), "two")
-        cost = sheet.put(row, 7, shown(known(hour) & (rate > 0.0), hour / tokens), "three")
-        same = unchanged & sheet.at(row, 1, float(rival.tp)).equals(float(rival.tp))
-        looks = (("two", same), ("two", same), ("share", same & promised))
-        *_, chance = (
-            sheet.put(row, column, *(("n/a", "words") if value is None else (shown(valid, value), style)))
-            for column, (value, (style, valid)) in enumerate(zip(rival.at_peak, looks, strict=True), 9)
-        )
-        costs.append((cost, sheet.put(row, 12, calculation.constants.evidence), chance))
-        sheet.put(row, 13, calculation.constants.reason, "note")
+        calculation, curve = calculations[rival.gpu.name], curves[rival.gpu.name]
+        price = price_of(offers, inputs, literal(float(row - _HEAD)), rival)
+        costs.append(_compared(sheet, row, calculation, curve, price))
     _rank(sheet, costs)
     status_colours(book, sheet, (_HEAD + 1, 2, last, 2))
     told = (
@@ -269,10 +275,33 @@ def write_comparison(
         "another accelerator, engine or format stand in, so that the fleet may have to be larger."
     )
     sheet.put(last + 2, 0, told, "note")
-    sheet.page.set_row(_HEAD, 32)
+    sheet.page.set_row(_HEAD, 45)
     sheet.page.freeze_panes(_HEAD + 1, 1)
     titles = ("Cost of the fleet for the peak", "GPU", "USD/h")
-    draw(book, "bars", Area(sheet, _HEAD, last, (6,)), titles, (last + 4, 0))
+    draw(book, "bars", Area(sheet, _HEAD, last, (_HOUR,)), titles, (last + 4, 0))
+
+
+def _compared(sheet: Sheet, row: int, calculation: Calculation, curve: Curve, price: Cell) -> tuple[Cell, Cell, Cell]:
+    """One row; the answer is its cost, its evidence and its probability."""
+    inputs, constants, rate = calculation.inputs, calculation.constants, calculation.inputs.rate
+    fleet, name = Fleet.of(rate * inputs["peak"], curve, calculation.gpus), calculation.of
+    sheet.put(row, 2, fleet_status(calculation), "status")
+    replicas = sheet.put(row, 3, fleet.replicas(inputs["headroom"]), "whole")
+    runs = known(replicas)
+    gpus = sheet.put(row, 4, shown(runs, replicas * calculation.gpus), "whole")
+    sheet.put(row, 5, shown(fleet.runs, curve.bound), "words")
+    price = sheet.put(row, 6, shown(price > 0.0, price), "two")
+    hour = sheet.put(row, _HOUR, when(runs, shown(known(price), gpus * price), "n/a"), "two")
+    tokens = rate * 3600.0 * (inputs["isl"] + inputs["osl"]) / 1e6
+    cost = sheet.put(row, 8, shown(known(hour) & (rate > 0.0), hour / tokens), "three")
+    peak = curve.at(f"{name} at the peak", shown(runs, fleet.peak / replicas))
+    sheet.put(row, 10, peak["ttft_p95"], "two")
+    sheet.put(row, 11, peak["tpot_p95"], "two")
+    likely = sheet.put(row, 12, peak["likely"], "share")
+    sheet.put(row, 13, curve.at(f"{name} in the average hour", shown(runs, rate / replicas))["watts"], "whole")
+    evidence = sheet.put(row, 14, constants.evidence)
+    sheet.put(row, 15, why_not(calculation, curve), "note")
+    return cost, evidence, likely
 
 
 def _rank(sheet: Sheet, costs: Sequence[tuple[Cell, Cell, Cell]]) -> None:
@@ -291,21 +320,7 @@ def _rank(sheet: Sheet, costs: Sequence[tuple[Cell, Cell, Cell]]) -> None:
     least = function(f"MIN({area})", min(numbers, default=0.0))
     for row, (cell, (cost, _, _)) in enumerate(zip(own, costs, strict=True), _HEAD + 1):
         rank = when(known(cell), when(cell <= least, "least", ""), when(known(cost), "not ranked", ""))
-        sheet.put(row, 8, rank, "words")
-
-
-def _unchanged(inputs: Inputs, offers: Offers, planned: Planned) -> Cell:
-    """Whether the inputs that P95 depends on are those that the workbook was made with."""
-    names = ("isl", "osl", "cached", "burstiness", "isl_cv", "osl_cv", "peak", "headroom")
-    made: dict[str, float | str] = {name: float(getattr(planned, name)) for name in names}
-    made["most"] = ""
-    own: dict[str, float | str] = {"users": float(planned.users), "requests": planned.requests_per_hour, "rate": ""}
-    made |= own if planned.rate is None else {"rate": planned.rate}
-    others = zip(offers.lists, offers.start, inputs.chosen, strict=True)
-    same = [cell.equals(value if isinstance(value, str) else float(value))
-            for name, value, cell in others if name not in ("gpu", "tp")]  # fmt: skip
-    same += [inputs[name].equals(value) for name, value in made.items()]
-    return reduce(lambda both, one: composed("&", both, one), same)
+        sheet.put(row, 9, rank, "words")
 
 
 _LINE, _WIDTH = 15, 115  # points of a line of text, and letters that fit into it
@@ -346,11 +361,11 @@ def _sections(offers: Offers, asked: str, engine: str) -> Iterator[tuple[str, li
         yield "Sources of the accelerators", [("", text) for text in sorted(used)]
 
 
-_READ = ("Inputs", "Compare", "Results", "Batch sweep", "Context sweep", "Fleet", "TCO", "Kernels", "Notes", "Models",
-         "GPUs")  # fmt: skip
-_BEHIND = ("Lists", "Constants", "Points", "Load", "Times", "Deployments", "Surfaces")
+_READ = ("Inputs", "Compare", "Results", "Batch sweep", "Context sweep", "Fleet", "TCO", "Curves", "Kernels", "Notes",
+         "Models", "GPUs", "Loads")  # fmt: skip
+_BEHIND = ("Lists", "Constants", "Points", "Between", "Deployments", "Surfaces")
 _CHOSEN = "as on Inputs"
-_COLOURS = {"Inputs": "#FFC000", **dict.fromkeys(_READ[1:8], "#1F3864"), "Notes": "#7F7F7F"}
+_COLOURS = {"Inputs": "#FFC000", **dict.fromkeys(_READ[1:9], "#1F3864"), "Notes": "#7F7F7F"}
 
 
 @dataclass(frozen=True)
@@ -362,7 +377,7 @@ class Built:
     bytes: int
 
 
-def write_workbook(path: Path, choices: Choices, planned: Planned, force: bool = True) -> Built:
+def write_workbook(path: Path, choices: Choices, planned: Planned, force: bool = True, workers: int = 1) -> Built:
     """Write a workbook with live formulas.
 
     Args:
@@ -370,6 +385,7 @@ def write_workbook(path: Path, choices: Choices, planned: Planned, force: bool =
         choices: what its drop-downs offer.
         planned: what its yellow cells start with.
         force: write over a file that somebody else has put there.
+        workers: processes that play loads, where there are many.
 
     Raises:
         InputError: a name is unknown, nothing of what is offered can be run, or a file is there that is kept.
@@ -377,27 +393,29 @@ def write_workbook(path: Path, choices: Choices, planned: Planned, force: bool =
     offers = make_offers(choices, planned)
     with whole(path, force) as partial, open_workbook(partial, in_memory=True) as file:
         file.set_properties({"title": "Capacity of an LLM deployment", "author": f"rooflinekit {__version__}"})
-        _fill(Book.of(file), offers, choices, planned)
+        _fill(Book.of(file), offers, choices, planned, workers)
     refused = tuple((entry.key, entry.reason) for entry in offers.entries if entry.traced is None)
     return Built(len(offers.entries) - len(refused), refused, path.stat().st_size)
 
 
-def _fill(book: Book, offers: Offers, choices: Choices, planned: Planned) -> None:
+def _fill(book: Book, offers: Offers, choices: Choices, planned: Planned, workers: int) -> None:
     for name in (*_READ, *_BEHIND):
         sheet = book.sheet(name)
         sheet.page.set_tab_color(_COLOURS.get(name, "#BFBFBF"))
         sheet.page.hide_gridlines(2)
         sheet.page.set_landscape()
-        sheet.page.fit_to_pages(1, 1 if name in _READ else 0)
+        sheet.page.fit_to_pages(1, 1 if name in _READ[:-1] else 0)
         if name in _BEHIND:
             sheet.page.hide()
     write_models(book, offers)
     inputs = write_inputs(book, offers, planned)
-    offers = offers.compared(planned)
+    offers = offers.played(planned, workers)
     write_gpus(book, offers)
-    rivals, blocks = compare_inputs(book, inputs, offers), blocks_of(book, offers)
+    write_loads(book, offers)
+    rivals, block = compare_inputs(book, inputs, offers), block_of(book, offers)
     constants = write_constants(book, offers, {_CHOSEN: inputs.chosen, **rivals})
-    calculation = Calculation(book, offers, constants.pop(_CHOSEN), inputs, blocks)
+    curves = write_curves(book, inputs, offers, constants)
+    calculation = Calculation(book, offers, constants.pop(_CHOSEN), inputs, block)
     main = calculation.point("Inputs", inputs["batch"], inputs["isl"], inputs["osl"])
     write_results(book, calculation, main)
     write_kernels(book, calculation, main)
@@ -409,10 +427,10 @@ def _fill(book: Book, offers: Offers, choices: Choices, planned: Planned) -> Non
             points.append((batch, osl, calculation.point(f"{name.lower()} {len(points) + 1}", batch, isl, osl)))
         if points:
             write_sweep(book, calculation, name, points)
-    write_tco(book, inputs, offers, write_fleet(book, calculation, choices.headrooms))
-    compared = {name: Calculation(book, offers, found, inputs, blocks, name) for name, found in constants.items()}
-    write_comparison(book, inputs, offers, compared, planned)
-    write_labels(book, offers, blocks)
+    write_tco(book, inputs, offers, write_fleet(book, calculation, curves[_CHOSEN], choices.headrooms))
+    compared = {name: Calculation(book, offers, found, inputs, block, name) for name, found in constants.items()}
+    write_comparison(book, inputs, offers, compared, curves)
+    write_labels(book, offers, block)
     write_tables(book, calculation.constants.tables)
     asked = {"choices": asdict(choices), "planned": asdict(planned)}
     write_notes(book, offers, json.dumps(asked, sort_keys=True, default=str), choices.engine)

@@ -1,0 +1,198 @@
+"""The sheets of loads: what was played of every deployment, and the curves of the compared ones that formulas read."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from rooflinekit.model.graph.cells import Cell, composed, function, literal, when
+from rooflinekit.model.types.time import SIGMAS
+from rooflinekit.report.workbook.data import Constants
+from rooflinekit.report.workbook.inputs import Inputs
+from rooflinekit.report.workbook.loads import SHARES, Rung
+from rooflinekit.report.workbook.offers import Offers
+from rooflinekit.report.workbook.sheet import Book, Sheet, every, known, shown
+from rooflinekit.report.workbook.views import Area, draw
+
+_HEAD = 3  # row of the heads
+_HEADS = ("rate of a replica [1/s]", "TTFT [ms]", "TTFT low [ms]", "TTFT high [ms]", "TTFT P95 [ms]", "TPOT [ms]",
+          "TPOT low [ms]", "TPOT high [ms]", "TPOT P95 [ms]", "sequences at once", "wait before the first step [ms]",
+          "power of a GPU [W]")  # fmt: skip
+_STYLES = ("three", *["two"] * 8, "one", "two", "whole")
+_RUNGS = len(SHARES) + 1  # with the one at no load
+_HOLDS = ("TTFT holds for", "TPOT holds for", "objectives hold to [1/s]", "bound by")
+_NARROW = 1e-9  # of an end that is the mean: then the mean is sure
+
+
+def write_loads(book: Book, offers: Offers) -> None:
+    """All rungs of all deployments."""
+    note = (
+        "Played, a row a rate; the first of each deployment is no load. Rates are shares of what a full engine "
+        f"sustains: {', '.join(f'{share:.0%}' for share in SHARES)}, as far as requests do not pile up. Power is at "
+        "the plug, with a share of the host. Ends of 90 % intervals are played at the first, a middle and the last "
+        "rate, and as ratios to the mean on straight lines between."
+    )
+    sheet = book.sheet("Loads", "Loads that were played", note)
+    sheet.widths(48, *[13] * len(_HEADS))
+    sheet.heads(_HEAD, ("deployment", *_HEADS), (0,))
+    row = _HEAD + 1
+    for entry in offers.entries:
+        for rung in offers.ladder(entry).rungs:
+            sheet.put(row, 0, entry.key)
+            for column, (value, style) in enumerate(zip(rung, _STYLES, strict=True), 1):
+                sheet.put(row, column, value, style)
+            row += 1
+    sheet.page.set_row(_HEAD, 32)
+    sheet.page.freeze_panes(_HEAD + 1, 1)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The rungs of one deployment on sheet Curves; runs: whether any was played for what is chosen.
+
+    capacity: the largest rate at which the objectives hold [1/s], 0 where none does; bound: what ends it.
+    """
+
+    book: Book
+    inputs: Inputs
+    sheet: Sheet
+    top: int
+    cells: Mapping[str, Sequence[Cell]]
+    runs: Cell
+    load: Mapping[str, Cell]
+    capacity: Cell
+    bound: Cell
+
+    def at(self, label: str, rate: Cell) -> dict[str, Cell]:
+        """What users meet at a rate of one replica, by the names of `Rung`; n/a where nothing was played.
+
+        likely: the probability that both objectives hold.
+        """
+        sheet = self.book.sheet("Between")
+        row = _HEAD + 1 + len(sheet.rows)
+        sheet.rows.append(label)
+        sheet.put(row, 0, label)
+        runs, (rates, values) = self.runs & known(rate), self._column("rate")
+        rate = sheet.put(row, 1, shown(runs, rate), "three")
+        at, most = float(rate.value) if runs.value else 0.0, composed("max", self.load["rungs"] - 1.0, literal(1.0))
+        place = function(f"MATCH({{0}},{rates},1)", float(max(bisect_right(values, at), 1)), rate)
+        below = sheet.put(row, 2, when(runs, composed("min", place, most), 1.0), "whole")
+        low, high = _around((rates, values), below)
+        way = composed("max", composed("min", (rate - low) / (high - low), literal(1.0)), literal(0.0))
+        share = sheet.put(row, 3, when(runs, way, 0.0), "three")
+        found = {"rate": rate}
+        for column, (name, style) in enumerate(list(zip(Rung._fields, _STYLES, strict=True))[1:], 4):
+            near, far = _around(self._column(name), below)
+            found[name] = sheet.put(row, column, shown(runs, near + share * (far - near)), style)
+        chances = [likely(found, name, self.inputs[name]) for name in ("ttft", "tpot")]
+        wide = (found["ttft_high"] > found["ttft_low"]) & (found["tpot_high"] > found["tpot_low"])
+        sure = when(runs, shown(wide, composed("min", *chances)), "n/a")
+        return found | {"likely": sheet.put(row, 3 + len(_HEADS), sure, "share")}
+
+    def _column(self, name: str) -> tuple[str, list[float]]:
+        """A range, and its values."""
+        at = Rung._fields.index(name)
+        values = [0.0 if isinstance(cell.value, str) else float(cell.value) for cell in self.cells[name]]
+        return self.sheet.area((self.top, at), (self.top + _RUNGS - 1, at)), values
+
+
+def likely(found: Mapping[str, Cell], name: str, limit: Cell) -> Cell:
+    """Probability that a mean holds: normal in the logarithm, on either side of it, to the interval's end."""
+    mean, low, high = (found[f"{name}{end}"] for end in ("", "_low", "_high"))
+    width = composed("log", when(limit >= mean, high / mean, mean / low))
+    sigmas = composed("log", limit / mean) * SIGMAS / composed("max", width, literal(_NARROW))
+    return function("NORMSDIST({0})", NormalDist().cdf(_number(sigmas)), sigmas)
+
+
+def _number(cell: Cell) -> float:
+    return cell.value if isinstance(cell.value, float) else math.nan
+
+
+def _around(column: tuple[str, Sequence[float]], below: Cell) -> tuple[Cell, Cell]:
+    """The entries of a range at a place, and at the next."""
+    area, values = column
+    place = int(below.value)
+    return (
+        function(f"INDEX({area},{{0}})", values[place - 1], below),
+        function(f"INDEX({area},{{0}}+1)", values[place], below),
+    )
+
+
+def write_curves(book: Book, inputs: Inputs, offers: Offers, chosen: Mapping[str, Constants]) -> dict[str, Curve]:
+    """A curve each of the chosen deployment and of those that are compared with it."""
+    note = (
+        "From sheet Loads; between the rungs, figures of Fleet, Compare and TCO stand on straight lines. The first row "
+        "is no load. An objective holds for that share of the way to the next rung. The last row but one says how far "
+        "both hold."
+    )
+    sheet = book.sheet("Curves", "Curves of load", note)
+    sheet.page.set_column(0, len(Rung._fields) + len(_HOLDS), 13)
+    between = book.sheet("Between", "Places between rungs", "Where each rate stands on its curve of sheet Curves.")
+    heads = ("of", _HEADS[0], "rung below", "share of the way", *_HEADS[1:], "probability of the objectives")
+    between.heads(_HEAD, heads, (0,))
+    between.widths(40, *[13] * (len(heads) - 1))
+    last = max(sum(len(found.rungs) for found in offers.ladders.values()), 1)
+    writer = _Writer(book, sheet, inputs, last)
+    found = {
+        name: writer.curve(_HEAD + number * (_RUNGS + 4), name, constants)
+        for number, (name, constants) in enumerate(chosen.items())
+    }
+    area = Area(sheet, _HEAD + 1, _HEAD + 1 + _RUNGS, (1, 2, 3))
+    below = _HEAD + len(found) * (_RUNGS + 4)
+    draw(book, "curve", area, ("Mean time to first token, of the chosen", _HEADS[0], "ms"), (below, 0))
+    area = Area(sheet, _HEAD + 1, _HEAD + 1 + _RUNGS, (5, 6, 7))
+    draw(book, "curve", area, ("Mean time per output token, of the chosen", _HEADS[0], "ms"), (below, 7))
+    return found
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Writes curves to sheet Curves; last: rows of sheet Loads."""
+
+    book: Book
+    sheet: Sheet
+    inputs: Inputs
+    last: int
+
+    def curve(self, row: int, name: str, constants: Constants) -> Curve:
+        """One curve, from a row on."""
+        sheet, top, load, rungs = self.sheet, row + 2, constants.load, constants.ladder.rungs
+        sheet.band(row, name, len(_HEADS) + len(_HOLDS))
+        sheet.heads(row + 1, (*_HEADS, *_HOLDS), ())
+        sheet.page.set_row(row + 1, 45)
+        played = constants.offered & (load["rungs"] >= 1.0)
+        cells: dict[str, list[Cell]] = {field: [] for field in Rung._fields}
+        for number in range(_RUNGS):
+            place = load["first"] + composed("min", literal(float(number)), load["rungs"] - 1.0)
+            for column, (field, style) in enumerate(zip(Rung._fields, _STYLES, strict=True)):
+                area = self.book.sheet("Loads").area((_HEAD + 1, column + 1), (_HEAD + self.last, column + 1))
+                value = getattr(rungs[min(number, len(rungs) - 1)], field) if rungs else 0.0
+                held = shown(played, function(f"INDEX({area},{{0}})", value, place))
+                cells[field].append(sheet.put(top + number, column, held, style))
+        capacity, bound = _reach(sheet, top, cells, self.inputs)
+        runs = played & self.inputs.stale.equals("")
+        return Curve(self.book, self.inputs, sheet, top, cells, runs, load, capacity, bound)
+
+
+def _reach(sheet: Sheet, top: int, cells: Mapping[str, Sequence[Cell]], inputs: Inputs) -> tuple[Cell, Cell]:
+    """The largest rate at which both means hold, from no load up to the first rung at which one fails; and which."""
+    metrics, first, rates = ("ttft", "tpot"), len(_HEADS), cells["rate"]
+    fits = [cells[name][0] <= inputs[name] for name in metrics]
+    capacity, bound = when(every(fits), 0.0, -1.0), when(fits[0], "TPOT", "TTFT")
+    for number in range(_RUNGS - 1):
+        row, here, beyond = top + number, rates[number], rates[number + 1]
+        there, left = known(here), list[Cell]()
+        for place, name in enumerate(metrics, first):
+            low, high = cells[name][number], cells[name][number + 1]
+            share = when(high > inputs[name], (inputs[name] - low) / (high - low), 1.0)
+            left.append(sheet.put(row, place, shown(there, share), "share"))
+        least = composed("min", *left)
+        ends = when(least >= 1.0, beyond, here + least * (beyond - here))
+        why = when(least >= 1.0, "knee", when(left[0] <= left[1], "TTFT", "TPOT"))
+        holds = capacity >= here
+        bound = sheet.put(row, first + 3, shown(there, when(holds, why, bound)), "words")
+        capacity = sheet.put(row, first + 2, shown(there, when(holds, ends, capacity)), "three")
+    return capacity, bound
