@@ -17,7 +17,7 @@ from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.load.scene import EncoderStation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.step import Plan
-from rooflinekit.model.traffic.encoding import encoders_of, queue_wait, served
+from rooflinekit.model.serving.encoding import encoders_of, queue_wait, served
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, InputError
 from rooflinekit.model.types.workload import Workload

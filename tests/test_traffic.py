@@ -15,7 +15,7 @@ from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import OpenLoop, Traffic, closed_loop, largest_rate, open_loop
-from rooflinekit.model.traffic.mixing import (
+from rooflinekit.model.serving.flight import (
     InFlight,
     bunched,
     lone_prompt,

@@ -25,11 +25,11 @@ from rooflinekit.estimation.scenario import (
 )
 from rooflinekit.estimation.traffic import read_load
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.serving.energy import static_energy
 from rooflinekit.model.speculation import speculate
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.timing.forms import parameters
-from rooflinekit.model.traffic.energy import static_energy
 from rooflinekit.model.types.deployment import ENGINES, Deployment
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.engine import Engine, EngineSettings

@@ -11,8 +11,8 @@ from rooflinekit.load.lengths import LogNormal
 from rooflinekit.load.played import PERCENTILES
 from rooflinekit.model.capacity import Memory
 from rooflinekit.model.roofline import TIME_PARTS, time_parts
-from rooflinekit.model.traffic.energy import TokenEnergy, token_energy
-from rooflinekit.model.traffic.mixing import InFlight
+from rooflinekit.model.serving.energy import TokenEnergy, token_energy
+from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.types.units import format_time
 
 TOKEN_PARTS = (*("engine" if name == "host" else name for name in TIME_PARTS), "prompts")

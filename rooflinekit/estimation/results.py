@@ -13,9 +13,9 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS as ENERGY_PARTS
 from rooflinekit.model.power import kernel_energy
 from rooflinekit.model.roofline import StepTime, peak_time, stream_time, time_parts
+from rooflinekit.model.serving.energy import TokenEnergy, load_power
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
-from rooflinekit.model.traffic.energy import TokenEnergy, load_power
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator, Provenance

@@ -16,8 +16,8 @@ import pandas as pd
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.energy import load_power, static_energy, token_energy
-from rooflinekit.model.traffic.mixing import InFlight, static_run
+from rooflinekit.model.serving.energy import load_power, static_energy, token_energy
+from rooflinekit.model.serving.flight import InFlight, static_run
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import DtypeError, InputError, RooflinekitError, SpecError, UnknownNameError

@@ -22,8 +22,8 @@ from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
 from rooflinekit.load.lengths import MOST_TOKENS, Fixed, Length, Uniform
 from rooflinekit.load.scene import Scheduler, kv_capacity_tokens
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.serving.flight import InFlight, static_run
 from rooflinekit.model.speculation import SpeculativePredictor
-from rooflinekit.model.traffic.mixing import InFlight, static_run
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.deployment import ENGINES
 from rooflinekit.model.types.dtype import Dtype, parse_dtype

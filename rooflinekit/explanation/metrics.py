@@ -27,11 +27,11 @@ from rooflinekit.model.operating_point import OperatingPoint, Predictor
 from rooflinekit.model.parameter_count import MODULES, count_parameters
 from rooflinekit.model.precision import Precision
 from rooflinekit.model.roofline import StepTime, peak_time, stream_time
+from rooflinekit.model.serving.energy import LoadPower, load_power, static_energy, token_energy
+from rooflinekit.model.serving.flight import InFlight, prefill_share
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.calibrated import FamilyFit
-from rooflinekit.model.traffic.energy import LoadPower, load_power, static_energy, token_energy
-from rooflinekit.model.traffic.mixing import InFlight, prefill_share
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from rooflinekit.load.arrivals import ClosedLoop, Drawn, Gamma, Process, Requests
+from rooflinekit.load.arrivals import ClosedLoop, Drawn, Gamma, Process, Requests, open_arrivals
 from rooflinekit.load.law import full_rate
 from rooflinekit.load.lengths import Length, cv
 from rooflinekit.load.played import PERCENTILES, Played, Sample, play, standard_error
 from rooflinekit.load.scene import Scene, Scheduler, scene_of
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.question import open_arrivals
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.time import Time

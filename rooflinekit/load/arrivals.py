@@ -89,6 +89,16 @@ class Gamma:
         return gaps
 
 
+def open_arrivals(rate: float, cv: float) -> str:
+    """Requests of an open loop in words, by the variation of the gaps between them.
+
+    >>> open_arrivals(4.0, 1.0), open_arrivals(4.0, 0.0)
+    ('4 requests/s, Poisson', '4 requests/s, evenly spaced')
+    """
+    process = "Poisson" if cv == 1.0 else "evenly spaced" if cv == 0.0 else f"gamma, cv {cv:g}"
+    return f"{rate:g} requests/s, {process}"
+
+
 @dataclass(frozen=True)
 class Burst:
     """`size` requests at once, and again every `period_s` seconds; without a period all come at time 0."""

@@ -15,10 +15,10 @@ from rooflinekit.load.policies import POLICIES, ROUTERS, Limits, rules_of
 from rooflinekit.load.table import Row, Rows, StepTable, build_table
 from rooflinekit.model.kernels.attention import IndexScores
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.serving.encoding import encoders_of, served
+from rooflinekit.model.serving.flight import front_end
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
-from rooflinekit.model.traffic.encoding import encoders_of, served
-from rooflinekit.model.traffic.mixing import front_end
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.speculation import expected_tokens

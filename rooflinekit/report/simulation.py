@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooflinekit.model.traffic.question import open_arrivals
+from rooflinekit.load.arrivals import open_arrivals
 from rooflinekit.model.types.units import format_time, percent
 from rooflinekit.report.document import Document, Section, Table, Words, ended, machine, three, tokens_in
 from rooflinekit.report.request import Request, latencies

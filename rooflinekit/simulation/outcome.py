@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rooflinekit.load.played import PERCENTILES, Sample, standard_error
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.energy import token_energy
-from rooflinekit.model.traffic.mixing import InFlight
+from rooflinekit.model.serving.energy import token_energy
+from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.types.answer import DeploymentAnswer, plain_fields
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.simulation.event_loop import Simulation

@@ -41,9 +41,9 @@ from rooflinekit.load.scene import (
 )
 from rooflinekit.load.table import Clock
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.serving.encoding import served
+from rooflinekit.model.serving.flight import microbatches
 from rooflinekit.model.step import Plan
-from rooflinekit.model.traffic.encoding import served
-from rooflinekit.model.traffic.mixing import microbatches
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, WorkloadError
 from rooflinekit.model.types.units import GB, GIB

@@ -16,7 +16,7 @@ from rooflinekit.decision.economics.token_prices import token_times, token_work
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.load.lengths import Fixed, Uniform
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.mixing import InFlight, slots
+from rooflinekit.model.serving.flight import InFlight, slots
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
 

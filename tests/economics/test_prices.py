@@ -14,7 +14,7 @@ from rooflinekit.decision.economics.token_prices import TokenTimes, token_prices
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.traffic.closed_form import Traffic, largest_rate
-from rooflinekit.model.traffic.mixing import InFlight
+from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs import load_accelerator
 

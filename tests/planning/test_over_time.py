@@ -675,14 +675,14 @@ class TestAutoscaling:
             _plan(**asked)
 
     @pytest.mark.long
-    def test_the_day_meets_the_objectives_request_by_request(self, scaled: PlanAnswer) -> None:
-        """With cold starts of 2 and 8 minutes: the replicas that each policy had, at what it costs."""
+    def test_a_busy_morning_meets_the_objectives_request_by_request(self, scaled: PlanAnswer) -> None:
+        """Three hours in which a replica comes: the replicas that each policy had, at what it costs."""
         over, best = scaled.over_time, scaled.best
         assert over is not None
         assert over.autoscaling is not None
         scenario = {key: value for key, value in best.fleets[0].scenario.items() if key not in ("model", "gpu")}
         resolved = resolve("llama-3.1-8b", GPU, read_deployment(scenario), None)
-        clock, draw = np.arange(86_400), np.random.default_rng(7)
+        clock, draw = np.arange(9 * 3600, 12 * 3600), np.random.default_rng(7)
         rates = np.interp((clock + 0.5) / 3600, np.arange(24) + 0.5, SLOW["profile"], period=24)
         came = draw.poisson(rates)
         times = np.sort(np.repeat(clock, came) + draw.uniform(size=came.sum())).tolist()

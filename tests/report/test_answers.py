@@ -19,7 +19,7 @@ from rooflinekit.model.graph.javascript import Printed
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS
 from rooflinekit.model.roofline import time_parts
-from rooflinekit.model.traffic.energy import TokenEnergy, static_energy
+from rooflinekit.model.serving.energy import TokenEnergy, static_energy
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload

@@ -15,7 +15,7 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.decision.sensitivity.elasticity import scaled
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.model.traffic.energy import load_power, static_energy
+from rooflinekit.model.serving.energy import load_power, static_energy
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.document import headed
 from rooflinekit.report.page.deployment import facts

@@ -14,7 +14,7 @@ from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.policies import POLICIES
 from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.mixing import front_end
+from rooflinekit.model.serving.flight import front_end
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.simulation.requests import Job

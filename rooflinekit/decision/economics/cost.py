@@ -48,8 +48,8 @@ from rooflinekit.estimation.scenario import Cost as CostOptions
 from rooflinekit.load.lengths import Length, parse_length
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import plug_power
-from rooflinekit.model.traffic.energy import TokenEnergy, load_power, token_energy
-from rooflinekit.model.traffic.mixing import InFlight, slots
+from rooflinekit.model.serving.energy import TokenEnergy, load_power, token_energy
+from rooflinekit.model.serving.flight import InFlight, slots
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.errors import DoesNotFitError, WorkloadError
 from rooflinekit.model.types.frozen import dataclass

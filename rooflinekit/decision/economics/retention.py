@@ -30,7 +30,7 @@ from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, Retention
 from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.graph.symbol import formula
-from rooflinekit.model.traffic.mixing import InFlight
+from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from rooflinekit.decision.economics.price import HourlyPrice
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.mixing import InFlight, prefill_share
+from rooflinekit.model.serving.flight import InFlight, prefill_share
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.numeric import Numeric, maximum, where
 from rooflinekit.model.types.time import Time

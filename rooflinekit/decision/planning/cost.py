@@ -23,7 +23,7 @@ from rooflinekit.decision.planning.fleet import Option, Part, Replica
 from rooflinekit.decision.sweeping.pareto import on_front
 from rooflinekit.load.answer import LoadPlay
 from rooflinekit.model.power import Energy, plug_power
-from rooflinekit.model.traffic.energy import load_power, token_energy
+from rooflinekit.model.serving.energy import load_power, token_energy
 from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.units import GB
 from rooflinekit.specs import load_accelerator

@@ -33,7 +33,7 @@ from rooflinekit.load.lengths import Fixed, cv
 from rooflinekit.load.played import Sample
 from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.mixing import InFlight, slots
+from rooflinekit.model.serving.flight import InFlight, slots
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.speculation import Speculation

@@ -36,8 +36,8 @@ from rooflinekit.estimation.scenario import Levers as LeverOptions
 from rooflinekit.estimation.traffic import read_load
 from rooflinekit.load.answer import LoadPlay
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.serving.energy import load_power, static_power
 from rooflinekit.model.step import Plan
-from rooflinekit.model.traffic.energy import load_power, static_power
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.batch import positive
 from rooflinekit.model.types.dtype import Dtype

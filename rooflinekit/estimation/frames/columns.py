@@ -11,7 +11,7 @@ import pandas as pd
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, LOAD_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
 from rooflinekit.load.played import PERCENTILES
 from rooflinekit.model.capacity import Memory
-from rooflinekit.model.traffic.energy import LoadPower
+from rooflinekit.model.serving.energy import LoadPower
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import Time

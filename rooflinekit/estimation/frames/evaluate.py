@@ -38,7 +38,7 @@ from rooflinekit.estimation.traffic import read_load
 from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.model.graph import Pool, trace
 from rooflinekit.model.graph.arrays import Vectorised
-from rooflinekit.model.traffic.energy import load_power, static_power
+from rooflinekit.model.serving.energy import load_power, static_power
 from rooflinekit.model.types.batch import whole_number
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.numeric import Array, Numeric

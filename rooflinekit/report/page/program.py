@@ -21,11 +21,11 @@ from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS, Energy
 from rooflinekit.model.roofline import TIME_PARTS, time_parts
+from rooflinekit.model.serving.energy import TokenEnergy, load_power, static_energy, token_energy
+from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.timing.overlap import Spent
-from rooflinekit.model.traffic.energy import TokenEnergy, load_power, static_energy, token_energy
-from rooflinekit.model.traffic.mixing import InFlight
 from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype

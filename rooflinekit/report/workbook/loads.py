@@ -15,7 +15,7 @@ from rooflinekit.load.answer import AskedLoad, LoadPlay
 from rooflinekit.load.compiled import prepare
 from rooflinekit.load.curve import LoadCurve
 from rooflinekit.model.power import plug_power
-from rooflinekit.model.traffic.energy import load_power
+from rooflinekit.model.serving.energy import load_power
 from rooflinekit.model.types.errors import DoesNotFitError, RooflinekitError
 from rooflinekit.simulation.execute import execute
 

@@ -16,13 +16,12 @@ from rooflinekit.model.graph import named
 from rooflinekit.model.operating_point import OperatingPoint, Predictor
 from rooflinekit.model.power import Energy, idle_energy, plug_power
 from rooflinekit.model.roofline import StepTime
-from rooflinekit.model.traffic.closed_form import Loaded, Traffic
-from rooflinekit.model.traffic.encoding import encoders_of, served
-from rooflinekit.model.traffic.mixing import WITHIN, InFlight, mixed_step
+from rooflinekit.model.serving.encoding import encoders_of, served
+from rooflinekit.model.serving.flight import InFlight, mixed_step
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import PowerLaw
-from rooflinekit.model.types.numeric import Numeric, ceil_div, exp, maximum, minimum
+from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, minimum
 from rooflinekit.model.types.time import KernelTime
 from rooflinekit.model.types.workload import Workload
 
@@ -130,36 +129,11 @@ def static_energy(predictor: Predictor, work: Workload, point: OperatingPoint | 
     )
 
 
-_RARE = 1e-6  # requests in the engine, below which there is one at a time
-
-
 def static_power(predictor: Predictor, work: Workload, point: OperatingPoint | None = None) -> LoadPower | None:
     """Power over a static batch, whose prefill makes the first token; None where no power limit is known."""
     if predictor.plan.system.accelerator.power is None:
         return None
     return load_power(static_energy(predictor, work, point), work.osl, lone=1.0)
-
-
-def in_a_step(running: Numeric, users: Numeric | None) -> Numeric:
-    """Sequences in a step that has some, of E in the engine in the mean; `users` of a closed loop, None at a rate.
-
-    E/(1 − e^−E): as many as come by Poisson's law; but no more than the users, each of whom has one request at a time.
-
-    >>> round(in_a_step(1.0, None), 2), in_a_step(0.96, 1.0)
-    (1.58, 1.0)
-    """
-    mean = maximum(running, _RARE)
-    come = mean * WITHIN / (1.0 - exp(-mean))
-    return named(come if users is None else minimum(come, users), "C", "sequences in a step that has some")
-
-
-def served_energy(
-    predictor: Predictor, traffic: Traffic, loaded: Loaded, users: Numeric | None = None
-) -> TokenEnergy | None:
-    """Energy of requests as a load runs them, of so many users or at a rate; None where no power limit is known."""
-    if predictor.plan.system.accelerator.power is None:
-        return None
-    return token_energy(predictor, traffic.of(in_a_step(loaded.running, users)))
 
 
 def load_power(tokens: TokenEnergy, osl: Numeric, rate: Numeric | None = None, lone: Numeric = 0.0) -> LoadPower:

@@ -1,1 +1,0 @@
-"""Requests that share a deployment, in closed form: mixing, queues, percentiles."""
