@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.model.step import launches_of
 from rooflinekit.model.serving.flight import front_end
+from rooflinekit.model.step import launches_of
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.specs.engines import engine_names, engine_version_of, load_engine, step_range

@@ -17,6 +17,7 @@ from rooflinekit.model.types.units import percent, significant
 from rooflinekit.report.document import Document, Facts, Items, Legend, Section, Table, Words, amount, ms, notes, three
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 5
+_MILLION = 7  # column of the price of output tokens
 _LOAD, _LOAD_LEGEND = 8, "Load: share of what the objectives allow."
 ASSUMPTIONS = (POWER_NOTE, LOAD_NOTE, OWN_FORMATS)
 """Notes that stand below every plan unless options say otherwise: the help has them, and JSON."""
@@ -26,13 +27,12 @@ _METRICS = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2EL": "e2el_ms"}
 def document(answer: PlanAnswer, details: bool = False) -> Document:
     """What a buyer asks first; with `details` how it was found."""
     table = _fleets_by_gpu(answer)
-    legend = (
-        f"Holds: the least probable objective ({answer.confidence * 100:g} % asked). $/M: a million tokens, idle time "
-        "included. ? at expected times: too little is known."
-    )
+    legend = f"Holds: the least probable objective ({answer.confidence * 100:g} % asked). kW: at the peak."
+    if not all(each.known for each in answer.candidates):
+        legend += " ?: the fleet at expected times, since too little is known to be surer."
     head = [
         Section(f"{answer.model}: {answer.question}", [Words(", ".join(answer.slo))]),
-        Section("", [table, Legend(table, legend, {})]),
+        Section("", [table, Legend(table, legend, {_MILLION: "$/M: a million tokens, idle time included."})]),
     ]
     over = over_time_document(answer.over_time) if answer.over_time else []
     if not details:
@@ -65,8 +65,8 @@ def _fleets_by_gpu(answer: PlanAnswer) -> Table:
     """The cheapest fleet of each accelerator, as it is bought."""
     head = ["", "gpu", "fleet", "GPUs", "hosts", "$/month", "$/M in", "$/M out", "kW", "holds", "evidence"]
     first: dict[str, tuple[int, Candidate]] = {}
-    for place, each in enumerate(answer.candidates, 1):
-        first.setdefault(each.gpu, (place, each))
+    for each in answer.candidates:
+        first.setdefault(each.gpu, (len(first) + 1, each))
     rows = []
     for place, each in [*first.values()][:_SHOWN]:
         cost, (_, chance) = each.cost, each.risk
@@ -149,7 +149,8 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
         )
     if cost.watts is not None and cost.joules_per_output_token is not None:
         hosts = "; ".join(each.power for each in best.hosts if each.size > 1)
-        site = f"{cost.watts / 1e3:,.1f} kW at the meter, {significant(cost.joules_per_output_token)} J an output token"
+        joules = significant(cost.joules_per_output_token)
+        site = f"{cost.watts / 1e3:,.1f} kW at the meter in the mean, {joules} J an output token"
         yield "power", "; ".join(filter(None, (site, hosts)))
     if best.interval:
         named = ((key.removesuffix("_ms").rpartition("_"), ends) for key, ends in best.interval.items())

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from rooflinekit.decision.economics.price import Purchase, hourly_price, quoted_price, read_carbon, read_price
 from rooflinekit.decision.economics.token_prices import TokenTimes, token_prices, token_times
 from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.load.answer import AskedLoad, largest_rate
+from rooflinekit.load.lengths import Fixed
+from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.traffic.closed_form import Traffic, largest_rate
 from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs import load_accelerator
@@ -71,8 +73,9 @@ class TestTokens:
         assert 500.0 * t.cached + 1500.0 * t.input + 300.0 * t.output == pytest.approx(t.request)
 
     def test_at_the_knee_a_request_takes_one_over_the_rate(self) -> None:
-        rate = largest_rate(PLAIN, Traffic(2000.0, 300.0, most=64.0))
-        assert times().request == pytest.approx(1.0 / rate, rel=5e-3)  # where all decode at once, as prices take it
+        load = AskedLoad(Fixed(2000), Fixed(300), rate=1.0)
+        rate = largest_rate(PLAIN, load, Scheduler(max_num_seqs=64))
+        assert times().request == pytest.approx(1.0 / rate, rel=0.03)  # where all decode at once, as prices take it
 
     def test_output_is_dearer_than_input_and_input_than_cached(self) -> None:
         t = times(cached=1000.0)

@@ -29,8 +29,7 @@ from rooflinekit.decision.economics.commitments import Table
 from rooflinekit.decision.economics.price import MONTH_HOURS
 from rooflinekit.decision.planning.capacity import Capacity
 from rooflinekit.decision.planning.cost import Tariff, cold_start_s
-from rooflinekit.decision.planning.demand import Demand
-from rooflinekit.decision.planning.fleet import Part, Replica, loaded_feels
+from rooflinekit.decision.planning.fleet import Replica, loaded_feels
 from rooflinekit.decision.planning.objective import attained
 from rooflinekit.decision.planning.profile import Profile
 from rooflinekit.decision.planning.replay import run_varying
@@ -151,7 +150,7 @@ class _Shares:
         """Of the only part of an aggregated fleet, at the confidence of the question."""
         question, part = capacity.question, capacity.option.parts[0]
         seen = part.seen(capacity.demand(question.demand.peak_load))
-        curve, knee = part.bearer.curve(seen), _sustained(part, seen)
+        curve, knee = part.bearer.curve(seen), part.bearer.sustained(seen)
         loads = np.linspace(curve.loads[0], min(knee, curve.loads[-1]), _LOADS)
         within, inside = [], []
         for load in loads.tolist():
@@ -160,13 +159,6 @@ class _Shares:
             inside.append(load * feels(1.0).value("e2el", None))
         bears = part.ability.load * (1.0 - question.reserve.headroom)
         return cls(loads, np.array(within).T, np.array(inside), bears, knee)
-
-
-def _sustained(part: Part, seen: Demand) -> float:
-    """Requests a second of a full replica; where its plays diverge before that, those of the last that does not."""
-    curve = part.bearer.curve(seen)
-    found = curve.last(lambda load: 2.0 * curve.play(load).stable)
-    return curve.full if found.fails is None else found.load
 
 
 @dataclass(frozen=True)
@@ -233,7 +225,7 @@ def _drawn(capacity: Capacity, rates: Table, scaled: Scaled) -> Scaled:
     demand, looks = part.seen(capacity.demand(question.demand.peak_load)), np.arange(len(rates))
     times = np.array([time for time, _ in scaled.steps]) / PERIOD_S
     served = np.array([count for _, count in scaled.steps])[np.searchsorted(times, looks, "right") - 1]
-    each, knee = rates / served, _sustained(part, demand)
+    each, knee = rates / served, part.bearer.sustained(demand)
     plain = part.bearer.feel(demand, min(float(each.max()), knee, part.bearer.curve(demand).loads[-1]))
     factors = {objective: plain.factors(objective.metric, question.deviations) for objective in question.slo}
     ends = np.append(1.0 - 0.5 ** np.arange(1, _PARTS), 1.0)

@@ -157,6 +157,12 @@ class Bearer:
         """Requests a second of a full engine."""
         return self.curve(demand).full
 
+    def sustained(self, demand: Demand) -> float:
+        """Requests a second below which no play piles up: those of a full engine, or the last rung that is stable."""
+        curve = self.curve(demand)
+        stable = curve.last(lambda load: 2.0 * float(curve.play(load).stable))
+        return curve.full if stable.fails is None else stable.load
+
     def play(self, demand: Demand, load: float) -> LoadPlay:
         """The load itself, as it is played."""
         return self.curve(demand).play(load)
@@ -170,7 +176,9 @@ class Bearer:
         if exact:
             curve.play(load)
         elif load > curve.loads[-1] * (1.0 + _ROUNDING):
-            return Felt(lambda metric, share: math.inf, stable=False)
+            beyond = Felt(lambda metric, share: math.inf, stable=False)
+            named = demand.classes if isinstance(demand, Mix) else ()
+            return replace(beyond, classes={each.name: beyond for each in named})
         low, high, share = curve.between(load, known)
         felt = replace(_felt(low, share, high), read=_between(self._samples(low), self._samples(high), share))
         if not isinstance(demand, Mix):

@@ -359,9 +359,10 @@ def _expected_in_words(order: Sequence[Ranked], question: PlanQuestion) -> str |
     name = " + ".join(f"{part.replicas} x {deployment_name(part.replica.scenario)}" for part in other.parts)
     on = "" if other.names == best.names else f" on {' + '.join(other.names)}"
     money = "" if hour is None or whole is None else f", ${hour:,.2f} an hour"
-    more = f"{_gpus(best.gpus - other.gpus)} more" if hour is None or whole is None else f"${whole - hour:,.2f} an hour"
+    more = f"{_gpus(best.gpus - other.gpus)}" if hour is None or whole is None else f"${whole - hour:,.2f} an hour"
     sure = f"{question.confidence * 100:g} %"
-    return f"At expected times {_gpus(other.gpus)} do ({name}{on}){money}; {sure} confidence costs {more} more."
+    do = "does" if other.gpus == 1 else "do"
+    return f"At expected times {_gpus(other.gpus)} {do} ({name}{on}){money}; {sure} confidence costs {more} more."
 
 
 def _measured_in_words(candidates: Sequence[Candidate]) -> str | None:
@@ -381,12 +382,15 @@ def _why(candidates: Sequence[Candidate], lost: Sequence[Candidate], question: P
     if not best.known:
         return _not_known(question)
     binds = " and ".join(dict.fromkeys(what for fleet in best.fleets for what in fleet.binds))
-    limit = {"knee": "A full engine", "users": "Nothing that was asked"}.get(binds, binds)
+    several = "" if " and " in binds else "s"
+    limit = {"knee": "A full engine limits a replica", "users": "A replica serves all users"}.get(
+        binds, f"{binds} limit{several} a replica"
+    )
     if not lost:
-        return f"{limit} limits a replica; nothing else that was tried carries the traffic for less."
+        return f"{limit}; nothing else that was tried carries the traffic for less."
     other = next((each for each in lost if each.gpu != best.gpu), lost[0])
     name = other.gpu if other.gpu != best.gpu else f"{other.name} on {other.gpu}"
-    return f"{limit} limits a replica. The next, {name}, is {other.lost or 'dearer'}."
+    return f"{limit}. The next, {name}, is {other.lost or 'dearer'}."
 
 
 def _standing(best: Candidate, question: PlanQuestion) -> Iterator[str]:
@@ -395,6 +399,7 @@ def _standing(best: Candidate, question: PlanQuestion) -> Iterator[str]:
     if any(each.size > 1 for each in best.hosts):
         whole = added(None if (each := price(host.gpu)) is None else host.spare * each for host in best.hosts)
         rented = f", which cost ${whole:,.2f} an hour more where hosts are rented whole" if whole else ""
+        rented = ", which are paid" if whole and question.tariff.whole_hosts else rented
         yield f"That is {' and '.join(map(str, best.hosts))}{rented}."
     kept = [(fleet.spare * fleet.gpus_per_replica, price(fleet.scenario["gpu"])) for fleet in best.fleets]
     if count := sum(gpus for gpus, _ in kept):
@@ -416,7 +421,7 @@ def _sizing(fleet: Fleet, best: Candidate, question: PlanQuestion) -> str:
     role = "replica" if fleet.role == "serve" else f"{fleet.role} replica"
     if fleet.binds == ("users",):
         return f"One {role} serves all {peak:,g} users."
-    limit = "the knee" if fleet.binds == ("knee",) else f"{' and '.join(fleet.binds)} fails"
+    limit = "its engine is full" if fleet.binds == ("knee",) else f"{' and '.join(fleet.binds)} fails"
     each, divisor = fleet.capacity * (1.0 - reserve.headroom), _three(fleet.capacity)
     if reserve.headroom:
         divisor = f"({divisor} x {1.0 - reserve.headroom:g})"
@@ -426,10 +431,10 @@ def _sizing(fleet: Fleet, best: Candidate, question: PlanQuestion) -> str:
         sure = f" with {question.confidence * 100:g} % confidence ({_three(fleet.expected_capacity)} expected)"
     sentence = (
         f"One {role} serves {_three(fleet.capacity)} {unit}{sure} before {limit}; "
-        f"{_three(peak)} / {divisor} = {_three(peak / each)}, so {needed} {'serves' if needed == 1 else 'serve'} the "
+        f"{_three(peak)} / {divisor} = {_three(peak / each)}, so {needed:,} carr{'ies' if needed == 1 else 'y'} the "
         f"{'peak' if demand.peak > 1 else 'load'}"
     )
-    sentence += f", {working} with what its requests one by one add" if working > needed else ""
+    sentence += f", {working} where its requests are replayed one by one" if working > needed else ""
     return sentence + (f", and {fleet.spare} more may fail." if fleet.spare else ".")
 
 

@@ -86,7 +86,7 @@ def _entry(question: PlanQuestion, option: Option) -> Ranked:
     expected = option
     if question.deviations > 0.0 and option.kind != "mixed":
         expected = option.sized(question.demand, question.slo, question.reserve, 0.0)
-    felt = option.feels(question.demand)(1.0)
+    felt = option.feels(question.demand)(1.0)  # of steps: what a queue makes of them is the load's, and is bought
     known = not question.deviations or all(felt.width(each.metric) <= WIDE for each in question.slo)
     return Ranked(option if known else expected, expected, worst_evidence(option), known)
 
@@ -107,11 +107,11 @@ def router_note(question: PlanQuestion, option: Option) -> str:
     other = replace(demand, router="random")
     at_random = option.sized(other, question.slo, question.reserve, question.deviations)
     if not all(part.working for part in at_random.parts):
-        return "requests reach replicas in turn; at random, no number of them meets the objectives"
+        return "Requests reach replicas in turn; at random, no number of these meets the objectives."
     if at_random.gpus <= option.gpus:
         return ""
     how = "in turn" if demand.router == "round-robin" else f"by the router {demand.router}"
-    return f"requests reach replicas {how}; at random it takes {at_random.gpus:,} GPUs in place of {option.gpus:,}"
+    return f"Requests reach replicas {how}; at random this fleet takes {at_random.gpus:,} GPUs, not {option.gpus:,}."
 
 
 def warnings(question: PlanQuestion, found: Found, order: Sequence[Ranked]) -> list[str]:

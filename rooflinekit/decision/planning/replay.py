@@ -130,7 +130,7 @@ def run_varying(  # noqa: PLR0913, PLR0917 - a load that varies, and where it is
     expected each step takes. Requests come so much faster, and latencies are to be stretched.
     Raises KeyboardInterrupt.
     """
-    load = min(float(rates[place]) * factor, _BUSY * part.bearer.knee(demand))
+    load = min(float(rates[place]) * factor, _BUSY * part.bearer.sustained(demand))
     warm = _WARM * part.bearer.feel(demand, load).value("e2el", None) * factor
     seconds = count / max(float(rates[place]), 1.0 / (len(rates) * period))
     longest = place - int(_WINDOW / max(float(rates[calm : place + 1].mean()), 1e-12) / period)
@@ -160,7 +160,7 @@ def _replays(option: Option, demand: Demand, seed: int, whole: bool) -> tuple[li
     text = f"the busiest {demand.span_s:,.0f} s by requests and by tokens (requests {named})"
     if short or (whole and len(trace) <= _WHOLE):
         all_of_it = _replay(option, demand, seed, 0.0, math.inf)
-        counted = [replace(run, requests=len(trace)) for run in all_of_it]
+        counted = [replace(run, requests=len(trace), diverges=False) for run in all_of_it]  # a day has a trend
         runs += counted
         text = f"the whole trace of {len(trace):,} requests" + ("" if short else f", and {text}")
     return runs, text
