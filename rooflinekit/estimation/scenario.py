@@ -414,7 +414,7 @@ class Workbook(Lengths, total=False):
     cp: Annotated[Counts, Option("Context parallel degrees to offer.", kind="counts", usual="1")]
     microbatches: Annotated[Counts, Option("Numbers of microbatches to offer.", kind="counts", usual="1", most=4096)]
     weights: Annotated[Names, Option("Weight formats to offer; own: the checkpoint's.", kind="names", usual="own,fp8", complete=FORMATS)]
-    kv: Annotated[Names, Option("KV cache formats to offer; own: as activations.", kind="names", usual="own,fp8", complete=FORMATS)]
+    kv: Annotated[Names, Option("KV cache formats to offer; own: as activations.", kind="names", usual="own", complete=FORMATS)]
     batch: Annotated[int, Option("Sequences of the static batch.", 32, kind="loose count")]
     users: Annotated[int, Option("Users in an average hour.", 1000, kind="loose count", also=("concurrency",))]
     requests: Annotated[float, Option("Requests of a user in an average hour.", 12.0, kind="loose", most=1_000_000_000)]

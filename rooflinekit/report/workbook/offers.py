@@ -110,11 +110,11 @@ class Choices:
     scenario: what all deployments have in common, by the keywords of `estimate` (kv_policy, skew, draft ...).
     """
 
-    models: tuple[str, ...] = ("llama-3.1-8b", "llama-3.3-70b", "qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v3")
+    models: tuple[str, ...] = ("llama-3.1-8b", "llama-3.3-70b", "gpt-oss-120b")
     gpus: tuple[str, ...] = ("h100-sxm", "h200-sxm", "b200-sxm")
     tp: tuple[int, ...] = (1, 2, 4, 8)
     weights: tuple[str, ...] = (OWN, "fp8")
-    kv: tuple[str, ...] = (OWN, "fp8")
+    kv: tuple[str, ...] = (OWN,)
     engine: str = "vllm"
     calibration: str | None = None
     batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  #: that the batch sweep starts with
