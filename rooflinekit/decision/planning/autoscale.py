@@ -155,7 +155,7 @@ class _Shares:
         within, inside = [], []
         for load in loads.tolist():
             feels = loaded_feels(part.bearer, seen, load)
-            within.append([attained(feels, each, question.deviations) for each in question.slo])
+            within.append([attained(feels, each, part.deviations) for each in question.slo])
             inside.append(load * feels(1.0).value("e2el", None))
         bears = part.ability.load * (1.0 - question.reserve.headroom)
         return cls(loads, np.array(within).T, np.array(inside), bears, knee)
@@ -227,7 +227,7 @@ def _drawn(capacity: Capacity, rates: Table, scaled: Scaled) -> Scaled:
     served = np.array([count for _, count in scaled.steps])[np.searchsorted(times, looks, "right") - 1]
     each, knee = rates / served, part.bearer.sustained(demand)
     plain = part.bearer.feel(demand, min(float(each.max()), knee, part.bearer.curve(demand).loads[-1]))
-    factors = {objective: plain.factors(objective.metric, question.deviations) for objective in question.slo}
+    factors = {objective: plain.factors(objective.metric, part.deviations) for objective in question.slo}
     ends = np.append(1.0 - 0.5 ** np.arange(1, _PARTS), 1.0)
     weights = np.diff(ends, prepend=0.0)
     attained: dict[str, float] = {}

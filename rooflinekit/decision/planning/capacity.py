@@ -29,7 +29,7 @@ class Capacity:
             question, demand = self.question, self.demand(rate)
             peak = rate == question.demand.peak_load
             self._fleets[rate] = self.option if peak else self.option.sized(
-                demand, question.slo, question.reserve, question.deviations
+                demand, question.slo, question.reserve
             )  # fmt: skip
         return self._fleets[rate]
 

@@ -105,7 +105,7 @@ class Valleys:
             fresh = replace(bearer, replica=replace(bearer.replica, _curves={}, _samples={}))  # of this mix alone
             if mix.mean_load >= _FULL * fresh.knee(mix):
                 return False
-            return not missed(loaded_feels(fresh, mix, mix.mean_load, exact=True), mix.slo, self.question.deviations)
+            return not missed(loaded_feels(fresh, mix, mix.mean_load, exact=True), mix.slo, self.part.deviations)
 
         low, high = _LEAST * most, most
         if not good(low):

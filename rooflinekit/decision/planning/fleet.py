@@ -34,6 +34,7 @@ from rooflinekit.load.played import Sample
 from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.flight import InFlight, slots
+from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.speculation import Speculation
@@ -42,6 +43,9 @@ from rooflinekit.simulation.tiers import CacheTier
 
 _CLOSE = 1e-4  # relative: objectives that end a capacity this near to each other bind together
 _ROUNDING = 1e-9
+WIDE = 3.0
+"""High over low end of the interval that decides, from which on no hardware is bought for it."""
+
 _SETTLED = 2  # requests of each user before those that count
 
 
@@ -87,6 +91,23 @@ class Replica:
     def curves(self) -> list[LoadCurve]:
         """Those that have been played where it serves alone."""
         return [curve for key, (_, curve) in self._curves.items() if key[0] == "serve"]
+
+    def surely(self, demand: Demand, slo: Sequence[Objective], deviations: float) -> float:
+        """The place of the interval to size for: that asked for, or the expected one where the interval is too wide.
+
+        Of a decode step of half of the room, and of the mean prompt alone, with what loads err beyond them.
+        """
+        plan, width = self.resolved.plan, 1.0
+        if plan.calibration is None:
+            return deviations
+        decode = plan.time(Batch.decode(max(self.room / 2.0, 1.0), demand.isl.mean + demand.osl.mean / 2.0))
+        prompt = plan.time(Batch.prefill(1.0, demand.isl.mean))
+        one, ends = Time(1.0, 0.0, 1.0, 1.0), plan.load_ends
+        for metric in {each.metric for each in slo}:
+            step, placed = (prompt, ends.ttft) if metric == "ttft" else (decode, ends.tpot)
+            moved = ends.moved(one, placed, 0.0)
+            width = max(width, float(step.high / step.low) * float(moved.high / moved.low))
+        return deviations if width <= WIDE else min(deviations, 0.0)
 
     def curve(self, demand: Demand, seed: int, role: str) -> LoadCurve:
         """Its loads of such requests; kept."""
@@ -482,6 +503,7 @@ class Part:
     working: int
     reserve: Reserve = Reserve()
     share: float = 1.0
+    deviations: float = 0.0  #: place of the interval that it is sized for
 
     @classmethod
     def of(
@@ -499,10 +521,10 @@ class Part:
             seen = demand.seen(least)
             able = ability(bearer, seen, slo, deviations)
             if not able.load:
-                return cls(bearer, able, 0, reserve)
+                return cls(bearer, able, 0, reserve, deviations=deviations)
             working = max(working_replicas(able, demand, reserve), least)
             if demand.closed or beside(working) <= least:
-                return cls(bearer, able, working, reserve)
+                return cls(bearer, able, working, reserve, deviations=deviations)
             least *= 2
 
     @property
@@ -602,10 +624,18 @@ class Option:
         grown = [replace(part, working=part.working + more) if part is fullest else part for part in self.parts]
         return replace(self, parts=shared_out(grown) if self.kind == "mixed" else tuple(grown))
 
-    def sized(self, demand: Demand, slo: Sequence[Objective], reserve: Reserve, deviations: float) -> Option:
-        """The same deployments, as many as carry the traffic at another place of the interval; one kind of each."""
+    @property
+    def deviations(self) -> float:
+        """Place of the interval that all of it is sized for."""
+        return min(part.deviations for part in self.parts)
+
+    def sized(
+        self, demand: Demand, slo: Sequence[Objective], reserve: Reserve, deviations: float | None = None
+    ) -> Option:
+        """The same deployments, as many as carry a traffic, one kind of each; deviations: None as they are sized."""
         return replace(self, parts=tuple(
-            Part.of(part.bearer, demand, slo, reserve, deviations) for part in self.parts
+            Part.of(part.bearer, demand, slo, reserve, part.deviations if deviations is None else deviations)
+            for part in self.parts
         ))  # fmt: skip
 
 
@@ -615,7 +645,7 @@ def shared_out(parts: Sequence[Part]) -> tuple[Part, ...]:
     return tuple(replace(part, share=part.working * part.ability.load / whole) for part in parts)
 
 
-def room_left(bearer: Bearer, best: Part, demand: Demand, slo: Sequence[Objective], deviations: float) -> float:
+def room_left(bearer: Bearer, best: Part, demand: Demand, slo: Sequence[Objective]) -> float:
     """How much of a limit is left to a replica where the capacity of another ends: the limit over what one play says.
 
     Where that is the knee, the one knee over the other; where no objective holds, of all objectives at the first rung.
@@ -629,7 +659,7 @@ def room_left(bearer: Bearer, best: Part, demand: Demand, slo: Sequence[Objectiv
     load = best.ability.load or curve.loads[0]
     plain, left = best.bearer.feel(seen, load, known=True), math.inf
     for each in (each for each in slo if str(each) in binds):
-        steps, further = plain.factors(each.metric, deviations)
+        steps, further = plain.factors(each.metric, best.deviations)
         at = load if demand.closed else load * steps
         value = each.value(bearer.feel(seen, at, exact=True)) if at <= curve.loads[-1] else math.inf
         left = min(left, each.limit / (steps * further * value))

@@ -117,8 +117,7 @@ def over_time(question: PlanQuestion, course: Course, order: Sequence[Ranked], n
     rivals = [(place, entry) for place, entry in enumerate(order, 1)
               if entry.known == best.known and len(entry.option.names) == 1
               and (entry.replayed is None) == (best.replayed is None)]  # fmt: skip
-    asked = question if best.known else replace(question, confidence=0.5)
-    capacities = [(Capacity(asked, entry.option), place) for place, entry in rivals[:_COMPARED]]
+    capacities = [(Capacity(question, entry.option), place) for place, entry in rivals[:_COMPARED]]
     capacity, place = min(capacities, key=lambda each: (_hourly(each[0], course), each[1]))
     return _told(capacity, course, place, names[place - 1])
 

@@ -22,7 +22,7 @@ from rooflinekit.decision.planning.cost import (
     read_tariff,
 )
 from rooflinekit.decision.planning.demand import Demand, read_demand
-from rooflinekit.decision.planning.fleet import Option, Part, Reserve
+from rooflinekit.decision.planning.fleet import WIDE, Option, Part, Reserve
 from rooflinekit.decision.planning.objective import (
     Objective,
     chance,
@@ -33,7 +33,7 @@ from rooflinekit.decision.planning.objective import (
 )
 from rooflinekit.decision.planning.over_time import OverTime, over_time
 from rooflinekit.decision.planning.profile import Course, Profile, flat, hourly, profile_of, read_growth, read_profile
-from rooflinekit.decision.planning.rank import WIDE, Ranked, ranked, router_note, warnings
+from rooflinekit.decision.planning.rank import Ranked, ranked, router_note, warnings
 from rooflinekit.decision.planning.search import (
     NOT_MEASURED,
     Found,

@@ -12,9 +12,6 @@ from rooflinekit.decision.planning.replay import Replayed, needs_replay, replay
 from rooflinekit.decision.planning.search import Found, PlanQuestion, Refusal, refused_fleet
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
 
-WIDE = 3.0
-"""High over low end of the interval that decides, from which on no hardware is bought for it."""
-
 _GROWS = 0.04  # of a fleet that a replay refutes: how many more are tried next
 _TRIES = 40  # such fleets of one deployment
 
@@ -47,10 +44,9 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
             continue
         question.progress(f"replay {entry.option.gpus} {'+'.join(entry.option.names)}", len(tries), len(tries) + 1)
         try:
-            asked = question if entry.known else replace(question, confidence=0.5)
-            replayed = replay(entry.option, asked)
+            replayed = replay(entry.option, question)
             if replayed.agrees and question.demand.trace is not None:
-                replayed = replay(entry.option, asked, whole=True)
+                replayed = replay(entry.option, question, whole=True)
         except KeyboardInterrupt:  # what is known by now is an answer
             found.interrupted = True
             done.append(entry)
@@ -84,11 +80,9 @@ def _order(question: PlanQuestion, entry: Ranked) -> tuple[bool, tuple[float, fl
 def _entry(question: PlanQuestion, option: Option) -> Ranked:
     """The option beside the one at expected times, or in its place where too little is known of its times."""
     expected = option
-    if question.deviations > 0.0 and option.kind != "mixed":
+    if option.deviations > 0.0 and option.kind != "mixed":
         expected = option.sized(question.demand, question.slo, question.reserve, 0.0)
-    felt = option.feels(question.demand)(1.0)  # of steps: what a queue makes of them is the load's, and is bought
-    known = not question.deviations or all(felt.width(each.metric) <= WIDE for each in question.slo)
-    return Ranked(option if known else expected, expected, worst_evidence(option), known)
+    return Ranked(option, expected, worst_evidence(option), option.deviations == question.deviations)
 
 
 def worst_evidence(option: Option) -> str:
@@ -105,7 +99,7 @@ def router_note(question: PlanQuestion, option: Option) -> str:
     if demand.closed or demand.router in {"random", "prefix-affinity"} or option.kind == "mixed":
         return ""
     other = replace(demand, router="random")
-    at_random = option.sized(other, question.slo, question.reserve, question.deviations)
+    at_random = option.sized(other, question.slo, question.reserve)
     if not all(part.working for part in at_random.parts):
         return "Requests reach replicas in turn; at random, no number of these meets the objectives."
     if at_random.gpus <= option.gpus:

@@ -89,7 +89,7 @@ def replay(option: Option, question: PlanQuestion, whole: bool = False) -> Repla
     runs, played = _runs(option, demand, question.seed, 1.0, whole)
     failed, diverges = list[Objective](), any(run.diverges for run in runs)
     for each in question.slo:
-        steps, further = plain.factors(each.metric, question.deviations)
+        steps, further = plain.factors(each.metric, option.deviations)
         slower = runs if steps == 1.0 else _runs(option, demand, question.seed, steps, whole=False)[0]
         diverges |= any(run.diverges for run in slower)
         if not each.value(slowest([run.felt for run in slower])) * steps * further <= each.limit:

@@ -178,7 +178,8 @@ class PlanQuestion:
     def part(self, replica: Replica, role: str = "serve", transfer: float = 0.0) -> Part:
         """As few of these replicas as carry the peak with the confidence asked for; none where one bears nothing."""
         bearer = self.bearer(replica, role, transfer)
-        return Part.of(bearer, self.demand, self.slo, self.reserve, self.deviations)
+        place = replica.surely(self.demand, self.slo, self.deviations)
+        return Part.of(bearer, self.demand, self.slo, self.reserve, place)
 
     def bearer(self, replica: Replica, role: str = "serve", transfer: float = 0.0) -> Bearer:
         """What bears a load in the plays of this question."""
@@ -412,7 +413,7 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
             if best is None:
                 best, chosen = question.part(replica), setting
             elif replica.scenario != best.replica.scenario:
-                left = room_left(question.bearer(replica), best, demand, question.slo, question.deviations)
+                left = room_left(question.bearer(replica), best, demand, question.slo)
                 rivals.append((left, len(rivals), replica, setting))
         for _, _, replica, setting in sorted(each for each in rivals if each[0] > _BETTER)[:-2:-1]:
             part = question.part(replica)
@@ -462,8 +463,8 @@ def _how_near(question: PlanQuestion, able: Part, found: Found) -> str:
     replica, demand = able.replica, question.demand
     feels = loaded_feels(able.bearer, demand, able.bearer.curve(demand).loads[0])
     plain, name, near = feels(1.0), _name(replica.gpu, replica.scenario), []
-    for each in missed(feels, question.slo, question.deviations):
-        steps, further = plain.factors(each.metric, question.deviations)
+    for each in missed(feels, question.slo, able.deviations):
+        steps, further = plain.factors(each.metric, able.deviations)
         seconds = each.value(feels(steps)) * further
         work = Workload(1.0, demand.isl.mean, demand.osl.mean)
         first = each.metric == "ttft"
@@ -582,7 +583,7 @@ def _whole_request(question: PlanQuestion, option: Option) -> Option | None:
     for _ in range(_TRIES):
         if refused_fleet(question, option.parts):
             return None
-        if not missed(option.feels(question.demand), question.slo, question.deviations):
+        if not missed(option.feels(question.demand), question.slo, option.deviations):
             return option
         option = option.grown()
     return None
