@@ -72,6 +72,12 @@ def client():
         yield made
 
 
+def usual_signals():
+    """In a process that begins: what whoever started the tests ignores, such as a shell in the background."""
+    for each in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, signal.SIG_DFL)
+
+
 @contextmanager
 def server(*options, descriptors=None, environment=None):
     """A real server, its port, and what it has said when it has ended."""
@@ -80,6 +86,7 @@ def server(*options, descriptors=None, environment=None):
         port = probe.getsockname()[1]
 
     def limited():
+        usual_signals()
         if descriptors:
             import resource
 
@@ -243,7 +250,9 @@ class TestTime:
     def test_a_signal_ends_assistants_too(self, name):
         pytest.importorskip("mcp", reason="needs rooflinekit[mcp]")
         command = [sys.executable, "-m", "rooflinekit", "mcp"]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=usual_signals
+        ) as process:
             about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
             for message in (
                 {"id": 1, "method": "initialize", "params": about},
@@ -274,7 +283,9 @@ class TestTime:
     def test_a_signal_ends_a_long_command_as_ctrl_c_does(self, name, words, tmp_path):
         (tmp_path / "log").touch()
         command = [sys.executable, "-m", "rooflinekit", *(word.format(log=tmp_path / "log") for word in words)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=usual_signals
+        ) as process:
             time.sleep(3.0)
             helpers = descendants(process.pid)
             process.send_signal(getattr(signal, name))

@@ -75,7 +75,7 @@ def _fleets_by_gpu(answer: PlanAnswer) -> Table:
         rows.append([
             f"{place}{'' if each.known else '?'}", _short(each.gpu), each.name, f"{each.gpus:,}",
             f"{sum(host.count for host in each.hosts):,}", amount(cost.usd_per_month, 0), three(cost.input_usd),
-            three(cost.output_usd), peak, holds, each.evidence.removeprefix("fitted "),
+            three(cost.output_usd), peak, holds, each.evidence if each.known else "interval > 3x",
         ])  # fmt: skip
     return Table(head, rows, left=(0, 1, 2, 10), gap=1, drop=(4, 6, 7))
 

@@ -195,7 +195,8 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
     },
     Candidate: {
         "fleets": None, "cost": None, **dict.fromkeys(("gpus", "replicas"), _Count),
-        **dict.fromkeys(("usd_per_hour", "joules_per_output_token", "watts", "output_tok_s"), _Size | None),
+        **dict.fromkeys(("usd_per_hour", "usd_per_month", "joules_per_output_token"), _Size | None),
+        **dict.fromkeys(("watts", "peak_watts", "output_tok_s"), _Size | None),
         "usd_per_million_tokens": _Million, "evidence": _one_of(EVIDENCE),
     },
     LoadResult: {

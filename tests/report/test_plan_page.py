@@ -154,7 +154,7 @@ def test_an_answer_of_max_is_no_plan(tmp_path: Path) -> None:
 def test_a_plan_of_spares_alone_is_drawn_all_the_same(plans: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     odd = json.loads(json.dumps(plans["bursts"]))
     odd["candidates"][0]["spare"] = odd["candidates"][0]["replicas"]
-    assert chosen_replica(odd).scenario["burstiness"] == odd["traffic"]["arrival_cv"]
+    assert chosen_replica(odd).scenario["burstiness"] == odd["candidates"][0]["burstiness"]
     assert "One replica at its load" in page_of(tmp_path, plan=odd, models=[], gpus=[])
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from rooflinekit.decision.planning.objective import METRICS, Objective
 from rooflinekit.load.answer import AskedLoad
 from rooflinekit.load.arrivals import Arrival, Drawn, Gamma, Process, Requests, generate
-from rooflinekit.load.lengths import Empirical, Fixed, Length, LogNormal, Longer, cv, longer, parse_length
+from rooflinekit.load.lengths import Empirical, Fixed, Length, Longer, Uniform, cv, longer, parse_length
 from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.batch import whole_number
@@ -108,7 +108,7 @@ ROUTER = "round-robin"
 _AFFINITY = "prefix-affinity"
 _TOGETHER = 8  # replicas that are played at most behind a router that looks at them
 _EVEN = 16  # replicas beyond which arrivals in turn are taken as even as with these
-_ANSWER, _DRIFT = 2.0, 0.1  # variation of equal answers of users, who would otherwise march in step as no clients do
+_DRIFT = 0.1  # variation of equal answers of users
 _UNHURRIED = 60.0  # seconds of a window where no objective limits a whole request
 
 
@@ -213,8 +213,20 @@ class Demand:
         """One of the loads that a replica may have, as it is played; a curve puts its rate or users in its place."""
         if not self.closed:
             return AskedLoad(self.isl, self.osl, rate=1.0, burstiness=self.arrival_cv, seed=seed)
-        osl = self.osl if cv(self.osl) > 0.0 or self.osl.mean < _ANSWER else LogNormal(self.osl.mean, _DRIFT)
-        return AskedLoad(self.isl, osl, users=1, seed=seed)
+        return AskedLoad(self.isl, self._drifting, users=1, seed=seed)
+
+    @property
+    def _drifting(self) -> Length:
+        """Answers of users: equal ones vary evenly by a tenth, or users would march in step as no clients do."""
+        spread = round(_DRIFT * math.sqrt(3.0) * self.osl.mean)
+        if not self.closed or cv(self.osl) > 0.0 or not spread:
+            return self.osl
+        return Uniform(round(self.osl.mean) - spread, round(self.osl.mean) + spread)
+
+    @property
+    def longest_played(self) -> float:
+        """Tokens of the longest request that is played."""
+        return self.isl.quantile(1.0) + self._drifting.quantile(1.0)
 
     def arrivals(self, rate: float, seed: int) -> Iterator[Arrival]:
         """Requests as long as these at another rate [1/s], without end."""

@@ -272,7 +272,7 @@ def _longest(model: Model, demand: Demand, found: Found) -> int | None:
             )
         found.notes.append(f"requests longer than {model.name}'s context of {limit:,} tokens would be refused")
         return limit
-    rounded = math.ceil(asked / _LONG) * _LONG
+    rounded = math.ceil(max(asked, demand.longest_played) / _LONG) * _LONG
     return rounded if limit is None else min(rounded, limit)
 
 
@@ -422,11 +422,33 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
     if best is None:
         found.refused.append(Refusal(name, "no setting has room"))
         return None
+    best = _exchanged(question, best, found)
     if not best.working:
         found.refused.append(Refusal(name, _how_near(question, best, found)))
         return best.replica
     _offered(question, best, name, found)
     return best.replica
+
+
+EXCHANGES: tuple[dict[str, Any], ...] = ({"all_to_all": "deepep"}, {"all_to_all": "deepep", "two_batch": True})
+"""Ways to bring tokens to experts on other ranks that are tried beside the engine's own."""
+
+
+def _exchanged(question: PlanQuestion, best: Part, found: Found) -> Part:
+    """The same with another exchange of the experts, where that bears more."""
+    told = {key: value for key, value in best.replica.scenario.items() if key not in ("model", "gpu")}
+    for exchange in EXCHANGES if told.get("ep", 1) > 1 else ():
+        found.tried += 1
+        try:
+            replica = lay_out(
+                question.model, best.replica.scenario["gpu"], told | exchange, question.demand, question.calibration
+            )
+        except (DoesNotFitError, DeploymentError, DtypeError):
+            continue
+        if room_left(question.bearer(replica), best, question.demand, question.slo) > _BETTER:
+            part = question.part(replica)
+            best = part if part.ability.load > best.ability.load * _BETTER else best
+    return best
 
 
 def _offered(question: PlanQuestion, part: Part, name: str, found: Found) -> None:
