@@ -159,8 +159,8 @@ def test_more_confidence_never_takes_fewer_and_is_kept() -> None:
 
 @pytest.fixture(scope="module")
 def across() -> list[rk.PlanAnswer]:
-    """One question with pools, whole replicas and splits, at three confidences."""
-    asked: dict[str, Any] = {"rate": 30, "isl": 1000, "osl": 150, "tp": [1, 2]}
+    """One question with whole replicas and splits, at three confidences."""
+    asked: dict[str, Any] = {"rate": 30, "isl": 500, "osl": 60, "tp": [1, 2], "disaggregated": False}
     return [rk.plan(MODEL, ["h100-sxm", "l40s"], SLO, **asked, confidence=each) for each in (0.5, 0.7, 0.9)]
 
 
@@ -176,7 +176,7 @@ def test_the_fleet_at_expected_times_is_the_cheapest_at_one_half(across: list[rk
 
 def test_a_stricter_question_never_costs_less(across: list[rk.PlanAnswer]) -> None:
     """Objectives, choice of accelerators and prices."""
-    asked: dict[str, Any] = {"rate": 30, "isl": 1000, "osl": 150, "tp": [1, 2], "confidence": 0.9}
+    asked: dict[str, Any] = {"rate": 30, "isl": 500, "osl": 60, "tp": [1, 2], "disaggregated": False, "confidence": 0.9}
     sure = across[-1].best.cost.usd_per_hour or 0.0
     cheaper = [
         rk.plan(MODEL, ["h100-sxm", "l40s"], "p95 ttft<2s, p95 tpot<30ms", **asked),

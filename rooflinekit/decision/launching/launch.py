@@ -399,7 +399,8 @@ def _asked(
     asked |= {key: numbers[key] for key in _SPREADS if key in numbers}
     if "users" in numbers:
         return asked | {"concurrency": max(round(load), 1)}
-    return asked | {"rate": load} | ({"burstiness": numbers["arrival_cv"]} if "arrival_cv" in numbers else {})
+    gaps = entry.get("burstiness", numbers.get("arrival_cv"))
+    return asked | {"rate": load} | ({"burstiness": gaps} if _is_number(gaps) else {})
 
 
 def _check_pairs(targets: list[Target]) -> None:

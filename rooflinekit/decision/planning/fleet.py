@@ -44,7 +44,7 @@ from rooflinekit.simulation.tiers import CacheTier
 _CLOSE = 1e-4  # relative: objectives that end a capacity this near to each other bind together
 _ROUNDING = 1e-9
 WIDE = 3.0
-"""High over low end of the interval that decides, from which on no hardware is bought for it."""
+"""High over low end of the interval of what ends a capacity, from which on no hardware is bought for it."""
 
 _SETTLED = 2  # requests of each user before those that count
 
@@ -92,22 +92,19 @@ class Replica:
         """Those that have been played where it serves alone."""
         return [curve for key, (_, curve) in self._curves.items() if key[0] == "serve"]
 
-    def surely(self, demand: Demand, slo: Sequence[Objective], deviations: float) -> float:
-        """The place of the interval to size for: that asked for, or the expected one where the interval is too wide.
+    def width(self, demand: Demand, metric: str) -> float:
+        """High over low end of a metric's 90 % interval before any queue; 1 without a calibration.
 
-        Of a decode step of half of the room, and of the mean prompt alone, with what loads err beyond them.
+        Of the mean prompt alone for TTFT, else of a decode step of half of the room, with what loads err beyond it.
         """
-        plan, width = self.resolved.plan, 1.0
+        plan = self.resolved.plan
         if plan.calibration is None:
-            return deviations
-        decode = plan.time(Batch.decode(max(self.room / 2.0, 1.0), demand.isl.mean + demand.osl.mean / 2.0))
-        prompt = plan.time(Batch.prefill(1.0, demand.isl.mean))
-        one, ends = Time(1.0, 0.0, 1.0, 1.0), plan.load_ends
-        for metric in {each.metric for each in slo}:
-            step, placed = (prompt, ends.ttft) if metric == "ttft" else (decode, ends.tpot)
-            moved = ends.moved(one, placed, 0.0)
-            width = max(width, float(step.high / step.low) * float(moved.high / moved.low))
-        return deviations if width <= WIDE else min(deviations, 0.0)
+            return 1.0
+        batch = Batch.decode(max(self.room / 2.0, 1.0), demand.isl.mean + demand.osl.mean / 2.0)
+        step = plan.time(Batch.prefill(1.0, demand.isl.mean) if metric == "ttft" else batch)
+        ends = plan.load_ends
+        moved = ends.moved(Time(1.0, 0.0, 1.0, 1.0), ends.ttft if metric == "ttft" else ends.tpot, 0.0)
+        return float(step.high / step.low) * float(moved.high / moved.low)
 
     def curve(self, demand: Demand, seed: int, role: str) -> LoadCurve:
         """Its loads of such requests; kept."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from rooflinekit.decision.planning.cost import Tariff, fleet_watts
 from rooflinekit.decision.planning.demand import Demand
 from rooflinekit.decision.planning.fleet import (
+    WIDE,
     Ability,
     Bearer,
     Option,
@@ -176,10 +177,16 @@ class PlanQuestion:
         return NormalDist().inv_cdf(self.confidence)
 
     def part(self, replica: Replica, role: str = "serve", transfer: float = 0.0) -> Part:
-        """As few of these replicas as carry the peak with the confidence asked for; none where one bears nothing."""
+        """As few of these replicas as carry the peak with the confidence asked for; none where one bears nothing.
+
+        Where the interval of what ends the capacity is too wide, as few as carry it at expected times.
+        """
         bearer = self.bearer(replica, role, transfer)
-        place = replica.surely(self.demand, self.slo, self.deviations)
-        return Part.of(bearer, self.demand, self.slo, self.reserve, place)
+        part = Part.of(bearer, self.demand, self.slo, self.reserve, self.deviations)
+        binds = {each.metric for each in self.slo if str(each) in part.ability.binds} or {"tpot"}
+        if self.deviations <= 0.0 or all(replica.width(self.demand, metric) <= WIDE for metric in binds):
+            return part
+        return Part.of(bearer, self.demand, self.slo, self.reserve, 0.0)
 
     def bearer(self, replica: Replica, role: str = "serve", transfer: float = 0.0) -> Bearer:
         """What bears a load in the plays of this question."""
