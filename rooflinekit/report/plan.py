@@ -28,7 +28,7 @@ def document(answer: PlanAnswer, details: bool = False) -> Document:
     """What a buyer asks first; with `details` how it was found."""
     table = _fleets_by_gpu(answer)
     legend = f"Holds: the least probable objective ({answer.confidence * 100:g} % asked). kW: at the peak."
-    if not all(each.known for each in answer.candidates):
+    if any("?" in row[0] for row in table.rows):
         legend += " ?: the fleet at expected times, since too little is known to be surer."
     head = [
         Section(f"{answer.model}: {answer.question}", [Words(", ".join(answer.slo))]),
