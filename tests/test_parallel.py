@@ -32,7 +32,8 @@ H200 = load_accelerator("h200-sxm").value
 # On every rank of a layer, by operation; queries, keys and values are counted by part.
 WHOLE = {
     "residual_norm", "final_norm", "router", "qkv_a_proj", "kv_a_proj", "latent_norm", "qk_norm", "embedding_norm",
-    "expert_select", "q_norm", "token_proj", "index_k_proj", "index_q_proj", "index_scores", "expert_down_latent", "expert_up_latent",
+    "expert_select", "q_norm", "token_proj", "index_k_proj", "index_q_proj", "index_scores", "expert_down_latent",
+    "expert_up_latent",
 }  # fmt: skip
 ROWS = {"embedding", "lm_head"}  # cut, but rounded up to whole rows
 
