@@ -196,11 +196,6 @@ def said(remarks: Iterable[Remark]) -> Iterator[str]:
 
 
 WORDS = {
-    "unstable": "UNSTABLE: {rate:g} requests/s arrive and at most {knee:.3g} can be served. The queue grows without "
-    "end; TPOT is that of the full deployment",
-    "waiting": "{slots:.0f} of {users:.0f} requests run at a time; the others wait for a slot",
-    "reserving": "{slots:.0f} of {users:.0f} requests run at a time; the others wait for a slot: the engine admits a "
-    "request where its whole answer has room",
     "longest": "{longest} tokens exceed {model}'s maximum context of {most}",
     "admitted": "{longest} tokens exceed max_model_len {most}: the engine would refuse them",
     "single": "osl 1 has no second token: TPOT is the step that would follow",

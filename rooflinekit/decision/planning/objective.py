@@ -290,17 +290,17 @@ def refuse_undecoded(slo: Sequence[Objective], osl: float) -> None:
 
 
 def parse_objectives(text: str | Sequence[str]) -> tuple[Objective, ...]:
-    """Read objectives, comma between them: percentile (p50 to p99.9) or mean, metric, limit with its unit.
+    """Read objectives, comma or "and" between them: percentile (p50 to p99.9) or mean, metric, limit with its unit.
 
     Without a percentile the mean is meant. Metrics are TTFT, TPOT and E2EL. Several texts add up.
 
-    >>> [str(objective) for objective in parse_objectives(["p95 ttft<1s", "tpot <= 40 ms"])]
+    >>> [str(objective) for objective in parse_objectives("p95 ttft < 1s and tpot <= 40 ms")]
     ['p95 TTFT <= 1 s', 'mean TPOT <= 40 ms']
 
     Raises WorkloadError for anything else, and for two limits of one thing.
     """
     whole = text if isinstance(text, str) else ", ".join(text)
-    found = list(dict.fromkeys(_objective(part.strip()) for part in whole.split(",") if part.strip()))
+    found = list(dict.fromkeys(_objective(part.strip()) for part in re.split(r",|\band\b", whole) if part.strip()))
     if not found:
         raise WorkloadError(f"no objective in {whole!r}; {_EXAMPLE}")
     named = [(each.metric, each.share) for each in found]
