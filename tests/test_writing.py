@@ -86,8 +86,8 @@ def test_two_writers_of_one_file_keep_both_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [
-    ["workbook", "--model", "gpt2", "--tp", "1"], ["report", "gpt2"], ["estimate", "gpt2"], ["sweep", "gpt2"],
-    ["levers", "gpt2"], ["plan", "llama-3-8b", "--rate", "1"],
+    ["workbook", "--model", "gpt2", "--tp", "1", "--gpu", "h100-sxm", "--weights", "own"], ["report", "gpt2"],
+    ["estimate", "gpt2"], ["sweep", "gpt2"], ["levers", "gpt2"], ["plan", "llama-3-8b", "--rate", "1"],
 ])  # fmt: skip
 def test_what_another_process_wrote_meanwhile_is_kept_by_every_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
@@ -113,7 +113,8 @@ def test_a_full_disk_under_a_workbook_is_one_line(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr("xlsxwriter.workbook.ZipFile", full)
     out = tmp_path / "out.xlsx"
-    asked = ["sweep", "gpt2", "--batch", "1,2"] if table == "sweep" else ["workbook", "--model", "gpt2", "--tp", "1"]
+    few = ["--model", "gpt2", "--tp", "1", "--gpu", "h100-sxm", "--weights", "own"]
+    asked = ["sweep", "gpt2", "--batch", "1,2"] if table == "sweep" else ["workbook", *few]
     result = CliRunner().invoke(app, [*asked, "--out", str(out)])
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.strip().splitlines() == [f"rooflinekit: {out}: No space left on device"]

@@ -63,7 +63,7 @@ def differing(seeds, folder, **options):
 
 @needs_node
 def test_node_has_the_bits_of_cpython(tmp_path):
-    assert differing(range(24), tmp_path) == []
+    assert differing(range(16), tmp_path) == []
 
 
 @needs_node

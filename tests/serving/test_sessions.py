@@ -61,14 +61,14 @@ def test_a_stream_of_sessions_is_steady_from_its_start():
 def test_the_first_seconds_of_a_stream_are_as_busy_as_all_others(kind):
     """Waits under way are met in proportion to their length; what is left of them brings no burst at the start."""
     counts = [0, 0, 0]
-    for seed in range(6):
+    for seed in range(3):
         trace = session_trace(
             SessionSource(parse_sessions(kind), Fixed(50), 131_072, rate=30.0, requests=1200, seed=seed)
         )
         for time in trace.time[trace.former :]:
             if time < 30.0:
                 counts[int(time // 10.0)] += 1
-    assert counts == pytest.approx([1800.0] * 3, rel=0.2)
+    assert counts == pytest.approx([900.0] * 3, rel=0.25)
 
 
 def test_what_is_left_of_a_time_under_way():
