@@ -99,7 +99,8 @@ class LoadCurve:
         """
         if load in self._plays:
             return self._plays[load], self._plays[load], 0.0
-        rungs = tuple(self.played) if known and len(self._plays) > 1 else self.loads
+        inside = known and len(self._plays) > 1 and load <= max(self._plays)
+        rungs = tuple(self.played) if inside else self.loads
         at = bisect_right(rungs, load)
         below, above = max(at - 1, 0), min(at, len(rungs) - 1)
         low, high = rungs[below], rungs[above]

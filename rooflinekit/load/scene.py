@@ -235,9 +235,8 @@ _KEPT = 16
 
 def _alike(plan: Plan, other: Plan) -> bool:
     """Whether two plans differ in the limits of the engine alone, and nothing of their attention reads these."""
-    own = [getattr(plan, each.name) for each in fields(plan) if each.name != "deployment"]
-    same = all(one is getattr(other, each.name) for one, each in zip(
-        own, (each for each in fields(plan) if each.name != "deployment"), strict=True))  # fmt: skip
+    same = all(getattr(plan, each.name) is getattr(other, each.name)
+               for each in fields(plan) if each.name != "deployment")  # fmt: skip
     limits = plan.deployment.settings
     settings = replace(
         other.deployment.settings, token_budget=limits.token_budget, max_num_seqs=limits.max_num_seqs,

@@ -1,7 +1,7 @@
 """What a token takes of a replica, and so what it costs: cached input, input and output apart.
 
 Symbols: C sequences running, S, c and N mean tokens in, in the cache, and out; t_d(C) a decode step of all of them,
-s(S, c) what one prompt adds to the steps of the others (`traffic.mixing.prefill_share`), π the price of a replica's
+s(S, c) what one prompt adds to the steps of the others (`serving.flight.prefill_share`), π the price of a replica's
 second, u the share of the time that it works.
 
     request = s(S, c) + N·t_d(C)/C            seconds of a replica: at the knee the rate is one over this

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from rooflinekit.decision.planning.demand import Demand
@@ -27,7 +28,7 @@ class Capacity:
         """The replicas that carry a rate [1/s]; at the peak of the question those of the plan."""
         if rate not in self._fleets:
             question, demand = self.question, self.demand(rate)
-            peak = rate == question.demand.peak_load
+            peak = math.isclose(rate, question.demand.peak_load, rel_tol=1e-9)
             self._fleets[rate] = self.option if peak else self.option.sized(
                 demand, question.slo, question.reserve
             )  # fmt: skip
@@ -36,8 +37,3 @@ class Capacity:
     def gpus(self, rate: float) -> int:
         """Accelerators that carry a rate."""
         return self.fleet(rate).gpus
-
-    def knee(self, rate: float) -> float:
-        """Requests a second of a full engine, of a replica at this rate."""
-        part = self.fleet(rate).parts[0]
-        return part.bearer.knee(part.seen(self.demand(rate)))

@@ -168,6 +168,7 @@ class Demand:
     span_s: float = math.inf
     speed: float = 1.0
     router: str = ROUTER
+    reach: float = 1.0  #: users beyond the peak that a replica is asked about, for headroom
     together: int = 1  #: replicas that are played behind a router that looks at them
     prefixes: Prefixes | None = field(default=None, repr=False, compare=False)  #: what caches find, where that is known
 
@@ -249,7 +250,7 @@ class Demand:
             return replace(self, arrival_cv=self.arrival_cv / math.sqrt(beside(replicas)))
         if self.router == "least-loaded":
             return replace(self, together=min(beside(replicas), _TOGETHER))
-        return replace(self, arrival_cv=thinned_cv(self.arrival_cv, replicas))
+        return replace(self, arrival_cv=thinned_cv(self.arrival_cv, beside(replicas)))
 
     def windows(self) -> list[Window]:
         """The busiest windows of the trace, by requests and by tokens in and out, in order of time, without overlap."""

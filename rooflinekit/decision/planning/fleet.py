@@ -100,7 +100,8 @@ class Replica:
         plan = self.resolved.plan
         if plan.calibration is None:
             return 1.0
-        batch = Batch.decode(max(self.room / 2.0, 1.0), demand.isl.mean + demand.osl.mean / 2.0)
+        each = self.room / 2.0 / plan.deployment.dp
+        batch = Batch.decode(max(each, 1.0), demand.isl.mean + demand.osl.mean / 2.0)
         step = plan.time(Batch.prefill(1.0, demand.isl.mean) if metric == "ttft" else batch)
         ends = plan.load_ends
         moved = ends.moved(Time(1.0, 0.0, 1.0, 1.0), ends.ttft if metric == "ttft" else ends.tpot, 0.0)
@@ -108,7 +109,7 @@ class Replica:
 
     def curve(self, demand: Demand, seed: int, role: str) -> LoadCurve:
         """Its loads of such requests; kept."""
-        most = int(demand.peak_load) if demand.closed else 1
+        most = math.ceil(demand.peak_load * demand.reach - _ROUNDING) if demand.closed else 1
         law = (demand.isl, demand.osl, demand.prefixes)  # held as long as the curve, so that no other has their ids
         key = role, seed, demand.arrival_cv, demand.router, demand.together, most, *map(id, law)
         if key not in self._curves:
@@ -117,6 +118,8 @@ class Replica:
                 source = partial(demand.prefixes.drawn, self.kept)
                 asked = replace(asked, cached=self.kept.cached, source=source)
             asked = _OF_ROLE[role](asked)
+            if (several := demand.together) > 1:  # as many for each replica as for one alone
+                asked = replace(asked, requests=several * asked.counted, warmup=several * asked.filling)
             router = demand.router if demand.together > 1 else "round-robin"
             chosen = Scheduler(
                 seed=seed,
@@ -241,7 +244,7 @@ class Bearer:
     def _of_class(self, played: LoadPlay, kind: int) -> Samples:
         """Of one class; of one that is too rare to come in the play, those of all."""
         own = played.by_kind.get(kind)
-        if own is None:
+        if own is None or not own["ttft"].count:
             return self._samples(played)
         token = own["tpot"] if own["tpot"].count else Sample([played.lone_step])
         return {"ttft": own["ttft"], "tpot": token, "e2el": own["e2e"]}
@@ -517,6 +520,9 @@ class Part:
         while True:
             seen = demand.seen(least)
             able = ability(bearer, seen, slo, deviations)
+            if not able.load and not demand.closed and demand.arrival_cv > 0.0 and beside(2 * least) > least:
+                least *= 2  # more replicas get more even arrivals
+                continue
             if not able.load:
                 return cls(bearer, able, 0, reserve, deviations=deviations)
             working = max(working_replicas(able, demand, reserve), least)

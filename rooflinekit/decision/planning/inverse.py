@@ -227,6 +227,8 @@ def largest(
         raise UnknownNameError("quantity", what, LARGEST)
     slo = parse_objectives(subject_to) if subject_to.strip() else ()
     sure = {key: scenario.pop(key) for key in ("confidence",) if key in scenario}
+    if not 0.5 <= sure.get("confidence", 0.5) <= 0.999:
+        raise InputError(f"confidence must be from 0.5 to 0.999, not {sure['confidence']}")
     given = read(LoadCase if what in ("rate", "users") else StaticCase, scenario)
     if what in ("rate", "users"):
         return _under_load(what, str(model), str(gpu), slo, given, **sure)
@@ -292,7 +294,7 @@ def _under_load(  # noqa: PLR0913, PLR0917 - a question with its parts
         sure = "" if words else f" with {confidence * 100:g} % confidence {' and '.join(able.binds)}"
         raise InfeasibleError(f"no solution: even without waiting{sure} {' and '.join(words) or 'is missed'}")
     at = bearer.feel(demand, able.load, exact=True).at(slo)
-    stops = tuple("places: no more run at once" if why == "users" else why for why in able.binds)
+    stops = tuple("the users that were tried" if why == "users" else why for why in able.binds)
     number = f"{able.load:,.0f}" if demand.closed else f"{able.load:,.4g}"
     named = f"number of users is {number}" if demand.closed else f"rate is {number} {demand.unit}"
     answer = f"The largest {named}, limited by {' and '.join(stops)}."

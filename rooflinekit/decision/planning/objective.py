@@ -120,11 +120,6 @@ class Felt:
         end, further = (high, more) if place > 0.0 else (low, less)
         return float(end ** abs(place)), float(further ** abs(place))
 
-    def width(self, metric: str) -> float:
-        """The high end of a metric's 90 % interval over its low one."""
-        (low, high), (less, more) = self.spans.get(metric, _NONE), self.moved.get(metric, _NONE)
-        return high * more / (low * less) if low * less > 0.0 else math.inf
-
     def at(self, slo: Sequence[Objective]) -> dict[str, float]:
         """Means, and the percentiles that objectives are about [ms]."""
         limited = {f"{each.statistic}_{each.metric}_ms": each.value(self) for each in slo if each.share is not None}

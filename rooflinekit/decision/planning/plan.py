@@ -90,8 +90,8 @@ class Fleet(Plain):
     """Replicas of one deployment. Loads are requests/s or users of one replica.
 
     scenario: keywords of `rk.estimate`; replicas: all of them, `spare` of which may fail; load: at the peak with the
-    spares down; capacity: within the objectives at the confidence asked for; expected_capacity: where steps take as
-    long as expected; knee: at any latency (None in a closed loop); utilisation: load over knee; headroom: of the
+    spares down; capacity: within the objectives at the confidence that the fleet is sized for; expected_capacity: where
+    steps take as long as expected; knee: at any latency (None in a closed loop); utilisation: load over knee; headroom: of the
     capacity; cold_start_s: weights at the stated rate; burstiness: deviation over mean of the gaps between requests
     that one replica sees (None in a closed loop); hit_rate: share of the prompt tokens that the prefix cache and its
     tiers find (None: no cache).
@@ -426,6 +426,7 @@ def _sizing(fleet: Fleet, best: Candidate, question: PlanQuestion) -> str:
     each, divisor = fleet.capacity * (1.0 - reserve.headroom), _three(fleet.capacity)
     if reserve.headroom:
         divisor = f"({divisor} x {1.0 - reserve.headroom:g})"
+    each = max(math.floor(each + 1e-9), 1) if demand.closed else each
     needed = max(math.ceil(peak / each - 1e-6), 1)
     sure = ""
     if best.known and fleet.expected_capacity > fleet.capacity * (1.0 + _CLOSE):
@@ -435,7 +436,12 @@ def _sizing(fleet: Fleet, best: Candidate, question: PlanQuestion) -> str:
         f"{_three(peak)} / {divisor} = {_three(peak / each)}, so {needed:,} carr{'ies' if needed == 1 else 'y'} the "
         f"{'peak' if demand.peak > 1 else 'load'}"
     )
-    sentence += f", {working} where its requests are replayed one by one" if working > needed else ""
+    why = (
+        "whose arrivals are even enough"
+        if best.played.endswith("requests at the peak")
+        else "by a replay of its requests"
+    )
+    sentence += f", {working} {why}" if working > needed else ""
     return sentence + (f", and {fleet.spare} more may fail." if fleet.spare else ".")
 
 
@@ -514,6 +520,8 @@ def read_question(
     profile = _profile(given)
     demand = read_demand(given | {"max_context": context}, objectives)
     refuse_undecoded(objectives, demand.osl.mean)
+    reserve = _reserve(names, given)
+    demand = replace(demand, reach=1.0 / (1.0 - reserve.headroom))
     space = {each.name: given[each.name] for each in fields(Space) if each.name in given}
     several = {key: _listed(key, value) for key, value in space.items() if key in _SPACE_LISTS}
     return PlanQuestion(
@@ -521,7 +529,7 @@ def read_question(
         demand=demand,
         slo=objectives,
         space=Space(**space | several | {"gpus": names, "drafts": tuple(_drafts(loaded, given))}),
-        reserve=_reserve(names, given),
+        reserve=reserve,
         tariff=read_tariff(names, given, demand),
         calibration=given.get("calibration"),
         confidence=given.get("confidence", 0.9),
@@ -665,19 +673,26 @@ def plan(
     order = ranked(question, found)
     if not order:
         raise nothing_found(question, found)
-    candidates = [candidate_of(question, entry) for entry in order]
+    candidates = [candidate_of(question, order[0])]
+    router, stand_ins = "", list[str]()
+    try:
+        for place, entry in enumerate(order[1:], 1):
+            question.progress("play candidates at the peak", place, len(order))
+            candidates.append(candidate_of(question, entry))
+        router, stand_ins = router_note(question, order[0].option), _stand_ins(question, order)
+    except KeyboardInterrupt:  # the plan is known
+        found.interrupted = True
     best = candidates[0]
     lost = [replace(each, lost=lost_in_words(each, best, question.demand)) for each in candidates[1:]]
     names = [" + ".join(f"{_ROLES.get(fleet.role, '')}{deployment_name(fleet.scenario)}" for fleet in each.fleets)
              + f" on {each.gpu}" for each in candidates]  # fmt: skip
     over = None
     try:
-        over = over_time(question, question.course, order, names) if question.course else None
+        over = over_time(question, question.course, order[: len(names)], names) if question.course else None
         found.interrupted |= over is not None and over.interrupted
     except KeyboardInterrupt:  # the plan is known
         found.interrupted = True
     expected, measured = _expected_in_words(order, question), _measured_in_words(candidates)
-    router = router_note(question, order[0].option)
     return PlanAnswer(
         version=__version__,
         model=load_model(question.model).value.name,
@@ -690,7 +705,7 @@ def plan(
         expected=expected,
         measured=measured,
         router=router,
-        stand_ins=tuple(_stand_ins(question, order)),
+        stand_ins=tuple(stand_ins),
         candidates=(best, *lost),
         pareto=tuple(points(found.able, question.tariff)),
         refused=tuple(found.refused),
@@ -737,8 +752,9 @@ def candidate_of(question: PlanQuestion, entry: Ranked) -> Candidate:
     feels = option.feels(demand)
     felt = feels(1.0)
     played, requests, seen = "", sum(_requests(part, demand) for part in option.parts), felt
+    errors = {str(each): error for each in question.slo if (error := _error(option, demand, each)) is not None}
     if entry.replayed is not None:
-        played, requests, seen = entry.replayed.played, entry.replayed.requests, entry.replayed.felt
+        played, requests, seen, errors = entry.replayed.played, entry.replayed.requests, entry.replayed.felt, {}
     return Candidate(
         kind=option.kind,
         fleets=tuple(
@@ -750,7 +766,7 @@ def candidate_of(question: PlanQuestion, entry: Ranked) -> Candidate:
         predicted=seen.table(_SHARES),
         interval=_interval(question, option) or None,
         probability={str(each): chance(feels, each) for each in question.slo},
-        errors={str(each): error for each in question.slo if (error := _error(option, demand, each)) is not None},
+        errors=errors,
         requests=requests,
         played=played or f"{requests:,} requests at the peak",
         expected_gpus=entry.expected.gpus,

@@ -100,11 +100,11 @@ def router_note(question: PlanQuestion, option: Option) -> str:
         return ""
     other = replace(demand, router="random")
     at_random = option.sized(other, question.slo, question.reserve)
+    how = "in turn" if demand.router == "round-robin" else f"by the router {demand.router}"
     if not all(part.working for part in at_random.parts):
-        return "Requests reach replicas in turn; at random, no number of these meets the objectives."
+        return f"Requests reach replicas {how}; at random, no number of these meets the objectives."
     if at_random.gpus <= option.gpus:
         return ""
-    how = "in turn" if demand.router == "round-robin" else f"by the router {demand.router}"
     return f"Requests reach replicas {how}; at random this fleet takes {at_random.gpus:,} GPUs, not {option.gpus:,}."
 
 

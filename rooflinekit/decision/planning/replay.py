@@ -220,7 +220,7 @@ def _run(  # noqa: PLR0913, PLR0917 - a load and who bears it
         setup = replace(setup, prefix_cache=True, hash_tokens=hashed, tiers=kept.tiers)
     predictor = part.replica.predictor
     if isinstance(predictor, SpeculativePredictor):
-        users = part.bearer.in_flight(part.seen(demand), part.load(demand)).users
+        users = part.bearer.in_flight(demand, part.load(demand)).users
         work = Workload(users, demand.isl.mean, demand.osl.mean)
         choice, (_, drafting) = predictor.draft.choice, predictor.round(work, work.decode_context)
         rate = break_even_acceptance(choice.tokens_per_pass, choice.draft_tokens)

@@ -312,6 +312,14 @@ def _kind(replica: Replica) -> tuple[Any, ...]:
     return (replica.gpu, *(replica.scenario.get(key) for key in ("engine", "weights", "kv", "encoder_gpus")))
 
 
+def _known(question: PlanQuestion, base: Replica, found: Found) -> list[tuple[float, float]]:
+    """What fleets of this kind cost that are known at least as well as this one can be."""
+    wide = all(base.width(question.demand, each.metric) > WIDE for each in question.slo)
+    least = min(question.deviations, 0.0) if wide else question.deviations
+    own = (each for each in found.options if _kind(each.parts[0].replica) == _kind(base))
+    return [question.tariff.rank(each) for each in own if each.deviations >= least]
+
+
 def _cannot_win(question: PlanQuestion, base: Replica, found: Found) -> bool:
     """Whether even full engines would cost more than a fleet of this kind that is known, with any setting.
 
@@ -319,7 +327,7 @@ def _cannot_win(question: PlanQuestion, base: Replica, found: Found) -> bool:
     tried. No objective binds them, and a draft gives at most all of its tokens.
     """
     space, demand, rank = question.space, question.demand, question.tariff.rank
-    known = [rank(each) for each in found.options if _kind(each.parts[0].replica) == _kind(base)]
+    known = _known(question, base, found)
     if not known or demand.closed or demand.prefixes is not None or question.tariff.saves is not None:
         return False
     one = Part(question.bearer(base), Ability(1.0, ()), 1, question.reserve)
@@ -334,7 +342,7 @@ def _cannot_win(question: PlanQuestion, base: Replica, found: Found) -> bool:
         try:
             _, part = _fewest(question, [retuned(base, setting, demand) if setting else base], "serve")[0]
         except DoesNotFitError:
-            continue
+            return False  # a smaller one may fit
         if rank(Option("aggregated", (replace(part, working=-(-part.working // drafted)),))) <= min(known):
             return False
     return True
@@ -424,7 +432,7 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
                 rivals.append((left, len(rivals), replica, setting))
         for _, _, replica, setting in sorted(each for each in rivals if each[0] > _BETTER)[:-2:-1]:
             part = question.part(replica)
-            if best is None or part.ability.load > best.ability.load * _BETTER:
+            if best is None or _better(part, best):
                 best, chosen = part, setting
     if best is None:
         found.refused.append(Refusal(name, "no setting has room"))
@@ -454,8 +462,13 @@ def _exchanged(question: PlanQuestion, best: Part, found: Found) -> Part:
             continue
         if room_left(question.bearer(replica), best, question.demand, question.slo) > _BETTER:
             part = question.part(replica)
-            best = part if part.ability.load > best.ability.load * _BETTER else best
+            best = part if _better(part, best) else best
     return best
+
+
+def _better(part: Part, best: Part) -> bool:
+    """Whether a replica bears more, and is known as well."""
+    return part.deviations >= best.deviations and part.ability.load > best.ability.load * _BETTER
 
 
 def _offered(question: PlanQuestion, part: Part, name: str, found: Found) -> None:
@@ -530,7 +543,7 @@ def _disaggregated(question: PlanQuestion, laid_out: list[Replica], found: Found
         kinds.setdefault(tuple(replica.scenario.get(key) for key in ("engine", "weights", "kv")), []).append(replica)
     for kind, own in kinds.items():
         name, rank = f"{own[0].gpu} prefill and decode pools, {kind[0]}", question.tariff.rank
-        known = [rank(each) for each in found.options if _kind(each.parts[0].replica) == _kind(own[0])]
+        known = [] if question.tariff.saves else _known(question, own[0], found)
         small = Part(question.bearer(own[0]), Ability(1.0, ()), 1, question.reserve)
         least = [small, small]  # two pools are two replicas at least
         if not known or rank(Option("disaggregated", (small, small))) <= min(known):
@@ -599,12 +612,16 @@ def _cheapest_pool(
     """The pool of fewest accelerators; of equals the one with more to spare."""
     best: Part | None = None
     for replica, least in _fewest(question, replicas, role):
-        if best and least.gpus > best.gpus:
+        if best and best.deviations == question.deviations and least.gpus > best.gpus:
             break
         part = question.part(replica, role, transfer)
-        if part.working and (best is None or (part.gpus, -part.bears) < (best.gpus, -best.bears)):
+        if part.working and (best is None or _pool_rank(part) < _pool_rank(best)):
             best = part
     return best
+
+
+def _pool_rank(part: Part) -> tuple[float, int, float]:
+    return -part.deviations, part.gpus, -part.bears
 
 
 def _whole_request(question: PlanQuestion, option: Option) -> Option | None:
@@ -626,7 +643,7 @@ def _mixed(question: PlanQuestion, able: list[Part]) -> list[Option]:
     if question.demand.closed or any(question.tariff.price(each.replica.gpu) is None for each in able):
         return []
     pairs = (pair for pair in combinations(able, 2) if pair[0].replica.gpu != pair[1].replica.gpu)
-    mixes = (mix for pair in pairs if (mix := _pair(question, *pair)) is not None)
+    mixes = (whole for pair in pairs if (mix := _pair(question, *pair)) and (whole := _whole_request(question, mix)))
     return sorted(mixes, key=question.tariff.rank)[:1]
 
 
@@ -635,7 +652,9 @@ def _pair(question: PlanQuestion, first: Part, second: Part) -> Option | None:
     reserve, peak = question.reserve, question.demand.peak_load
     bears = [each.ability.load * (1.0 - reserve.headroom) for each in (first, second)]
     price = [each.replica.gpus * (question.tariff.price(each.replica.gpu) or 0.0) for each in (first, second)]
-    limits = [reserve.limit(each.replica.gpu) // each.replica.gpus for each in (first, second)]
+    most_of = [reserve.limit(each.replica.gpu) for each in (first, second)]
+    limits = [most if math.isinf(most) else most // each.replica.gpus
+              for most, each in zip(most_of, (first, second), strict=True)]  # fmt: skip
     lost = [reserve.spares(each.replica, _CLUSTER) for each in (first, second)]
     needed = peak + max(spare * each for spare, each in zip(lost, bears, strict=True))  # what fails together
     most = int(min(math.ceil(needed / bears[0]), limits[0]))
