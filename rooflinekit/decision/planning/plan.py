@@ -91,10 +91,10 @@ class Fleet(Plain):
 
     scenario: keywords of `rk.estimate`; replicas: all of them, `spare` of which may fail; load: at the peak with the
     spares down; capacity: within the objectives at the confidence that the fleet is sized for; expected_capacity: where
-    steps take as long as expected; knee: at any latency (None in a closed loop); utilisation: load over knee;
-    headroom: of the capacity; cold_start_s: weights at the stated rate; burstiness: deviation over mean of the gaps between requests
-    that one replica sees (None in a closed loop); hit_rate: share of the prompt tokens that the prefix cache and its
-    tiers find (None: no cache).
+    steps take as long as expected; knee: at any latency (None in a closed loop); utilisation: load over knee; headroom:
+    of the capacity; cold_start_s: weights at the stated rate; burstiness: deviation over mean of the gaps between
+    requests that one replica sees (None in a closed loop); hit_rate: share of the prompt tokens that the prefix cache
+    and its tiers find (None: no cache).
     """
 
     role: str
