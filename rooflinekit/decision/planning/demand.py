@@ -303,7 +303,7 @@ def beside(replicas: float) -> int:
     >>> [beside(count) for count in (1, 3, 8, 100)]
     [1, 2, 8, 16]
     """
-    return min(1 << (int(max(replicas, 1.0)).bit_length() - 1), _EVEN)
+    return 1 << (int(min(max(replicas, 1.0), _EVEN)).bit_length() - 1)
 
 
 def thinned_cv(arrival_cv: float, replicas: float) -> float:

@@ -520,7 +520,8 @@ class Part:
         while True:
             seen = demand.seen(least)
             able = ability(bearer, seen, slo, deviations)
-            if not able.load and not demand.closed and demand.arrival_cv > 0.0 and beside(2 * least) > least:
+            evener = demand.seen(math.inf)
+            if not able.load and evener.arrival_cv < seen.arrival_cv and ability(bearer, evener, slo, deviations).load:
                 least *= 2  # more replicas get more even arrivals
                 continue
             if not able.load:

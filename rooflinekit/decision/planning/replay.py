@@ -160,7 +160,8 @@ def _replays(option: Option, demand: Demand, seed: int, whole: bool) -> tuple[li
     text = f"the busiest {demand.span_s:,.0f} s by requests and by tokens (requests {named})"
     if short or (whole and len(trace) <= _WHOLE):
         all_of_it = _replay(option, demand, seed, 0.0, math.inf)
-        counted = [replace(run, requests=len(trace), diverges=False) for run in all_of_it]  # a day has a trend
+        # A day has a trend, which its windows are judged without.
+        counted = [replace(run, requests=len(trace), diverges=run.diverges and short) for run in all_of_it]
         runs += counted
         text = f"the whole trace of {len(trace):,} requests" + ("" if short else f", and {text}")
     return runs, text
