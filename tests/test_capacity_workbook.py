@@ -544,7 +544,7 @@ class TestRefusals:
         choices = Choices(("falcon-7b",), ("a100-sxm-80gb",), (1, 2), batches=(1,), contexts=(64,), headrooms=())
         built = write_workbook(tmp_path / "a.xlsx", choices, Planned())
         reasons = dict(built.refused)
-        assert built.offered + len(reasons) == 8
+        assert built.offered + len(reasons) == 4
         assert "71 attention heads" in reasons["falcon-7b|a100-sxm-80gb|2|own|own"]
         assert "fp8" in reasons["falcon-7b|a100-sxm-80gb|1|fp8|own"]
 

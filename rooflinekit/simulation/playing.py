@@ -88,10 +88,11 @@ def _add_gaps(state: State, gaps: Sketch) -> None:
 def _add_rows(state: State, timeline: Timeline, rules: Rules) -> None:
     """Add what is written down of steps to a timeline."""
     for at in range(state.counts[ROWS]):
-        now, replica = state.log_end[at], state.log_replica[at]
+        now, replica = float(state.log_end[at]), int(state.log_replica[at])
         if timeline.due(now, replica):
-            used = (rules.blocks - state.log_free[at]) / rules.blocks
-            timeline.see(now, replica, state.log_waiting[at], state.log_decodes[at], state.log_prompts[at], used)
+            used = float((rules.blocks - state.log_free[at]) / rules.blocks)
+            counts = (int(each[at]) for each in (state.log_waiting, state.log_decodes, state.log_prompts))
+            timeline.see(now, replica, *counts, used)
 
 
 def samples_of(played: Played) -> dict[str, Sample]:

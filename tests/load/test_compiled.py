@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib.util import find_spec
 
 import pytest
 from random_loads import clients_of, lists, played, random_load, rules_of, state_of, tables_of
 
+import rooflinekit as rk
 from rooflinekit.load import compiled
 from rooflinekit.load.arrays import numpy_arrays
 from rooflinekit.model.types.errors import MissingExtraError
@@ -88,3 +90,11 @@ def test_without_numba_there_is_a_hint(monkeypatch):
 def test_all_fields_of_named_tuples_have_a_reader():
     for record in compiled.records():
         assert compiled._places(record)
+
+
+@needs_numba
+def test_the_rows_of_a_compiled_run_are_plain_numbers():
+    """A page writes them as JSON."""
+    compiled.prepare(compiled.SHARED)
+    outcome = rk.simulate("llama-3-8b", rate=20.0, requests=compiled.LOADED, osl=16)
+    assert json.loads(json.dumps(outcome.timeline)) == list(outcome.timeline)
