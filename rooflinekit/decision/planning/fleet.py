@@ -389,7 +389,7 @@ class Ability:
 
 
 def ability(bearer: Bearer, demand: Demand, slo: Sequence[Objective], deviations: float = 0.0) -> Ability:
-    """The largest load at which every objective holds; with one more of them, or a stricter one, never a larger load.
+    """The largest load at which every objective holds; where latencies rise with the load, stricter ones give no more.
 
     deviations: at which place of the calibrated interval the steps stand, as in `spare`. A pool answers for the
     objectives that it has a part in.
@@ -585,9 +585,9 @@ class Part:
         """Latencies of a replica at the peak, by how many times as long as expected the steps take."""
         return loaded_feels(self.bearer, self.seen(demand), self.load(demand), exact=True)
 
-    def played(self, demand: Demand, peak: bool = True) -> LoadPlay:
-        """A replica at the peak, or in the mean."""
-        return self.bearer.play(self.seen(demand), self.load(demand) if peak else self.mean_load(demand))
+    def played(self, demand: Demand) -> LoadPlay:
+        """A replica at the peak."""
+        return self.bearer.play(self.seen(demand), self.load(demand))
 
 
 @dataclass(frozen=True)
