@@ -39,6 +39,9 @@ _DIMENSIONS = {"number": 0, "count": 0, "flag": 0, "numbers": 1, "counts": 1, "f
 _WHOLE = ("count", "counts", "rows")
 
 
+_INNER = "no_cpython_wrapper=True, no_cfunc_wrapper=True"
+"""Options of functions that compiled code alone calls: what would call them from outside takes as long to compile."""
+
 LOADED, KEPT, ANEW = 2_000, 40_000, 2_000_000
 """Requests from which compiled code is sooner done: when this process has it, when the cache has it, and when not.
 
@@ -156,17 +159,19 @@ def _words(record: Clients | Rules | Table | State) -> Any:
 
 
 class _Words(ast.NodeTransformer):
-    """Has a function read its named tuples from their words."""
+    """Has a function read each field of its named tuples once, from their words; fields do not change."""
 
     def __init__(self, function: ast.FunctionDef) -> None:
-        self.records = records_of(function)
+        self.records, self.fields = records_of(function), dict[str, str]()
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """A field becomes the call of what reads it."""
+        """A field becomes a variable."""
         assert isinstance(node.value, ast.Name)
         record = node.value.id
         at, reader = _places(self.records[record])[node.attr]
-        return ast.parse(f"_{reader}({record}, {at})", mode="eval").body
+        variable = f"{record}_{node.attr}"
+        self.fields[variable] = f"{variable} = _{reader}({record}, {at})"
+        return ast.copy_location(ast.Name(variable, node.ctx), node)
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         """Types are those of the values."""
@@ -183,11 +188,13 @@ def source(cached: bool) -> str:
         *(f"{name} = {value!r}" for name, value in constants().items()),
     ]
     for name, function in functions().items():
-        made = _Words(function).visit(ast.parse(ast.unparse(function)).body[0])
+        words = _Words(function)
+        made = words.visit(ast.parse(ast.unparse(function)).body[0])
         made.returns = None
-        made.body = made.body[1:] if ast.get_docstring(made) else made.body
-        kept = "cache=True" if cached and name in ENTRIES else ""
-        lines += f"@njit({kept})", ast.unparse(ast.fix_missing_locations(made))
+        body = made.body[1:] if ast.get_docstring(made) else made.body
+        made.body = [*ast.parse("\n".join(words.fields.values())).body, *body]
+        called = ("cache=True" if cached else "") if name in ENTRIES else _INNER
+        lines += f"@njit({called})", ast.unparse(ast.fix_missing_locations(made))
     return "\n".join(lines) + "\n"
 
 

@@ -2,87 +2,62 @@
 
 A named tuple of ninety arrays costs minutes to compile and microseconds a call, since each call copies all of it. Its
 words are one address: a number stands in one word, an array in the word of its address and those of its lengths.
+numba would compile a reader that is a function for each field anew; these are a few instructions at each use.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba import carray, njit, types
+from numba import types
 from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
 
 
-def _pointer_to(kind: Any) -> Any:
-    """A function that makes an address a pointer to values of this kind."""
+def _words(context: Any, builder: Any, arguments: Any, kind: Any = types.int64) -> Any:
+    """The words from the one that is named on, as pointer."""
+    address, at = arguments
+    start = builder.inttoptr(address, context.get_value_type(types.CPointer(kind)))
+    return builder.gep(start, [at])
+
+
+def _scalar(kind: Any) -> Any:
+    """A reader of one number: float64, int64 or boolean, of words that start at an address."""
+    stored = types.float64 if kind is types.float64 else types.int64
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def pointer(typing: Any, address: Any) -> Any:
+    def read(typing: Any, words: Any, at: Any) -> Any:
         def make(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+            return context.cast(builder, builder.load(_words(context, builder, arguments, stored)), stored, kind)
 
-        return types.CPointer(kind)(types.int64), make
+        return kind(types.int64, types.int64), make
 
-    return pointer
-
-
-_numbers, _counts, _flags = _pointer_to(types.float64), _pointer_to(types.int64), _pointer_to(types.boolean)
+    return read
 
 
-@njit  # type: ignore[untyped-decorator]
-def number(words: int, at: int) -> float:
-    """A number."""
-    return _numbers(words)[at]  # type: ignore[no-any-return]
+def _array(kind: Any, dimensions: int) -> Any:
+    """A reader of an array in C order: its address, then its lengths."""
+    array = types.Array(kind, dimensions, "C")
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def read(typing: Any, words: Any, at: Any) -> Any:
+        def make(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            own, made = _words(context, builder, arguments), make_array(array)(context, builder)
+            word = [builder.load(builder.gep(own, [context.get_constant(types.intp, place)]))
+                    for place in range(dimensions + 1)]  # fmt: skip
+            size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind)))
+            strides = [size]
+            for length in word[:1:-1]:
+                strides.insert(0, builder.mul(strides[0], length))
+            data = builder.inttoptr(word[0], made.data.type)
+            populate_array(made, data=data, shape=word[1:], strides=strides, itemsize=size, meminfo=None)
+            return made._getvalue()
+
+        return array(types.int64, types.int64), make
+
+    return read
 
 
-@njit  # type: ignore[untyped-decorator]
-def count(words: int, at: int) -> int:
-    """A whole number."""
-    return _counts(words)[at]  # type: ignore[no-any-return]
-
-
-@njit  # type: ignore[untyped-decorator]
-def flag(words: int, at: int) -> bool:
-    """Whether something is so."""
-    return _counts(words)[at] != 0  # type: ignore[no-any-return]
-
-
-@njit  # type: ignore[untyped-decorator]
-def numbers(words: int, at: int) -> Any:
-    """An array of numbers."""
-    own = _counts(words)
-    return carray(_numbers(own[at]), (own[at + 1],))
-
-
-@njit  # type: ignore[untyped-decorator]
-def counts(words: int, at: int) -> Any:
-    """An array of whole numbers."""
-    own = _counts(words)
-    return carray(_counts(own[at]), (own[at + 1],))
-
-
-@njit  # type: ignore[untyped-decorator]
-def flags(words: int, at: int) -> Any:
-    """An array of what is so."""
-    own = _counts(words)
-    return carray(_flags(own[at]), (own[at + 1],))
-
-
-@njit  # type: ignore[untyped-decorator]
-def rows(words: int, at: int) -> Any:
-    """Arrays of whole numbers."""
-    own = _counts(words)
-    return carray(_counts(own[at]), (own[at + 1], own[at + 2]))
-
-
-@njit  # type: ignore[untyped-decorator]
-def number_rows(words: int, at: int) -> Any:
-    """Arrays of numbers."""
-    own = _counts(words)
-    return carray(_numbers(own[at]), (own[at + 1], own[at + 2]))
-
-
-@njit  # type: ignore[untyped-decorator]
-def planes(words: int, at: int) -> Any:
-    """Arrays of arrays of numbers."""
-    own = _counts(words)
-    return carray(_numbers(own[at]), (own[at + 1], own[at + 2], own[at + 3]))
+number, count, flag = (_scalar(kind) for kind in (types.float64, types.int64, types.boolean))
+numbers, counts, flags = (_array(kind, 1) for kind in (types.float64, types.int64, types.boolean))
+rows, number_rows, planes = _array(types.int64, 2), _array(types.float64, 2), _array(types.float64, 3)
