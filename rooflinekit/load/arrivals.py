@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from rooflinekit.load.lengths import Length
 from rooflinekit.load.phrases import read_phrase
@@ -155,13 +155,13 @@ class Requests:
         if self.classes and (min(self.classes) < 0 or not 0 < sum(self.classes) < math.inf):
             raise WorkloadError(f"shares of priority classes must be at least 0 and not all 0, not {self.classes}")
 
-    def draw(self, rngs: Sequence[Generator], count: int) -> Iterator[tuple[int, int, int]]:
-        """Prompt length, output length and class of `count` requests."""
+    def draw(self, rngs: Sequence[Generator], count: int) -> tuple[list[int], list[int], list[int]]:
+        """Prompt lengths, output lengths and classes of `count` requests."""
         classes = [0] * count
         if self.classes:
             upto = list(accumulate(self.classes))
             classes = [bisect_right(upto, mark) for mark in (rngs[2].random(count) * upto[-1]).tolist()]
-        return zip(self.isl.sample(rngs[0], count), self.osl.sample(rngs[1], count), classes, strict=True)
+        return self.isl.sample(rngs[0], count), self.osl.sample(rngs[1], count), classes
 
 
 def generate(process: Process, requests: Requests, count: int, seed: int = 0) -> Iterator[Arrival]:
@@ -174,17 +174,22 @@ def generate(process: Process, requests: Requests, count: int, seed: int = 0) ->
     >>> [arrival.time for arrival in generate(Gamma(4.0, 0.0), Requests(Fixed(8), Fixed(2)), 3)]
     [0.25, 0.5, 0.75]
     """
+    for part in _drawn(process, requests, count, seed):
+        for time, isl, osl, priority in zip(*part, strict=True):
+            yield Arrival(time, isl, osl, (), priority)
+
+
+def _drawn(process: Process, requests: Requests, count: int, seed: int) -> Iterator[Columns]:
+    """Columns of `count` requests, so many at a time that memory stays flat."""
     import numpy as np  # noqa: PLC0415 - parsing a process needs none
 
     gaps, *rngs = (np.random.default_rng((seed, stream)) for stream in range(_STREAMS))
-    clock, first = 0.0, 0
-    while first < count:
+    clock = 0.0
+    for first in range(0, count, _CHUNK):
         size = min(_CHUNK, count - first)
-        waits = process.gaps(gaps, first, size)
-        for wait, (isl, osl, priority) in zip(waits, requests.draw(rngs, size), strict=True):
-            clock += wait
-            yield Arrival(clock, isl, osl, (), priority)
-        first += size
+        times = list(accumulate(process.gaps(gaps, first, size), initial=clock))[1:]
+        yield times, *requests.draw(rngs, size)
+        clock = times[-1]
 
 
 def checked(arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
@@ -203,6 +208,10 @@ def checked(arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
             )
         before = arrival.time
         yield arrival
+
+
+Columns: TypeAlias = tuple[list[float], list[int], list[int], list[int]]
+"""Times [s], prompt and output lengths, and priorities."""
 
 
 class Drawn:
@@ -227,7 +236,15 @@ class Drawn:
         >>> Drawn.of(Gamma(4.0, 0.0), Requests(Fixed(8), Fixed(2)), 3).time
         [0.25, 0.5, 0.75]
         """
-        return cls.read(generate(process, requests, count, seed))
+        drawn = cls([], [], [], [])
+        for time, isl, osl, priority in _drawn(process, requests, count, seed):
+            drawn.time += time
+            drawn.isl += isl
+            drawn.osl += osl
+            drawn.priority += priority
+        if count and not (math.isfinite(drawn.time[-1]) and all(min(each) >= 1 for each in (drawn.isl, drawn.osl))):
+            return cls.read(generate(process, requests, count, seed))  # which says which of them is wrong
+        return drawn
 
     @classmethod
     def read(cls, arrivals: Iterable[Arrival]) -> Drawn:

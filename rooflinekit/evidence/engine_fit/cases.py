@@ -13,7 +13,7 @@ from rooflinekit.evidence.benchmark_runs import Given, Posed, listed, pose, room
 from rooflinekit.evidence.kernel_fit.groups import ENGINE_STEP
 from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp, is_of_harness, read_measurements
 from rooflinekit.evidence.steps import MeasuredStep, deployment_of, read_steps
-from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
+from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.timing.calibrated import Calibration
@@ -36,13 +36,13 @@ class Case:
     measured: dict[str, float]
     running: float
 
-    def times(self, costs: StepCosts) -> list[float]:
-        """What was measured, as predicted with these costs [s]; each play draws the same requests."""
+    def times(self, predictor: Predictor) -> list[float]:
+        """What was measured, as this predictor has it [s]; each play draws the same requests."""
         if self.posed.work is not None:
-            point = _changed(self.posed, costs).evaluate(self.posed.work)
+            point = predictor.evaluate(self.posed.work)
             static = {"ttft_ms": point.ttft, "tpot_ms": point.tpot}
             return [float(static[name].expected) for name in self.measured]
-        found = _played(self.posed, costs)
+        found = play_load(predictor, self.posed.load, self.posed.scheduler)
         times = {
             "ttft_ms": found.samples["ttft"].mean,
             "tpot_ms": found.tpot,
@@ -66,18 +66,16 @@ def case_of(posed: Posed, file: int) -> Case:
             times[name] = value / 1e3
     if run.output_tok_s and "tpot_ms" not in times and posed.load.rate is None:
         times["output_tok_s"] = 1.0 / run.output_tok_s
-    own = posed.resolved.plan.engine.costs
-    running = float(posed.work.batch) if posed.work else _played(posed, own).played.running / posed.scheduler.replicas
-    return Case(posed, file, times, running)
+    if posed.work is not None:
+        return Case(posed, file, times, float(posed.work.batch))
+    running = play_load(posed.resolved.predictor, posed.load, posed.scheduler).played.running
+    return Case(posed, file, times, running / posed.scheduler.replicas)
 
 
-def _changed(posed: Posed, costs: StepCosts) -> Predictor:
-    plan, memory = posed.resolved.plan, posed.resolved.predictor.memory
-    return Predictor(replace(plan, engine=replace(plan.engine, costs=costs)), memory)
-
-
-def _played(posed: Posed, costs: StepCosts) -> LoadPlay:
-    return play_load(_changed(posed, costs), posed.load, posed.scheduler)
+def with_costs(predictor: Predictor, costs: StepCosts) -> Predictor:
+    """The same deployment, whose engine costs these."""
+    plan = predictor.plan
+    return Predictor(replace(plan, engine=replace(plan.engine, costs=costs)), predictor.memory)
 
 
 def pose_step(step: MeasuredStep, given: Given) -> Posed:

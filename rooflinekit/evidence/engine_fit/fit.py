@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.evidence.benchmark_runs import Given
-from rooflinekit.evidence.engine_fit.cases import METRICS, Benchmarks, Case, read_benchmarks
+from rooflinekit.evidence.engine_fit.cases import METRICS, Benchmarks, Case, read_benchmarks, with_costs
 from rooflinekit.evidence.engine_fit.posterior import (
     FACTORS,
     STEPS,
@@ -27,6 +27,7 @@ from rooflinekit.evidence.engine_fit.posterior import (
     shortened,
     solve,
 )
+from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.engine import StepCosts
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.numeric import Array
@@ -170,8 +171,12 @@ class Problem:
 
     def times(self, places: Array, cases: Sequence[Case] | None = None) -> Array:
         """Predicted times of all rows, or of those of some cases [s]."""
-        costs = self.costs(places)
-        return np.array([time for case in (self.cases if cases is None else cases) for time in case.times(costs)])
+        costs, predictors = self.costs(places), dict[int, Predictor]()  # runs of one deployment share its step table
+        times: list[float] = []
+        for case in self.cases if cases is None else cases:
+            own = case.posed.resolved.predictor
+            times += case.times(predictors.setdefault(id(own), with_costs(own, costs)))
+        return np.array(times)
 
     def solve(self) -> tuple[Linear, Posterior]:
         """Linearise, solve, and again from where that leads; slopes, which hardly change, only after a long way."""
