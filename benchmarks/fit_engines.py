@@ -108,7 +108,7 @@ def _probe(group: ServedGroup, slower: float = 1.0) -> Rows:
     rate = table["metric"].str.contains("tok_s").to_numpy()
 
     def times(costs: StepCosts) -> np.ndarray:
-        value = predict_group(group.under(replace(plan.engine, costs=costs))).value
+        value = predict_group(group.under(replace(plan.engine, costs=costs)), ends=False).value
         return np.where(rate, 1.0 / value, value)
 
     bare = times(base)

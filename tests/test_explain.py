@@ -44,7 +44,6 @@ DEPLOYMENTS: list[tuple[str, dict[str, Any]]] = [
     ("llama-3-70b", {"tp": 2, "pp": 2, "microbatches": 4, "batch": 18}),
     ("llama-3-70b", {"tp": 4, "draft": "llama-3-8b", "draft_tokens": 4, "acceptance": 0.8, "batch": 3}),
     ("deepseek-v3", {"gpu": "h200-sxm", "dp": 8, "ep": 8, "batch": 64, "skew": 0.8}),
-    ("deepseek-v3", {"gpu": "h200-sxm", "dp": 16, "ep": 16, "system": "hgx-h200", "all_to_all": "deepep"}),
     ("deepseek-v3", {"gpu": "h200-sxm", "dp": 8, "ep": 8, "all_to_all": "deepep", "two_batch": True, "batch": 600}),
     ("mixtral-8x7b", {"dp": 2, "ep": 2, "ffn_gpus": 4, "microbatches": 2, "batch": 64}),
     ("qwen2.5-vl-7b", {"tp": 2, "images": 3, "encoder_gpus": 2, "batch": 4}),

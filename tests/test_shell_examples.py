@@ -3,8 +3,8 @@
 They run in a folder that holds the files that they name; the numbers in these files are invented. Lines of `validate`,
 lines that read what it measured, and lines that ask running servers are not run here: test_docs.py checks their
 options, tests/validate runs the same on small shapes, and test_watch.py asks a server of its own. Sheets of capacity
-workbooks stay empty, since writing them takes most of a minute; test_capacity_workbook.py looks at them. Plans are
-those of the formula, without the simulation that tests/planning holds them against.
+workbooks stay empty, since writing them takes most of a minute; test_capacity_workbook.py looks at them. Plans play a
+tenth of the requests, and `accuracy serving` reads a few rows; tests/planning and test_accuracy_serving.py do it all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from test_watch import AN_HOUR, NOTHING, SPAN, STARTS, exposition
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
+from rooflinekit.decision.planning import mix
+from rooflinekit.evidence import accuracy_serving
 from rooflinekit.evidence.exposition import scrape_text
+from rooflinekit.load import answer
 from rooflinekit.report.workbook import write
 from rooflinekit.specs import accelerator_template
 
@@ -102,6 +105,10 @@ def folder(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     scenarios.to_excel(tmp_path / "scenarios.xlsx", index=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(write, "_fill", lambda *_: None)
+    monkeypatch.setattr(accuracy_serving, "published_table", lambda: tmp_path / "mine.csv")
+    fewer = answer.STEADY // 10
+    for module in (answer, mix):
+        monkeypatch.setattr(module, "STEADY", fewer)
     return tmp_path
 
 

@@ -294,14 +294,17 @@ def _predicted(
     return out
 
 
-def predict_group(group: ServedGroup) -> ServedPrediction:
-    """Predict every row of one deployment: static batches in one pass, loads played one by one, equal ones once."""
+def predict_group(group: ServedGroup, ends: bool = True) -> ServedPrediction:
+    """Predict every row of one deployment: static batches in one pass, loads played one by one, equal ones once.
+
+    ends: whether intervals under load are asked for, which take three plays more; without, they have no width.
+    """
     reason, loads = _reasons(group), group.table["load"].to_numpy()
     value, low, high = (np.full(len(group.table), np.nan) for _ in range(3))
     metrics = group.table["metric"].to_numpy()
     for static in (True, False):
         rows = np.flatnonzero(((loads == "static") == static) & (reason == ""))
-        times = (_static if static else _played)(group, rows) if len(rows) else {}
+        times = (_static(group, rows) if static else _played(group, rows, ends)) if len(rows) else {}
         for end, figures in times.items():
             for metric, values in figures.items():
                 side = {"low": "high", "high": "low"}.get(end, end) if metric in _PER_TIME else end
@@ -357,14 +360,14 @@ class _Load(NamedTuple):
     rate: float | None
 
 
-def _played(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
+def _played(group: ServedGroup, rows: NDArray[np.intp], ends: bool) -> Ends:
     """Each load as its client made it, played; NaN above the rate that can be sustained, or where nothing fits."""
     table = group.table.iloc[rows]
     counts = table["notes"].str.extract(r"(\d[\d,]*) requests\b")[0].str.replace(",", "").astype(float)
     told = [counts.to_numpy(), *(group.column(name)[rows] for name in ("isl", "osl", "concurrency", "rate"))]
     columns = [[None if math.isnan(cell) else float(cell) for cell in column] for column in told]
     loads = [_Load(*cells) for cells in zip(table["load"], *columns, strict=True)]
-    found = {load: _told_apart(_play(group, load)) for load in dict.fromkeys(loads)}
+    found = {load: _told_apart(_play(group, load), ends) for load in dict.fromkeys(loads)}
     ttft, tpot = (Time(*np.array([found[load][place] for load in loads]).T) for place in (0, 1))
     e2e, output, isl, osl = np.array([found[load][2] for load in loads]).T
 
@@ -375,12 +378,12 @@ def _played(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
     return _ends(group, (ttft, tpot), osl, e2e / (ttft.expected + (osl - 1.0) * tpot.expected), rates)
 
 
-def _told_apart(found: LoadPlay | None) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+def _told_apart(found: LoadPlay | None, ends: bool) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
     """Both times by `ENDS` [s]; whole requests [s], output tokens a second, mean tokens in and out."""
     if found is None or not found.stable:
         nothing = (math.nan,) * len(ENDS)
         return nothing, nothing, (math.nan,) * 4
-    ttft, tpot, e2e = found.times()
+    ttft, tpot, e2e = found.times() if ends else found.means()
     done, (first, later) = found.played, (tuple(float(getattr(time, end)) for end in ENDS) for time in (ttft, tpot))
     isl, osl = (float(each[done.counted].mean()) for each in (done.isl, done.osl))
     return first, later, (e2e, found.output_rate, isl, osl)

@@ -269,12 +269,16 @@ class LoadPlay:
             Batch.prefill(1.0, max(self.asked.isl.mean, self.asked.cached + 1.0), self.asked.cached)
         )
 
+    def means(self) -> tuple[Time, Time, float]:
+        """Mean TTFT, TPOT and time of whole requests as they were played, without intervals [s]."""
+        ttft, tpot = (Time(each, each, each, each) for each in (self.samples["ttft"].mean, self.tpot))
+        return ttft, tpot, self.samples["e2e"].mean
+
     def times(self) -> tuple[Time, Time, float]:
         """TTFT and TPOT with bounds and 90 % intervals, and the mean of whole requests [s]."""
-        ttft, e2e = self.samples["ttft"].mean, self.samples["e2e"].mean
-        tpot = self.tpot
         if self.predictor.plan.calibration is None:
-            return Time(ttft, ttft, ttft, ttft), Time(tpot, tpot, tpot, tpot), e2e
+            return self.means()
+        (ttft, tpot), e2e = (each.expected for each in self.means()[:2]), self.samples["e2e"].mean
         bound = min(float(self.prompt.bound), ttft), min(self.bound_token, tpot)
         ends, place = self.predictor.plan.load_ends, self.played.first_parts.place / e2e
         low, high = (self._at(end) for end in ("low", "high"))

@@ -42,11 +42,11 @@ _WHOLE = ("count", "counts", "rows")
 _INNER = "no_cpython_wrapper=True, no_cfunc_wrapper=True"
 """Options of functions that compiled code alone calls: what would call them from outside takes as long to compile."""
 
-LOADED, KEPT, ANEW = 2_000, 40_000, 2_000_000
+LOADED, KEPT, ANEW = 2_000, 40_000, 1_200_000
 """Requests from which compiled code is sooner done: when this process has it, when the cache has it, and when not.
 
 CPython takes 18 µs a request, compiled code 0.5; the arrays of a step table cost 30 ms, numba with machine code from
-the cache 0.6 s, compiling 31 s (one core that others use as well, numba 0.68).
+the cache 0.6 s, compiling 20 s (one core, numba 0.68).
 """
 
 
@@ -72,7 +72,7 @@ SHARED = 100_000
 def prepare(requests: int, compiling: Callable[[], None] = lambda: None) -> None:
     """Have compiled code ready for a question that plays so many requests in all, where that is sooner done.
 
-    compiling: called before the loop is compiled anew, which takes half a minute, once.
+    compiling: called before the loop is compiled anew, which takes some 20 s, once.
     """
     if requests < KEPT or not available() or _functions.cache_info().currsize:
         return
@@ -159,18 +159,22 @@ def _words(record: Clients | Rules | Table | State) -> Any:
 
 
 class _Words(ast.NodeTransformer):
-    """Has a function read each field of its named tuples once, from their words; fields do not change."""
+    """Has a function read each field of its named tuples from their words; once, if the name stays with its tuple."""
 
     def __init__(self, function: ast.FunctionDef) -> None:
         self.records, self.fields = records_of(function), dict[str, str]()
+        names = (node for node in ast.walk(function) if isinstance(node, ast.Name))
+        self.moving = {name.id for name in names if isinstance(name.ctx, ast.Store)}
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """A field becomes a variable."""
+        """A field becomes a variable, or the call of what reads it."""
         assert isinstance(node.value, ast.Name)
         record = node.value.id
         at, reader = _places(self.records[record])[node.attr]
-        variable = f"{record}_{node.attr}"
-        self.fields[variable] = f"{variable} = _{reader}({record}, {at})"
+        read, variable = f"_{reader}({record}, {at})", f"{record}_{node.attr}"
+        if record in self.moving:
+            return ast.parse(read, mode="eval").body
+        self.fields[variable] = f"{variable} = {read}"
         return ast.copy_location(ast.Name(variable, node.ctx), node)
 
     def visit_arg(self, node: ast.arg) -> ast.arg:

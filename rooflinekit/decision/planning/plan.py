@@ -391,7 +391,8 @@ def _why(candidates: Sequence[Candidate], lost: Sequence[Candidate], question: P
         return f"{limit}; nothing else that was tried carries the traffic for less."
     other = next((each for each in lost if each.gpu != best.gpu), lost[0])
     name = other.gpu if other.gpu != best.gpu else f"{other.name} on {other.gpu}"
-    return f"{limit}. The next, {name}, is {other.lost or 'dearer'}."
+    lost = other.lost or "dearer"
+    return f"{limit}. The next, {name}, {'' if lost.startswith('costs') else 'is '}{lost}."
 
 
 def _standing(best: Candidate, question: PlanQuestion) -> Iterator[str]:
@@ -487,6 +488,8 @@ def read_question(
 
     Raises InputError (and its kinds) for anything that makes no sense.
     """
+    if "gpu" in scenario:
+        raise InputError("unknown option 'gpu'; nearest: gpus, the accelerators to choose from")
     given = {_NAMES.get(key, key): value for key, value in read(Plan, scenario).items()}
     if "classes" in given:
         raise InputError("classes of requests have a plan of their own: plan_classes(FILE, MODEL), or --classes")
