@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.load.answer import AskedLoad, LoadPlay, largest_rate, play_load
+from rooflinekit.load.answer import AskedLoad, LoadPlay, largest_rate, play_load, scene_for
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.operating_point import Predictor
@@ -30,7 +30,8 @@ def _played(predictor: Predictor, isl: int, osl: int, **load: float) -> LoadPlay
 
 
 def _knee(predictor: Predictor, isl: int, osl: int) -> float:
-    return largest_rate(predictor, AskedLoad(Fixed(isl), Fixed(osl), rate=1.0), Scheduler())
+    asked = AskedLoad(Fixed(isl), Fixed(osl), rate=1.0)
+    return largest_rate(scene_for(predictor, asked, Scheduler()), asked)
 
 
 def test_one_user_feels_the_bare_steps():

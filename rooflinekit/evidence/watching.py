@@ -19,7 +19,8 @@ from rooflinekit.evidence.engine_fit.cases import posed_benchmarks
 from rooflinekit.evidence.engine_fit.fit import EngineFit, fit_benchmarks
 from rooflinekit.evidence.exposition import Interval
 from rooflinekit.evidence.measurement import Facts, Measurement, StartUp
-from rooflinekit.load.answer import play_load
+from rooflinekit.load.answer import STEADY, play_load
+from rooflinekit.load.compiled import prepare
 from rooflinekit.load.lengths import Fixed, LogNormal, cv
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.answer import Tabled
@@ -234,7 +235,8 @@ class Watcher:
 
         Raises what `see` does for the first one, where none was ever predicted.
         """
-        errors = list[RooflinekitError]()
+        errors, intervals = list[RooflinekitError](), list(intervals)
+        prepare(2 * STEADY * len(intervals))  # an open loop and a closed one for each
         for each in intervals:
             try:
                 self.see(each)

@@ -271,14 +271,14 @@ class LoadPlay:
 
     def means(self) -> tuple[Time, Time, float]:
         """Mean TTFT, TPOT and time of whole requests as they were played, without intervals [s]."""
-        ttft, tpot = (Time(each, each, each, each) for each in (self.samples["ttft"].mean, self.tpot))
-        return ttft, tpot, self.samples["e2e"].mean
+        ttft, tpot = self.samples["ttft"].mean, self.tpot
+        return Time(ttft, ttft, ttft, ttft), Time(tpot, tpot, tpot, tpot), self.samples["e2e"].mean
 
     def times(self) -> tuple[Time, Time, float]:
         """TTFT and TPOT with bounds and 90 % intervals, and the mean of whole requests [s]."""
         if self.predictor.plan.calibration is None:
             return self.means()
-        (ttft, tpot), e2e = (each.expected for each in self.means()[:2]), self.samples["e2e"].mean
+        ttft, tpot, e2e = self.samples["ttft"].mean, self.tpot, self.samples["e2e"].mean
         bound = min(float(self.prompt.bound), ttft), min(self.bound_token, tpot)
         ends, place = self.predictor.plan.load_ends, self.played.first_parts.place / e2e
         low, high = (self._at(end) for end in ("low", "high"))
@@ -296,8 +296,7 @@ class LoadPlay:
         """
         part, some = self._first_requests
         other = _at_bound(self.predictor)
-        scene = scene_of(other, self.scheduler, self.asked.typical, self.asked.longest, self.asked.isl.mean)
-        found = _played(scene, part, some)
+        found = _played(scene_for(other, self.asked, self.scheduler), part, some)
         return float(found.tpot.mean()) if len(found.tpot) else float(self.decode.bound)
 
     def _at(self, end: str) -> tuple[float, float]:
@@ -345,8 +344,12 @@ class LoadPlay:
         return {name: error for name, error in found.items() if error is not None}
 
 
-def play_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | None = None) -> LoadPlay:
+def play_load(
+    predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | None = None, scene: Scene | None = None
+) -> LoadPlay:
     """Play a load on one deployment.
+
+    scene: the one of this predictor and scheduler with these lengths, where it was made before.
 
     Raises:
         DoesNotFitError: the cache holds not one request.
@@ -361,23 +364,24 @@ def play_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | Non
     (True, 160)
     """
     scheduler = scheduler or Scheduler(seed=asked.seed)
-    scene = scene_of(predictor, scheduler, asked.typical, asked.longest, asked.isl.mean)
+    scene = scene or scene_for(predictor, asked, scheduler)
     played = _played(scene, asked, asked.drawn)
     if not played.counted.any():
         longest = scene.limits.max_model_len or scene.blocks * scene.block
         raise WorkloadError(f"all requests are refused: of {asked.typical:.0f} tokens, where {longest} is the most")
-    return LoadPlay(predictor, asked, scene, played, _knee(scene, asked), scheduler)
+    return LoadPlay(predictor, asked, scene, played, largest_rate(scene, asked), scheduler)
 
 
-def largest_rate(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler) -> float:
-    """Requests a second that can be sustained, by the law of a full engine; nothing is played [1/s].
+def scene_for(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler) -> Scene:
+    """What requests of these lengths are played on.
 
     Raises DoesNotFitError where the cache holds not one request.
     """
-    return _knee(scene_of(predictor, scheduler, asked.typical, asked.longest, asked.isl.mean), asked)
+    return scene_of(predictor, scheduler, asked.typical, asked.longest, asked.isl.mean)
 
 
-def _knee(scene: Scene, asked: AskedLoad) -> float:
+def largest_rate(scene: Scene, asked: AskedLoad) -> float:
+    """Requests a second that can be sustained, by the law of a full engine; nothing is played [1/s]."""
     each = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached)
     return min(each * scene.replicas, scene.front.most)
 

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from rooflinekit.load.arrays import Clients, Rules, State, Table
 from rooflinekit.load.subset import constants, functions, records, records_of
+from rooflinekit.load.table import Rows
 from rooflinekit.model.types.errors import needing
 
 Record = TypeVar("Record", Clients, Rules, Table, State)
@@ -116,14 +117,12 @@ def as_arrays(record: Record) -> Record:
 
 def _full(value: Any) -> Any:
     """All rows in order, where they are worked out when they are first read; rows below the first are zeros."""
-    numbers = getattr(value, "numbers", None)
-    if numbers is None:
+    import numpy as np  # noqa: PLC0415 - as above
+
+    if not isinstance(value, Rows):
         return value
-    if not numbers:
-        return []
-    first = value[numbers.start]
-    zeros = [[0.0] * len(each) for each in first] if isinstance(first[0], list) else [0.0] * len(first)
-    return [zeros] * numbers.start + [value[number] for number in numbers]
+    rows, first = (value.array, value.numbers.start) if value.numbers else (np.zeros(0), 0)
+    return np.concatenate([np.zeros((first, *rows.shape[1:])), rows]) if first else rows
 
 
 def _words(record: Clients | Rules | Table | State) -> Any:

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from rooflinekit.load.answer import AskedLoad, LoadPlay, largest_rate, play_load
-from rooflinekit.load.scene import Scheduler
+from rooflinekit.load.answer import AskedLoad, LoadPlay, largest_rate, play_load, scene_for
+from rooflinekit.load.scene import Scene, Scheduler
 from rooflinekit.model.operating_point import Predictor
 
 SHARES = (
@@ -59,7 +59,12 @@ class LoadCurve:
     @cached_property
     def full(self) -> float:
         """Requests a second of a full engine, by the law: what one replica can sustain at most [1/s]."""
-        return largest_rate(self.predictor, self.asked, self.scheduler) / self.scheduler.replicas
+        return largest_rate(self.scene, self.asked) / self.scheduler.replicas
+
+    @cached_property
+    def scene(self) -> Scene:
+        """What all loads are played on."""
+        return scene_for(self.predictor, self.asked, self.scheduler)
 
     @cached_property
     def loads(self) -> tuple[float, ...]:
@@ -80,7 +85,7 @@ class LoadCurve:
             users, rate = (int(load), None) if self.closed else (None, load * self.scheduler.replicas)
             asked = replace(self.asked, users=users, rate=rate)
             asked = replace(asked, warmup=self.settled * users) if users is not None and self.settled else asked
-            self._plays[load] = play_load(self.predictor, asked, self.scheduler)
+            self._plays[load] = play_load(self.predictor, asked, self.scheduler, self.scene)
         return self._plays[load]
 
     @property

@@ -21,6 +21,7 @@ from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
+from rooflinekit.model.types.numeric import Array
 from rooflinekit.model.types.speculation import expected_tokens
 from rooflinekit.model.types.workload import Workload
 
@@ -252,7 +253,11 @@ def _read_from(known: Rows[Row], own: Rows[Row]) -> Rows[Row]:
     def row(number: int) -> Mapping[int, Row]:
         return {number: known[number] if number in known.numbers else own[number]}
 
-    return Rows(row, own.numbers)
+    def together() -> Array:
+        first, last = (own.numbers[end] - known.numbers[0] for end in (0, -1))
+        return known.array[first : last + 1] if last < len(known.numbers) else own.array
+
+    return Rows(row, own.numbers, together)
 
 
 def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits:

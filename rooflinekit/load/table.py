@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rooflinekit.load.arrays import Table
 from rooflinekit.load.loop import run_time, step_time, tokens_time
@@ -80,17 +80,26 @@ class Clock(Protocol):
 class Rows(dict[int, Row]):
     """Rows of a table by number; `worked_out` gives a row, and those beside it, when it is first read.
 
-    numbers: those that whoever wants all of the table reads.
+    numbers: those that whoever wants all of the table reads; together: works them all out as an array, where that is
+    sooner done than row by row.
     """
 
-    def __init__(self, worked_out: Callable[[int], Mapping[int, Row]], numbers: range = range(0)) -> None:
+    def __init__(
+        self, worked_out: Callable[[int], Mapping[int, Row]], numbers: range = range(0),
+        together: Callable[[], Array] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self._worked_out, self.numbers = worked_out, numbers
+        self._worked_out, self.numbers, self._together = worked_out, numbers, together
 
     def __missing__(self, number: int) -> Row:
         """Work it out."""
         self.update(self._worked_out(number))
         return self[number]
+
+    @cached_property
+    def array(self) -> Array:
+        """The rows of `numbers`, in order."""
+        return self._together() if self._together else _array([self[number] for number in self.numbers])
 
 
 @dataclass(frozen=True)
@@ -333,7 +342,7 @@ def _tabulated(parts: _Parts, max_batch: int, max_context: int, width: int, budg
         grid=grid,
         cells=[at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))],
         decode=Rows(parts.decode, range(1, max_batch + 1)),
-        prefill=Rows(parts.cells, range(len(grid) - 1)),
+        prefill=Rows(parts.cells, range(len(grid) - 1), parts.planes),
         launch=float(parts.prefill([0.0])[0, 0]),
         width=width,
         replicas=plan.deployment.dp,
@@ -482,14 +491,18 @@ class _Parts:
         counts = [count for count in _CHUNKS if count < max(most, 4)]
         grid = _contexts(self.plan, longest, _COARSE, _FINE / 2)
 
+        points = _array(grid)
+
         def plane(place: int) -> dict[int, list[list[float]]]:
-            points = _array(grid)
-            return {place: self.saved(counts[place], points[:, None], points[None, :]).tolist()}
+            return {place: self.saved(counts[place], points[:, None], points).tolist()}
+
+        def planes() -> Array:
+            return self.saved(_array(counts)[:, None, None], points[:, None], points)
 
         cells = [at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))]
-        return Savings(counts, grid, cells, Rows(plane, range(len(counts))))
+        return Savings(counts, grid, cells, Rows(plane, range(len(counts)), planes))
 
-    def saved(self, chunks: float, new: Array, past: Array) -> Array:
+    def saved(self, chunks: Numeric, new: Array, past: Array) -> Array:
         """What each of so many equal chunks after the first saves [s]."""
         import numpy as np  # noqa: PLC0415 - as below
 
@@ -503,6 +516,10 @@ class _Parts:
     def cells(self, number: int) -> dict[int, list[list[float]]]:
         """The planes of one number of new tokens."""
         return {number: self._planes[number].tolist()}
+
+    def planes(self) -> Array:
+        """Those of all."""
+        return self._planes
 
     @cached_property
     def _planes(self) -> Array:
@@ -596,7 +613,7 @@ def _by_tokens(times: Callable[[list[float]], list[float]], most: int) -> TokenT
     return TokenTimes([0.0, *found[: len(dense)]], counts, found[len(dense) :])
 
 
-def _array(values: list[float]) -> Array:
+def _array(values: list[Any]) -> Array:
     import numpy as np  # noqa: PLC0415 - tables are arrays until they are read
 
     return np.array(values)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rooflinekit.decision.economics.price import Purchase, hourly_price, quoted_price, read_carbon, read_price
 from rooflinekit.decision.economics.token_prices import TokenTimes, token_prices, token_times
 from rooflinekit.estimation.estimator import read_deployment, resolve
-from rooflinekit.load.answer import AskedLoad, largest_rate
+from rooflinekit.load.answer import AskedLoad, largest_rate, scene_for
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.operating_point import Predictor
@@ -74,7 +74,7 @@ class TestTokens:
 
     def test_at_the_knee_a_request_takes_one_over_the_rate(self) -> None:
         load = AskedLoad(Fixed(2000), Fixed(300), rate=1.0)
-        rate = largest_rate(PLAIN, load, Scheduler(max_num_seqs=64))
+        rate = largest_rate(scene_for(PLAIN, load, Scheduler(max_num_seqs=64)), load)
         # The law shares a prompt evenly over steps; a price has whole prompts in some of them, which takes longer.
         assert 1.0 < times().request * rate < 1.2
 

@@ -391,8 +391,8 @@ def _why(candidates: Sequence[Candidate], lost: Sequence[Candidate], question: P
         return f"{limit}; nothing else that was tried carries the traffic for less."
     other = next((each for each in lost if each.gpu != best.gpu), lost[0])
     name = other.gpu if other.gpu != best.gpu else f"{other.name} on {other.gpu}"
-    lost = other.lost or "dearer"
-    return f"{limit}. The next, {name}, {'' if lost.startswith('costs') else 'is '}{lost}."
+    why = other.lost or "dearer"
+    return f"{limit}. The next, {name}, {'' if why.startswith('costs') else 'is '}{why}."
 
 
 def _standing(best: Candidate, question: PlanQuestion) -> Iterator[str]:
@@ -477,6 +477,13 @@ def _three(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
+def _read(scenario: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a plan, checked and by the names that they have here."""
+    if "gpu" in scenario:
+        raise InputError("unknown option 'gpu'; nearest: gpus, the accelerators to choose from")
+    return {_NAMES.get(key, key): value for key, value in read(Plan, scenario).items()}
+
+
 def read_question(
     model: str | PathLike[str],
     gpus: str | Sequence[str],
@@ -488,9 +495,7 @@ def read_question(
 
     Raises InputError (and its kinds) for anything that makes no sense.
     """
-    if "gpu" in scenario:
-        raise InputError("unknown option 'gpu'; nearest: gpus, the accelerators to choose from")
-    given = {_NAMES.get(key, key): value for key, value in read(Plan, scenario).items()}
+    given = _read(scenario)
     if "classes" in given:
         raise InputError("classes of requests have a plan of their own: plan_classes(FILE, MODEL), or --classes")
     if given.pop("aggregated_only", False):
