@@ -493,14 +493,14 @@ class _Parts:
 
         points = _array(grid)
 
-        def plane(place: int) -> dict[int, list[list[float]]]:
-            return {place: self.saved(counts[place], points[:, None], points).tolist()}
+        def planes(some: list[float]) -> Array:
+            return self.saved(_array(some)[:, None, None], points[:, None], points)
 
-        def planes() -> Array:
-            return self.saved(_array(counts)[:, None, None], points[:, None], points)
+        def plane(place: int) -> dict[int, list[list[float]]]:
+            return {place: planes([counts[place]])[0].tolist()}
 
         cells = [at for at, (low, high) in enumerate(pairwise(grid)) for _ in range(int(high - low))]
-        return Savings(counts, grid, cells, Rows(plane, range(len(counts)), planes))
+        return Savings(counts, grid, cells, Rows(plane, range(len(counts)), partial(planes, counts)))
 
     def saved(self, chunks: Numeric, new: Array, past: Array) -> Array:
         """What each of so many equal chunks after the first saves [s]."""
