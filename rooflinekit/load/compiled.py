@@ -43,8 +43,9 @@ _WHOLE = ("count", "counts", "rows")
 _INNER = "no_cpython_wrapper=True, no_cfunc_wrapper=True"
 """Options of functions that compiled code alone calls: what would call them from outside takes as long to compile."""
 
-LOADED, KEPT, ANEW = 2_000, 40_000, 1_200_000
-"""Requests from which compiled code is sooner done: when this process has it, when the cache has it, and when not.
+AGAIN, LOADED, KEPT, ANEW = 100, 2_000, 40_000, 1_200_000
+"""Requests from which compiled code is sooner done: when this process has it with the step table, when it has it, when
+the cache has it, and when not.
 
 CPython takes 18 µs a request, compiled code 0.5; the arrays of a step table cost 30 ms, numba with machine code from
 the cache 0.6 s, compiling 20 s (one core, numba 0.68).
@@ -56,12 +57,12 @@ def available() -> bool:
     return find_spec("numba") is not None
 
 
-def worth_it(requests: int) -> bool:
-    """Whether compiled code is sooner done with so many requests that this process is to play."""
-    if requests < LOADED or not available():
+def worth_it(requests: int, again: bool = False) -> bool:
+    """Whether compiled code is sooner done with so many requests; again: it has played with this step table before."""
+    if requests < AGAIN or not available():
         return False
     if _functions.cache_info().currsize:
-        return True
+        return requests >= (AGAIN if again else LOADED)
     kept = requests >= KEPT and any((cache_folder() / "__pycache__").glob(f"{_name()}.play-*.nbi"))
     return requests >= (KEPT if kept else ANEW)
 

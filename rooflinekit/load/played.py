@@ -303,10 +303,10 @@ def play(  # noqa: PLR0913 - a load, and who reads what is written down
     ([0.5, 2.0], [1.5, 3.0])
     """
     requests = len(clients.isl)
-    if compiled.worth_it(requests):
+    if compiled.worth_it(requests, all(_compiled_table(each) is not None for each in tables)):
         state = new_state(rules, requests, seed, encoders, room, numpy_arrays())
         told = compiled.as_arrays(clients), compiled.as_arrays(rules)
-        own, half = _compiled_tables(tables)
+        own, half = map(_as_compiled, tables)
         compiled.start(*told, state)
         play_on = partial(compiled.play, *told, own, half, state)
     else:
@@ -324,18 +324,31 @@ def play(  # noqa: PLR0913 - a load, and who reads what is written down
     return Played.of(clients, rules, state, warmup)
 
 
-_KEPT = 16  # tables of which compiled code keeps the arrays
-_tables: dict[int, tuple[tuple[Table, Table], tuple[Table, Table]]] = {}
+_KEPT = 32  # tables of which compiled code keeps the arrays
+_tables: dict[int, tuple[Table, Table]] = {}
 
 
-def _compiled_tables(tables: tuple[Table, Table]) -> tuple[Table, Table]:
-    """Step tables as compiled code reads them; the latest few are kept."""
-    known, found = _tables.pop(id(tables[0]), (None, None))
-    if found is None or known is None or any(one is not other for one, other in zip(known, tables, strict=True)):
-        own, half = tables
-        arrays = compiled.as_arrays(own)
-        found = arrays, arrays if half is own else compiled.as_arrays(half)
-    _tables[id(tables[0])] = tables, found
-    if len(_tables) > _KEPT:
-        del _tables[next(iter(_tables))]
+def _compiled_table(table: Table) -> Table | None:
+    """The table as compiled code reads it, if its arrays are among the latest few; numbers in it may be others."""
+    known, arrays = _tables.get(id(table.decode), (None, None))
+    if known is None or arrays is None:
+        return None
+    numbers: dict[str, Any] = {}
+    for name, value, before in zip(Table._fields, table, known, strict=True):
+        if isinstance(value, int | float):
+            numbers[name] = value
+        elif value is not before:
+            return None
+    return arrays._replace(**numbers)
+
+
+def _as_compiled(table: Table) -> Table:
+    """The same, worked out where it is not among them."""
+    found = _compiled_table(table)
+    if found is None:
+        found = compiled.as_arrays(table)
+        _tables.pop(id(table.decode), None)
+        _tables[id(table.decode)] = table, found
+        if len(_tables) > _KEPT:
+            del _tables[next(iter(_tables))]
     return found
