@@ -266,6 +266,7 @@ class Dialogues(TypedDict, total=False):
 
 class Cost(Prefix, Lengths, Users, Layout, Purchase, Rack, Dialogues, total=False):
     """What tokens cost."""
+    rate: Annotated[float | None, Option("Requests a second that arrive: the load is played, and its idle time is paid; excludes --concurrency and --utilisation.", unit="1/s", above=True, most=1e7)]
     utilisation: Annotated[float, Option("Share of the paid time that the replica works.", 1.0, unit="share", above=True, most=1.0, group="Pricing")]
 
 Names = str | Sequence[str] | None

@@ -171,12 +171,26 @@ class TestParts:
         ({"turn": 3}, "unknown option 'turn'; nearest: turns"),
         ({"batch": 3}, "unknown option 'batch'"),
         ({"long_context": 1}, "long_context must be"),
+        ({"rate": 5.0, "concurrency": 8}, "rate says concurrency as well"),
+        ({"rate": 5.0, "utilisation": 0.5}, "rate says utilisation as well"),
+        ({"rate": 500.0}, "overload: 500/s arrive, .* can be served"),
     ],
 )
 def test_bad_input_is_one_line(scenario: dict[str, Any], message: str) -> None:
     with pytest.raises(rk.InputError, match=message) as error:
         rk.cost("llama-3-8b", **scenario)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("rate", [0.2, 5.0])
+def test_the_requests_of_an_hour_pay_for_it(rate: float) -> None:
+    """Idle time included; the more come, the less each pays."""
+    found = rk.cost("llama-3-8b", rate=rate, price=3.6)
+    prices, i = found.prices, found.inputs
+    assert prices.request_usd * 3600.0 * rate == pytest.approx(3.6, rel=1e-9)
+    parts = i["isl"] * prices.input_usd_per_million + i["osl"] * prices.output_usd_per_million
+    assert parts * rate * 3600.0 / 1e6 == pytest.approx(3.6, rel=1e-9)
+    assert prices.watts is not None and found.prices.running >= 1.0
 
 
 def run(*words: str) -> Any:

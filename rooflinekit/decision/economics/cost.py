@@ -13,6 +13,7 @@ Without a cache the prompts add up to n·(p + q) + (q + a)·n(n − 1)/2 tokens:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Unpack
 
@@ -45,6 +46,7 @@ from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Layout
 from rooflinekit.estimation.scenario import Cost as CostOptions
+from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.load.lengths import Length, parse_length
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import plug_power
@@ -270,6 +272,7 @@ class CostQuestion:
     osl: Length
     cached: int
     concurrency: int | None
+    rate: float | None
     utilisation: float
     pue: float
     carbon: tuple[float, str] | None
@@ -301,8 +304,7 @@ class CostQuestion:
         isl, osl = (parse_length(str(said[key])) for key in ("isl", "osl"))
         answer, shared = max(round(osl.mean), 1), said["shared_prompt"]
         asked = cls(
-            isl, osl, said["cached"], said["concurrency"],
-            said["utilisation"],
+            isl, osl, said["cached"], said["concurrency"], said["rate"], said["utilisation"],
             1.0 if said["pue"] is None else said["pue"],
             read_carbon(said["carbon"]),
             said["rack"],
@@ -310,12 +312,27 @@ class CostQuestion:
             Dialogue(said["calls"], said["agent_prompt"], said["tool_result"], said["tool_call"], shared),
             said["long_context"], "long_context" in given, said["reserve"],
         )  # fmt: skip
+        told = [name for name in ("concurrency", "utilisation") if given.get(name) is not None]
+        if asked.rate is not None and told:
+            raise WorkloadError(f"rate says {told[0]} as well; give one of them")
         both = asked.prompt + asked.output
         if asked.reserve is not None and asked.reserve < both:
             raise WorkloadError(f"reserve={asked.reserve} holds no mean request of {both:.0f} tokens")
         if asked.cached >= asked.prompt:
             raise WorkloadError(f"cached={asked.cached} leaves nothing of isl={asked.prompt:.0f} to compute; use less")
         return asked
+
+
+def sequences_at(predictor: Predictor, asked: CostQuestion) -> float:
+    """Sequences that share a decode step at the rate that is asked, as it is played.
+
+    Raises WorkloadError for a rate that cannot be sustained.
+    """
+    load = AskedLoad(asked.isl, asked.osl, rate=asked.rate, cached=float(asked.cached))
+    played = play_load(predictor, load)
+    if not played.stable:
+        raise WorkloadError(f"overload: {asked.rate:g}/s arrive, {played.knee:.3g}/s can be served; add replicas")
+    return played.sequences
 
 
 def refuse_misfit(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any], misfit: str) -> None:
@@ -374,7 +391,7 @@ def energy_of(served: Served, notes: list[str]) -> dict[str, Any]:
         notes.append(f"energy: {accelerator.name} has no rated power in its file")
         return dict.fromkeys(_ENERGY)
     osl, cached, fresh = float(times.load.osl), float(times.load.cached), asked.prompt - float(times.load.cached)
-    idle = tokens.gpus * tokens.law.idle * (1.0 / asked.utilisation - 1.0)
+    idle = tokens.gpus * tokens.law.idle * max(1.0 / asked.utilisation - 1.0, 0.0)
     prompt, seconds = float(tokens.prompt.total), float(times.prompt.expected)
     held = float(times.cached) * prompt / seconds if seconds else 0.0
     kinds = (
@@ -498,6 +515,9 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
     True
     >>> round(p.output_usd_per_million, 3)  # (15.0 + 18.1) GB over 3.35 TB/s, 64 tokens, 3 USD an hour
     0.128
+    >>> bought = cost("llama-3-8b", isl=2000, osl=300, rate=5, price=3.6).prices
+    >>> round(1e3 * bought.request_usd, 9)  # 3.6 USD an hour, of 18,000 requests
+    0.2
     """
     given = read(CostOptions, scenario)
     asked = CostQuestion.read(given)
@@ -511,8 +531,11 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
         lengths = {"isl": int(asked.prompt), "osl": int(asked.output)}
         refuse_misfit(model, gpu, given | lengths, f"{plan.model.name}: not one request fits in memory")
     running = room if asked.concurrency is None else min(float(asked.concurrency), room)
+    running = running if asked.rate is None else sequences_at(resolved.predictor, asked)
     load = InFlight(running, asked.prompt, asked.output, float(asked.cached))
     times, tokens = token_times(resolved.predictor, load), None
+    if asked.rate is not None:  # what is served in the hour bears all of it
+        asked = replace(asked, utilisation=asked.rate * float(times.request))
     watts = None
     if plan.system.accelerator.power is not None:
         tokens = token_energy(resolved.predictor, load)
@@ -539,7 +562,12 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
     return Cost(
         **about(plan),
         inputs=shown(
-            plan, isl=int(asked.prompt), osl=int(asked.output), cached=asked.cached, concurrency=asked.concurrency
+            plan,
+            isl=int(asked.prompt),
+            osl=int(asked.output),
+            cached=asked.cached,
+            concurrency=asked.concurrency,
+            rate=asked.rate,
         )
         | {"pue": asked.pue},
         **parts,
