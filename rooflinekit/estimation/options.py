@@ -33,6 +33,10 @@ _UNITS: dict[str, Mapping[str, float]] = {  # unit of an option -> what may foll
     "g/kWh": {"": 1.0},
     "USD": _COUNTS | {f"{prefix}{end}": factor for prefix, factor in (("", 1.0), ("k", 1e3))
                       for end in ("USD", "$", "USD/h", "$/h", "USD/kWh", "$/kWh")},
+    "USD/h": {f"{prefix}{end}{per}": factor * share
+              for prefix, factor in (("", 1.0), ("k", 1e3)) for end in ("", "USD", "$")
+              for per, share in (("", 1.0), ("/h", 1.0), ("/hour", 1.0), ("/day", 1 / 24), ("/month", 1 / 730),
+                                 ("/year", 1 / 8760))},
     "USD/month": {f"{prefix}{end}{per}": factor * share
                   for prefix, factor in (("", 1.0), ("k", 1e3), ("K", 1e3), ("M", 1e6)) for end in ("", "USD", "$")
                   for per, share in (("", 1.0), ("/month", 1.0), ("/h", 730.0), ("/day", 730 / 24), ("/year", 1 / 12))},
@@ -43,8 +47,10 @@ _UNITS: dict[str, Mapping[str, float]] = {  # unit of an option -> what may foll
     | {"Mb/s": 1e6 / 8e9, "Gb/s": 1 / 8, "Gbit/s": 1 / 8, "Tb/s": 1e3 / 8},
 }  # fmt: skip
 _NUMBER = re.compile(r"\$?\s*([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(\D*)")
+_CURRENCY = re.compile(r"([A-Z]{3}|[€£¥])\s*[\d.]")
 _EXAMPLES = {"1/s": "20 or 20rps", "ms": "40 or 1.5s", "s": "60 or 1h", "min": "5 or 1h", "W": "500 or 0.5kW",
              "MHz": "1400 or 1.4GHz", "USD/month": "50000/month or 70/h",
+             "USD/h": "2.5, 1800/month or 15000/year, in US dollars",
              "share": "0.2 or 20%", "GiB": "64 or 80GB", "GB/s": "50 or 400Gb/s"}  # fmt: skip
 _WORDS = {"count": "N", "loose count": "N", "text": "TEXT", "length": "TOKENS", "names": "LIST", "counts": "LIST",
           "price": "USD", "pairs": "NAME=N", "path": "PATH", "folder": "DIR", "choice": "FORMAT"}  # fmt: skip
@@ -184,6 +190,8 @@ class Option:
         found: dict[str, float] = {}
         for part in text.split(","):
             name, sign, value = (word.strip() for word in part.rpartition("="))
+            if not sign and _CURRENCY.match(part.strip()):
+                _no_number(part, self.unit)
             if not sign or not name or name in found:
                 like = "2.5 or h100-sxm=2.5" if self.kind == "price" else "h100-sxm=16"
                 why = "is given twice" if name in found else "has no number"

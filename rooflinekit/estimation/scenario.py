@@ -220,7 +220,7 @@ class Simulation(Lengths, Seeing, EncoderGroup, Load, Drafting, Arrivals, Schedu
 
 class Price(TypedDict, total=False):
     """What an accelerator hour costs."""
-    price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour: 2.5 for all, h100-sxm=2.10 for one (may be repeated). Or a CSV with columns name, term, low, high, source, commitment, interruptions.", unit="USD", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
+    price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour: 2.5 for all, h100-sxm=2.10 for one (may be repeated); or 1800/month, 15000/year. Or a CSV with columns name, term, low, high, source, commitment, interruptions.", unit="USD/h", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
 
 class Retention(Layout, Tiers, Price, total=False):
     """What a prefix cache saves of a trace."""
@@ -424,7 +424,7 @@ class Workbook(Lengths, total=False):
     headroom: Annotated[float, Option("Share of a replica's capacity that stays free.", 0.2, unit="share", kind="loose")]
     ttft: Annotated[float, Option("Objective: mean time to first token.", 1000.0, unit="ms", kind="loose")]
     tpot: Annotated[float, Option("Objective: mean time per output token.", 50.0, unit="ms", kind="loose")]
-    price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour.", unit="USD", kind="price", many=True, usual="its file's")]
+    price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour.", unit="USD/h", kind="price", many=True, usual="its file's")]
     out: Annotated[Path | None, Option("File to write.", usual="workbook.xlsx", kind="path", group="Output")]
 
 class Pictures(TypedDict, total=False):

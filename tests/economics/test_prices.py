@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rooflinekit.decision.economics.price import Purchase, hourly_price, quoted_price, read_carbon, read_price
 from rooflinekit.decision.economics.token_prices import TokenTimes, token_prices, token_times
 from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.estimation.options import quantity
 from rooflinekit.load.answer import AskedLoad, largest_rate, scene_for
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.load.scene import Scheduler
@@ -125,3 +126,8 @@ class TestCarbon:
     def test_what_is_neither(self, given: str) -> None:
         with pytest.raises(InputError, match=r"france|carbon"):
             read_carbon(given)
+
+
+@pytest.mark.parametrize("price", ["2044/month", "$24528/year", "67.2/day", "2.8/h", "2.8"])
+def test_a_month_has_730_hours_and_a_year_12_months(price: str) -> None:
+    assert quantity(price, "USD/h") == pytest.approx(2.8, rel=1e-12)

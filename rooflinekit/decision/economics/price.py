@@ -334,7 +334,7 @@ def _price_file(path: Path) -> dict[str, list[HourlyPrice]]:
     found: dict[str, list[HourlyPrice]] = {}
     for line, row in rows:
         try:
-            low, high = (positive(quantity(row[key], "USD"), key) for key in ("low", "high"))
+            low, high = (positive(quantity(row[key], "USD/h"), key) for key in ("low", "high"))
             months, interruptions = _terms(row)
         except (ValueError, WorkloadError) as error:
             raise SpecError(f"{path}, line {line}: {error}") from None
@@ -377,7 +377,7 @@ def priced_names(price: object) -> Any:
         return {name: float(quotes[0].usd_per_gpu_hour) for name, quotes in _price_file(Path(price)).items()}
     if isinstance(price, str) and "=" in price:
         pairs = (part.rpartition("=") for part in price.split(","))
-        price = {name.strip(): quantity(usd, "USD") for name, _, usd in pairs}
+        price = {name.strip(): quantity(usd, "USD/h") for name, _, usd in pairs}
     if not isinstance(price, Mapping):
         return price
     return {load_accelerator(str(name)).value.name: usd for name, usd in price.items()}

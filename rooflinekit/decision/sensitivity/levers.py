@@ -406,7 +406,7 @@ def _accelerators(given: object) -> dict[str, float | None]:
     for name, price in ((str(name).strip(), price) for name, price in pairs):
         load_accelerator(name)
         try:
-            usd = quantity(price, "USD") if isinstance(price, str) and price.strip() else price or None
+            usd = quantity(price, "USD/h") if isinstance(price, str) and price.strip() else price or None
         except ValueError:
             usd = price  # and is refused
         found[name] = None if usd is None else positive(usd, f"price of {name}")
