@@ -356,6 +356,7 @@ class OverTime(TypedDict, total=False):
 
 class Plan(Traffic, ImageInput, Adapters, Search, Reserves, OverTime, total=False):
     """Which deployments carry a traffic."""
+    sensitivity: Annotated[bool, Option("Size the answer again with each assumption a fifth less and more: rate, lengths, objectives, step times, price.", False)]
 
 class LoadCase(Lengths, Seeing, total=False):
     """A deployment whose largest load is asked for."""

@@ -235,6 +235,33 @@ def shorter(length: Length) -> Length:
     return length.text if isinstance(length, Longer) else length
 
 
+def stretched(length: Length, factor: float) -> Length:
+    """Each length so many times as long, at least one token; images, and where a law is cut off, stay as they are.
+
+    >>> stretched(Fixed(100), 1.2), stretched(Uniform(10, 20), 0.5), stretched(Longer(Fixed(100), 7), 2.0)
+    (Fixed(tokens=120), Uniform(low=5, high=10), Longer(text=Fixed(tokens=200), more=7))
+
+    Raises WorkloadError for a law that nobody knows.
+    """
+
+    def longer_by(tokens: float) -> int:
+        return max(round(factor * tokens), 1)
+
+    match length:
+        case Fixed(tokens):
+            return Fixed(longer_by(tokens))
+        case Uniform(low, high):
+            return Uniform(longer_by(low), longer_by(high))
+        case LogNormal(mean, variation, most):
+            return LogNormal(factor * mean, variation, most)
+        case Empirical(tokens, upto):
+            whole = dict(zip(map(longer_by, tokens), upto, strict=True))  # of equal ones the last, which counts all
+            return Empirical(tuple(whole), tuple(whole.values()))
+        case Longer(text, more):
+            return Longer(stretched(text, factor), more)
+    raise WorkloadError(f"lengths by a {type(length).__name__} law cannot be made longer")
+
+
 def cv(length: Length) -> float:
     """Standard deviation over mean.
 

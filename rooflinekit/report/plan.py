@@ -13,6 +13,7 @@ from rooflinekit.decision.planning.inverse import BreakEven, Solution
 from rooflinekit.decision.planning.over_time import OverTime
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
 from rooflinekit.decision.planning.rank import OWN_FORMATS
+from rooflinekit.decision.planning.sensitivity import Sized, Swing
 from rooflinekit.model.types.units import percent, significant
 from rooflinekit.report.document import Document, Facts, Items, Legend, Section, Table, Words, amount, ms, notes, three
 
@@ -40,6 +41,7 @@ def document(answer: PlanAnswer, details: bool = False) -> Document:
         return [
             *head,
             Section("", [Words(*answer.summary, indent="")]),
+            *_sensitivity(answer.sensitivity),
             *over,
             Section("", [notes(_known(answer, more))]),
         ]
@@ -54,6 +56,7 @@ def document(answer: PlanAnswer, details: bool = False) -> Document:
         Section("", [candidates, Words(*left), Legend(candidates, told, {_LOAD: _LOAD_LEGEND})]),
         Section("", [_latencies(answer.best)]),
         Section("", [Facts(*_facts(answer.best))]),
+        *_sensitivity(answer.sensitivity),
         *over,
         Section("why the others lost" if lost else "", [Items(*lost, indent="   ", most=_EXPLAINED)]),
         Section("", [_front(answer.pareto)]),
@@ -78,6 +81,18 @@ def _fleets_by_gpu(answer: PlanAnswer) -> Table:
             three(cost.output_usd), peak, holds, each.evidence if each.known else "interval > 3x",
         ])  # fmt: skip
     return Table(head, rows, left=(0, 1, 2, 10), gap=1, drop=(4, 6, 7))
+
+
+def _sensitivity(swings: Sequence[Swing]) -> list[Section]:
+    """The fleet with each assumption a fifth off; a dash where no number of its replicas carries the load."""
+
+    def fleet(end: Sized) -> list[str]:
+        return ["-" if end.gpus is None else f"{end.gpus:,}", amount(end.usd_per_month, 0)]
+
+    rows = [[swing.name, *fleet(swing.less), *fleet(swing.more)] for swing in swings]
+    table = Table(["", "GPUs", "$/month", "GPUs", "$/month"], rows)
+    told = "On the left a fifth less (fast steps), on the right a fifth more (slow ones); the deployment stays."
+    return [Section("the fleet where one assumption is a fifth off", [table, Words(told)])] if swings else []
 
 
 def _short(gpu: str) -> str:

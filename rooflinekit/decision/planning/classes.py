@@ -168,6 +168,7 @@ _OF_CLASSES = ("rate", "users", "concurrency", "trace", "sessions", "isl", "osl"
                "encoder_gpus")  # fmt: skip
 _NO_PART = (
     "cache_tier", "growth", "months", "autoscale", "tco", "disaggregated", "mixed", "by", "clean", "router",
+    "sensitivity",
 )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ from rooflinekit.decision.planning.search import (
     search,
     silent,
 )
+from rooflinekit.decision.planning.sensitivity import Swing, swings
 from rooflinekit.estimation.options import keywords, part_of, read
 from rooflinekit.estimation.scenario import IMAGE_SIZE, SPECULATION_KEYS, Plan
 from rooflinekit.model.types.answer import Plain, Tabled, plain_fields
@@ -252,7 +253,7 @@ class PlanAnswer(Tabled):
     expected: the cheapest fleet at expected times, None where it is
     the best; measured: the cheapest with measured kernels, None where that is the best; router: what requests at random
     would take; stand_ins: what would have to be true for accelerators without measured kernels to win; over_time: by
-    the hour and month, None for one peak.
+    the hour and month, None for one peak; sensitivity: the fleet with each assumption a fifth off, where it is asked.
     """
 
     version: str
@@ -275,6 +276,7 @@ class PlanAnswer(Tabled):
     interrupted: bool
     warnings: tuple[str, ...]
     over_time: OverTime | None = None
+    sensitivity: tuple[Swing, ...] = ()
 
     derived = ("best",)
 
@@ -544,6 +546,7 @@ def read_question(
         measured_only=given.get("measured_only", False),
         seed=given.get("seed", 0),
         course=_course(given, profile, demand),
+        sensitivity=given.get("sensitivity", False),
         progress=progress or silent,
     )
 
@@ -722,6 +725,7 @@ def plan(
         interrupted=found.interrupted,
         warnings=tuple(dict.fromkeys(warnings(question, found, order))),
         over_time=over,
+        sensitivity=tuple(swings(question, order[0].option)) if question.sensitivity else (),
     )
 
 

@@ -155,7 +155,8 @@ class PlanQuestion:
     """All that a plan is asked.
 
     confidence: probability with which every objective has to hold; deviations: of the calibrated interval, the same.
-    course: how the load goes over time, whose first peak is that of the demand.
+    course: how the load goes over time, whose first peak is that of the demand. sensitivity: whether the fleet is sized
+    again with each assumption a fifth off.
     """
 
     model: str
@@ -169,6 +170,7 @@ class PlanQuestion:
     measured_only: bool = False
     seed: int = 0
     course: Course | None = None
+    sensitivity: bool = False
     progress: Progress = field(default=silent, repr=False)
 
     @property
@@ -233,7 +235,7 @@ def search(question: PlanQuestion, found: Found | None = None) -> Found:
     found, space, pools = found or Found(), question.space, list[_Pools]()
     prepare(_REQUESTS * len(space.gpus) * len(space.engines), partial(question.progress, _COMPILING, 0, 1))
     model = load_model(question.model).value
-    longest = _longest(model, question.demand, found)
+    longest = longest_admitted(model, question.demand, found)
     shared = {"max_model_len": longest} | space.fixed()
     bases = [
         (gpu, {key: value for key, value in ({"engine": engine, "weights": weights, "kv": kv} | shared).items()
@@ -266,7 +268,7 @@ def search(question: PlanQuestion, found: Found | None = None) -> Found:
     return found
 
 
-def _longest(model: Model, demand: Demand, found: Found) -> int | None:
+def longest_admitted(model: Model, demand: Demand, found: Found) -> int | None:
     """The longest sequence that an engine has to admit: that of the traffic, rounded up.
 
     Raises WorkloadError where the model has no room for it.
