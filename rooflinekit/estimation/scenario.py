@@ -266,7 +266,7 @@ class Dialogues(TypedDict, total=False):
 
 class Cost(Prefix, Lengths, Users, Layout, Purchase, Rack, Dialogues, total=False):
     """What tokens cost."""
-    rate: Annotated[float | None, Option("Requests a second that arrive: the load is played, and its idle time is paid; excludes --concurrency and --utilisation.", unit="1/s", above=True, most=1e7)]
+    rate: Annotated[float | None, Option("Requests a second that arrive: the load is played, and its idle time is paid; excludes --concurrency and --utilisation.", unit="1/s", above=True, most=1e7, group="Load")]
     utilisation: Annotated[float, Option("Share of the paid time that the replica works.", 1.0, unit="share", above=True, most=1.0, group="Pricing")]
 
 Names = str | Sequence[str] | None
@@ -356,7 +356,7 @@ class OverTime(TypedDict, total=False):
 
 class Plan(Traffic, ImageInput, Adapters, Search, Reserves, OverTime, total=False):
     """Which deployments carry a traffic."""
-    sensitivity: Annotated[bool, Option("Size the answer again with each assumption a fifth less and more: rate, lengths, objectives, step times, price.", False)]
+    sensitivity: Annotated[bool, Option("Size the answer again with each assumption a fifth less and more: rate, lengths, objectives, step times, price.", False, group="Search")]
 
 class LoadCase(Lengths, Seeing, total=False):
     """A deployment whose largest load is asked for."""
