@@ -1,15 +1,19 @@
-"""What scripts of fits share: tables on the command line, and rows that took long kept in a pickle."""
+"""What scripts of fits share: tables on the command line, all cores, and rows that took long kept in a pickle."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
 T = TypeVar("T")
+S = TypeVar("S")
+_WORK: list[tuple[Callable[[Any], Any], Sequence[Any]]] = []
+"""What forked processes work at: they see the objects themselves."""
 
 
 def table_parser(doc: str | None) -> argparse.ArgumentParser:
@@ -29,3 +33,18 @@ def cached(cache: Path | None, work: Callable[[], T]) -> T:
     if cache:
         pd.to_pickle(found, cache)
     return found
+
+
+def on_all_cores(work: Callable[[S], T], items: Sequence[S]) -> list[T]:
+    """What each item becomes, in order."""
+    _WORK.append((work, items))
+    try:
+        with get_context("fork").Pool() as pool:
+            return pool.map(_nth, range(len(items)), chunksize=1)
+    finally:
+        _WORK.pop()
+
+
+def _nth(place: int) -> Any:
+    work, items = _WORK[-1]
+    return work(items[place])

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from cached_rows import cached, table_parser
+from cached_rows import cached, on_all_cores, table_parser
 from scipy.optimize import lsq_linear
 
 from rooflinekit.evidence.accuracy_serving import ServedGroup, predict_group, read_serving_table, served_groups
@@ -78,7 +78,7 @@ class Rows:
 
 def read(paths: list[Path]) -> Rows:
     """Every row that a fit can use: static and saturated rows, and TPOT under a closed loop."""
-    return _joined([_probe(group) for group in _groups(paths)])
+    return _joined(on_all_cores(_probe, _groups(paths)))
 
 
 def _groups(paths: list[Path]) -> list[ServedGroup]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import fit_engines
 import numpy as np
 import pandas as pd
+from cached_rows import on_all_cores
 from textbook import derated, textbook
 
 from rooflinekit.evidence.accuracy_serving import (
@@ -38,7 +39,7 @@ _FEW = 5  # rows; smaller groups of a source and an accelerator are merged
 def predicted_rows(paths: list[Path], fitted: fit_engines.Rows) -> tuple[pd.DataFrame, Counter[str]]:
     """All rows with a column for each way, and why rows could not be answered."""
     rows, unanswered = unseen_rows(paths, fitted)
-    simple = pd.concat([_simple(group) for group in _groups(paths, "none", Counter())])
+    simple = pd.concat(on_all_cores(_simple, _groups(paths, "none", Counter())))
     return rows.join(simple), unanswered
 
 
@@ -49,7 +50,9 @@ def unseen_rows(paths: list[Path], fitted: fit_engines.Rows) -> tuple[pd.DataFra
     """
     unseen = {way: _folds(fitted, key) for way, key in _FOLDS.items()}
     unanswered: Counter[str] = Counter()
-    rows = pd.concat([_ours(group, unseen, unanswered) for group in _groups(paths, None, unanswered)])
+    groups = _groups(paths, None, unanswered)
+    rows = pd.concat(on_all_cores(lambda group: _ours(group, unseen), groups))
+    unanswered.update(rows["reason"][rows["reason"] != ""].tolist())
     closed = rows["metric"].map(_KINDS).fillna("closed loop, other")
     return rows.assign(kind=rows["load"].where(rows["load"] != "concurrency", closed)), unanswered
 
@@ -71,11 +74,8 @@ def _folds(rows: fit_engines.Rows, key: str) -> dict[str, dict[str, np.ndarray]]
     }
 
 
-def _ours(
-    group: ServedGroup, unseen: dict[str, dict[str, dict[str, np.ndarray]]], unanswered: Counter[str]
-) -> pd.DataFrame:
+def _ours(group: ServedGroup, unseen: dict[str, dict[str, dict[str, np.ndarray]]]) -> pd.DataFrame:
     shipped, layers = predict_group(group), group.resolved.plan.model.layers
-    unanswered.update(shipped.reason[shipped.reason != ""].tolist())
     table = group.table.assign(shipped=shipped.value, engine_range=fit_engines.engine_range(group))
     table["calibration"] = group.resolved.plan.calibration.name
     table["experts"] = "MoE" if any(isinstance(layer.ffn, MixtureOfExperts) for layer in layers) else "dense"
