@@ -114,7 +114,9 @@ def _of_experts(model: Model, deployment: Deployment) -> Iterator[str]:
         valid = [n for n in possible if held % n == 0]
         if ep not in valid:
             experts = f"{model.name}'s {block.experts} experts of width {block.width} over {ranks} = {group} ranks"
-            yield f"ep={ep} does not split {experts}; use " + (_choices("ep", valid) or "another tp, cp or dp")
+            more = f"redundant_experts={-held % ep + copies}" if ep in possible and held % ep and not copies else ""
+            chosen = " or ".join(filter(None, (more, _choices("ep", valid) or "another tp, cp or dp")))
+            yield f"ep={ep} does not split {experts}; use {chosen}"
 
 
 def _of_groups(model: Model, deployment: Deployment) -> Iterator[str]:

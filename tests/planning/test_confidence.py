@@ -283,7 +283,7 @@ def test_an_absurd_fleet_is_refused() -> None:
 
 def test_what_no_price_buys_names_the_best_there_is_and_what_binds() -> None:
     with pytest.raises(
-        InfeasibleError, match=r"at any price; .*at best p95 TPOT reaches [\d.]+ ms on .* where \w+ takes"
+        InfeasibleError, match=r"in the splits asked for; .*at best p95 TPOT reaches [\d.]+ ms on .* where \w+ takes"
     ):
         rk.plan(MODEL, "h100-sxm", "p95 tpot<1ms", **QUICK, rate=5)
 

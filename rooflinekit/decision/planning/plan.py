@@ -44,6 +44,7 @@ from rooflinekit.decision.planning.search import (
     Space,
     refused_fleet,
     search,
+    searched,
     silent,
 )
 from rooflinekit.decision.planning.sensitivity import Swing, swings
@@ -745,7 +746,8 @@ def nothing_found(question: PlanQuestion, found: Found) -> DoesNotFitError | Inf
         )  # fmt: skip
         sure = f" with {question.confidence * 100:g} % confidence" if question.confidence != 0.5 else ""
         near_one = f"the nearest is {nearest[0].name}: {words}"
-        return InfeasibleError(f"no deployment meets {slo}{sure} at any price; {near_one}; at best {reached}")
+        space = searched(load_model(question.model).value, question.space)
+        return InfeasibleError(f"no deployment meets {slo}{sure} {space}; {near_one}; at best {reached}")
     if found.able:
         why = refused_fleet(question, (min(found.able, key=lambda part: part.gpus),))
         what = next((each for each in found.refused if each.why == why), found.refused[-1])

@@ -124,6 +124,18 @@ class Space:
         return {key: value for key, value in shared.items() if value is not None}
 
 
+def searched(model: Model, space: Space) -> str:
+    """How far a search went, in words: the splits asked for, or the largest replica."""
+    if space.told:
+        return "in the splits asked for"
+    return f"with up to {space.max_gpus or most_accelerators(model)} GPUs a replica, as searched (--max-gpus)"
+
+
+def most_accelerators(model: Model) -> int:
+    """Accelerators of one replica at most, where nobody says how many."""
+    return _SPARSE if any(isinstance(layer.ffn, MixtureOfExperts) for layer in model.layer_counts) else _DENSE
+
+
 def splits(model: Model, system: System, space: Space, staged: bool = False) -> list[Split]:
     """Splits of one replica, the fewest accelerators first; whether each exists is checked when it is laid out.
 
@@ -132,7 +144,7 @@ def splits(model: Model, system: System, space: Space, staged: bool = False) -> 
     the model, or when they are asked for.
     """
     experts = any(isinstance(layer.ffn, MixtureOfExperts) for layer in model.layer_counts)
-    most = space.max_gpus or (_STAGED if staged else _SPARSE if experts else _DENSE)
+    most = space.max_gpus or (_STAGED if staged else most_accelerators(model))
     tps = space.tp or _powers(min(system.max_gpus if space.system and staged else system.domain_size, most))
     stages = (1, *_STAGES) if space.system else _STAGES
     pps = space.pp or (stages if staged else (1,))
