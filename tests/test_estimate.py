@@ -344,7 +344,8 @@ def test_eight_bit_weights_use_eight_bit_units():
 
 
 def test_the_cache_follows_the_activations_unless_told():
-    assert rk.estimate("llama-3-8b", weights="fp8", activations="fp8").inputs["kv"] == "fp8"
+    narrow = rk.estimate("llama-3-8b", weights="fp8", activations="fp8")
+    assert narrow.inputs["kv"] == "fp8" and any("--kv bf16" in warning for warning in narrow.warnings)
     assert rk.estimate("llama-3-8b", weights="fp8", activations="fp8", kv="bf16").inputs["kv"] == "bf16"
     assert rk.estimate("llama-3-8b", kv="fp8").inputs == rk.estimate("llama-3-8b").inputs | {"kv": "fp8"}
     assert rk.estimate("llama-3-8b", activations="fp16").inputs["kv"] == "fp16"

@@ -40,6 +40,9 @@ def format_notes(plan: Plan) -> list[str]:
     notes = [
         f"{weight} weights are dequantised and multiplied in {compute}" for weight, compute in sorted(pairs, key=str)
     ]
+    asked, wide = plan.deployment.activations, precision.stream
+    if plan.deployment.kv is None and asked is not None and not asked.is_wide and precision.kv is asked:
+        notes.append(f"the cache is {asked}, as the activations; engines keep {wide} unless told so: --kv {wide}")
     notes += [*_cut_blocks(plan), *_host_weights(plan), *_beside(plan), *_groups(plan)]
     if plan.calibration is None:
         return notes
