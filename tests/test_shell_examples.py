@@ -4,7 +4,7 @@ They run in a folder that holds the files that they name; the numbers in these f
 lines that read what it measured, and lines that ask running servers are not run here: test_docs.py checks their
 options, tests/validate runs the same on small shapes, and test_watch.py asks a server of its own. Sheets of capacity
 workbooks stay empty, since writing them takes most of a minute; test_capacity_workbook.py looks at them. Plans play a
-tenth of the requests, and `accuracy serving` reads a few rows; tests/planning and test_accuracy_serving.py do it all.
+tenth of the requests with one setting a split, and `accuracy serving` reads a few rows; tests/planning and test_accuracy_serving.py do it all.
 """
 
 from __future__ import annotations
@@ -122,6 +122,8 @@ def test_shell_blocks_run(page: str, block: str, folder: Path) -> None:
         words, target = (line[: line.index(">")], line[-1]) if ">" in line else (line, "")
         if words[1] == "plan" and "--aggregated-only" not in words and "--classes" not in words:
             words.append("--aggregated-only")  # pools take as long again
+        if words[1] == "plan" and not {"--max", "--find", "--classes", "--token-budget"} & {*words}:
+            words += ["--token-budget", "8192", "--max-num-seqs", "256"]  # in place of each of eight settings
         for name in words[words.index("--out") + 1 :][:1] if "--out" in words else ():
             (folder / name).unlink(missing_ok=True)
         result = CliRunner().invoke(app, words[1:])

@@ -1043,6 +1043,8 @@ def test_a_look_that_gives_no_metrics_is_said_and_taken_again(
     """It neither ends the watch nor goes into the recording, nor does a page that is cut count as a new start."""
     monkeypatch.setattr(Strange, "looks", 0)
     monkeypatch.setattr("rooflinekit.cli.watch._LONGEST", 0.3)
+    sleep = time.sleep
+    monkeypatch.setattr("rooflinekit.cli.watch.time.sleep", lambda seconds: sleep(min(seconds, 0.2)))
     recorded = tmp_path / "day.prom"
     with ThreadingHTTPServer(("127.0.0.1", 0), Strange) as server:
         Thread(target=server.serve_forever, daemon=True).start()

@@ -24,7 +24,7 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`&{{
 
 
 class TestContent:
-    @pytest.mark.parametrize("model", ["kimi-k3", "deepseek-v4-flash"])
+    @pytest.mark.parametrize("model", [pytest.param("kimi-k3", marks=pytest.mark.long), "deepseek-v4-flash"])
     def test_a_model_of_many_kinds_of_layers_fits_with_its_walk(self, tmp_path: Path, model: str) -> None:
         made = rk.write_report(tmp_path / "page.html", model, "b300-sxm", tp=8)
         assert made.bytes <= LIMIT_BYTES
