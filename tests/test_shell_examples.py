@@ -4,7 +4,8 @@ They run in a folder that holds the files that they name; the numbers in these f
 lines that read what it measured, and lines that ask running servers are not run here: test_docs.py checks their
 options, tests/validate runs the same on small shapes, and test_watch.py asks a server of its own. Sheets of capacity
 workbooks stay empty, since writing them takes most of a minute; test_capacity_workbook.py looks at them. Plans play a
-tenth of the requests with one setting a split, and `accuracy serving` reads a few rows; tests/planning and test_accuracy_serving.py do it all.
+tenth of the requests with one setting a split, and `accuracy serving` reads a few rows; tests/planning and
+test_accuracy_serving.py do it all.
 """
 
 from __future__ import annotations
