@@ -11,9 +11,7 @@ LLAMACPP ?= xllamacpp
 # Every test of a command starts Python: without kept bytecode each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 # Each worker takes half of the files and steals at the end, so that most fixtures are made by one of them.
-PYTEST := $(BIN)/python -m pytest --dist worksteal -n
-# Slow tests wait for browsers, servers and other processes for a third of their time.
-BUSY := $(shell echo $$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )))
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
 # The lowest versions that pyproject.toml promises go with the lowest Python: later ones have no wheels of them.
 LOWEST := build/lowest
@@ -32,10 +30,10 @@ run: $(VENV)/core.stamp  ## install, and answer one question
 	$(BIN)/rooflinekit estimate llama3-8b --batch 32
 
 test: $(VENV)/test.stamp  ## install, and run the tests and doctests of the model and the commands (three minutes on two cores)
-	$(PYTEST) auto -m "not slow and not long"
+	$(PYTEST) -m "not slow and not long"
 
 test-slow: $(VENV)/test.stamp  ## those that look at pages, pictures, sheets and documents, fit calibrations, or run PyTorch
-	$(PYTEST) $(BUSY) -m "slow and not long" tests
+	$(PYTEST) -m "slow and not long" tests
 
 smoke:  ## each command and the Python API, at the lowest versions that are promised
 	@test -x $(LOWEST)/bin/uv || { $(LOWEST_PYTHON) -m venv $(LOWEST) && \
@@ -49,7 +47,7 @@ smoke:  ## each command and the Python API, at the lowest versions that are prom
 test-all: test test-slow  ## both, as the checks of a submission run them
 
 test-long: $(VENV)/test.stamp  ## the long checks as well
-	$(PYTEST) auto
+	$(PYTEST)
 
 lint: $(VENV)/dev.stamp  ## layout and lint
 	$(BIN)/ruff format --check .

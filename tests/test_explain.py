@@ -36,6 +36,7 @@ LOADED = [name for name, metric in METRICS.items() if metric.loaded]
 STATIC = [name for name in METRICS if name not in LOADED]
 STEPS = ["prefill", "decode", "prefill.flops", "decode.bytes", "decode.intensity", "decode.bound", "prefill.mfu",
          "decode.mbu"]  # fmt: skip
+SPARSE = "deepseek-v3.2", {"gpu": "h200-sxm", "tp": 8, "batch": 4, "isl": 8000, "draft": "mtp"}
 DEPLOYMENTS: list[tuple[str, dict[str, Any]]] = [
     ("llama3-8b", {"batch": 7, "calibration": "none", "isl": 333, "osl": 77}),
     ("llama3-8b", {"weights": "fp8", "kv": "fp8", "engine": "trtllm", "cached": 512}),
@@ -47,7 +48,6 @@ DEPLOYMENTS: list[tuple[str, dict[str, Any]]] = [
     ("deepseek-v3", {"gpu": "h200-sxm", "dp": 8, "ep": 8, "all_to_all": "deepep", "two_batch": True, "batch": 600}),
     ("mixtral-8x7b", {"dp": 2, "ep": 2, "ffn_gpus": 4, "microbatches": 2, "batch": 64}),
     ("qwen2.5-vl-7b", {"tp": 2, "images": 3, "encoder_gpus": 2, "batch": 4}),
-    ("deepseek-v3.2", {"gpu": "h200-sxm", "tp": 8, "batch": 4, "isl": 8000, "draft": "mtp"}),
     ("llama-4-scout", {"tp": 4, "cp": 2, "isl": 9000}),
     ("qwen3-next-80b-a3b", {"tp": 4, "engine": "sglang"}),
     ("llama3-8b", {"rate": 14.0, "burstiness": 2.0, "isl_cv": 0.5, "osl_cv": 0.4}),
@@ -99,7 +99,10 @@ def said(e: rk.Estimate, metric: str) -> float:
     return getattr(e, metric if metric.startswith("output") else f"{metric}_ms")
 
 
-@pytest.mark.parametrize(("model", "scenario"), DEPLOYMENTS, ids=lambda v: v if isinstance(v, str) else "-".join(v))
+@pytest.mark.parametrize(
+    ("model", "scenario"), [*DEPLOYMENTS, pytest.param(*SPARSE, marks=pytest.mark.long)],
+    ids=lambda v: v if isinstance(v, str) else "-".join(v),
+)  # fmt: skip
 def test_every_formula_gives_its_number_and_every_root_is_the_estimate(model: str, scenario: dict[str, Any]) -> None:
     case = make(model, scenario)
     count = rk.parameters(model)

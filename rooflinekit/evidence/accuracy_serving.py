@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
 from rooflinekit.evidence.trtllm_bench import bench_limits
-from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
+from rooflinekit.load.answer import STEADY, AskedLoad, LoadPlay, play_load
+from rooflinekit.load.compiled import prepare
 from rooflinekit.load.lengths import MOST_TOKENS, Fixed, Length, Uniform
 from rooflinekit.load.scene import Scheduler, kv_capacity_tokens
 from rooflinekit.model.operating_point import Predictor
@@ -283,6 +284,7 @@ def _predicted(
 ) -> pd.DataFrame:
     """A table with its predictions; NaN where there is none."""
     out = table.assign(predicted=np.nan, low=np.nan, high=np.nan, calibration="")
+    prepare(STEADY * int((table["load"] != "static").sum()))  # about: a queue plays more, and few users less
     for group in served_groups(table, calibration, unanswered):
         plan, rows = group.resolved.plan, group.table.index
         progress(f"{plan.model.name} {plan.system.accelerator.name} {plan.deployment.engine}")

@@ -40,7 +40,7 @@ def odd_model(folder: Path) -> Path:
 def made_plan() -> dict[str, Any]:
     """A plan as its JSON."""
     found = rk.plan("llama-3-8b", ["h100-sxm"], "p95 ttft<1s, p95 tpot<40ms", rate=20, isl=1000, osl=200, tp=[1, 2],
-                    disaggregated=False)  # fmt: skip
+                    disaggregated=False, token_budget=[8192], max_num_seqs=[256])  # fmt: skip
     return found.to_dict()
 
 
