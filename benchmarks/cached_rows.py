@@ -10,6 +10,9 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
+from rooflinekit.load.answer import MOST
+from rooflinekit.load.compiled import prepare
+
 T = TypeVar("T")
 S = TypeVar("S")
 _WORK: list[tuple[Callable[[Any], Any], Sequence[Any]]] = []
@@ -36,7 +39,8 @@ def cached(cache: Path | None, work: Callable[[], T]) -> T:
 
 
 def on_all_cores(work: Callable[[S], T], items: Sequence[S]) -> list[T]:
-    """What each item becomes, in order."""
+    """What each item becomes, in order; loads are played by compiled code where that is sooner done."""
+    prepare(MOST)
     _WORK.append((work, items))
     try:
         with get_context("fork").Pool() as pool:
