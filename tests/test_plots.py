@@ -413,11 +413,11 @@ class TestExtremes:
         [
             {"isl": 1, "osl": 2, "calibration": "none"},
             {"batch": 4096, "isl": 8000, "allow_oom": True},
-            {"gpu": "l4", "weights": "int4"},
-            {"gpu": "b200-sxm", "weights": "nvfp4"},
+            pytest.param({"gpu": "l4", "weights": "int4"}, marks=pytest.mark.long),
+            pytest.param({"gpu": "b200-sxm", "weights": "nvfp4"}, marks=pytest.mark.long),
             {"rate": 1000.0},
             {"draft": "ngram", "draft_tokens": 2, "acceptance": 0.5},
-            {"gpu": "h100-sxm", "power_cap": 400},
+            pytest.param({"gpu": "h100-sxm", "power_cap": 400}, marks=pytest.mark.long),
         ],
     )
     def test_every_picture_of_an_estimate_is_drawn(self, scenario):

@@ -23,7 +23,10 @@ from rooflinekit.simulation.tiers import read_tiers
 TRACE = str(Path(__file__).parents[2] / "docs" / "conversations.jsonl")
 CHAT = "chat:turns=6,wait=60,first=2000,asked=100,system=500"
 TIER = "host=500GB,50GB/s,10us,0.002$/GBh"
-ASKED = {"rate": 20.0, "sessions": CHAT, "osl": 200, "tp": [1], "disaggregated": False, "confidence": 0.5}
+ASKED = {
+    "rate": 20.0, "sessions": CHAT, "osl": 200, "tp": [1], "disaggregated": False, "confidence": 0.5,
+    "token_budget": [8192], "max_num_seqs": [256],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -58,8 +58,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"{found}/index.html"
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("kind", ["deployment", "against", "sweep"])
+@pytest.mark.parametrize(
+    ("kind", "theme"), [("deployment", "light"), ("deployment", "dark"), ("against", "light"), ("sweep", "dark")]
+)
 def test_a_page_has_no_serious_barrier(browser: Browser, pages: dict[str, Path], kind: str, theme: str) -> None:
     browser.size(1280, 900)
     browser.open(pages[kind])

@@ -182,7 +182,7 @@ def timed_parts(kinds: tuple[tuple[Any, ...], ...], rows: list[Any]) -> list[Any
 
 
 def test_javascript_answers_as_python() -> None:
-    assert compare(60, 2, seed=1) < 1e-12
+    assert compare(30, 2, seed=1) < 1e-12
 
 
 def test_javascript_answers_as_python_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,12 @@ def test_javascript_answers_as_python_for_many() -> None:
     assert compare(500, 3, seed=2) < 1e-12
 
 
-@pytest.mark.parametrize(("model", "gpu", "keys", "calibration"), CASES)
+USUAL, OTHERS = CASES[::2] + CASES[11:], CASES[1:11:2]
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "keys", "calibration"), [*USUAL, *(pytest.param(*case, marks=pytest.mark.long) for case in OTHERS)]
+)
 def test_a_page_shows_the_estimate(
     tmp_path: Path, model: str, gpu: str, keys: dict[str, Any], calibration: str | None
 ) -> None:
@@ -243,8 +248,8 @@ def test_a_page_shows_the_estimate(
 
 
 @pytest.mark.parametrize("keys", [
-    {"tp": 2, "ep": 2}, {"tp": 2, "cached": 500}, {"tp": 2, "context": 3000}, {"tp": 2, "kv_policy": "window:512"},
-    {"tp": 1, "pp": 2, "microbatches": 4}, {"tp": 2, "max_model_len": 4096}, {"tp": 2, "cp": 2}, {"dp": 4, "ep": 4},
+    {"tp": 2, "ep": 2, "cached": 500}, {"tp": 2, "context": 3000, "kv_policy": "window:512"},
+    {"tp": 1, "pp": 2, "microbatches": 4}, {"tp": 2, "cp": 2, "max_model_len": 4096}, {"dp": 4, "ep": 4},
     {"tp": 2, "draft": "llama-3.2-1b", "draft_tokens": 4, "acceptance": 0.7},
     {"tp": 2, "draft": "ngram", "draft_tokens": 2, "acceptance": 0.4}, {"tp": 2, "skew": 1.2, "engine": "sglang"},
 ])  # fmt: skip
