@@ -193,6 +193,16 @@ def test_the_requests_of_an_hour_pay_for_it(rate: float) -> None:
     assert prices.watts is not None and found.prices.running >= 1.0
 
 
+def test_a_plan_of_one_replica_prices_its_tokens_as_cost_does_at_its_rate() -> None:
+    settings = {"isl": 1000, "osl": 200, "rate": 5.0, "price": 2.0}
+    one = rk.plan("llama-3-8b", "h100-sxm", tp=[1], aggregated_only=True, token_budget=[8192], max_num_seqs=[256],
+                  **settings).best  # fmt: skip
+    cost = rk.cost("llama-3-8b", "h100-sxm", token_budget=8192, max_num_seqs=256, **settings).prices
+    assert one.gpus == 1
+    assert one.cost.input_usd == pytest.approx(cost.input_usd_per_million, rel=1e-9)
+    assert one.cost.output_usd == pytest.approx(cost.output_usd_per_million, rel=1e-9)
+
+
 def run(*words: str) -> Any:
     return CliRunner().invoke(app, ["cost", "llama-3-8b", "--calibration", "none", *words])
 
