@@ -78,7 +78,10 @@ class Rows:
 
 def read(paths: list[Path]) -> Rows:
     """Every row that a fit can use: static and saturated rows, and TPOT under a closed loop."""
-    return _joined(on_all_cores(_probe, _groups(paths)))
+    rows = _joined(on_all_cores(_probe, _groups(paths)))
+    answered = np.isfinite(rows.bare) & np.isfinite(rows.slopes).all(axis=1)  # the others have no room, or overload
+    print(f"{int((~answered).sum())} rows left out, which some costs do not answer")
+    return rows.where(answered)
 
 
 def _groups(paths: list[Path]) -> list[ServedGroup]:
