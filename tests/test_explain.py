@@ -36,7 +36,10 @@ LOADED = [name for name, metric in METRICS.items() if metric.loaded]
 STATIC = [name for name in METRICS if name not in LOADED]
 STEPS = ["prefill", "decode", "prefill.flops", "decode.bytes", "decode.intensity", "decode.bound", "prefill.mfu",
          "decode.mbu"]  # fmt: skip
-SPARSE = "deepseek-v3.2", {"gpu": "h200-sxm", "tp": 8, "batch": 4, "isl": 8000, "draft": "mtp"}
+LONG: list[tuple[str, dict[str, Any]]] = [
+    ("deepseek-v3.2", {"gpu": "h200-sxm", "tp": 8, "batch": 4, "isl": 8000, "draft": "mtp"}),
+    ("deepseek-v3", {"gpu": "h200-sxm", "dp": 16, "ep": 16, "system": "hgx-h200", "all_to_all": "deepep"}),
+]
 DEPLOYMENTS: list[tuple[str, dict[str, Any]]] = [
     ("llama3-8b", {"batch": 7, "calibration": "none", "isl": 333, "osl": 77}),
     ("llama3-8b", {"weights": "fp8", "kv": "fp8", "engine": "trtllm", "cached": 512}),
@@ -101,7 +104,7 @@ def said(e: rk.Estimate, metric: str) -> float:
 
 @pytest.mark.parametrize(
     ("model", "scenario"),
-    [*DEPLOYMENTS[::2], *(pytest.param(*each, marks=pytest.mark.long) for each in (*DEPLOYMENTS[1::2], SPARSE))],
+    [*DEPLOYMENTS[::2], *(pytest.param(*each, marks=pytest.mark.long) for each in (*DEPLOYMENTS[1::2], *LONG))],
     ids=lambda v: v if isinstance(v, str) else "-".join(v),
 )  # fmt: skip
 def test_every_formula_gives_its_number_and_every_root_is_the_estimate(model: str, scenario: dict[str, Any]) -> None:

@@ -47,7 +47,7 @@ _UNITS: dict[str, Mapping[str, float]] = {  # unit of an option -> what may foll
     | {"Mb/s": 1e6 / 8e9, "Gb/s": 1 / 8, "Gbit/s": 1 / 8, "Tb/s": 1e3 / 8},
 }  # fmt: skip
 _NUMBER = re.compile(r"\$?\s*([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(\D*)")
-_CURRENCY = re.compile(r"([A-Z]{3}|[€£¥])\s*[\d.]")
+_CURRENCY = re.compile(r"(AUD|CAD|CHF|CNY|EUR|GBP|INR|JPY|KRW|SEK|[€£¥])\s*[\d.]")
 _EXAMPLES = {"1/s": "20 or 20rps", "ms": "40 or 1.5s", "s": "60 or 1h", "min": "5 or 1h", "W": "500 or 0.5kW",
              "MHz": "1400 or 1.4GHz", "USD/month": "50000/month or 70/h",
              "USD/h": "2.5, 1800/month or 15000/year, in US dollars",

@@ -284,7 +284,8 @@ def _predicted(
 ) -> pd.DataFrame:
     """A table with its predictions; NaN where there is none."""
     out = table.assign(predicted=np.nan, low=np.nan, high=np.nan, calibration="")
-    prepare(STEADY * int((table["load"] != "static").sum()))  # about: a queue plays more, and few users less
+    plays = int((table["load"] != "static").sum())
+    prepare(STEADY * plays, lambda: progress("compile the loop that plays loads, once"))  # queues play more, users less
     for group in served_groups(table, calibration, unanswered):
         plan, rows = group.resolved.plan, group.table.index
         progress(f"{plan.model.name} {plan.system.accelerator.name} {plan.deployment.engine}")

@@ -12,8 +12,9 @@ def document(found: Cost) -> Document:
     """The whole answer."""
     i, p = found.inputs, found.prices
     cached = f" ({i['cached']} cached)" if i["cached"] else ""
-    at_once = f"{p.running:.0f} sequences at once" + ("" if i["concurrency"] or i["rate"] else " (as many as fit)")
-    at_once = f"{i['rate']:g} requests/s, {p.running:.0f} in a step" if i["rate"] else at_once
+    at_once = f"{p.running:.0f} sequences at once" + ("" if i["concurrency"] else " (as many as fit)")
+    if i["rate"]:
+        at_once = f"{i['rate']:g} requests/s, {p.running:.0f} sequences in a step"
     asked = f"{i['isl']} tokens in{cached}, {i['osl']} out, {at_once}; weights {i['weights']}, kv {i['kv']}"
     busy = "busy all the time" if p.utilisation >= 1.0 else f"working {percent(p.utilisation)} of the time"
     each = f"{p.gpus} x ${significant(p.usd_per_gpu_hour)} ({p.source})"

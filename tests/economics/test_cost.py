@@ -171,8 +171,8 @@ class TestParts:
         ({"turn": 3}, "unknown option 'turn'; nearest: turns"),
         ({"batch": 3}, "unknown option 'batch'"),
         ({"long_context": 1}, "long_context must be"),
-        ({"rate": 5.0, "concurrency": 8}, "rate says concurrency as well"),
-        ({"rate": 5.0, "utilisation": 0.5}, "rate says utilisation as well"),
+        ({"rate": 5.0, "concurrency": 8}, "rate and concurrency exclude each other"),
+        ({"rate": 5.0, "utilisation": 0.5}, "rate and utilisation exclude each other"),
         ({"rate": 500.0}, "overload: 500/s arrive, .* can be served"),
     ],
 )

@@ -70,3 +70,14 @@ def test_the_table_fits_a_terminal_and_classes_have_none(tmp_path: Any) -> None:
     (tmp_path / "classes.yaml").write_text("chat: {rate: 2, isl: 500, osl: 100, slo: p95 ttft<1s}\n")
     refused = CliRunner().invoke(app, ["plan", "llama-3-8b", "--classes", str(tmp_path / "classes.yaml"), *words[6:]])
     assert refused.exit_code == 2 and "sensitivity" in refused.stderr
+
+
+def test_an_interrupt_keeps_the_plan_and_mixed_fleets_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> list[Swing]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rooflinekit.decision.planning.plan.swings", interrupted)
+    kept = rk.plan("llama-3-8b", "h100-sxm", token_budget=[8192], max_num_seqs=[256], **ASKED, sensitivity=True)
+    assert kept.interrupted and kept.best.gpus > 0 and not kept.sensitivity
+    with pytest.raises(rk.InputError, match="sensitivity and mixed exclude each other"):
+        rk.plan("llama-3-8b", "h100-sxm", rate=1.0, mixed=True, sensitivity=True)

@@ -314,7 +314,7 @@ class CostQuestion:
         )  # fmt: skip
         told = [name for name in ("concurrency", "utilisation") if given.get(name) is not None]
         if asked.rate is not None and told:
-            raise WorkloadError(f"rate says {told[0]} as well; give one of them")
+            raise WorkloadError(f"rate and {told[0]} exclude each other; give one")
         both = asked.prompt + asked.output
         if asked.reserve is not None and asked.reserve < both:
             raise WorkloadError(f"reserve={asked.reserve} holds no mean request of {both:.0f} tokens")
@@ -531,7 +531,8 @@ def cost(model: str | PathLike[str], gpu: str | PathLike[str] = "h100-sxm", **sc
         lengths = {"isl": int(asked.prompt), "osl": int(asked.output)}
         refuse_misfit(model, gpu, given | lengths, f"{plan.model.name}: not one request fits in memory")
     running = room if asked.concurrency is None else min(float(asked.concurrency), room)
-    running = running if asked.rate is None else sequences_at(resolved.predictor, asked)
+    if asked.rate is not None:
+        running = sequences_at(resolved.predictor, asked)
     load = InFlight(running, asked.prompt, asked.output, float(asked.cached))
     times, tokens = token_times(resolved.predictor, load), None
     if asked.rate is not None:  # what is served in the hour bears all of it

@@ -484,6 +484,8 @@ def _read(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a plan, checked and by the names that they have here."""
     if "gpu" in scenario:
         raise InputError("unknown option 'gpu'; nearest: gpus, the accelerators to choose from")
+    if scenario.get("sensitivity") and scenario.get("mixed"):
+        raise InputError("sensitivity and mixed exclude each other; give one")
     return {_NAMES.get(key, key): value for key, value in read(Plan, scenario).items()}
 
 
@@ -704,6 +706,11 @@ def plan(
         found.interrupted |= over is not None and over.interrupted
     except KeyboardInterrupt:  # the plan is known
         found.interrupted = True
+    sensitive = list[Swing]()
+    try:
+        sensitive += swings(question, order[0].option) if question.sensitivity else []
+    except KeyboardInterrupt:  # the plan is known
+        found.interrupted = True
     expected, measured = _expected_in_words(order, question), _measured_in_words(candidates)
     return PlanAnswer(
         version=__version__,
@@ -726,7 +733,7 @@ def plan(
         interrupted=found.interrupted,
         warnings=tuple(dict.fromkeys(warnings(question, found, order))),
         over_time=over,
-        sensitivity=tuple(swings(question, order[0].option)) if question.sensitivity else (),
+        sensitivity=tuple(sensitive),
     )
 
 

@@ -19,8 +19,7 @@ from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, WorkloadError
 
-FIFTH = 0.2
-"""By how much an assumption is off, to either side."""
+_FACTORS = (0.8, 1.2)  # of an assumption that is a fifth off, to either side
 _SURE = 0.9  # of the interval of times: 10 % of deployments are as fast as its fast end, 10 % as slow as its slow end
 
 
@@ -57,7 +56,6 @@ class _Case(NamedTuple):
     demand: Demand
     slo: Sequence[Objective]
     deviations: float | None = None
-    price: float = 1.0
     scenario: dict[str, Any] | None = None
 
 
@@ -76,7 +74,9 @@ def swings(question: PlanQuestion, option: Option) -> list[Swing]:
     found = []
     for place, (name, case) in enumerate(cases.items()):
         question.progress("size the fleet with assumptions a fifth off", place, len(cases))
-        found.append(Swing(name, *(_sized(question, option, case(factor)) for factor in (1.0 - FIFTH, 1.0 + FIFTH))))
+        found.append(Swing(name, *(_sized(question, option, case(factor)) for factor in _FACTORS)))
+    if (hour := question.tariff.per_hour(option)) is not None:  # the fleet stays, replayed or not
+        found.append(Swing("price of a GPU", *(Sized(option.gpus, hour * each * MONTH_HOURS) for each in _FACTORS)))
     return sorted(found, key=lambda swing: -swing.reach)
 
 
@@ -97,9 +97,6 @@ def _cases(question: PlanQuestion, option: Option) -> Iterator[tuple[str, Callab
     def objective(which: Objective, factor: float) -> _Case:
         return _Case(demand, [replace(each, limit=factor * each.limit) if each is which else each for each in slo])
 
-    def price(factor: float) -> _Case:
-        return _Case(demand, slo, price=factor)
-
     def times(factor: float) -> _Case:
         return _Case(demand, slo, math.copysign(NormalDist().inv_cdf(_SURE), factor - 1.0))
 
@@ -117,8 +114,6 @@ def _cases(question: PlanQuestion, option: Option) -> Iterator[tuple[str, Callab
         yield each.what, partial(objective, each)
     if any("draft" in part.replica.scenario for part in option.parts):
         yield "acceptance of drafts", acceptance
-    if question.tariff.per_hour(option) is not None:
-        yield "price of a GPU", price
 
 
 def _sized(question: PlanQuestion, option: Option, case: _Case) -> Sized:
@@ -131,7 +126,7 @@ def _sized(question: PlanQuestion, option: Option, case: _Case) -> Sized:
     if not all(part.working for part in sized.parts):
         return Sized(None, None)
     hour = question.tariff.per_hour(sized)
-    return Sized(sized.gpus, None if hour is None else hour * case.price * MONTH_HOURS)
+    return Sized(sized.gpus, None if hour is None else hour * MONTH_HOURS)
 
 
 def _laid_out(question: PlanQuestion, part: Part, case: _Case) -> Part:
