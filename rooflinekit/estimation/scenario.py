@@ -55,6 +55,7 @@ class Load(Users, Requests, Objectives, total=False):
     """What comes, and what users should feel."""
     warmup: Annotated[int, Option("Requests that come first and are not counted.", 0, least=0, most=1_000_000, usual="none, or a fifth of an open loop without --requests")]
     seed: Annotated[int, Option("Seed of lengths and arrivals.", 0, least=0)]
+    seed_reuse: Annotated[int | None, Option("Different prompts that the client has, and sends again and again; they stay in the cache where it has room.", usual="no two are equal", most=10_000_000)]
 
 # --- how it is put on accelerators -------------------------------------------------------------------------------------
 
@@ -112,6 +113,14 @@ class Engine(TypedDict, total=False):
     host_bandwidth: Annotated[float | None, Option("Bandwidth of the host's memory in GB/s, where it keeps weights.", unit="GB/s", above=True, usual="89.6: DDR5-5600, two channels")]
     kv_policy: Annotated[str, Option("Keys that full attention reads and keeps: full, window:N, sink:F+R, topk:N or evict:N.", "full", group="Formats")]
 
+class Steps(TypedDict, total=False):
+    """How the engine forms its steps under load."""
+    policy: Annotated[str | None, Option("chunked, continuous, chunked-prefill, prefill-priority, decode-priority or static.", usual="the engine's", complete=("chunked", "continuous", "chunked-prefill", "prefill-priority", "decode-priority", "static"), group="Engine")]
+    graph_tokens: Annotated[int | None, Option("Tokens of the largest step with prompts that replays CUDA graphs (vLLM: max_cudagraph_capture_size).", unit="tokens", least=0, usual="the engine's", group="Engine")]
+    scheduler_recv_interval: Annotated[int, Option("Decode steps from one look at new requests to the next (SGLang).", 1, group="Engine", also=("receive_interval",))]
+    batch_wait: Annotated[int, Option("Decode steps for which prompts wait to be computed together (TensorRT-LLM: batch_wait_timeout_iters).", 0, least=0, group="Engine")]
+    prefix_caching: Annotated[str, Option("on, or off: whether a prompt that was sent before (--seed-reuse) is found in the cache.", "on", complete=("on", "off"), group="Engine")]
+
 class Layout(Hardware, Parallelism, Formats, Engine, total=False):
     """Everything that lays out a plan."""
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", usual="that of GPU and engine", group="Engine")]
@@ -139,7 +148,7 @@ class EncoderGroup(TypedDict, total=False):
 class Seeing(Layout, ImageInput, Adapters, total=False):
     """A plan, the images of its prompts, and adapters."""
 
-class Placed(Seeing, FfnGroup, EncoderGroup, total=False):
+class Placed(Seeing, FfnGroup, EncoderGroup, Steps, total=False):
     """All that lays out a deployment."""
 
 class Draft(TypedDict, total=False):
@@ -189,7 +198,6 @@ class Tiers(TypedDict, total=False):
 
 class Scheduling(Tiers, total=False):
     """How each replica forms its steps, and keeps its cache."""
-    policy: Annotated[str | None, Option("chunked, continuous, chunked-prefill, prefill-priority, decode-priority or static.", usual="the engine's", complete=("chunked", "continuous", "chunked-prefill", "prefill-priority", "decode-priority", "static"))]
     queue_limit: Annotated[int | None, Option("Waiting requests beyond which new ones are rejected.", most=1_000_000_000)]
     order: Annotated[str | None, Option("Order of the queue: fcfs, or priority by class.", usual="fcfs", complete=("fcfs", "priority"))]
     by_class: Annotated[bool, Option("As order='priority'.", False, hidden=True)]
@@ -215,7 +223,7 @@ class Machines(TypedDict, total=False):
     workers: Annotated[int, Option("Processes on this machine.", 1, kind="loose count", most=1024)]
     scheduler: Annotated[str | None, Option("A dask cluster, such as tcp://10.0.0.1:8786.")]
 
-class Simulation(Lengths, Seeing, EncoderGroup, Load, Drafting, Arrivals, Scheduling, Fleet, Machines, total=False):
+class Simulation(Lengths, Seeing, EncoderGroup, Steps, Load, Drafting, Arrivals, Scheduling, Fleet, Machines, total=False):
     """Requests one by one."""
 
 class Price(TypedDict, total=False):
@@ -302,7 +310,7 @@ class Accelerators(TypedDict, total=False):
     """Which accelerators there are to choose from."""
     gpu: Annotated[Names, Option("Accelerators to choose from, comma between them.", "h100-sxm", kind="names", complete=GPUS)]
 
-class Search(TypedDict, total=False):
+class Search(Steps, total=False):
     """What is searched."""
     engine: Annotated[Names, Option("Engines to choose from, comma between them.", "vllm", kind="names", complete=ENGINES, also=("engines",))]
     weights: Annotated[Names, Option("Weight formats to choose from.", kind="names", usual="the checkpoint's", complete=FORMATS)]
@@ -576,7 +584,7 @@ WORKLOAD_KEYS = {
     name: option.default for table in (Static, Lengths, Prefix) for name, option in options_of(table).items()
 }
 DEGREES = ("tp", "pp", "ep", "dp", "cp", "microbatches")
-SETTING_KEYS = ("memory_fraction", "token_budget", "max_num_seqs", "max_model_len", "block_size", "eager")
+SETTING_KEYS = ("memory_fraction", "token_budget", "max_num_seqs", "max_model_len", "block_size", "eager", *options_of(Steps))
 DEPLOYMENT_KEYS = tuple(name for name in options_of(Placed) if name != "calibration")
 SPECULATION_KEYS = tuple(options_of(Speculation))
 LOAD_KEYS = tuple(options_of(Load))

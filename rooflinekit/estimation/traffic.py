@@ -50,6 +50,7 @@ def read_load(given: Mapping[str, Any], image_tokens: int = 0) -> AskedLoad | No
     )
     goals = (asked[key] / 1e3 if key in asked else None for key in ("ttft", "tpot"))
     told = part_of(asked, _PROTOCOL)
+    told |= {"prompts": asked["seed_reuse"]} if "seed_reuse" in asked else {}
     load = AskedLoad(longer(isl, image_tokens), osl, asked.get("concurrency"), **told).meeting(*goals)
     if load.users is None and load.filling >= load.count:
         raise WorkloadError(f"warmup={load.filling} leaves none of {load.count} requests to count; use fewer")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
@@ -16,11 +16,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
+from rooflinekit.estimation.options import options_of
+from rooflinekit.estimation.scenario import Placed
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
 from rooflinekit.evidence.trtllm_bench import bench_limits
 from rooflinekit.load.answer import STEADY, AskedLoad, LoadPlay, play_load
 from rooflinekit.load.compiled import prepare
-from rooflinekit.load.lengths import MOST_TOKENS, Fixed, Length, Uniform
+from rooflinekit.load.lengths import MOST_TOKENS, Fixed, Length, Uniform, parse_length, spread_length
+from rooflinekit.load.played import PERCENTILES
 from rooflinekit.load.scene import Scheduler, kv_capacity_tokens
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.flight import InFlight, static_run
@@ -35,22 +38,32 @@ from rooflinekit.model.types.speculation import Speculation, expected_tokens
 from rooflinekit.model.types.time import ENDS, Time
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model
-from rooflinekit.specs.clients import NO_RULE, Client, Server, client_of
+from rooflinekit.specs.clients import NO_RULE, USUAL, Client, Server, client_of
 from rooflinekit.specs.delimited import read_table
 from rooflinekit.specs.engines import engine_names, engine_version_of
 from rooflinekit.specs.foreign import MOST
 from rooflinekit.specs.places import shipped_path
 
+TIMES = ("ttft", "tpot", "e2e")
+QUANTILE_METRICS = {f"{time}_{name}_ms": (time, share) for time in TIMES for name, share in PERCENTILES.items()}
+"""Percentiles of a load's requests: of which time, and which share."""
 METRICS = (
-    "ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user",
-    "prefill_tok_s",
+    *(f"{time}_ms" for time in TIMES), "output_tok_s_total", "output_tok_s_per_gpu", "output_tok_s_per_user",
+    "prefill_tok_s", *QUANTILE_METRICS,
 )  # fmt: skip
 LOADS = ("static", "concurrency", "saturated", "poisson")
 _NEEDED = ("model", "gpu", "engine", "load", "isl", "osl", "concurrency", "metric", "value")
 _DEGREES = ("tp", "pp", "ep", "dp")
 _COUNTS = (*_DEGREES, "replicas")
 _SETUP = ("model", "gpu", "n_gpus", *_COUNTS, "weight_dtype", "kv_dtype", "engine", "engine_version")
+_PLACED = options_of(Placed)
+SETTINGS = tuple(name for name in _PLACED if name not in {*_SETUP, "kv", "weights", "calibration"})
+"""Options of a deployment that may be columns besides, by their own names."""
+CLIENT = ("isl_cv", "osl_cv", "requests", "warmup", "seed_reuse", "duration_s")
+"""What a client does, as columns: variation of the lengths, requests in all, requests before those that count, different
+prompts that are sent again and again, and how long it sends [s]."""
 _OPTIONAL: dict[str, Any] = {
+    **dict.fromkeys(CLIENT, math.nan),
     **dict.fromkeys(_COUNTS, 1), "n_gpus": None, "rate": math.nan, "weight_dtype": "", "kv_dtype": "",
     "engine_version": "", "source_key": "", "source": "", "tier": "", "notes": "",
 }  # fmt: skip
@@ -116,6 +129,8 @@ def read_serving_table(path: Path) -> pd.DataFrame:
         table[name] = table[name].astype(object).where(table[name].notna(), 1)
     for name in (*_TOLD, "weight_dtype", "kv_dtype", "engine_version", "source_key", "source", "tier", "notes"):
         table[name] = table[name].astype(object).fillna("").astype(str)  # an empty column is one of numbers
+    for name in {*SETTINGS} & {*table}:
+        table[name] = table[name].astype(object).where(table[name].notna(), "")
     return table
 
 
@@ -129,10 +144,10 @@ def served_groups(table: pd.DataFrame, calibration: str | None, unanswered: Coun
         if empty.any():
             unanswered[f"column {name!r} is empty"] += int(empty.sum())
         known &= ~empty
-    for key, rows in table[known].groupby(
-        [*_SETUP, table["source_key"].map(lambda name: client_of(name).source_key)[known]], sort=False, dropna=False
-    ):
-        setup = dict(zip(_SETUP, key[:-1], strict=True))
+    columns = [*_SETUP, *(name for name in SETTINGS if name in table)]
+    clients = table["source_key"].map(lambda name: client_of(name).source_key)[known]
+    for key, rows in table[known].groupby([*columns, clients], sort=False, dropna=False):
+        setup = dict(zip(columns, key[:-1], strict=True))
         try:
             client = _client(str(key[-1]), setup)
         except RooflinekitError as error:
@@ -179,14 +194,14 @@ def _limits(group: ServedGroup, isl: float, osl: float, users: float) -> tuple[i
     if server.tuned and isl > 0.0 and osl > 0.0 and (limits := bench_limits(group.resolved.predictor, isl, osl)):
         return limits[0] * deployment.pp, limits[1]
     beside = 64 * math.ceil((users + isl + 64.0) / 64.0) if server.whole_prompt and users + isl > 0.0 else 0
+    beside = max(beside, round(isl) + server.beside) if server.beside and isl > 0.0 else beside
     return deployment.settings.max_num_seqs, max(server.token_budget, beside) or deployment.settings.token_budget
 
 
 def _client(source_key: str, setup: dict[str, Any]) -> Client:
     """The client of a source, with the server rules for one deployment alone."""
-    client = client_of(source_key)
-    if not client.servers:
-        return client
+    if client_of(source_key) is USUAL:
+        return USUAL
     facts = {
         "engine": str(setup["engine"]).lower(), "model": load_model(setup["model"]).value.name,
         "weights": str(parse_dtype(setup["weight_dtype"])) if setup["weight_dtype"] else "",
@@ -194,6 +209,7 @@ def _client(source_key: str, setup: dict[str, Any]) -> Client:
         "gpu": load_accelerator(str(setup["gpu"])).value.name,
         "experts": "experts" in load_model(setup["model"]).value.matrices,
     } | {key: whole_number(_degree(setup[key]), key) for key in ("tp", "ep", "dp")}  # fmt: skip
+    client = client_of(source_key, facts)
     return replace(client, servers=tuple(server for server in client.servers if server.when.names(facts)))
 
 
@@ -211,8 +227,9 @@ def _resolve(setup: dict[str, Any], server: Server, source: str, calibration: st
         degrees |= {"tp": tp, "pp": pp}
     if server.attention_dp and dp == 1:
         degrees |= {"tp": 1, "dp": tp}
-    scenario = degrees | {"microbatches": pp} | ({"max_num_seqs": server.max_num_seqs} if server.max_num_seqs else {})
+    scenario = degrees | {"microbatches": pp} | server.settings
     scenario |= _formats(str(setup["model"]), setup["weight_dtype"], setup["kv_dtype"] or server.kv, engine)
+    scenario |= {name: _setting(name, setup[name]) for name in SETTINGS if setup.get(name, "") != ""}
     dated = re.search(r"20\d\d(?:-\d\d)?", source)  # the year, or year and month, that a source names
     version = engine_version_of(engine, setup["engine_version"] or (dated[0] if dated else ""))
     scenario |= {"engine": engine, "engine_version": version}
@@ -226,6 +243,13 @@ def _resolve(setup: dict[str, Any], server: Server, source: str, calibration: st
         deployment = read_deployment(scenario | {"system": _BOXES[accelerator.name]})
     draft = {"draft": "mtp", "draft_tokens": server.draft_tokens} if server.draft_tokens else {}
     return resolve(setup["model"], setup["gpu"], deployment, calibration, Speculation.read(draft))
+
+
+def _setting(name: str, cell: object) -> object:
+    """A cell of a column that is an option of a deployment."""
+    if name == "prefix_caching":
+        return {"true": "on", "1": "on", "false": "off", "0": "off"}.get(str(cell).strip().lower(), cell)
+    return _PLACED[name].of_cell(cell)
 
 
 def _degree(cell: object) -> object:
@@ -353,43 +377,65 @@ def _static(group: ServedGroup, rows: NDArray[np.intp]) -> Ends:
 
 
 class _Load(NamedTuple):
-    """A load of a row; None where the row does not say. requests: of an offline queue, as notes count them."""
+    """A load of a row; None where the row does not say. requests: as the row or its notes count them."""
 
     kind: str
-    requests: float | None
     isl: float
     osl: float | None
     users: float | None
     rate: float | None
+    isl_cv: float | None
+    osl_cv: float | None
+    requests: float | None
+    warmup: float | None
+    seed_reuse: float | None
+    duration: float | None
 
 
 def _played(group: ServedGroup, rows: NDArray[np.intp], ends: bool) -> Ends:
     """Each load as its client made it, played; NaN above the rate that can be sustained, or where nothing fits."""
     table = group.table.iloc[rows]
     counts = table["notes"].str.extract(r"(\d[\d,]*) requests\b")[0].str.replace(",", "").astype(float)
-    told = [counts.to_numpy(), *(group.column(name)[rows] for name in ("isl", "osl", "concurrency", "rate"))]
+    told = [group.column(name)[rows] for name in ("isl", "osl", "concurrency", "rate", *CLIENT)]
+    place = _Load._fields.index("requests") - 1
+    told[place] = np.where(np.isnan(told[place]), counts.to_numpy(), told[place])
     columns = [[None if math.isnan(cell) else float(cell) for cell in column] for column in told]
     loads = [_Load(*cells) for cells in zip(table["load"], *columns, strict=True)]
     found = {load: _told_apart(_play(group, load), ends) for load in dict.fromkeys(loads)}
-    ttft, tpot = (Time(*np.array([found[load][place] for load in loads]).T) for place in (0, 1))
-    e2e, output, isl, osl = np.array([found[load][2] for load in loads]).T
+    ttft, tpot = (Time(*np.array([found[load].times[place] for load in loads]).T) for place in (0, 1))
+    e2e, output, isl, osl = np.array([found[load].means for load in loads]).T
+    shares = {name: np.array([found[load].quantiles.get(name, math.nan) for load in loads])
+              for name in QUANTILE_METRICS}  # fmt: skip
 
     def rates(ttft: Array, tpot: Array, whole: Array) -> tuple[Array, Array]:
         rate = output / group.replicas * e2e / whole  # a slow end of the interval is a low rate
         return np.asarray(rate), np.asarray(rate * isl / osl)
 
-    return _ends(group, (ttft, tpot), osl, e2e / (ttft.expected + (osl - 1.0) * tpot.expected), rates)
+    ended = _ends(group, (ttft, tpot), osl, e2e / (ttft.expected + (osl - 1.0) * tpot.expected), rates)
+    for figures in ended.values():  # a percentile has the relative interval of its mean
+        for name, (time, _) in QUANTILE_METRICS.items():
+            figures[name] = 1e3 * shares[name] * figures[f"{time}_ms"] / ended["expected"][f"{time}_ms"]
+    return ended
 
 
-def _told_apart(found: LoadPlay | None, ends: bool) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-    """Both times by `ENDS` [s]; whole requests [s], output tokens a second, mean tokens in and out."""
+class _Found(NamedTuple):
+    """What a play says: both times by `ENDS` [s]; whole requests [s], output tokens a second, mean tokens in and out;
+    percentiles by their metric [s]."""
+
+    times: tuple[tuple[float, ...], tuple[float, ...]]
+    means: tuple[float, ...]
+    quantiles: Mapping[str, float]
+
+
+def _told_apart(found: LoadPlay | None, ends: bool) -> _Found:
     if found is None or not found.stable:
         nothing = (math.nan,) * len(ENDS)
-        return nothing, nothing, (math.nan,) * 4
+        return _Found((nothing, nothing), (math.nan,) * 4, {})
     ttft, tpot, e2e = found.times() if ends else found.means()
     done, (first, later) = found.played, (tuple(float(getattr(time, end)) for end in ENDS) for time in (ttft, tpot))
     isl, osl = (float(each[done.counted].mean()) for each in (done.isl, done.osl))
-    return first, later, (e2e, found.output_rate, isl, osl)
+    quantiles = {name: found.quantile(time, share) for name, (time, share) in QUANTILE_METRICS.items()}
+    return _Found((first, later), (e2e, found.output_rate, isl, osl), quantiles)
 
 
 def _play(group: ServedGroup, load: _Load) -> LoadPlay | None:
@@ -399,40 +445,43 @@ def _play(group: ServedGroup, load: _Load) -> LoadPlay | None:
     place. A warm-up is played where it leaves prompts in the cache. Microbatches take turns on the stages of a
     pipeline: each is played as a replica with its share of the cache.
     """
-    client, server, predictor = group.client, group.server, group.resolved.predictor
+    client, predictor = group.client, group.resolved.predictor
     deployment, lanes = predictor.plan.deployment, predictor.plan.deployment.pp
     engines, queue = group.replicas * deployment.dp, load.kind == "saturated"
     most = deployment.settings.max_num_seqs or int(predictor.memory.rows)
     users = round((load.requests or 10.0 * most * engines) if queue else load.users or 1.0)
     if load.kind != "poisson":  # no more run than there are
-        most = min(most, max(-(-users // engines) - server.fewer_places, 1))
+        most = min(most, max(-(-users // engines), 1))
     osl = load.osl or 1.0 / client.mean_length
-    asked = AskedLoad(_drawn(client, load.isl), _drawn(client, osl), rate=load.rate)
+    asked = AskedLoad(_drawn(client, load.isl, load.isl_cv), _drawn(client, osl, load.osl_cv), rate=load.rate)
     if load.kind != "poisson":
-        asked = replace(asked, users=users, rate=None, requests=users if queue else round(client.requests * users))
+        told = max(round(load.requests or client.requests * users), users)
+        asked = replace(asked, users=users, rate=None, requests=users if queue else told)
     try:
         tokens = kv_capacity_tokens(predictor, load.isl + osl, most * deployment.dp)
-        if server.prefix_cache and asked.users and _kept(client, asked, tokens):
-            asked = replace(asked, prompts=client.prompts, warmup=client.warmup * users)
+        prompts = round(load.seed_reuse or client.seed_reuse)
+        if prompts and asked.users:
+            warmup = client.warmup * users if load.warmup is None else round(load.warmup)
+            asked = replace(asked, prompts=prompts, warmup=warmup)
         scheduler = Scheduler(
             max_num_seqs=max(most // lanes, 1), kv_tokens=tokens // lanes, replicas=group.replicas * lanes,
-            receive_interval=server.receive_interval, batch_wait=server.batch_wait, **_drafting(predictor, asked),
+            **_drafting(predictor, asked),
         )  # fmt: skip
-        return play_load(predictor, asked, scheduler)
+        found = play_load(predictor, asked, scheduler)
+        if load.duration and not queue:
+            count = max(round(load.duration * found.rate), users)
+            found = play_load(predictor, replace(asked, requests=count), scheduler)
     except (DoesNotFitError, WorkloadError):
         return None
+    return found
 
 
-def _drawn(client: Client, nominal: float) -> Length:
-    """Lengths as a client draws them around the nominal one."""
+def _drawn(client: Client, nominal: float, told: float | None) -> Length:
+    """Lengths with the variation that a row tells, or as a client draws them around the nominal one."""
+    if told is not None:
+        return parse_length(spread_length("length", max(round(nominal), 1), told or None))
     low, high = (max(round(share * nominal), 1) for share in client.lengths)
     return Uniform(low, high) if low < high else Fixed(low)
-
-
-def _kept(client: Client, asked: AskedLoad, tokens: int) -> bool:
-    """Whether the cache has room for all prompts beside the answers under way; else it drops each before it returns."""
-    users = min(asked.users or 1, client.prompts)
-    return client.prompts * asked.isl.mean + users * asked.osl.mean / 2.0 <= tokens
 
 
 def _drafting(predictor: Predictor, asked: AskedLoad) -> dict[str, Any]:

@@ -60,7 +60,8 @@ class Limits:
     memory, else it is computed again. longest_run: decode steps that are taken together when nothing can happen
     between them (the result is the same for any). receive_interval: decode steps from one look at the queue to the
     next (SGLang's --scheduler-recv-interval). batch_wait: decode steps for which prompts are held back, so that several
-    are computed together, unless they fill a step (TensorRT-LLM's batch_wait_timeout_iters).
+    are computed together, unless they fill a step (TensorRT-LLM's batch_wait_timeout_iters). prefix_caching: a prompt
+    that was sent before is found in the cache.
     """
 
     policy: Policy = POLICIES["chunked"]
@@ -76,6 +77,7 @@ class Limits:
     reserves: bool = False
     receive_interval: int = 1
     batch_wait: int = 0
+    prefix_caching: bool = True
 
     def __post_init__(self) -> None:
         for name in ("token_budget", "max_num_seqs", "longest_run", "engines", "receive_interval"):

@@ -42,8 +42,6 @@ class Scheduler:
     max_num_seqs: int | None = None
     max_model_len: int | None = None
     queue_limit: int | None = None
-    receive_interval: int = 1
-    batch_wait: int = 0
     by_class: bool = False
     draft_tokens: int = 0
     acceptance: float = 0.0
@@ -159,7 +157,8 @@ class Scene:
     def clients(self, drawn: Drawn, users: int | None, warmup: int, cached: float = 0.0, prompts: int = 0) -> Clients:
         """As the loop has them; this share of each prompt is in the cache already, but never its last token.
 
-        prompts: different ones that are sent again and again, and stay in the cache.
+        prompts: different ones that are sent again and again; they stay in the cache where it has room for all of them
+        beside the answers under way, else it drops each before it returns.
         """
         times, n = {each: self.front.time(each) for each in set(drawn.isl)}, len(drawn.isl)
         chosen = [0] * n
@@ -169,9 +168,15 @@ class Scene:
         front = [times[each] for each in drawn.isl]
         known = [min(round(cached * each), each - 1) for each in drawn.isl] if cached else [0] * n
         known = known if drawn.cached is None else drawn.cached
-        if prompts:
+        if prompts and self._keeps(prompts, drawn, users or 1):
             known[prompts:] = [(each - 1) // self.block * self.block for each in drawn.isl[prompts:]]
         return Clients(users or 0, warmup, drawn.time, drawn.isl, drawn.osl, known, drawn.priority, front, chosen)
+
+    def _keeps(self, prompts: int, drawn: Drawn, users: int) -> bool:
+        """Whether so many prompts stay in the cache of a replica."""
+        isl, osl = (sum(each) / len(each) for each in (drawn.isl, drawn.osl))
+        kept = prompts * isl + min(users, prompts) * osl / 2.0 <= self.blocks * self.block
+        return self.limits.prefix_caching and kept
 
 
 def _with_prompts(table: Table, seconds: float) -> Table:
@@ -267,14 +272,15 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
     budget = chosen.token_budget or settings.token_budget or int(plan.token_budget)
     sequences = chosen.max_num_seqs or settings.max_num_seqs
     return Limits(
-        policy=POLICIES[chosen.policy or usual_policy(plan, longest > budget)],
+        policy=POLICIES[chosen.policy or settings.policy or usual_policy(plan, longest > budget)],
         token_budget=budget,
         max_num_seqs=(sequences or int(predictor.memory.rows)) * dp,
         max_model_len=chosen.max_model_len or settings.max_model_len or plan.model.max_context,
         queue_limit=chosen.queue_limit,
         by_class=chosen.by_class,
-        receive_interval=chosen.receive_interval,
-        batch_wait=chosen.batch_wait,
+        receive_interval=settings.scheduler_recv_interval,
+        batch_wait=settings.batch_wait,
+        prefix_caching=settings.prefix_caching != "off",
         engines=dp,
         overlap=int(plan.costs.overlap),
         reserves=plan.engine.memory.reserves,

@@ -259,10 +259,12 @@ class Plan:
     def graph_tokens(self) -> float:
         """Tokens of the largest step with prompts that replays CUDA graphs between its attention; 0 for none.
 
-        vLLM captures up to twice the sequences that may run, and 512 or the token budget at most
+        Unless told, vLLM captures up to twice the sequences that may run, and 512 or the token budget at most
         (`_set_cudagraph_sizes`, config/vllm.py).
         """
-        most = min(self.costs.graph_tokens, 2.0 * self.most_sequences, self.token_budget)
+        told = self.deployment.settings.graph_tokens
+        usual = min(self.costs.graph_tokens, 2.0 * self.most_sequences)
+        most = min(usual if told is None or not self.costs.graph_tokens else float(told), self.token_budget)
         return 0.0 if self.deployment.settings.eager else most
 
     @property

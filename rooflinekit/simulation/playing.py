@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.estimation.loaded import token_parts
 from rooflinekit.load.answer import LoadPlay
-from rooflinekit.load.arrays import DONE, GAPS, ROWS, Rules, State
-from rooflinekit.load.arrivals import Drawn
+from rooflinekit.load.arrays import DONE, GAPS, ROWS, Clients, Rules, State
 from rooflinekit.load.played import Played, Sample, play
 from rooflinekit.load.scene import EncoderStation, Scene
 from rooflinekit.simulation.event_loop import asking_to_stop
@@ -32,14 +31,12 @@ _ROOM = 8192  # steps that are written down at once
 
 def play_scene(
     scene: Scene,
-    drawn: Drawn,
-    sent: tuple[int | None, int],
+    clients: Clients,
     timeline: Timeline | None = None,
     ended: Callable[[int], None] | None = None,
 ) -> tuple[Played, Sketch, bool]:
     """Play requests on a scene; returns what happened, the gaps between tokens, and whether Ctrl-C ended it early.
 
-    sent: users of a closed loop, and requests that come first and do not count.
     ended: told, as the run goes on, how many requests have ended.
     """
     gaps, rules, stopped = Sketch(), scene.rules, Event()
@@ -54,12 +51,12 @@ def play_scene(
     encoders = scene.front.encoders.gpus if scene.front.encoders else 0
     with asking_to_stop(stopped.set):
         played = play(
-            scene.clients(drawn, *sent),
+            clients,
             rules,
             scene.tables,
             seed=scene.seed,
             encoders=encoders,
-            warmup=sent[1],
+            warmup=clients.warmup,
             room=_ROOM,
             drained=drained,
             stopped=stopped.is_set,

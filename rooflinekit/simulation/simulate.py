@@ -123,6 +123,7 @@ class Load:
     sessions: SessionSource | None = None  #: in place of arrivals and users
     before: Iterable[tuple[int, Sequence[int]]] = ()  #: blocks of former requests by conversation, the latest last
     count: int = 0  #: of requests, where it is known
+    prompts: int = 0  #: different ones, which are sent again and again (0: no two are equal)
     lengths: tuple[Length, Length] | None = None  #: of prompts and answers; None: those of the arrivals
     keep: Callable[[Job, float, str], None] | None = None  #: sees every request as it ends: when, and how
 
@@ -226,7 +227,8 @@ def _by_loop(resolved: Resolved, load: Load, setup: Setup, drawn: Drawn, seen: _
     predictor = resolved.predictor
     scene = scene_of(predictor, setup, load.typical, load.longest)
     mean = AskedLoad(*(load.lengths or _means(drawn)))
-    played, gaps, interrupted = play_scene(scene, drawn, (load.users, load.warmup), seen.timeline, seen.ended)
+    clients = scene.clients(drawn, load.users, load.warmup, prompts=load.prompts)
+    played, gaps, interrupted = play_scene(scene, clients, seen.timeline, seen.ended)
     present, waiting = played.growth
     gpus = predictor.plan.deployment.gpus * setup.replicas
     joules = energy_of([resolved.predictor] * setup.replicas, works_of(played), int(played.finished.sum()), played.now)
@@ -259,6 +261,11 @@ def _by_objects(  # noqa: PLR0913, PLR0917 - as `serve`
     resolved: Resolved, load: Load, setup: Setup, watch: Watch | None, prefill: Resolved, batches: Batches,
     steps: Iterable[tuple[float, int]] = (),
 ) -> tuple[Books, dict[str, Any]]:  # fmt: skip
+    settings = resolved.plan.deployment.settings
+    told = {"seed_reuse": load.prompts, "scheduler_recv_interval": settings.scheduler_recv_interval > 1,
+            "batch_wait": settings.batch_wait}  # fmt: skip
+    if alone := [name for name, value in told.items() if value]:
+        raise InputError(f"{alone[0]} is not known beside pools, prefix blocks, cache tiers, sessions or an end in time")
     run = _run(resolved, load, setup, watch, prefill, batches, steps)
     fleet = run.fleet
     predictors = [prefill.predictor] * len(fleet.prefills) + [resolved.predictor] * setup.replicas
@@ -670,6 +677,7 @@ def _played(
     load, hash_tokens, notes = make_load(question, setup.seed, most, resolved.plan.image_tokens)
     if cells > 1 and question.trace is not None:
         load = replace(load, arrivals=dealt(load.arrivals, given.get("seed", 0), number, cells))
+    load = replace(load, prompts=given.get("seed_reuse", 0))
     setup = replace(setup, hash_tokens=setup.hash_tokens or hash_tokens)
     books, more = _served(resolved, load, setup, seen, resolved, None)
     return books, more | {"warnings": (*notes, *_idle(given), *more["warnings"])}

@@ -55,37 +55,42 @@ class Conditions:
 class Server:
     """What a server was told besides its deployment.
 
-    kv: format of the cache, "" for the engine's default; receive_interval: decode steps between two looks at new
-    requests; batch_wait: decode steps for which prompts are held back, so that several are computed together;
-    max_num_seqs, token_budget: sequences that run at once, and tokens of a step, at most, 0 for the engine's default;
-    whole_prompt: the budget is at least users + prompt + 64, rounded up to 64; tuned: both limits follow from memory
-    and lengths, as trtllm-bench works them out; fewer_places: below the users; prefix_cache: whether a prompt that was
-    sent before is found in the cache; draft_tokens: that the model's own layers for several tokens (MTP) draft in a
-    row; graph_sizes: to which decode steps are padded; attention_dp: whether each rank of `tp` has its own sequences in
-    attention; tp: of the accelerators that the source counts as `tp`, those that share layers (0: all); the others are
-    stages of a pipeline.
+    kv: format of the cache, "" for the engine's default; scheduler_recv_interval, batch_wait, max_num_seqs,
+    token_budget, policy, prefix_caching: as the options of these names, empty for the engine's own; whole_prompt: the
+    budget is at least users + prompt + 64, rounded up to 64; beside: or prompt + so many tokens; tuned: both limits
+    follow from memory and lengths, as trtllm-bench works them out; draft_tokens: that the model's own layers for several
+    tokens (MTP) draft in a row; graph_sizes: to which decode steps are padded; attention_dp: whether each rank of `tp`
+    has its own sequences in attention; tp: of the accelerators that the source counts as `tp`, those that share layers
+    (0: all); the others are stages of a pipeline.
     """
 
     when: Conditions
     source: Cites
     kv: str = ""
-    receive_interval: Count = 1
+    scheduler_recv_interval: Count = 1
     batch_wait: Count = 0
     max_num_seqs: Count = 0
-    fewer_places: Count = 0
-    prefix_cache: bool = False
+    policy: str = ""
+    prefix_caching: str = ""
     draft_tokens: Count = 0
     graph_sizes: tuple[float, ...] = ()
     tuned: bool = False
     token_budget: Count = 0
     whole_prompt: bool = False
+    beside: Count = 0
     attention_dp: bool = False
     tp: Count = 0
 
     @property
     def by_load(self) -> bool:
         """Whether its limits follow from lengths and users."""
-        return self.tuned or self.whole_prompt
+        return self.tuned or self.whole_prompt or self.beside > 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Options of the deployment that are not the engine's own; `token_budget` may follow from the load."""
+        names = ("scheduler_recv_interval", "batch_wait", "max_num_seqs", "policy", "prefix_caching")
+        return {name: value for name in names if (value := getattr(self, name)) not in (0, "")}
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,8 @@ class Client:
 
     source_key: how the source's name begins; lengths: the shares of the nominal one between which lengths are drawn
     evenly; requests: that each user sends, all users at once at first; warmup: that each sends before those that are
-    measured; prompts: different ones, sent again and again (0: no two are equal).
+    measured; seed_reuse: different prompts, sent again and again (0: no two are equal); when: the deployments that it
+    drove, where a source has several clients.
     """
 
     source_key: str
@@ -103,7 +109,8 @@ class Client:
     source: Cites
     servers: tuple[Server, ...] = ()
     warmup: Count = 0
-    prompts: Count = 0
+    seed_reuse: Count = 0
+    when: Conditions = Conditions()
 
     @property
     def mean_length(self) -> float:
@@ -130,16 +137,6 @@ class Client:
             held[server.when.loads(isl, osl, users)] = place
         return held
 
-    def unseen(self, users: Array) -> Array:
-        """Requests among those that are measured whose prompts were not sent before.
-
-        >>> aiperf = Client("aicgap", (1.0, 1.0), 10, (), warmup=1, prompts=100)
-        >>> aiperf.unseen(np.array([4.0, 20.0, 128.0]))
-        array([40., 80.,  0.])
-        """
-        measured = self.requests * users
-        return np.clip(self.prompts - self.warmup * users, 0.0, measured) if self.prompts else measured
-
 
 NO_RULE = Server(Conditions(), ())
 """A server of which nothing is known."""
@@ -153,13 +150,14 @@ class _File(Layout):
     clients: tuple[Client, ...]
 
 
-def client_of(source_key: str) -> Client:
-    """The client of a source; the usual one where nothing is known of it.
+def client_of(source_key: str, facts: Mapping[str, Any] | None = None) -> Client:
+    """The client of a source, that of this deployment (see `Conditions`); the usual one where nothing is known of it.
 
     >>> client_of("infx870").requests, client_of("a-blog").servers
     (10, ())
     """
-    return next((client for client in _shipped() if source_key.startswith(client.source_key)), USUAL)
+    found = (each for each in _shipped() if source_key.startswith(each.source_key))
+    return next((each for each in found if facts is None or each.when.names(facts)), USUAL)
 
 
 @lru_cache(maxsize=1)
@@ -175,6 +173,6 @@ def read_clients(path: Path) -> tuple[Client, ...]:
     root = Section.open(path)
     clients = root.read(_File).clients
     for client, section in zip(clients, root.entries("clients"), strict=True):
-        if len(client.lengths) != 2 or not 0 < client.lengths[0] <= client.lengths[1]:
+        if len(client.lengths) != 2 or not 0 <= client.lengths[0] <= client.lengths[1] > 0:
             section.refuse("lengths", f"value {[*client.lengths]} is not a pair of shares such as [0.8, 1.0]")
     return clients

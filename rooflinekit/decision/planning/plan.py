@@ -48,8 +48,8 @@ from rooflinekit.decision.planning.search import (
     silent,
 )
 from rooflinekit.decision.planning.sensitivity import Swing, swings
-from rooflinekit.estimation.options import keywords, part_of, read
-from rooflinekit.estimation.scenario import IMAGE_SIZE, SPECULATION_KEYS, Plan
+from rooflinekit.estimation.options import keywords, options_of, part_of, read
+from rooflinekit.estimation.scenario import IMAGE_SIZE, SPECULATION_KEYS, Plan, Steps
 from rooflinekit.model.types.answer import Plain, Tabled, plain_fields
 from rooflinekit.model.types.batch import positive, whole_number
 from rooflinekit.model.types.dtype import parse_dtype
@@ -536,6 +536,7 @@ def read_question(
     reserve = _reserve(names, given)
     demand = replace(demand, reach=1.0 / (1.0 - reserve.headroom))
     space = {each.name: given[each.name] for each in fields(Space) if each.name in given}
+    space["steps"] = part_of(given, options_of(Steps))
     several = {key: _listed(key, value) for key, value in space.items() if key in _SPACE_LISTS}
     return PlanQuestion(
         model=str(model),

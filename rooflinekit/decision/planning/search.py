@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import combinations, groupby, product
@@ -96,6 +96,7 @@ class Space:
     system: str | None = None
     memory_fraction: float | None = None
     activations: str | None = None
+    steps: Mapping[str, Any] = field(default_factory=dict, hash=False)  #: keywords of `Steps` that were given
     drafts: tuple[dict[str, Any], ...] = ()  #: keywords of each
     images: int = 0
     image_size: str = IMAGE_SIZE
@@ -117,7 +118,7 @@ class Space:
     def fixed(self) -> dict[str, Any]:
         """Keywords that all candidates share."""
         shared: dict[str, Any] = {"memory_fraction": self.memory_fraction, "activations": self.activations}
-        shared |= {"system": self.system}
+        shared |= {"system": self.system, **self.steps}
         shared |= {"images": self.images, "image_size": self.image_size} if self.images else {}
         adapters = {"lora_rank": self.lora_rank, "lora_adapters": self.lora_adapters}
         shared |= adapters if self.lora_rank or self.lora_adapters > 1 else {}

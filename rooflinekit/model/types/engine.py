@@ -40,6 +40,11 @@ class EngineSettings:
     max_model_len: int | None = None  #: longest sequence that the engine admits
     block_size: int | None = None  #: tokens of one block of the cache
     eager: bool = False  #: no CUDA graphs
+    policy: str | None = None  #: how steps are formed, one of `rooflinekit.load.policies.POLICIES`
+    graph_tokens: int | None = None  #: tokens of the largest step with prompts that replays CUDA graphs
+    scheduler_recv_interval: int = 1  #: decode steps from one look at new requests to the next
+    batch_wait: int = 0  #: decode steps for which prompts are held back, so that several are computed together
+    prefix_caching: str = "on"  #: or "off": whether a prompt that was sent before is found in the cache
 
 
 @dataclass(frozen=True)
