@@ -17,7 +17,7 @@ from pathlib import Path
 import fit_engines
 import league as other_tools
 import pandas as pd
-from fit_load_ends import STATED, as_often, covered, reliability
+from fit_load_errors import STATED, as_often, covered, reliability
 from report_page import Block, insert, markdown, percent, table, web
 from report_serving_text import EXPLAINED, INTERVALS, LOADS, METHOD, NAMED, NAMED_BEFORE, OFTEN, RULES
 from serving_errors import WAYS, errors, predicted_rows, under_load

@@ -26,7 +26,7 @@ from rooflinekit.evidence.accuracy_serving import (
     read_serving_table,
     served_groups,
 )
-from rooflinekit.model.types.engine import LoadEnds
+from rooflinekit.model.types.engine import LoadErrors
 from rooflinekit.model.types.model import MixtureOfExperts
 
 WAYS = ("model_out", "gpu_out", "source_out", "shipped", "bound", "textbook", "derated")
@@ -46,12 +46,14 @@ def predicted_rows(paths: list[Path], fitted: fit_engines.Rows) -> tuple[pd.Data
 def unseen_rows(paths: list[Path], fitted: fit_engines.Rows) -> tuple[pd.DataFrame, Counter[str]]:
     """All rows predicted as shipped, and by fits that have not seen the row's model, accelerator or source.
 
-    Intervals of the latter are those of the steps, before the factors of loads (benchmarks/fit_load_ends.py).
+    Intervals of the latter are those of the steps, as they are played at both ends (benchmarks/fit_load_errors.py).
     """
     unseen = {way: _folds(fitted, key) for way, key in _FOLDS.items()}
     unanswered: Counter[str] = Counter()
     groups = _groups(paths, None, unanswered)
     rows = pd.concat(on_all_cores(lambda group: _ours(group, unseen), groups))
+    bounds = on_all_cores(_at_bound, _groups(paths, "none", Counter()))
+    rows = rows.join(pd.concat(bounds))
     unanswered.update(rows["reason"][rows["reason"] != ""].tolist())
     closed = rows["metric"].map(_KINDS).fillna("closed loop, other")
     return rows.assign(kind=rows["load"].where(rows["load"] != "concurrency", closed)), unanswered
@@ -79,6 +81,7 @@ def _ours(group: ServedGroup, unseen: dict[str, dict[str, dict[str, np.ndarray]]
     table = group.table.assign(shipped=shipped.value, engine_range=fit_engines.engine_range(group))
     table["calibration"] = group.resolved.plan.calibration.name
     table["experts"] = "MoE" if any(isinstance(layer.ffn, MixtureOfExperts) for layer in layers) else "dense"
+    table["stands_in"] = bool(group.resolved.plan.calibration.widening)
     table["reason"], table["engine"] = shipped.reason, group.resolved.plan.deployment.engine
     for way, key in _FOLDS.items():
         table[[way, f"{way}_low", f"{way}_high"]] = np.nan
@@ -96,13 +99,17 @@ def _with(group: ServedGroup, fits: dict[str, np.ndarray], name: str) -> ServedP
     costs = fit_engines.costs_of(fits, fit_engines.engine_range(group))
     changed = replace(plan.engine.costs, **dict(zip(fit_engines.COSTS, map(float, costs), strict=True)))
     changed = replace(changed, **{key: each for key, each in _WITHOUT.get(name, {}).items() if getattr(changed, key)})
-    engine = replace(plan.engine, costs=changed, loaded=LoadEnds())
+    engine = replace(plan.engine, costs=changed, loaded=LoadErrors())
     return predict_group(group.under(engine))
+
+
+def _at_bound(group: ServedGroup) -> pd.DataFrame:
+    return pd.DataFrame({"at_bound": predict_group(group, ends=False).value}, index=group.table.index)
 
 
 def _simple(group: ServedGroup) -> pd.DataFrame:
     columns: dict[str, Callable[[ServedGroup], np.ndarray]] = {
-        "bound": lambda one: predict_group(one).value, "textbook": textbook, "derated": derated,
+        "bound": lambda one: predict_group(one, ends=False).value, "textbook": textbook, "derated": derated,
     }  # fmt: skip
     return pd.DataFrame({name: predict(group) for name, predict in columns.items()}, index=group.table.index)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +11,11 @@ import pandas as pd
 import pytest
 
 from rooflinekit.evidence.accuracy_serving import METRICS, predict_group, read_serving_table, served_groups
-from rooflinekit.model.types.engine import NORMAL
+from rooflinekit.model.types.engine import NORMAL_PLACES
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import league_tools
-from fit_load_ends import STATED, Scores, left_out
+from fit_load_errors import STATED, Errors, Fit, left_out, stated
 from league import blocks, inputs, score
 from serving_errors import WAYS, errors
 from textbook import BANDWIDTH, MBU, MFU, PEAK, derated, textbook
@@ -60,34 +59,43 @@ def test_hand_derates_lie_between_the_constants(tmp_path):
     assert 1 / BANDWIDTH < slower["ttft_ms"] / bound["ttft_ms"] <= 1 / PEAK
 
 
-@dataclass(frozen=True)
-class Given:
-    """What other rows say: factors of the ends, and inner quantiles."""
-
-    factors: tuple[float, float]
-    quantiles: tuple[float, ...]
-
-    def ends(self, _engine):
-        return self.factors
-
-    def inner(self, _engine, _ends):
-        return self.quantiles
-
-
 def test_the_probability_of_an_objective_is_that_of_a_plan():
-    """Half at the median, 95 % at the high end with its factor, 5 % at the low one; of a rate the ends change."""
-    time = {"engine": "vllm", "metric": "ttft_ms", "model_out": 100.0, "model_out_low": 90.0, "model_out_high": 120.0}
-    ends = (np.log(1.1), np.log(1.5))
-    values = [100.0, 120.0 * 1.5, 90.0 / 1.1, 100.0 * 1.8 ** (1.2816 / 1.645)]
+    """Half at the median, 95 % at the high end, 5 % at the low one; of a rate the ends change."""
+    time = {"engine": "vllm", "metric": "ttft_ms", "model_out": 100.0, "model_out_low": 100.0 / 1.2,
+            "model_out_high": 120.0, "at_bound": 10.0, "stands_in": False, "concurrency": 16.0}  # fmt: skip
+    values = [100.0, 120.0, 100.0 / 1.2, 100.0 * 1.2 ** (1.2816 / 1.645)]
     table = pd.DataFrame([ROW | time | {"source_key": "s", "model": "m", "value": value} for value in values])
-    stated = Scores.of("ttft", table, "model_out").stated(Given(ends, NORMAL), "vllm")
-    assert list(stated) == pytest.approx([0.5, 0.95, 0.05, 0.9], abs=1e-4)
-    moved = Given(ends, (-0.6, 0.0, 0.3, 0.6, 1.2816 / 1.645))
-    stated = Scores.of("ttft", table, "model_out").stated(moved, "vllm")
-    assert list(stated) == pytest.approx([0.25, 0.95, 0.05, 0.9], abs=1e-4)
-    rate = table.assign(metric="output_tok_s_total", value=[100.0, 90.0 / 1.5, 120.0 * 1.1, 100.0])
-    stated = Scores.of("full", rate, "model_out").stated(Given(ends, NORMAL), "vllm")
-    assert list(stated) == pytest.approx([0.5, 0.95, 0.05, 0.5], abs=1e-4)
+    plain = Fit((1.0, 0.0, 0.0, 0.0, 0.0), {"": NORMAL_PLACES}, {})
+    said = stated(Errors.of("ttft", table, "model_out"), plain, "vllm")
+    assert list(said) == pytest.approx([0.5, 0.95, 0.05, 0.9], abs=1e-3)
+    rate = table.assign(metric="output_tok_s_total", at_bound=1000.0, value=[100.0, 100.0 / 1.5, 100.0 * 1.1, 100.0])
+    logs = tuple(np.log([1 / 1.1, 0.95, 0.98, 1.0, 1.1, 1.3, 1.5]))
+    said = stated(Errors.of("full", rate, "model_out"), Fit((0.0,) * 5, {"": logs}, {}), "vllm")
+    assert list(said) == pytest.approx([0.5, 0.95, 0.05, 0.5], abs=1e-3)
+
+
+def test_a_fit_finds_the_scale_that_errors_were_drawn_with():
+    """60 groups whose errors have s² = 0.5·σ² + 0.01, some with σ = 0.4 and some with σ = 0.05."""
+    draw, rows = np.random.default_rng(0), []
+    for number in range(60):
+        sigma = (0.05, 0.4)[number % 2]
+        time = {"engine": "vllm", "metric": "tpot_ms", "model_out": 1.0, "at_bound": 1e-9, "stands_in": False,
+                "model_out_low": np.exp(-1.645 * sigma), "model_out_high": np.exp(1.645 * sigma), "concurrency": 16,
+                "value": np.exp(draw.normal(0.0, np.sqrt(0.5 * sigma**2 + 0.01)))}  # fmt: skip
+        rows += [ROW | time | {"source_key": "s", "model": f"m{number}"}]
+    fit = Fit.of(Errors.of("tpot", pd.DataFrame(rows), "model_out"))
+    narrow, wide = (fit.variances[0] * sigma**2 + fit.variances[1] for sigma in (0.05, 0.4))
+    assert wide / narrow == pytest.approx(0.09 / 0.01125, rel=0.6)
+    assert fit.places[""][3] == pytest.approx(0.0, abs=0.4)
+
+
+def test_rows_faster_than_the_datasheet_move_no_interval():
+    time = {"engine": "vllm", "metric": "tpot_ms", "model_out": 1.0, "model_out_low": 0.9, "model_out_high": 1.1,
+            "at_bound": 0.5, "stands_in": False, "concurrency": 16}  # fmt: skip
+    rows = [ROW | time | {"source_key": "s", "model": f"m{n}", "value": 0.9 + 0.01 * n} for n in range(20)]
+    below = [ROW | time | {"source_key": "s", "model": "odd", "value": 0.1}]
+    alone, both = (Fit.of(Errors.of("tpot", pd.DataFrame(part), "model_out")) for part in (rows, rows + below))
+    assert alone == both
 
 
 def rows_of(model, count, error, source="one"):
@@ -115,38 +123,33 @@ def test_rows_without_an_answer_count_and_err_nothing():
     assert group["inside"] == 1.0
 
 
-def test_factors_of_loads_cover_what_they_have_not_seen():
-    """Errors of eight models that are drawn alike; intervals of the steps are far too narrow."""
-    rng, rows = np.random.default_rng(0), 400
-    error = rng.normal(0.2, 0.5, rows)
-    table = pd.DataFrame({"model": [f"m{number % 8}" for number in range(rows)], "metric": "ttft_ms", "engine": "vllm",
-                          "source_key": "one", "gpu": "h100", "value": 100.0 * np.exp(error), "model_out": 100.0,
-                          "model_out_low": 95.0, "model_out_high": 105.0})  # fmt: skip
-    scores = Scores.of("full", table, "model_out")
-    assert left_out(scores, "model").mean() == pytest.approx(0.94, abs=0.03)
-    low, high = scores.ends("vllm")
-    assert high > low > 0  # measured times are longer than predicted
-    rate = table.assign(metric="output_tok_s_total", value=1e4 / table["value"])
-    ends = rate.assign(model_out_low=1e4 / 105.0, model_out_high=1e4 / 95.0)
-    assert Scores.of("full", ends, "model_out").ends("vllm") == pytest.approx((low, high))
-
-
-@pytest.mark.parametrize(("kind", "near"), [("ttft", 0.08), ("full", 0.04)])
-def test_objectives_hold_as_often_as_stated_where_most_are_slower(kind, near):
-    """Errors of eight models with a median far from 0 and more near it than a normal distribution has.
-
-    Of first tokens the median alone is fitted, so more hold than stated; of queues five quantiles are.
-    """
-    rng, rows = np.random.default_rng(1), 1600
-    error = 0.2 + rng.laplace(0.0, 0.15, rows)
+def drawn_errors(error, kind):
     times = {"value": 100.0 * np.exp(error), "model_out": 100.0, "model_out_low": 95.0, "model_out_high": 105.0}
-    table = pd.DataFrame(ROW | times | {"engine": "trtllm", "metric": "ttft_ms", "source_key": "one"})
-    table["model"] = [f"m{number % 8}" for number in range(rows)]
-    stated = left_out(Scores.of(kind, table, "model_out"), "model", Scores.stated)
-    off = [float((stated <= share).mean()) - share for share in STATED]
-    assert abs(off[0]) < 0.04
-    assert max(off) < near + 0.04
-    assert min(off) > -0.04
+    known = {"engine": "trtllm", "metric": "ttft_ms", "source_key": "one", "at_bound": 1e-3, "stands_in": False}
+    table = pd.DataFrame(ROW | times | known | {"concurrency": 16.0})
+    table["model"] = [f"m{number % 8}" for number in range(len(error))]
+    return table, Errors.of(kind, table, "model_out")
+
+
+@pytest.mark.parametrize("kind", ["ttft", "full"])
+def test_intervals_cover_what_they_have_not_seen(kind):
+    """Errors of eight models that are drawn alike, most of them slower; intervals of the steps are far too narrow."""
+    table, errors = drawn_errors(np.random.default_rng(0).normal(0.2, 0.5, 400), kind)
+    assert left_out(errors, "model").mean() == pytest.approx(0.9, abs=0.04)
+    (reach, *_) = Fit.of(errors).reach(errors, "trtllm")
+    assert reach.logs[3] == pytest.approx(0.2, abs=0.1)
+    rate = table.assign(metric="output_tok_s_total", value=1e4 / table["value"], at_bound=1e9)
+    (other, *_) = Fit.of(Errors.of(kind, rate, "model_out")).reach(errors, "trtllm")
+    assert other.logs == pytest.approx(reach.logs, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["ttft", "full"])
+def test_objectives_hold_as_often_as_stated_where_most_are_slower(kind):
+    """Errors of eight models with a median far from 0 and more near it than a normal distribution has."""
+    rng = np.random.default_rng(1)
+    _, errors = drawn_errors(0.2 + rng.laplace(0.0, 0.15, 1600), kind)
+    said = left_out(errors, "model", stated)
+    assert [float((said <= share).mean()) for share in STATED] == pytest.approx(STATED, abs=0.05)
 
 
 def test_other_tools_are_scored_on_what_they_answer():

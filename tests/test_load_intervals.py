@@ -1,18 +1,21 @@
-"""Intervals under load: factors of the profiles, what they were tested on, and ends without jumps."""
+"""Intervals under load: errors of the profiles, what they were tested on, and ends without jumps."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.load.answer import AskedLoad, play_load
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.types.engine import LoadEnds
+from rooflinekit.model.types.engine import LoadErrors, Places
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.report.document import plain_text
 from rooflinekit.report.estimate import document
@@ -20,37 +23,61 @@ from rooflinekit.specs.engines import engine_names, load_engine, read_facts, ste
 from rooflinekit.specs.section import Section
 
 
-def predictor_with(ends: LoadEnds) -> Predictor:
-    """Llama-3-8B on an H100 with these factors; the engine holds 64 sequences."""
+def predictor_with(errors: LoadErrors) -> Predictor:
+    """Llama-3-8B on an H100 with these errors; the engine holds 64 sequences."""
     found = resolve("llama-3-8b", "h100-sxm", read_deployment({"max_num_seqs": 64}), None).predictor
-    return Predictor(replace(found.plan, engine=replace(found.plan.engine, loaded=ends)), found.memory)
+    return Predictor(replace(found.plan, engine=replace(found.plan.engine, loaded=errors)), found.memory)
+
+
+SKEW: Places = (-1.0, -0.8, -0.4, 0.1, 0.6, 1.5, 2.0)
 
 
 @pytest.mark.parametrize("load", [{"users": 8}, {"rate": 4.0}])
-def test_ends_move_by_their_factors_and_the_time_stays(load):
-    """Where everybody finds a place."""
+def test_variances_add_up_beside_those_of_the_steps(load):
+    """Where everybody finds a place: s² of the steps plus 0.04, and 0.05 more for 8 users or fewer."""
+    own = LoadErrors(tpot=(1.0, 0.04, 9.0, 0.05, 9.0), tpot_places=SKEW)
     first, second = (
-        play_load(predictor_with(ends), AskedLoad(Fixed(1024), Fixed(256), requests=200, **load)).times()[:2]
-        for ends in (LoadEnds(), LoadEnds((1.5, 3.0), (1.25, 2.0), (4.0, 4.0)))
+        play_load(predictor_with(errors), AskedLoad(Fixed(1024), Fixed(256), requests=200, **load)).times()[:2]
+        for errors in (LoadErrors(), own)
     )
-    assert [time.expected for time in first] == [time.expected for time in second]
-    assert float(second[1].high) == pytest.approx(2.0 * float(first[1].high), rel=1e-9)
-    assert float(second[0].high) == pytest.approx(3.0 * float(first[0].high), rel=1e-9)
-    assert float(second[0].low) == pytest.approx(max(float(first[0].low) / 1.5, float(first[0].bound)), rel=1e-9)
+    assert first[0] == second[0]
+    plain, wide = first[1], second[1]
+    assert plain.expected == wide.expected
+    steps = math.log(plain.high / plain.low) / 3.29  # the bound is below
+    scale = math.sqrt(steps**2 + 0.04 + 0.05)  # some eight run in the open loop too
+    assert math.log(wide.high / wide.expected) == pytest.approx(2.0 * scale, rel=1e-3)
+    assert wide.low == pytest.approx(max(wide.expected * math.exp(-scale), wide.bound), rel=1e-3)
 
 
 def test_who_waits_for_a_place_errs_as_full_engines_do():
     """Of 600 users 64 run at a time: most of a request is waiting, so both ends are near those of full engines."""
-    times = [play_load(predictor_with(LoadEnds(full=full)), AskedLoad(Fixed(1024), Fixed(256), users=600)).times()
-             for full in ((1.0, 1.0), (1.0, 5.0))]  # fmt: skip
-    assert 3.5 < float(times[1][0].high / times[0][0].high) <= 5.0
+    full = tuple(math.log(each) for each in (0.5, 0.6, 0.8, 1.0, 1.5, 3.0, 4.0))
+    played = play_load(predictor_with(LoadErrors(full_places=full)), AskedLoad(Fixed(1024), Fixed(256), users=600))
+    ttft, tpot, _ = played.times()
+    for time in (ttft, tpot):
+        assert 3.0 < time.high / time.expected <= 4.0
+    assert played.reach("tpot", (0.9, 1.1)).inner[3] == pytest.approx(math.log(1.5) / math.log(4.0), abs=0.1)
 
 
 def test_an_end_never_crosses_the_time_or_the_bound():
-    predictor = predictor_with(LoadEnds((0.01, 0.01), (1e9, 1.0)))
-    ttft, tpot, _ = play_load(predictor, AskedLoad(Fixed(1024), Fixed(256), users=16)).times()
-    assert ttft.low == ttft.expected == ttft.high
+    slower = LoadErrors(ttft_places=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7), tpot=(0.0, 100.0, 0.0, 0.0, 0.0))
+    ttft, tpot, _ = play_load(predictor_with(slower), AskedLoad(Fixed(1024), Fixed(256), users=16)).times()
+    assert ttft.low == ttft.expected < ttft.high
     assert tpot.low == tpot.bound
+
+
+@given(
+    steps=st.floats(0.0, 5.0), users=st.floats(1.0, 1e4), stands_in=st.booleans(), waiting=st.floats(0.0, 1.0),
+    more=st.floats(0.0, 1.0),
+)  # fmt: skip
+def test_doubt_only_adds(steps, users, stands_in, waiting, more):
+    """Wider steps, and another variance, never make an interval narrower; the inner quantiles rise within the ends."""
+    own = LoadErrors(tpot=(0.6, 0.01, 0.06, 0.01, 0.02), tpot_places=SKEW, full_places=SKEW)
+    reach = own.reach("tpot", steps, users, stands_in, waiting)
+    wider = own.reach("tpot", steps + more, users, True, waiting)
+    assert wider.ends[0] <= reach.ends[0] <= 0.0 <= reach.ends[1] <= wider.ends[1]
+    assert list(reach.inner) == sorted(reach.inner)
+    assert -1.0 <= reach.inner[0] <= reach.inner[-1] <= 1.0
 
 
 def test_a_rate_that_slower_steps_cannot_sustain_has_the_end_that_was_played():
@@ -117,7 +144,7 @@ def test_every_engine_has_tested_factors_and_answers_say_how_they_did():
             if engine == "llama.cpp":  # no rows of a server of several users
                 assert not profile.tested
                 continue
-            assert profile.loaded != LoadEnds(), engine
+            assert profile.loaded != LoadErrors(), engine
             assert set(profile.tested) == {"static", "load"}
     loaded = rk.estimate("llama-3-8b", rate=4)
     assert "left out" in loaded.interval_tested
@@ -128,8 +155,15 @@ def test_every_engine_has_tested_factors_and_answers_say_how_they_did():
     assert (bound.interval, bound.interval_tested) == (None, None)
 
 
-@pytest.mark.parametrize("value", [[1.0], [1.0, 0.0], 1.0, [1.0, "a"], [1.0, -2.0]])
-def test_factors_that_are_none_are_refused(tmp_path, value):
+@pytest.mark.parametrize("value", [[1.0], [1.0, 0.0, 0.0, 0.0, -0.1], 1.0, [1.0, "a"], [[1, 2, 3, 4, 5]]])
+def test_variances_that_are_none_are_refused(tmp_path, value):
     section = Section(tmp_path / "x.yaml", "", {"ttft": {"value": value, "source": []}})
     with pytest.raises(SpecError, match="ttft"):
-        read_facts(section, LoadEnds, "loaded.")
+        read_facts(section, LoadErrors, "loaded.")
+
+
+@pytest.mark.parametrize("value", [[1.0] * 6, [0, 1, 2, 3, 4, 6, 5]])
+def test_quantiles_that_are_none_are_refused(tmp_path, value):
+    section = Section(tmp_path / "x.yaml", "", {"tpot_places": {"value": value, "source": []}})
+    with pytest.raises(SpecError, match="tpot_places"):
+        read_facts(section, LoadErrors, "loaded.")

@@ -60,8 +60,8 @@ _PLACED = options_of(Placed)
 SETTINGS = tuple(name for name in _PLACED if name not in {*_SETUP, "kv", "weights", "calibration"})
 """Options of a deployment that may be columns besides, by their own names."""
 CLIENT = ("isl_cv", "osl_cv", "requests", "warmup", "seed_reuse", "duration_s")
-"""What a client does, as columns: variation of the lengths, requests in all, requests before those that count, different
-prompts that are sent again and again, and how long it sends [s]."""
+"""What a client does, as columns: variation of the lengths, requests in all, requests before those that count,
+different prompts that are sent again and again, and how long it sends [s]."""
 _OPTIONAL: dict[str, Any] = {
     **dict.fromkeys(CLIENT, math.nan),
     **dict.fromkeys(_COUNTS, 1), "n_gpus": None, "rate": math.nan, "weight_dtype": "", "kv_dtype": "",
@@ -419,8 +419,11 @@ def _played(group: ServedGroup, rows: NDArray[np.intp], ends: bool) -> Ends:
 
 
 class _Found(NamedTuple):
-    """What a play says: both times by `ENDS` [s]; whole requests [s], output tokens a second, mean tokens in and out;
-    percentiles by their metric [s]."""
+    """What a play says.
+
+    times: both times by `ENDS` [s]; means: whole requests [s], output tokens a second, mean tokens in and out;
+    quantiles: percentiles by their metric [s].
+    """
 
     times: tuple[tuple[float, ...], tuple[float, ...]]
     means: tuple[float, ...]

@@ -15,6 +15,7 @@ from rooflinekit.load.played import PERCENTILES, Played, Sample, play, standard_
 from rooflinekit.load.scene import Scene, Scheduler, scene_of
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.engine import Reach
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
@@ -280,13 +281,23 @@ class LoadPlay:
             return self.means()
         ttft, tpot, e2e = self.samples["ttft"].mean, self.tpot, self.samples["e2e"].mean
         bound = min(float(self.prompt.bound), ttft), min(self.bound_token, tpot)
-        ends, place = self.predictor.plan.load_ends, self.played.first_parts.place / e2e
-        low, high = (self._at(end) for end in ("low", "high"))
-        return (
-            ends.moved(_time(ttft, bound[0], low[0], high[0]), ends.ttft, place),
-            ends.moved(_time(tpot, bound[1], low[1], high[1]), ends.tpot, place),
-            e2e,
-        )
+        lows, highs = (self._at(end) for end in ("low", "high"))
+        found = []
+        for metric, time, least, low, high in zip(("ttft", "tpot"), (ttft, tpot), bound, lows, highs, strict=True):
+            less, more = self.reach(metric, (low, high)).factors
+            found.append(Time(time, least, max(time * less, least), time * more))
+        return found[0], found[1], e2e
+
+    def reach(self, metric: str, steps: tuple[float, float]) -> Reach:
+        """How far `ttft` or `tpot` may lie from what is played.
+
+        steps: times of the load over the expected ones, where all steps stand at the ends of their interval.
+        """
+        plan, users = self.predictor.plan, self.asked.users or self.played.running
+        stands_in = plan.calibration is not None and bool(plan.calibration.widening)
+        waiting = self.played.first_parts.place / self.samples["e2e"].mean
+        low, high = min(steps[0], 1.0), max(steps[1], 1.0)
+        return plan.load_errors.reach(metric, math.log(high / low), users, stands_in, waiting)
 
     @cached_property
     def bound_token(self) -> float:
@@ -408,7 +419,3 @@ def _played(scene: Scene, asked: AskedLoad, drawn: Drawn, factors: tuple[float, 
 def _means(found: Played) -> tuple[float, float]:
     """Of TTFT and TPOT [s]."""
     return float(found.ttft.mean()), float(found.tpot.mean()) if len(found.tpot) else math.nan
-
-
-def _time(expected: float, bound: float, low: float, high: float) -> Time:
-    return Time(expected, bound, max(min(low, 1.0) * expected, bound), max(high, 1.0) * expected)

@@ -23,7 +23,7 @@ from rooflinekit.model.timing.overlap import UNDIVIDED, Spent, two_batches
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.engine import IDEAL, Engine, LoadEnds, StepCosts
+from rooflinekit.model.types.engine import IDEAL, Engine, LoadErrors, StepCosts
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import AttentionShape, Kernel, VectorGemmShape
@@ -293,10 +293,10 @@ class Plan:
         return self.engine.costs if self.calibration else self.engine.costs.free
 
     @property
-    def load_ends(self) -> LoadEnds:
-        """How far intervals under load reach beyond the steps'; fitted on GPUs, and nothing at level bound."""
+    def load_errors(self) -> LoadErrors:
+        """How far times under load err; fitted on GPUs, elsewhere as the steps do."""
         fitted = self.calibration is not None and not self.system.accelerator.is_cpu
-        return self.engine.loaded if fitted else LoadEnds()
+        return self.engine.loaded if fitted else LoadErrors()
 
     @cached_property
     def under_load(self) -> Plan:

@@ -265,7 +265,7 @@ def _by_objects(  # noqa: PLR0913, PLR0917 - as `serve`
     told = {"seed_reuse": load.prompts, "scheduler_recv_interval": settings.scheduler_recv_interval > 1,
             "batch_wait": settings.batch_wait}  # fmt: skip
     if alone := [name for name, value in told.items() if value]:
-        raise InputError(f"{alone[0]} is not known beside pools, prefix blocks, cache tiers, sessions or an end in time")
+        raise InputError(f"{alone[0]} is not known with pools, prefix blocks, cache tiers, sessions or a duration")
     run = _run(resolved, load, setup, watch, prefill, batches, steps)
     fleet = run.fleet
     predictors = [prefill.predictor] * len(fleet.prefills) + [resolved.predictor] * setup.replicas

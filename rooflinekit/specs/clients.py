@@ -58,10 +58,10 @@ class Server:
     kv: format of the cache, "" for the engine's default; scheduler_recv_interval, batch_wait, max_num_seqs,
     token_budget, policy, prefix_caching: as the options of these names, empty for the engine's own; whole_prompt: the
     budget is at least users + prompt + 64, rounded up to 64; beside: or prompt + so many tokens; tuned: both limits
-    follow from memory and lengths, as trtllm-bench works them out; draft_tokens: that the model's own layers for several
-    tokens (MTP) draft in a row; graph_sizes: to which decode steps are padded; attention_dp: whether each rank of `tp`
-    has its own sequences in attention; tp: of the accelerators that the source counts as `tp`, those that share layers
-    (0: all); the others are stages of a pipeline.
+    follow from memory and lengths, as trtllm-bench works them out; draft_tokens: that the model's own layers for
+    several tokens (MTP) draft in a row; graph_sizes: to which decode steps are padded; attention_dp: whether each rank
+    of `tp` has its own sequences in attention; tp: of the accelerators that the source counts as `tp`, those that share
+    layers (0: all); the others are stages of a pipeline.
     """
 
     when: Conditions

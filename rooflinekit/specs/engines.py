@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from rooflinekit.model.types.engine import Budget, Engine, LoadEnds, MemoryRule, Pair, Quantiles, StepCosts
+from rooflinekit.model.types.engine import Budget, Engine, LoadErrors, MemoryRule, Pair, Places, StepCosts, Variances
 from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Provenance
@@ -37,7 +37,10 @@ _PARTS = {
     **dict.fromkeys(("token_budget", "max_num_seqs"), (".small", ".large")),
     "mxfp4_multiple": (".inputs", ".outputs"),
     "communicator_pcie": (".four", ".eight"),
-    **dict.fromkeys(("ttft_inner", "full_inner"), (".p10", ".p25", ".p50", ".p75", ".p90")),
+    **dict.fromkeys(("ttft", "tpot"), (".steps", ".all", ".stand_in", ".few_users", ".many_users")),
+    **dict.fromkeys(
+        ("ttft_places", "tpot_places", "full_places"), (".p5", ".p10", ".p25", ".p50", ".p75", ".p90", ".p95")
+    ),
 }  # what the numbers of a pair, or of quantiles, are
 
 UNITLESS = {
@@ -159,7 +162,7 @@ def _engine(path: Path, _: Path, name: str, version: str | None, accelerator: st
     if steps is None:
         return engine
     costs, origins = read_facts(steps.section("costs"), StepCosts)
-    loaded, factors = read_facts(steps.section("loaded"), LoadEnds, "loaded.")
+    loaded, factors = read_facts(steps.section("loaded"), LoadErrors, "loaded.")
     words = {key: steps.section("tested").text(key) for key in ("static", "load")} if steps.has("tested") else {}
     return replace(engine, costs=costs, loaded=loaded, tested=words, provenance=(*provenance, *origins, *factors))
 
@@ -238,7 +241,7 @@ def _choose(name: str, ranges: tuple[_Versions, ...], version: str | None) -> in
 
 
 def read_facts(section: Section, kind: type[T], prefix: str = "") -> tuple[T, tuple[Provenance, ...]]:
-    """The facts of a section as a `kind` (memory rule, step costs, ends of intervals), and where each comes from.
+    """The facts of a section as a `kind` (memory rule, step costs, errors under load), and where each comes from.
 
     Keys that are not there keep their defaults. Raises SpecError for anything unknown.
     """
@@ -254,14 +257,15 @@ def read_facts(section: Section, kind: type[T], prefix: str = "") -> tuple[T, tu
         entry = section.section(key)
         fact = entry.read(_Fact)
         values = fact.value if isinstance(fact.value, list) else [fact.value]
-        several = {Pair: (2,) if kind is LoadEnds else (1, 2), Quantiles: (5,)}
-        if len(values) not in several.get(hints[key], (1,)):
+        places = hints[key] in (Places, Places | None)
+        several = (7,) if places else {Pair: (1, 2), Variances: (5,)}.get(hints[key], (1,))
+        if len(values) not in several:
             entry.refuse("value", f"{fact.value!r} has the wrong length")
         unit = ("" if key in UNITLESS else "s") if kind is StepCosts else _UNITS.get(key, "")
         read = [_number(entry, key, "value", value, unit) for value in values]
-        if kind is LoadEnds and hints[key] == Pair and min(read) <= 0.0:
-            entry.refuse("value", f"{fact.value!r} has a factor that is not above 0")
-        if hints[key] == Quantiles and read != sorted(read):
+        if hints[key] == Variances and min(read) < 0.0:
+            entry.refuse("value", f"{fact.value!r} has a variance below 0")
+        if places and read != sorted(read):
             entry.refuse("value", f"{fact.value!r} does not rise")
         if kind is StepCosts:
             spread[key] = _number(entry, key, "spread", fact.spread, unit) if entry.has("spread") else 0.0

@@ -38,7 +38,6 @@ from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DoesNotFitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.speculation import Speculation
-from rooflinekit.model.types.time import Time
 from rooflinekit.simulation.tiers import CacheTier
 
 _CLOSE = 1e-4  # relative: objectives that end a capacity this near to each other bind together
@@ -103,9 +102,9 @@ class Replica:
         each = self.room / 2.0 / plan.deployment.dp
         batch = Batch.decode(max(each, 1.0), demand.isl.mean + demand.osl.mean / 2.0)
         step = plan.time(Batch.prefill(1.0, demand.isl.mean) if metric == "ttft" else batch)
-        ends = plan.load_ends
-        moved = ends.moved(Time(1.0, 0.0, 1.0, 1.0), ends.ttft if metric == "ttft" else ends.tpot, 0.0)
-        return float(step.high / step.low) * float(moved.high / moved.low)
+        stands_in, steps = bool(plan.calibration.widening), math.log(step.high / step.low)
+        low, high = plan.load_errors.reach(metric, steps, self.room / 2.0, stands_in, 0.0).factors
+        return high / low
 
     def curve(self, demand: Demand, seed: int, role: str) -> LoadCurve:
         """Its loads of such requests; kept."""
@@ -270,11 +269,11 @@ def _felt(low: LoadPlay, share: float, high: LoadPlay) -> Felt:
     stable = low.stable and (share == 0.0 or high.stable)
     if low.predictor.plan.calibration is None:
         return Felt(_unread, stable)
-    ends, waiting = low.predictor.plan.load_ends, low.played.first_parts.place / low.samples["e2e"].mean
-    one = Time(1.0, 0.0, 1.0, 1.0)
-    placed = {"ttft": ends.moved(one, ends.ttft, waiting), "tpot": ends.moved(one, ends.tpot, waiting)}
-    moved = {metric: (float(time.low), float(time.high)) for metric, time in placed.items()}
-    spans, inner = _spans(low), dict(zip(placed, ends.inner(waiting), strict=True))
+    spans = _spans(low)
+    reaches = {metric: low.reach(metric, span) for metric, span in spans.items()}
+    ends = {metric: reach.factors for metric, reach in reaches.items()}
+    moved = {metric: (ends[metric][0] / less, ends[metric][1] / more) for metric, (less, more) in spans.items()}
+    inner = {metric: reach.inner for metric, reach in reaches.items()}
     first = low.samples["ttft"].mean / low.samples["e2e"].mean
     whole = [tuple(first * a + (1.0 - first) * b for a, b in zip(each["ttft"], each["tpot"], strict=True))
              for each in (spans, moved, inner)]  # fmt: skip

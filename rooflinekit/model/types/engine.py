@@ -10,8 +10,6 @@ from typing import Literal, cast
 from rooflinekit.model.graph.symbol import quantity
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator, Provenance
-from rooflinekit.model.types.numeric import Numeric, exp
-from rooflinekit.model.types.time import Time
 
 Budget = Literal["total", "static", "free", "none"]
 """What the memory fraction is a share of: all memory (vLLM), what is free before the weights (SGLang), what is free
@@ -157,46 +155,80 @@ class StepCosts:
         return replace(self, graphs=other.graphs, mixes=other.mixes, splits=other.splits, vectors=other.vectors)
 
 
-@dataclass(frozen=True)
-class LoadEnds:
-    """How far the 90 % interval of times under load reaches beyond that of the steps they are made of.
+Places = tuple[float, float, float, float, float, float, float]
+"""5, 10, 25, 50, 75, 90 and 95 % of something."""
 
-    Pairs of factors: the low end is divided by the first, the high end multiplied by the second; below 1 an end comes
-    nearer. Quantiles of measured / end in published loads whose model the prediction had not seen
-    (benchmarks/fit_load_ends.py). Inner quantiles of the same rows are logarithms of measured / predicted on the scale
-    of the interval: -1 at its low end, 0 at the prediction, 1 at its high end.
+NORMAL_PLACES: Places = (-1.645, *DEVIATIONS, 1.645)
+"""Those of a standard normal distribution."""
+
+Variances = tuple[float, float, float, float, float]
+"""What the squared scale of an error is made of: a multiple of the steps' own, then added for all loads, for kernels
+that stand in, for few users (up to 8) and for many (over 64)."""
+
+FEW_USERS, MANY_USERS = 8, 64
+
+
+@dataclass(frozen=True)
+class LoadErrors:
+    """How far measured times under load lie from the predicted ones, as logarithms of measured / predicted.
+
+    log(measured / predicted) is z·s where requests find a place, with s² = variances · (σ², 1, stand-in, few, many)
+    and σ = log(high / low)/3.29 of the times as they are played at both ends of the steps' interval. The quantiles of z
+    are an engine's own, drawn towards those of all. Where every request waits for a place, the quantiles are of the
+    logarithm itself. Both are of published loads whose model the prediction had not seen
+    (benchmarks/fit_load_errors.py).
     """
 
-    ttft: Pair = (1.0, 1.0)  #: with a place for every request
-    tpot: Pair = (1.0, 1.0)  #: the same
-    full: Pair = (1.0, 1.0)  #: of both where every request waits for a place, from the throughput of offline queues
-    ttft_inner: Quantiles = NORMAL  #: of `ttft`; those of TPOT are normal
-    full_inner: Quantiles = NORMAL  #: of `full`
+    ttft: Variances = (1.0, 0.0, 0.0, 0.0, 0.0)
+    ttft_places: Places = NORMAL_PLACES  #: quantiles of z
+    tpot: Variances = (1.0, 0.0, 0.0, 0.0, 0.0)
+    tpot_places: Places = NORMAL_PLACES
+    full_places: Places | None = None  #: of both times where every request waits for a place; None: as above
 
-    def inner(self, waiting: float) -> tuple[Quantiles, Quantiles]:
-        """Inner quantiles of TTFT and of TPOT, where requests wait for a place a share of their time."""
-        ttft, tpot = (
-            tuple(one + waiting * (other - one) for one, other in zip(placed, self.full_inner, strict=True))
-            for placed in (self.ttft_inner, NORMAL)
-        )
-        return cast(Quantiles, ttft), cast(Quantiles, tpot)
+    def reach(self, metric: str, steps: float, users: float, stand_in: bool, waiting: float) -> Reach:
+        """The quantiles of log(measured / predicted) of `ttft` or `tpot`.
+
+        steps: log(high / low) at both ends of the steps' interval; users: that are in the system; waiting: share of
+        their time that requests wait for a place, along which both kinds of quantiles are mixed.
+
+        >>> LoadErrors().reach("tpot", 0.329, 16, False, 0.0).ends
+        (-0.1645, 0.1645)
+        """
+        variances, places = getattr(self, metric), getattr(self, f"{metric}_places")
+        terms = (min(steps / 3.29, 1.0) ** 2, 1.0, stand_in, users <= FEW_USERS, users > MANY_USERS)
+        scale = math.sqrt(sum(each * term for each, term in zip(variances, terms, strict=True)))
+        full = self.full_places or tuple(scale * place for place in places)
+        logs = (scale * place + waiting * (other - scale * place) for place, other in zip(places, full, strict=True))
+        return Reach(tuple(logs))
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Quantiles of log(measured / predicted) of one time."""
+
+    logs: tuple[float, ...]
 
     @property
-    def endless(self) -> LoadEnds:
-        """Where the queue for a place has no end: a request waits for all of its time."""
-        return LoadEnds(self.full, self.full, self.full)
+    def ends(self) -> tuple[float, float]:
+        """Of the 90 % interval, each on its side of the prediction."""
+        return min(self.logs[0], 0.0), max(self.logs[-1], 0.0)
 
-    def moved(self, time: Time, placed: Pair, waiting: Numeric) -> Time:
-        """The time with its ends moved; in between where requests wait for a place a share of their time.
+    @property
+    def factors(self) -> tuple[float, float]:
+        """Low and high end of the 90 % interval over the predicted time."""
+        low, high = self.ends
+        return math.exp(low), math.exp(high)
 
-        >>> LoadEnds(full=(2.0, 2.0)).moved(Time(4.0, 1.0, 4.0, 4.0), (1.0, 1.0), 0.5)
-        Time(expected=4.0, bound=1.0, low=2.828, high=5.657)
+    @property
+    def inner(self) -> Quantiles:
+        """10, 25, 50, 75 and 90 % where -1 is the low end of the interval, 0 the prediction, and 1 the high end.
+
+        >>> LoadErrors().reach("tpot", 0.329, 16, False, 0.0).inner
+        (-0.779, -0.41, 0.0, 0.41, 0.779)
         """
-        if placed == self.full == (1.0, 1.0):
-            return time
-        low, high = (exp(math.log(one) + waiting * math.log(other / one))
-                     for one, other in zip(placed, self.full, strict=True))  # fmt: skip
-        return time.moved(low, high)
+        low, high = self.ends
+        found = (round(log / (high if log > 0.0 else -low), 3) if log else 0.0 for log in self.logs[1:-1])
+        return cast(Quantiles, tuple(found))
 
 
 @dataclass(frozen=True)
@@ -228,7 +260,7 @@ class Engine:
     until: str  #: first version that it no longer describes; "" if it describes the newest
     memory: MemoryRule
     costs: StepCosts = StepCosts()
-    loaded: LoadEnds = LoadEnds()
+    loaded: LoadErrors = LoadErrors()
     tested: Mapping[str, str] = field(default_factory=dict, hash=False)
     """How much of what was not seen lay inside 90 % intervals, in words: of `static` batches, and under `load`."""
 

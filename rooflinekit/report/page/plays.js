@@ -125,11 +125,11 @@ function variedAt(plan, at) {  // mean times where lengths vary by a fifth in pl
   const clients = clientsOf(asked, at, found.own, protocol, found.isl, found.osl), sums = sumsOf(clients, played(clients, found.rules, found.tables), protocol.filling);
   return { ttft: meanOf(sums.ttft), tpot: meanOf(sums.tpot) };
 }
-const spanOver = (span, [low, high]) => { const [time, bound] = span; return [time, bound, Math.max(Math.min(low, 1) * time, bound), Math.max(high, 1) * time]; };
-function movedEnds([time, bound, low, high], placed, full, waiting) {  // the ends of an interval under load, as `LoadEnds.moved` has them
-  if ([...placed, ...full].every((factor) => factor === 1)) return [time, bound, low, high];
-  const [down, up] = placed.map((one, end) => Math.exp(Math.log(one) + waiting * Math.log(full[end] / one)));
-  return [time, bound, Math.max(Math.min(low / down, time), bound), Math.max(high * up, time)];
+const SIGMAS = 2 * 1.645;
+function reached([time, bound], [low, high], [variances, places], own, users, waiting) {  // the time with its interval under load, as `LoadErrors.reach` has it
+  const steps = Math.log(Math.max(high, 1) / Math.min(low, 1)), terms = [Math.min(steps / SIGMAS, 1) ** 2, 1, Number(own.stands_in), Number(users <= 8), Number(users > 64)];
+  const scale = Math.sqrt(total(terms.map((term, place) => term * variances[place]))), [less, more] = [0, places.length - 1].map((place) => { const log = scale * places[place]; return log + waiting * ((own.full ? own.full[place] : log) - log); });
+  return [time, bound, Math.max(time * Math.exp(Math.min(less, 0)), bound), time * Math.exp(Math.max(more, 0))];
 }
 const admitted = (call, { reserves }, isl, osl, memory) => (reserves ? { ...memory, room: call("room", isl.mean + osl.mean, isl.mean)[0] } : memory);  // those that have room, as the engine admits them
 function playedAt(plan, at) {  // what users feel; null where not one request fits
@@ -149,8 +149,8 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
     const datasheet = found.bound(), quick = { ...some, front: some.isl.map((tokens) => datasheet.own.front[0] + tokens * datasheet.own.front[1]) }, least = sumsOf(quick, played(quick, datasheet.rules, datasheet.tables), 0).tpot, floor = least.length ? meanOf(least) : decode[1];
     const there = mean(1, 1), [low, high] = [2, 3].map((end) => { const factors = [decode[end] / decode[0], prompt[end] / prompt[0]], moved = mean(...factors); return [moved[0] / there[0], there[1] > 0 ? moved[1] / there[1] : factors[0]]; });
     table.decode_factor = table.prompt_factor = 1;
-    const share = sums.parts.waits / whole, [placedFirst, placedToken, full] = own.ends;
-    spans = [movedEnds(spanOver([first, Math.min(prompt[1], first)], [low[0], high[0]]), placedFirst, full, share), movedEnds(spanOver([token, Math.min(floor, token)], [low[1], high[1]]), placedToken, full, share)];
+    const share = sums.parts.waits / whole, many = users || running, bounds = [Math.min(prompt[1], first), Math.min(floor, token)];
+    spans = [first, token].map((time, which) => reached([time, bounds[which]], [low[which], high[which]], own.errors[which], own, many, share));
   }
   const made = sums.tokens / sums.makespan, others = Math.min(sums.others, token), held = isl.mean + (rules.reserves ? osl.mean : osl.mean / 2);
   const sorted = Object.fromEntries(["ttft", "tpot", "e2e"].map((name) => [name, Float64Array.from(sums[name]).sort()]));

@@ -211,7 +211,7 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
         choice = predictor.draft.choice
         rates = [choice.acceptance[min(at, len(choice.acceptance) - 1)] for at in range(choice.draft_tokens)]
         drafted = {"width": choice.verified + 1, "drafted": choice.draft_tokens, "acceptance": rates}
-    settings, ends = plan.deployment.settings, plan.load_ends
+    settings, errors = plan.deployment.settings, plan.load_errors
     block = settings.block_size or int(plan.engine.memory.block)
     told = rules_of(rules, 1, block, apart=front.hand_over, lanes=plan.lanes, **drafted)._asdict()
     del told["horizon"]
@@ -229,7 +229,9 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
         "anew": sorted({size for layer in plan.model.layer_counts if (size := getattr(layer.mixer, "chunk", None))}),
         "front": [front.time(0), plan.costs.token],
         "images": plan.image_tokens,
-        "ends": [ends.ttft, ends.tpot, ends.full],
+        "errors": [[errors.ttft, errors.ttft_places], [errors.tpot, errors.tpot_places]],
+        "full": errors.full_places,
+        "stands_in": plan.calibration is not None and bool(plan.calibration.widening),
         "fitted": plan.calibration is not None,
         "reserves": rules.reserves,
     }
