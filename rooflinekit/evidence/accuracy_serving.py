@@ -195,7 +195,8 @@ def _limits(group: ServedGroup, isl: float, osl: float, users: float) -> tuple[i
         return limits[0] * deployment.pp, limits[1]
     beside = 64 * math.ceil((users + isl + 64.0) / 64.0) if server.whole_prompt and users + isl > 0.0 else 0
     beside = max(beside, round(isl) + server.beside) if server.beside and isl > 0.0 else beside
-    return deployment.settings.max_num_seqs, max(server.token_budget, beside) or deployment.settings.token_budget
+    settings = deployment.settings
+    return settings.max_num_seqs, settings.token_budget or max(server.token_budget, beside) or None
 
 
 def _client(source_key: str, setup: dict[str, Any]) -> Client:

@@ -7,6 +7,7 @@ from collections import Counter
 import pandas as pd
 import pytest
 
+import rooflinekit as rk
 from rooflinekit.evidence.accuracy_serving import predict_group, read_serving_table, served_groups
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.types.dtype import Dtype
@@ -40,8 +41,9 @@ def groups_of(tmp_path, *rows):
 def waits(groups):
     """Decode steps between two looks at new requests, and those for which prompts are held back, of each row."""
     return {
-        (row.tp, row.isl, row.osl, row.concurrency): (group.server.receive_interval, group.server.batch_wait)
+        (row.tp, row.isl, row.osl, row.concurrency): (told.scheduler_recv_interval, told.batch_wait)
         for group in groups
+        for told in [group.resolved.plan.deployment.settings]
         for row in group.table.itertuples()
     }
 
@@ -172,20 +174,54 @@ def test_prompts_that_come_again_are_in_the_cache_of_a_server_that_keeps_them(tm
     """100 prompts, the first of each user before the measurement: with 1 user all 10 are new, with 200 none is."""
     row = {"model": "llama-3.1-8b", "engine": "vllm", "engine_version": "0.12.0", "osl": 100, "isl": 4000, "tp": 1}
     users = [{"concurrency": number, "source_key": "aicgap"} for number in (1, 200)]
-    values = {
-        engine: [predict_group(groups_of(tmp_path, row | each | {"engine": engine})[0]).value[0] for each in users]
-        for engine in ("vllm", "trtllm")
-    }
-    unknown = [predict_group(groups_of(tmp_path, row | each | {"source_key": ""})[0]).value[0] for each in users]
-    assert values["vllm"][0] == pytest.approx(unknown[0], rel=0.02)  # lengths are drawn anew
-    assert values["vllm"][1] < unknown[1] / 5
-    assert values["trtllm"][1] > unknown[1] / 5
+    again, anew = ([predict_group(groups_of(tmp_path, row | each | known)[0]).value[0] for each in users]
+                   for known in ({}, {"prefix_caching": False}))  # fmt: skip
+    assert again[0] == pytest.approx(anew[0], rel=1e-6)
+    assert again[1] < anew[1] / 5
+
+
+def test_facts_of_a_row_count_more_than_what_is_known_of_its_source(tmp_path):
+    """Each column is the option of `estimate` with its name; an empty cell leaves it to the source."""
+    row = {"model": "deepseek-r1", "gpu": "b200-sxm", "engine": "sglang", "tp": 8, "weight_dtype": "fp8_block"}
+    told = {"token_budget": 4096, "max_num_seqs": 100, "scheduler_recv_interval": 3, "policy": "chunked",
+            "eager": True, "activations": "fp8_block"}  # fmt: skip
+    plain, other = groups_of(tmp_path, row | dict.fromkeys(told), row | told)
+    assert (plain.resolved.plan.token_budget, plain.resolved.plan.deployment.settings.scheduler_recv_interval) == (
+        32768,
+        10,
+    )
+    deployment = other.resolved.plan.deployment
+    settings = deployment.settings
+    assert (settings.token_budget, settings.max_num_seqs, settings.scheduler_recv_interval) == (4096, 100, 3)
+    assert (settings.policy, settings.eager, str(deployment.activations)) == ("chunked", True, "fp8_block")
+
+
+def test_what_a_client_did_is_played(tmp_path):
+    """A row says how lengths vary, how many requests there were, and which prompts came again, as `estimate` does."""
+    row = {"model": "llama-3.1-8b", "engine": "vllm", "tp": 1, "concurrency": 16, "source_key": "", "weight_dtype": ""}
+    told = {"isl_cv": 0.5, "osl_cv": 1.0, "requests": 300, "seed_reuse": 20}
+    (group,) = groups_of(tmp_path, row | told)
+    same = rk.estimate("llama-3.1-8b", "h200-sxm", calibration="none", concurrency=16, isl=1024, osl=1024, **told)
+    assert predict_group(group).value[0] == pytest.approx(same.ttft_ms, rel=0.02)  # of 16 places, 16 are taken
+    for less in told:
+        (other,) = groups_of(tmp_path, row | told | {less: None})
+        assert predict_group(other).value[0] != pytest.approx(same.ttft_ms, rel=1e-4), less
+
+
+def test_percentiles_are_those_that_are_played(tmp_path):
+    row = {"model": "llama-3.1-8b", "engine": "vllm", "tp": 1, "concurrency": 64, "source_key": "", "weight_dtype": ""}
+    rows = [row | {"metric": metric} for metric in ("ttft_ms", "ttft_p50_ms", "ttft_p99_ms", "e2e_p90_ms")]
+    (group,) = groups_of(tmp_path, *rows)
+    mean, half, most, whole = predict_group(group).value
+    assert half < mean < most < whole
 
 
 def test_a_cache_without_room_for_all_prompts_keeps_none(tmp_path):
     """100 prompts of 32,000 tokens are 420 GB of keys and values: each is dropped before it comes again."""
     row = {"model": "llama-3.1-8b", "engine": "vllm", "isl": 32000, "osl": 100, "tp": 1, "concurrency": 32}
-    (kept,), (plain,) = (groups_of(tmp_path, row | {"source_key": key}) for key in ("aicgap", ""))
+    (kept,), (plain,) = (
+        groups_of(tmp_path, row | {"source_key": "aicgap", "prefix_caching": on}) for on in (True, False)
+    )
     assert predict_group(kept).value[0] == pytest.approx(predict_group(plain).value[0], rel=1e-3)
 
 
