@@ -182,11 +182,25 @@ def coverage(data: Data) -> Block:
 
 def reliability_table(data: Data) -> Block:
     rows = [
-        [line.kind, line.engine, f"{line.rows:,}", percent(line.steps_inside), percent(line.model_out_inside),
-         percent(line.source_out_inside)]
+        [line.kind, line.engine, f"{line.rows:,}", f"{line.groups:,}", percent(line.steps_inside),
+         percent(line.model_out_inside), percent(line.groups_inside), percent(line.source_out_inside),
+         f"{line.width:.2g}x"]
         for line in data.reliability.itertuples()
     ]  # fmt: skip
-    return table(["rows", "engine", "number", "steps' intervals", "model left out", "source left out"], rows)
+    return table(
+        [
+            "rows",
+            "engine",
+            "number",
+            "groups",
+            "steps' intervals",
+            "model left out",
+            "the same, by group",
+            "source left out",
+            "width",
+        ],
+        rows,
+    )
 
 
 def reliability_targets(data: Data) -> list[Block]:

@@ -28,30 +28,25 @@ LOADS = (
     "server settings are facts of the row, like its concurrency (validate/clients.yaml). They are the format of "
     "the cache, and the steps between two looks at new requests. So are the steps for which prompts are gathered, "
     "the tokens of a step, and the limits and graphs of trtllm-bench. "
-    "One source's client sends 100 prompts again and again, and its vLLM keeps them. Runs of DeepSeek under "
+    "One source's client sends 100 prompts to vLLM again and again, which keeps them. Runs of DeepSeek under "
     "TensorRT-LLM 1.2.0rc6.post3 drafted three tokens (MTP); their acceptance is the usual one, not fitted. "
     "The prior draws an engine's costs to those of all engines. Only its strength was chosen with models left out."
 )
 
 INTERVALS = (
-    "Share of rows inside the 90 % interval. Waits err more than steps do, so factors of each engine move the ends "
-    "of intervals under load. They are of TTFT and TPOT in closed loops, and of both where every request waits for a "
-    "place. (benchmarks/fit_load_ends.py fits them; they stand in the engines' profiles.) They are conformal "
-    "quantiles of rows whose model the engine costs had not seen. Their levels by engine were chosen with models "
-    "left out. No end "
-    "comes nearer than the steps' where an engine has under 100 rows. Tested: costs and factors without the row's "
-    "model, or without its source. Nothing but closed loops and offline queues was measured: open loops take the "
-    "factors of closed ones. Without its largest source, vLLM's costs come from 21 rows of an 8B model on one to eight "
-    "GPUs."
+    "Share of rows inside the 90 % interval, and its median width (high over low). Errors under load are those of rows "
+    "whose model the engine costs had not seen: their scale adds variances of the steps, of all loads, of kernels that "
+    "stand in, of few and of many users, and their quantiles are an engine's own, drawn towards those of all "
+    "(benchmarks/fit_load_errors.py fits them; they stand in the engines' profiles). A group weighs one, whatever its "
+    "rows. Rows faster than the datasheet allows move nothing. Tested: costs and errors without the row's model, or "
+    "without its source. Nothing but closed loops and offline queues was measured: open loops err as closed ones do."
 )
 
 OFTEN = (
     "A plan states the probability that an objective holds. Here objectives are set at the predicted quantiles of "
-    "rows. Neither the engine's costs nor the ends have seen their model, or their source. The table has the share "
-    "of them that hold. Fleets are sized at 90 % unless --confidence says another. The ends are quantiles. Between "
-    "them the median of first tokens and five quantiles of offline queues are those of rows that were not left out; "
-    "the others are normal on either side of the prediction. Most first tokens are slower than predicted, and by how "
-    "much differs between engines: the table has each."
+    "rows. Neither the engine's costs nor the errors have seen their model, or their source. The table has the share "
+    "of them that hold. Fleets are sized at 90 % unless --confidence says another. Most first tokens are slower than "
+    "predicted, and by how much differs between engines: the table has each."
 )
 
 RULES = (
