@@ -12,6 +12,7 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.specs.calibration.load import (
+    SERVED,
     calibration_names,
     carried,
     dense_share,
@@ -50,8 +51,14 @@ def choose_calibration(accelerator: Accelerator, engine: str) -> tuple[Calibrati
 
 @once
 def for_serving(calibration: Calibration) -> Calibration:
-    """The calibration without fits of kernels that ran untuned in the benchmark (calibrations/transfer.yaml)."""
-    families, untuned = dict(calibration.families), {}
+    """The calibration without fits of kernels that no server runs so.
+
+    They ran untuned in the benchmark (calibrations/transfer.yaml), or by another algorithm than the engine's default:
+    then the calibration has another fit under the same key, that ends in `SERVED`.
+    """
+    given = calibration.families
+    run = {id(given[key.removesuffix(SERVED)]): fit for key, fit in given.items() if key.endswith(SERVED)}
+    families, untuned = {key: run.get(id(fit), fit) for key, fit in given.items()}, {}
     for entry in transfer_rule()["untuned"]:
         of = calibration.accelerator in entry["accelerators"] and calibration.engine.split()[0] in entry["engines"]
         for key in [key for key in families if of and key.startswith(entry["fit"])]:
@@ -59,7 +66,7 @@ def for_serving(calibration: Calibration) -> Calibration:
             if label[:1] in ("", "/") and entry["instead"] + label in families:
                 families[key] = families[entry["instead"] + label]
                 untuned[entry["fit"]] = entry["instead"]
-    return replace(calibration, families=families, untuned=untuned) if untuned else calibration
+    return replace(calibration, families=families, untuned=untuned) if untuned or run else calibration
 
 
 @once

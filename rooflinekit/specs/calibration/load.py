@@ -45,6 +45,9 @@ _ABSENT: dict[type[TimeForm], dict[str, Any]] = {
 _LATER: dict[Family, TimeForm] = {"sparse_attention": SparseTime(), "exchange": ExchangeTime()}
 """Families that most files say nothing of, with usual parameters."""
 
+SERVED = "/served"
+"""Ends the key of what a server runs instead of the kernel that was measured under the rest of it."""
+
 _USUAL = "assumption: usual parameters of measured ones, within a factor of 3"
 
 
@@ -107,10 +110,11 @@ class _Fit(_Form):
 
 
 class _Borrowed(Layout):
-    """A fit of another calibration, and what it reaches across."""
+    """A fit of another calibration, and what it reaches across; of this key there, where it is called otherwise."""
 
     borrowed: str
     reach: str
+    key: str = ""
 
 
 def transfer_rule() -> dict[str, Any]:
@@ -250,7 +254,7 @@ def _borrowed(section: Section, key: str, accelerator: str) -> FamilyFit:
         near = nearest_of(entry.borrowed, calibration_names())
         section.refuse("borrowed", f"no calibration {entry.borrowed!r}; nearest: {near}")
     path = calibration_path(entry.borrowed)
-    lender = Section(path, "", kept(read_yaml, path)).section("families")
+    lender, key = Section(path, "", kept(read_yaml, path)).section("families"), entry.key or key
     if key not in lender.data or "borrowed" in lender.section(key).data:
         section.refuse("borrowed", f"{entry.borrowed} has not measured {key}")
     rule = transfer_rule()["widening"]
