@@ -126,6 +126,25 @@ def _alike(accelerator: Accelerator, name: str) -> bool:
     return min(peaks) > (1.0 - _ALIKE) * max(peaks)
 
 
+def _stacked(accelerator: Accelerator, name: str) -> bool:
+    """Whether both have stacked memory on the package (HBM), or neither has."""
+    return _has_hbm(accelerator) == _has_hbm(load_accelerator(name).value)
+
+
+def _has_hbm(accelerator: Accelerator) -> bool:
+    return accelerator.memory_type.startswith("HBM")
+
+
+def _kin(accelerator: Accelerator, name: str) -> bool:
+    """Whether a chip of an architecture's name has its kind of memory and of matrix units too.
+
+    RTX PRO 6000 (GDDR7, compute capability 12.0) is called Blackwell as B200 is (HBM3e, 10.0): its prefill attention
+    was 51 % off by a B200's fit. GB300 was 6 to 9 % off by a B300's.
+    """
+    units = [each.compute_capability.partition(".")[0] for each in (accelerator, load_accelerator(name).value)]
+    return _stacked(accelerator, name) and units[0] == units[1]
+
+
 def _same_maker(accelerator: Accelerator, name: str) -> bool:
     """Whether libraries of one maker run on both."""
     return accelerator.vendor == load_accelerator(name).value.vendor
@@ -142,9 +161,11 @@ def donors(accelerator: Accelerator, engine: str) -> Iterator[tuple[str, str]]:
         alike = load_accelerator(name).value.architecture.split()[:1] == [family]
         yield f"{name}--{engine}", "architecture" if alike else "maker"
     places = [(accelerator.name, "engine")] if _is_shipped(accelerator) else []
-    places += [(name, "sibling" if _alike(accelerator, name) else "architecture")
-               for name in dict.fromkeys(near) if name != accelerator.name]  # fmt: skip
-    places += [(name, "generation") for name in rule["generation"].get(family, [])]
+    others = dict.fromkeys(name for name in near if name != accelerator.name)
+    kin = [name for name in others if _kin(accelerator, name)]
+    places += [(name, "sibling" if _alike(accelerator, name) else "architecture") for name in kin]
+    further = dict.fromkeys([*rule["generation"].get(family, []), *(name for name in others if name not in kin)])
+    places += [(name, "generation") for name in sorted(further, key=lambda name: not _stacked(accelerator, name))]
     places.append((rule["generic"], "maker" if _same_maker(accelerator, rule["generic"]) else "generic"))
     for name, reach in places:
         for each in engines:
