@@ -15,7 +15,6 @@ from rooflinekit.specs.calibration.load import (
     SERVED,
     calibration_names,
     carried,
-    dense_share,
     load_calibration,
     transfer_rule,
 )
@@ -85,9 +84,8 @@ def stand_in(
         f"no calibration for {accelerator.name} with {engine} in use: {name} stands in ({REACH[reach]}). "
         f"Its wider intervals held {rule['tested'][reach]} of the kernels of accelerators left out"
     )
-    share = dense_share(calibration.accelerator, accelerator, reach)
     each = {id(fit): fit for fit in calibration.families.values()}  # one under two keys stays one
-    moved = {place: carried(fit, reach, share) for place, fit in each.items()}
+    moved = {place: carried(fit, calibration.accelerator, accelerator, reach) for place, fit in each.items()}
     families = {key: moved[id(fit)] for key, fit in calibration.families.items()}
     return replace(calibration, families=families, widening=widening(reach), power=None), note
 

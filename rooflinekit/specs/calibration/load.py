@@ -134,13 +134,14 @@ def dense_share(lender: str, here: Accelerator, reach: str) -> float:
     return dense_clock(here) / dense_clock(there) if here.tdp_w and there.tdp_w else 1.0
 
 
-def carried(fit: FamilyFit, reach: str, share: float) -> FamilyFit:
-    """A fit as it serves across a reach: on another chip, what was not measured there is smoothed.
+def carried(fit: FamilyFit, lender: str, here: Accelerator, reach: str) -> FamilyFit:
+    """A chip's fit as it serves on another across a reach: what was not measured there is smoothed.
 
-    Beyond an architecture a form alone is as near as with its correction (docs/method.md, section 4). `share` is
-    `dense_share` of the two chips.
+    Beyond an architecture a form alone is as near as with its correction (docs/method.md, section 4).
     """
-    fit = fit.sustaining(share)
+    fit = fit.sustaining(dense_share(lender, here, reach))
+    if reach == "generic":
+        fit = fit.among(min(1.0, here.cores / load_accelerator(lender).value.cores))
     return fit if reach in ("engine", "sibling") else fit.elsewhere(corrected=reach == "architecture")
 
 
@@ -261,10 +262,10 @@ def _borrowed(section: Section, key: str, accelerator: str) -> FamilyFit:
     if entry.reach not in rule:
         section.refuse("reach", f"{entry.reach!r} is not one of {', '.join(rule)}")
     try:
-        share = dense_share(entry.borrowed.partition("--")[0], load_accelerator(accelerator).value, entry.reach)
+        here = load_accelerator(accelerator).value
     except UnknownNameError as error:
         section.refuse("borrowed", f"across an architecture: {error}")
-    fit = carried(_family(lender, key, accelerator), entry.reach, share)
+    fit = carried(_family(lender, key, accelerator), entry.borrowed.partition("--")[0], here, entry.reach)
     return fit.wider(float(rule[entry.reach][key.partition("/")[0]]))
 
 
