@@ -38,7 +38,7 @@ from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.choose import choose_calibration, donors, serving_engine, widening
-from rooflinekit.specs.calibration.load import calibration_names, dense_share, load_calibration
+from rooflinekit.specs.calibration.load import SERVED, calibration_names, load_calibration
 from rooflinekit.specs.calibration.load import carried as as_it_serves
 from rooflinekit.specs.calibration.write import Heading, Lent, entry, render
 
@@ -179,7 +179,7 @@ def carried(task: Task) -> dict[str, object]:
     """A group predicted by another's calibration, without and with 20 rows of its own."""
     group, fit, own, crossed = task
     rows, system, reach = group.rows(surroundings(group)), system_of(group), str(crossed["reach"])
-    fit = as_it_serves(fit, reach, dense_share(str(crossed["from"]), system.accelerator, reach))
+    fit = as_it_serves(fit, str(crossed["from"]), system.accelerator, reach)
     zero = predict(fit, rows, system)
     ratio, width = np.abs(np.log(rows.time / zero)), np.log(rows.each(lambda kernel: fit.regimes.factors(kernel)[0]))
     wider = np.log(widening(reach).get(group.family, 1.0))
@@ -223,7 +223,7 @@ def calibration(gpu: str, engine: str, fits: Fits) -> tuple[dict[str, FamilyFit]
     borrowed: dict[str, tuple[str, str]] = {}
     for key in sorted(keys):
         family, *rest = key.split("/")
-        if key in own or key.endswith(EAGER) or not rest:
+        if key in own or key.endswith((EAGER, SERVED)) or not rest:
             continue
         if family != "collective" and not accelerator.supports(parse_dtype(rest[0])):
             continue

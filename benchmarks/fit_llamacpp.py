@@ -41,6 +41,8 @@ from rooflinekit.specs.engines import load_engine
 ROWS = Path(__file__).with_name("llamacpp.csv")
 ENGINE = "llama.cpp"
 _FEWEST = 2  # models and formats from which an accelerator is fitted
+_WITH = {"h100-sxm": "h100-pcie"}
+"""Boards whose rows join those of another with the same chip: shares of the peak and of the bandwidth are the chip's."""
 _MANY = 20  # rows of a machine that stands by itself; one of fewer starts from the nearest of these: both are choices
 _NEAR = 0.3  # one standard error of a logarithm there, an assumption
 
@@ -222,7 +224,7 @@ def main() -> None:
         except RooflinekitError as error:
             print(f"left out: {row.gpu} {row.model} {row.weights}: {error}")
             continue
-        by_gpu[row.gpu].append(row)
+        by_gpu[_WITH.get(row.gpu, row.gpu)].append(row)
     fits: dict[str, dict[str, float]] = {}
     widths: dict[str, float] = {}
     for gpu, rows in sorted(by_gpu.items(), key=lambda each: len(each[1]) < _MANY):

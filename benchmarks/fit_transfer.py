@@ -29,7 +29,7 @@ from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.choose import REACH, donors, serving_engine
-from rooflinekit.specs.calibration.load import calibration_names, carried, dense_share, load_calibration
+from rooflinekit.specs.calibration.load import calibration_names, carried, load_calibration
 
 LEVEL = 0.9
 LEAST, UP_TO = 0.85, 0.955  # cover of each accelerator left out, where a level up to 0.95 gives it
@@ -70,7 +70,7 @@ def scores(paths: list[Path]) -> pd.DataFrame:
                     rows = some.on(system.accelerator).rows()
                     for accelerator, reach, calibration in transfers(group):
                         share = dense_share(calibration.accelerator, system.accelerator, reach)
-                        fit = carried(calibration.fit(rows.kernels[0]), reach, share)
+                        fit = carried(calibration.fit(rows.kernels[0]), calibration.accelerator, system.accelerator, reach)
                         if fit.source.startswith(BORROWED):
                             continue  # that calibration did not measure such kernels either
                         error = np.abs(np.log(rows.time / predict(fit, rows, system)))

@@ -78,6 +78,8 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
     if asked is not None and not asked.is_wide:
         _check_narrow(model, asked, layered, formats.lm_head)
     inputs = stream if model.weight_only and asked is None and weights is None else asked
+    if weights is not None and asked is None and accelerator.supports(weights):
+        inputs = _NARROWED.get((accelerator.vendor, weights))
     index = Dtype.FP8 if accelerator.supports(Dtype.FP8) else stream
     unasked = model.kv_dtype or (Dtype.FP32 if stream is Dtype.TF32 else stream)  # the cache where nobody gave one
     kv = deployment.kv or (asked if asked in _FOLLOWED else unasked)
@@ -102,6 +104,11 @@ _PARTNERS = {
     Dtype.NVFP4: (Dtype.NVFP4,),
     Dtype.MXFP4: (Dtype.MXFP4, Dtype.FP8),
 }
+_NARROWED = {("AMD", Dtype.MXFP4): Dtype.MXFP4}
+"""What inputs are quantised to where a checkpoint in a weight-only format is asked for on units that have it. AMD's own
+(Quark) have weights and inputs in MXFP4, and vLLM multiplies them so on CDNA4 (huggingface.co/amd/
+Llama-3.3-70B-Instruct-MXFP4-Preview). On Blackwell engines keep the inputs of MXFP4 in 16 bit unless told otherwise, and
+so does a checkpoint that names no format for them (gpt-oss)."""
 _INPUTS = (*_WIDE, Dtype.TF32, *dict.fromkeys(dtype for partners in _PARTNERS.values() for dtype in partners))
 
 

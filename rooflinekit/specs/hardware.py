@@ -194,6 +194,7 @@ def read_facts(path: Path) -> sanity.Facts:
         link_kind=links.kind,
         release_year=file.release_year,
         compute_capability=file.compute_capability,
+        memory_type=memory.type,
         price=None if price is None else _price(root, price),
         tile_rows=cores.tile_rows,
         is_cpu=cores.kind == "core",

@@ -92,6 +92,8 @@ class Experts(Operation):
         tokens, routing, each = step.tokens * step.replicas, self.routing, self.matrices * self.hidden * self.width
         routed, touched = routing.fullest(tokens)
         slots, wide = routed if self.chosen else tokens * routing.top_k, step.stream.bytes
+        unpacked = self.weight.weight_only and self.weight.unit is not self.compute.unit
+        plain = self.weight.unit.value if unpacked else "balanced"
         return [
             Kernel(
                 "experts",
@@ -104,7 +106,7 @@ class Experts(Operation):
                 shape=ExpertsShape(
                     tokens, slots, routed, touched, self.local, routing.ranks, self.hidden, self.width, self.matrices
                 ),
-                variant="power_law_1.2" if routing.skew > _SKEWED else "balanced",
-                dequantised=self.weight.weight_only,
+                variant="power_law_1.2" if routing.skew > _SKEWED else plain,
+                dequantised=unpacked,
             )
         ]

@@ -138,6 +138,7 @@ class Accelerator:
     link_kind: str = ""
     release_year: int = 0
     compute_capability: str = ""
+    memory_type: str = ""  #: HBM3e, GDDR7, LPDDR5X …
     price: Price | None = None
     tile_rows: int = quantity("r", "rows that a matrix instruction takes: 64 on tensor cores, 1 on a CPU", default=64)
     reserved_bytes: Numeric = quantity("kept", "what the driver keeps from programs", "B", default=0.0)

@@ -12,9 +12,9 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import UnknownNameError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.specs.calibration.load import (
+    SERVED,
     calibration_names,
     carried,
-    dense_share,
     load_calibration,
     transfer_rule,
 )
@@ -50,8 +50,14 @@ def choose_calibration(accelerator: Accelerator, engine: str) -> tuple[Calibrati
 
 @once
 def for_serving(calibration: Calibration) -> Calibration:
-    """The calibration without fits of kernels that ran untuned in the benchmark (calibrations/transfer.yaml)."""
-    families, untuned = dict(calibration.families), {}
+    """The calibration without fits of kernels that no server runs so.
+
+    They ran untuned in the benchmark (calibrations/transfer.yaml), or by another algorithm than the engine's default:
+    then the calibration has another fit under the same key, that ends in `SERVED`.
+    """
+    given = calibration.families
+    run = {id(given[key.removesuffix(SERVED)]): fit for key, fit in given.items() if key.endswith(SERVED)}
+    families, untuned = {key: run.get(id(fit), fit) for key, fit in given.items()}, {}
     for entry in transfer_rule()["untuned"]:
         of = calibration.accelerator in entry["accelerators"] and calibration.engine.split()[0] in entry["engines"]
         for key in [key for key in families if of and key.startswith(entry["fit"])]:
@@ -59,7 +65,7 @@ def for_serving(calibration: Calibration) -> Calibration:
             if label[:1] in ("", "/") and entry["instead"] + label in families:
                 families[key] = families[entry["instead"] + label]
                 untuned[entry["fit"]] = entry["instead"]
-    return replace(calibration, families=families, untuned=untuned) if untuned else calibration
+    return replace(calibration, families=families, untuned=untuned) if untuned or run else calibration
 
 
 @once
@@ -78,9 +84,8 @@ def stand_in(
         f"no calibration for {accelerator.name} with {engine} in use: {name} stands in ({REACH[reach]}). "
         f"Its wider intervals held {rule['tested'][reach]} of the kernels of accelerators left out"
     )
-    share = dense_share(calibration.accelerator, accelerator, reach)
     each = {id(fit): fit for fit in calibration.families.values()}  # one under two keys stays one
-    moved = {place: carried(fit, reach, share) for place, fit in each.items()}
+    moved = {place: carried(fit, calibration.accelerator, accelerator, reach) for place, fit in each.items()}
     families = {key: moved[id(fit)] for key, fit in calibration.families.items()}
     return replace(calibration, families=families, widening=widening(reach), power=None), note
 
@@ -119,6 +124,25 @@ def _alike(accelerator: Accelerator, name: str) -> bool:
     return min(peaks) > (1.0 - _ALIKE) * max(peaks)
 
 
+def _stacked(accelerator: Accelerator, name: str) -> bool:
+    """Whether both have stacked memory on the package (HBM), or neither has."""
+    return _has_hbm(accelerator) == _has_hbm(load_accelerator(name).value)
+
+
+def _has_hbm(accelerator: Accelerator) -> bool:
+    return accelerator.memory_type.startswith("HBM")
+
+
+def _kin(accelerator: Accelerator, name: str) -> bool:
+    """Whether a chip of an architecture's name has its kind of memory and of matrix units too.
+
+    RTX PRO 6000 (GDDR7, compute capability 12.0) is called Blackwell as B200 is (HBM3e, 10.0): its prefill attention
+    was 51 % off by a B200's fit. GB300 was 6 to 9 % off by a B300's.
+    """
+    units = [each.compute_capability.partition(".")[0] for each in (accelerator, load_accelerator(name).value)]
+    return _stacked(accelerator, name) and units[0] == units[1]
+
+
 def _same_maker(accelerator: Accelerator, name: str) -> bool:
     """Whether libraries of one maker run on both."""
     return accelerator.vendor == load_accelerator(name).value.vendor
@@ -135,9 +159,11 @@ def donors(accelerator: Accelerator, engine: str) -> Iterator[tuple[str, str]]:
         alike = load_accelerator(name).value.architecture.split()[:1] == [family]
         yield f"{name}--{engine}", "architecture" if alike else "maker"
     places = [(accelerator.name, "engine")] if _is_shipped(accelerator) else []
-    places += [(name, "sibling" if _alike(accelerator, name) else "architecture")
-               for name in dict.fromkeys(near) if name != accelerator.name]  # fmt: skip
-    places += [(name, "generation") for name in rule["generation"].get(family, [])]
+    others = dict.fromkeys(name for name in near if name != accelerator.name)
+    kin = [name for name in others if _kin(accelerator, name)]
+    places += [(name, "sibling" if _alike(accelerator, name) else "architecture") for name in kin]
+    further = dict.fromkeys([*rule["generation"].get(family, []), *(name for name in others if name not in kin)])
+    places += [(name, "generation") for name in sorted(further, key=lambda name: not _stacked(accelerator, name))]
     places.append((rule["generic"], "maker" if _same_maker(accelerator, rule["generic"]) else "generic"))
     for name, reach in places:
         for each in engines:

@@ -45,6 +45,9 @@ _ABSENT: dict[type[TimeForm], dict[str, Any]] = {
 _LATER: dict[Family, TimeForm] = {"sparse_attention": SparseTime(), "exchange": ExchangeTime()}
 """Families that most files say nothing of, with usual parameters."""
 
+SERVED = "/served"
+"""Ends the key of what a server runs instead of the kernel that was measured under the rest of it."""
+
 _USUAL = "assumption: usual parameters of measured ones, within a factor of 3"
 
 
@@ -107,10 +110,11 @@ class _Fit(_Form):
 
 
 class _Borrowed(Layout):
-    """A fit of another calibration, and what it reaches across."""
+    """A fit of another calibration, and what it reaches across; of this key there, where it is called otherwise."""
 
     borrowed: str
     reach: str
+    key: str = ""
 
 
 def transfer_rule() -> dict[str, Any]:
@@ -130,13 +134,14 @@ def dense_share(lender: str, here: Accelerator, reach: str) -> float:
     return dense_clock(here) / dense_clock(there) if here.tdp_w and there.tdp_w else 1.0
 
 
-def carried(fit: FamilyFit, reach: str, share: float) -> FamilyFit:
-    """A fit as it serves across a reach: on another chip, what was not measured there is smoothed.
+def carried(fit: FamilyFit, lender: str, here: Accelerator, reach: str) -> FamilyFit:
+    """A chip's fit as it serves on another across a reach: what was not measured there is smoothed.
 
-    Beyond an architecture a form alone is as near as with its correction (docs/method.md, section 4). `share` is
-    `dense_share` of the two chips.
+    Beyond an architecture a form alone is as near as with its correction (docs/method.md, section 4).
     """
-    fit = fit.sustaining(share)
+    fit = fit.sustaining(dense_share(lender, here, reach))
+    if reach == "generic":
+        fit = fit.among(min(1.0, here.cores / load_accelerator(lender).value.cores))
     return fit if reach in ("engine", "sibling") else fit.elsewhere(corrected=reach == "architecture")
 
 
@@ -250,17 +255,17 @@ def _borrowed(section: Section, key: str, accelerator: str) -> FamilyFit:
         near = nearest_of(entry.borrowed, calibration_names())
         section.refuse("borrowed", f"no calibration {entry.borrowed!r}; nearest: {near}")
     path = calibration_path(entry.borrowed)
-    lender = Section(path, "", kept(read_yaml, path)).section("families")
+    lender, key = Section(path, "", kept(read_yaml, path)).section("families"), entry.key or key
     if key not in lender.data or "borrowed" in lender.section(key).data:
         section.refuse("borrowed", f"{entry.borrowed} has not measured {key}")
     rule = transfer_rule()["widening"]
     if entry.reach not in rule:
         section.refuse("reach", f"{entry.reach!r} is not one of {', '.join(rule)}")
     try:
-        share = dense_share(entry.borrowed.partition("--")[0], load_accelerator(accelerator).value, entry.reach)
+        here = load_accelerator(accelerator).value
     except UnknownNameError as error:
         section.refuse("borrowed", f"across an architecture: {error}")
-    fit = carried(_family(lender, key, accelerator), entry.reach, share)
+    fit = carried(_family(lender, key, accelerator), entry.borrowed.partition("--")[0], here, entry.reach)
     return fit.wider(float(rule[entry.reach][key.partition("/")[0]]))
 
 
