@@ -175,7 +175,7 @@ def test_the_nearest_stands_in_with_a_sentence_and_a_wider_interval():
     ):
         other, note = choose_calibration(load_accelerator(gpu).value, "vllm")
         assert other.name == donor
-        assert f"no calibration for {gpu} with vllm" in note
+        assert f"no measurements of {gpu} with vllm" in note
         assert said in note
         assert all(factor >= 1 for factor in other.widening.values())
         assert "of the kernels of accelerators left out" in note

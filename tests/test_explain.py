@@ -393,7 +393,7 @@ class TestAnswers:
         leaves = [node for metric in ("decode", "prefill") for node in derive(case, metric).root.walk() if node.source]
         asked = [node for node in leaves if node.symbol in ("batch", "isl", "osl")]
         assert asked
-        assert all(node.source and node.source.text == "the question" for node in asked)
+        assert all(node.source and node.source.text == "your input" for node in asked)
         shapes = [node for node in leaves if node.symbol in ("H", "R", "d_rope", "k", "mats")]
         assert shapes
         assert all(node.source and node.source.text.startswith("config of deepseek-v3") for node in shapes)

@@ -92,10 +92,10 @@ class Parallelism(Degrees, total=False):
 
 class Formats(TypedDict, total=False):
     """Number formats."""
-    weights: Annotated[str | None, Option("Format of the layers' matrices.", usual="the checkpoint's", complete=FORMATS)]
+    weights: Annotated[str | None, Option("Format of the layers' matrices.", usual="as published", complete=FORMATS)]
     attention_weights: Annotated[str | None, Option("Format of attention's matrices alone.", usual="as --weights", complete=FORMATS)]
-    lm_head: Annotated[str | None, Option("Format of the LM head.", usual="the checkpoint's", complete=FORMATS)]
-    activations: Annotated[str | None, Option("Format of matrix inputs.", usual="the checkpoint's", complete=FORMATS)]
+    lm_head: Annotated[str | None, Option("Format of the LM head.", usual="as published", complete=FORMATS)]
+    activations: Annotated[str | None, Option("Format of matrix inputs.", usual="as published", complete=FORMATS)]
     kv: Annotated[str | None, Option("Format of the cache.", usual="as activations", complete=FORMATS)]
 
 class Engine(TypedDict, total=False):
@@ -313,9 +313,9 @@ class Accelerators(TypedDict, total=False):
 class Search(Steps, total=False):
     """What is searched."""
     engine: Annotated[Names, Option("Engines to choose from, comma between them.", "vllm", kind="names", complete=ENGINES, also=("engines",))]
-    weights: Annotated[Names, Option("Weight formats to choose from.", kind="names", usual="the checkpoint's", complete=FORMATS)]
+    weights: Annotated[Names, Option("Weight formats to choose from.", kind="names", usual="as published", complete=FORMATS)]
     kv: Annotated[Names, Option("KV cache formats to choose from.", kind="names", usual="as activations", complete=FORMATS)]
-    activations: Annotated[str | None, Option("Format of the activations of all candidates.", usual="the checkpoint's", complete=FORMATS)]
+    activations: Annotated[str | None, Option("Format of the activations of all candidates.", usual="as published", complete=FORMATS)]
     tp: Annotated[Counts, Option("Tensor parallel degrees to choose from, such as 2,4.", kind="counts", usual="powers of two within the scale-up domain")]
     pp: Annotated[Counts, Option("Pipeline stages to choose from.", kind="counts", usual="1, more where nothing else holds the model")]
     ep: Annotated[Counts, Option("Expert parallel degrees to choose from.", kind="counts", usual="1 and all ranks")]
@@ -358,7 +358,7 @@ class OverTime(TypedDict, total=False):
     engine_start: Annotated[float | None, Option("Until its engine serves, once it has them.", unit="s", usual="64")]
     min_replicas: Annotated[int, Option("Replicas that an autoscaler keeps, the spare ones beside them.", 1)]
     max_replicas: Annotated[int | None, Option("The most that it asks for.", usual="no limit")]
-    cooldown: Annotated[float, Option("How long it looks back before a replica goes.", 300.0, unit="s", least=15.0, most=86400.0)]
+    cooldown: Annotated[float, Option("Wait this long after the last peak before removing a replica.", 300.0, unit="s", least=15.0, most=86400.0)]
     tco: Annotated[Path | None, Option("Rent against buy: a YAML of purchase, years, interest, residual, power_price, pue, rack, staff.")]
     months: Annotated[int, Option("Months that are planned.", most=120, usual="1, with --growth 12")]
 
@@ -399,8 +399,8 @@ class Served(TypedDict, total=False):
     osl_cv: Annotated[float | None, Option("Deviation of output lengths over their mean.", most=10.0)]
     concurrency: Annotated[int | None, Option("Requests that the client kept in flight.", also=("users",), most=10_000_000)]
     rate: Annotated[float | None, Option("Requests a second that the client offered.", unit="1/s", above=True)]
-    weights: Annotated[str | None, Option("Weight format.", usual="the checkpoint's", complete=FORMATS, group="Formats")]
-    activations: Annotated[str | None, Option("Activation format.", usual="the checkpoint's", complete=FORMATS, group="Formats")]
+    weights: Annotated[str | None, Option("Weight format.", usual="as published", complete=FORMATS, group="Formats")]
+    activations: Annotated[str | None, Option("Activation format.", usual="as published", complete=FORMATS, group="Formats")]
     kv: Annotated[str | None, Option("KV cache format.", usual="as activations", complete=FORMATS, group="Formats")]
     engine: Annotated[str | None, Option("Engine.", usual="the file's, else vllm", complete=ENGINES, group="Engine")]
     max_num_seqs: Annotated[int | None, Option("Sequences that the engine runs at once.", usual="the file's, else the engine's", group="Engine")]

@@ -138,7 +138,7 @@ class Leaves:
         launches = Quantity("n", "launches in the step", "", _PLACE)
 
         def source(name: str) -> str:
-            return "the question" if name == "budget" else _config(plan)
+            return "your input" if name == "budget" else _config(plan)
 
         return {self.told(op, source): self._fact(n, launches) for op, n in counts.items()}
 
@@ -226,7 +226,7 @@ def _cited(entries: Iterable[Provenance], quantity: str, otherwise: str) -> str:
     return otherwise
 
 
-_ASKED = "the question"
+_ASKED = "your input"
 
 
 @dataclass(frozen=True)

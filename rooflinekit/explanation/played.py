@@ -14,7 +14,7 @@ from rooflinekit.specs.files import table_of
 
 _NAMES: dict[str, dict[str, str]] = table_of(__file__)
 _WAITS, _PARTS = _NAMES["waits"], _NAMES["parts"]
-_ASKED = "the question"
+_ASKED = "your input"
 
 
 class Tracing(Protocol):

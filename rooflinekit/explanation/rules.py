@@ -19,7 +19,7 @@ from rooflinekit.model.types.time import KernelTime
 
 _PLAYED = ("ttft", "tpot", "e2e", "output_tok_s")
 _NOTHING = 1e-9  # relative: pieces smaller than this are rounding
-_ASKED, _SHEET = "the question", "datasheet"
+_ASKED, _SHEET = "your input", "datasheet"
 _REALISED = "what kernels realise of the datasheet's rates, and launches"
 _HOST = "host work and gaps of the engine"
 

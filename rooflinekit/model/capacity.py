@@ -267,8 +267,8 @@ def _quotient(left: Numeric, each: Numeric) -> Numeric:
 
 RULE = "docs/engines.md, memory"
 LONGEST = "rooflinekit.model.cache.CacheLaw.longest"
-REPLICAS = "dp", "attention replicas", "", "the question"
-RANKS = "cp", "ranks that share a context", "", "the question"
+REPLICAS = "dp", "attention replicas", "", "your input"
+RANKS = "cp", "ranks that share a context", "", "your input"
 _ACTIVATIONS = "activations", "peak of activations", "B"
 _EACH = "each", "cache of one sequence here", "B"
 

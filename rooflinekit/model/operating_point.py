@@ -212,12 +212,12 @@ class Predictor:
         own = self._own(work)
         if parts == 1:
             return own
-        count = ceil_div(own, fact(parts, "microbatches", "parts of the batch", source="the question"))
+        count = ceil_div(own, fact(parts, "microbatches", "parts of the batch", source="your input"))
         return named(count, "B", "sequences of a microbatch")
 
     def _own(self, work: Workload) -> Numeric:
         """Sequences of one attention replica."""
         if self.plan.deployment.dp == 1:
             return work.batch
-        count = ceil_div(work.batch, fact(self.plan.deployment.dp, "dp", "attention replicas", source="the question"))
+        count = ceil_div(work.batch, fact(self.plan.deployment.dp, "dp", "attention replicas", source="your input"))
         return named(count, "B", "sequences of one attention replica")

@@ -332,7 +332,7 @@ class SpeculativePredictor(Predictor):
         return time
 
 
-_STEPS = "n_draft", "steps of the draft like this one", "", "the question"
+_STEPS = "n_draft", "steps of the draft like this one", "", "your input"
 _YIELD = "1 + α1 + α1·α2 + …, arXiv:2211.17192, equation 1"
 
 

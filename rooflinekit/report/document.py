@@ -370,8 +370,8 @@ def notes(warnings: Iterable[str]) -> Items:
 def ms(value: float | None, without: str = "-") -> str:
     """A time of so many milliseconds, in the unit that suits it.
 
-    >>> ms(2.5), ms(None, "no limit")
-    ('2.50 ms', 'no limit')
+    >>> ms(2.5), ms(None, "no end")
+    ('2.50 ms', 'no end')
     """
     return without if value is None else format_time(value / 1e3)
 

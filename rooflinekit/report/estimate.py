@@ -35,7 +35,7 @@ from rooflinekit.specs import load_accelerator
 
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
 _MEMORY_BAR = 16
-_ENDLESS = "no limit"
+_ENDLESS = "no end"
 _FOLDED = 0.01  # share of a step below which kernels stand in one line together
 _MOVES = {
     "weights": "weights take longest: {format}more users at once",

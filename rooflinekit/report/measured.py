@@ -226,7 +226,7 @@ def _times(figure: Figure) -> list[str]:
     measured = ms(figure.measured, "not said")
     if figure.expected == math.inf:
         return [measured, _GROWS, "", ""]
-    span = f"{ms(figure.low)} – {ms(figure.high, 'no limit')}"
+    span = f"{ms(figure.low)} – {ms(figure.high, 'no end')}"
     return [measured, ms(figure.expected), span, _ratio(figure.measured, figure.expected)]
 
 

@@ -169,7 +169,7 @@ def _facts(best: Candidate) -> Iterator[tuple[str, str]]:
         yield "power", "; ".join(filter(None, (site, hosts)))
     if best.interval:
         named = ((key.removesuffix("_ms").rpartition("_"), ends) for key, ends in best.interval.items())
-        spans = [f"{start or 'mean'} {metric.upper()} {ms(low)} to {ms(high, 'no limit')}"
+        spans = [f"{start or 'mean'} {metric.upper()} {ms(low)} to {ms(high, 'no end')}"
                  for (start, _, metric), (low, high) in named]  # fmt: skip
         yield "interval", f"90 %: {', '.join(spans)}"
     if best.errors:

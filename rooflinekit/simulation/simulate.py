@@ -440,7 +440,7 @@ def _notes(books: Books) -> Iterator[str]:
         yield f"requests pile up in {books.diverging} of {books.runs} cells as long as they come"
     if books.diverges:
         yield (
-            f"UNSTABLE: fewer requests are served than come, so the queue grows as long as they come "
+            f"overload: fewer requests are served than come, so the queue grows as long as they come "
             f"({ledger.arrived:,} here). Waits are those of this run, and longer in a longer one"
         )
     elif not books.settled:

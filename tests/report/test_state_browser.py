@@ -104,7 +104,7 @@ def test_a_slider_changes_the_numbers_and_the_address(browser: Browser, pages: d
         "{ const box = document.getElementById('in-tp'); box.value = '2'; box.dispatchEvent(new Event('change')); }"
     )
     browser.settle()
-    assert "Against the other" in browser.value("document.getElementById('compared').textContent")
+    assert "Now, pinned, change" in browser.value("document.getElementById('compared').textContent")
     again = browser.value("location.hash")
     told = browser.value("document.getElementById('compared').textContent")
     browser.open(pages["deployment"], again)

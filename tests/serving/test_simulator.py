@@ -499,7 +499,7 @@ def test_a_queue_that_grows_is_said(share: float, diverges: bool) -> None:
     knee = rk.estimate("llama-3-8b", rate=1.0, **work).load.knee_rate
     outcome = rk.simulate("llama-3-8b", rate=share * knee, requests=3000, **work)
     assert outcome.diverges == diverges
-    assert any(note.startswith("UNSTABLE") for note in outcome.warnings) == diverges
+    assert any(note.startswith("overload") for note in outcome.warnings) == diverges
 
 
 @pytest.mark.parametrize("seed", range(4))

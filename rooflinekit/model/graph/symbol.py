@@ -317,7 +317,7 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "pow"):
 def fact(value: float, symbol: str, meaning: str, unit: str = "", source: str = "") -> float:
     """A number with a name and a source.
 
-    >>> replicas = fact(8.0, "dp", "attention replicas", source="the question")
+    >>> replicas = fact(8.0, "dp", "attention replicas", source="your input")
     >>> 64.0 / replicas, [node.op for node in (Pool().variable("batch") / replicas).operands]
     (8.0, ['var', 'fact'])
     """

@@ -184,7 +184,7 @@ def _whole(costs: StepCosts, room: Numeric, new: Numeric, sizes: Numeric, pieces
     return where(whole >= 1.0, 1.0 / maximum(whole, 1.0), sizes), where(whole >= 1.0, 1.0, pieces)
 
 
-_ASKED = "", "the question"
+_ASKED = "", "your input"
 
 
 def microbatches(plan: Plan) -> int:

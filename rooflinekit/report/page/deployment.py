@@ -341,6 +341,6 @@ def _time(answer: Estimate, key: str) -> str:
     ends = (answer.interval or {}).get(key)
     if ends is None:
         return value
-    low, high = (ms(end, "no limit") for end in ends)
+    low, high = (ms(end, "no end") for end in ends)
     number, unit = low.split(" ")
     return f"{value} ({number if high.endswith(f' {unit}') else low} to {high})"

@@ -41,7 +41,7 @@ const asBytes = (value) => prefixed(value, "B", digits);
 const asTime = (seconds) => {
   const size = Math.abs(seconds);
   if (size === 0) return "0\u00a0s";
-  if (size === Infinity) return "no limit";
+  if (size === Infinity) return "no end";
   return size >= 0.9995 ? `${digits(seconds)}\u00a0s` : size >= 0.9995e-3 ? `${digits(seconds * 1e3)}\u00a0ms` : `${digits(seconds * 1e6)}\u00a0µs`;
 };
 const asEnergy = (joules) => (Math.abs(joules) >= 0.9995 ? `${digits(joules)}\u00a0J` : `${digits(joules * 1e3)}\u00a0mJ`);

@@ -122,7 +122,7 @@ def plan_cards(plan: Mapping[str, Any]) -> str:
     latency = card("Latencies of the answer at its peak", '<div class="chart" id="plan-spread"></div>', short=True)
     charts = {"plan-speed": "Tokens/s each GPU", "plan-price": "$ per million tokens"}
     boxes = "".join(figure(name, heading, key=True) for name, heading in charts.items())
-    fronts = card("What cannot be improved in one respect alone", f'<div class="two">{boxes}</div>')
+    fronts = card("Best trade-offs (Pareto front)", f'<div class="two">{boxes}</div>')
     hours = ""
     if made := plan.get("over_time"):
         chart = '<div class="chart" id="plan-hours"></div>'

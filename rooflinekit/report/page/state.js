@@ -105,7 +105,7 @@ function optionTitle(name, value) {
   if (name === "tp") return `${gpusOf(value)} ×${typeof typed("tp", value) === "number" ? "" : ` (${value})`}`;
   if (value !== "own") return value;
   const format = OFFERS.formats[state.model]?.[name];
-  return `${format ? `${format}, ` : ""}${name === "kv" ? "the default" : "the checkpoint's"}`;
+  return `${format ? `${format}, ` : ""}${name === "kv" ? "default" : "as published"}`;
 }
 function picker(name) {
   const select = make("select", "", { id: `in-${name}`, "aria-label": TITLES[name] });

@@ -81,7 +81,7 @@ def stand_in(
         return calibration, None
     rule, reach = transfer_rule(), reach_of(calibration, accelerator, engine)
     note = (
-        f"no calibration for {accelerator.name} with {engine} in use: {name} stands in ({REACH[reach]}). "
+        f"no measurements of {accelerator.name} with {engine} in use: those of {name} stand in ({REACH[reach]}). "
         f"Its wider intervals held {rule['tested'][reach]} of the kernels of accelerators left out"
     )
     each = {id(fit): fit for fit in calibration.families.values()}  # one under two keys stays one
