@@ -165,7 +165,12 @@ def test_a_whole_layer_is_the_sum_of_its_parts(name: str, weight: str) -> None:
         grid = {"batch": [1, 4] if prompt else [128, 512], "seq_len": [16384, 32768] if prompt else [8192, 16384],
                 "heads": [16, 64, 128]}  # fmt: skip
         table = pd.DataFrame(itertools.product(*grid.values()), columns=list(grid)).assign(
-            dtype="bfloat16", kv_dtype=WORDS[cache], gemm_dtype=WORDS[weight], phase=phase, product="mla", latency_us=1.0
+            dtype="bfloat16",
+            kv_dtype=WORDS[cache],
+            gemm_dtype=WORDS[weight],
+            phase=phase,
+            product="mla",
+            latency_us=1.0,
         )
         system = System.of(accelerator)
         layer = layer_rows(table, f"mla_module_{phase}", system, calibration).kernels[0]

@@ -478,3 +478,17 @@ def test_the_largest_batch_fits_and_one_more_does_not(engine, data):
     most = float(memory.evaluate(1.0, context, new).max_batch)
     assert most == 0 or memory.evaluate(most, context, new).fits
     assert not memory.evaluate(most + 1.0, context, new).fits
+
+
+@pytest.mark.parametrize("model", ["deepseek-v3", "kimi-k2", "llama-3.1-405b"])
+def test_what_needs_two_changes_is_named_and_works(model):
+    """A newcomer's second command: the refusal names commands that answer."""
+    with pytest.raises(rk.DoesNotFitError, match="would fit: ") as caught:
+        rk.estimate(model, batch=8)
+    advice = str(caught.value).partition("would fit: ")[2].partition(" (")[0]
+    for words in advice.split(", or "):
+        said = words.replace("--", "").split()
+        given = {
+            key: int(value) if value.isdigit() else value for key, value in zip(said[::2], said[1::2], strict=True)
+        }
+        assert rk.estimate(model, **{"batch": 8} | given).memory.fits

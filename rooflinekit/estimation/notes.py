@@ -19,11 +19,14 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import ASSUMED, LORA, Kernel
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.model.types.numeric import Numeric, where
 from rooflinekit.model.types.units import GB, format_bytes
 from rooflinekit.model.types.workload import Workload
+from rooflinekit.specs import load_accelerator, names
+from rooflinekit.specs.calibration import calibration_names
 
 _BLOCK, _WHOLE_BLOCKS = 128, ("vllm", "sglang")  # rows and columns that share a scale; engines that do not cut them
 _SAMPLE, _KEYS = 64.0, 4096.0  # batch and context at which number formats are compared
@@ -240,10 +243,9 @@ def misfit(predictor: Predictor, work: Workload) -> str:
     """The sentence that refuses a deployment, with what would make it fit."""
     memory, plan = predictor.evaluate(work).memory, predictor.plan
     reason = "".join(said(memory_remarks(memory.needed_bytes, memory.available_bytes)))
-    remedies = ", or ".join(_remedies(predictor, work, int(memory.max_batch)))
-    advice = (
-        f"would fit: {remedies}" if remedies else "no memory fraction, tp, smaller batch or 8-bit weights would fit"
-    )
+    remedies = [*_remedies(predictor, work, int(memory.max_batch))] or [*_larger_changes(predictor, work)]
+    nothing = "no tp, format or larger accelerator alone would fit; `rooflinekit plan` searches further"
+    advice = f"would fit: {', or '.join(remedies)}" if remedies else nothing
     name = f"{plan.model.name} on {plan.system.accelerator.name}"
     return f"{name} {reason}; {advice} (--allow-oom prints the numbers anyway)"
 
@@ -268,10 +270,34 @@ def _remedies(predictor: Predictor, work: Workload, batch: int) -> Iterator[str]
         yield from map(option.format, islice(fitting, 1))
 
 
-def _fits(predictor: Predictor, deployment: Deployment, work: Workload) -> bool:
+def _larger_changes(predictor: Predictor, work: Workload) -> Iterator[str]:
+    """Changes of two things that would make it fit: tp with narrow weights here, and tp on a larger accelerator."""
+    plan, deployment = predictor.plan, predictor.plan.deployment
+    whole = [1 << power for power in range(deployment.tp.bit_length(), plan.system.domain_size.bit_length())]
+    narrow = [(tp, name) for tp in whole for name in ("fp8", "int4", "nvfp4")]
+    here = (f"--tp {tp} --weights {name}" for tp, name in narrow
+            if _fits(predictor, replace(deployment, tp=tp, weights=parse_dtype(name)), work))  # fmt: skip
+    yield from islice(here, 1)
+    own = plan.system.accelerator
+    measured = {name.partition("--")[0] for name in calibration_names()}
+    known = (load_accelerator(name).value for name in names("accelerator") if name in measured)
+    larger = [each for each in known if each.memory_bytes > own.memory_bytes and each.vendor == own.vendor]
+    for other in sorted(larger, key=lambda each: (float(each.memory_bytes), each.name)):
+        system = System.of(other)
+        sizes = (1 << power for power in range(min(system.domain_size, _ONE_HOST).bit_length()))
+        found = (tp for tp in sizes if _fits(predictor, replace(deployment, tp=tp, system=None), work, system))
+        if (tp := next(found, None)) is not None:
+            yield f"--gpu {other.name}" + (f" --tp {tp}" if tp > 1 else "")
+            return
+
+
+_ONE_HOST = 8  # accelerators
+
+
+def _fits(predictor: Predictor, deployment: Deployment, work: Workload, system: System | None = None) -> bool:
     plan = predictor.plan
     try:
-        other = predictor.on(make_plan(plan.model, deployment, plan.system, plan.calibration, plan.engine))
+        other = predictor.on(make_plan(plan.model, deployment, system or plan.system, plan.calibration, plan.engine))
     except RooflinekitError:
         return False
     return bool(other.evaluate(work).memory.fits)

@@ -74,7 +74,9 @@ def document(found: Derivation, depth: int | None = None) -> Document:
         low, high = (ms(end, "no end") for end in found.interval)
         facts.append(f"90 % interval {low} – {high}; datasheet bound {format_time((found.bound or 0.0) / 1e3)}")
     gap = f"1e{math.ceil(math.log10(max(found.largest_gap, 1e-15)))}"
-    rests = [f"self-check passed: {found.formulas} formula{'s' if found.formulas > 1 else ''}, worked out again to {gap}"]
+    rests = [
+        f"self-check passed: {found.formulas} formula{'s' if found.formulas > 1 else ''}, worked out again to {gap}"
+    ]
     rests = rests if found.metric in TIMELESS else [origin(e.calibration, e.evidence), *rests]
     return [
         Section(f"{found.metric} of {headed(e)}", [Words(*facts)]),
