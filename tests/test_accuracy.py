@@ -115,7 +115,21 @@ def test_errors_are_those_that_were_put_in(tmp_path):
     assert list(found) == ["rows", "answered", "unanswered", "groups", "summary", "version", "calibrations"]
     assert found["calibrations"] == {"h100-sxm--vllm": load_calibration("h100-sxm--vllm").hash}
     (group,) = found["groups"]
-    assert list(group) == ["key", "n", "answered", "median_ape", "mape", "p90_ape", "bias", "coverage90"]
+    assert list(group) == [
+        "key",
+        "n",
+        "answered",
+        "median_ape",
+        "mape",
+        "p90_ape",
+        "bias",
+        "median_bias",
+        "coverage90",
+        "coverage80",
+        "width",
+        "width80",
+        "interval_score",
+    ]
     assert group["key"] == {"op": "gemm", "gpu": "h100-sxm", "engine": "vllm", "dtype": "bfloat16"}
     assert group["n"] == group["answered"] == found["rows"] == 36
     assert group["mape"] == pytest.approx(0.2, abs=1e-3)

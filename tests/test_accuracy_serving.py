@@ -200,7 +200,21 @@ def test_errors_are_those_that_were_put_in(tmp_path):
     found = json.loads(result.stdout)
     assert list(found) == ["rows", "answered", "unanswered", "groups", "summary", "version", "calibrations"]
     (group,) = found["groups"]
-    assert list(group) == ["key", "n", "answered", "median_ape", "mape", "p90_ape", "bias", "coverage90"]
+    assert list(group) == [
+        "key",
+        "n",
+        "answered",
+        "median_ape",
+        "mape",
+        "p90_ape",
+        "bias",
+        "median_bias",
+        "coverage90",
+        "coverage80",
+        "width",
+        "width80",
+        "interval_score",
+    ]
     assert group["key"] == {"source_key": "mine", "model": "llama-3-8b", "gpu": "h100-sxm", "metric": "tpot_ms"}
     assert group["n"] == group["answered"] == found["rows"] == 6
     assert group["median_ape"] == pytest.approx(0.2)
@@ -236,7 +250,8 @@ def test_the_csv_has_a_row_a_group(tmp_path):
     rows = list(csv.DictReader(io.StringIO(run("accuracy", "serving", path, "--format", "csv").stdout)))
     assert [row["source_key"] for row in rows] == ["mine", "other"]
     assert set(rows[0]) == {
-        "source_key", "model", "gpu", "metric", "n", "answered", "median_ape", "mape", "p90_ape", "bias", "coverage90",
+        "source_key", "model", "gpu", "metric", "n", "answered", "median_ape", "mape", "p90_ape", "bias",
+        "median_bias", "coverage90", "coverage80", "width", "width80", "interval_score",
         "calibration", "version",
     }  # fmt: skip
 

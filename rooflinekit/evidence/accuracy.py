@@ -25,7 +25,8 @@ from rooflinekit.specs.calibration.choose import choose_calibration, serving_eng
 from rooflinekit.specs.calibration.load import load_calibration
 from rooflinekit.version import __version__
 
-_FIGURES = ("median_ape", "mape", "p90_ape", "bias", "coverage90")
+FIGURES = ("median_ape", "mape", "p90_ape", "bias", "median_bias", "coverage90", "coverage80", "width", "width80",
+            "interval_score")  # fmt: skip
 POWER = "power_w"
 _REPORTED = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind")
 """Columns that a group of the report is by; layouts and ways of timing within it are scored together."""
@@ -35,8 +36,10 @@ _REPORTED = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mod
 class Score:
     """Errors of one group as fractions of the measured value; `bias` is the mean signed error.
 
-    coverage90: share of the rows inside the 90 % interval; None at level bound. `calibration` names those that were
-    used, with their hashes; empty at level bound.
+    median_bias: exp of the median of log(predicted / measured), less 1. coverage90, coverage80: shares of the rows
+    inside the intervals; width, width80: medians of their high over low ends; interval_score: of the 90 % interval, the
+    mean of log(high / low) and 20 times the logarithm by which a row lies outside (Gneiting and Raftery 2007, Winkler's
+    score); None at level bound. `calibration` names those that were used, with their hashes; empty at level bound.
     """
 
     key: dict[str, str]
@@ -46,7 +49,12 @@ class Score:
     mape: float | None
     p90_ape: float | None
     bias: float | None
+    median_bias: float | None
     coverage90: float | None
+    coverage80: float | None
+    width: float | None
+    width80: float | None
+    interval_score: float | None
     calibration: str = ""
 
 
@@ -80,7 +88,7 @@ class Accuracy:
         """By kind: the median over its groups of each figure."""
         found: dict[str, dict[str, float | None]] = {}
         for kind, own in self.kinds.items():
-            for figure in _FIGURES:
+            for figure in FIGURES:
                 known = [value for group in own if (value := getattr(group, figure)) is not None]
                 found.setdefault(kind, {})[figure] = float(np.median(known)) if known else None
         return found
@@ -102,27 +110,48 @@ class Accuracy:
 def scored(rows: pd.DataFrame, key: Sequence[str]) -> tuple[Score, ...]:
     """One score for each combination of the `key` columns.
 
-    rows: `value`, `predicted` (NaN where there is none), `low`, `high` (equal, or NaN, at level bound) and
-    `calibration`.
+    rows: `value`, `predicted` (NaN where there is none), `low`, `high` (equal, or NaN, at level bound), `calibration`,
+    and `low80`, `high80` where errors are not normal on either side of the prediction.
     """
     found = []
     for names, own in rows.groupby([rows[name].astype(str) for name in key]):
-        value, predicted, low, high = own.loc[own["predicted"].notna(), _TIMES].to_numpy(dtype=float).T
+        known = own[own["predicted"].notna()]
+        value, predicted, low, high = known[_TIMES].to_numpy(dtype=float).T
         used = ", ".join(sorted(set(own["calibration"]) - {""}))
-        figures: dict[str, float | None] = dict.fromkeys(_FIGURES)
+        figures: dict[str, float | None] = dict.fromkeys(FIGURES)
         if len(value):
             error = predicted / value - 1.0
             size = np.abs(error)
-            each = np.median(size), np.mean(size), np.quantile(size, 0.9), np.mean(error)
-            figures |= dict(zip(_FIGURES, map(float, each), strict=False))
+            middle = np.expm1(np.median(np.log(predicted / value)))
+            each = np.median(size), np.mean(size), np.quantile(size, 0.9), np.mean(error), middle
+            figures |= dict(zip(FIGURES, map(float, each), strict=False))
             if not ((low == high).all() or np.isnan(low).all()):
-                figures["coverage90"] = float(np.mean((value >= low) & (value <= high)))
+                figures |= _intervals(known, value, predicted, low, high)
         named = dict(zip(key, map(str, names), strict=True))
         found.append(Score(named, len(own), len(value), **figures, calibration=used))
     return tuple(found)
 
 
 _TIMES = ["value", "predicted", "low", "high"]
+_OF_NORMAL = 1.2816 / 1.645  # ends of 80 % over those of 90 %, as logarithms
+_OUTSIDE = 2.0 / 0.1
+
+
+def _intervals(rows: pd.DataFrame, value: Array, predicted: Array, low: Array, high: Array) -> dict[str, float | None]:
+    """Cover, width and score of intervals."""
+    near = [predicted * (end / predicted) ** _OF_NORMAL for end in (low, high)]
+    if "low80" in rows:
+        told = rows[["low80", "high80"]].to_numpy(dtype=float).T
+        near = [np.where(np.isnan(end), usual, end) for end, usual in zip(told, near, strict=True)]
+    with np.errstate(divide="ignore"):
+        outside = np.maximum(np.log(low / value), 0.0) + np.maximum(np.log(value / high), 0.0)
+        widths = [np.log(high / low), np.log(near[1] / near[0])]
+    return {
+        "coverage90": float(np.mean((value >= low) & (value <= high))),
+        "coverage80": float(np.mean((value >= near[0]) & (value <= near[1]))),
+        **{name: float(np.exp(np.median(width))) for name, width in zip(("width", "width80"), widths, strict=True)},
+        "interval_score": float(np.mean(widths[0] + _OUTSIDE * outside)),
+    }
 
 
 def kernel_accuracy(

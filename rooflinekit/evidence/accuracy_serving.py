@@ -276,11 +276,16 @@ def _formats(name: str, weights: str, kv: str, engine: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ServedPrediction:
-    """Predicted value of each row with its 90 % interval, in the row's own unit; NaN where `reason` says why not."""
+    """Predicted value of each row with its intervals, in the row's own unit; NaN where `reason` says why not.
+
+    low, high: of the 90 % interval; low80, high80: of the 80 % one, NaN of static batches, whose errors are normal.
+    """
 
     value: Array
     low: Array
     high: Array
+    low80: Array
+    high80: Array
     reason: NDArray[np.str_]
 
 
@@ -308,15 +313,16 @@ def _predicted(
     table: pd.DataFrame, calibration: str | None, unanswered: Counter[str], progress: Callable[[str], None]
 ) -> pd.DataFrame:
     """A table with its predictions; NaN where there is none."""
-    out = table.assign(predicted=np.nan, low=np.nan, high=np.nan, calibration="")
+    columns = {"predicted": "value"} | {name: name for name in ("low", "high", "low80", "high80")}
+    out = table.assign(**dict.fromkeys(columns, np.nan), calibration="")
     plays = int((table["load"] != "static").sum())
     prepare(STEADY * plays, lambda: progress("compile the loop that plays loads, once"))  # queues play more, users less
     for group in served_groups(table, calibration, unanswered):
         plan, rows = group.resolved.plan, group.table.index
         progress(f"{plan.model.name} {plan.system.accelerator.name} {plan.deployment.engine}")
         answer = predict_group(group)
-        for name, values in (("predicted", answer.value), ("low", answer.low), ("high", answer.high)):
-            out.loc[rows, name] = values
+        for name, field in columns.items():
+            out.loc[rows, name] = getattr(answer, field)
         out.loc[rows, "calibration"] = signature(plan.calibration)
         unanswered.update(answer.reason[answer.reason != ""].tolist())
     return out
@@ -328,20 +334,24 @@ def predict_group(group: ServedGroup, ends: bool = True) -> ServedPrediction:
     ends: whether intervals under load are asked for, which take three plays more; without, they have no width.
     """
     reason, loads = _reasons(group), group.table["load"].to_numpy()
-    value, low, high = (np.full(len(group.table), np.nan) for _ in range(3))
+    found = {end: np.full(len(group.table), np.nan) for end in ("expected", *_OTHER_END)}
+    value = found["expected"]
     metrics = group.table["metric"].to_numpy()
     for static in (True, False):
         rows = np.flatnonzero(((loads == "static") == static) & (reason == ""))
         times = (_static(group, rows) if static else _played(group, rows, ends)) if len(rows) else {}
         for end, figures in times.items():
             for metric, values in figures.items():
-                side = {"low": "high", "high": "low"}.get(end, end) if metric in _PER_TIME else end
-                target = {"expected": value, "low": low, "high": high}[side]
+                side = _OTHER_END.get(end, end) if metric in _PER_TIME else end
                 own = metrics[rows] == metric
-                target[rows[own]] = np.where(np.isfinite(values[own]), values[own], np.nan)
+                found[side][rows[own]] = np.where(np.isfinite(values[own]), values[own], np.nan)
     unknown = np.isnan(value) & (reason == "")
     reason[unknown] = np.where(loads[unknown] == "poisson", _OVERLOADED, _NO_ROOM)
-    return ServedPrediction(value, low, high, reason)
+    return ServedPrediction(*found.values(), reason)
+
+
+_OTHER_END = {"low": "high", "high": "low", "low80": "high80", "high80": "low80"}
+"""Ends of an interval of times; a rate has the other end there."""
 
 
 def _reasons(group: ServedGroup) -> NDArray[np.str_]:
@@ -403,7 +413,9 @@ def _played(group: ServedGroup, rows: NDArray[np.intp], ends: bool) -> Ends:
     columns = [[None if math.isnan(cell) else float(cell) for cell in column] for column in told]
     loads = [_Load(*cells) for cells in zip(table["load"], *columns, strict=True)]
     found = {load: _told_apart(_play(group, load), ends) for load in dict.fromkeys(loads)}
-    ttft, tpot = (Time(*np.array([found[load].times[place] for load in loads]).T) for place in (0, 1))
+    spans = [np.array([found[load].times[place] for load in loads]).T for place in (0, 1)]
+    ttft, tpot = (Time(*span[: len(ENDS)]) for span in spans)
+    near = [Time(*span[:2], *span[len(ENDS) :]) for span in spans]
     e2e, output, isl, osl = np.array([found[load].means for load in loads]).T
     shares = {name: np.array([found[load].quantiles.get(name, math.nan) for load in loads])
               for name in QUANTILE_METRICS}  # fmt: skip
@@ -412,7 +424,10 @@ def _played(group: ServedGroup, rows: NDArray[np.intp], ends: bool) -> Ends:
         rate = output / group.replicas * e2e / whole  # a slow end of the interval is a low rate
         return np.asarray(rate), np.asarray(rate * isl / osl)
 
-    ended = _ends(group, (ttft, tpot), osl, e2e / (ttft.expected + (osl - 1.0) * tpot.expected), rates)
+    waves = e2e / (ttft.expected + (osl - 1.0) * tpot.expected)
+    ended = _ends(group, (ttft, tpot), osl, waves, rates)
+    nearer = _ends(group, (near[0], near[1]), osl, waves, rates)
+    ended |= {f"{end}80": nearer[end] for end in ("low", "high")}
     for figures in ended.values():  # a percentile has the relative interval of its mean
         for name, (time, _) in QUANTILE_METRICS.items():
             figures[name] = 1e3 * shares[name] * figures[f"{time}_ms"] / ended["expected"][f"{time}_ms"]
@@ -422,8 +437,8 @@ def _played(group: ServedGroup, rows: NDArray[np.intp], ends: bool) -> Ends:
 class _Found(NamedTuple):
     """What a play says.
 
-    times: both times by `ENDS` [s]; means: whole requests [s], output tokens a second, mean tokens in and out;
-    quantiles: percentiles by their metric [s].
+    times: both times by `ENDS`, and the ends of their 80 % interval [s]; means: whole requests [s], output tokens a
+    second, mean tokens in and out; quantiles: percentiles by their metric [s].
     """
 
     times: tuple[tuple[float, ...], tuple[float, ...]]
@@ -433,10 +448,15 @@ class _Found(NamedTuple):
 
 def _told_apart(found: LoadPlay | None, ends: bool) -> _Found:
     if found is None or not found.stable:
-        nothing = (math.nan,) * len(ENDS)
+        nothing = (math.nan,) * (len(ENDS) + 2)
         return _Found((nothing, nothing), (math.nan,) * 4, {})
     ttft, tpot, e2e = found.times() if ends else found.means()
-    done, (first, later) = found.played, (tuple(float(getattr(time, end)) for end in ENDS) for time in (ttft, tpot))
+    near = found.times(0.8)[:2] if ends else (ttft, tpot)
+    first, later = (
+        (*(float(getattr(time, end)) for end in ENDS), float(close.low), float(close.high))
+        for time, close in zip((ttft, tpot), near, strict=True)
+    )
+    done = found.played
     isl, osl = (float(each[done.counted].mean()) for each in (done.isl, done.osl))
     quantiles = {name: found.quantile(time, share) for name, (time, share) in QUANTILE_METRICS.items()}
     return _Found((first, later), (e2e, found.output_rate, isl, osl), quantiles)

@@ -275,18 +275,31 @@ class LoadPlay:
         ttft, tpot = self.samples["ttft"].mean, self.tpot
         return Time(ttft, ttft, ttft, ttft), Time(tpot, tpot, tpot, tpot), self.samples["e2e"].mean
 
-    def times(self) -> tuple[Time, Time, float]:
-        """TTFT and TPOT with bounds and 90 % intervals, and the mean of whole requests [s]."""
+    def times(self, within: float = 0.9) -> tuple[Time, Time, float]:
+        """Mean TTFT and TPOT with bounds and intervals that hold `within` of the loads, and the mean of requests [s].
+
+        within: 0.9 or 0.8.
+        """
         if self.predictor.plan.calibration is None:
             return self.means()
-        ttft, tpot, e2e = self.samples["ttft"].mean, self.tpot, self.samples["e2e"].mean
-        bound = min(float(self.prompt.bound), ttft), min(self.bound_token, tpot)
-        lows, highs = (self._at(end) for end in ("low", "high"))
         found = []
-        for metric, time, least, low, high in zip(("ttft", "tpot"), (ttft, tpot), bound, lows, highs, strict=True):
-            less, more = self.reach(metric, (low, high)).factors
-            found.append(Time(time, least, max(time * less, least), time * more))
-        return found[0], found[1], e2e
+        for metric, time, least in zip(("ttft", "tpot"), self.means()[:2], self._bounds, strict=True):
+            expected = float(time.expected)
+            less, more = self.reaches[metric].factors(within)
+            found.append(Time(expected, least, max(expected * less, least), expected * more))
+        return found[0], found[1], self.samples["e2e"].mean
+
+    @property
+    def _bounds(self) -> tuple[float, float]:
+        """Of TTFT and TPOT [s]."""
+        return min(float(self.prompt.bound), self.samples["ttft"].mean), min(self.bound_token, self.tpot)
+
+    @cached_property
+    def reaches(self) -> dict[str, Reach]:
+        """How far TTFT and TPOT may lie from what is played, by the plays at both ends of the steps' interval."""
+        lows, highs = (self._at(end) for end in ("low", "high"))
+        return {metric: self.reach(metric, (low, high))
+                for metric, low, high in zip(("ttft", "tpot"), lows, highs, strict=True)}  # fmt: skip
 
     def reach(self, metric: str, steps: tuple[float, float]) -> Reach:
         """How far `ttft` or `tpot` may lie from what is played.

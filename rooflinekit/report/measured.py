@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from rooflinekit.evidence.accuracy import Accuracy
+from rooflinekit.evidence.accuracy import FIGURES, Accuracy
 from rooflinekit.evidence.compare import CAUSES, Comparison, Metric, Run
 from rooflinekit.evidence.engine_fit.fit import EngineFit
 from rooflinekit.evidence.guard import Check, Guarded
@@ -33,7 +33,8 @@ from rooflinekit.report.document import (
 from rooflinekit.specs.engines import UNITLESS
 from rooflinekit.version import __version__
 
-_HEADER = ["n", "median", "mean", "p90", "bias", "in 90 %"]
+_HEADER = ["n", "median", "p90", "bias", "in 80 %", "in 90 %", "width"]
+_SHOWN = ("median_ape", "p90_ape", "bias", "coverage80", "coverage90")
 _KEYS = {
     "op": ("op", "gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind", "metric"),
     "quantity": ("engine", "quantity"),
@@ -45,8 +46,8 @@ def accuracy_rows(found: Accuracy) -> list[dict[str, Any]]:
     """One flat row a group, with what made it."""
     return [
         {key: group.key.get(key, "") for key in _KEYS[found.by]}
-        | {"n": group.n, "answered": group.answered, "median_ape": group.median_ape, "mape": group.mape}
-        | {"p90_ape": group.p90_ape, "bias": group.bias, "coverage90": group.coverage90}
+        | {"n": group.n, "answered": group.answered}
+        | {figure: getattr(group, figure) for figure in FIGURES}
         | {"calibration": group.calibration, "version": __version__}
         for group in found.groups
     ]
@@ -55,7 +56,7 @@ def accuracy_rows(found: Accuracy) -> list[dict[str, Any]]:
 def accuracy_document(found: Accuracy) -> Document:
     """The whole answer."""
     summary = [
-        [kind, str(sum(group.n for group in found.kinds[kind])), *map(_percent, figures.values())]
+        [kind, str(sum(group.n for group in found.kinds[kind])), *_cells(figures)]
         for kind, figures in found.summary.items()
     ]
     counted = f"{found.answered} of {found.rows} rows answered; errors are |predicted − measured| / measured"
@@ -77,9 +78,14 @@ def _groups(found: Accuracy, kind: str) -> Table:
     rows = []
     for group in (each for each in found.groups if each.key[found.by] == kind):
         name = " ".join(group.key[key] for key in _KEYS[found.by] if key in group.key and key != found.by)
-        figures = (group.median_ape, group.mape, group.p90_ape, group.bias, group.coverage90)
-        rows.append([name, str(group.n), *map(_percent, figures)])
+        rows.append([name, str(group.n), *_cells({figure: getattr(group, figure) for figure in FIGURES})])
     return Table([f"{kind}, by group", *_HEADER], rows, room=_NAME)
+
+
+def _cells(figures: Mapping[str, float | None]) -> list[str]:
+    """What the table shows of a group; its width is that of the 90 % interval."""
+    width = figures["width"]
+    return [*(_percent(figures[name]) for name in _SHOWN), "-" if width is None else f"{width:.2g}x"]
 
 
 def _percent(value: float | None) -> str:

@@ -103,7 +103,7 @@ class Replica:
         batch = Batch.decode(max(each, 1.0), demand.isl.mean + demand.osl.mean / 2.0)
         step = plan.time(Batch.prefill(1.0, demand.isl.mean) if metric == "ttft" else batch)
         stands_in, steps = bool(plan.calibration.widening), math.log(step.high / step.low)
-        low, high = plan.load_errors.reach(metric, steps, self.room / 2.0, stands_in, 0.0).factors
+        low, high = plan.load_errors.reach(metric, steps, self.room / 2.0, stands_in, 0.0).factors()
         return high / low
 
     def curve(self, demand: Demand, seed: int, role: str) -> LoadCurve:
@@ -271,7 +271,7 @@ def _felt(low: LoadPlay, share: float, high: LoadPlay) -> Felt:
         return Felt(_unread, stable)
     spans = _spans(low)
     reaches = {metric: low.reach(metric, span) for metric, span in spans.items()}
-    ends = {metric: reach.factors for metric, reach in reaches.items()}
+    ends = {metric: reach.factors() for metric, reach in reaches.items()}
     moved = {metric: (ends[metric][0] / less, ends[metric][1] / more) for metric, (less, more) in spans.items()}
     inner = {metric: reach.inner for metric, reach in reaches.items()}
     first = low.samples["ttft"].mean / low.samples["e2e"].mean

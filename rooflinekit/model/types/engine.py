@@ -213,11 +213,10 @@ class Reach:
         """Of the 90 % interval, each on its side of the prediction."""
         return min(self.logs[0], 0.0), max(self.logs[-1], 0.0)
 
-    @property
-    def factors(self) -> tuple[float, float]:
-        """Low and high end of the 90 % interval over the predicted time."""
-        low, high = self.ends
-        return math.exp(low), math.exp(high)
+    def factors(self, within: float = 0.9) -> tuple[float, float]:
+        """Low and high end of the 90 % interval, or of the 80 % one, over the predicted time."""
+        place = {0.9: 0, 0.8: 1}[within]
+        return math.exp(min(self.logs[place], 0.0)), math.exp(max(self.logs[-1 - place], 0.0))
 
     @property
     def inner(self) -> Quantiles:
