@@ -77,7 +77,7 @@ def _folds(rows: fit_engines.Rows, key: str) -> dict[str, dict[str, np.ndarray]]
 
 
 def _ours(group: ServedGroup, unseen: dict[str, dict[str, dict[str, np.ndarray]]]) -> pd.DataFrame:
-    shipped, layers = predict_group(group), group.resolved.plan.model.layers
+    shipped, layers = predict_group(group, ends=False), group.resolved.plan.model.layers
     table = group.table.assign(shipped=shipped.value, engine_range=fit_engines.engine_range(group))
     table["calibration"] = group.resolved.plan.calibration.name
     table["experts"] = "MoE" if any(isinstance(layer.ffn, MixtureOfExperts) for layer in layers) else "dense"

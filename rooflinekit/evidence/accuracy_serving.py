@@ -362,6 +362,8 @@ def _reasons(group: ServedGroup) -> NDArray[np.str_]:
         reason[~(np.isfinite(column) & (column > 0))] = f"column {name!r} is empty or not above 0"
     users, osl = group.column("concurrency"), group.column("osl")
     loads, metrics = group.table["load"].to_numpy(), group.table["metric"].to_numpy()
+    percentile = np.isin(metrics, [*QUANTILE_METRICS]) & (loads == "static")
+    reason[percentile] = "a static batch has no percentiles"
     several = np.isin(loads, ("static", "concurrency"))
     reason[several & ~(users > 0)] = "column 'concurrency' is empty or not above 0"
     reason[(loads == "poisson") & ~(group.column("rate") > 0)] = "column 'rate' is empty or not above 0"
