@@ -9,7 +9,7 @@ from functools import lru_cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
-from rooflinekit.estimation.notes import format_notes, limit_remarks, memory_remarks, misfit, said
+from rooflinekit.estimation.notes import format_notes, limit_remarks, memory_remarks, misfit, said, state_notes
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.results import EnergyResult, Estimate, MemoryResult, SpeculationResult, StepResult, about
 from rooflinekit.estimation.scenario import (
@@ -226,7 +226,8 @@ def _lay_out(  # noqa: PLR0913, PLR0917 - what a plan is made of
         notes.append(f"pp={deployment.pp} with one microbatch: while one stage computes, the others wait")
     if deployment.kv_policy.caveat:
         notes.append(deployment.kv_policy.caveat)
-    return Predictor.of(plan), tuple(notes)
+    predictor = Predictor.of(plan)
+    return predictor, (*notes, *state_notes(predictor))
 
 
 def _with_draft(resolved: Resolved, choice: Speculation) -> Resolved:

@@ -131,6 +131,12 @@ class MemoryModel:
         return named(pool, "pool", "what is left for the cache by the engine's rule", "B", RULE)
 
     @property
+    def state_blocks(self) -> float:
+        """Blocks for recurrent states, one for each sequence that the engine may run at once; infinite if not asked."""
+        pools = [(stage.layout, self.pool(stage, self._activations(1.0, 1.0))) for stage in self.stages]
+        return min((float(layout.blocks(pool)) for layout, pool in pools if layout.states), default=math.inf)
+
+    @property
     def charge(self) -> float:
         """How much of the activation peak the pool pays for."""
         return {"static": 0.0, "free": self.fraction}.get(self.rule.budget, 1.0)

@@ -90,6 +90,7 @@ class MemoryRule:
     latent_multiple: float = 1.0  #: elements of a latent are padded to this
     hybrid: bool = False  #: layers of different kinds share the pool in groups; else each has blocks for all tokens
     reserves: bool = False  #: a request is admitted where its whole answer has room too, and never preempted
+    state_blocks: float = 0.0  #: blocks of a recurrent state that admission reckons, and one each that may run to start
     refuses: bool = False  #: it does not start unless the pool holds one longest sequence
     host_embedding: bool = False  #: the table of embeddings stays in the host's memory, unless it is the head too
     slack: float = 0.0  #: free memory without which it does not start
