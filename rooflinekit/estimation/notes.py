@@ -75,11 +75,11 @@ def format_notes(plan: Plan) -> list[str]:
 
 def state_notes(predictor: Predictor) -> Iterator[str]:
     """Say where the engine would not start: recurrent states of all sequences that may run have no block each."""
-    memory, blocks = predictor.memory, predictor.memory.state_blocks
-    if 1.0 <= blocks < memory.rows:
+    rows, (blocks, whole) = predictor.memory.rows, predictor.memory.state_blocks
+    if 1.0 <= blocks < rows:
         yield (
-            f"{predictor.plan.deployment.engine} refuses to start with max_num_seqs {memory.rows:.0f}: each sequence "
-            f"keeps its state in a block, and the pool has {blocks:.0f}; --max-num-seqs {blocks:.0f} or fewer"
+            f"{predictor.plan.deployment.engine} refuses to start with max_num_seqs {rows:.0f}: each sequence keeps "
+            f"its state in a block, and the pool has {blocks:.0f}. At most {whole:.0f} run: --max-num-seqs {whole:.0f}"
         )
 
 

@@ -269,7 +269,7 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
     return Limits(
         policy=POLICIES[chosen.policy or usual_policy(plan, longest > budget)],
         token_budget=budget,
-        max_num_seqs=int(max(min(sequences, predictor.memory.state_blocks), 1.0)) * dp,
+        max_num_seqs=int(max(min(sequences, predictor.memory.state_blocks[1]), 1.0)) * dp,
         max_model_len=chosen.max_model_len or settings.max_model_len or plan.model.max_context,
         queue_limit=chosen.queue_limit,
         by_class=chosen.by_class,

@@ -131,10 +131,15 @@ class MemoryModel:
         return named(pool, "pool", "what is left for the cache by the engine's rule", "B", RULE)
 
     @property
-    def state_blocks(self) -> float:
-        """Blocks for recurrent states, one for each sequence that the engine may run at once; infinite if not asked."""
-        pools = [(stage.layout, self.pool(stage, self._activations(1.0, 1.0))) for stage in self.stages]
-        return min((float(layout.blocks(pool)) for layout, pool in pools if layout.states), default=math.inf)
+    def state_blocks(self) -> tuple[float, float]:
+        """Blocks that sequences keep recurrent states in, and sequences for which there is one of each group of layers.
+
+        An engine that replays graphs starts only with as many blocks as sequences may run. Infinite if none is needed.
+        """
+        activations = self._activations(1.0, 1.0)
+        found = [(float(stage.layout.blocks(self.pool(stage, activations))), stage.layout.groups)
+                 for stage in self.stages if stage.layout.states]  # fmt: skip
+        return min(((blocks, blocks // groups) for blocks, groups in found), default=(math.inf, math.inf))
 
     @property
     def charge(self) -> float:
