@@ -24,9 +24,10 @@ def check_deployment(model: Model, deployment: Deployment, system: System) -> No
 def _refusals(model: Model, deployment: Deployment, system: System) -> Iterator[str]:
     """What is wrong with a split, the plainest first."""
     tp, domain, pp = deployment.tp, system.domain_size, deployment.pp
-    if tp > domain and not (system.name and system.nic_bandwidth):
+    if tp > domain and not system.spans:
         link = system.accelerator.link_kind or "a link"
-        hint = "" if system.name else ", or name a system of several nodes"
+        named = " or ".join(f"--system {name}" for name in system.boxes)
+        hint = "" if system.name else f", or {named}" if named else "; no system of several nodes is known of it"
         joined = f"the {domain} accelerators that {link} joins in a {system.title}"
         yield f"tp={tp} exceeds {joined}; use {_tp_choices(model, system)}{hint}"
     if tp > domain and tp % domain:
@@ -160,7 +161,7 @@ def _splits(what: str, size: int, tp: int) -> bool:
 def _tp_choices(model: Model, system: System) -> str:
     sizes = set(_divided_by_tp(model))
     domain = system.domain_size
-    several = [domain * nodes for nodes in range(2, 128 // domain + 1)] if system.name and system.nic_bandwidth else []
+    several = [domain * nodes for nodes in range(2, 128 // domain + 1)] if system.spans else []
     candidates = [*range(1, min(domain, 128) + 1), *several]
     return _choices("tp", [tp for tp in candidates if all(_splits(what, size, tp) for what, size in sizes)])
 
