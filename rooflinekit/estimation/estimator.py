@@ -243,9 +243,10 @@ def _usual(gpu: Accelerator, deployment: Deployment, notes: list[str]) -> System
     beyond = tp > whole.domain_size or deployment.gpus > whole.max_gpus
     if beyond and gpu.link_kind.endswith("bridge"):
         box = load_system(_PCIE_BOX, gpu).value
+        rate = format_bytes(float(box.link_bandwidth))
         notes.append(
-            f"bridges join {whole.domain_size} cards; {deployment.gpus} are joined by PCI Express, {format_bytes(float(box.link_bandwidth))}/s "
-            f"each way. Without peer-to-peer: --system {_PCIE_BOX}-staged"
+            f"bridges join {whole.domain_size} cards; {deployment.gpus} are joined by PCI Express, {rate}/s each way. "
+            f"Without peer-to-peer: --system {_PCIE_BOX}-staged"
         )
         return box
     if tp <= whole.domain_size:
@@ -403,7 +404,7 @@ def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
         "activations": (precision.inputs or precision.stream).value,
         "kv": precision.kv.value,
         "kv_policy": str(deployment.kv_policy),
-        **asked("engine", "engine_version", "offload_layers", "offload_experts", "host_bandwidth"),
+        **asked("engine", "engine_version", "offload_layers", "offload_experts", "n_cpu_moe", "host_bandwidth"),
         **{key: getattr(settings, key) for key in SETTING_KEYS},
     }
 
@@ -430,7 +431,7 @@ def _provenance(plan: Plan) -> tuple[Provenance, ...]:
     accelerator = plan.system.accelerator
     entries += (*accelerator.provenance, *plan.engine.provenance)
     entries += power_provenance(accelerator.power) if accelerator.power else []
-    if plan.deployment.offload_layers or plan.deployment.offload_experts:
+    if plan.deployment.offload_layers or plan.deployment.offload_experts or plan.deployment.n_cpu_moe:
         entries += plan.system.host.provenance
     cache = last_cache(plan)
     entries += [cache.entry()] if cache else []

@@ -17,7 +17,6 @@ __all__ = [
     "load_accelerator",
     "load_model",
     "load_system",
-    "systems_of",
     "model_template",
     "names",
     "read_json",
@@ -25,5 +24,6 @@ __all__ = [
     "read_yaml",
     "resolve",
     "spec_dir",
+    "systems_of",
     "user_dir",
 ]

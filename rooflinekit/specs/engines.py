@@ -26,8 +26,8 @@ _SPELLINGS = {"trtllm": "trt-?llm|tensorrt-?llm", "vllm": "vllm", "gpt-fast": "g
               "optimum-habana": "optimum-habana"}  # fmt: skip
 _UNITS = {
     **dict.fromkeys((
-        "large", "context", "non_torch", "non_torch_bus", "graphs", "graphs_per_layer", "layer_base", "sampler_base", "state_base",
-        "loading", "slack", "context_base", "communicator_pcie",
+        "large", "context", "non_torch", "non_torch_bus", "graphs", "graphs_per_layer", "layer_base", "sampler_base",
+        "state_base", "loading", "slack", "context_base", "communicator_pcie",
     ), "B"), "communicator_links": "B/s",
 }  # fmt: skip
 """Units of a memory rule's numbers; the others have none."""
