@@ -504,6 +504,19 @@ def test_pairs_of_consumer_cards_have_the_pool_that_vllm_logged(gpu, more, pools
     assert got.non_torch_bytes < GIB  # an H100's NVLink has 2.11
 
 
+def test_before_0_11_the_budget_of_vllm_pays_for_the_communicator():
+    # Qwen3-Next-80B-A3B at TP2, vLLM 0.10.2: 74.28 GiB of weights, a peak of 5.58, 1.38 non-torch, a pool of 44.59
+    old, new = (
+        memory_of("qwen3-next-80b-a3b", gpu="h200-sxm", tp=2, max_model_len=262_144, isl=1000, osl=100, engine=engine)
+        for engine in ("vllm@0.10.2", "vllm@0.11")
+    )
+    assert old.non_torch_bytes == pytest.approx(1.38 * GIB)
+    assert old.activation_bytes / GIB == pytest.approx(5.58, rel=0.01)
+    assert old.kv_pool_bytes / GIB == pytest.approx(44.59, rel=0.01)
+    assert old.kv_pool_tokens == pytest.approx(973_760, rel=0.01)
+    assert new.kv_pool_bytes - old.kv_pool_bytes == pytest.approx(old.non_torch_bytes - new.non_torch_bytes)
+
+
 def test_a_hybrid_sequence_is_reckoned_with_two_blocks_a_state():
     # the 1995 log: 302,921 tokens, 2.31 x 131,072; 1,568 tokens a block, 84 blocks and 3 groups of 2 states
     got = memory_of("qwen3.5-27b", gpu="rtx-3090", kv="fp8", max_model_len=131_072, **PAIR)
