@@ -125,7 +125,7 @@ def test_formats_versions_and_settings_are_read(tmp_path):
     assert (deployment.dp, deployment.ep, deployment.kv) == (8, 8, Dtype.FP8)
     assert (deployment.settings.block_size, deployment.settings.eager) == (128, True)
     for engine, text, since in (
-        ("vllm", "0.11.0 (image named in the doc)", "0.9"),
+        ("vllm", "0.11.0 (image named in the doc)", "0.11"),
         ("vllm", "2026 (>=0.26)", "0.21"),
         ("vllm-v0", "", "0.6.6"),
         ("vllm", "2026 (not printed)", "0.21"),

@@ -30,7 +30,7 @@ def test_every_engine_of_the_command_line_has_a_profile():
         ("vllm@0.6.5", "0.2.5"),
         ("vllm@1.0", "0.21"),
         ("vllm", "0.21"),
-        ("VLLM@v0.11.0rc1", "0.9"),
+        ("VLLM@v0.11.0rc1", "0.11"),
         ("trtllm@0.13", "0.5"),
     ],
 )

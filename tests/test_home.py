@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 import rooflinekit as rk
+from rooflinekit.cli.run import main
 from rooflinekit.model.blocks import model_operations
 from rooflinekit.model.precision import resolve_precision
 from rooflinekit.model.types.deployment import Deployment
@@ -137,6 +139,42 @@ def test_what_does_not_fit_is_told_what_the_host_may_keep(model, weights, remedi
     assert rk.estimate(model, **at, offload_layers=layers).memory.fits
     with pytest.raises(DoesNotFitError):
         rk.estimate(model, **at, offload_layers=layers - 1)
+
+
+def test_experts_of_some_layers_are_kept_by_the_host():
+    """llama.cpp's --n-cpu-moe: each of 48 layers moves a forty-eighth of the experts' weights, the last all of them."""
+    at = {**AT_HOME, "weights": "q8_0", "isl": 256, "allow_oom": True}
+    none, half, most = (rk.estimate("qwen3-30b-a3b", **at, n_cpu_moe=count) for count in (0, 24, 48))
+    whole = rk.estimate("qwen3-30b-a3b", **at, offload_experts="cpu")
+    assert most.memory.weight_bytes == whole.memory.weight_bytes
+    assert most.tpot_ms == pytest.approx(whole.tpot_ms)
+    halfway = (none.memory.weight_bytes + most.memory.weight_bytes) / 2
+    assert half.memory.weight_bytes == pytest.approx(halfway, rel=1e-6)
+    assert none.tpot_ms < half.tpot_ms < most.tpot_ms
+    with pytest.raises(DeploymentError, match="n_cpu_moe=49 exceeds qwen3-30b-a3b's 48 layers"):
+        rk.estimate("qwen3-30b-a3b", **at, n_cpu_moe=49)
+
+
+def test_a_larger_micro_batch_carries_weights_fewer_times(capsys):
+    at = {**AT_HOME, "weights": "q4_k_m", "isl": 4096, "osl": 2, "offload_experts": "cpu"}
+    small, large = (rk.estimate("qwen3-30b-a3b", **at, token_budget=tokens) for tokens in (512, 2048))
+    assert small.ttft_ms == pytest.approx(3 * large.ttft_ms, rel=0.05)
+    for option in ("-ub", "--ubatch-size"):
+        with pytest.raises(SystemExit) as ended:
+            main(["estimate", "llama-3-8b", "--engine", "llama.cpp", option, "1024", "--format", "json"])
+        assert not ended.value.code
+        assert json.loads(capsys.readouterr().out)["inputs"]["token_budget"] == 1024
+
+
+@pytest.mark.parametrize(("model", "gib"), [("gpt-oss-20b", 11.27), ("gpt-oss-120b", 59.02)])
+@pytest.mark.parametrize("weights", [{}, {"weights": "mxfp4"}])
+def test_gpt_oss_has_the_size_of_its_own_file(model, gib, weights):
+    """Experts in MXFP4 and all else in Q8_0; sizes as llama-bench prints them (llama.cpp, benches/dgx-spark.md)."""
+    found = rk.estimate(model, "mi300x", engine="llama.cpp", isl=64, osl=2, **weights)
+    embedding = 201_088 * 2880 * 8.5 / 8  # stays with the host
+    assert (found.memory.weight_bytes + embedding) / 2**30 == pytest.approx(gib, rel=0.003)
+    assert (found.inputs["weights"], found.inputs["attention_weights"]) == ("mxfp4", "q8_0")
+    assert rk.estimate(model, "mi300x", isl=64, osl=2, allow_oom=True).inputs["attention_weights"] == "bf16"  # vLLM
 
 
 def test_experts_are_kept_by_the_host_or_by_nobody():

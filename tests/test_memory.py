@@ -492,3 +492,91 @@ def test_what_needs_two_changes_is_named_and_works(model):
             key: int(value) if value.isdigit() else value for key, value in zip(said[::2], said[1::2], strict=True)
         }
         assert rk.estimate(model, **{"batch": 8} | given).memory.fits
+
+
+# --- what varies with the settings and the links ----------------------------------------------------------------------
+
+PAIR = {"tp": 2, "weights": "fp8_block", "activations": "bf16", "memory_fraction": 0.92, "token_budget": 8192,
+        "max_num_seqs": 2, "isl": 1000, "osl": 100}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gpu", "more", "pools", "peak"),
+    [
+        # club-3090, pull request 1139 (with its MTP head), and talos-argocd-proxmox, 1995: 4.76 and 4.99 GiB, 1.66
+        ("rtx-3090", {"kv": "fp8", "max_model_len": 131_072}, (4.76, 4.99), 1.66),
+        ("rtx-5090", {"max_model_len": 262_144}, (12.26,), 1.59),  # club-3090, issue 1087; the peak with 0.13 of graphs
+    ],
+)
+def test_pairs_of_consumer_cards_have_the_pool_that_vllm_logged(gpu, more, pools, peak):
+    got = memory_of("qwen3.5-27b", gpu=gpu, **PAIR, **more)
+    assert got.fits
+    for pool in pools:
+        assert got.kv_pool_bytes / GIB == pytest.approx(pool, rel=0.05)
+    assert got.activation_bytes / GIB == pytest.approx(peak, rel=0.05)
+    assert got.graph_bytes <= 0.25 * GIB
+    assert got.non_torch_bytes < GIB  # an H100's NVLink has 2.11
+
+
+def test_before_0_11_the_budget_of_vllm_pays_for_the_communicator():
+    # Qwen3-Next-80B-A3B at TP2, vLLM 0.10.2: 74.28 GiB of weights, a peak of 5.58, 1.38 non-torch, a pool of 44.59
+    old, new = (
+        memory_of("qwen3-next-80b-a3b", gpu="h200-sxm", tp=2, max_model_len=262_144, isl=1000, osl=100, engine=engine)
+        for engine in ("vllm@0.10.2", "vllm@0.11")
+    )
+    assert old.non_torch_bytes == pytest.approx(1.38 * GIB)
+    assert old.activation_bytes / GIB == pytest.approx(5.58, rel=0.01)
+    assert old.kv_pool_bytes / GIB == pytest.approx(44.59, rel=0.01)
+    assert old.kv_pool_tokens == pytest.approx(973_760, rel=0.01)
+    assert new.kv_pool_bytes - old.kv_pool_bytes == pytest.approx(old.non_torch_bytes - new.non_torch_bytes)
+
+
+def test_a_hybrid_sequence_is_reckoned_with_two_blocks_a_state():
+    # the 1995 log: 302,921 tokens, 2.31 x 131,072; 1,568 tokens a block, 84 blocks and 3 groups of 2 states
+    got = memory_of("qwen3.5-27b", gpu="rtx-3090", kv="fp8", max_model_len=131_072, **PAIR)
+    assert got.max_concurrency == pytest.approx(got.kv_blocks / (84 + 3 * 2))
+    assert got.kv_pool_tokens == pytest.approx(302_921, rel=1e-3)
+
+
+@pytest.mark.parametrize(("drafted", "gib"), [(0, 0.09), (3, 0.13)])
+def test_graphs_of_sixteen_captured_tokens_are_those_of_five_sizes(drafted, gib):
+    # club-3090: "PIECEWISE=3, FULL=2" 0.09 GiB (434) and, with 3 drafted tokens, "PIECEWISE=5 (largest=16)" 0.13 (104)
+    more = {"draft": "mtp", "draft_tokens": drafted} if drafted else {}
+    got = memory_of("qwen3.5-27b", gpu="rtx-3090", kv="fp8", max_model_len=131_072, **PAIR, **more)
+    assert got.graph_bytes / GIB == pytest.approx(gib, rel=0.1)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm@0.19", "vllm@0.9", "vllm@0.6.3"])
+def test_memory_besides_never_grows_as_sequences_or_tokens_are_taken_away(engine):
+    def besides(sequences, budget):
+        got = memory_of("qwen3-32b", engine=engine, max_num_seqs=sequences, token_budget=budget, max_model_len=4096)
+        return got.graph_bytes, got.activation_bytes
+
+    for key in (0, 1):
+        by_sequences = [besides(each, 8192)[key] for each in (1, 2, 8, 64, 256, 1024)]
+        by_budget = [besides(64, each)[key] for each in (64, 512, 2048, 8192)]
+        assert by_sequences == sorted(by_sequences)
+        assert by_budget == sorted(by_budget)
+    assert besides(2, 8192)[0] < besides(256, 8192)[0] == besides(1024, 8192)[0] or engine == "vllm@0.6.3"
+
+
+def test_what_grows_outside_the_allocator_is_of_the_links():
+    grown = {gpu: memory_of("llama-3-8b", gpu=gpu, tp=2).non_torch_bytes / GIB
+             for gpu in ("h100-sxm", "rtx-3090", "rtx-4090", "l40s")}  # fmt: skip
+    assert grown["h100-sxm"] == 2.11
+    assert grown["rtx-3090"] == grown["rtx-4090"] == grown["l40s"] == 0.545
+    assert memory_of("llama-3-8b", gpu="rtx-4090").non_torch_bytes == 0.25 * GIB
+
+
+def test_a_default_of_sequences_is_never_more_than_a_step_has_tokens():
+    few, told = (memory_of("llama-3-8b", token_budget=256, **more) for more in ({}, {"max_num_seqs": 256}))
+    assert few.activation_bytes == told.activation_bytes
+
+
+def test_sequences_that_keep_states_are_no_more_than_the_pool_has_blocks():
+    scenario = {"gpu": "rtx-pro-6000-blackwell", "weights": "bf16", "memory_fraction": 0.95, "calibration": "none"}
+    answer = rk.estimate("qwen3.5-27b", isl=16, osl=16, concurrency=1500, requests=1500, **scenario)
+    blocks = int(memory_of("qwen3.5-27b", **scenario).kv_blocks)
+    assert any(f"the pool has {blocks}" in note for note in answer.warnings)
+    assert answer.load.running <= blocks // 4  # one of attention, three of states
+    assert not any("the pool has" in note for note in rk.estimate("qwen3.5-27b", eager=True, **scenario).warnings)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
-from rooflinekit.estimation.notes import format_notes, limit_remarks, memory_remarks, misfit, said
+from rooflinekit.estimation.notes import format_notes, limit_remarks, memory_remarks, misfit, said, state_notes
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.results import EnergyResult, Estimate, MemoryResult, SpeculationResult, StepResult, about
 from rooflinekit.estimation.scenario import (
@@ -41,9 +41,10 @@ from rooflinekit.model.types.model import Model
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.speculation import METHODS, Speculation
 from rooflinekit.model.types.time import Time
+from rooflinekit.model.types.units import format_bytes
 from rooflinekit.model.types.vision import Images
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.specs import load_accelerator, load_model, load_system
+from rooflinekit.specs import load_accelerator, load_model, load_system, systems_of
 from rooflinekit.specs.calibration import choose_calibration, for_serving, load_calibration, stand_in
 from rooflinekit.specs.calibration.last_cache import last_cache
 from rooflinekit.specs.engines import load_engine, split_version, step_range
@@ -215,7 +216,7 @@ def _lay_out(  # noqa: PLR0913, PLR0917 - what a plan is made of
     if deployment.clock is not None:
         gpu, note = clocked(gpu, deployment.clock * 1e6)
         notes.append(note)
-    whole = System.of(gpu) if system is None else replace(system, accelerator=gpu)
+    whole = _usual(gpu, deployment, notes) if system is None else replace(system, accelerator=gpu)
     if deployment.host_bandwidth is not None:
         whole = replace(whole, host=replace(whole.host, bandwidth=deployment.host_bandwidth * 1e9, given=True))
     if budget := deployment.settings.token_budget:
@@ -226,7 +227,34 @@ def _lay_out(  # noqa: PLR0913, PLR0917 - what a plan is made of
         notes.append(f"pp={deployment.pp} with one microbatch: while one stage computes, the others wait")
     if deployment.kv_policy.caveat:
         notes.append(deployment.kv_policy.caveat)
-    return Predictor.of(plan), tuple(notes)
+    predictor = Predictor.of(plan)
+    return predictor, (*notes, *state_notes(predictor))
+
+
+_PCIE_BOX = "pcie-box"
+
+
+def _usual(gpu: Accelerator, deployment: Deployment, notes: list[str]) -> System:
+    """The usual system of an accelerator, and in `notes` what joins more of them than its links do.
+
+    Cards with bridges are joined by PCI Express beyond them, machines of one accelerator by their network cards.
+    """
+    whole, tp = System.of(gpu), deployment.tp
+    beyond = tp > whole.domain_size or deployment.gpus > whole.max_gpus
+    if beyond and gpu.link_kind.endswith("bridge"):
+        box = load_system(_PCIE_BOX, gpu).value
+        rate = format_bytes(float(box.link_bandwidth))
+        notes.append(
+            f"bridges join {whole.domain_size} cards; {deployment.gpus} are joined by PCI Express, {rate}/s each way. "
+            f"Without peer-to-peer: --system {_PCIE_BOX}-staged"
+        )
+        return box
+    if tp <= whole.domain_size:
+        return whole
+    if whole.spans:
+        notes.append(f"tp={tp} is joined by network cards, {format_bytes(float(gpu.nic_bandwidth))}/s each way")
+        return whole
+    return replace(whole, boxes=tuple(systems_of(gpu, several=True)))
 
 
 def _with_draft(resolved: Resolved, choice: Speculation) -> Resolved:
@@ -376,7 +404,7 @@ def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
         "activations": (precision.inputs or precision.stream).value,
         "kv": precision.kv.value,
         "kv_policy": str(deployment.kv_policy),
-        **asked("engine", "engine_version", "offload_layers", "offload_experts", "host_bandwidth"),
+        **asked("engine", "engine_version", "offload_layers", "offload_experts", "n_cpu_moe", "host_bandwidth"),
         **{key: getattr(settings, key) for key in SETTING_KEYS},
     }
 
@@ -403,7 +431,7 @@ def _provenance(plan: Plan) -> tuple[Provenance, ...]:
     accelerator = plan.system.accelerator
     entries += (*accelerator.provenance, *plan.engine.provenance)
     entries += power_provenance(accelerator.power) if accelerator.power else []
-    if plan.deployment.offload_layers or plan.deployment.offload_experts:
+    if plan.deployment.offload_layers or plan.deployment.offload_experts or plan.deployment.n_cpu_moe:
         entries += plan.system.host.provenance
     cache = last_cache(plan)
     entries += [cache.entry()] if cache else []

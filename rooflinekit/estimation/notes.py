@@ -76,6 +76,16 @@ def format_notes(plan: Plan) -> list[str]:
     return [*notes, *_borrowed(plan, plan.calibration, kernels), *_slow_formats(plan, plan.calibration)]
 
 
+def state_notes(predictor: Predictor) -> Iterator[str]:
+    """Say where the engine would not start: recurrent states of all sequences that may run have no block each."""
+    rows, (blocks, whole) = predictor.memory.rows, predictor.memory.state_blocks
+    if 1.0 <= blocks < rows:
+        yield (
+            f"{predictor.plan.deployment.engine} refuses to start with max_num_seqs {rows:.0f}: each sequence keeps "
+            f"its state in a block, and the pool has {blocks:.0f}. At most {whole:.0f} run: --max-num-seqs {whole:.0f}"
+        )
+
+
 def _borrowed(plan: Plan, calibration: Calibration, kernels: Sequence[Kernel]) -> Iterator[str]:
     """Say for which kernels the calibration took measurements of another accelerator, and of which."""
     own, found = plan.system.accelerator.name, dict[str, dict[str, None]]()

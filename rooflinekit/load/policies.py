@@ -83,10 +83,10 @@ class Limits:
         for name in ("token_budget", "max_num_seqs", "longest_run", "engines", "receive_interval"):
             if getattr(self, name) < 1:
                 raise WorkloadError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.policy.chunks and self.policy.mixes and self.token_budget * self.engines <= self.max_num_seqs:
+        if self.policy.chunks and self.policy.mixes and self.token_budget * self.engines < self.max_num_seqs:
             raise WorkloadError(
-                f"token_budget={self.token_budget} leaves no room for prompts beside max_num_seqs={self.max_num_seqs} "
-                "decoding sequences; use a larger budget or fewer sequences"
+                f"token_budget={self.token_budget} holds no step of max_num_seqs={self.max_num_seqs} decoding "
+                "sequences; use as large a budget, or fewer sequences"
             )
 
 

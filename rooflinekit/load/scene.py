@@ -270,11 +270,11 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
     plan = predictor.plan
     settings, dp = plan.deployment.settings, plan.deployment.dp
     budget = chosen.token_budget or settings.token_budget or int(plan.token_budget)
-    sequences = chosen.max_num_seqs or settings.max_num_seqs
+    sequences = chosen.max_num_seqs or settings.max_num_seqs or int(predictor.memory.rows)
     return Limits(
         policy=POLICIES[chosen.policy or settings.policy or usual_policy(plan, longest > budget)],
         token_budget=budget,
-        max_num_seqs=(sequences or int(predictor.memory.rows)) * dp,
+        max_num_seqs=int(max(min(sequences, predictor.memory.state_blocks[1]), 1.0)) * dp,
         max_model_len=chosen.max_model_len or settings.max_model_len or plan.model.max_context,
         queue_limit=chosen.queue_limit,
         by_class=chosen.by_class,

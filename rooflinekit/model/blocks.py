@@ -697,12 +697,12 @@ def stage_operations(
     shard = Shard(model.hidden, precision, deployment, domain)
     first = stage * model.depth // deployment.pp
     layers = Counter(
-        (layer, precision.at(place), place < deployment.offload_layers)
+        (layer, precision.at(place), place < deployment.offload_layers, place < deployment.n_cpu_moe)
         for place, layer in enumerate(model.stage_layers(stage, deployment.pp), first)
     )
     runs: Runs = [
-        (_run(layer, model, replace(shard, precision=own), on_host), count)
-        for (layer, own, on_host), count in layers.items()
+        (_run(layer, model, replace(shard, precision=own), on_host, experts), count)
+        for (layer, own, on_host, experts), count in layers.items()
     ]
     if stage == 0:
         runs.insert(0, (entry_operations(model, shard), 1))
@@ -764,9 +764,9 @@ def _beside_encoder(model: Model, encoder: Encoder, runs: Runs, shard: Shard) ->
     ]  # fmt: skip
 
 
-def _run(layer: Layer, model: Model, shard: Shard, on_host: bool) -> list[Operation]:
+def _run(layer: Layer, model: Model, shard: Shard, on_host: bool, experts: bool) -> list[Operation]:
     """A layer's operations, those that the host keeps marked as such; weights alone where prompts pass it by."""
-    ops, experts = layer_operations(layer, shard), shard.deployment.offload_experts
+    ops, experts = layer_operations(layer, shard), experts or shard.deployment.offload_experts
     if model.passes_by(layer):
         ops = [Idle(op) for op in ops if op.weights]
     return [OnHost(op) if on_host or (experts and isinstance(op, Experts)) else op for op in ops]

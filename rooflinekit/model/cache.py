@@ -216,13 +216,15 @@ class Layout:
     """How one sequence takes blocks, and how the pool is counted.
 
     law: bytes of one sequence, padding included; block_bytes: one block of the pool; groups: how many of them hold the
-    same `block` tokens, one for each group of layers.
+    same `block` tokens, one for each group of layers. states: blocks that admission reckons for each recurrent state,
+    where the engine starts only with a block for each sequence that may run; 0 where it does not ask.
     """
 
     law: CacheLaw
     block: int
     block_bytes: float
     groups: int
+    states: float = 0.0
 
     def blocks(self, pool: Numeric) -> Numeric:
         """Whole blocks in a pool of so many bytes."""
@@ -235,9 +237,10 @@ class Layout:
     def admitted_bytes(self, longest: Numeric, step: float) -> Numeric:
         """What vLLM reckons for one sequence of `longest` tokens when a step has at most `step` of them [B].
 
-        A window counts with a whole step beside it, and one block more.
+        A window counts with a whole step beside it, and one block more. A recurrent state that the prefix cache keeps
+        has a block to be read from and one to be written to.
         """
-        total: Numeric = self.law.state_bytes
+        total: Numeric = max(self.states, 1.0) * self.law.state_bytes
         for cap, slope in self.law.slopes:
             tokens = longest if cap == math.inf else minimum(cap - 1.0 + step, longest)
             blocks = ceil_div(tokens, float(self.block)) + (cap < math.inf)
@@ -262,7 +265,8 @@ def cache_layout(plan: Plan, layers: Iterable[Layer]) -> Layout:
     if rule.budget != "none":
         crossing = any(isinstance(layer.mixer, CrossAttention) for layer in kept)  # blocks of their own, as small
         if len(alike) > 1 and rule.hybrid and not crossing:
-            return _grouped(alike, law, block)
+            asked = rule.state_blocks if law.state_bytes and not deployment.settings.eager else 0.0
+            return replace(_grouped(alike, law, block), states=asked)
         if not rule.hybrid and any(kind.token_bytes and kind.cap == math.inf for kind in alike):
             law = replace(law, slopes=((math.inf, whole),))  # without groups a window has blocks for the whole context
     return Layout(law, block, whole * block, 1)

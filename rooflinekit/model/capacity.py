@@ -131,6 +131,17 @@ class MemoryModel:
         return named(pool, "pool", "what is left for the cache by the engine's rule", "B", RULE)
 
     @property
+    def state_blocks(self) -> tuple[float, float]:
+        """Blocks that sequences keep recurrent states in, and sequences for which there is one of each group of layers.
+
+        An engine that replays graphs starts only with as many blocks as sequences may run. Infinite if none is needed.
+        """
+        activations = self._activations(1.0, 1.0)
+        found = [(float(stage.layout.blocks(self.pool(stage, activations))), stage.layout.groups)
+                 for stage in self.stages if stage.layout.states]  # fmt: skip
+        return min(((blocks, blocks // groups) for blocks, groups in found), default=(math.inf, math.inf))
+
+    @property
     def charge(self) -> float:
         """How much of the activation peak the pool pays for."""
         return {"static": 0.0, "free": self.fraction}.get(self.rule.budget, 1.0)
@@ -288,7 +299,7 @@ def make_memory_model(plan: Plan) -> MemoryModel:
         capacity_bytes=accelerator.visible_bytes,
         rule=rule,
         fraction=settings.memory_fraction or rule.fraction,
-        outside=_outside(plan),
+        outside=outside_of(plan),
         peak=activation_peak(plan, tokens),
         tokens=tokens,
         rows=plan.most_sequences,
@@ -316,12 +327,32 @@ def _step_tokens(plan: Plan) -> float:
     return float(max(longest, _LEAST_PROMPT))
 
 
-def _outside(plan: Plan) -> Outside:
+def outside_of(plan: Plan, drafted: int = 0) -> Outside:
+    """What the engine takes besides, where each sequence of a decode step has `drafted` tokens beside its own."""
     rule, deployment, gpu = plan.engine.memory, plan.deployment, plan.system.accelerator
-    reducing = deployment.joined > deployment.pp and gpu.link_kind != "pcie"
+    non_torch = rule.non_torch[0]
+    if deployment.joined > deployment.pp:
+        bus = gpu.link_kind in ("pcie", "none")
+        slow = rule.non_torch_bus or rule.non_torch[not bus]
+        non_torch = slow if bus or gpu.link_kind.endswith("bridge") else rule.non_torch[1]
     replayed = rule.graphs + rule.graphs_per_layer * plan.model.depth / deployment.pp
+    times, most = rule.graph_sizes
+    if most:
+        asked = min(times * plan.most_sequences * (1 + drafted), most, plan.token_budget)
+        replayed *= captured_sizes(asked) / captured_sizes(most)
     graphs = 0.0 if deployment.settings.eager else replayed
-    return Outside(context_bytes(rule, gpu, deployment.joined), rule.non_torch[reducing], graphs)
+    return Outside(context_bytes(rule, gpu, deployment.joined), non_torch, graphs)
+
+
+def captured_sizes(most: float) -> int:
+    """How many batch sizes are captured up to `most` tokens: 1, 2, 4, each 8th, and from 256 on each 16th.
+
+    vLLM, config/vllm.py `_set_cudagraph_sizes`. A graph is captured for each, so their memory is in proportion.
+
+    >>> [captured_sizes(most) for most in (4, 16, 32, 512)]  # logs: 5 (largest=16), 7 (largest=32), 51 (largest=512)
+    [3, 5, 7, 51]
+    """
+    return sum(size <= most for size in (1, 2, 4, *range(8, 256, 8), *range(256, int(most) + 1, 16)))
 
 
 def context_bytes(rule: MemoryRule, gpu: Accelerator, ranks: int) -> float:

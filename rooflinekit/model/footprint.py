@@ -187,7 +187,7 @@ def activation_peak(plan: Plan, token_budget: float) -> Peak:
     between = around if plan.deployment.pp > 1 else 0.0  # those from the stage before
     return Peak(
         layer_token=around + max(blocks, default=0.0) * stream + between,
-        layer_base=rule.layer_base + rule.state_base * recurrent + encoded,
+        layer_base=rule.layer_base + rule.state_base * recurrent / plan.deployment.tp + encoded,
         sampler_token=between if rows else hidden + between,
         sampler_row=0.0 if rows else hidden + columns * stream + rule.sampler_copies * logits,
         sampler_base=rule.sampler_base + scratch * logits + kept + encoded + rows,

@@ -139,15 +139,28 @@ def _override(model: Model, deployment: Deployment) -> tuple[WeightFormats, tupl
     weights, formats, layers = deployment.weights, model.formats, model.layer_formats
     if weights is not None and weights.in_blocks:
         formats, layers = gguf_formats(model, weights)
-    return _given(formats, deployment), tuple(_given(each, deployment) for each in layers)
+        weights = None
+    elif _is_mxfp4_file(model, deployment):
+        rest, weights = Dtype.Q8_0, None
+        formats, layers = WeightFormats(rest, rest, Dtype.MXFP4, rest, rest, rest, Dtype.FP32), ()
+    return _given(formats, deployment, weights), tuple(_given(each, deployment, weights) for each in layers)
 
 
-def _given(formats: WeightFormats, deployment: Deployment) -> WeightFormats:
-    """The formats with those that were given for all matrices, for attention and for the LM head."""
-    weights, attention = deployment.weights, deployment.attention_weights
-    if weights is not None and weights.in_blocks:
-        weights = None  # `gguf_formats` has seen to it
-    elif weights is not None and weights.is_wide:
+def _is_mxfp4_file(model: Model, deployment: Deployment) -> bool:
+    """Whether llama.cpp has experts in MXFP4 and all else in Q8_0: its MXFP4_MOE (llama-quant.cpp), as gpt-oss is.
+
+    Not of a checkpoint whose file has told the format of each layer.
+    """
+    if deployment.engine != "llama.cpp" or model.layer_formats:
+        return False
+    asked = deployment.weights or (model.formats.experts if not model.formats.attention.in_blocks else None)
+    return asked is Dtype.MXFP4 and any(isinstance(layer.ffn, MixtureOfExperts) for layer in model.layers)
+
+
+def _given(formats: WeightFormats, deployment: Deployment, weights: Dtype | None) -> WeightFormats:
+    """The formats with `weights` for all matrices, and those that were given for attention and for the LM head."""
+    attention = deployment.attention_weights
+    if weights is not None and weights.is_wide:
         formats = WeightFormats.uniform(weights)
     elif weights is not None:
         formats = replace(formats, ffn=weights, experts=weights, shared_experts=weights, down=None)

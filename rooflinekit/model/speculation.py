@@ -13,7 +13,7 @@ from typing import TypeGuard
 
 from rooflinekit.model.blocks import stage_operations
 from rooflinekit.model.cache import CacheLaw, Layout, cache_law
-from rooflinekit.model.capacity import MemoryModel, Stage
+from rooflinekit.model.capacity import MemoryModel, Stage, outside_of
 from rooflinekit.model.graph.symbol import fact
 from rooflinekit.model.kernels.elementwise import Elementwise, Sampling
 from rooflinekit.model.kernels.gemm import Linear
@@ -347,14 +347,14 @@ def speculate(plain: Predictor, choice: Speculation, model: Model | None = None)
     if plain.plan.deployment.ffn_gpus:
         raise DeploymentError("a draft is not known beside ffn_gpus; leave one of them out")
     draft = make_draft(plain.plan, choice, model)
-    return SpeculativePredictor(plain.plan, _with_draft(plain.memory, draft), plain, draft)
+    return SpeculativePredictor(plain.plan, _with_draft(plain.plan, plain.memory, draft), plain, draft)
 
 
-def _with_draft(memory: MemoryModel, draft: Draft) -> MemoryModel:
+def _with_draft(plan: Plan, memory: MemoryModel, draft: Draft) -> MemoryModel:
     stages = tuple(
         Stage(stage.weight_bytes + draft.weight_bytes, _beside(stage.layout, draft.cache)) for stage in memory.stages
     )
-    return replace(memory, stages=stages)
+    return replace(memory, stages=stages, outside=outside_of(plan, draft.choice.verified))
 
 
 def _beside(layout: Layout, cache: CacheLaw) -> Layout:

@@ -24,9 +24,10 @@ def check_deployment(model: Model, deployment: Deployment, system: System) -> No
 def _refusals(model: Model, deployment: Deployment, system: System) -> Iterator[str]:
     """What is wrong with a split, the plainest first."""
     tp, domain, pp = deployment.tp, system.domain_size, deployment.pp
-    if tp > domain and not (system.name and system.nic_bandwidth):
+    if tp > domain and not system.spans:
         link = system.accelerator.link_kind or "a link"
-        hint = "" if system.name else ", or name a system of several nodes"
+        named = " or ".join(f"--system {name}" for name in system.boxes)
+        hint = "" if system.name else f", or {named}" if named else "; no system of several nodes is known of it"
         joined = f"the {domain} accelerators that {link} joins in a {system.title}"
         yield f"tp={tp} exceeds {joined}; use {_tp_choices(model, system)}{hint}"
     if tp > domain and tp % domain:
@@ -124,7 +125,7 @@ def _of_groups(model: Model, deployment: Deployment) -> Iterator[str]:
     ffn, encoder, tp = deployment.ffn_gpus, deployment.encoder_gpus, deployment.ffn_tp
     beside = {"pp": deployment.pp > 1}
     if ffn:
-        whole = ("sequence_parallel", "lora_rank", "offload_layers", "offload_experts")
+        whole = ("sequence_parallel", "lora_rank", "offload_layers", "offload_experts", "n_cpu_moe")
         beside |= {"cp": deployment.cp > 1, "all_to_all": deployment.all_to_all != "auto"}
         beside |= {key: bool(getattr(deployment, key)) for key in whole}
     for name, number in (("ffn_gpus", ffn), ("encoder_gpus", encoder)):
@@ -160,7 +161,7 @@ def _splits(what: str, size: int, tp: int) -> bool:
 def _tp_choices(model: Model, system: System) -> str:
     sizes = set(_divided_by_tp(model))
     domain = system.domain_size
-    several = [domain * nodes for nodes in range(2, 128 // domain + 1)] if system.name and system.nic_bandwidth else []
+    several = [domain * nodes for nodes in range(2, 128 // domain + 1)] if system.spans else []
     candidates = [*range(1, min(domain, 128) + 1), *several]
     return _choices("tp", [tp for tp in candidates if all(_splits(what, size, tp) for what, size in sizes)])
 
@@ -173,10 +174,10 @@ def _choices(name: str, values: list[int]) -> str:
 
 def _offload_refusals(model: Model, deployment: Deployment, system: System) -> Iterator[str]:
     """What the host cannot keep, or need not."""
-    layers, experts = deployment.offload_layers, deployment.offload_experts
+    layers, experts = deployment.offload_layers, deployment.offload_experts or deployment.n_cpu_moe
     if not layers and not experts:
         if deployment.host_bandwidth is not None:
-            yield "host_bandwidth needs weights on the host; add offload_layers=N or offload_experts=cpu"
+            yield "host_bandwidth needs weights on the host; add offload_layers=N, offload_experts=cpu or n_cpu_moe=N"
         return
     if deployment.engine not in _OFFLOADING:
         yield f"weights on the host are known of {' and '.join(_OFFLOADING)}, not of {deployment.engine}"
@@ -186,8 +187,11 @@ def _offload_refusals(model: Model, deployment: Deployment, system: System) -> I
         yield f"{system.accelerator.name} shares its memory with the host, or its PCI Express is unknown"
     if layers > model.depth:
         yield f"offload_layers={layers} exceeds {model.name}'s {model.depth} layers; use at most {model.depth}"
+    if deployment.n_cpu_moe > model.depth:
+        yield f"n_cpu_moe={deployment.n_cpu_moe} exceeds {model.name}'s {model.depth} layers; use offload_experts=cpu"
     if experts and not any(isinstance(layer.ffn, MixtureOfExperts) for layer in model.layer_counts):
-        yield f"offload_experts: {model.name} has no experts; use offload_layers=N"
+        asked = "offload_experts" if deployment.offload_experts else "n_cpu_moe"
+        yield f"{asked}: {model.name} has no experts; use offload_layers=N"
 
 
 _OFFLOADING = ("llama.cpp", "ideal")

@@ -86,7 +86,7 @@ def _asked() -> Any:
         "system": str | None, "sequence_parallel": bool, "all_reduce": _one_of(ALL_REDUCE),
         "all_to_all": _one_of(ALL_TO_ALL), "two_batch": bool, "dispatch": _Dtype | None,
         "redundant_experts": _Natural, "skew": _Size, "power_cap": _Positive | None, "clock": _Positive | None,
-        "engine_version": str | None, "offload_layers": _Natural, "offload_experts": bool,
+        "engine_version": str | None, "offload_layers": _Natural, "offload_experts": bool, "n_cpu_moe": _Natural,
         "host_bandwidth": _Positive | None,
         "memory_fraction": share, "eager": bool, "gpus": _Count,
         "lora_rank": _Natural, "lora_adapters": _Count, "ffn_gpus": _Natural, "encoder_gpus": _Natural,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rooflinekit.specs.files import read_json, read_text, read_yaml
-from rooflinekit.specs.hardware import accelerator_template, load_accelerator, load_system
+from rooflinekit.specs.hardware import accelerator_template, load_accelerator, load_system, systems_of
 from rooflinekit.specs.locate import Loaded, aliases, in_catalogue, names, resolve
 from rooflinekit.specs.models import load_model, model_template
 from rooflinekit.specs.places import Kind, spec_dir, user_dir
@@ -24,5 +24,6 @@ __all__ = [
     "read_yaml",
     "resolve",
     "spec_dir",
+    "systems_of",
     "user_dir",
 ]

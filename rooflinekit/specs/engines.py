@@ -26,8 +26,8 @@ _SPELLINGS = {"trtllm": "trt-?llm|tensorrt-?llm", "vllm": "vllm", "gpt-fast": "g
               "optimum-habana": "optimum-habana"}  # fmt: skip
 _UNITS = {
     **dict.fromkeys((
-        "large", "context", "non_torch", "graphs", "graphs_per_layer", "layer_base", "sampler_base", "state_base",
-        "loading", "slack", "context_base", "communicator_pcie",
+        "large", "context", "non_torch", "non_torch_bus", "graphs", "graphs_per_layer", "layer_base", "sampler_base",
+        "state_base", "loading", "slack", "context_base", "communicator_pcie",
     ), "B"), "communicator_links": "B/s",
 }  # fmt: skip
 """Units of a memory rule's numbers; the others have none."""
@@ -36,6 +36,7 @@ _PARTS = {
     **dict.fromkeys(("context", "non_torch"), (".one", ".several")),
     **dict.fromkeys(("token_budget", "max_num_seqs"), (".small", ".large")),
     "mxfp4_multiple": (".inputs", ".outputs"),
+    "graph_sizes": (".times", ".most"),
     "communicator_pcie": (".four", ".eight"),
     **dict.fromkeys(("ttft", "tpot"), (".steps", ".all", ".stand_in", ".few_users", ".many_users")),
     **dict.fromkeys(

@@ -108,7 +108,7 @@ class _File(Layout):
 class _Domain(_Cited):
     kind: str
     size: Count
-    bandwidth: _ByteRate
+    bandwidth: _ByteRate = 0.0
     in_switch: bool = False
 
 
@@ -236,21 +236,34 @@ def load_system(name: str | os.PathLike[str], accelerator: Accelerator) -> Loade
     """
     found = resolve("system", name)
     file, provenance = kept(_read_system, found.value)
-    if accelerator.name not in file.accelerators:
-        built = {other: kept(_read_system, resolve("system", other).value)[0].accelerators for other in names("system")}
-        others = " or ".join(other for other, chips in built.items() if accelerator.name in chips)
+    if not _holds(file, accelerator):
+        others = [f"--gpu {chip}" for chip in file.accelerators[:1] if chip != "cards"]
+        others += [f"--system {other}" for other in systems_of(accelerator)]
         raise DeploymentError(
             f"{found.value.stem} is built of {' or '.join(file.accelerators)}, not {accelerator.name}; "
-            f"use --gpu {file.accelerators[0]}" + (f", or --system {others}" if others else "")
+            + (f"use {', or '.join(others)}" if others else "leave --system out")
         )
     return Loaded(_system(file, provenance, found.value.stem, accelerator), found.warnings)
+
+
+def systems_of(accelerator: Accelerator, several: bool = False) -> list[str]:
+    """Names of the systems that are built of an accelerator; with `several`, of those that a network joins."""
+    files = {name: kept(_read_system, resolve("system", name).value)[0] for name in names("system")}
+    return [name for name, file in files.items() if _holds(file, accelerator) and (file.network or not several)]
+
+
+def _holds(file: _SystemFile, accelerator: Accelerator) -> bool:
+    """Whether it is built of an accelerator; `cards` is every one in a slot, with or without a bridge."""
+    card = accelerator.link_kind == "pcie" or accelerator.link_kind.endswith("bridge")
+    return accelerator.name in file.accelerators or (card and "cards" in file.accelerators)
 
 
 @once
 def _system(file: _SystemFile, provenance: tuple[Provenance, ...], name: str, accelerator: Accelerator) -> System:
     domain, nic = file.domain, file.network.nic if file.network else 0.0
     reach = domain.size * _DOMAINS if nic else domain.size
-    return System(accelerator, domain.size, reach, name, domain.bandwidth, nic, domain.in_switch, provenance=provenance)
+    links = domain.bandwidth or (accelerator.pcie_bandwidth if domain.kind == "pcie" else 0.0)
+    return System(accelerator, domain.size, reach, name, links, nic, domain.in_switch, provenance=provenance)
 
 
 def _read_system(path: Path) -> tuple[_SystemFile, tuple[Provenance, ...]]:
@@ -258,6 +271,8 @@ def _read_system(path: Path) -> tuple[_SystemFile, tuple[Provenance, ...]]:
     file = root.read(_SystemFile)
     if not file.accelerators:
         root.refuse("accelerators", "is empty; name the accelerators that it is built of")
+    if file.domain.size > 1 and file.domain.kind != "pcie" and not file.domain.bandwidth:
+        root.refuse("domain.bandwidth", "is missing; only kind pcie has that of each accelerator's own slot")
     refuse_cut(path)
     return file, tuple(_provenance(root, file))
 

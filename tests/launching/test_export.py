@@ -271,3 +271,16 @@ class TestFlags:
         told = options(rk.launch("llama-3-8b", engine="vllm@0.6.6", token_budget=1024).servers[0])
         assert told["--max-num-batched-tokens"] == "1024"
         assert "--enable-chunked-prefill" in told
+
+
+@pytest.mark.parametrize("weights", ["fp8_block", "nvfp4", "bf16"])
+def test_a_hybrid_is_never_told_of_more_sequences_than_it_has_blocks_for_their_states(weights):
+    # vllm-project/recipes 831: "max_num_seqs (1024) exceeds available Mamba cache blocks (939)" (1011, and 556 at 0.95)
+    measured = {"fp8_block": 939, "nvfp4": 1011, "bf16": 556}[weights]
+    scenario = {"model": "qwen3.5-27b", "gpu": "rtx-pro-6000-blackwell", "weights": weights, "isl": 1000, "osl": 100}
+    made = rk.launch(**scenario | ({"memory_fraction": 0.95} if weights == "bf16" else {}))
+    told = int(options(made.servers[0])["--max-num-seqs"] or 0)
+    assert 0 < told <= rk.estimate(**scenario).memory.kv_blocks
+    assert told < measured
+    with pytest.raises(rk.DoesNotFitError, match=r"max_num_seqs 5000: .* use at most \d+"):
+        rk.launch(**scenario | {"max_num_seqs": 5000, "token_budget": 8192})

@@ -486,7 +486,7 @@ def test_senseless_arrivals_are_refused_by_number(arrivals, said):
         serve(arrivals)
 
 
-@pytest.mark.parametrize("wrong", [{"token_budget": 0}, {"max_num_seqs": 0}, {"token_budget": 64, "max_num_seqs": 64}])
+@pytest.mark.parametrize("wrong", [{"token_budget": 0}, {"max_num_seqs": 0}, {"token_budget": 63, "max_num_seqs": 64}])
 def test_senseless_limits_are_refused(wrong):
     with pytest.raises(WorkloadError, match=next(iter(wrong))):
         Limits(**wrong)

@@ -133,7 +133,7 @@ LISTED = {
     ("accelerator", "mi3", "mi300x, mi325x, mi350x, mi355x"),
     ("accelerator", "tpu", "tpu-v4, tpu-v5e, tpu-v5p"),
     ("accelerator", "4090rtx", ""),
-    ("accelerator", "5080", ""),
+    ("accelerator", "6080", ""),
     ("accelerator", "q", ""),
     ("model", "claude-3", ""),
     ("model", "gpt-4", ""),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+import rooflinekit as rk
 from rooflinekit.model.types.errors import DeploymentError, SpecError, UnknownNameError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator, load_system, names, spec_dir
 from rooflinekit.specs.files import read_yaml
 
 FILES = {path.stem: read_yaml(path) for path in sorted(spec_dir("system").glob("*.yaml"))}
-BUILT = [(name, gpu) for name, data in FILES.items() for gpu in data["accelerators"]]
+CARDS = ["rtx-3090", "rtx-4090", "rtx-a6000", "a40", "l40s"]
+BUILT = [(name, gpu) for name, data in FILES.items()
+         for chip in data["accelerators"] for gpu in (CARDS if chip == "cards" else [chip])]  # fmt: skip
 
 
 def test_a_system_agrees_with_its_accelerators():
@@ -18,7 +21,9 @@ def test_a_system_agrees_with_its_accelerators():
         chip = load_accelerator(gpu).value
         system = load_system(name, chip).value
         assert system.name == name
-        if chip.link_kind == FILES[name]["domain"]["kind"]:
+        if name == "pcie-box-staged":  # copies through the host are slower than the slot
+            assert system.link_bandwidth < chip.pcie_bandwidth
+        elif chip.link_kind == FILES[name]["domain"]["kind"]:
             usual = System.of(chip)
             assert (system.domain_size, system.link_bandwidth) == (usual.domain_size, usual.link_bandwidth)
             assert system.nic_bandwidth in (0.0, usual.nic_bandwidth)
@@ -29,8 +34,10 @@ def test_a_system_agrees_with_its_accelerators():
 
 def test_every_number_has_a_source_that_was_read():
     for name, gpu in BUILT:
-        known = load_system(name, load_accelerator(gpu).value).value.provenance
-        assert {"domain.size", "domain.bandwidth"} <= {entry.quantity for entry in known}
+        chip = load_accelerator(gpu).value
+        known = load_system(name, chip).value.provenance
+        rate = "domain.bandwidth" if "bandwidth" in FILES[name]["domain"] else "links.pcie"
+        assert {"domain.size", rate} <= {entry.quantity for entry in (*known, *chip.provenance)}
         assert all(entry.source and entry.confidence for entry in known)
         assert all(source["read"] for source in FILES[name]["sources"].values())
 
@@ -76,4 +83,38 @@ def test_a_file_that_cannot_be_trusted_is_refused(tmp_path, old, new, said):
 
 
 def test_all_systems_are_listed():
-    assert names("system") == list(FILES)
+    assert names("system") == sorted(FILES)
+
+
+@pytest.mark.parametrize("gpu", CARDS)
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_cards_without_nvlink_split_a_model_over_pci_express(gpu, tp):
+    with_peers, staged = (
+        rk.estimate("llama-3-8b", gpu, tp=tp, system=system) for system in ("pcie-box", "pcie-box-staged")
+    )
+    assert staged.ttft_ms > with_peers.ttft_ms
+    usual = rk.estimate("llama-3-8b", gpu, tp=tp)
+    bridged = load_accelerator(gpu).value.link_kind.endswith("bridge")
+    assert any("PCI Express, 31.5 GB/s each way" in note for note in usual.warnings) is (bridged and tp > 2)
+    if tp > 2:
+        assert usual.ttft_ms == with_peers.ttft_ms
+
+
+def test_stages_on_four_bridged_cards_need_no_system():
+    assert rk.estimate("llama-3-8b", "rtx-3090", pp=4).inputs["gpus"] == 4
+
+
+def test_machines_of_one_accelerator_are_joined_by_their_network_cards():
+    one, two = (rk.estimate("llama-3-70b", "gb10", tp=tp, weights="int4", calibration="none") for tp in (1, 2))
+    assert one.tpot_ms / 2 < two.tpot_ms < one.tpot_ms
+    assert any("network cards, 25.0 GB/s each way" in note for note in two.warnings)
+    # 160 all-reduces of 1,024 tokens x 8,192 x 2 B, 2 (n - 1) / n = 1 of them sent: 2.68 GB at 25 GB/s
+    assert sum(k.network_bytes for k in two.prefill.kernels if k.name == "all_reduce") == 160 * 1024 * 8192 * 2
+
+
+@pytest.mark.parametrize(("gpu", "box"), [("h100-sxm", "--system hgx-h100"), ("mi300x", "--system mi300x-8")])
+def test_a_split_beyond_the_links_is_refused_with_the_boxes_that_hold_it(gpu, box):
+    with pytest.raises(DeploymentError, match=box):
+        rk.estimate("deepseek-v3", gpu, tp=16)
+    with pytest.raises(DeploymentError, match="no system of several nodes is known"):
+        rk.estimate("llama-3-8b", "rtx-4090", tp=16)

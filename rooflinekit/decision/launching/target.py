@@ -22,6 +22,7 @@ from rooflinekit.estimation.estimator import estimate, read_deployment, read_wor
 from rooflinekit.estimation.options import part_of, read
 from rooflinekit.estimation.results import Estimate, MemoryResult
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, Scenario
+from rooflinekit.model.capacity import make_memory_model
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import MemoryRule
@@ -339,6 +340,9 @@ def aim(scenario: Mapping[str, Any], role: str = "", host_gpus: int = 8) -> Targ
     loaded = "concurrency" in given or "rate" in given
     fixed = _fixed(given, plan, _running(_predicted(given)) if loaded else float(work.batch))
     answer = _longest(fixed, plan, int(float(work.longest_context)))
+    if (most := _with_states(plan, answer)) < fixed["max_num_seqs"]:
+        fixed |= {"max_num_seqs": most}
+        answer = _longest(fixed, plan, int(float(work.longest_context)))
     plan, draft = _planned(fixed | {"max_model_len": answer.inputs["max_model_len"]})
     weights = weights_of(plan, table)
     checkpoint = find_checkpoint(given["model"], plan.model)
@@ -391,6 +395,26 @@ def _fixed(given: dict[str, Any], plan: Plan, running: float) -> dict[str, Any]:
     fraction = settings.memory_fraction or rule.fraction
     fixed = given | {"max_num_seqs": sequences, "memory_fraction": fraction}
     return fixed if budget is None else fixed | {"token_budget": budget}
+
+
+def _with_states(plan: Plan, answer: Estimate) -> float:
+    """Sequences for which the pool has a block of each group of layers: more never run, and each needs its states.
+
+    Raises DoesNotFitError for more sequences than blocks where they were asked for: the engine would not start.
+    """
+    stages = [stage for stage in make_memory_model(plan).stages if stage.layout.states]
+    groups = max((stage.layout.groups for stage in stages), default=0)
+    if not groups:
+        return math.inf
+    asked, blocks = plan.deployment.settings.max_num_seqs, int(answer.memory.kv_blocks)
+    if asked is None:
+        return max(blocks // groups, 1)
+    if asked > blocks:
+        raise DoesNotFitError(
+            f"max_num_seqs {asked}: each sequence of {plan.model.name} keeps its state in a block, and the pool has "
+            f"{blocks}: {plan.deployment.engine} would not start; use at most {blocks}"
+        )
+    return math.inf
 
 
 def _running(answer: Estimate) -> float:

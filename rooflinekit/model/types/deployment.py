@@ -55,6 +55,7 @@ class Deployment:
     power_cap: float | None = None  #: limit of each accelerator's power [W]; None is its rated power
     offload_layers: int = 0  #: layers, the first ones, that the host keeps and computes
     offload_experts: bool = False  #: the host keeps and computes the routed experts of all layers
+    n_cpu_moe: int = 0  #: layers, the first ones, whose routed experts it does
     host_bandwidth: float | None = None  #: of the host's memory [GB/s]; None is the assumed one
     clock: float | None = None  #: locked core clock [MHz]; None lets the accelerator choose
 

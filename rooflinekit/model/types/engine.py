@@ -68,16 +68,18 @@ class MemoryRule:
     communicator_links: float = 0.0  #: bandwidth of its links [B/s]
     communicator_pcie: Pair = (0.0, 0.0)  #: what its buffers take over PCI Express with 4 accelerators, and with 8
     non_torch: Pair = (0.0, 0.0)  #: growth outside the allocator while the model loads and runs
+    non_torch_bus: float = 0.0  #: of several joined by PCI Express or bridges; 0: as one, or as several over a bridge
     loading: float = 0.0  #: what loading takes besides the tensors, in what the engine calls weights
     graphs: float = 0.0  #: CUDA graphs: a fixed part
     graphs_per_layer: float = 0.0  #: and what each layer adds
+    graph_sizes: Pair = (0.0, 0.0)  #: captured sizes end at so many times the tokens of a decode step, and here at most
     graphs_count: bool = True  #: whether the budget pays for them
     sampler_copies: float = 0.0  #: fp32 copies of the logits that the sampler holds beside the logits themselves
     sampler_scratch: bool = False  #: it uses a row of fp32 logits for each multiprocessor
     sampler_tokens: bool = False  #: room for fp32 logits of all tokens of a step, kept from the start
     layer_base: float = 0.0  #: what the allocator holds besides, while a layer runs
     sampler_base: float = 0.0  #: the same while the sampler runs
-    state_base: float = 0.0  #: and what layers with a recurrent state add to it
+    state_base: float = 0.0  #: and what layers with a recurrent state add to it, over the ranks of tp
     expert_workspace: bool = False  #: the buffers of the fused experts stay while the sampler runs
     torch_allocator: bool = False  #: tensors take the blocks of PyTorch's caching allocator
     vocabulary_multiple: float = 1.0  #: rows of embedding and head are padded to this
@@ -91,6 +93,7 @@ class MemoryRule:
     latent_multiple: float = 1.0  #: elements of a latent are padded to this
     hybrid: bool = False  #: layers of different kinds share the pool in groups; else each has blocks for all tokens
     reserves: bool = False  #: a request is admitted where its whole answer has room too, and never preempted
+    state_blocks: float = 0.0  #: blocks of a recurrent state that admission reckons, and one each that may run to start
     refuses: bool = False  #: it does not start unless the pool holds one longest sequence
     host_embedding: bool = False  #: the table of embeddings stays in the host's memory, unless it is the head too
     slack: float = 0.0  #: free memory without which it does not start

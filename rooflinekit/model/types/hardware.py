@@ -221,6 +221,7 @@ class System:
     nic_bandwidth: Numeric = quantity("NIC", "network card, one direction; 0 if there is no way", "B/s", default=0.0)
     in_switch: bool = False  #: the switch of the domain adds up what passes it (NVLink SHARP)
     host: Host = Host()
+    boxes: tuple[str, ...] = ()  #: names of systems that join several domains of this accelerator, for who needs one
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)
 
     @classmethod
@@ -240,6 +241,11 @@ class System:
     def title(self) -> str:
         """What messages call it."""
         return self.name or f"{self.accelerator.name} system"
+
+    @property
+    def spans(self) -> bool:
+        """Whether tp may reach over the network cards: between named nodes, and machines of one accelerator."""
+        return bool(self.nic_bandwidth) and (bool(self.name) or self.domain_size == 1)
 
     def transfer_time(self, kernel: Kernel) -> Numeric:
         """Time to send a collective's bytes at datasheet rates [s]: the slower of scale-up links and NICs.
