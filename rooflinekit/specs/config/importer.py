@@ -9,7 +9,16 @@ from typing import Any
 
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecError
-from rooflinekit.model.types.model import FeedForward, Layer, Mixer, Model
+from rooflinekit.model.types.model import (
+    Attention,
+    DenseFFN,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    Mixer,
+    MixtureOfExperts,
+    Model,
+)
 from rooflinekit.specs.config.family import Family, Reading, class_names, family_of
 from rooflinekit.specs.config.feedforward import feed_forwards
 from rooflinekit.specs.config.keys import Keys, named, shown, usual_names
@@ -43,12 +52,16 @@ def model_from_config(
         DtypeError: a number format or quantisation that is not known.
     """
     _only_text_keys(config, origin)
-    outer = config
+    outer = config = _thinking(config)
     config, warnings = _text_decoder(config, origin), list[str]()
     for part in (outer, config):
         refuse_other_networks(part, origin, class_names())
     model_type, family = _identify(config, origin)
     defaults = {**family.defaults, **({} if config is outer else family.nested)}
+    for key in family.first:  # sizes of text and images
+        if isinstance(pair := config.get(key), list) and pair:
+            config = {**config, key: pair[0]}
+            warnings.append(f"{key} = {shown(pair)}: the first, of text, is taken; what images have besides is not counted")
     keys = Keys(_with_defaults(config, family.names, defaults, warnings), origin, {**usual_names(), **family.names})
     keys.note("model_type" if "model_type" in config else "architectures", model_type)
     model = _assemble(Reading(keys, family, warnings), name, quant_config)
@@ -86,6 +99,12 @@ def _only_text_keys(config: Mapping[str, Any], origin: str) -> None:
     for key in config:
         if not isinstance(key, str):
             raise SpecError(f"{origin}: key {shown(key)} is not a string")
+
+
+def _thinking(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a model that hears and speaks the part that reads and writes; its speech is not counted."""
+    thinker = config.get("thinker_config")
+    return {"architectures": None, **thinker} if isinstance(thinker, Mapping) else config
 
 
 def _text_decoder(config: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
@@ -168,7 +187,10 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
         position_rows=0 if extra is None else keys.size("context") + extra,
         embedding_dim=embedded if embedded != r.hidden else 0,
         token_rows=r.number(family.token_rows, 0) if layers[0].token_width else 0,
+        extra_rows=r.number(family.extra_rows, 0),
         embedding_norm=family.embedding_norm,
+        vectors=r.sum_of(family.once),
+        mean_streams=family.mean_streams,
         final_norm=r.norm if final == "norm" else final,
         lm_head_bias=r.is_set(family.lm_head_bias),
         kv_dtype=formats.kv,
@@ -199,9 +221,25 @@ def _layers(r: Reading) -> tuple[Layer, ...]:
         mixer, ffn, shared, earlier = part
         count = (mixer is not None) + (ffn is not None) + shared[0] if norms is None else norms * (ffn is not None)
         kinds[part] = Layer(
-            mixer, ffn, r.norm, count, parallel, streams, family.alternating, bypass, token_width, *shared, *earlier
-        )
+            mixer, ffn, r.norm, count, parallel, streams, family.alternating, bypass, token_width, *shared, *earlier,
+            _vectors(r, mixer, ffn),
+        )  # fmt: skip
+    for _, other in r.variants:
+        own = other.keys.config.keys() & {key for kind in r.keys.child("per_layer_config").config.values() for key in kind}
+        if strange := sorted(own - other.keys.read.keys()):
+            raise ArchitectureError(f"{r.keys.at('per_layer_config')} states {strange[0]}, which is not understood")
     return tuple(kinds[part] for part in parts)
+
+
+def _vectors(r: Reading, mixer: Mixer | None, ffn: FeedForward | None) -> int:
+    """Weights of the small vectors of a layer, by what it is made of."""
+    kinds = {
+        "all": True,
+        "attention": isinstance(mixer, Attention | LatentAttention),
+        "dense": isinstance(ffn, DenseFFN),
+        "sparse": isinstance(ffn, MixtureOfExperts),
+    }
+    return sum(r.sum_of(products) for kind, products in r.family.vectors.items() if kinds[kind])
 
 
 def _dtype(r: Reading) -> Dtype:
