@@ -95,9 +95,9 @@ def _period(r: Reading) -> list[bool]:
 
 def _interval(r: Reading) -> list[bool]:
     """Ernie: every `moe_layer_interval`-th layer from a first to a last one."""
+    first, every = r.keys.size("moe_layer_start_index", 0, least=0), r.keys.size("moe_layer_interval", 1)
     if types := r.keys.entries("mlp_layer_types", r.depth, ("dense", "sparse")):
         return [kind == "sparse" for kind in types]
-    first, every = r.keys.size("moe_layer_start_index", 0, least=0), r.keys.size("moe_layer_interval", 1)
     last = r.keys.maybe("moe_layer_end_index", least=-1)
     last = r.depth - 1 if last in (None, -1) else last
     return [(layer + 1) % every == 0 and first <= layer <= last for layer in range(r.depth)]

@@ -516,8 +516,10 @@ def read_encoder(r: Reading, layers: tuple[Layer, ...]) -> Encoder | None:
     keys, (own, crossing) = r.keys, layers[:2]
     assert isinstance(own.mixer, Attention) and isinstance(crossing.ffn, DenseFFN)
     heads, frames = keys.size("encoder_heads", own.mixer.heads), keys.maybe("frames") or 0
-    r.check_multiple(r.hidden, "hidden elements", heads, "encoder heads")
-    dim = own.mixer.head_dim if heads == own.mixer.heads else r.hidden // heads
+    dim = own.mixer.head_dim
+    if heads != own.mixer.heads:
+        r.check_multiple(r.hidden, "hidden elements", heads, "encoder heads")
+        dim = r.hidden // heads
     attention = replace(own.mixer, heads=heads, kv_heads=heads, head_dim=dim, v_head_dim=dim, bidirectional=True)
     ffn = replace(crossing.ffn, width=keys.size("encoder_width", crossing.ffn.width))
     layer = replace(own, mixer=attention, ffn=ffn, norms=2)
