@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
-from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecError
+from rooflinekit.model.types.errors import ArchitectureError, DtypeError, RooflinekitError, SpecError, nearest
 from rooflinekit.model.types.model import (
     Attention,
     DenseFFN,
@@ -24,7 +26,13 @@ from rooflinekit.specs.config.feedforward import feed_forwards
 from rooflinekit.specs.config.keys import Keys, named, shown, usual_names
 from rooflinekit.specs.config.mixers import mixers, read_encoder
 from rooflinekit.specs.config.quantization import read_formats
-from rooflinekit.specs.config.refusals import refuse_other_networks, refuse_unknown_keys, unidentified, unknown_keys
+from rooflinekit.specs.config.refusals import (
+    refuse_other_networks,
+    refuse_unknown_keys,
+    uncosted,
+    unidentified,
+    unknown_keys,
+)
 from rooflinekit.specs.config.vision import read_vision
 from rooflinekit.specs.locate import Loaded
 
@@ -40,11 +48,17 @@ _INHERITED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_confi
 
 
 def model_from_config(
-    config: Mapping[str, Any], *, name: str, origin: str, quant_config: Mapping[str, Any] | None = None
+    config: Mapping[str, Any],
+    *,
+    name: str,
+    origin: str,
+    quant_config: Mapping[str, Any] | None = None,
+    kind: str = "",
 ) -> Loaded[Model]:
     """Build the Model that a config.json describes, exact to the last weight.
 
-    `quant_config` is the content of an `hf_quant_config.json` beside it. `origin` names the file in messages.
+    `quant_config` is the content of an `hf_quant_config.json` beside it. `origin` names the file in messages. `kind` is
+    the class to read it as, whatever it says itself.
 
     Raises:
         ArchitectureError: the network is of another kind, or has features that are not understood.
@@ -56,7 +70,15 @@ def model_from_config(
     config, warnings = _text_decoder(config, origin), list[str]()
     for part in (outer, config):
         refuse_other_networks(part, origin, class_names())
-    model_type, family = _identify(config, origin)
+    if kind and family_of(kind) is None:
+        raise ArchitectureError(f"no class {kind[:60]!r} is known; nearest: {', '.join(nearest(kind, class_names()))}")
+    said = config.get("model_type")
+    if not kind and isinstance(said, str) and said != "git" and said not in uncosted() and family_of(said) is None:
+        kind = _alike(config, said, origin)
+        warnings.append(f"model_type {said!r} is not known: it has only keys of {kind} and is read as one (--as {kind})")
+    elif kind:
+        warnings.append(f"read as {kind}, as asked, in place of {shown(said)}")
+    model_type, family = _identify({**config, "model_type": kind} if kind else config, origin)
     defaults = {**family.defaults, **({} if config is outer else family.nested)}
     for key in family.first:  # sizes of text and images
         if isinstance(pair := config.get(key), list) and pair:
@@ -73,6 +95,23 @@ def model_from_config(
     refuse_unknown_keys(keys.unread(), family.ignored, origin, model_type)
     warnings += unknown_keys(keys.unread(), family.ignored)
     return Loaded(model, tuple(warnings))
+
+
+_PLAIN = ("llama", "deepseek_v3")
+"""What an unknown class is, if anything, where none that is known has a name like its own."""
+
+
+def _alike(config: Mapping[str, Any], said: str, origin: str) -> str:
+    """The known class whose keys are all those of a config of an unknown one; by likeness of names, else a plain one.
+
+    Raises ArchitectureError where there is none.
+    """
+    for kind in dict.fromkeys((*get_close_matches(said, class_names(), cutoff=0.7), *_PLAIN)):
+        with suppress(RooflinekitError):
+            read = model_from_config({**config, "architectures": None}, name=said, origin=origin, kind=kind)
+            if not any("not known" in warning or "is absent" in warning for warning in read.warnings):
+                return kind
+    raise unidentified(config, origin, class_names())
 
 
 def _outputs(config: Mapping[str, Any], whole: bool, warnings: list[str]) -> int | None:

@@ -82,7 +82,7 @@ def unidentified(config: Mapping[str, Any], origin: str, known: Iterable[str]) -
     hint = f"; nearest known model_type: {', '.join(near)}" if near else ""
     structural = [key for key, value in config.items() if key not in usual_keys() and _structural(key, value)]
     keys = f"; structural keys not understood: {', '.join(map(named, structural[:12]))}" if structural else ""
-    return ArchitectureError(f"{origin}: architecture {shown(what)} is not understood{hint}{keys}")
+    return ArchitectureError(f"{origin}: architecture {shown(what)} is not understood{hint}{keys}; --as CLASS reads it as a known one")
 
 
 def refuse_unknown_keys(unread: Mapping[str, Any], ignored: Iterable[str], origin: str, model_type: str) -> None:
