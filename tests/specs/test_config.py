@@ -366,7 +366,7 @@ def test_a_structural_feature_that_nobody_knows_is_refused_by_key():
     ({"tie_word_embeddings": "yes"}, "tie_word_embeddings = 'yes' is neither true nor false"),
     ({"torch_dtype": "complex64"}, "torch_dtype = 'complex64' is no known dtype"),
     ({"torch_dtype": "int8"}, "torch_dtype = 'int8' is no format that activations can have"),
-    ({"model_type": "lama"}, "nearest known model_type: llama"),
+    ({"model_type": "lama", "head_pattern": "AB"}, "nearest known model_type: llama"),
     ({"model_type": 7}, "architecture 7 is not understood"),
     ({"text_config": 3}, "text_config = 3 is not an object"),
 ])  # fmt: skip
@@ -586,8 +586,9 @@ def test_gemma4_global_layers_have_their_own_heads():
     assert (wide.kv_heads, wide.head_dim, wide.window, wide.keys_are_values, wide.k_norm) == (1, 64, None, True, 64)
     routed = first(config, enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=32)
     assert (routed.ffn.shared_width, routed.ffn.width, routed.norms) == (512, 32, 8)
-    assert "hidden_size_per_layer_input" in refused(config, ArchitectureError, hidden_size_per_layer_input=64)
-    assert "num_kv_shared_layers" in refused(config, ArchitectureError, num_kv_shared_layers=1)
+    embedded = model(config | {"hidden_size_per_layer_input": 64, "vocab_size_per_layer_input": 500})
+    assert (embedded.token_rows, embedded.layers[0].token_width) == (500, 64)
+    assert "share keys that no layer before them has" in refused(config, num_kv_shared_layers=1)
 
 
 def test_pruned_blocks_may_lack_attention():

@@ -130,8 +130,12 @@ class Reading:
             self.blocks = ("attention", "cross_attention") * depth
             warnings.append(f"{depth} decoder layers, each with attention to itself and to the encoder, are listed as "
                             f"{2 * depth}")  # fmt: skip
+        if family.attends == "shortcut":
+            self.blocks = ("attention", "attention", "moe") * (depth := keys.size("depth"))
+            warnings.append(f"{depth} layers, each of two with attention and one of experts, are listed as {3 * depth}")
         self.depth = len(self.blocks) or keys.size("depth")
-        self.stated_depth = self.depth // 2 if family.attends in ("both", "encoder") else self.depth
+        parts = {"both": 2, "encoder": 2, "shortcut": 3}
+        self.stated_depth = self.depth // parts.get(family.attends, 1)
         self.norm: Norm = self.value(family.norm)
 
     def _blocks(self) -> Sequence[str]:

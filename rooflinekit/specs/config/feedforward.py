@@ -178,6 +178,17 @@ def _common(r: Reading) -> tuple[FeedForward | None, ...]:
     return tuple(block if kind == "attention" else None for kind in r.blocks)
 
 
+def _shortcut(r: Reading) -> tuple[FeedForward, ...]:
+    """LongCat: two dense blocks, then the experts beside them; a share of the picks is of experts that do nothing."""
+    moe, idle = _experts(r, r.family.experts), r.keys.size("zero_expert_num", least=0)
+    busy = max(round(moe.top_k * moe.experts / (moe.experts + idle)), 1)
+    r.warnings.append(
+        f"{moe.top_k} of {moe.experts + idle} experts are picked, of which {idle} do nothing: costed as {busy} that do"
+    )
+    dense = _dense(r, r.keys.size("width"))
+    return (dense, dense, replace(moe, top_k=busy)) * (r.depth // 3)
+
+
 def _gemma4(r: Reading) -> tuple[FeedForward, ...]:
     """Gemma-4: experts beside a dense block, or a dense one; twice as wide in layers that share keys, if so stated."""
     columns = {"layers": "all", "shared": ["width"], "router": True}
@@ -190,6 +201,8 @@ def _gemma4(r: Reading) -> tuple[FeedForward, ...]:
 
 _BUILDERS: Mapping[str, Callable[[Reading], tuple[FeedForward | None, ...]]] = {
     "gemma4": _gemma4,
+    "shortcut": _shortcut,
+    "halved": lambda r: (_dense(r, r.keys.size("width") // 2),) * r.depth,  # Qwen-1 states gate and up together
     "nemotron": _nemotron,
     "nas": _nas,
     "lfm2": _lfm2,

@@ -109,7 +109,7 @@ def _alike(config: Mapping[str, Any], said: str, origin: str) -> str:
     for kind in dict.fromkeys((*get_close_matches(said, class_names(), cutoff=0.7), *_PLAIN)):
         with suppress(RooflinekitError):
             read = model_from_config({**config, "architectures": None}, name=said, origin=origin, kind=kind)
-            if not any("not known" in warning or "is absent" in warning for warning in read.warnings):
+            if not any("is absent" in warning for warning in read.warnings):
                 return kind
     raise unidentified(config, origin, class_names())
 
@@ -259,6 +259,8 @@ def _layers(r: Reading) -> tuple[Layer, ...]:
     for part in dict.fromkeys(parts):
         mixer, ffn, shared, earlier = part
         count = (mixer is not None) + (ffn is not None) + shared[0] if norms is None else norms * (ffn is not None)
+        if family.attends == "shortcut" and mixer is None:  # read what the first attention left, normed for its block
+            count = 0
         kinds[part] = Layer(
             mixer, ffn, r.norm, count, parallel, streams, family.alternating, bypass, token_width, *shared, *earlier,
             _vectors(r, mixer, ffn),

@@ -33,6 +33,8 @@ _SLIDING = ("full_attention", "sliding_attention")
 
 def mixers(r: Reading) -> tuple[Mixer | None, ...]:
     """What mixes the tokens of each layer, None where nothing does; equal layers are one object."""
+    if r.family.attends == "shortcut":
+        return tuple(mixer if block == "attention" else None for mixer, block in zip(_latent(r), r.blocks, strict=True))
     built = r.by_layer(lambda layer: _BUILDERS[layer.value(layer.family.mixers)](layer))
     if not (sharing := r.number(r.family.sharing, 0)):
         return built
