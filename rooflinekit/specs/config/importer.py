@@ -193,7 +193,8 @@ def _with_defaults(
     filled = dict(config)
     for concept, value in defaults.items():
         names = {**usual_names(), **own}.get(concept, (concept,))
-        if not any(name in config for name in names):
+        listed = concept == "first_k_dense_replace" and config.get("mlp_layer_types")  # layer by layer
+        if not listed and not any(name in config for name in names):
             filled[names[0]] = value
             warnings.append(f"{names[0]} is absent: the class default of {value} is taken")
     return filled
