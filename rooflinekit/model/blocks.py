@@ -632,10 +632,10 @@ def _residuals(layer: Layer, block: Mixer | FeedForward, shard: Shard) -> tuple[
         return [predict], _bypass(layer.bypass, shard)
     if n == 1:
         return [], []
-    weights = (2 + n) * n
+    weights, scales = (2 * n, 2) if layer.unmixed else ((2 + n) * n, 3)
     matrix, flops = weights * n * hidden, 2.0 * wide * (weights + 1)
-    collapse = _pass("hyper_collapse", wide, share + weights, flops, matrix + weights + 3, Dtype.FP32)
-    return [collapse], [_pass("hyper_mix", wide + share, wide, 2.0 * wide * (n + 1))]
+    collapse = _pass("hyper_collapse", wide, share + weights, flops, matrix + weights + scales, Dtype.FP32)
+    return [collapse], [_pass("hyper_mix", wide + share, wide, 2.0 * wide * (1 if layer.unmixed else n + 1))]
 
 
 def _bypass(rank: int, shard: Shard) -> list[Operation]:

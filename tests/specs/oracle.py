@@ -145,7 +145,8 @@ def parameters(model: Model, *, active=False):
         if layer.alternating:
             continue
         blocks = (layer.mixer is not None) + (layer.ffn is not None)
-        total += blocks * ((2 + n) * n * (n * D + 1) + 3 if n > 1 else 2 * D if layer.sources else 0)
+        mixed, scales = (2, 2) if layer.unmixed else (2 + n, 3)
+        total += blocks * (mixed * n * (n * D + 1) + scales if n > 1 else 2 * D if layer.sources else 0)
     if layer.alternating:
         total += 2 * (n - 1) * D * D
     else:

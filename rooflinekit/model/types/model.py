@@ -330,6 +330,7 @@ class Layer:
     sources: int = 0  #: sums of earlier layers that a block attends to, beside the present one (Kimi-K3)
 
     opens: bool = False  #: the present sum begins with this layer, which attends to the earlier ones alone
+    unmixed: bool = False  #: streams are weighed into a block and out of it, and not mixed with each other (Hy4)
     vectors: int = 0  #: weights of small vectors besides: sub-norms, scales of blocks and of the stream
 
     @property

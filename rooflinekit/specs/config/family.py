@@ -71,6 +71,7 @@ class Family:
     once: list[Any] = field(default_factory=list)
     extra_rows: Any = 0
     mean_streams: bool = False
+    unmixed: bool = False
     first: tuple[str, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -29,7 +29,6 @@ from rooflinekit.specs.config.quantization import read_formats
 from rooflinekit.specs.config.refusals import (
     refuse_other_networks,
     refuse_unknown_keys,
-    uncosted,
     unidentified,
     unknown_keys,
 )
@@ -73,7 +72,7 @@ def model_from_config(
     if kind and family_of(kind) is None:
         raise ArchitectureError(f"no class {kind[:60]!r} is known; nearest: {', '.join(nearest(kind, class_names()))}")
     said = config.get("model_type")
-    if not kind and isinstance(said, str) and said != "git" and said not in uncosted() and family_of(said) is None:
+    if not kind and isinstance(said, str) and said != "git" and family_of(said) is None:
         kind = _alike(config, said, origin)
         warnings.append(f"model_type {said!r} is not known: it has only keys of {kind} and is read as one (--as {kind})")
     elif kind:
@@ -98,7 +97,7 @@ def model_from_config(
 
 
 _PLAIN = ("llama", "deepseek_v3")
-"""What an unknown class is, if anything, where none that is known has a name like its own."""
+"""What an unknown class with RMS norms is, if anything, where none that is known has a name like its own."""
 
 
 def _alike(config: Mapping[str, Any], said: str, origin: str) -> str:
@@ -106,7 +105,8 @@ def _alike(config: Mapping[str, Any], said: str, origin: str) -> str:
 
     Raises ArchitectureError where there is none.
     """
-    for kind in dict.fromkeys((*get_close_matches(said, class_names(), cutoff=0.7), *_PLAIN)):
+    plain = _PLAIN if "rms_norm_eps" in config else ()
+    for kind in dict.fromkeys((*get_close_matches(said, class_names(), cutoff=0.7), *plain)):
         with suppress(RooflinekitError):
             read = model_from_config({**config, "architectures": None}, name=said, origin=origin, kind=kind)
             if not any("is absent" in warning for warning in read.warnings):
@@ -264,7 +264,7 @@ def _layers(r: Reading) -> tuple[Layer, ...]:
             count = 0
         kinds[part] = Layer(
             mixer, ffn, r.norm, count, parallel, streams, family.alternating, bypass, token_width, *shared, *earlier,
-            _vectors(r, mixer, ffn),
+            family.unmixed, _vectors(r, mixer, ffn),
         )  # fmt: skip
     for _, other in r.variants:
         own = other.keys.config.keys() & {key for kind in r.keys.child("per_layer_config").config.values() for key in kind}
