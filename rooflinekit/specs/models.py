@@ -123,22 +123,25 @@ def load_model(name: str | os.PathLike[str]) -> Loaded[Model]:
         return _by_last_part(text, error)
     if cached is not None and resolved.warnings:  # only its last part is known: the very id lies in the cache
         return _from_config(cached, text, kind)
-    path = resolved.value
+    loaded = _of_path(resolved.value, kind)
+    return Loaded(loaded.value, (*resolved.warnings, *loaded.warnings))
+
+
+def _of_path(path: Path, kind: str) -> Loaded[Model]:
+    """What a file or folder of any sort holds; of a config.json, as one of class `kind` if any is given."""
     if path.suffix.lower() == ".safetensors":
-        path = path.parent
+        weights, path = path, path.parent
         if not (path / "config.json").is_file():
-            raise SpecError(f"{resolved.value}: says no sizes of layers or heads; put its config.json beside it")
+            raise SpecError(f"{weights}: says no sizes of layers or heads; put its config.json beside it")
     if kind and path.suffix.lower() in (".gguf", ".yaml", ".yml"):
         raise SpecError(f"{path}: is no config.json, which alone is read as {kind[:60]!r}")
     if path.suffix.lower() == ".gguf":
-        loaded = kept(model_from_gguf, path)
-    elif path.is_dir():
-        loaded = _from_config(path / "config.json", path.resolve().name, kind)
-    elif path.suffix.lower() in (".yaml", ".yml"):
-        loaded = kept(_from_library, path)
-    else:
-        loaded = _from_config(path, path.resolve().parent.name if path.name == "config.json" else path.stem, kind)
-    return Loaded(loaded.value, (*resolved.warnings, *loaded.warnings))
+        return kept(model_from_gguf, path)
+    if path.is_dir():
+        return _from_config(path / "config.json", path.resolve().name, kind)
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return kept(_from_library, path)
+    return _from_config(path, path.resolve().parent.name if path.name == "config.json" else path.stem, kind)
 
 
 def _by_last_part(text: str, error: SpecError) -> Loaded[Model]:

@@ -586,7 +586,7 @@ def test_arctic_has_a_dense_block_as_wide_as_the_stream():
 
 @pytest.mark.parametrize(("kind", "said"), [
     ("zamba", "serves many layers"), ("rwkv6", "time mixing"),
-    ("bart", "the decoder also attends to what it gives"), ("wav2vec2", "an encoder runs once"),
+    ("marian", "the decoder also attends to what it gives"), ("wav2vec2", "an encoder runs once"),
 ])  # fmt: skip
 def test_a_decoder_that_is_not_costed_is_refused_with_its_reason(kind, said):
     with pytest.raises(ArchitectureError, match=said):

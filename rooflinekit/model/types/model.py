@@ -392,7 +392,9 @@ class Model:
     )  #: learned ones (GPT-2, OPT)
     embedding_dim: int = quantity("De", "embedding width", default=0)  #: 0: `hidden`
     token_rows: int = quantity("Vl", "rows of the table of embeddings for each layer", default=0)  #: Gemma-3n; 0: none
-    extra_rows: int = 0  #: of the table of embeddings beyond the logits: marks of images and the like (Llama-3.2-Vision)
+    extra_rows: int = (
+        0  #: of the table of embeddings beyond the logits: marks of images and the like (Llama-3.2-Vision)
+    )
     embedding_norm: bool = False  #: a norm right after the embedding (BLOOM)
     vectors: int = 0  #: weights of small vectors that the model has once
     mean_streams: bool = False  #: residual streams end in their mean, without weights (GLM-5.3)

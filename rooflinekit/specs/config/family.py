@@ -135,8 +135,8 @@ class Reading:
             self.blocks = ("attention", "attention", "moe") * (depth := keys.size("depth"))
             warnings.append(f"{depth} layers, each of two with attention and one of experts, are listed as {3 * depth}")
         self.depth = len(self.blocks) or keys.size("depth")
-        parts = {"both": 2, "encoder": 2, "shortcut": 3}
-        self.stated_depth = self.depth // parts.get(family.attends, 1)
+        listed = {"both": 2, "encoder": 2, "shortcut": 3}
+        self.stated_depth = self.depth // listed.get(family.attends, 1)
         self.norm: Norm = self.value(family.norm)
 
     def _blocks(self) -> Sequence[str]:
@@ -190,7 +190,9 @@ class Reading:
 
     def sum_of(self, products: Sequence[Any]) -> int:
         """What products of sizes, each a number or `size*size`, add up to."""
-        factors = ([part if part.isdigit() else self.number(part) for part in str(each).split("*")] for each in products)
+        factors = (
+            [part if part.isdigit() else self.number(part) for part in str(each).split("*")] for each in products
+        )
         return sum(math.prod(map(int, each)) for each in factors)
 
     @cached_property

@@ -74,7 +74,9 @@ def model_from_config(
     said = config.get("model_type")
     if not kind and isinstance(said, str) and said != "git" and family_of(said) is None:
         kind = _alike(config, said, origin)
-        warnings.append(f"model_type {said!r} is not known: it has only keys of {kind} and is read as one (--as {kind})")
+        warnings.append(
+            f"model_type {said!r} is not known: it has only keys of {kind} and is read as one (--as {kind})"
+        )
     elif kind:
         warnings.append(f"read as {kind}, as asked, in place of {shown(said)}")
     model_type, family = _identify({**config, "model_type": kind} if kind else config, origin)
@@ -82,7 +84,9 @@ def model_from_config(
     for key in family.first:  # sizes of text and images
         if isinstance(pair := config.get(key), list) and pair:
             config = {**config, key: pair[0]}
-            warnings.append(f"{key} = {shown(pair)}: the first, of text, is taken; what images have besides is not counted")
+            warnings.append(
+                f"{key} = {shown(pair)}: the first, of text, is taken; what images have besides is not counted"
+            )
     keys = Keys(_with_defaults(config, family.names, defaults, warnings), origin, {**usual_names(), **family.names})
     keys.note("model_type" if "model_type" in config else "architectures", model_type)
     model = _assemble(Reading(keys, family, warnings), name, quant_config)
@@ -106,7 +110,8 @@ def _alike(config: Mapping[str, Any], said: str, origin: str) -> str:
     Raises ArchitectureError where there is none.
     """
     plain = _PLAIN if "rms_norm_eps" in config else ()
-    for kind in dict.fromkeys((*get_close_matches(said, class_names(), cutoff=0.7), *plain)):
+    near: list[str] = get_close_matches(said, class_names(), cutoff=0.7)
+    for kind in dict.fromkeys((*near, *plain)):
         with suppress(RooflinekitError):
             read = model_from_config({**config, "architectures": None}, name=said, origin=origin, kind=kind)
             if not any("is absent" in warning for warning in read.warnings):
@@ -267,7 +272,9 @@ def _layers(r: Reading) -> tuple[Layer, ...]:
             family.unmixed, _vectors(r, mixer, ffn),
         )  # fmt: skip
     for _, other in r.variants:
-        own = other.keys.config.keys() & {key for kind in r.keys.child("per_layer_config").config.values() for key in kind}
+        own = other.keys.config.keys() & {
+            key for kind in r.keys.child("per_layer_config").config.values() for key in kind
+        }
         if strange := sorted(own - other.keys.read.keys()):
             raise ArchitectureError(f"{r.keys.at('per_layer_config')} states {strange[0]}, which is not understood")
     return tuple(kinds[part] for part in parts)

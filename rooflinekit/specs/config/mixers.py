@@ -97,7 +97,9 @@ def _windowed(r: Reading, base: Attention, rule: Mapping[str, Any]) -> list[Atte
     """
     keys, which, context = r.keys, rule["layers"], r.keys.maybe("context")
     types, pattern = keys.entries("layer_types", r.depth, _SLIDING), keys.find("pattern")
-    types = types or [_SLIDING[kind == "local"] for kind in keys.entries("attention_layers", r.depth, ("global", "local"))]
+    types = types or [
+        _SLIDING[kind == "local"] for kind in keys.entries("attention_layers", r.depth, ("global", "local"))
+    ]
     stated = any(name in keys.config for name in keys.names["window"])
     if pattern and isinstance(pattern[1], str) and set(pattern[1]) <= {"L", "G"}:  # EXAONE-4: local, global
         types = types or [_SLIDING[pattern[1][n % len(pattern[1])] == "L"] for n in range(r.depth)]
@@ -247,7 +249,9 @@ def _hybrid(r: Reading) -> tuple[Mixer | None, ...]:
         return tuple(blocks.get(block) for block in r.blocks)
     latent = isinstance(attention, LatentAttention)
     kinds = _latent(r) if latent else _sliding_too(r, attention)
-    return tuple(kind if attends else recurrence for kind, attends in zip(kinds, _ATTENDS[r.family.attends](r), strict=True))
+    return tuple(
+        kind if attends else recurrence for kind, attends in zip(kinds, _ATTENDS[r.family.attends](r), strict=True)
+    )
 
 
 def _sliding_too(r: Reading, attention: Mixer) -> tuple[Mixer, ...]:
@@ -273,9 +277,7 @@ def _by_type(r: Reading) -> list[bool]:
     known = (*attends, "linear_attention", "mamba", "conv")
     types = r.keys.entries("layer_types", r.depth, known)
     every = r.keys.size("full_attention_interval", 4 if not types else 1)
-    return [kind in attends for kind in types] or [
-        (layer + 1) % every == 0 for layer in range(r.depth)
-    ]
+    return [kind in attends for kind in types] or [(layer + 1) % every == 0 for layer in range(r.depth)]
 
 
 def _by_period(r: Reading) -> list[bool]:

@@ -49,7 +49,11 @@ def refuse_other_networks(config: Mapping[str, Any], origin: str, known: Sequenc
     """
     name = model_type = config.get("model_type")
     listed = config.get("architectures")
-    if isinstance(model_type, str) and model_type in uncosted() and not (model_type == "git" and "residual_moe" in config):
+    if (
+        isinstance(model_type, str)
+        and model_type in uncosted()
+        and not (model_type == "git" and "residual_moe" in config)
+    ):
         raise ArchitectureError(f"{origin}: {model_type} is a decoder that is not costed: {uncosted()[model_type]}")
     kind = next((kind for kind, names in _file()["kinds"].items() if model_type in names.split()), None)
     if kind is None and config.get("_class_name") is not None:
@@ -82,7 +86,9 @@ def unidentified(config: Mapping[str, Any], origin: str, known: Iterable[str]) -
     hint = f"; nearest known model_type: {', '.join(near)}" if near else ""
     structural = [key for key, value in config.items() if key not in usual_keys() and _structural(key, value)]
     keys = f"; structural keys not understood: {', '.join(map(named, structural[:12]))}" if structural else ""
-    return ArchitectureError(f"{origin}: architecture {shown(what)} is not understood{hint}{keys}; --as CLASS reads it as a known one")
+    return ArchitectureError(
+        f"{origin}: architecture {shown(what)} is not understood{hint}{keys}; --as CLASS reads it as a known one"
+    )
 
 
 def refuse_unknown_keys(unread: Mapping[str, Any], ignored: Iterable[str], origin: str, model_type: str) -> None:
