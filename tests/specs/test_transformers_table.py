@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 
 import pytest
+from oracle import parameters
 
 from rooflinekit.model.cache import cache_law
 from rooflinekit.model.parameter_count import count_parameters
@@ -36,6 +37,7 @@ def test_a_class_of_transformers_is_read_to_the_digit_by_default(part):
     for name in list(FACTS)[part::8]:
         fact = FACTS[name]
         model = model_from_config(unpacked(fact["config"]), name=name, origin=name).value
+        assert count_parameters(model).total == parameters(model), name
         assert count_parameters(model).total - fact["parameters"] in {0, fact["corrections"]}, name
         if fact["cache"] is not None:
             assert cache_law(model.layers, Dtype.BF16).bytes_per_token == 2 * fact["cache"], name

@@ -109,7 +109,7 @@ def _alike(config: Mapping[str, Any], said: str, origin: str) -> str:
 
     Raises ArchitectureError where there is none.
     """
-    plain = _PLAIN if "rms_norm_eps" in config else ()
+    plain: tuple[str, ...] = _PLAIN if "rms_norm_eps" in config else ()
     near: list[str] = get_close_matches(said, class_names(), cutoff=0.7)
     for kind in dict.fromkeys((*near, *plain)):
         with suppress(RooflinekitError):
