@@ -32,14 +32,21 @@ FACTS = Path(__file__).parents[1] / "tests" / "specs" / "transformers_defaults.j
 MAPPINGS = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ")
 #: What a default config lacks, without which its class builds nothing, or nothing that a token could pass.
 COMPLETED: dict[str, dict[str, Any]] = {
+    "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "num_attention_heads": 16}},
+    "chameleon": {"vocabulary_map": {"<image>": 4}},
+    "deepseek_ocr2": {"text_config": {"num_experts_per_tok": 6}},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
+    "emu3": {"vocabulary_map": {"<image>": 4}},
     "glm4_moe": {"head_dim": 128},
+    "glm4v_moe": {"text_config": {"head_dim": 128}},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128},
+    "hunyuan_vl": {"text_config": {"head_dim": 128}},
     "lfm2_moe": {"layer_types": ["conv", "conv", "conv", "full_attention"] * 8},
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8, "head_dim": 128},
+    "qwen3_omni_moe_thinker": {"text_config": {"head_dim": 128}},
 }
 #: Classes that are read otherwise than transformers builds them, and why.
 OTHERWISE = {"longcat_flash": "its experts that do nothing have two of three matrices here, and none in a checkpoint"}
