@@ -50,6 +50,7 @@ OTHERWISE = {
     "dflt__longcat_flash": 741_053_585_408 - 28 * 256 * 2 * 2048 * 6144,
     # the row counts the encoder of sound and its projector too, whose names its filter does not know
     "dflt__granite_speech": 6_607_343_616,
+    "dflt__hyperclovax_vision_v2": 6_622_289_920 - 4096 * (3584 + 1),  # as above: its projector
 }
 
 
