@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import Parameter, Signature
+from keyword import iskeyword
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Annotated, Any, NoReturn
@@ -180,7 +181,7 @@ def _made(words: str) -> Any:
     found, one = find(words), typer.Typer(add_completion=False)
 
     def call(**texts: Any) -> int:
-        return found.call(texts)
+        return found.call({name.rstrip("_"): text for name, text in texts.items()})
 
     rows = [_argument(name, each) for name, each in found.arguments.items()]
     rows += [_option(name, each) for _, some in grouped(found.options, tuple(GROUPS)) for name, each in some.items()]
@@ -207,6 +208,7 @@ def _option(name: str, row: Option) -> Parameter:
     names = [f"--{name.replace('_', '-')}", *([f"-{row.short}"] if row.short else ())]
     shown = typer.Option(*names, help=row.help, show_default=False, autocompletion=_completion(row.complete))
     kind: Any = bool if row.kind == "flag" else list[str] | None if row.many else str | None
+    name = f"{name}_" if iskeyword(name) else name
     return Parameter(
         name, Parameter.KEYWORD_ONLY, default=False if row.kind == "flag" else None, annotation=Annotated[kind, shown]
     )

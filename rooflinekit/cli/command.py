@@ -25,6 +25,9 @@ class Argument(NamedTuple):
 
 MODEL = Argument("Name, Hugging Face id, or path to a config.json or its folder.", complete="model")
 MAYBE_MODEL = MODEL._replace(required=False)
+_AS = Option(
+    "Read the config.json as one of this class of model, whatever it says it is.", kind="text", metavar="CLASS"
+)
 
 
 class Command:
@@ -73,6 +76,8 @@ class Command:
         Raises InputError for a text that cannot be read, and whatever the function raises.
         """
         given = {name: self._value(name, text) for name, text in texts.items() if text not in (None, False, [], ())}
+        if kind := given.pop("as", None):
+            given |= {name: f"as:{kind}:{text}" for name, text in given.items() if name in self.arguments}
         free = [given.pop(name, [] if argument.many else None) for name, argument in self.arguments.items()]
         written = {name: given.pop(name, self.options[name].default) for name in Output._fields if name in self.options}
         return self.function(*free, to=Output(**written), **given) or 0
@@ -108,6 +113,8 @@ def command(
             for name, option in (table if isinstance(table, dict) else options_of(table)).items()
         }
         shown = {name: row for name, row in rows.items() if not row.hidden and name not in (*leave, *found)}
+        if any(argument.complete == "model" and not argument.many for argument in found.values()):
+            shown["as"] = _AS
         function.command = Command(function, found, shown)  # type: ignore[attr-defined]
         return function
 

@@ -386,16 +386,16 @@ def latent_operations(block: LatentAttention, shard: Shard) -> list[Operation]:
         BatchedLinear("q_absorb", heads, block.kv_rank, block.nope_dim, weight, stream, sparse),
         *_over_context(core, shard),
         BatchedLinear("v_absorb", heads, block.v_dim, block.kv_rank, weight, stream, sparse),
-        *_latent_gate(heads * block.v_dim if block.gated else 0, shard),
+        *_latent_gate(heads * block.v_dim, heads * block.v_dim if block.gated else heads * block.head_gated, shard),
         _output(heads * block.v_dim, shard),
     ]
 
 
-def _latent_gate(width: int, shard: Shard) -> list[Operation]:
-    if not width:
+def _latent_gate(width: int, gates: int, shard: Shard) -> list[Operation]:
+    if not gates:
         return []
-    gate = shard.linear("gate_proj", shard.hidden, (("gate", width),))
-    return [gate, Elementwise("output_gate", 2 * width, width, 5.0 * width)]
+    gate = shard.linear("gate_proj", shard.hidden, (("gate", gates),))
+    return [gate, Elementwise("output_gate", width + gates, width, 1.0 * width + 4.0 * gates)]
 
 
 def _latent_queries(block: LatentAttention, heads: int, shard: Shard) -> list[Operation]:
@@ -416,9 +416,18 @@ def _indexer_operations(indexer: Indexer, query_dim: int, shard: Shard, layer: s
         shard.linear("index_q_proj", query_dim, (("index_q", indexer.heads * indexer.head_dim),)),
         shard.linear("index_k_proj", shard.hidden, keys),
         Parameters("other", 2 * indexer.head_dim, shard.other),  # LayerNorm on the index keys
+        *_pooled(indexer, shard),
         KVAppend(indexer.head_dim, "index_append", index_key_bytes(indexer.head_dim, shard.precision.index)),
-        IndexScores(indexer.heads, indexer.head_dim, shard.precision.index, layer),
+        IndexScores(indexer.heads, indexer.head_dim, shard.precision.index, layer, indexer.pool),
     ]
+
+
+def _pooled(indexer: Indexer, shard: Shard) -> list[Operation]:
+    """Gates by which an index key stands for a pool of tokens, with their learned positions (GLM-5.3)."""
+    if indexer.pool == 1:
+        return []
+    gate = shard.linear("index_pool_gate", shard.hidden, (("index_pool", indexer.head_dim),), "other")
+    return [gate, Parameters("other", indexer.pool * indexer.head_dim, shard.other)]
 
 
 def delta_net_operations(block: GatedDeltaNet, shard: Shard) -> list[Operation]:
@@ -430,7 +439,8 @@ def delta_net_operations(block: GatedDeltaNet, shard: Shard) -> list[Operation]:
     key_width, value_width = keys * block.key_dim, values * block.value_dim
     mixed = 2 * key_width + value_width
     whole = [("q", key_width), ("k", key_width), ("v", value_width), ("z", value_width)]
-    ranks = (("decay", block.decay_rank, key_width), ("gate", block.gate_rank, value_width))
+    decay_rank = 0 if block.whole_decay else block.decay_rank
+    ranks = (("decay", decay_rank, key_width), ("gate", block.gate_rank, value_width))
     low = [(name, rank, width) for name, rank, width in ranks if rank]
     small = [("b", values), *((name, rank) for name, rank, _ in low)]
     decays = key_width if block.decay_rank else values
@@ -438,6 +448,7 @@ def delta_net_operations(block: GatedDeltaNet, shard: Shard) -> list[Operation]:
         shard.linear("linear_qkvz_proj", shard.hidden, tuple(whole[:3] if block.gate_rank else whole)),
         shard.linear("linear_ba_proj", shard.hidden, tuple(small if block.decay_rank else [*small, ("a", values)])),
         *(shard.linear(f"linear_{name}_proj", rank, ((name, width),)) for name, rank, width in low),
+        *([shard.linear("linear_decay_proj", shard.hidden, (("decay", key_width),))] if block.whole_decay else []),
         ShortConvolution(mixed, block.conv_width, False, shard.other),
         StateUpdate(
             "delta_rule",
@@ -588,6 +599,8 @@ def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
         ops += [*before, *inner, *after]
     if layer.repeated:
         ops = [Repeated(op) if op.weights and not (isinstance(op, Linear) and op.own) else op for op in ops]
+    if layer.vectors:
+        ops.append(Parameters("other", layer.vectors, shard.other))
     if layer.common and layer.ffn is not None:
         ops.append(shard.linear("common_out_proj", shard.hidden, (("hidden", shard.hidden),)))
     if shard.tp > 1:
@@ -619,10 +632,10 @@ def _residuals(layer: Layer, block: Mixer | FeedForward, shard: Shard) -> tuple[
         return [predict], _bypass(layer.bypass, shard)
     if n == 1:
         return [], []
-    weights = (2 + n) * n
+    weights, scales = (2 * n, 2) if layer.unmixed else ((2 + n) * n, 3)
     matrix, flops = weights * n * hidden, 2.0 * wide * (weights + 1)
-    collapse = _pass("hyper_collapse", wide, share + weights, flops, matrix + weights + 3, Dtype.FP32)
-    return [collapse], [_pass("hyper_mix", wide + share, wide, 2.0 * wide * (n + 1))]
+    collapse = _pass("hyper_collapse", wide, share + weights, flops, matrix + weights + scales, Dtype.FP32)
+    return [collapse], [_pass("hyper_mix", wide + share, wide, 2.0 * wide * (1 if layer.unmixed else n + 1))]
 
 
 def _bypass(rank: int, shard: Shard) -> list[Operation]:
@@ -786,7 +799,8 @@ def _weave(order: list[Operation], sequence: list[Operation]) -> None:
 def entry_operations(model: Model, shard: Shard) -> list[Operation]:
     """Embedding, learned positions, and whatever stands before the first layer."""
     formats, width = shard.precision.formats, model.embedding_dim or model.hidden
-    ops: list[Operation] = [Embedding(-(-model.vocab // shard.tp), width, formats.embedding)]
+    rows = model.vocab + model.extra_rows
+    ops: list[Operation] = [Embedding(-(-rows // shard.tp), width, formats.embedding)]
     if model.position_rows:
         ops.append(Embedding(model.position_rows, model.hidden, formats.embedding, "other"))
     if width != model.hidden:
@@ -816,12 +830,16 @@ def exit_operations(model: Model, shard: Shard) -> list[Operation]:
     last, ops = model.layers[-1], list[Operation]()
     if last.alternating:
         ops += _stream_projections("altup_unproj", last, shard)
+    elif last.streams > 1 and model.mean_streams:
+        ops.append(_pass("streams_mean", last.streams * shard.hidden, shard.hidden, 1.0 * last.streams * shard.hidden))
     elif last.streams > 1:
         wide, n = last.streams * shard.hidden, last.streams
         ops.append(_pass("hyper_head", wide, shard.hidden, 2.0 * wide * (n + 1), n * wide + n + 1, Dtype.FP32))
     elif last.sources:
         ops.append(_attended(replace(last, opens=False), shard))
     ops.append(_norm("final_norm", model.final_norm, shard))
+    if model.vectors:
+        ops.append(Parameters("other", model.vectors, shard.other))
     if shard.deployment.sequence_parallel:
         ops.append(shard.joined("sequence_gather", "all_gather", shard.hidden))
     compute = shard.precision.compute(formats.lm_head)

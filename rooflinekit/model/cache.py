@@ -141,7 +141,7 @@ def layer_cache(
             return LayerCache((mixer.head_dim // ratio if ratio else 0) * kv.bytes + keys, state_bytes=kept)
         case LatentAttention(indexer=chosen):
             if chosen is not None and not chosen.shared:
-                keys = index_key_bytes(chosen.head_dim, index)
+                keys = index_key_bytes(chosen.head_dim, index) / chosen.pool
             shares = policy.summaries(None if chosen is None else chosen.top_k, vectors=1)
             token = mixer.latent_dim * kv.bytes * (1.0 + shares) + keys
             return LayerCache(token, policy.stored(None) or math.inf)

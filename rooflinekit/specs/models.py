@@ -25,16 +25,31 @@ from rooflinekit.specs.section import Layout, Section
 from rooflinekit.specs.weight_files import model_from_gguf, safetensors_bytes
 
 _EXAMPLE = Path(__file__).with_name("model_template.yaml")
-_HUB = "hf:"
+_HUB, _AS = "hf:", "as:"
 _COMPANION = "hf_quant_config.json"
 _INDEX, _SEVERAL = "model.safetensors.index.json", "its safetensors headers"
 _HEAVIER = 1.25  # than its files: towers and heads that are not counted make a checkpoint heavier, never lighter
 _FORMAT_IN_NAME = r"(?i)(?<![a-z])(fp8|nvfp4|mxfp4|fp4|awq|gptq|int4|int8|w\da\d+|bnb)(?![a-z])"
+_INT8 = {"targets": ["Linear"], "weights": {"num_bits": 8}, "input_activations": {"num_bits": 8}}
+#: What the end of a checkpoint's name says of its weights, as its exporter writes it; GGUF says only what kind of file.
+_STORED: Mapping[str, Mapping[str, Any] | None] = {
+    r"fp8(?:-dynamic|-block)?": {"quant_method": "fp8"},
+    r"nvfp4|fp4": {"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head"]},
+    r"awq(?:-int4|-4bit)?": {"quant_method": "awq", "bits": 4, "group_size": 128},
+    r"gptq(?:-int4|-4bit)?|int4|(?:quantized\.)?w4a16": {"quant_method": "gptq", "bits": 4, "group_size": 128},
+    r"gptq-int8|gptq-8bit|(?:quantized\.)?w8a16": {"quant_method": "gptq", "bits": 8, "group_size": 128},
+    r"int8|(?:quantized\.)?w8a8": {
+        "quant_method": "compressed-tensors", "config_groups": {"group_0": _INT8}, "ignore": ["lm_head"],
+    },
+    r"(?:unsloth-)?bnb-4bit": {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    r"gguf": None,
+}  # fmt: skip
 _TOLD = 3  # differences that one warning names
 _ID = r"[\w.-]+/[\w.-]+"
 _CACHED = r"models--([\w.-]+?)--([\w.-]+)"
 _ENDING = r"(?:^[\w-][\w.-]*/)?[\w-][\w.-]*$"
 _LONGEST_NAME = 200
+_FILES = (".json", ".gguf", ".safetensors", ".yaml", ".yml")  # endings of paths that can be no name
 #: What a config calls the sizes that are read by another name.
 _KEYS = {
     "gated": "attn_output_gate",
@@ -81,7 +96,8 @@ def load_model(name: str | os.PathLike[str]) -> Loaded[Model]:
     Library and user specs come first, then paths (a config.json, or a folder that holds one, with
     hf_quant_config.json beside it if quantised; a .gguf or .safetensors file, of which only the header is read), then
     the local Hugging Face cache. `hf:org/name` is downloaded into it from the Hugging Face hub; nothing else is ever
-    downloaded.
+    downloaded. `as:CLASS:NAME` reads a config.json as one of another class. Of a known model with an ending such as
+    -FP8 or -AWQ the weights are stored so.
 
     Raises:
         UnknownNameError: nobody knows the name; the nearest are named.
@@ -90,43 +106,95 @@ def load_model(name: str | os.PathLike[str]) -> Loaded[Model]:
         DtypeError: an unknown number format or quantisation.
         MissingExtraError: a download without huggingface_hub.
     """
-    text = os.fspath(name)
+    text, kind = os.fspath(name), ""
+    if text.startswith(_AS):
+        kind, _, text = text.removeprefix(_AS).partition(":")
+        name = text
     if text.startswith(_HUB):
-        return _from_config(_download(text.removeprefix(_HUB)), text.removeprefix(_HUB))
+        return _from_config(_download(text.removeprefix(_HUB)), text.removeprefix(_HUB), kind)
     cached = cached_config(text)
     try:
         resolved = resolve("model", name)
-    except UnknownNameError:
+    except UnknownNameError as error:
         if cached is None:
-            raise
-        return _from_config(cached, text)
+            return _stored(text, error)
+        return _from_config(cached, text, kind)
+    except SpecError as error:
+        return _by_last_part(text, error)
     if cached is not None and resolved.warnings:  # only its last part is known: the very id lies in the cache
-        return _from_config(cached, text)
-    path = resolved.value
-    if path.suffix.lower() == ".safetensors":
-        path = path.parent
-        if not (path / "config.json").is_file():
-            raise SpecError(f"{resolved.value}: says no sizes of layers or heads; put its config.json beside it")
-    if path.suffix.lower() == ".gguf":
-        loaded = kept(model_from_gguf, path)
-    elif path.is_dir():
-        loaded = _from_config(path / "config.json", path.resolve().name)
-    elif path.suffix.lower() in (".yaml", ".yml"):
-        loaded = kept(_from_library, path)
-    else:
-        loaded = _from_config(path, path.resolve().parent.name if path.name == "config.json" else path.stem)
+        return _from_config(cached, text, kind)
+    loaded = _of_path(resolved.value, kind)
     return Loaded(loaded.value, (*resolved.warnings, *loaded.warnings))
 
 
-def _from_config(path: Path, name: str) -> Loaded[Model]:
-    loaded, claim = kept(_read_config, path, path.with_name(_COMPANION), path.with_name(_INDEX), also=(name,))
+def _of_path(path: Path, kind: str) -> Loaded[Model]:
+    """What a file or folder of any sort holds; of a config.json, as one of class `kind` if any is given."""
+    if path.suffix.lower() == ".safetensors":
+        weights, path = path, path.parent
+        if not (path / "config.json").is_file():
+            raise SpecError(f"{weights}: says no sizes of layers or heads; put its config.json beside it")
+    if kind and path.suffix.lower() in (".gguf", ".yaml", ".yml"):
+        raise SpecError(f"{path}: is no config.json, which alone is read as {kind[:60]!r}")
+    if path.suffix.lower() == ".gguf":
+        return kept(model_from_gguf, path)
+    if path.is_dir():
+        return _from_config(path / "config.json", path.resolve().name, kind)
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return kept(_from_library, path)
+    return _from_config(path, path.resolve().parent.name if path.name == "config.json" else path.stem, kind)
+
+
+def _by_last_part(text: str, error: SpecError) -> Loaded[Model]:
+    """The model that the last part of a path to nothing names; raises what was raised for the path where none does."""
+    path = Path(text)
+    cached = next((found for part in reversed(path.parts) if (found := re.fullmatch(_CACHED, part))), None)
+    name = "/".join(cached.groups()) if cached else path.name
+    if path.exists() or path.suffix.lower() in _FILES or len(path.parts) < 2:
+        raise error
+    with suppress(UnknownNameError):
+        loaded = load_model(name)
+        return Loaded(loaded.value, (f"{text}: no such file; taken as {name}", *loaded.warnings))
+    raise error
+
+
+def _stored(name: str, unknown: UnknownNameError) -> Loaded[Model]:
+    """A model of the library, its weights stored as the end of the name says.
+
+    Raises what was raised for the whole name, with the way to its config.json where it may lie on the hub.
+    """
+    fetches = f"{_HUB}{name} reads its own config.json (pip install 'rooflinekit[hub]')"
+    for ending in _STORED:
+        found = re.fullmatch(rf"(?i)(.+?)[-_.]({ending})", name)
+        if not found:
+            continue
+        with suppress(InputError):
+            base = resolve("model", found[1])
+            if base.value.suffix.lower() not in (".yaml", ".yml"):
+                continue
+            loaded = kept(_from_library, base.value, also=(ending,))
+            word, warnings = found[2].upper(), (*base.warnings, *loaded.warnings)
+            told = f"{name!r} is not in the catalogue: read as {loaded.value.name} with weights in the usual {word}"
+            if _STORED[ending] is None:
+                told = (f"{name!r} holds files of several formats: read as {loaded.value.name} in its own; "
+                        "give the .gguf file, or --weights")  # fmt: skip
+            aliases = (name, *loaded.value.aliases) if re.fullmatch(_ID, name) else loaded.value.aliases
+            told += f"; {fetches}" if re.fullmatch(_ID, name) else ""
+            return Loaded(replace(loaded.value, aliases=aliases), (told, *warnings))
+    if re.fullmatch(_ID, name):
+        unknown.args = (f"{unknown}; {fetches}",)
+    raise unknown
+
+
+def _from_config(path: Path, name: str, kind: str = "") -> Loaded[Model]:
+    companions = path.with_name(_COMPANION), path.with_name(_INDEX)
+    loaded, claim = kept(_read_config, path, *companions, also=(name, kind))
     return Loaded(loaded.value, (*loaded.warnings, *_contradicted(loaded.value, claim)))
 
 
-def _read_config(path: Path, companion: Path, index: Path, name: str) -> tuple[Loaded[Model], str | None]:
+def _read_config(path: Path, companion: Path, index: Path, name: str, kind: str) -> tuple[Loaded[Model], str | None]:
     quant_config = read_json(companion) if companion.is_file() else None
     config = read_json(path)
-    loaded = model_from_config(config, name=name, origin=str(path), quant_config=quant_config)
+    loaded = model_from_config(config, name=name, origin=str(path), quant_config=quant_config, kind=kind)
     files = sorted(path.parent.glob("*.safetensors"))
     listed = read_json(index) if index.is_file() else {}
     held, named = {file.name for file in files}, listed.get("weight_map")
@@ -157,13 +225,16 @@ def _unquantised(model: Model, size: float, where: str) -> Iterator[str]:
         yield f"costed with {held / 1e9:.1f} GB of weights, but {where} says {size / 1e9:.1f} GB: is it quantised?"
 
 
-def _from_library(path: Path) -> Loaded[Model]:
+def _from_library(path: Path, stored: str = "") -> Loaded[Model]:
+    """A file of the library, its weights stored as an ending of `_STORED` says in place of its own."""
     root = Section(path, "", read_yaml(path))
     file = root.read(_LibraryFile)
     for key, text in (("name", file.name), ("source", file.source)):
         if not text.strip():
             root.refuse(key, "is empty")
-    loaded = model_from_config(file.config, name=file.name.strip(), origin=str(path))
+    section = _STORED.get(stored)
+    config = {**file.config, "quantization_config": section} if section else file.config
+    loaded = model_from_config(config, name=file.name.strip(), origin=str(path))
     used = loaded.value.read_keys
     for key in (key for key in file.config if key not in used):  # a library file holds only keys that give something
         near = nearest(key, (*used, *usual_keys()), count=1)

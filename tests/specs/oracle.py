@@ -52,10 +52,11 @@ def mixer_weights(mixer, D):  # noqa: PLR0912, PLR0915 - one case for each kind 
             qk = mixer.nope_dim + r
             q = D * H * qk if mixer.q_rank is None else mixer.q_rank * (D + 1 + H * qk)
             kv = D * (c + r) + c + c * H * (mixer.nope_dim + mixer.v_dim)
-            total = q + kv + H * mixer.v_dim * D * (1 + mixer.gated)
+            total = q + kv + H * mixer.v_dim * D * (1 + mixer.gated) + D * H * mixer.head_gated
             if mixer.indexer and not mixer.indexer.shared:
                 h, d = mixer.indexer.heads, mixer.indexer.head_dim
                 total += mixer.q_rank * h * d + D * d + 2 * d + D * h
+                total += (mixer.indexer.pool > 1) * (mixer.indexer.pool + D) * d
             return total
         case CompressedAttention():
             H, d, R = mixer.heads, mixer.head_dim, mixer.q_rank
@@ -69,7 +70,8 @@ def mixer_weights(mixer, D):  # noqa: PLR0912, PLR0915 - one case for each kind 
         case GatedDeltaNet() if mixer.decay_rank:
             W, H, r = mixer.value_heads * mixer.value_dim, mixer.value_heads, mixer.decay_rank
             gate = (D + W) * mixer.gate_rank if mixer.gate_rank else D * W
-            return 3 * D * W + 3 * W * mixer.conv_width + D * H + r * (D + W) + H + W + gate + mixer.value_dim + W * D
+            decay = D * W if mixer.whole_decay else r * (D + W)
+            return 3 * D * W + 3 * W * mixer.conv_width + D * H + decay + H + W + gate + mixer.value_dim + W * D
         case GatedDeltaNet():
             keys, values = mixer.key_heads * mixer.key_dim, mixer.value_heads * mixer.value_dim
             project = D * (2 * keys + 2 * values + 2 * mixer.value_heads)
@@ -126,7 +128,8 @@ def encoder_weights(encoder, D, vectors):
 
 def parameters(model: Model, *, active=False):
     D, vectors = model.hidden, NORM_VECTORS
-    total = model.vocab * D * (1 if model.tied else 2) + model.position_rows * D + model.lm_head_bias * model.vocab
+    total = model.extra_rows * D + model.vectors
+    total += model.vocab * D * (1 if model.tied else 2) + model.position_rows * D + model.lm_head_bias * model.vocab
     encoder = model.encoder
     total += encoder_weights(encoder, D, vectors) if encoder else 0
     for layer in (*(encoder.layers if encoder else ()), *model.layers):
@@ -136,17 +139,18 @@ def parameters(model: Model, *, active=False):
         if layer.repeated:  # all but small matrices of its own
             mixer, ffn = replace(layer.mixer, adapters=0), replace(layer.ffn, adapters=0)
             total -= mixer_weights(mixer, D) + ffn_weights(ffn, D) + layer.norms * vectors[layer.norm] * D
-        total += layer.common * D * D
+        total += layer.common * D * D + layer.vectors
         n, p, r = layer.streams, layer.token_width, layer.bypass
         total += 2 * D * p + D * (p > 0) + 2 * D * r + D * (r > 0) + layer.alternating * (n**3 + n**2 + (n + 2) * D)
         if layer.alternating:
             continue
         blocks = (layer.mixer is not None) + (layer.ffn is not None)
-        total += blocks * ((2 + n) * n * (n * D + 1) + 3 if n > 1 else 2 * D if layer.sources else 0)
+        mixed, scales = (2, 2) if layer.unmixed else (2 + n, 3)
+        total += blocks * (mixed * n * (n * D + 1) + scales if n > 1 else 2 * D if layer.sources else 0)
     if layer.alternating:
         total += 2 * (n - 1) * D * D
     else:
-        total += n * (n * D + 1) + 1 if n > 1 else 2 * D if layer.sources else 0
+        total += 0 if model.mean_streams else n * (n * D + 1) + 1 if n > 1 else 2 * D if layer.sources else 0
     total += (model.token_rows + D) * model.depth * p + p
     return total + (1 + model.embedding_norm) * vectors[model.final_norm] * D
 
@@ -160,6 +164,6 @@ def kv_elements_per_token(model: Model):
             case CompressedAttention(ratio=ratio) as a if ratio:
                 total += (a.head_dim + (a.indexer.head_dim if a.indexer else 0)) / ratio
             case LatentAttention() as a:
-                index = a.indexer.head_dim if a.indexer and not a.indexer.shared else 0
+                index = a.indexer.head_dim / a.indexer.pool if a.indexer and not a.indexer.shared else 0
                 total += a.kv_rank + a.rope_dim + index
     return total

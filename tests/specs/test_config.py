@@ -366,7 +366,7 @@ def test_a_structural_feature_that_nobody_knows_is_refused_by_key():
     ({"tie_word_embeddings": "yes"}, "tie_word_embeddings = 'yes' is neither true nor false"),
     ({"torch_dtype": "complex64"}, "torch_dtype = 'complex64' is no known dtype"),
     ({"torch_dtype": "int8"}, "torch_dtype = 'int8' is no format that activations can have"),
-    ({"model_type": "lama"}, "nearest known model_type: llama"),
+    ({"model_type": "lama", "head_pattern": "AB"}, "nearest known model_type: llama"),
     ({"model_type": 7}, "architecture 7 is not understood"),
     ({"text_config": 3}, "text_config = 3 is not an object"),
 ])  # fmt: skip
@@ -586,8 +586,9 @@ def test_gemma4_global_layers_have_their_own_heads():
     assert (wide.kv_heads, wide.head_dim, wide.window, wide.keys_are_values, wide.k_norm) == (1, 64, None, True, 64)
     routed = first(config, enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=32)
     assert (routed.ffn.shared_width, routed.ffn.width, routed.norms) == (512, 32, 8)
-    assert "hidden_size_per_layer_input" in refused(config, ArchitectureError, hidden_size_per_layer_input=64)
-    assert "num_kv_shared_layers" in refused(config, ArchitectureError, num_kv_shared_layers=1)
+    embedded = model(config | {"hidden_size_per_layer_input": 64, "vocab_size_per_layer_input": 500})
+    assert (embedded.token_rows, embedded.layers[0].token_width) == (500, 64)
+    assert "share keys that no layer before them has" in refused(config, num_kv_shared_layers=1)
 
 
 def test_pruned_blocks_may_lack_attention():
@@ -722,3 +723,51 @@ def test_a_config_says_whether_qwen2_moe_has_biases():
            "shared_expert_intermediate_size": 64, "model_type": "qwen2_moe"}  # fmt: skip
     assert model(LLAMA, **moe) == model(LLAMA, **moe, qkv_bias=True)
     assert model(LLAMA, **moe) != model(LLAMA, **moe, qkv_bias=False)
+
+
+def test_layers_may_have_keys_of_their_own():
+    config = LLAMA | {"model_type": "gemma4_text", "head_dim": 32, "global_head_dim": 32, "sliding_window": 16,
+                      "layer_types": ["sliding_attention", "full_attention"] * 2}  # fmt: skip
+    own = model(config | {"per_layer_config": {"01": {"head_dim": 64}, "03": {"head_dim": 64, "intermediate_size": 96}}})
+    assert [layer.mixer.head_dim for layer in own.layers] == [32, 32, 32, 32]  # the class has a key for global ones
+    assert [layer.ffn.width for layer in own.layers] == [512, 512, 512, 96]
+    wide = model(config | {"global_head_dim": None, "per_layer_config": {"01": {"head_dim": 64}}}).layers
+    assert [layer.mixer.head_dim for layer in wide] == [32, 64, 32, 32]
+    for place, other in (("01", {"head_shape": 3}), ("9", {"head_dim": 64}), ("one", {"head_dim": 64})):
+        assert "per_layer_config" in refused(config, per_layer_config={place: other})
+
+
+def test_layers_that_share_keys_may_be_twice_as_wide():
+    config = LLAMA | {"model_type": "gemma4_text", "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+                      "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"] * 2}  # fmt: skip
+    layers = model(config).layers
+    assert [layer.ffn.width for layer in layers] == [512, 512, 1024, 1024]
+    assert [layer.mixer.shared for layer in layers] == [False, False, True, True]
+
+
+def test_a_hybrid_may_slide_and_gate_its_heads():
+    config = LLAMA | {"model_type": "lfm3", "sliding_window": 8,
+                      "layer_types": ["conv", "sliding_attention", "full_attention", "conv"]}  # fmt: skip
+    conv, local, wide, _ = model(config).layers
+    assert (conv.norms, local.mixer.window, wide.mixer.window, wide.mixer.head_gated) == (4, 8, None, True)
+    plain = model(config | {"use_sandwich_norm": False, "use_attention_gate": False}).layers[2]
+    assert (plain.norms, plain.mixer.head_gated) == (2, False)
+
+
+def test_experts_that_do_nothing_are_no_work():
+    config = without(LLAMA, "intermediate_size", "num_hidden_layers") | {
+        "model_type": "longcat_flash", "num_layers": 2, "ffn_hidden_size": 512, "expert_ffn_hidden_size": 64,
+        "n_routed_experts": 8, "zero_expert_num": 4, "moe_topk": 3, "q_lora_rank": 64, "kv_lora_rank": 32,
+        "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16,
+    }  # fmt: skip
+    layers = model(config).layers
+    assert [layer.mixer is None for layer in layers] == [False, False, True] * 2
+    assert (layers[2].ffn.experts, layers[2].ffn.top_k, layers[2].norms) == (8, 2, 0)  # 3 of 12 picks, 2 of 8 that work
+    assert layers[2].vectors == 4 * 256 + 4  # rows of the router and corrections
+
+
+def test_heads_may_differ_layer_by_layer():
+    config = LLAMA | {"model_type": "laguna", "head_dim": 32, "num_attention_heads_per_layer": [8, 16, 8, 16],
+                      "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}  # fmt: skip
+    assert [layer.mixer.heads for layer in model(config).layers] == [8, 16, 8, 16]
+    assert "no multiple of 2 key-value heads" in refused(config, num_attention_heads_per_layer=[8, 9, 8, 8])

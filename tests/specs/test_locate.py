@@ -126,7 +126,7 @@ LISTED = {
     ("model", "llama3", "llama-3-8b, llama-3-70b, llama-3.1-8b, llama-3.1-70b, llama-3.1-405b, llama-3.2-1b"),
     ("model", "gpt-oss", "gpt-oss-20b, gpt-oss-120b"),
     ("model", "qwen3-1", "qwen3-1.7b, qwen3-14b"),
-    ("model", "phi3", "phi-3-medium, phi-3-mini, phi-3.5-moe"),
+    ("model", "phi3", "phi-3-medium, phi-3-mini, phi-3.5-mini, phi-3.5-moe"),
     ("model", "lama-3-8b", "llama-3-8b"),
     ("model", "org/Meta-Llama-3-8B-instrct", "llama-3-8b"),
     ("accelerator", "h10", "h100-sxm, h100-nvl, h100-pcie"),

@@ -16,7 +16,13 @@ from oracle import kv_elements_per_token, parameters
 
 from rooflinekit.model.parameter_count import count_parameters
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.errors import InputError, MissingExtraError, UnknownNameError
+from rooflinekit.model.types.errors import (
+    ArchitectureError,
+    InputError,
+    MissingExtraError,
+    SpecError,
+    UnknownNameError,
+)
 from rooflinekit.specs import load_model, spec_dir
 from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.files import read_yaml
@@ -291,3 +297,54 @@ def test_a_flat_config_of_kimi_k25_takes_sizes_of_the_tower_by_its_own_names():
         model = model_from_config(each, name="kimi", origin="config.json").value
         assert (model.tower, model.vision) == (spec.tower, spec.vision)
         assert count_parameters(model) == count_parameters(spec)
+
+
+@pytest.mark.parametrize(("name", "base", "kind", "stored"), [
+    ("Qwen/Qwen3-8B-AWQ", "qwen3-8b", "ffn", "int4"),
+    ("qwen3-8b-fp8", "qwen3-8b", "ffn", "fp8"),
+    ("nvidia/Llama-3.1-8B-Instruct-NVFP4", "llama-3.1-8b", "ffn", "nvfp4"),
+    ("Qwen/Qwen3-30B-A3B-GPTQ-Int4", "qwen3-30b-a3b", "experts", "int4"),
+    ("RedHatAI/Meta-Llama-3.1-8B-quantized.w8a8", "llama-3.1-8b", "ffn", "int8"),
+    ("unsloth/Qwen3-8B-GGUF", "qwen3-8b", "ffn", "bf16"),
+    ("/mnt/models/Qwen3-8B-FP8", "qwen3-8b", "ffn", "fp8"),
+])  # fmt: skip
+def test_an_ending_says_how_the_weights_of_a_known_model_are_stored(name, base, kind, stored):
+    loaded = load_model(name)
+    assert loaded.value.name == base
+    assert str(getattr(loaded.value.formats, kind)) == stored
+    assert any("not in the catalogue" in told or "several formats" in told for told in loaded.warnings)
+
+
+def test_an_unknown_id_names_the_way_to_its_config():
+    for name in ("foo/bar", "foo/bar-FP8"):
+        with pytest.raises(UnknownNameError, match=rf"hf:{name} .*pip install 'rooflinekit\[hub\]'"):
+            load_model(name)
+
+
+def test_the_last_part_of_a_path_to_nothing_is_tried_as_a_name(tmp_path):
+    for path in (tmp_path / "Qwen3-8B", tmp_path / "models--Qwen--Qwen3-8B" / "snapshots" / "0abc"):
+        loaded = load_model(path)
+        assert loaded.value.name == "qwen3-8b"
+        assert "no such file; taken as" in loaded.warnings[0]
+    for path in (tmp_path / "nobody-knows-1b", tmp_path / "Qwen3-8B.json"):
+        with pytest.raises(SpecError, match="no such file"):
+            load_model(path)
+
+
+def test_an_unknown_class_is_read_as_one_that_has_its_keys(tmp_path):
+    config = {
+        "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "intermediate_size": 128, "vocab_size": 100, "sliding_window": None, "rms_norm_eps": 1e-6, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    file = tmp_path / "config.json"
+    for said, read in (("mistral7", "mistral"), ("nobody_knows", "llama")):
+        file.write_text(json.dumps(config | {"model_type": said}))
+        loaded = load_model(file)
+        assert f"read as one (--as {read})" in loaded.warnings[0]
+        assert load_model(f"as:qwen3:{file}").value.layers != loaded.value.layers  # norms on queries and keys
+    for strange in ({"head_pattern": "AB"}, {"rms_norm_eps": None, "layer_norm_eps": 1e-5, "conv_width": 4}):
+        file.write_text(json.dumps(config | {"model_type": "nobody_knows"} | strange))
+        with pytest.raises(ArchitectureError, match="--as CLASS"):
+            load_model(file)
+    with pytest.raises(ArchitectureError, match="no class 'mistrl' is known; nearest: mistral"):
+        load_model(f"as:mistrl:{file}")

@@ -175,6 +175,7 @@ def _common(terms: Terms) -> tuple[float, Monomial, Terms]:
     if len(set(factors)) > 1:
         whole = all(factor == int(factor) for factor in factors)
         shared = math.copysign(math.gcd(*map(int, factors)), max(factors)) if whole else 1.0
+    shared = shared or 1.0  # of nothing but zeroes
     powers = {}
     for name in {name for letters in every for name in letters}:
         least, most = (pick(letters.get(name, 0) for letters in every) for pick in (min, max))

@@ -34,6 +34,7 @@ class Indexer:
     shared: bool = False  #: reuses the choice of an earlier layer: no weights, keys or scores of its own (GLM-5.2)
     wide: bool = False  #: queries, keys and scores in the stream's 16 bit
     normed: bool = False  #: norms on its queries and keys, and no gate on its heads (MiniMax-M3)
+    pool: int = quantity("pool", "tokens that an index key stands for", default=1)  #: weighed by a gate (GLM-5.3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ class LatentAttention:
     v_dim: int = quantity("e", "width of a head's values")
     indexer: Indexer | None = None
     gated: bool = False  #: an output gate, projected from the layer's input (Kimi-K3)
+    head_gated: bool = False  #: an output gate of one number a head (Ling-2.6)
     rotary: bool = True
 
     kind = "mla"
@@ -171,6 +173,7 @@ class GatedDeltaNet:
     conv_width: int = quantity("t", "taps of the short convolution")
     decay_rank: int = 0  #: of the decay of each key channel; 0: a head has one decay
     gate_rank: int = 0  #: of the output gate; 0: one whole matrix
+    whole_decay: bool = False  #: one whole matrix in place of the two of `decay_rank` (Ling-2.6)
 
     cut = (("key_heads", "linear-attention heads"),)
 
@@ -327,6 +330,8 @@ class Layer:
     sources: int = 0  #: sums of earlier layers that a block attends to, beside the present one (Kimi-K3)
 
     opens: bool = False  #: the present sum begins with this layer, which attends to the earlier ones alone
+    unmixed: bool = False  #: streams are weighed into a block and out of it, and not mixed with each other (Hy4)
+    vectors: int = 0  #: weights of small vectors besides: sub-norms, scales of blocks and of the stream
 
     @property
     def carried(self) -> int:
@@ -387,7 +392,12 @@ class Model:
     )  #: learned ones (GPT-2, OPT)
     embedding_dim: int = quantity("De", "embedding width", default=0)  #: 0: `hidden`
     token_rows: int = quantity("Vl", "rows of the table of embeddings for each layer", default=0)  #: Gemma-3n; 0: none
+    extra_rows: int = (
+        0  #: of the table of embeddings beyond the logits: marks of images and the like (Llama-3.2-Vision)
+    )
     embedding_norm: bool = False  #: a norm right after the embedding (BLOOM)
+    vectors: int = 0  #: weights of small vectors that the model has once
+    mean_streams: bool = False  #: residual streams end in their mean, without weights (GLM-5.3)
     final_norm: Norm = "rmsnorm"
     lm_head_bias: bool = False
     outputs: int | None = None  #: scores in place of logits; 0: an embedding, without a head; None: a language model

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Norm
 from rooflinekit.specs.config.keys import Keys
 from rooflinekit.specs.files import parse_yaml
+
+T = TypeVar("T")
 
 BLOCKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """Nemotron-H's letters for its blocks, and its words."""
@@ -31,6 +34,7 @@ class Family:
     conv_bias: Any = "mamba_conv_bias=true"
     proj_bias: Any = "mamba_proj_bias"
     state_norm: Any = True
+    whole_decay: Any = False
     ffns: str = ""
     streams: Any = 1
     alternating: bool = False
@@ -63,6 +67,12 @@ class Family:
     embedding: Any = "hidden"
     embedding_norm: bool = False
     sinks: bool = False
+    vectors: Mapping[str, list[Any]] = field(default_factory=dict)
+    once: list[Any] = field(default_factory=list)
+    extra_rows: Any = 0
+    mean_streams: bool = False
+    unmixed: bool = False
+    first: tuple[str, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     defaults: Mapping[str, int] = field(default_factory=dict)
@@ -121,8 +131,12 @@ class Reading:
             self.blocks = ("attention", "cross_attention") * depth
             warnings.append(f"{depth} decoder layers, each with attention to itself and to the encoder, are listed as "
                             f"{2 * depth}")  # fmt: skip
+        if family.attends == "shortcut":
+            self.blocks = ("attention", "attention", "moe") * (depth := keys.size("depth"))
+            warnings.append(f"{depth} layers, each of two with attention and one of experts, are listed as {3 * depth}")
         self.depth = len(self.blocks) or keys.size("depth")
-        self.stated_depth = self.depth // 2 if family.attends in ("both", "encoder") else self.depth
+        listed = {"both": 2, "encoder": 2, "shortcut": 3}
+        self.stated_depth = self.depth // listed.get(family.attends, 1)
         self.norm: Norm = self.value(family.norm)
 
     def _blocks(self) -> Sequence[str]:
@@ -173,6 +187,39 @@ class Reading:
         concept, _, default = stated.partition("=")
         instead = int(default) if default.isdigit() else self.keys.size(default) if default else None
         return self.keys.size(concept, instead, least)
+
+    def sum_of(self, products: Sequence[Any]) -> int:
+        """What products of sizes, each a number or `size*size`, add up to."""
+        factors = (
+            [part if part.isdigit() else self.number(part) for part in str(each).split("*")] for each in products
+        )
+        return sum(math.prod(map(int, each)) for each in factors)
+
+    @cached_property
+    def variants(self) -> list[tuple[list[int], Reading]]:
+        """The layers that `per_layer_config` makes differ, and the config as each kind of them sees it."""
+        keys, places = self.keys, dict[str, list[int]]()
+        stated = keys.child("per_layer_config").config
+        for place, other in stated.items():
+            if not isinstance(other, Mapping) or not place.isdigit() or int(place) >= self.depth:
+                raise SpecError(f"{keys.at('per_layer_config')}.{place} is no layer with keys of its own")
+            places.setdefault(repr(dict(other)), []).append(int(place))
+            keys.note(f"per_layer_config.{place}", ", ".join(other))
+        kinds = []
+        for listed in places.values():
+            prefix = next(key for key in stated if int(key) == listed[0])
+            config = {**keys.config, **stated[prefix], "per_layer_config": None}
+            kinds.append((listed, Reading(Keys(config, keys.origin, keys.names), self.family, [])))
+        return kinds
+
+    def by_layer(self, build: Callable[[Reading], tuple[T, ...]]) -> tuple[T, ...]:
+        """What `build` makes of each layer, of those that differ by their own keys."""
+        built = list(build(self))
+        for places, other in self.variants:
+            own = build(other)
+            for place in places:
+                built[place] = own[place]
+        return tuple(built)
 
     def places(self, key: str) -> set[int]:
         """The layers that a key lists; none if it is absent."""

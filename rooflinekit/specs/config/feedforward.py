@@ -18,6 +18,10 @@ def feed_forwards(r: Reading) -> tuple[FeedForward | None, ...]:
 
     Raises SpecError when a token visits more experts than there are, and when no layer has the experts described.
     """
+    return r.by_layer(_of_layers)
+
+
+def _of_layers(r: Reading) -> tuple[FeedForward | None, ...]:
     if r.family.ffns:
         return _BUILDERS[r.family.ffns](r)
     columns = r.value(r.family.experts)
@@ -92,6 +96,8 @@ def _period(r: Reading) -> list[bool]:
 def _interval(r: Reading) -> list[bool]:
     """Ernie: every `moe_layer_interval`-th layer from a first to a last one."""
     first, every = r.keys.size("moe_layer_start_index", 0, least=0), r.keys.size("moe_layer_interval", 1)
+    if types := r.keys.entries("mlp_layer_types", r.depth, ("dense", "sparse")):
+        return [kind == "sparse" for kind in types]
     last = r.keys.maybe("moe_layer_end_index", least=-1)
     last = r.depth - 1 if last in (None, -1) else last
     return [(layer + 1) % every == 0 and first <= layer <= last for layer in range(r.depth)]
@@ -100,6 +106,8 @@ def _interval(r: Reading) -> list[bool]:
 def _enumerated(r: Reading) -> list[bool]:
     """Step-3.5, Step-3.7: the layers that `moe_layers_enum` lists, in a string, else all but the first three."""
     keys, key = r.keys, "moe_layers_enum"
+    if types := keys.entries("mlp_layer_types", r.depth, ("dense", "sparse")):
+        return [kind == "sparse" for kind in types]
     first = keys.size("first_k_dense_replace", 3, least=0)
     if not keys.has(key):
         return [layer >= first for layer in range(r.depth)]
@@ -170,7 +178,31 @@ def _common(r: Reading) -> tuple[FeedForward | None, ...]:
     return tuple(block if kind == "attention" else None for kind in r.blocks)
 
 
+def _shortcut(r: Reading) -> tuple[FeedForward, ...]:
+    """LongCat: two dense blocks, then the experts beside them; a share of the picks is of experts that do nothing."""
+    moe, idle = _experts(r, r.family.experts), r.keys.size("zero_expert_num", least=0)
+    busy = max(round(moe.top_k * moe.experts / (moe.experts + idle)), 1)
+    r.warnings.append(
+        f"{moe.top_k} of {moe.experts + idle} experts are picked, of which {idle} do nothing: costed as {busy} that do"
+    )
+    dense = _dense(r, r.keys.size("width"))
+    return (dense, dense, replace(moe, top_k=busy)) * (r.depth // 3)
+
+
+def _gemma4(r: Reading) -> tuple[FeedForward, ...]:
+    """Gemma-4: experts beside a dense block, or a dense one; twice as wide in layers that share keys, if so stated."""
+    columns = {"layers": "all", "shared": ["width"], "router": True}
+    block: FeedForward = _experts(r, columns) if r.is_set("enable_moe_block") else _dense(r, r.keys.size("width"))
+    sharing = r.number(r.family.sharing, 0)
+    wide = isinstance(block, DenseFFN) and r.is_set("use_double_wide_mlp")
+    double = replace(block, width=2 * block.width) if isinstance(block, DenseFFN) and wide else block
+    return (block,) * (r.depth - sharing) + (double,) * sharing
+
+
 _BUILDERS: Mapping[str, Callable[[Reading], tuple[FeedForward | None, ...]]] = {
+    "gemma4": _gemma4,
+    "shortcut": _shortcut,
+    "halved": lambda r: (_dense(r, r.keys.size("width") // 2),) * r.depth,  # Qwen-1 states gate and up together
     "nemotron": _nemotron,
     "nas": _nas,
     "lfm2": _lfm2,

@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
-from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecError
-from rooflinekit.model.types.model import FeedForward, Layer, Mixer, Model
+from rooflinekit.model.types.errors import ArchitectureError, DtypeError, RooflinekitError, SpecError, nearest
+from rooflinekit.model.types.model import (
+    Attention,
+    DenseFFN,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    Mixer,
+    MixtureOfExperts,
+    Model,
+)
 from rooflinekit.specs.config.family import Family, Reading, class_names, family_of
 from rooflinekit.specs.config.feedforward import feed_forwards
 from rooflinekit.specs.config.keys import Keys, named, shown, usual_names
 from rooflinekit.specs.config.mixers import mixers, read_encoder
 from rooflinekit.specs.config.quantization import read_formats
-from rooflinekit.specs.config.refusals import refuse_other_networks, refuse_unknown_keys, unidentified, unknown_keys
+from rooflinekit.specs.config.refusals import (
+    refuse_other_networks,
+    refuse_unknown_keys,
+    unidentified,
+    unknown_keys,
+)
 from rooflinekit.specs.config.vision import read_vision
 from rooflinekit.specs.locate import Loaded
 
@@ -31,11 +47,17 @@ _INHERITED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_confi
 
 
 def model_from_config(
-    config: Mapping[str, Any], *, name: str, origin: str, quant_config: Mapping[str, Any] | None = None
+    config: Mapping[str, Any],
+    *,
+    name: str,
+    origin: str,
+    quant_config: Mapping[str, Any] | None = None,
+    kind: str = "",
 ) -> Loaded[Model]:
     """Build the Model that a config.json describes, exact to the last weight.
 
-    `quant_config` is the content of an `hf_quant_config.json` beside it. `origin` names the file in messages.
+    `quant_config` is the content of an `hf_quant_config.json` beside it. `origin` names the file in messages. `kind` is
+    the class to read it as, whatever it says itself.
 
     Raises:
         ArchitectureError: the network is of another kind, or has features that are not understood.
@@ -43,12 +65,28 @@ def model_from_config(
         DtypeError: a number format or quantisation that is not known.
     """
     _only_text_keys(config, origin)
-    outer = config
+    outer = config = _thinking(config)
     config, warnings = _text_decoder(config, origin), list[str]()
     for part in (outer, config):
         refuse_other_networks(part, origin, class_names())
-    model_type, family = _identify(config, origin)
+    if kind and family_of(kind) is None:
+        raise ArchitectureError(f"no class {kind[:60]!r} is known; nearest: {', '.join(nearest(kind, class_names()))}")
+    said = config.get("model_type")
+    if not kind and isinstance(said, str) and said != "git" and family_of(said) is None:
+        kind = _alike(config, said, origin)
+        warnings.append(
+            f"model_type {said!r} is not known: it has only keys of {kind} and is read as one (--as {kind})"
+        )
+    elif kind:
+        warnings.append(f"read as {kind}, as asked, in place of {shown(said)}")
+    model_type, family = _identify({**config, "model_type": kind} if kind else config, origin)
     defaults = {**family.defaults, **({} if config is outer else family.nested)}
+    for key in family.first:  # sizes of text and images
+        if isinstance(pair := config.get(key), list) and pair:
+            config = {**config, key: pair[0]}
+            warnings.append(
+                f"{key} = {shown(pair)}: the first, of text, is taken; what images have besides is not counted"
+            )
     keys = Keys(_with_defaults(config, family.names, defaults, warnings), origin, {**usual_names(), **family.names})
     keys.note("model_type" if "model_type" in config else "architectures", model_type)
     model = _assemble(Reading(keys, family, warnings), name, quant_config)
@@ -60,6 +98,25 @@ def model_from_config(
     refuse_unknown_keys(keys.unread(), family.ignored, origin, model_type)
     warnings += unknown_keys(keys.unread(), family.ignored)
     return Loaded(model, tuple(warnings))
+
+
+_PLAIN = ("llama", "deepseek_v3")
+"""What an unknown class with RMS norms is, if anything, where none that is known has a name like its own."""
+
+
+def _alike(config: Mapping[str, Any], said: str, origin: str) -> str:
+    """The known class whose keys are all those of a config of an unknown one; by likeness of names, else a plain one.
+
+    Raises ArchitectureError where there is none.
+    """
+    plain: tuple[str, ...] = _PLAIN if "rms_norm_eps" in config else ()
+    near: list[str] = get_close_matches(said, class_names(), cutoff=0.7)
+    for kind in dict.fromkeys((*near, *plain)):
+        with suppress(RooflinekitError):
+            read = model_from_config({**config, "architectures": None}, name=said, origin=origin, kind=kind)
+            if not any("is absent" in warning for warning in read.warnings):
+                return kind
+    raise unidentified(config, origin, class_names())
 
 
 def _outputs(config: Mapping[str, Any], whole: bool, warnings: list[str]) -> int | None:
@@ -86,6 +143,12 @@ def _only_text_keys(config: Mapping[str, Any], origin: str) -> None:
     for key in config:
         if not isinstance(key, str):
             raise SpecError(f"{origin}: key {shown(key)} is not a string")
+
+
+def _thinking(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a model that hears and speaks the part that reads and writes; its speech is not counted."""
+    thinker = config.get("thinker_config")
+    return {"architectures": None, **thinker} if isinstance(thinker, Mapping) else config
 
 
 def _text_decoder(config: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
@@ -135,7 +198,8 @@ def _with_defaults(
     filled = dict(config)
     for concept, value in defaults.items():
         names = {**usual_names(), **own}.get(concept, (concept,))
-        if not any(name in config for name in names):
+        listed = concept == "first_k_dense_replace" and config.get("mlp_layer_types")  # layer by layer
+        if not listed and not any(name in config for name in names):
             filled[names[0]] = value
             warnings.append(f"{names[0]} is absent: the class default of {value} is taken")
     return filled
@@ -168,7 +232,10 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
         position_rows=0 if extra is None else keys.size("context") + extra,
         embedding_dim=embedded if embedded != r.hidden else 0,
         token_rows=r.number(family.token_rows, 0) if layers[0].token_width else 0,
+        extra_rows=r.number(family.extra_rows, 0),
         embedding_norm=family.embedding_norm,
+        vectors=r.sum_of(family.once),
+        mean_streams=family.mean_streams,
         final_norm=r.norm if final == "norm" else final,
         lm_head_bias=r.is_set(family.lm_head_bias),
         kv_dtype=formats.kv,
@@ -198,10 +265,30 @@ def _layers(r: Reading) -> tuple[Layer, ...]:
     for part in dict.fromkeys(parts):
         mixer, ffn, shared, earlier = part
         count = (mixer is not None) + (ffn is not None) + shared[0] if norms is None else norms * (ffn is not None)
+        if family.attends == "shortcut" and mixer is None:  # read what the first attention left, normed for its block
+            count = 0
         kinds[part] = Layer(
-            mixer, ffn, r.norm, count, parallel, streams, family.alternating, bypass, token_width, *shared, *earlier
-        )
+            mixer, ffn, r.norm, count, parallel, streams, family.alternating, bypass, token_width, *shared, *earlier,
+            family.unmixed, _vectors(r, mixer, ffn),
+        )  # fmt: skip
+    for _, other in r.variants:
+        own = other.keys.config.keys() & {
+            key for kind in r.keys.child("per_layer_config").config.values() for key in kind
+        }
+        if strange := sorted(own - other.keys.read.keys()):
+            raise ArchitectureError(f"{r.keys.at('per_layer_config')} states {strange[0]}, which is not understood")
     return tuple(kinds[part] for part in parts)
+
+
+def _vectors(r: Reading, mixer: Mixer | None, ffn: FeedForward | None) -> int:
+    """Weights of the small vectors of a layer, by what it is made of."""
+    kinds = {
+        "all": True,
+        "attention": isinstance(mixer, Attention | LatentAttention),
+        "dense": isinstance(ffn, DenseFFN),
+        "sparse": isinstance(ffn, MixtureOfExperts),
+    }
+    return sum(r.sum_of(products) for kind, products in r.family.vectors.items() if kinds[kind])
 
 
 def _dtype(r: Reading) -> Dtype:

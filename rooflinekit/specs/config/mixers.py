@@ -27,12 +27,15 @@ from rooflinekit.model.types.model import (
 from rooflinekit.specs.config.family import Reading
 from rooflinekit.specs.config.keys import Keys, is_off
 
+_NORMED = {"head": 1, "full": 1, "head_biased": 2, "full_biased": 2}
 _SLIDING = ("full_attention", "sliding_attention")
 
 
 def mixers(r: Reading) -> tuple[Mixer | None, ...]:
     """What mixes the tokens of each layer, None where nothing does; equal layers are one object."""
-    built = _BUILDERS[r.value(r.family.mixers)](r)
+    if r.family.attends == "shortcut":
+        return tuple(mixer if block == "attention" else None for mixer, block in zip(_latent(r), r.blocks, strict=True))
+    built = r.by_layer(lambda layer: _BUILDERS[layer.value(layer.family.mixers)](layer))
     if not (sharing := r.number(r.family.sharing, 0)):
         return built
     own = r.depth - sharing
@@ -59,7 +62,7 @@ def _base_attention(r: Reading) -> Attention:
             )
         head_dim = r.hidden // heads
     r.check_multiple(heads, "attention heads", kv_heads, "key-value heads")
-    norm = r.value(family.qk_norm)
+    norm = r.value(family.qk_norm) or ""
     return Attention(
         heads=heads,
         kv_heads=kv_heads,
@@ -67,8 +70,8 @@ def _base_attention(r: Reading) -> Attention:
         v_head_dim=keys.maybe("v_head_dim", least=0) or head_dim,
         qkv_bias=r.is_set(family.qkv_bias),
         o_bias=r.is_set(family.o_bias),
-        q_norm={"head": head_dim, "full": heads * head_dim}.get(norm, 0),
-        k_norm={"head": head_dim, "full": kv_heads * head_dim}.get(norm, 0),
+        q_norm=_NORMED.get(norm, 0) * head_dim * (heads if "full" in norm else 1),
+        k_norm=_NORMED.get(norm, 0) * head_dim * (kv_heads if "full" in norm else 1),
         sinks=family.sinks,
         gated=r.is_set(family.attention_gate),
         head_gated=r.is_set(family.head_gate),
@@ -94,6 +97,9 @@ def _windowed(r: Reading, base: Attention, rule: Mapping[str, Any]) -> list[Atte
     """
     keys, which, context = r.keys, rule["layers"], r.keys.maybe("context")
     types, pattern = keys.entries("layer_types", r.depth, _SLIDING), keys.find("pattern")
+    types = types or [
+        _SLIDING[kind == "local"] for kind in keys.entries("attention_layers", r.depth, ("global", "local"))
+    ]
     stated = any(name in keys.config for name in keys.names["window"])
     if pattern and isinstance(pattern[1], str) and set(pattern[1]) <= {"L", "G"}:  # EXAONE-4: local, global
         types = types or [_SLIDING[pattern[1][n % len(pattern[1])] == "L"] for n in range(r.depth)]
@@ -116,7 +122,9 @@ def _windowed(r: Reading, base: Attention, rule: Mapping[str, Any]) -> list[Atte
             raise SpecError(f"{keys.at('max_window_layers')} is missing, and use_sliding_window is true")
         slides = slides or [wanted and first is not None and layer >= first for layer in range(r.depth)]
     elif not types:
-        slides = [which == "all" or (layer + 1) % which != 0 for layer in range(r.depth)]
+        slides = [which in ("all", "listed") or (layer + 1) % which != 0 for layer in range(r.depth)]
+    elif which == "listed" and window and not types:
+        raise SpecError(f"{keys.at('layer_types')} is missing, and sliding_window is {window}")
     local = replace(base, window=window or None)
     other = replace(base, rotary=base.rotary and (not window or rule.get("rotary", True)))
     return [local if slide else other for slide in slides]
@@ -140,17 +148,18 @@ def _latent(r: Reading) -> tuple[Mixer, ...]:
     keys = r.keys
     heads = keys.size("heads")
     keys.maybe("kv_heads")  # stated, but the cache holds one latent whatever it says
-    keys.maybe("head_dim")  # some say 64, some 192: the parts below are what counts
+    keys.maybe("head_dim", least=0)  # some say 64, some 192: the parts below are what counts
     keys.maybe("qk_head_dim")
     mixer = LatentAttention(
         heads=heads,
         q_rank=keys.maybe("q_lora_rank"),
         kv_rank=keys.size("kv_lora_rank"),
         nope_dim=keys.size("qk_nope_head_dim"),
-        rope_dim=keys.size("qk_rope_head_dim"),
+        rope_dim=keys.size("qk_rope_head_dim", least=0),
         v_dim=keys.size("v_head_dim"),
         gated=r.is_set(r.family.attention_gate),
-        rotary=r.is_set(r.family.rotary),
+        head_gated=r.is_set(r.family.head_gate),
+        rotary=r.is_set(r.family.rotary) and keys.config.get("qk_rope_head_dim") != 0,
     )
     top_k = keys.maybe("index_topk")
     if top_k is None:
@@ -169,7 +178,8 @@ def _latent(r: Reading) -> tuple[Mixer, ...]:
 
 
 def _indexer(keys: Keys, top_k: int) -> Indexer:
-    return Indexer(heads=keys.size("index_n_heads"), head_dim=keys.size("index_head_dim"), top_k=top_k)
+    heads, dim, pool = keys.size("index_n_heads"), keys.size("index_head_dim"), keys.size("index_kpool", 1)
+    return Indexer(heads=heads, head_dim=dim, top_k=top_k, pool=pool)
 
 
 def _compressed(r: Reading) -> tuple[Mixer, ...]:
@@ -237,7 +247,20 @@ def _hybrid(r: Reading) -> tuple[Mixer | None, ...]:
     if r.blocks:
         blocks: dict[str, Mixer] = {"mamba": recurrence, "attention": attention}
         return tuple(blocks.get(block) for block in r.blocks)
-    return tuple(attention if attends else recurrence for attends in _ATTENDS[r.family.attends](r))
+    latent = isinstance(attention, LatentAttention)
+    kinds = _latent(r) if latent else _sliding_too(r, attention)
+    return tuple(
+        kind if attends else recurrence for kind, attends in zip(kinds, _ATTENDS[r.family.attends](r), strict=True)
+    )
+
+
+def _sliding_too(r: Reading, attention: Mixer) -> tuple[Mixer, ...]:
+    """The attention of each layer, with a window where `layer_types` says so."""
+    types = r.keys.config.get("layer_types")
+    if not isinstance(types, list) or "sliding_attention" not in types or not isinstance(attention, Attention):
+        return (attention,) * r.depth
+    local = replace(attention, window=r.keys.size("window"))
+    return tuple(local if kind == "sliding_attention" else attention for kind in types)
 
 
 def _of_stream_and_embedding(r: Reading) -> Attention:
@@ -250,12 +273,11 @@ def _of_stream_and_embedding(r: Reading) -> Attention:
 
 def _by_type(r: Reading) -> list[bool]:
     """As `layer_types` says, else (Qwen3-Next) every `full_attention_interval`-th layer."""
-    known = ("linear_attention", "full_attention", "mamba", "attention", "conv")
+    attends = ("full_attention", "attention", "sliding_attention", "indexed_attention", "deepseek_sparse_attention")
+    known = (*attends, "linear_attention", "mamba", "conv")
     types = r.keys.entries("layer_types", r.depth, known)
     every = r.keys.size("full_attention_interval", 4 if not types else 1)
-    return [kind in ("full_attention", "attention") for kind in types] or [
-        (layer + 1) % every == 0 for layer in range(r.depth)
-    ]
+    return [kind in attends for kind in types] or [(layer + 1) % every == 0 for layer in range(r.depth)]
 
 
 def _by_period(r: Reading) -> list[bool]:
@@ -293,7 +315,9 @@ _ATTENDS: Mapping[str, Callable[[Reading], list[Any]]] = {
     "period": _by_period,
     "places": _by_place,
     "numbers": _by_number,
-    "listed": lambda r: r.keys.entries("attn_type_list", r.depth, (0, 1), required=True),  # MiniMax: 1 for softmax
+    "listed": lambda r: (  # MiniMax: 1 for softmax
+        _by_type(r) if r.keys.has("layer_types") else r.keys.entries("attn_type_list", r.depth, (0, 1), required=True)
+    ),
 }
 
 
@@ -313,7 +337,9 @@ def _delta(r: Reading) -> GatedDeltaNet:
 def _kimi(r: Reading) -> GatedDeltaNet:
     linear = _delta(r)
     whole = r.keys.flag("linear_attn_config.use_full_rank_gate", False)
-    return replace(linear, decay_rank=linear.key_dim, gate_rank=0 if whole else linear.value_dim)
+    decay = r.is_set(r.family.whole_decay)
+    whole = whole or decay
+    return replace(linear, decay_rank=linear.key_dim, gate_rank=0 if whole else linear.value_dim, whole_decay=decay)
 
 
 def _rwkv7(r: Reading) -> Rwkv7:
@@ -407,10 +433,12 @@ def _gemma4(r: Reading) -> tuple[Mixer, ...]:
 def _mimo(r: Reading) -> tuple[Mixer, ...]:
     """MiMo-V2: `hybrid_layer_pattern` has 1 for sliding layers, whose sizes and sinks are stated apart (`swa_*`)."""
     keys = r.keys
-    pattern = keys.entries("hybrid_layer_pattern", r.depth, (0, 1), required=True)
+    types = keys.entries("layer_types", r.depth, _SLIDING)  # as transformers writes it, which states no swa_*
+    pattern = [int(kind == _SLIDING[1]) for kind in types]
+    pattern = pattern or keys.entries("hybrid_layer_pattern", r.depth, (0, 1), required=True)
     full = replace(_base_attention(r), sinks=keys.flag("add_full_attention_sink_bias", False))
     heads = keys.size("swa_num_attention_heads", full.heads)
-    kv_heads = keys.size("swa_num_key_value_heads", full.kv_heads)
+    kv_heads = keys.size("swa_num_key_value_heads", full.kv_heads * (2 if types else 1))
     r.check_multiple(heads, "sliding attention heads", kv_heads)
     sliding = replace(
         full,
@@ -419,7 +447,7 @@ def _mimo(r: Reading) -> tuple[Mixer, ...]:
         head_dim=keys.size("swa_head_dim", full.head_dim),
         v_head_dim=keys.size("swa_v_head_dim", full.v_head_dim),
         window=keys.size("window"),
-        sinks=keys.flag("add_swa_attention_sink_bias", False),
+        sinks=keys.flag("add_swa_attention_sink_bias", bool(types)),
     )
     return tuple(sliding if kind else full for kind in pattern)
 
@@ -464,6 +492,18 @@ def nas_blocks(r: Reading, part: str, key: str) -> Iterator[tuple[Keys, Any]]:
         yield keys, None if skipped else inner[key]
 
 
+def _by_heads(r: Reading) -> tuple[Mixer, ...]:
+    """Laguna: `num_attention_heads_per_layer` where layers have more heads or fewer, all of one width."""
+    heads = r.keys.entries("num_attention_heads_per_layer", r.depth)
+    built: list[Mixer] = []
+    for place, layer in enumerate(_softmax(r)):
+        assert isinstance(layer, Attention)
+        own = r.keys.whole(f"num_attention_heads_per_layer[{place}]", heads[place]) if heads else layer.heads
+        r.check_multiple(own, "attention heads", layer.kv_heads, "key-value heads")
+        built.append(replace(layer, heads=own))
+    return tuple(built)
+
+
 def _crossing(r: Reading) -> tuple[Mixer, ...]:
     """The decoder of an encoder-decoder: attention to itself, then to the encoder's positions, or to the prompt (0)."""
     own = _base_attention(r)
@@ -480,8 +520,10 @@ def read_encoder(r: Reading, layers: tuple[Layer, ...]) -> Encoder | None:
     keys, (own, crossing) = r.keys, layers[:2]
     assert isinstance(own.mixer, Attention) and isinstance(crossing.ffn, DenseFFN)
     heads, frames = keys.size("encoder_heads", own.mixer.heads), keys.maybe("frames") or 0
-    r.check_multiple(r.hidden, "hidden elements", heads, "encoder heads")
-    dim = own.mixer.head_dim if heads == own.mixer.heads else r.hidden // heads
+    dim = own.mixer.head_dim
+    if heads != own.mixer.heads:
+        r.check_multiple(r.hidden, "hidden elements", heads, "encoder heads")
+        dim = r.hidden // heads
     attention = replace(own.mixer, heads=heads, kv_heads=heads, head_dim=dim, v_head_dim=dim, bidirectional=True)
     ffn = replace(crossing.ffn, width=keys.size("encoder_width", crossing.ffn.width))
     layer = replace(own, mixer=attention, ffn=ffn, norms=2)
@@ -519,6 +561,7 @@ _BUILDERS: Mapping[str, Callable[[Reading], tuple[Mixer | None, ...]]] = {
     "gemma4": _gemma4,
     "mimo": _mimo,
     "mllama": _mllama,
+    "by_heads": _by_heads,
     "step": _step,
     "crossing": _crossing,
     "nas": _nas,

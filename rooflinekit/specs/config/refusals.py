@@ -49,6 +49,12 @@ def refuse_other_networks(config: Mapping[str, Any], origin: str, known: Sequenc
     """
     name = model_type = config.get("model_type")
     listed = config.get("architectures")
+    if (
+        isinstance(model_type, str)
+        and model_type in uncosted()
+        and not (model_type == "git" and "residual_moe" in config)
+    ):
+        raise ArchitectureError(f"{origin}: {model_type} is a decoder that is not costed: {uncosted()[model_type]}")
     kind = next((kind for kind, names in _file()["kinds"].items() if model_type in names.split()), None)
     if kind is None and config.get("_class_name") is not None:
         kind, name = "a diffusion model", shown(config["_class_name"])
@@ -76,13 +82,13 @@ def unidentified(config: Mapping[str, Any], origin: str, known: Iterable[str]) -
         why = "looks like a native inference config" if native else "has neither model_type nor architectures"
         return ArchitectureError(f"{origin}: not a Hugging Face config: it {why}; keys seen: {seen}")
     what = model_type if model_type is not None else architectures
-    if isinstance(what, str) and what in uncosted():
-        return ArchitectureError(f"{origin}: {what} is a decoder that is not costed: {uncosted()[what]}")
     near = nearest(what, known) if isinstance(what, str) and len(what) <= 60 else []
     hint = f"; nearest known model_type: {', '.join(near)}" if near else ""
     structural = [key for key, value in config.items() if key not in usual_keys() and _structural(key, value)]
     keys = f"; structural keys not understood: {', '.join(map(named, structural[:12]))}" if structural else ""
-    return ArchitectureError(f"{origin}: architecture {shown(what)} is not understood{hint}{keys}")
+    return ArchitectureError(
+        f"{origin}: architecture {shown(what)} is not understood{hint}{keys}; --as CLASS reads it as a known one"
+    )
 
 
 def refuse_unknown_keys(unread: Mapping[str, Any], ignored: Iterable[str], origin: str, model_type: str) -> None:

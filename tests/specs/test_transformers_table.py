@@ -1,0 +1,78 @@
+"""Default configs of transformers' classes: parameters and cache as transformers builds them on its meta device.
+
+benchmarks/transformers_table.py wrote the facts (transformers 5.24.0) and says how; nothing of it is needed here.
+Balance corrections of routers are weights of checkpoints, and buffers of most classes: they may be counted or not.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from oracle import parameters
+
+from rooflinekit.model.cache import cache_law
+from rooflinekit.model.parameter_count import count_parameters
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import ArchitectureError
+from rooflinekit.model.types.model import MixtureOfExperts
+from rooflinekit.specs import load_model
+from rooflinekit.specs.config import model_from_config
+
+FACTS = json.loads(Path(__file__).with_name("transformers_defaults.json").read_text(encoding="utf-8"))
+
+
+def unpacked(value):
+    if isinstance(value, dict):
+        runs = value.get("*")
+        return {k: unpacked(v) for k, v in value.items()} if runs is None else [v for v, n in runs for _ in range(n)]
+    return value
+
+
+@pytest.mark.parametrize("part", range(8))  # for several processes
+def test_a_class_of_transformers_is_read_to_the_digit_by_default(part):
+    assert len(FACTS) >= 225
+    for name in list(FACTS)[part::8]:
+        fact = FACTS[name]
+        model = model_from_config(unpacked(fact["config"]), name=name, origin=name).value
+        assert count_parameters(model).total == parameters(model), name
+        assert count_parameters(model).total - fact["parameters"] in {0, fact["corrections"]}, name
+        if fact["cache"] is not None:
+            assert cache_law(model.layers, Dtype.BF16).bytes_per_token == 2 * fact["cache"], name
+
+
+FILES = Path(__file__).parents[2].parent / "shared" / "data" / "files"
+#: Rows whose right value is another quantity, with ours and the reason.
+OTHERWISE = {
+    # transformers 5.24.0 gives the 256 experts that do nothing two of three matrices each; the checkpoint has none
+    "dflt__longcat_flash": 741_053_585_408 - 28 * 256 * 2 * 2048 * 6144,
+    # the row counts the encoder of sound and its projector too, whose names its filter does not know
+    "dflt__granite_speech": 6_607_343_616,
+    "dflt__hyperclovax_vision_v2": 6_622_289_920 - 4096 * (3584 + 1),  # as above: its projector
+}
+
+
+def test_configs_in_the_form_that_engines_and_exporters_write():
+    if not (FILES / "expected.csv").is_file():
+        pytest.skip("the collected files are not here")
+    with (FILES / "expected.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["file"].startswith("configs/") and row["right"]]
+    quantities = {"parameters_of_the_text_decoder", "kv_bytes_per_token_bf16"}
+    for row in (row for row in rows if row["quantity"] in quantities):
+        path, right = FILES / row["file"], int(row["right"])
+        name = path.parent.name
+        if name == "dflt__zaya":
+            with pytest.raises(ArchitectureError, match="nearest is"):
+                load_model(path)
+            continue
+        model = load_model(path).value
+        if row["quantity"] == "kv_bytes_per_token_bf16":
+            assert cache_law(model.layers, Dtype.BF16).bytes_per_token == right, name
+            continue
+        right = OTHERWISE.get(name, right)
+        routed = (layer.ffn for layer in model.layers if isinstance(layer.ffn, MixtureOfExperts))
+        corrections = sum(ffn.experts for ffn in routed if ffn.router_bias)
+        idle = 28 * 256 if name == "dflt__longcat_flash" else 0
+        assert count_parameters(model).total - right in {0, corrections + idle}, name
