@@ -27,7 +27,7 @@ _ARCHITECTURES = {"Grok1ModelForCausalLM": "grok-1", "Grok1ForCausalLM": "grok-2
 _NESTED = ("text_config", "llm_config", "language_config")
 #: Classes without any head; some that generate are called `...Model` as well.
 _TRUNK = r"(?<!LMHead)(?<!Chat)(?<!ChatGLM)Model$"
-_INHERITED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
+_INHERITED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config", "quantization")
 
 
 def model_from_config(
@@ -163,6 +163,7 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
         layers=layers,
         dtype=dtype,
         formats=formats.weights,
+        layer_formats=formats.layers,
         max_context=keys.maybe("context"),
         tied=r.is_set(family.tied),
         position_rows=0 if extra is None else keys.size("context") + extra,
@@ -172,7 +173,8 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
         final_norm=r.norm if final == "norm" else final,
         lm_head_bias=r.is_set(family.lm_head_bias),
         kv_dtype=formats.kv,
-        weight_only=formats.weight_only,
+        inputs=formats.inputs,
+        unpriced=formats.unpriced,
         encoder=read_encoder(r, layers),
         mtp_layers=keys.size("mtp", 0, least=0),
         origin=keys.origin,
