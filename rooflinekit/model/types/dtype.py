@@ -150,7 +150,7 @@ BLOCKS = {
 BITS_A_WEIGHT = r"(\d{1,2}(?:\.\d{1,7})?) ?bpw"
 """How a number of bits a weight is written."""
 
-_LEAST_BITS, _MOST_BITS = 0.5, 16.0
+_LEAST_BITS, _MOST_BITS = 0.5, 64.0
 _UNPACKED_AS_BYTES = 0.75  # 6 bits
 _PRECISION = "docs/architecture.md, precision rules"
 _SIZES = {
