@@ -315,7 +315,7 @@ def _attention(own: _Layer, hidden: int, seen: tuple[int | None, int | None]) ->
         head_gated=gate == heads != heads * values,
         keys_are_values=cached and not own.has("attn_v", "attn_qkv"),
         shared=not cached or own.number >= last,
-        rotary=own.number_of("rope.dimension_count", 1) > 0,
+        rotary=seen != (None, None) or not _table()["windows"].get(own.facts.kind, {}).get("unrotated", False),
     )
 
 

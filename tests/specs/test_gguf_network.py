@@ -1,5 +1,7 @@
 """Networks by the tensors of GGUF files: every architecture that gguf-py lists, its bytes to the tensor."""
 
+# ruff: noqa: E501 - the tables have one case a line
+
 from __future__ import annotations
 
 import os
@@ -22,7 +24,18 @@ LISTED = {
 }
 H, F, HEADS, KV, D, V, E, FE, RANK = 256, 512, 8, 2, 32, 512, 8, 128, 64
 INNER, STATE, TAPS, STEPS, GROUPS, ROPE, QRANK, LOW = 512, 16, 4, 32, 2, 16, 96, 32
-F32, F16, Q8, Q4K, NVFP4 = 0, 1, 8, 12, 40
+F32, F16, Q8, Q4K, Q6K, IQ4NL, BF16, TQ1, NVFP4 = 0, 1, 8, 12, 14, 20, 30, 34, 40
+BLOCKS = {
+    F32: (1, 4),
+    F16: (1, 2),
+    Q8: (32, 34),
+    Q4K: (256, 144),
+    Q6K: (256, 210),
+    IQ4NL: (32, 18),
+    BF16: (1, 2),
+    TQ1: (256, 54),
+    NVFP4: (64, 36),
+}  # GGML_QUANT_SIZES of gguf-py
 FACTS = {
     "block_count": 4, "embedding_length": H, "context_length": 4096, "feed_forward_length": F,
     "attention.head_count": HEADS, "attention.head_count_kv": KV, "attention.key_length": D,
@@ -95,9 +108,9 @@ def write(path, arch, tensors, kinds=None, **changes):
     for name, shape in tensors.items():
         part = name.removesuffix(".weight").rpartition("blk.")[2].partition(".")[2] or name.removesuffix(".weight")
         plain = len(shape) == 1 or part in WIDE or name.endswith(".bias")
-        kind = F32 if plain else (kinds or {}).get(part, Q8)
-        size = prod(shape) * 4 if plain else {Q8: prod(shape) // 32 * 34, F16: prod(shape) * 2}.get(kind)
-        size = size or prod(shape) // {Q4K: 256, NVFP4: 64}[kind] * {Q4K: 144, NVFP4: 36}[kind]
+        layer = int(name.split(".")[1]) if name.startswith("blk.") else 0
+        kind = F32 if plain else kinds(part, layer) if callable(kinds) else (kinds or {}).get(part, Q8)
+        size = prod(shape) // BLOCKS[kind][0] * BLOCKS[kind][1]
         entries += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), kind, at)
         at, total = at + -(-size // 32) * 32, total + size
     keys = b"".join(text(key) + value(each) for key, each in facts.items())
@@ -254,17 +267,22 @@ def heads(count, kv, dim, **more):
     return {"attention.head_count": count, "attention.head_count_kv": kv, "attention.key_length": dim} | more
 
 
-@pytest.mark.parametrize(("name", "arch", "parts", "blocks", "facts"), [
-    ("deepseek-v3", "deepseek2", deepseek_v3, 61, heads(128, 1, 576, **{
+CONVERTED = {
+    "deepseek-v3": ("deepseek2", deepseek_v3, 61, heads(128, 1, 576, **{
         "attention.value_length": 512, "attention.key_length_mla": 192, "attention.value_length_mla": 128,
         "attention.kv_lora_rank": 512, "rope.dimension_count": 64, "expert_used_count": 8})),
-    ("qwen3-next-80b-a3b", "qwen3next", qwen3_next, 48, heads(16, 2, 256, **{
-        "ssm.inner_size": 4096, "ssm.state_size": 128, "ssm.group_count": 16, "ssm.time_step_rank": 32, "expert_used_count": 10})),
-    ("glm-4.5-air", "glm4moe", glm_4_5_air, 47, heads(96, 8, 128, nextn_predict_layers=1, expert_used_count=8)),
-    ("gemma-3-27b", "gemma3", gemma_3, 62, heads(32, 16, 128, **{"attention.sliding_window": 1024})),
-    ("llama-4-scout", "llama4", scout, 48, heads(40, 8, 128, expert_used_count=1)),
-])  # fmt: skip
-def test_a_file_is_the_network_that_its_config_describes(name, arch, parts, blocks, facts, tmp_path):
+    "qwen3-next-80b-a3b": ("qwen3next", qwen3_next, 48, heads(16, 2, 256, **{
+        "ssm.inner_size": 4096, "ssm.state_size": 128, "ssm.group_count": 16, "ssm.time_step_rank": 32,
+        "expert_used_count": 10})),
+    "glm-4.5-air": ("glm4moe", glm_4_5_air, 47, heads(96, 8, 128, nextn_predict_layers=1, expert_used_count=8)),
+    "gemma-3-27b": ("gemma3", gemma_3, 62, heads(32, 16, 128, **{"attention.sliding_window": 1024})),
+    "llama-4-scout": ("llama4", scout, 48, heads(40, 8, 128, expert_used_count=1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_a_file_is_the_network_that_its_config_describes(name, tmp_path):
+    arch, parts, blocks, facts = CONVERTED[name]
     known = load_model(name).value
     tensors = {"token_embd.weight": (known.vocab, known.hidden), "output_norm.weight": (known.hidden,)}
     if not known.tied:
@@ -276,7 +294,7 @@ def test_a_file_is_the_network_that_its_config_describes(name, arch, parts, bloc
     path = tmp_path / "whole.gguf"
     total = write(path, arch, tensors, embedding_length=known.hidden, block_count=blocks, **facts)
     loaded = load_model(path)
-    beside = known.mtp_layers and total / blocks
+    beside = (blocks - known.depth) * total / blocks
     assert [layer for layer in loaded.value.layers if layer not in known.layers] == []
     assert loaded.value.layers == known.layers
     assert (loaded.value.vocab, loaded.value.tied, loaded.value.mtp_layers) == (
@@ -285,6 +303,68 @@ def test_a_file_is_the_network_that_its_config_describes(name, arch, parts, bloc
         blocks - known.depth,
     )
     assert stored_bytes(loaded.value) == pytest.approx(total - beside, rel=3e-3 if beside else 1e-4)
+
+
+def q4_k_m(depth):
+    """llama.cpp's mix: values and down projections of half of the layers, and the head, in Q6_K."""
+
+    def kind(part, layer):
+        eighth = depth // 8
+        more = layer < eighth or layer >= 7 * depth // 8 or (layer - eighth) % 3 == 2
+        return Q6K if part == "output" or (part in ("attn_v", "ffn_down", "ffn_down_exps") and more) else Q4K
+
+    return kind
+
+
+def uniform(kind, table=None, head=None):
+    return lambda part, _: {"token_embd": table or kind, "output": head or kind}.get(part, kind)
+
+
+def qwen(layer, h=2048):
+    return attention(h, 32, 4, 128) | dict.fromkeys(("attn_q_norm", "attn_k_norm"), (128,)) | sparse(h, 128, 768)
+
+
+def llama(h, width, *, kv=8, bias=False, normed=False, heads=32):
+    parts = attention(h, heads, kv, 128) | dense(h, width)
+    parts |= {f"attn_{part}.bias": (parts[f"attn_{part}"][0],) for part in "qkv"} if bias else {}
+    return parts | (dict.fromkeys(("attn_q_norm", "attn_k_norm"), (128,)) if normed else {})
+
+
+def gemma(h, width, heads, kv, normed=True):
+    norms = dict.fromkeys(("post_attention_norm", "post_ffw_norm"), (h,))
+    norms |= dict.fromkeys(("attn_q_norm", "attn_k_norm"), (256,)) if normed else {}
+    return attention(h, heads, kv, 256) | dense(h, width) | norms
+
+
+FILES = [  # architecture, parts of a layer, layers, width, vocabulary, tied, KV heads, formats, bytes of all tensors
+    ("llama", llama(4096, 14336), 32, 4096, 128256, False, (32, 8), q4_k_m(32), 4912898304 - 4 * 64),  # without rope_freqs
+    ("llama", llama(4096, 14336), 32, 4096, 128256, False, (32, 8), uniform(IQ4NL, Q4K, Q6K), 4653375488),
+    ("llama", llama(4096, 14336), 32, 4096, 128256, False, (32, 8), uniform(BF16), 16061054976),
+    ("llama", llama(4096, 14336), 32, 4096, 128256, False, (32, 8), uniform(TQ1, Q4K, Q6K), 2199707648),
+    ("qwen3moe", qwen(0), 48, 2048, 151936, False, (32, 4), q4_k_m(48), 18550716416),
+    ("gemma3", gemma(2560, 10240, 8, 4), 34, 2560, 262144, True, (8, 4), q4_k_m(34), 2310203392),
+    ("gemma2", gemma(3584, 14336, 16, 8, False), 42, 3584, 256000, True, (16, 8), q4_k_m(42), 5518456832),
+    ("llama", llama(5120, 32768), 40, 5120, 131072, False, (32, 8), q4_k_m(40), 14326026240),
+    ("qwen2", llama(3584, 18944, kv=4, bias=True, heads=28), 28, 3584, 152064, False, (28, 4), q4_k_m(28), 4677120000),
+    ("qwen3", llama(4096, 12288, normed=True), 36, 4096, 151936, False, (32, 8), uniform(Q8), 8703561728),
+    ("llama", attention(4096, 32, 8, 128) | sparse(4096, 8, 14336), 32, 4096, 32000, False, (32, 8), q4_k_m(32), 28263702528),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(FILES)))
+def test_published_files_have_the_bytes_of_their_tensors(number, tmp_path):
+    """The right bytes are sums over tensors by GGML_QUANT_SIZES of gguf-py, in the shapes of published models."""
+    arch, parts, depth, h, vocab, tied, counts, kinds, right = FILES[number]
+    tensors = {"token_embd.weight": (vocab, h), "output_norm.weight": (h,)} | (
+        {} if tied else {"output.weight": (vocab, h)}
+    )
+    for layer in range(depth):
+        own = parts | {"attn_norm": (h,), "ffn_norm": (h,)}
+        tensors |= {f"blk.{layer}.{part}{'' if part.endswith('.bias') else '.weight'}": own[part] for part in own}
+    path = tmp_path / "whole.gguf"
+    facts = {"attention.head_count": counts[0], "attention.head_count_kv": counts[1], "expert_used_count": 2}
+    assert write(path, arch, tensors, kinds, embedding_length=h, block_count=depth, **facts) == right
+    assert stored_bytes(load_model(path).value) == pytest.approx(right, rel=1e-4)
 
 
 def test_windows_follow_the_file_where_it_says_them(tmp_path):
@@ -314,19 +394,19 @@ def test_an_architecture_that_is_not_known_is_read_by_its_tensors(tmp_path):
 
 def test_formats_are_stored_layer_by_layer_in_their_own(tmp_path):
     path = tmp_path / "tiny.gguf"
-    kinds = {"attn_v": F16, "ffn_down_exps": NVFP4, "ffn_down_shexp": Q4K}
-    total = write(path, "dots1", tensors_of("dots1"), kinds | {"ffn_gate_shexp": Q4K, "ffn_up_shexp": Q4K})
+    kinds = {"attn_v": F16, "ffn_down_exps": NVFP4, "ffn_gate_shexp": Q4K, "ffn_up_shexp": Q4K, "ffn_down_shexp": NVFP4}
+    total = write(path, "dots1", tensors_of("dots1"), kinds)
     model = load_model(path).value
     assert stored_bytes(model) == pytest.approx(total, rel=1e-6)
     last = model.layer_formats[-1]
     assert (last.attention, last.value, last.down) == (Dtype.Q8_0, Dtype.FP16, Dtype.NVFP4)
-    assert (last.experts, last.shared_experts, last.shared_down) == (Dtype.Q8_0, Dtype.Q4_K, Dtype.Q4_K)
+    assert (last.experts, last.shared_experts, last.shared_down) == (Dtype.Q8_0, Dtype.Q4_K, Dtype.NVFP4)
 
 
 @pytest.mark.parametrize(("changes", "said"), [
     ({"attention.head_count": 7}, "layer 0 of architecture 'llama' has attn_q of 256 rows for 7 heads"),
-    ({"attention.head_count_kv": 3}, "KV heads"),
-    ({"block_count": 3}, "tensor 'blk.3.attn_norm.weight' belongs to none of the 3 layers"),
+    ({"attention.head_count_kv": 3}, "attn_q of 256 rows for 8 heads of 21"),
+    ({"block_count": 3}, "tensor 'blk.3.attn_q.weight' belongs to none of the 3 layers"),
     ({"embedding_length": 512}, "token_embd.weight is 256 wide, and llama.embedding_length 512"),
     ({"expert_used_count": 9}, "uses 9 of 8 experts"),
     ({"attention.head_count": "eight"}, "llama.attention.head_count 'eight' is no size"),

@@ -4,14 +4,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from rooflinekit.model.parameter_count import stored_bytes
 from rooflinekit.model.precision import resolve_precision
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError, InputError, SpecError
 from rooflinekit.model.types.model import WeightFormats
-from rooflinekit.specs import load_accelerator
+from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.config import model_from_config
 from rooflinekit.specs.config.quantization import Patterns
 
@@ -375,3 +379,31 @@ def test_a_cache_has_no_groups_and_no_blocks():
     assert load(compressed(group(8, "float"), kv_cache_scheme=scheme)).value.kv_dtype is INT4
     with pytest.raises(DtypeError, match="mxfp4 is no cache format; known: fp8, int8, int4, nvfp4"):
         load(compressed(group(8, "float"), kv_cache_scheme={"num_bits": 4, "type": "float", "group_size": 32}))
+
+
+EXPORTED = json.loads(Path(__file__).with_name("quantised.json").read_text(encoding="utf-8"))
+"""`quantization_config` as exporters write it, and the bytes of a Qwen3-8B so stored: parameters times stored bits."""
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_checkpoints_have_the_bytes_that_their_exporter_writes(name):
+    row = EXPORTED[name]
+    sizes = {
+        "model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32, "head_dim": 128,
+        "num_key_value_heads": 8, "intermediate_size": 12288, "vocab_size": 151936, "max_position_embeddings": 40960,
+        "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+    }  # fmt: skip
+    stated = {key: value for key, value in row.items() if key != "bytes"}
+    loaded = model_from_config(sizes | stated, name=name, origin="config.json")
+    if loaded.value.unpriced:
+        assert name == "aqlm_1x16" and "--weights" in loaded.value.unpriced
+        return
+    assert stored_bytes(loaded.value) == pytest.approx(row["bytes"], rel=2e-5)
+    assert loaded.warnings == ()
+
+
+def test_bits_that_are_asked_for_are_the_bytes_of_the_matrices():
+    llama = load_model("llama-3-8b").value
+    asked = resolve_precision(llama, Deployment(weights=Dtype("3.5bpw")), B200)
+    assert {getattr(asked.formats, kind).bytes for kind in ("attention", "ffn")} == {3.5 / 8}
+    assert (asked.compute(asked.formats.ffn), asked.formats.embedding) == (WIDE, WIDE)
