@@ -805,7 +805,8 @@ def test_json_carries_every_note_that_the_table_prints(line, tmp_path, monkeypat
         "backend": "vllm", "model_id": "meta-llama/Meta-Llama-3-8B", "num_prompts": 100, "request_rate": "inf",
         "completed": 100, "total_input_tokens": 102400, "total_output_tokens": 12800, "burstiness": 1.0,
         "mean_ttft_ms": 100.0, "median_ttft_ms": 100.0, "mean_tpot_ms": 9.0, "median_tpot_ms": 9.0,
-        "max_concurrency": 32, "duration": 3.9, "request_throughput": 25.6, "output_throughput": 3282.0, "total_token_throughput": 29500.0,
+        "max_concurrency": 32, "duration": 3.9, "request_throughput": 25.6, "output_throughput": 3282.0,
+        "total_token_throughput": 29500.0,
     }  # fmt: skip
     (tmp_path / "bench.json").write_text(json.dumps(bench), encoding="utf-8")
     table, document = run(*line.split()), run(*line.split(), "--format", "json")

@@ -110,6 +110,11 @@ class Dtype(Enum):
         return self.unit in (Dtype.INT4, Dtype.MXFP4) or self.in_blocks or self.by_bits
 
     @property
+    def symbol(self) -> str:
+        """What formulas call the bytes of an element."""
+        return f"b_{self.value.replace('.', '_')}"
+
+    @property
     def by_bits(self) -> bool:
         """Whether the format is known by its bits a weight alone."""
         return self.value.endswith("bpw")
@@ -173,7 +178,7 @@ _SIZES = {
 def _size(dtype: Dtype, size: float) -> float:
     """The bytes of an element as a fact that formulas name."""
     meaning = f"bytes of an element in {dtype.value}, scales included"
-    return fact(size, f"b_{dtype.value}", meaning, "B", _PRECISION)
+    return fact(size, dtype.symbol, meaning, "B", _PRECISION)
 
 
 _BYTES = {dtype: _size(dtype, size) for dtype, size in _SIZES.items()}

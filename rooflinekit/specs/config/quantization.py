@@ -350,7 +350,8 @@ def _said(keys: Keys, said: float | str | None) -> float | None:
 
 def _by_row(keys: Keys, row: Mapping[str, Any]) -> _Stored:
     """How weights are stored, and what they are multiplied with, by a row of quantization.yaml."""
-    inputs = Dtype(row["inputs"]) if "inputs" in row else None
+    own = row.get("inputs") == "own"
+    inputs = Dtype(row["inputs"]) if "inputs" in row and not own else None
     if "dtype" in row:
         return _Stored(Dtype(row["dtype"]), inputs)
     bits, group = _said(keys, row["bits"]), _said(keys, row.get("group"))
@@ -363,6 +364,8 @@ def _by_row(keys: Keys, row: Mapping[str, Any]) -> _Stored:
     stored = _stored(kind, bits, group, row.get("scale", 16) + zero)
     if stored is None:
         raise DtypeError(f"{keys.at(row.get('kind', 'bits'))}: {bits:g} bits of such numbers are not known")
+    if own:
+        return stored
     acts = _said(keys, row.get("act_bits")) or _WIDE
     if acts < _WIDE and (given := _stored(_kind(keys.word("act_data_type")), acts)):
         inputs = given.inputs
@@ -447,7 +450,9 @@ def _bitsandbytes(keys: Keys, warnings: list[str]) -> _Scheme:
 def _compressed_tensors(keys: Keys, warnings: list[str]) -> _Scheme | None:
     """One or more groups, each with its target modules and bits; a group that names modules comes before all linear."""
     sparsity, packing = keys.child("sparsity_config").word("sparsity_structure", "0:0"), keys.word("format")
-    keys.note("sparsity_config", sparsity)
+    keys.read.update(
+        dict.fromkeys((f"{keys.prefix}sparsity_config.{key}" for key in keys.child("sparsity_config").config), "")
+    )
     if sparsity not in ("", "0:0", "unstructured") or packing == "marlin-24":
         kind = "2:4" if packing == "marlin-24" else sparsity
         raise DtypeError(f"{keys.origin}: weights that are {kind} sparse ({packing}) are not costed")
@@ -582,9 +587,10 @@ def _recipe(keys: Keys, name: str, data: Keys) -> _Stored:
     for key in ("weight_dtype", "dtype"):  # torch.int4 and its like, as a text or as an object
         value = data.config.get(key)
         value = value.get("_data") if isinstance(value, Mapping) else value
-        if isinstance(value, str) and (found := re.search(r"int(\d+)", value)) and "bits" not in row:
-            row["bits"] = int(found[1])
+        if isinstance(value, str):
             data.note(key, value)
+            if (found := re.search(r"int(\d+)", value)) and "bits" not in row:
+                row["bits"] = int(found[1])
     for key in ("weight_granularity", "granularity"):
         value = data.config.get(key)
         value = value.get("_data") if isinstance(value, Mapping) else None
@@ -667,6 +673,7 @@ _OF = {"attention_output": "attention", "value": "attention", "down": "ffn", "sh
 _METHODS: dict[str, Callable[[Keys, list[str]], _Scheme | None]] = {
     "fp8": _fp8,
     "mxfp4": lambda keys, _: _Scheme([(None, _Stored(Dtype.MXFP4))], _skipped(keys), experts_only=True),  # gpt-oss
+    "mxfp8": lambda keys, _: _Scheme([(None, _Stored(Dtype.of_bits(8.25), Dtype.FP8))], _skipped(keys)),
     "bitsandbytes": _bitsandbytes,
     "compressed-tensors": _compressed_tensors,
     "modelopt": _modelopt,
