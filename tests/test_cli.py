@@ -753,3 +753,63 @@ def test_the_help_groups_every_command() -> None:
 def test_what_other_tools_call_it_is_translated(words: list[str], said: str) -> None:
     told = CliRunner().invoke(app, words)
     assert told.exit_code == 2 and said in told.output and len(told.output.splitlines()) == 1
+
+
+# --- notes ----------------------------------------------------------------------------------------------------------
+
+NOTED = [
+    "estimate gpt-oss-20b --weights int4", "estimate awq", "estimate h100.json --weights 2bpw",
+    "show gemma-3-27b", "show h100", "show h100.json", "shapes gpt2 --tokens 4", "explain gpt-oss-20b tpot",
+    "simulate gpt-oss-20b --rate 4 --requests 20", "cost gpt-oss-20b", "sweep gpt-oss-20b --batch 1,8",
+    "compare bench.json --gpu h100-sxm --tp 1", "guard bench.json --gpu h100-sxm --tp 1",
+    "launch gpt-oss-20b --batch 32",
+    pytest.param("estimate llama3-8b --rate 4", marks=pytest.mark.slow),
+    pytest.param("levers gpt-oss-20b", marks=pytest.mark.slow),
+    pytest.param("plan gpt-oss-20b --rate 4 --slo tpot<40ms", marks=pytest.mark.slow),
+]  # fmt: skip
+
+
+def fragments(printed):
+    """What the notes of an answer say, in parts: some are put together from several facts; hints are no notes."""
+    for noted in re.findall(r"^note:? +(.*)$", printed, re.M):
+        for part in re.split(r": | \(|\)|; ", noted):
+            if len(part) > 20 and not re.search(r"`|-v shows|--help|settings were tried|\$\d", part):
+                yield part
+
+
+def texts(value):
+    if isinstance(value, str):
+        yield " ".join(value.split())
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from texts(each)
+
+
+@pytest.mark.parametrize("line", NOTED)
+def test_json_carries_every_note_that_the_table_prints(line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(output, "_columns", lambda _: 10_000)
+    sizes = {
+        "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 2, "num_attention_heads": 32,
+        "intermediate_size": 8192, "vocab_size": 32000, "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
+        "vision_config": {"model_type": "brandnew"},
+    }  # fmt: skip
+    for name, method in (
+        ("awq", {"quant_method": "awq", "bits": 4, "painted": 1}),
+        ("h100.json", {"quant_method": "aqlm"}),
+    ):
+        path = tmp_path / name if name.endswith(".json") else tmp_path / name / "config.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(sizes | {"quantization_config": method}), encoding="utf-8")
+    bench = {
+        "backend": "vllm", "model_id": "meta-llama/Meta-Llama-3-8B", "num_prompts": 100, "request_rate": "inf",
+        "completed": 100, "total_input_tokens": 102400, "total_output_tokens": 12800, "burstiness": 1.0,
+        "mean_ttft_ms": 100.0, "median_ttft_ms": 100.0, "mean_tpot_ms": 9.0, "median_tpot_ms": 9.0,
+        "max_concurrency": 32, "duration": 3.9, "request_throughput": 25.6, "output_throughput": 3282.0,
+        "total_token_throughput": 29500.0,
+    }  # fmt: skip
+    (tmp_path / "bench.json").write_text(json.dumps(bench), encoding="utf-8")
+    table, document = run(*line.split()), run(*line.split(), "--format", "json")
+    assert table.stdout and document.stdout, table.stderr + document.stderr
+    carried = "\n".join(texts(json.loads(document.stdout)))
+    assert [part for part in fragments(table.stdout) if " ".join(part.split()) not in carried] == []

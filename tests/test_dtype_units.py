@@ -52,6 +52,17 @@ def test_an_unknown_format_names_the_nearest(text):
     assert "\n" not in str(caught.value)
 
 
+def test_bits_a_weight_are_a_format_of_their_own():
+    half, same = parse_dtype("4.5 bpw"), parse_dtype("4.50bpw")
+    assert half is same is Dtype.of_bits(4.5)
+    assert (half.bytes, half.unit, half.weight_only, half.in_blocks) == (4.5 / 8, Dtype.INT4, True, False)
+    assert (parse_dtype("8.25bpw").unit, parse_dtype("3bpw").unit) == (Dtype.INT8, Dtype.INT4)
+    assert half.symbol.isidentifier() and half not in list(Dtype)
+    for wrong in ("0bpw", "65bpw", "4.123456789bpw", "bpw", "-4bpw", "1e2bpw"):
+        with pytest.raises(DtypeError, match="unknown dtype"):
+            parse_dtype(wrong)
+
+
 def test_which_unit_computes_and_what_is_dequantised():
     assert Dtype.FP8_BLOCK.unit is Dtype.FP8
     narrow = {d.value for d in Dtype if d.weight_only}

@@ -331,4 +331,4 @@ def show(name: str | None, *, to: Output, template: str | None = None) -> None:
             near += unknown.suggestions
     else:
         raise unknown_name("model or accelerator", name, near)
-    return to.write(lambda: entry(found.value), lambda: [flat(found.value)], lambda: document_of(found))
+    return to.write(lambda: entry(found), lambda: [flat(found)], lambda: document_of(found))

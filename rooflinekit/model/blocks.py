@@ -97,7 +97,7 @@ def _ffn(block: DenseFFN, shard: Shard, module: str, prefix: str = "") -> list[O
     return [
         shard.linear(prefix + ("gate_up_proj" if block.gated else "up_proj"), shard.hidden, parts, module, bias=bias),
         Elementwise(prefix + "activation", inner, width, 5.0 * width),
-        shard.linear(prefix + "down_proj", width, (("down", shard.hidden),), module, bias=bias, of="down"),
+        shard.linear(prefix + "down_proj", width, (("down", shard.hidden),), module, bias=bias, of=prefix + "down"),
     ]
 
 

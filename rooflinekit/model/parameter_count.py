@@ -70,3 +70,15 @@ def count_parameters(model: Model) -> ParameterCount:
                 routed = op.routing
                 inactive += times * weights.count * (routed.experts - routed.top_k) // routed.experts
     return ParameterCount(**counts, inactive_experts=inactive, tied=model.tied)
+
+
+def stored_bytes(model: Model) -> float:
+    """Bytes of all weights in the formats of the checkpoint [B].
+
+    >>> from rooflinekit.specs import load_model
+    >>> stored_bytes(load_model("llama-3-8b").value)
+    16060522496.0
+    """
+    precision = Precision(model.dtype, model.dtype, model.formats, layers=model.layer_formats)
+    counts = model_operations(model, Deployment(), precision)
+    return sum(count * weights.bytes for op, count in counts.items() for weights in op.weights)

@@ -20,8 +20,9 @@ class Precision:
     """Formats of one deployment.
 
     `stream` is what flows between kernels, `kv` the cache, `formats` the weights. `inputs` is what matrix inputs are
-    quantised to when the user or a weight-only checkpoint fixed it; None leaves it to the weights: 8-bit and NVFP4
-    weights compute in their own format, INT4 and MXFP4 are dequantised and compute in `stream`.
+    quantised to when the user fixed it, `stated` what the checkpoint says of its formats. Nothing leaves it to the
+    weights: 8-bit and NVFP4 weights compute in their own format, INT4 and MXFP4 are dequantised and compute in
+    `stream`.
     """
 
     stream: Dtype
@@ -30,6 +31,7 @@ class Precision:
     inputs: Dtype | None = None
     layers: tuple[WeightFormats, ...] = ()  #: formats of each layer, where they differ; () is `formats`
     stored: Dtype | None = None  #: the format of a GGUF file, by the name that its tensors' formats go by
+    stated: tuple[tuple[Dtype, Dtype], ...] = ()  #: of stored formats, in what else than their own they are multiplied
     index: Dtype = Dtype.FP8  #: queries, keys and scores of a lightning indexer, which do not follow the cache
 
     def weights_of(self, kind: str) -> Dtype:
@@ -52,6 +54,9 @@ class Precision:
             return self.stream
         if self.inputs is not None:
             return self.stream if self.inputs.is_wide else self.inputs
+        stated = next((inputs for stored, inputs in self.stated if stored is weight), None)
+        if stated is not None:
+            return self.stream if stated.is_wide else stated
         return self.stream if weight.weight_only else weight
 
 
@@ -61,12 +66,15 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
     `weights` overrides the matrices of the layers; embedding, LM head, norms and router keep 16 bit when it is
     narrower, and a wide one is also the stream. The cache follows `activations` when that is a format a cache can
     have (wide, FP8 or INT8), else the checkpoint's own cache format or the stream. `attention_weights` and `lm_head`
-    are those of attention's matrices and of the LM head, where they differ.
+    are those of attention's matrices and of the LM head, where they differ. Inputs that the checkpoint wants narrow
+    stay in the stream's format where the accelerator lacks theirs and engines have kernels that unpack the weights.
 
     Raises DtypeError for a format that its role cannot have, that the accelerator has no units for, or for narrow
     activations over weights that they cannot be multiplied with.
     """
     weights, asked = deployment.weights, deployment.activations
+    if model.unpriced and weights is None:
+        raise DtypeError(model.unpriced)
     for role in ("weights", "attention_weights", "lm_head"):
         _check_role(role, getattr(deployment, role), _STORED)
     _check_role("activations", asked, _INPUTS)
@@ -77,15 +85,21 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
     layered = (formats.attention, output, formats.ffn, formats.experts, formats.shared_experts)
     if asked is not None and not asked.is_wide:
         _check_narrow(model, asked, layered, formats.lm_head)
-    inputs = stream if model.weight_only and asked is None and weights is None else asked
+    stated = tuple(
+        (stored, stream if stored.weight_only and not accelerator.supports(inputs) else inputs)
+        for stored, inputs in (() if weights else model.inputs)
+    )
+    inputs = asked
     if weights is not None and asked is None and accelerator.supports(weights):
         inputs = _NARROWED.get((accelerator.vendor, weights))
     index = Dtype.FP8 if accelerator.supports(Dtype.FP8) else stream
     unasked = model.kv_dtype or (Dtype.FP32 if stream is Dtype.TF32 else stream)  # the cache where nobody gave one
     kv = deployment.kv or (asked if asked in _FOLLOWED else unasked)
     stored = weights if weights is not None and weights.in_blocks else None
-    precision = Precision(stream, kv, formats, inputs, layers, stored, index)
-    for weight in dict.fromkeys((*layered, formats.lm_head)):
+    precision = Precision(stream, kv, formats, inputs, layers, stored, stated, index)
+    parts = ("attention", "attention_output", "value", "ffn", "down", "experts", "shared_experts", "shared_down")
+    others = [dtype for each in dict.fromkeys(layers) for part in parts if (dtype := getattr(each, part)) is not None]
+    for weight in dict.fromkeys((*layered, formats.lm_head, *others)):
         _check(precision.compute(weight), weight, accelerator)
     return precision
 
@@ -113,7 +127,7 @@ _INPUTS = (*_WIDE, Dtype.TF32, *dict.fromkeys(dtype for partners in _PARTNERS.va
 
 
 def _check_role(role: str, dtype: Dtype | None, allowed: tuple[Dtype, ...]) -> None:
-    if dtype is None or dtype in allowed:
+    if dtype is None or dtype in allowed or (dtype.by_bits and allowed is _STORED):
         return
     near = {Dtype.TF32: Dtype.FP32, Dtype.FP8_BLOCK: Dtype.FP8, Dtype.MXFP4: Dtype.NVFP4}.get(dtype, dtype.unit)
     near = near if near in allowed else Dtype.INT8
@@ -163,7 +177,8 @@ def _given(formats: WeightFormats, deployment: Deployment, weights: Dtype | None
     if weights is not None and weights.is_wide:
         formats = WeightFormats.uniform(weights)
     elif weights is not None:
-        formats = replace(formats, ffn=weights, experts=weights, shared_experts=weights, down=None)
+        matrices = dict.fromkeys(("ffn", "experts", "shared_experts"), weights)
+        formats = replace(formats, **matrices, down=None, shared_down=None)
     if (attention := attention or weights) is not None:
         formats = replace(formats, attention=attention, attention_output=attention, value=None)
     return formats if deployment.lm_head is None else replace(formats, lm_head=deployment.lm_head)
@@ -241,5 +256,5 @@ def gguf_formats(model: Model, dtype: Dtype) -> tuple[WeightFormats, tuple[Weigh
             value = recipe.grouped
         if isinstance(ffn, MixtureOfExperts) and ffn.experts == _SPARSE:
             value = Dtype.Q8_0
-        layers.append(replace(usual, value=value, down=down))
+        layers.append(replace(usual, value=value, down=down, shared_down=down))
     return usual, tuple(layers)

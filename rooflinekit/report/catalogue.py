@@ -105,6 +105,7 @@ def model_entry(model: Model) -> dict[str, Any]:
         "params_active_without_embedding": count.active_without_embedding,
         "params_active_without_vocabulary": count.active_without_vocabulary,
         "params_by_module": {name: getattr(count, name) for name in _MODULES},
+        "params_tower": model.tower,
         "hidden_size": model.hidden,
         "vocab_size": model.vocab,
         "tied_embeddings": model.tied,
@@ -149,14 +150,16 @@ def _layer(layer: Layer) -> str:
     return f"{kind_of(layer.mixer)}{heads}; {block}{stream}"
 
 
-def entry(item: Model | Accelerator) -> dict[str, Any]:
+def entry(found: Loaded[Model] | Loaded[Accelerator]) -> dict[str, Any]:
     """Everything known about one, for JSON."""
-    return model_entry(item) if isinstance(item, Model) else accelerator_entry(item)
+    item = found.value
+    known = model_entry(item) if isinstance(item, Model) else accelerator_entry(item)
+    return known | {"warnings": list(found.warnings)}
 
 
-def flat(item: Model | Accelerator) -> dict[str, Any]:
+def flat(found: Loaded[Model] | Loaded[Accelerator]) -> dict[str, Any]:
     """The same as one flat row, as far as it goes into one."""
-    return {key: value for key, value in entry(item).items() if not isinstance(value, (dict, list))}
+    return {key: value for key, value in entry(found).items() if not isinstance(value, (dict, list))}
 
 
 def _model(model: Model) -> tuple[list[Section], list[tuple[str, str]]]:
@@ -168,6 +171,11 @@ def _model(model: Model) -> tuple[list[Section], list[tuple[str, str]]]:
         ["", format_count(count.active_without_embedding), "without the input embedding"],
         ["", format_count(count.active_without_vocabulary), "without embedding and head"],
         *[[f"  {name}", format_count(n), f"{n:,}"] for name, n in entry["params_by_module"].items() if n],
+        *(
+            [["vision and audio", format_count(model.tower), f"{model.tower:,}, beside those, in memory"]]
+            if model.tower
+            else []
+        ),
         ["KV per token", format_bytes(cache), f"{cache:,.0f} B in {entry['kv_dtype']}"],
     ]
     if entry["state_bytes"]:

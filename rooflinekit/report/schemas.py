@@ -31,7 +31,7 @@ from rooflinekit.load.played import PERCENTILES, FirstParts
 from rooflinekit.model.graph.tree import Node
 from rooflinekit.model.roofline import TIME_PARTS
 from rooflinekit.model.types.deployment import ALL_REDUCE, ALL_TO_ALL, ENGINES, Deployment
-from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.dtype import BITS_A_WEIGHT, Dtype
 from rooflinekit.model.types.engine import EngineSettings
 from rooflinekit.model.types.kernel import FAMILIES
 from rooflinekit.model.types.kv_policy import KVPolicy
@@ -63,7 +63,8 @@ _Natural = Annotated[int, Field(ge=0)]
 _Signed = Annotated[float, Field()]
 _Ends = Annotated[list[_Size | None], Field(min_length=2, max_length=2)]
 _Span = Annotated[list[_Size], Field(min_length=2, max_length=2)]
-_Dtype = _one_of(dtype.value for dtype in Dtype)
+_BITS = {"type": "string", "pattern": f"^{BITS_A_WEIGHT}$"}
+_Dtype = Annotated[str, WithJsonSchema({"anyOf": [{"enum": [dtype.value for dtype in Dtype]}, _BITS]})]
 _Level = Literal["expected", "bound"]
 _Engine = _one_of(ENGINES)
 _Calibration = _object("Calibration", name=str, hash=str) | None

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.model.parameter_count import count_parameters
+from rooflinekit.model.parameter_count import stored_bytes
 from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError, nearest, needing
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts, Model, WeightFormats
 from rooflinekit.specs.config.importer import model_from_config
@@ -212,15 +212,11 @@ def _read_config(path: Path, companion: Path, index: Path, name: str, kind: str)
 def _unquantised(model: Model, size: float, where: str) -> Iterator[str]:
     """Warnings that a checkpoint is costed wider than its name says, or heavier than its files are."""
     stated = re.search(_FORMAT_IN_NAME, model.name)
-    if stated and model.formats == WeightFormats.uniform(model.dtype):
+    if stated and model.formats == WeightFormats.uniform(model.dtype) and not (model.layer_formats or model.unpriced):
         yield f"{model.name} says {stated[1]}, but its config quantises nothing: it is costed in {model.dtype}"
     if size <= 0:
         return
-    weights, formats = count_parameters(model), model.formats
-    held = weights.other * formats.other.bytes + sum(
-        getattr(weights, kind) * getattr(formats, kind).bytes
-        for kind in ("embedding", "attention", "ffn", "experts", "shared_experts", "lm_head")
-    )
+    held = stored_bytes(model)
     if held > _HEAVIER * size:
         yield f"costed with {held / 1e9:.1f} GB of weights, but {where} says {size / 1e9:.1f} GB: is it quantised?"
 

@@ -6,19 +6,20 @@ import json
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rooflinekit.model.parameter_count import stored_bytes
 from rooflinekit.model.types.dtype import BLOCKS, Dtype
 from rooflinekit.model.types.errors import ArchitectureError, DtypeError, SpecError, nearest_of
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.model import Model, WeightFormats
-from rooflinekit.specs.config.importer import model_from_config
+from rooflinekit.model.types.model import Model
 from rooflinekit.specs.files import table_of
+from rooflinekit.specs.gguf_network import network, unread_parts
 from rooflinekit.specs.locate import Loaded
 from rooflinekit.specs.places import admit
 
@@ -31,6 +32,8 @@ _MOST_SIZES, _MOST_SIZE = 64, 2**63 - 1  # dimensions of a safetensors tensor, a
 _LONGEST_KEPT = 4096  # elements of an array that is kept; a vocabulary is only counted
 _LONGEST_TEXT = 2**16 - 1  # bytes of a name (GGUF's own limit), and of a text that is kept
 _MOST_JSON = 2**24  # bytes of a safetensors header: 70,000 tensors of one file would have 8 MB
+_FOUR_BIT = {Dtype.MXFP4: (32, 17), Dtype.NVFP4: (64, 36)}  # weights of a block and its bytes, as BLOCKS has them
+_TOO_FAR = 0.05  # of a file's bytes that may be costed otherwise
 _ALIGNED = 32  # bytes, where a GGUF file says nothing else
 _ROUNDING = 0.002  # of a checkpoint's size, that padding and tables of rotations may take
 
@@ -190,8 +193,8 @@ def _tensor(reader: _Reader) -> Tensor:
         known = ", ".join(f"{number} {stored}" for number, stored in types.items())
         raise DtypeError(f"{reader.path}: tensor {name!r} is of type {kind}, which is not known; known: {known}")
     dtype = Dtype(types[kind])
-    weights, size = BLOCKS.get(dtype, (32, int(32 * dtype.bytes)))
-    if dtype.in_blocks or dtype is Dtype.MXFP4:
+    weights, size = BLOCKS.get(dtype, _FOUR_BIT.get(dtype, (1, 0)))
+    if dtype.in_blocks or dtype in _FOUR_BIT:
         if shape[0] % weights:
             raise SpecError(f"{reader.path}: rows of tensor {name!r} ({shape[0]}) are no whole blocks of {weights}")
         return Tensor(name, shape, dtype, prod(shape) // weights * size, offset)
@@ -201,15 +204,15 @@ def _tensor(reader: _Reader) -> Tensor:
 def model_from_gguf(path: Path) -> Loaded[Model]:
     """The model that a GGUF file holds, each layer's tensors in the formats that the file stores them in.
 
-    Raises what `read_gguf` raises, ArchitectureError for a network that only its config.json describes, and SpecError
-    for facts that contradict each other.
+    Raises what `read_gguf` and `gguf_network.network` raise.
     """
     header = _whole(path, read_gguf(path))
-    name = header.facts.get("general.name")
-    config = _config(path, header)
-    loaded = model_from_config(config, name=path.stem if not isinstance(name, str) else name, origin=str(path))
-    model = _stored(loaded.value, header, path)
-    return Loaded(replace(model, source=f"header of {path.name}"), (*loaded.warnings, *_unlike(model, header, path)))
+    stated = header.facts.get("general.name")
+    name = stated if isinstance(stated, str) else path.stem
+    model, notes, beside = network(path, name, header.facts, header.tensors)
+    tensors = [tensor for tensor in header.tensors if tensor not in beside]
+    notes += _unlike(model, tensors, path)
+    return Loaded(replace(model, source=f"header of {path.name}"), tuple(notes))
 
 
 def _whole(path: Path, header: GGUFHeader) -> GGUFHeader:
@@ -232,88 +235,21 @@ def _whole(path: Path, header: GGUFHeader) -> GGUFHeader:
     return replace(header, tensors=tuple(tensors))
 
 
-def _config(path: Path, header: GGUFHeader) -> dict[str, Any]:
-    """The keys of a config.json that say what the header says."""
-    facts, shapes = header.facts, {tensor.name: tensor.shape for tensor in header.tensors}
-    kind, families = facts.get("general.architecture"), _names()["families"]
-    if kind not in families:
-        near = nearest_of(str(kind), families)
-        problem = f"architecture {kind!r} is not read from GGUF; nearest: {near}; give its config.json"
-        raise ArchitectureError(f"{path}: {problem}")
+def _unlike(model: Model, tensors: Sequence[Tensor], path: Path) -> Iterable[str]:
+    """The warning that the network as it is costed has other bytes than the file; refuses what is far from it.
 
-    def fact(key: str, default: Any = None) -> Any:
-        value = facts.get(f"{kind}.{key}", default)
-        if value is None:
-            raise SpecError(f"{path}: {kind}.{key} is missing")
-        return value
-
-    if "token_embd.weight" not in shapes or len(shapes["token_embd.weight"]) < 2:
-        raise SpecError(f"{path}: has no table token_embd.weight: it is no whole model")
-    hidden, heads, experts = fact("embedding_length"), fact("attention.head_count"), fact("expert_count", 0)
-    config: dict[str, Any] = {
-        "model_type": families[kind],
-        "hidden_size": hidden,
-        "num_hidden_layers": fact("block_count"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": fact("attention.head_count_kv", heads),
-        "max_position_embeddings": fact("context_length"),
-        "vocab_size": shapes["token_embd.weight"][1],
-        "tie_word_embeddings": "output.weight" not in shapes,
-        "torch_dtype": "float16",
-    }
-    if (head_dim := fact("attention.key_length", 0)) or kind == "gemma":
-        config["head_dim"] = head_dim
-    if "blk.0.attn_q.bias" in shapes and kind == "llama":
-        config["attention_bias"] = True
-    if kind in ("gemma2", "gpt-oss") or (kind != "llama" and f"{kind}.attention.sliding_window" in facts):
-        config["sliding_window"] = fact("attention.sliding_window")
-    if not experts:
-        return config | {"intermediate_size": fact("feed_forward_length")}
-    width = fact("expert_feed_forward_length", fact("feed_forward_length", 0))
-    if kind == "llama":
-        config |= {"model_type": "mixtral", "num_local_experts": experts, "intermediate_size": width}
-        config.pop("head_dim", None)
-    elif kind == "gpt-oss":
-        config |= {"num_local_experts": experts, "intermediate_size": width}
-    else:
-        dense = fact("feed_forward_length", width)
-        config |= {"num_experts": experts, "moe_intermediate_size": width, "intermediate_size": dense}
-    return config | {"num_experts_per_tok": fact("expert_used_count")}
-
-
-def _stored(model: Model, header: GGUFHeader, path: Path) -> Model:
-    """The model with the formats in which the file stores each layer's tensors."""
-    layers: list[dict[str, Dtype]] = [{} for _ in range(model.depth)]
-    for tensor in header.tensors:
-        place, _, part = tensor.name.removeprefix("blk.").partition(".")
-        kind = _names()["parts"].get(part.removesuffix(".weight"))
-        if kind is not None and tensor.name.startswith("blk.") and place.isdigit():
-            if int(place) >= model.depth:
-                raise SpecError(f"{path}: tensor {tensor.name!r} belongs to none of the {model.depth} layers")
-            layers[int(place)][kind] = tensor.dtype
-    tables = {tensor.name: tensor.dtype for tensor in header.tensors}
-    embedding = tables["token_embd.weight"]
-    head = tables.get("output.weight", embedding)
-    usual = replace(WeightFormats.uniform(Dtype.FP32), embedding=embedding, lm_head=head)
-    formats = tuple(replace(usual, **found) for found in layers)
-    if not all("attention" in found for found in layers):
-        raise SpecError(f"{path}: some layers have no attention tensors: it is no whole model")
-    common = Counter(formats).most_common(1)[0][0]
-    return replace(model, formats=common, layer_formats=formats if len(set(formats)) > 1 else ())
-
-
-def _unlike(model: Model, header: GGUFHeader, path: Path) -> Iterable[str]:
-    """The warning that the network as it is costed has other bytes than the file."""
-    from rooflinekit.model.blocks import model_operations  # noqa: PLC0415 - a file's header needs no operations
-    from rooflinekit.model.precision import Precision  # noqa: PLC0415
-    from rooflinekit.model.types.deployment import Deployment  # noqa: PLC0415
-
-    precision = Precision(model.dtype, model.dtype, model.formats, layers=model.layer_formats)
-    counts = model_operations(model, Deployment(), precision)
-    costed = sum(count * weights.bytes for op, count in counts.items() for weights in op.weights)
-    if abs(costed - header.bytes) > _ROUNDING * header.bytes:
-        stored = f"the tensors of {path.name} have {header.bytes / 1e9:.3f} GB"
-        yield f"costed with {costed / 1e9:.3f} GB of weights; {stored}"
+    Raises ArchitectureError naming the tensors that are not understood.
+    """
+    costed, stored = stored_bytes(model), sum(tensor.bytes for tensor in tensors)
+    strange = list(unread_parts(tensors))
+    if abs(costed - stored) > _TOO_FAR * stored:
+        told = f"tensors {', '.join(strange[:6])}" if strange else "tensors that"
+        raise ArchitectureError(
+            f"{path}: {told} are not understood: {costed / 1e9:.3f} GB would be costed of "
+            f"{stored / 1e9:.3f}; give its config.json"
+        )
+    if abs(costed - stored) > _ROUNDING * stored:
+        yield f"costed with {costed / 1e9:.3f} GB of weights; the tensors of {path.name} have {stored / 1e9:.3f} GB"
 
 
 def safetensors_bytes(path: Path) -> int:

@@ -18,7 +18,7 @@ from rooflinekit.specs import load_accelerator, load_model
 
 B200 = load_accelerator("b200-sxm").value
 LLAMA = load_model("llama-3-8b").value
-GPTQ8 = replace(LLAMA, formats=WeightFormats.uniform(Dtype.INT8), weight_only=True)
+GPTQ8 = replace(LLAMA, formats=WeightFormats.uniform(Dtype.INT8), inputs=((Dtype.INT8, Dtype.BF16),))
 BF16, FP32, FP8, INT8 = Dtype.BF16, Dtype.FP32, Dtype.FP8, Dtype.INT8
 
 
@@ -39,7 +39,7 @@ def test_a_weight_only_checkpoint_computes_in_the_stream_unless_told():
     assert resolve(GPTQ8, activations="fp16").compute(INT8) is Dtype.FP16
     assert resolve(GPTQ8, activations="int8").compute(INT8) is INT8
     assert resolve(GPTQ8, weights="fp8").compute(FP8) is FP8
-    assert resolve(replace(GPTQ8, weight_only=False)).compute(INT8) is INT8
+    assert resolve(replace(GPTQ8, inputs=())).compute(INT8) is INT8
 
 
 @pytest.mark.parametrize(("formats", "said"), [

@@ -121,7 +121,10 @@ def changed(data, what):
         "shared bytes": (data[: kind + 4] + struct.pack("<Q", 32) + data[kind + 12 :], "share bytes"),
         "same name": (data.replace(b"blk.1.attn_q.", b"blk.0.attn_q."), "more than once"),
         "same key": (data.replace(b"ggml.bos_token_id", b"ggml.eos_token_id"), "more than once"),
-        "architecture": (data.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0xlama", 1), "nearest: llama"),
+        "architecture": (
+            data.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0xlama", 1),
+            "xlama.embedding_length is missing",
+        ),
     }[what]
 
 

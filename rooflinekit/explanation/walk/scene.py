@@ -97,7 +97,7 @@ class Scene:
         """A number format whose bytes of an element are a letter."""
         stream = dtype is self.plan.precision.stream
         meaning = f"of the residual stream ({dtype})" if stream else f"in {dtype}, scales included"
-        name = "b" if stream else f"b_{dtype.value}"
+        name = "b" if stream else dtype.symbol
         lettered: Any = _Other(dtype, bytes=self.letter(name, dtype.bytes, f"bytes of an element {meaning}"))
         lettered.widened = lettered if dtype.is_wide else self.format(dtype.widened)
         return lettered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
 from rooflinekit.model.graph.symbol import fact
@@ -15,10 +16,13 @@ class Dtype(Enum):
     mxfp4 one 8-bit scale per 32 elements (OCP MX v1.0); nvfp4 one fp8 scale per 16 (NVIDIA Blackwell);
     int4 one fp16 scale per group of 128 (AWQ arXiv:2306.00978, GPTQ arXiv:2210.17323 default group), int4_g64 and
     int4_g32 per group of 64 and 32. Those of GGUF files follow from their blocks (`BLOCKS`); q4_k_m and q5_k_m mix
-    two of them, tensor by tensor (`model.precision`), and count here as the commoner one.
+    two of them, tensor by tensor (`model.precision`), and count here as the commoner one. Besides these, `4.25bpw` is
+    any number of bits a weight, scales included, that kernels dequantise to 16 bit.
 
     >>> Dtype.NVFP4.bytes, Dtype.MXFP4.bytes, Dtype.BF16.bytes, Dtype.Q6_K.bytes
     (0.5625, 0.53125, 2.0, 0.8203125)
+    >>> Dtype("4.25bpw").bytes, Dtype("4.25bpw") is Dtype("4.250bpw")
+    (0.53125, True)
     """
 
     FP32 = "fp32"
@@ -54,8 +58,35 @@ class Dtype(Enum):
     IQ3_XXS = "iq3_xxs"
     IQ4_NL = "iq4_nl"
     IQ4_XS = "iq4_xs"
+    TQ1_0 = "tq1_0"
+    TQ2_0 = "tq2_0"
+    Q1_0 = "q1_0"
 
     __hash__ = object.__hash__  # members are single objects; Enum's own runs Python for each look into a table
+
+    @classmethod
+    def _missing_(cls, value: object) -> Dtype | None:
+        """The format of a number of bits a weight, made when it is first named."""
+        found = re.fullmatch(BITS_A_WEIGHT, value) if isinstance(value, str) else None
+        if found is None or not _LEAST_BITS <= float(found[1]) <= _MOST_BITS:
+            return None
+        name = f"{float(found[1]):.10g}bpw"
+        known = cls._value2member_map_.get(name)
+        if not isinstance(known, Dtype):
+            known = object.__new__(cls)
+            known._name_ = known._value_ = name
+            _BYTES[known] = _size(known, float(found[1]) / 8)
+            cls._value2member_map_[name] = known
+        return known
+
+    @classmethod
+    def of_bits(cls, bits: float) -> Dtype:
+        """The format of so many bits a weight, scales included.
+
+        >>> Dtype.of_bits(4 + 20 / 128)
+        <Dtype.4.15625bpw: '4.15625bpw'>
+        """
+        return cls(f"{bits:.7f}bpw")
 
     @property
     def bytes(self) -> float:
@@ -69,12 +100,24 @@ class Dtype(Enum):
         >>> Dtype.FP8_BLOCK.unit
         <Dtype.FP8: 'fp8'>
         """
+        if self.by_bits:  # the kernels that unpack such weights
+            return Dtype.INT4 if self.bytes < _UNPACKED_AS_BYTES else Dtype.INT8
         return _UNITS.get(self, self)
 
     @property
     def weight_only(self) -> bool:
         """Whether engines store weights in this format but compute in 16 bit (AWQ, GPTQ, MXFP4 experts)."""
-        return self.unit in (Dtype.INT4, Dtype.MXFP4) or self.in_blocks
+        return self.unit in (Dtype.INT4, Dtype.MXFP4) or self.in_blocks or self.by_bits
+
+    @property
+    def symbol(self) -> str:
+        """What formulas call the bytes of an element."""
+        return f"b_{self.value.replace('.', '_')}"
+
+    @property
+    def by_bits(self) -> bool:
+        """Whether the format is known by its bits a weight alone."""
+        return self.value.endswith("bpw")
 
     @property
     def in_blocks(self) -> bool:
@@ -104,10 +147,16 @@ BLOCKS = {
     Dtype.Q6_K: (256, 210), Dtype.Q8_0: (32, 34),
     Dtype.IQ1_M: (256, 56), Dtype.IQ1_S: (256, 50), Dtype.IQ2_S: (256, 82), Dtype.IQ2_XS: (256, 74),
     Dtype.IQ2_XXS: (256, 66), Dtype.IQ3_S: (256, 110), Dtype.IQ3_XXS: (256, 98),
-    Dtype.IQ4_NL: (32, 18), Dtype.IQ4_XS: (256, 136),
+    Dtype.IQ4_NL: (32, 18), Dtype.IQ4_XS: (256, 136), Dtype.TQ1_0: (256, 54), Dtype.TQ2_0: (256, 66),
+    Dtype.Q1_0: (128, 18),
 }  # fmt: skip
 """Weights of a block and its bytes, scales included (block_* in ggml-common.h, github.com/ggml-org/llama.cpp)."""
 
+BITS_A_WEIGHT = r"(\d{1,2}(?:\.\d{1,7})?) ?bpw"
+"""How a number of bits a weight is written."""
+
+_LEAST_BITS, _MOST_BITS = 0.5, 64.0
+_UNPACKED_AS_BYTES = 0.75  # 6 bits
 _PRECISION = "docs/architecture.md, precision rules"
 _SIZES = {
     Dtype.FP32: 4.0,
@@ -125,10 +174,14 @@ _SIZES = {
     **{dtype: size / weights for dtype, (weights, size) in BLOCKS.items()},
 }
 
-_BYTES = {
-    dtype: fact(size, f"b_{dtype.value}", f"bytes of an element in {dtype.value}, scales included", "B", _PRECISION)
-    for dtype, size in _SIZES.items()
-}
+
+def _size(dtype: Dtype, size: float) -> float:
+    """The bytes of an element as a fact that formulas name."""
+    meaning = f"bytes of an element in {dtype.value}, scales included"
+    return fact(size, dtype.symbol, meaning, "B", _PRECISION)
+
+
+_BYTES = {dtype: _size(dtype, size) for dtype, size in _SIZES.items()}
 
 _ALIASES = {
     "float32": "fp32", "float": "fp32", "f32": "fp32", "single": "fp32",

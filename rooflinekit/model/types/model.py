@@ -363,6 +363,7 @@ class WeightFormats:
     attention_output: Dtype | None = None  #: the output projection, where it differs from the rest of attention
     value: Dtype | None = None  #: the value projection, likewise
     down: Dtype | None = None  #: the down projections of feed-forward blocks and experts, where they differ
+    shared_down: Dtype | None = None  #: those of shared experts
 
     @classmethod
     def uniform(cls, dtype: Dtype) -> WeightFormats:
@@ -402,7 +403,8 @@ class Model:
     lm_head_bias: bool = False
     outputs: int | None = None  #: scores in place of logits; 0: an embedding, without a head; None: a language model
     kv_dtype: Dtype | None = None  #: cache format that the checkpoint asks for (kv_cache_scheme)
-    weight_only: bool = False  #: quantised weights are dequantised: matrix inputs stay in the stream's format
+    inputs: tuple[tuple[Dtype, Dtype], ...] = ()  #: of stored formats, in what else than their own they are multiplied
+    unpriced: str = ""  #: why the formats of the checkpoint are not costed; weights that are given stand in for them
     rotary_tables: int = 1  #: of cosines and sines an engine keeps, each of `max_context` positions
     tower: int = 0  #: parameters of vision towers and projectors, in 16 bit, which take memory whatever is asked
     vision: Vision | None = None  #: the tower that encodes images, where it is described; None: images are refused

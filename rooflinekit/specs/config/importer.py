@@ -32,6 +32,7 @@ from rooflinekit.specs.config.refusals import (
     unidentified,
     unknown_keys,
 )
+from rooflinekit.specs.config.towers import tower_weights
 from rooflinekit.specs.config.vision import read_vision
 from rooflinekit.specs.locate import Loaded
 
@@ -43,7 +44,7 @@ _ARCHITECTURES = {"Grok1ModelForCausalLM": "grok-1", "Grok1ForCausalLM": "grok-2
 _NESTED = ("text_config", "llm_config", "language_config")
 #: Classes without any head; some that generate are called `...Model` as well.
 _TRUNK = r"(?<!LMHead)(?<!Chat)(?<!ChatGLM)Model$"
-_INHERITED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
+_INHERITED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config", "quantization")
 
 
 def model_from_config(
@@ -92,7 +93,12 @@ def model_from_config(
     model = _assemble(Reading(keys, family, warnings), name, quant_config)
     if (vision := read_vision(outer, model.hidden, origin)) is not None:
         model = replace(model, vision=vision, tower=vision.parameters)
-    warnings[:0] = _not_counted(outer, vision is not None)
+    towers = [key for key in outer if key.endswith("_config") and outer[key] and re.search(_TOWER, key)]
+    beside = [key for key in towers if vision is None or key != "vision_config"]
+    weights, counted = tower_weights(outer, model.hidden, beside, origin)
+    model = replace(model, tower=model.tower + weights)
+    left = [key for key in beside if key not in counted]
+    warnings[:0] = _not_counted(outer, left, vision is not None or bool(counted))
     outputs = _outputs(outer, config is outer, warnings)
     model = model if outputs is None else replace(model, outputs=outputs, tied=False, lm_head_bias=False)
     refuse_unknown_keys(keys.unread(), family.ignored, origin, model_type)
@@ -164,16 +170,14 @@ def _text_decoder(config: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
     return {"model_type": config.get("model_type")} | dict(nested) | inherited
 
 
-def _not_counted(config: Mapping[str, Any], seen: bool) -> list[str]:
-    """The warning about what stands beside the text decoder of a multimodal config; `seen`: its vision tower counts."""
+def _not_counted(config: Mapping[str, Any], left: Sequence[str], seen: bool) -> list[str]:
+    """The warning about what stands beside the text decoder of a multimodal config; `seen`: a part of it counts."""
     found = next((key for key in _NESTED if config.get(key) is not None), None)
-    towers = [key for key in config if key.endswith("_config") and config[key] and re.search(_TOWER, key)]
-    left = [key for key in towers if not (seen and key == "vision_config")]
     if seen:
         return [f"multimodal: {' and '.join(map(named, left))} is not counted"] if left else []
-    if not towers and found is None:
+    if not left and found is None:
         return []
-    others = " and ".join(map(named, towers or [f"everything outside {found}"]))
+    others = " and ".join(map(named, left or [f"everything outside {found}"]))
     return [f"multimodal: only the text decoder is counted, not {others}"]
 
 
@@ -227,6 +231,7 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
         layers=layers,
         dtype=dtype,
         formats=formats.weights,
+        layer_formats=formats.layers,
         max_context=keys.maybe("context"),
         tied=r.is_set(family.tied),
         position_rows=0 if extra is None else keys.size("context") + extra,
@@ -239,7 +244,8 @@ def _assemble(r: Reading, name: str, quant_config: Mapping[str, Any] | None) -> 
         final_norm=r.norm if final == "norm" else final,
         lm_head_bias=r.is_set(family.lm_head_bias),
         kv_dtype=formats.kv,
-        weight_only=formats.weight_only,
+        inputs=formats.inputs,
+        unpriced=formats.unpriced,
         encoder=read_encoder(r, layers),
         mtp_layers=keys.size("mtp", 0, least=0),
         origin=keys.origin,
