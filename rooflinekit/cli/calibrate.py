@@ -61,8 +61,12 @@ def _from_benchmarks(files: list[Path], to: Output, said: dict[str, Any]) -> int
 
     with counting("fitting") as progress:
         fit = fit_engine(files, Given.of(**said), f"{datetime.now(UTC):%Y-%m-%d}", progress)
+    text = plain_text(document_of(fit))
+    if fit.worse and not to.force:
+        emit(text)
+        raise InputError(f"{to.out} is not written: it predicts files left out worse than before; --force writes it")
     to.emit(fit.text)
-    emit(f"wrote {to.out}\n\n{plain_text(document_of(fit))}")
+    emit(f"wrote {to.out}\n\n{text}")
     return 4 if fit.failed else 0
 
 

@@ -253,13 +253,14 @@ def read_page(source: str, text: str) -> Measurement:
     look = read_scrape(text, math.inf, source)
     found = interval(replace(look, time=0.0, values={}), look, source)
     if found is None or not (found.run.ttft.middle[1] or found.run.tpot.middle[1] or found.run.e2e.middle[1]):
-        raise SpecError(f"{source}: is one page of {look.engine} that times no request; record two with "
-                        "`rooflinekit watch URL --record FILE`, or start the server with its request metrics on")  # fmt: skip
+        raise SpecError(
+            f"{source}: is one page of {look.engine} that times no request; record two with "
+            "`rooflinekit watch URL --record FILE`, or start the server with its request metrics on"
+        )
+    note = "one page: all since the server started, warm-up and pauses too"
     if found.run.ttft.mean is None and found.run.ttft.p50:
-        note = "; TTFT is the median of its buckets, since the page has no sum"
-    else:
-        note = ""
-    return replace(found.run, notes=(*look.notes, f"one page: all since the server started, warm-up and pauses too{note}"))
+        note += "; TTFT is the median of its buckets, since the page has no sum"
+    return replace(found.run, notes=(*look.notes, note))
 
 
 def _median(grown: Mapping[str, float], quantity: str) -> float | None:

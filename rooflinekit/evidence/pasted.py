@@ -38,8 +38,9 @@ _TEXTS = ("model", "gpu", "engine", "version", "quantization", "kv")
 _ROW = re.compile(r"^\s*\|(.*?)\|?\s*$")
 _DASHES = re.compile(r"[\s:|-]+")
 _TEST = re.compile(r"(?:pp(\d+))?\+?(?:tg(\d+))?(?: @ d(\d+))?")  # of llama-bench
-_HEADS = re.compile(r"^\s*\|.*(?:ttft|tpot|\bitl\b|t/s|tok(?:en)?s?/s|latency|first token)", re.IGNORECASE | re.MULTILINE)
+_HEADS = re.compile(r"^\s*\|.*(?:ttft|tpot|\bitl\b|t/s|tok(?:en)?s?/s|latency|first token)", re.I | re.MULTILINE)
 _MEASURED = ("ttft.", "tpot.", "itl.", "e2e.", "output_tok_s", "request_s")
+_DOT = re.compile(r"^(ttft|tpot|e2e)_")
 _MOST_RUNS = 1000
 _TABLE = How("table")
 
@@ -103,8 +104,8 @@ def quantity_of(label: str) -> tuple[str, str] | None:
 
 def _measures(header: str) -> bool:
     """Whether columns of a CSV hold what a benchmark measures, and by how many users or how long requests are."""
-    mark = delimiter_of(header)
-    names = [found[0] for cell in header.split(mark) if (found := quantity_of(cell.strip(' "')))] if mark in header else []
+    cells = header.split(delimiter_of(header))
+    names = [found[0] for cell in cells if len(cells) > 1 and (found := quantity_of(cell.strip(' "')))]
     return any(name.startswith(_MEASURED) for name in names) and not all(name.startswith(_MEASURED) for name in names)
 
 
@@ -133,8 +134,7 @@ def _record(source: str, pairs: Iterable[tuple[str, str]], strict: bool = True) 
             if scale is not None:
                 record[name] = _plain(hit[1]) * scale
             elif strict:
-                label = label.strip()
-                raise SpecError(f"{source}: {label!r} names no unit of time; write '{label} (ms)'")
+                raise SpecError(f"{source}: {label.strip()!r} names no unit of time; write '{label.strip()} (ms)'")
     return record
 
 
@@ -182,12 +182,12 @@ def _blocks(source: str, text: str, from_json: Parser) -> Iterator[Measurement]:
     for tool in ("serve", "trtllm-bench", "trtllm-bench part"):
         starts = [hit.start() for hit in begins[tool].finditer(text)][: 1 if tool.endswith("part") else None]
         done, found = 0, False
-        for start, end in pairwise((*starts, len(text))):
-            if tool == "serve" and (rule := _RULE.search(text, start + 1, end)):
-                end = rule.end()
+        for start, following in pairwise((*starts, len(text))):
+            rule = _RULE.search(text, start + 1, following) if tool == "serve" else None
+            end = rule.end() if rule else following
             before = {name: hits[-1] for name, ones in _tables()["before"].items()
                       for one in ones if (hits := re.findall(one, text[done:start]))}  # fmt: skip
-            pairs = [pair for pair in _PAIR.findall(text[start:end]) if pair[0].lower() != "concurrency"]  # the achieved
+            pairs = [pair for pair in _PAIR.findall(text[start:end]) if pair[0].lower() != "concurrency"]  # achieved
             record = before | _record(source, pairs, strict=False)
             how = How("console block") if tool == "serve" else How("trtllm-bench", "trtllm")
             for run in _run(source, how, record):
@@ -257,7 +257,7 @@ def _figures(source: str, text: str, from_json: Parser) -> Iterator[Measurement]
         found: dict[str, Any] = {}
         for hit in (each for one in patterns for each in one.finditer(text)):
             found |= {name: value for name, value in hit.groupdict().items() if value is not None}
-        record: dict[str, Any] = {re.sub(r"^(ttft|tpot|e2e)_", r"\1.", name): float(value) for name, value in found.items()}
+        record: dict[str, Any] = {_DOT.sub(r"\1.", name): float(value) for name, value in found.items()}
         made = record.get("osl", 0.0)
         if (whole := record.pop("decode_ms", None)) and made:
             record["tpot.mean"] = whole / made

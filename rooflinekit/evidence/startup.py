@@ -55,8 +55,8 @@ def read_startups(source: str, text: str) -> list[StartUp]:
 def read_startup(source: str, text: str) -> StartUp:
     """Read what the engine that wrote most of the known lines says.
 
-    vLLM before 0.7.3 gives blocks and the longest request instead of tokens: tokens = concurrency · longest. So they are
-    where vLLM divides the tokens of a hybrid model by its groups of layers.
+    vLLM before 0.7.3 gives blocks and the longest request instead of tokens: tokens = concurrency · longest. So they
+    are where vLLM divides the tokens of a hybrid model by its groups of layers.
 
     >>> log = "GPU KV cache size: 178,880 tokens, Maximum concurrency for 40,960 tokens per request: 4.37x"
     >>> read_startup("log", log).kv_tokens
@@ -96,7 +96,7 @@ def read_startup(source: str, text: str) -> StartUp:
         told["ep"] = ranks
     return StartUp(
         source, size.get("kv"), round(room) if room else None, size.get("weight"), int(longest) if longest else None,
-        times, Facts(_known(model), engine=_versioned(engine, version), tp=tp, max_num_seqs=most), told,
+        times, Facts(known_model(model), engine=_versioned(engine, version), tp=tp, max_num_seqs=most), told,
         printed_tokens=round(printed) if divided and printed else None, state_bytes=states or None,
         graph_bytes=size.get("graph"), activation_bytes=size.get("activation"), called=model,
     )  # fmt: skip
@@ -127,8 +127,8 @@ def gguf_format(said: str) -> str | None:
 def services(text: str) -> dict[str, str]:
     """A log without what compose, kubectl or journald put before each line, by the service that wrote it.
 
-    >>> services("a | x\\nb | y\\na | z")
-    {'a': 'x\\nz\\n', 'b': 'y\\n'}
+    >>> {name: part.split() for name, part in services(f"a | x{chr(10)}b | y{chr(10)}a | z").items()}
+    {'a': ['x', 'z'], 'b': ['y']}
     """
     found: dict[str, list[str]] = {}
     for raw in _COLOURS.sub("", text).splitlines():
@@ -173,10 +173,10 @@ def _found(quantities: Mapping[str, Sequence[re.Pattern[str]]], text: str) -> di
     return found
 
 
-def _known(name: str | None) -> str | None:
+def known_model(name: str | None) -> str | None:
     """A model's name or path as it can be read here; of a path also its end, as caches of the hub name it.
 
-    >>> _known("/models/models--meta-llama--Meta-Llama-3.1-8B"), _known("my-finetune")
+    >>> known_model("/models/models--meta-llama--Meta-Llama-3.1-8B"), known_model("my-finetune")
     ('meta-llama/Meta-Llama-3.1-8B', None)
     """
     end = (name or "").rstrip("/").rpartition("/")[2]

@@ -79,9 +79,9 @@ def from_tool(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
     for row in _tables()["tools"]:
         if all(data.get(key) is not None for key in row["marks"]):
             flat = {**data, **data[row["inside"]]} if isinstance(data.get(row.get("inside")), Mapping) else data
-            found = {name: value for name, paths in row["fields"].items()
-                     if (value := next(filter(_said, (_at(flat, path) for path in paths)), None)) is not None}  # fmt: skip
-            yield measurement_of(source, How.of(row), found)
+            read = {name: next(filter(_said, (_at(flat, path) for path in paths)), None)
+                    for name, paths in row["fields"].items()}  # fmt: skip
+            yield measurement_of(source, How.of(row), {name: value for name, value in read.items() if _said(value)})
             return
     if {"n_prompt", "n_gen", "avg_ts"} <= data.keys():
         yield _llama_bench(Fields(source, data))
@@ -186,11 +186,9 @@ def _deployment(fields: Fields, said: list[str]) -> tuple[dict[str, Any], str | 
     if _true(fields.data.get("dp_attention")) and tp:
         found["dp"], tp = tp, 1  # attention replicas on the same accelerators
     found |= formats_of(fields.text("quantization"), fields.text("kv"))
-    weights = (fields.text("weights") or "").lower()
-    if weights == "fp4":
-        weights = "mxfp4" if (gpu or "").lower().startswith("mi") else "nvfp4"
-    if weights:
-        found["weights"] = weights
+    if weights := (fields.text("weights") or "").lower():
+        four = "mxfp4" if (gpu or "").lower().startswith("mi") else "modelopt_fp4"
+        found |= formats_of(four if weights == "fp4" else weights, None) or {"weights": weights}
     if budget := fields.count("token_budget"):
         found["token_budget"] = budget
     if (draft := str(fields.data.get("draft") or "none").lower()) not in ("none", "false", "off"):
