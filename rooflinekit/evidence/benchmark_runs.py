@@ -227,6 +227,16 @@ class Posed:
             return predict_static(predictor, self.work)
         return predict_load(predictor, self.load, self.scheduler)
 
+    def limits(self) -> tuple[dict[str, float], float]:
+        """What nothing can beat, as `LoadPrediction.bounds`, and sequences in steps of one replica.
+
+        Raises DoesNotFitError if not one such request fits.
+        """
+        if self.work is not None:
+            return dict(predict_static(self.resolved.predictor, self.work).bounds), float(self.work.batch)
+        found = play_load(self.resolved.predictor, self.load, self.scheduler)
+        return _bounds(found), found.played.running / self.scheduler.replicas
+
 
 Kept = dict[tuple[Any, ...], Resolved]
 """Deployments that were resolved before."""

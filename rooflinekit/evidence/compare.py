@@ -31,7 +31,7 @@ from rooflinekit.specs import load_accelerator
 from rooflinekit.version import __version__
 
 __all__ = [
-    "CAUSES", "Comparison", "Gap", "Given", "Metric", "Run", "attribute", "compare", "compare_runs", "doubts",
+    "CAUSES", "Comparison", "Gap", "Given", "Metric", "Run", "attribute", "beaten", "compare", "compare_runs", "doubts",
     "metrics_of",
 ]  # fmt: skip
 
@@ -300,6 +300,15 @@ def metrics_of(run: Measurement, expected: LoadPrediction, ends: bool = True) ->
         for name, part, measured, predicted in pairs
         if measured
     )  # fmt: skip
+
+
+def beaten(run: Measurement, bounds: Mapping[str, float]) -> list[Metric]:
+    """The figures of a run that are better than bounds."""
+    figures = {"ttft_ms": run.ttft.middle, "tpot_ms": run.tpot.middle, "e2e_ms": run.e2e.middle,
+               "output_tok_s": ("mean", run.output_tok_s)}  # fmt: skip
+    found = [Metric(name, part, value, bounds[name], bound=bounds[name]) for name, (part, value) in figures.items()
+             if value and bounds.get(name)]  # fmt: skip
+    return [each for each in found if each.impossible]
 
 
 def doubts(metrics: Sequence[Metric], served: bool = True) -> list[str]:

@@ -92,6 +92,7 @@ def quantity_of(label: str) -> tuple[str, str] | None:
     said, unit = " ".join(_MARKS.sub("", label).lower().rstrip(": ").split()), ""
     if hit := _UNIT.fullmatch(said):
         said, unit = hit[1] or hit[3] or "", hit[2] or hit[4] or ""
+    said = said.replace("_", " ")
     if name := next((name for name, words in _patterns("times").items() if words.search(said)), None):
         part = next((part for part, words in _patterns("parts").items() if words.search(said)), "mean")
         return (f"{name}.{part}", unit) if part and unit in ("", *_MS) else None
@@ -103,10 +104,11 @@ def quantity_of(label: str) -> tuple[str, str] | None:
 
 
 def _measures(header: str) -> bool:
-    """Whether columns of a CSV hold what a benchmark measures, and by how many users or how long requests are."""
-    cells = header.split(delimiter_of(header))
-    names = [found[0] for cell in cells if len(cells) > 1 and (found := quantity_of(cell.strip(' "')))]
-    return any(name.startswith(_MEASURED) for name in names) and not all(name.startswith(_MEASURED) for name in names)
+    """Whether columns of a CSV hold what a benchmark of requests measures, and something of its load."""
+    cells = [cell.strip(' "') for cell in header.split(delimiter_of(header))]
+    names = [found[0] for cell in cells if (found := quantity_of(cell))]
+    served = [name for name in names if name.startswith(_MEASURED) and not name.startswith("e2e.")]
+    return {"n_prompt", "avg_ts"} <= {*cells} or bool(served and any(not name.startswith(_MEASURED) for name in names))
 
 
 def _record(source: str, pairs: Iterable[tuple[str, str]], strict: bool = True) -> dict[str, Any]:

@@ -719,8 +719,9 @@ def _idle(given: Mapping[str, Any], load: Load, setup: Setup) -> Iterator[str]:
     for name in told:
         if name in _WITH and not set(_WITH[name]) & set(told):
             yield f"{name} has no part here: it goes with {' or '.join(_WITH[name])}, which was not given"
-        if name in (("burstiness",) if given.get("rate") else ()) or (load.lengths and name.startswith(("isl", "osl"))):
-            continue  # of a trace that has lengths alone, or times
+        alone = load.lengths and name.startswith(("isl", "osl")), given.get("rate") and name == "burstiness"
+        if given.get("trace") and any(alone):
+            continue  # of a trace that has times alone, or lengths
         for other in (each for each in _WITHOUT.get(name, ()) if given.get(each)):
             yield f"{name} has no part here: {other} decides it"
 

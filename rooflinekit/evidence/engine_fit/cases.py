@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from rooflinekit.estimation.estimator import read_deployment, resolve
 from rooflinekit.evidence.benchmark_runs import Given, Kept, Posed, listed, pose, room_of
-from rooflinekit.evidence.compare import doubts, metrics_of
+from rooflinekit.evidence.compare import beaten, doubts
 from rooflinekit.evidence.kernel_fit.groups import ENGINE_STEP
 from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp, is_of_harness, read_measurements
 from rooflinekit.evidence.steps import MeasuredStep, deployment_of, read_steps
@@ -67,10 +67,10 @@ def case_of(posed: Posed, file: int) -> Case:
             times[name] = value / 1e3
     if run.output_tok_s and "tpot_ms" not in times and posed.load.rate is None:
         times["output_tok_s"] = 1.0 / run.output_tok_s
-    expected = posed.predict()
-    if said := doubts([each for each in metrics_of(run, expected) if each.impossible]):
-        raise InputError(f"not used: {said[0]}")
-    return Case(posed, file, times, expected.running)
+    bounds, running = posed.limits()
+    if said := doubts(beaten(run, bounds)):
+        raise InputError(said[0])
+    return Case(posed, file, times, running)
 
 
 def with_costs(predictor: Predictor, costs: StepCosts) -> Predictor:
