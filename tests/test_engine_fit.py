@@ -225,7 +225,7 @@ def test_what_beats_the_datasheet_is_not_fitted(tmp_path):
     load = (16, 512, 256)
     one = predicted(load)
     wrong = replace(one, tpot_ms=one.tpot_ms * 0.1)
-    with pytest.raises(InputError, match="TPOT .* is better than the .* that the datasheet allows"):
+    with pytest.raises(InputError, match=r"TPOT .* is better than the .* that the datasheet allows"):
         fit([write(tmp_path, as_vllm(load, wrong), "wrong.json")])
 
 

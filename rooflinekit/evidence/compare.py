@@ -378,13 +378,16 @@ def _memory(log: StartUp, given: Given) -> Run:
     longest = float(log.max_len or plan.deployment.settings.max_model_len or plan.model.max_context or 8192)
     held = memory.evaluate(float(plan.deployment.dp), longest, 1.0)
     short, long = (memory.evaluate(1.0, tokens, 1.0) for tokens in (8192.0, 16384.0))
-    a_token, whole = float(long.kv_bytes - short.kv_bytes) / 8192.0, float(held.kv_bytes)
+    a_token = float(long.kv_bytes - short.kv_bytes) / 8192.0
     pool = (log.kv_bytes or 0.0) + (log.state_bytes or 0.0)
     fits = float(held.kv_pool_bytes) > 0.0 and longest == (plan.deployment.settings.max_model_len or longest)
     pairs: list[tuple[str, float | None, float]] = [("weight_bytes", log.weight_bytes, float(held.weight_bytes))]
     if fits:
         pairs.append(("kv_pool_bytes", pool or None, float(held.kv_pool_bytes)))
     if log.printed_tokens and log.kv_bytes and log.concurrency:
+        whole = (
+            float(held.kv_pool_bytes / held.max_concurrency) if fits else float(held.kv_bytes)
+        )  # as it reckons itself
         pairs.append(("kv_bytes_per_sequence_per_gpu", log.kv_bytes / log.concurrency, whole))
     elif log.kv_bytes and log.kv_tokens and not math.isclose(a_token, 0.0):
         pairs.append(("kv_bytes_per_token_per_gpu", log.kv_bytes / log.kv_tokens, a_token))

@@ -98,7 +98,7 @@ def read_start(path: Path) -> StartUp | None:
 
 
 def _written(text: str) -> str:
-    """What a text is: recording, JSON (harness: our own), aiperf, mlperf, exposition, text with runs in it; or nothing."""
+    """What a file is: recording, JSON (harness: our own), aiperf, mlperf, exposition, text with runs; or nothing."""
     if is_recording(text):
         return "recording"
     if _JSON.match(text):

@@ -31,7 +31,8 @@ _MS = {"ms": 1.0, "msec": 1.0, "milliseconds": 1.0, "s": 1e3, "sec": 1e3, "secs"
 _UNIT = re.compile(r"(.*?)\s*[(\[]([^()\[\]]*)[)\]]|(.*)_(ms|s|us)")
 _MARKS = re.compile(r"[*`~≈<>↑↓\\]|</?br ?/?>")
 _NUMBER = re.compile(r"([\d,]*\.?\d+(?:e[+-]?\d+)?) ?(k\b)? *(?:(?:±|\+/-).*|([a-zµ/ ]+))?", re.IGNORECASE)
-_LENGTHS = re.compile(r"([\d.,]+k?) ?[/:x] ?([\d.,]+k?)", re.IGNORECASE)
+_LENGTHS = re.compile(r"(\d[\d,]*(?:\.\d+)?k?) ?[/:x] ?(\d[\d,]*(?:\.\d+)?k?)", re.IGNORECASE)
+_OBJECT = re.compile(r'^\s*\{"', re.MULTILINE)
 _PAIR = re.compile(r"^\s*([^\s:|][^:|]{1,60}?)\s*:\s+(\S.*?)\s*$", re.MULTILINE)
 _RULE = re.compile(r"^={30,}\s*$", re.MULTILINE)
 _TEXTS = ("model", "gpu", "engine", "version", "quantization", "kv")
@@ -47,7 +48,7 @@ _TABLE = How("table")
 
 def is_pasted(text: str) -> bool:
     """Whether a text may hold figures that people paste, or results in JSON among other lines."""
-    if _HEADS.search(text) or _measures(text.lstrip().partition("\n")[0]) or '{"' in text:
+    if _HEADS.search(text) or _measures(text.lstrip().partition("\n")[0]) or _OBJECT.search(text):
         return True
     sentences = (one for _, ones in _sentences() for one in ones)
     return any(each.search(text) for each in (*_patterns("begins").values(), *sentences))
