@@ -39,8 +39,8 @@ def pasted(files: Sequence[str]) -> Iterator[list[str]]:
 def _suffix(data: bytes) -> str:
     """What a file with this content would end in: readers of tables and of measurements go by it.
 
-    >>> _suffix(b'{"a": 1}\\n{"a": 2}\\n'), _suffix(b"op,gpu,m\\n"), _suffix(b"Mean TTFT (ms): 3")
-    ('.jsonl', '.csv', '.txt')
+    >>> _suffix(b'{"a": 1}'), _suffix(b"op,gpu,m"), _suffix(b"Mean TTFT (ms): 3")
+    ('.json', '.csv', '.txt')
     """
     first, _, rest = data.strip().partition(b"\n")
     if first[:1] == b"{" and first.rstrip().endswith(b"}") and rest:

@@ -294,12 +294,12 @@ def metrics_of(run: Measurement, expected: LoadPrediction, ends: bool = True) ->
         ("e2e_ms", *run.e2e.middle, expected.e2e_ms),
         ("output_tok_s", "mean", run.output_tok_s, expected.output_tok_s),
     )
-    return tuple(
-        Metric(name, part, measured, predicted, *(expected.ends.get(name, (None, None)) if ends else (None, None)),
-               expected.bounds.get(name))
-        for name, part, measured, predicted in pairs
-        if measured
-    )  # fmt: skip
+    found = []
+    for name, part, measured, predicted in pairs:
+        if measured:
+            low, high = expected.ends.get(name, (None, None)) if ends else (None, None)
+            found.append(Metric(name, part, measured, predicted, low, high, expected.bounds.get(name)))
+    return tuple(found)
 
 
 def beaten(run: Measurement, bounds: Mapping[str, float]) -> list[Metric]:

@@ -33,7 +33,7 @@ _MARKS = re.compile(r"[*`~≈<>↑↓\\]|</?br ?/?>")
 _NUMBER = re.compile(r"([\d,]*\.?\d+(?:e[+-]?\d+)?) ?(k\b)? *(?:(?:±|\+/-).*|([a-zµ/ ]+))?", re.IGNORECASE)
 _LENGTHS = re.compile(r"(\d[\d,]*(?:\.\d+)?k?) ?[/:x] ?(\d[\d,]*(?:\.\d+)?k?)", re.IGNORECASE)
 _OBJECT = re.compile(r'^\s*\{"', re.MULTILINE)
-_PAIR = re.compile(r"^\s*([^\s:|][^:|]{1,60}?)\s*:\s+(\S.*?)\s*$", re.MULTILINE)
+_PAIR = re.compile(r"^[ \t]*([^\s:|][^:|\n]{1,60}?)\s*:\s+(\S.*?)\s*$", re.MULTILINE)
 _RULE = re.compile(r"^={30,}\s*$", re.MULTILINE)
 _TEXTS = ("model", "gpu", "engine", "version", "quantization", "kv")
 _ROW = re.compile(r"^\s*\|(.*?)\|?\s*$")
@@ -48,10 +48,11 @@ _TABLE = How("table")
 
 def is_pasted(text: str) -> bool:
     """Whether a text may hold figures that people paste, or results in JSON among other lines."""
-    if _HEADS.search(text) or _measures(text.lstrip().partition("\n")[0]) or _OBJECT.search(text):
+    if _measures(text.lstrip().partition("\n")[0]):
         return True
+    plain = "\n".join(services(text).values())
     sentences = (one for _, ones in _sentences() for one in ones)
-    return any(each.search(text) for each in (*_patterns("begins").values(), *sentences))
+    return any(each.search(plain) for each in (_HEADS, _OBJECT, *_patterns("begins").values(), *sentences))
 
 
 def read_pasted(source: str, text: str, from_json: Parser) -> list[Measurement]:

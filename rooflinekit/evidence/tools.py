@@ -129,6 +129,7 @@ def measurement_of(source: str, how: How, found: Mapping[str, Any], notes: tuple
     ended, burstiness = fields.number("request_s"), fields.number("burstiness")
     engine = how.engine or engine_of(fields.text("engine"))
     version = fields.text("version")
+    spreads = {name: _spread(fields, name, 1e3 if how.seconds else 1.0) for name in _METRICS}
     return Measurement(
         source=source,
         tool=how.tool,
@@ -145,7 +146,10 @@ def measurement_of(source: str, how: How, found: Mapping[str, Any], notes: tuple
             requests=concurrency if how.static else requests,
             max_num_seqs=fields.count("max_num_seqs"),
         ),
-        **{name: _spread(fields, name, 1e3 if how.seconds else 1.0) for name in _METRICS},
+        ttft=spreads["ttft"],
+        tpot=spreads["tpot"],
+        itl=spreads["itl"],
+        e2e=spreads["e2e"],
         output_tok_s=fields.number("output_tok_s") or (each * gpus if each else None),
         request_s=ended,
         notes=tuple(said),
@@ -238,10 +242,10 @@ def llama_run(
         raise SpecError(f"{source}: a test of llama-bench without tokens or a rate")
     isl, osl = max(prompt + depth, 1), (made + 1 if made and not prompt else max(made, 1))
     whole = 1e3 * (prompt + made) / rate
-    times = {"ttft": Spread(mean=whole)} if not made else {"tpot": Spread(mean=whole / made)} if not prompt else {}
     return Measurement(
         source, "llama-bench",
         Facts(facts.model, facts.gpu, "llama.cpp", 1, isl, osl, 1, requests=1, hits=depth / isl if prompt else None),
-        **times, e2e=Spread(mean=whole) if prompt and made else Spread(),
+        Spread(mean=None if made else whole), Spread(mean=None if prompt else whole / max(made, 1)),
+        e2e=Spread(mean=whole if prompt and made else None),
         static=True, notes=(f"{rate:,.4g} tokens/s",), deployment=tuple(deployment.items()),
     )  # fmt: skip
