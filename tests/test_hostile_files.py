@@ -19,6 +19,7 @@ import pytest
 from patience import PATIENCE
 from test_accuracy_memory import COLUMNS, ROWS
 from test_compare import AIPERF_CSV, GUIDELLM, MLPERF, SGLANG, VLLM
+from test_pasted import BLOCK, COMPOSE, LLAMA_TABLE, TRTLLM
 from test_watch import AN_HOUR, FLAT, STARTS, after_minutes, recorded
 from typer.testing import CliRunner
 
@@ -27,6 +28,8 @@ from rooflinekit.specs import spec_dir
 
 ONE = ("--gpu", "h100-sxm", "--tp", "1")
 PLAN = ("plan", "llama-3-8b", *ONE, "--aggregated-only")
+
+SERVEGEN = "0,1.3,8.6,Weibull,0.375,0.397\n600,0,0,,0,0\n1200,0.27,6.0,Gamma,0.0604,103.65\n"
 
 
 class Kind(NamedTuple):
@@ -102,6 +105,14 @@ KINDS = {
                    ("compare", "FILE", *ONE, "--model", "llama-3-8b", "--concurrency", "8")),
     "mlperf": Kind("mlperf_log_summary.txt", lambda: MLPERF,
                    ("compare", "FILE", *ONE, "--model", "llama-3-8b", "--isl", "500")),
+    "block": Kind("block.txt", lambda: BLOCK,
+                  ("compare", "FILE", *ONE, "--model", "llama-3-8b", "--concurrency", "8")),
+    "table": Kind("table.md", lambda: LLAMA_TABLE, ("compare", "FILE", "--model", "llama-3-8b")),
+    "report": Kind("report.txt", lambda: TRTLLM, ("compare", "FILE", "--gpu", "h100-sxm")),
+    "log behind prefixes": Kind("c.log", lambda: COMPOSE,
+                                ("compare", "FILE", "--gpu", "h100-sxm", "--model", "qwen3.5-35b-a3b")),
+    "rates alone": Kind("chunk.csv", lambda: SERVEGEN, ("simulate", "llama-3-8b", *ONE, "--trace", "FILE",
+                                                        "--requests", "9")),
     "guarded kernels": Kind("gemm.csv", lines("gpu,engine,dtype,m,n,k,latency_us,p10_us,p90_us",
                                               "h100-sxm,vllm,bf16,16,4096,4096,12.5,12,13",
                                               "h100-sxm,vllm,bf16,4096,4096,4096,230,229,240"), ("guard", "FILE")),

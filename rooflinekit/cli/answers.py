@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.cli.command import MAYBE_MODEL, MODEL, Argument, command
 from rooflinekit.cli.failures import INTERRUPTED
 from rooflinekit.cli.output import Output, counting, emit, note, to_json, working
+from rooflinekit.cli.standard_input import pasted
 from rooflinekit.estimation import scenario as tables
 from rooflinekit.estimation.options import options_of
 from rooflinekit.model.types.errors import InputError, InterruptedRunError, UnknownNameError
@@ -201,7 +202,11 @@ def _write(made: Launch, folder: Path, to: Output) -> None:
 @command(
     tables.Served,
     tables.Written,
-    arguments={"files": Argument("Results of benchmark clients, and start-up logs.", many=True)},
+    arguments={
+        "files": Argument(
+            "Results of benchmark clients, pasted ones too (- is standard input), start-up logs.", many=True
+        )
+    },
 )
 def compare(files: list[str], *, to: Output, **said: Any) -> int:
     """Set measured benchmark files beside the prediction, and say what the gap is made of."""
@@ -210,8 +215,8 @@ def compare(files: list[str], *, to: Output, **said: Any) -> int:
 
     given = Given.of(**said)
     to.check()
-    with counting("comparing", len(files)) as progress:
-        found = compared(files, given, progress=progress)
+    with pasted(files) as paths, counting("comparing", len(files)) as progress:
+        found = compared(paths, given, progress=progress)
     to.show(found)
     return 4 if found.failed else 0
 
@@ -222,7 +227,7 @@ def compare(files: list[str], *, to: Output, **said: Any) -> int:
         "files": Argument("Runs of pytest-benchmark, nvbench, Triton, kernel tables, load generators.", many=True)
     },
 )  # fmt: skip
-def guard(files: list[str], *, to: Output, junit: Path | None = None, **said: Any) -> int:
+def guard(files: list[str], *, to: Output, junit: Path | None = None, baseline: Sequence[str] = (), **said: Any) -> int:
     """Find what became slower: benchmarks against an earlier run with its noise, or the prediction's interval.
 
     The exit code is 4 where something has.
@@ -233,7 +238,8 @@ def guard(files: list[str], *, to: Output, junit: Path | None = None, **said: An
     if junit is not None:
         check_target(junit, to.force)
     to.check()
-    found = judge(files, **said)
+    with pasted([*files, *baseline]) as paths:
+        found = judge(paths[: len(files)], paths[len(files) :], **said)
     if junit is not None:
         emit(junit_xml(found), junit, to.force)
     to.show(found)
@@ -249,8 +255,8 @@ def _scoring(
 
     def score(files: list[str], *, to: Output, **how: Any) -> int:
         to.check()
-        with counting("scoring") as progress:
-            found = _function(f"evidence.{place}")([Path(file) for file in files], progress=progress, **how)
+        with pasted(files) as paths, counting("scoring") as progress:
+            found = _function(f"evidence.{place}")([Path(file) for file in paths], progress=progress, **how)
         to.show(found)
         return 4 if found.answered < found.rows else 0
 
@@ -269,7 +275,7 @@ memory = _scoring(
 serving = _scoring(
     "accuracy_serving:serving_accuracy",
     "Score whole requests: latencies and throughputs by source, model, accelerator and metric.",
-    Argument("Serving tables (CSV, Parquet); none: the shipped one.", required=False, many=True),
+    Argument("Serving tables (CSV, Parquet), results of clients; none: the shipped table.", required=False, many=True),
 )  # fmt: skip
 energy = _scoring(
     "accuracy_energy:energy_accuracy",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.command import Argument, command
 from rooflinekit.cli.output import Output, counting, emit
+from rooflinekit.cli.standard_input import pasted
 from rooflinekit.estimation.scenario import Served, Written
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.units import percent
@@ -24,12 +25,17 @@ if TYPE_CHECKING:
 )  # fmt: skip
 def calibrate(files: list[str], *, to: Output, **served: Any) -> int:
     """Fit a calibration to measured kernels, or to benchmark results; use it with --calibration FILE."""
-    from rooflinekit.evidence.measured import is_benchmark
-
     if to.out is None:
         raise InputError("missing option '--out': the calibration file to write (YAML)")
     to.check()
-    paths = [Path(file) for file in files]
+    with pasted(files) as names:
+        return _fit([Path(name) for name in names], to, served)
+
+
+def _fit(paths: list[Path], to: Output, served: dict[str, Any]) -> int:
+    """Calibrate on kernels or on benchmarks, whichever the files hold."""
+    from rooflinekit.evidence.measured import is_benchmark
+
     benchmarks = [path for path in paths if is_benchmark(path) or _of_steps(path)]
     if benchmarks and len(benchmarks) < len(paths):
         other = next(path for path in paths if path not in benchmarks)
@@ -61,8 +67,12 @@ def _from_benchmarks(files: list[Path], to: Output, said: dict[str, Any]) -> int
 
     with counting("fitting") as progress:
         fit = fit_engine(files, Given.of(**said), f"{datetime.now(UTC):%Y-%m-%d}", progress)
+    text = plain_text(document_of(fit))
+    if fit.worse and not to.force:
+        emit(text)
+        raise InputError(f"{to.out} is not written: it predicts files left out worse than before; --force writes it")
     to.emit(fit.text)
-    emit(f"wrote {to.out}\n\n{plain_text(document_of(fit))}")
+    emit(f"wrote {to.out}\n\n{text}")
     return 4 if fit.failed else 0
 
 

@@ -181,7 +181,7 @@ class Shapes(Prefix, Hardware, Parallelism, Formats, Engine, total=False):
 class Arrivals(TypedDict, total=False):
     """What is sent to a simulated deployment."""
     arrivals: Annotated[str | None, Option("An arrival process, such as gamma:rate=4,cv=2.")]
-    trace: Annotated[Path | None, Option("Replay a trace: Azure, Mooncake, BurstGPT, Bailian, CSV.")]
+    trace: Annotated[Path | None, Option("Replay a trace: Azure, Mooncake, BurstGPT, Bailian, splitwise-sim, CSV; lengths alone (ShareGPT too) with --rate.")]
     sessions: Annotated[str | None, Option("Turns that wait for each other: chat, coding-agent or swe-bench; other means as chat:turns=6,wait=30,first=900,asked=100,system=0.", metavar="KIND")]
     speed: Annotated[float, Option("Replay the trace this many times as fast.", 1.0)]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
@@ -204,7 +204,8 @@ class Scheduling(Tiers, total=False):
     by_class: Annotated[bool, Option("As order='priority'.", False, hidden=True)]
     swap: Annotated[bool, Option("Preempt to host memory instead of computing again.", False)]
     kv_tokens: Annotated[int | None, Option("Tokens that the cache of one replica holds.", unit="tokens", usual="what memory leaves", most=10_000_000_000)]
-    prefix_cache: Annotated[bool, Option("Keep and share the blocks of prompt prefixes.", False)]
+    prefix_cache: Annotated[bool, Option("Keep and share the blocks of prompt prefixes; as the engine does by default where prompts have known blocks.", False)]
+    no_prefix_cache: Annotated[bool, Option("Compute every prompt anew, whatever the engine does by default.", False)]
     host_gib: Annotated[float, Option("Host memory for cache blocks, per replica, in GiB.", 0.0, unit="GiB")]
     draft_ms: Annotated[float, Option("Time to draft one token.", 0.0, unit="ms", group="Speculation")]
 

@@ -19,6 +19,9 @@ from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import options_of
 from rooflinekit.estimation.scenario import Placed
 from rooflinekit.evidence.accuracy import Accuracy, scored, signature
+from rooflinekit.evidence.benchmark_runs import Given
+from rooflinekit.evidence.compare import compare_runs
+from rooflinekit.evidence.measured import Measurement, is_benchmark, read_measurements
 from rooflinekit.evidence.trtllm_bench import bench_limits
 from rooflinekit.load.answer import STEADY, AskedLoad, LoadPlay, play_load
 from rooflinekit.load.compiled import prepare
@@ -74,6 +77,7 @@ _BOXES = {"a100-pcie-80gb": "a100-pcie-box", "a100-pcie-40gb": "a100-pcie-box", 
 _MODELOPT = (Dtype.FP8, Dtype.NVFP4)
 """Formats of NVIDIA's own checkpoints (ModelOpt), whose hf_quant_config.json asks TensorRT-LLM for an FP8 cache."""
 
+_OF_RUNS = {each: each for each in METRICS} | {"output_tok_s": "output_tok_s_total"}
 _KEY = ("source_key", "model", "gpu", "metric")
 _PER_TIME = tuple(metric for metric in METRICS if "tok_s" in metric)
 _TOLD = "model", "gpu", "engine"  # that no row can lack
@@ -294,7 +298,7 @@ def serving_accuracy(
     calibration: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Accuracy:
-    """Score serving tables (none: the shipped one); every figure of a row comes from the same step function.
+    """Score serving tables (none: the shipped one), and results of benchmark clients, whose figures are rows too.
 
     `calibration` is a name, a path, "none" for the datasheet bound, or None for the one that `estimate` would take.
     A row that cannot be answered is counted with its reason.
@@ -303,10 +307,33 @@ def serving_accuracy(
     """
     unanswered: Counter[str] = Counter()
     told = progress or (lambda _: None)
-    rows = pd.concat(
-        [_predicted(read_serving_table(path), calibration, unanswered, told) for path in files or [published_table()]]
-    )
+    rows = pd.concat([
+        _compared(path, calibration, unanswered) if is_benchmark(path)
+        else _predicted(read_serving_table(path), calibration, unanswered, told)
+        for path in files or [published_table()]
+    ])  # fmt: skip
     return Accuracy.of(scored(rows, _KEY), unanswered, "metric")
+
+
+def _compared(path: Path, calibration: str | None, unanswered: Counter[str]) -> pd.DataFrame:
+    """Figures of a benchmark client as rows with predictions; runs that lack facts are counted with what they lack."""
+    given, rows = Given(calibration=calibration), list[dict[str, Any]]()
+    for entry in read_measurements(path):
+        if not isinstance(entry, Measurement):
+            continue
+        try:
+            found = compare_runs([entry], given, {}).runs[0]
+        except RooflinekitError as error:
+            unanswered[str(error)] += 1
+            continue
+        used = "{name} {hash}".format(**found.calibration) if found.calibration else ""
+        rows += [
+            {"source_key": found.tool, "model": found.facts.model, "gpu": found.facts.gpu,
+             "metric": _OF_RUNS[each.metric], "value": each.measured, "predicted": each.predicted, "calibration": used,
+             "low": np.nan if each.low is None else each.low, "high": np.nan if each.high is None else each.high}
+            for each in found.metrics
+        ]  # fmt: skip
+    return pd.DataFrame(rows, columns=[*_KEY, "value", "predicted", "calibration", "low", "high"])
 
 
 def _predicted(

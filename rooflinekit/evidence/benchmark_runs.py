@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -12,17 +13,26 @@ from rooflinekit.estimation.loaded import load_notes
 from rooflinekit.estimation.options import options_of, part_of, read
 from rooflinekit.estimation.scenario import Served
 from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp
-from rooflinekit.load.answer import AskedLoad, play_load
+from rooflinekit.evidence.startup import known_model
+from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
 from rooflinekit.load.lengths import MOST_TOKENS, Fixed, Length, LogNormal
 from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.errors import InputError, RooflinekitError
+from rooflinekit.model.types.model import Model
+from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_model
 
 _FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "osl_cv", "max_num_seqs")
 _SPLIT = ("pp", "ep", "dp", "weights", "activations", "kv")
-_OPTIONS = {"model": "--model", "gpu": "--gpu", "tp": "--tp", "isl": "--isl", "osl": "--osl"}
+_SETTINGS = ("memory_fraction", "token_budget", "max_model_len", "block_size", "eager")
+_USUAL = {"tp": 1, "engine": "vllm"}  # where neither file nor user says
+_CLOSE = 0.02  # of the tokens of a request: means are rounded
+_CROWDED = 16.0  # prompts of a step that is all arithmetic
+_OPTIONS = {"model": "--model", "gpu": "--gpu", "isl": "--isl", "osl": "--osl"}
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,6 @@ class LoadPrediction:
     parts [ms]: `step` and `prompts` of others add up to TPOT; `front_end`, `under_way`, `behind`, `place` and the own
     `prompt` to TTFT (`rooflinekit.load.played.FirstParts`). running: sequences in steps of one replica. played: what
     was played, in words; notes: what the reader should know; overloaded: whether more comes than can be served.
-    ends_ms: both ends of the 90 % intervals of `ttft_ms` and `tpot_ms`.
     """
 
     ttft_ms: float
@@ -44,7 +53,8 @@ class LoadPrediction:
     played: str = ""
     notes: tuple[str, ...] = ()
     overloaded: bool = False
-    ends_ms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    ends: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    bounds: Mapping[str, float] = field(default_factory=dict)
 
 
 def predict_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | None = None) -> LoadPrediction:
@@ -55,7 +65,7 @@ def predict_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | 
     found = play_load(predictor, asked, scheduler)
     ttft, tpot, e2e = found.times()
     parts = asdict(found.tokens) | found.played.first_parts._asdict()
-    replicas = found.scene.replicas
+    replicas, osl = found.scene.replicas, asked.osl.mean
     return LoadPrediction(
         ttft_ms=1e3 * float(ttft.expected),
         tpot_ms=1e3 * float(tpot.expected),
@@ -66,11 +76,75 @@ def predict_load(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler | 
         played=_words(asked, replicas),
         notes=tuple(load_notes(found)),
         overloaded=not found.stable,
-        ends_ms={
-            f"{name}_ms": (1e3 * float(time.low), 1e3 * float(time.high))
-            for name, time in (("ttft", ttft), ("tpot", tpot))
-        },
+        ends=_ends((ttft, tpot), osl, found.output_rate if asked.rate is None else None),
+        bounds=_bounds(found),
     )
+
+
+def predict_static(predictor: Predictor, work: Workload) -> LoadPrediction:
+    """One batch that begins together, without a server around it: its prompts in one step, then decode steps."""
+    point, osl = predictor.evaluate(work), float(work.osl)
+    ttft, tpot, rate = point.ttft, point.tpot, float(point.output_rate(work.batch, work.osl))
+    parts = dict.fromkeys(("prompts", "front_end", "under_way", "behind", "place"), 0.0)
+    parts |= {"step": 1e3 * float(tpot.expected), "prompt": 1e3 * float(ttft.expected)}
+    bounds = {"ttft_ms": 1e3 * float(ttft.bound) * _lifted(predictor), "tpot_ms": 1e3 * float(tpot.bound)}
+    bounds["e2e_ms"] = bounds["ttft_ms"] + (osl - 1.0) * bounds["tpot_ms"]
+    return LoadPrediction(
+        1e3 * float(ttft.expected), 1e3 * float(tpot.expected), 1e3 * float(point.e2e(work.osl)), rate, parts,
+        float(work.batch), f"one batch of {work.batch:g} that begins together", ends=_ends((ttft, tpot), osl, rate),
+        bounds=bounds,
+    )  # fmt: skip
+
+
+def _ends(times: tuple[Time, Time], osl: float, rate: float | None) -> dict[str, tuple[float, float]]:
+    """Ends of TTFT and TPOT, of a whole request whose two times stand at the same end, and of the rate [tok/s].
+
+    rate: that of users who wait for their answers; None where it is the client's.
+    """
+    ttft, tpot = times
+    named = ("ttft_ms", ttft), ("tpot_ms", tpot)
+    found = {name: (1e3 * float(time.low), 1e3 * float(time.high)) for name, time in named}
+    whole = [first + (osl - 1.0) * each for first, each in zip(found["ttft_ms"], found["tpot_ms"], strict=True)]
+    found["e2e_ms"] = whole[0], whole[1]
+    if rate is not None and whole[0] > 0.0:
+        expected = 1e3 * float(ttft.expected + (osl - 1.0) * tpot.expected)
+        found["output_tok_s"] = rate * expected / whole[1], rate * expected / whole[0]
+    return found
+
+
+def _bounds(found: LoadPlay) -> dict[str, float]:
+    """What no server of these accelerators can beat under this load.
+
+    A first token takes its prompt alone at the least; in a burst the prompts that are computed before it too. A token
+    takes a step of its sequence alone. Tokens come no faster than from steps of all sequences that there is room for,
+    and requests no faster than the arithmetic of their prompts.
+    """
+    asked, plan = found.asked, found.predictor.plan
+    ranks, stages = found.scene.replicas * plan.deployment.dp, plan.deployment.pp
+    isl, osl, cached = asked.isl.mean, asked.osl.mean, asked.cached
+    most = max(min(float(asked.users or found.places), float(found.places)) / ranks, 1.0)
+    prompt, together = (_lifted(found.predictor) * float(plan.time(Batch.prefill(count, isl, cached)).bound) / count
+                        for count in (1.0, _CROWDED))  # fmt: skip
+    alone, full = (float(plan.time(Batch.decode(count, isl + osl / 2.0)).bound) for count in (1.0, most))
+    rate = stages * ranks * min(most / full, osl / together)
+    burst = asked.users is not None and asked.counted <= asked.users
+    before = (asked.counted / ranks + 1.0) / 2.0 if burst else 1.0
+    bounds = {"ttft_ms": 1e3 * max(prompt, before * together / stages), "tpot_ms": 1e3 * alone}
+    bounds["e2e_ms"] = bounds["ttft_ms"] + (osl - 1.0) * bounds["tpot_ms"]
+    return bounds | {"output_tok_s": rate}
+
+
+def _lifted(predictor: Predictor) -> float:
+    """What of the bound on prompts is left where llama.cpp multiplies quantised weights in integers.
+
+    Its kernels quantise activations to 8 bit (mmq), which is faster than the format of the activations on most devices.
+    """
+    plan = predictor.plan
+    if plan.deployment.engine != "llama.cpp" or plan.precision.weights_of(plan.model.matrices[-1]).is_wide:
+        return 1.0
+    peaks = plan.system.accelerator.peaks
+    own = [peaks[each] for each in (Dtype.FP16, Dtype.BF16) if each in peaks]
+    return min(max(own) / max(peaks.values()), 1.0) if own else 1.0
 
 
 def _words(asked: AskedLoad, replicas: int) -> str:
@@ -124,10 +198,10 @@ class Given:
         """The same, with what start-up logs among the entries say where the user says nothing, and logs agree."""
         logs = [entry for entry in entries if isinstance(entry, StartUp)]
         told = {name: {getattr(log.facts, name) for log in logs} for name in ("model", "engine", "tp", "max_num_seqs")}
-        told |= {name: {log.deployment.get(name) for log in logs} for name in _SPLIT}
+        told |= {name: {log.deployment.get(name) for log in logs} for name in (*_SPLIT, *_SETTINGS)}
         agreed = {name: next(iter(found)) for name, each in told.items() if len(found := each - {None}) == 1}
         facts = {name: agreed[name] for name in _FACTS if name in agreed and getattr(self.facts, name) is None}
-        deployment = part_of(agreed, _SPLIT) | dict(self.deployment)
+        deployment = part_of(agreed, (*_SPLIT, *_SETTINGS)) | dict(self.deployment)
         return replace(self, facts=replace(self.facts, **facts), deployment=deployment)
 
 
@@ -135,7 +209,7 @@ class Given:
 class Posed:
     """A measured run as a question: its facts completed, its deployment, its load, and the replicas that share it.
 
-    work: the static batch, of a step that was measured without a load.
+    work: the static batch, of a step that was measured without a load. assumed: what neither file nor user says.
     """
 
     run: Measurement
@@ -144,12 +218,35 @@ class Posed:
     load: AskedLoad
     scheduler: Scheduler = field(default_factory=Scheduler)
     work: Workload | None = None
+    assumed: tuple[str, ...] = ()
+
+    def predict(self) -> LoadPrediction:
+        """What the deployment would do. Raises DoesNotFitError if not one such request fits."""
+        predictor = self.resolved.predictor
+        if self.work is not None:
+            return predict_static(predictor, self.work)
+        return predict_load(predictor, self.load, self.scheduler)
+
+    def limits(self) -> tuple[dict[str, float], float]:
+        """What nothing can beat, as `LoadPrediction.bounds`, and sequences in steps of one replica.
+
+        Raises DoesNotFitError if not one such request fits.
+        """
+        if self.work is not None:
+            return dict(predict_static(self.resolved.predictor, self.work).bounds), float(self.work.batch)
+        found = play_load(self.resolved.predictor, self.load, self.scheduler)
+        return _bounds(found), found.played.running / self.scheduler.replicas
 
 
-def pose(run: Measurement, given: Given, room: int | None = None, kept: dict[Facts, Resolved] | None = None) -> Posed:
+Kept = dict[tuple[Any, ...], Resolved]
+"""Deployments that were resolved before."""
+
+
+def pose(run: Measurement, given: Given, room: int | None = None, kept: Kept | None = None) -> Posed:
     """The question that a run answers; `room` is the tokens that the engine's cache held, where a log says so.
 
-    kept: deployments that were resolved before with the same `given`; a new one is added.
+    kept: deployments that were resolved before with the same `given`; a new one is added. A file that knows but the sum
+    of prompt and answer leaves one of them to the user.
 
     A server that counts tokens alone has their rate over their mean number as its rate, and the requests that wait for
     their first token over that as TTFT (Little's law).
@@ -162,7 +259,13 @@ def pose(run: Measurement, given: Given, room: int | None = None, kept: dict[Fac
         read = replace(read, rate=counts / osl)
     if run.ttft.mean is None and run.unbegun is not None and read.rate:
         run = replace(run, ttft=Spread(mean=1e3 * run.unbegun / read.rate))
+    if run.total:
+        read = _divided(run, read, given.facts)
     facts = known_facts(run.source, read, given.facts, (*_OPTIONS, "" if counts else "load"))
+    assumed = tuple(f"{name} {value} is assumed; --{name} says otherwise" for name, value in _USUAL.items()
+                    if getattr(read, name) is None and getattr(given.facts, name) is None)  # fmt: skip
+    if run.total and run.output_tok_s is None and run.request_s and facts.osl:
+        run = replace(run, output_tok_s=run.request_s * facts.osl)
     for name, length in (("isl", facts.isl), ("osl", facts.osl)):
         if length is not None and not length <= MOST_TOKENS:
             raise InputError(f"{run.source}: {name} is {length:g} tokens; at most {MOST_TOKENS:,} make sense")
@@ -174,10 +277,28 @@ def pose(run: Measurement, given: Given, room: int | None = None, kept: dict[Fac
         cached=min(round((facts.hits or 0.0) * isl), isl - 1),  # the last token is always computed
     )  # fmt: skip
     served = Facts(facts.model, facts.gpu, facts.engine, facts.tp, max_num_seqs=facts.max_num_seqs)
-    kept = {} if kept is None else kept
-    if served not in kept:
-        kept[served] = resolve_facts(served, given)
-    return Posed(run, facts, kept[served], load, Scheduler(replicas=given.copies(run), kv_tokens=room))
+    kept, key = {} if kept is None else kept, (served, run.deployment)
+    if key not in kept:
+        kept[key] = resolve_facts(served, given, dict(run.deployment))
+    work = None
+    if run.static:
+        work = Workload.checked(facts.concurrency or 1, isl, osl, load.cached)
+        load = replace(load, requests=facts.concurrency)
+    scheduler = Scheduler(replicas=given.copies(run), kv_tokens=room)
+    return Posed(run, facts, kept[key], load, scheduler, work, assumed)
+
+
+def _divided(run: Measurement, read: Facts, said: Facts) -> Facts:
+    """Lengths of a run whose file knows but their sum, where the user says one of them. Raises InputError."""
+    isl, osl, total = said.isl or read.isl, said.osl or read.osl, run.total or 0.0
+    told = f"{run.source}: requests have {total:.4g} tokens in and out"
+    if isl and osl and abs(isl + osl - total) > _CLOSE * total:
+        raise InputError(f"{told}, not {isl + osl:.4g}")
+    if not isl and not osl:
+        raise InputError(f"{told}; add --isl or --osl, the other follows")
+    if max(isl or 0.0, osl or 0.0) >= total:
+        raise InputError(f"{told}, no more than --isl or --osl alone")
+    return replace(read, isl=isl or total - (osl or 0.0), osl=osl or total - (isl or 0.0))
 
 
 def _length(mean: int, variation: float | None) -> Length:
@@ -212,16 +333,45 @@ def known_facts(source: str, read: Facts, given: Facts, needed: Sequence[str]) -
         missing.append("--concurrency or --rate")
     if missing:
         raise InputError(f"{source} does not say how it was run; add {', '.join(missing)}")
-    return replace(known, engine=known.engine or "vllm")
+    return replace(known, engine=known.engine or str(_USUAL["engine"]), tp=known.tp or 1)
 
 
-def resolve_facts(facts: Facts, given: Given) -> Resolved:
-    """Model, accelerator and deployment of a run; raises InputError for a model that only its server knows."""
-    known = {"tp": facts.tp, "engine": facts.engine, "max_num_seqs": facts.max_num_seqs}
-    deployment = read_deployment({**given.deployment, **known})
+def resolve_facts(facts: Facts, given: Given, stated: Mapping[str, Any] | None = None) -> Resolved:
+    """Model, accelerator and deployment of a run; stated: what its file says of formats, limits and degrees.
+
+    Raises InputError for a model that only its server knows.
+    """
+    name = str(facts.model)
     if given.facts.model is None:  # a server may call its model whatever it likes
-        try:
-            load_model(str(facts.model))
-        except InputError as error:
-            raise InputError(f"the file calls its model {facts.model!r}, and that is {error}; add --model") from None
-    return resolve(str(facts.model), str(facts.gpu), deployment, given.calibration)
+        if (read := known_model(name)) is None:
+            try:
+                load_model(name)
+            except RooflinekitError as error:
+                raise InputError(f"the file calls its model {name!r}, and that is {error}; add --model") from None
+        name = read or name
+    known = {"tp": facts.tp, "engine": facts.engine, "max_num_seqs": facts.max_num_seqs}
+    own = _stated(load_model(name).value, dict(stated or {}), given)
+    deployment = read_deployment({**own, **given.deployment, **known})
+    return resolve(name, str(facts.gpu), deployment, given.calibration)
+
+
+def _stated(model: Model, stated: dict[str, Any], given: Given) -> dict[str, Any]:
+    """What a file states, as options: formats that are the checkpoint's own in other words stay the checkpoint's."""
+    weights = given.deployment.get("weights", stated.get("weights"))
+    if (
+        weights is not None
+        and "weights" not in given.deployment
+        and _family(weights) in {_family(each.value) for each in (model.formats.ffn, model.formats.experts)}
+    ):
+        stated = {name: value for name, value in stated.items() if name not in ("weights", "activations")}
+    resident = stated.pop("resident_layers", None)
+    if resident is not None and resident < len(model.layers):
+        stated["offload_layers"] = len(model.layers) - resident
+    return stated
+
+
+def _family(weights: object) -> str:
+    """What formats of one width and kind have in common: fp8 of fp8_block, fp4 of nvfp4."""
+    name = parse_dtype(str(weights)).value
+    hit = re.search(r"(?:fp|int)\d+", name)
+    return hit[0] if hit and not name.startswith(("bf", "fp16", "fp32")) else name

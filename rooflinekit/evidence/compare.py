@@ -16,7 +16,6 @@ from rooflinekit.evidence.benchmark_runs import (
     known_facts,
     listed,
     pose,
-    predict_load,
     resolve_facts,
     room_of,
 )
@@ -27,16 +26,27 @@ from rooflinekit.load.answer import AskedLoad
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.units import GIB, format_bytes, format_time
 from rooflinekit.specs import load_accelerator
 from rooflinekit.version import __version__
 
-__all__ = ["CAUSES", "Comparison", "Gap", "Given", "Metric", "Run", "attribute", "compare", "compare_runs"]
+__all__ = [
+    "CAUSES", "Comparison", "Gap", "Given", "Metric", "Run", "attribute", "beaten", "compare", "compare_runs", "doubts",
+    "metrics_of",
+]  # fmt: skip
 
 CAUSES = ("step", "interference", "queue", "protocol")
 _BUDGET = 2048  # tokens a step, the smallest default of the engines: the most chunks that a prompt is cut into
 _COMMON = 0.5  # where more gaps than this hold a prefill, the median gap does too
 _SAME = 1.05  # a median gap this much above the mean time a token is no single token
 
+_CLOSE = 1.02  # two clocks, and what files round
+_WORDS = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2EL", "output_tok_s": "output"}
+_REPEATED = (
+    "first tokens are faster than 19 of 20 such runs: were prompts repeated, so that the prefix cache had them? Send "
+    "each prompt once, or switch the cache off"
+)
+_NEGATIVE = "a negative part: there the run was faster than predicted, so that much of another part is hidden"
 _EQUAL = "the file does not say how output lengths vary, so equal ones are played; --osl-cv says how they do"
 
 
@@ -99,17 +109,50 @@ def attribute(run: Measurement, expected: LoadPrediction, load: AskedLoad) -> Ga
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure; `error` is (predicted − measured) / measured. `statistic` says what the file gave."""
+    """One figure; `error` is (predicted − measured) / measured. `statistic` says what the file gave.
+
+    low, high: ends of the 90 % interval, None where there is none; bound: what nothing can beat.
+    """
 
     metric: str
     statistic: str
     measured: float
     predicted: float
+    low: float | None = None
+    high: float | None = None
+    bound: float | None = None
 
     @property
     def error(self) -> float:
         """Signed relative error of the prediction."""
         return self.predicted / self.measured - 1.0
+
+    @property
+    def impossible(self) -> bool:
+        """Whether it is better than the datasheet allows, beyond rounding."""
+        if not self.bound:
+            return False
+        return self.measured > _CLOSE * self.bound if self._rate else _CLOSE * self.measured < self.bound
+
+    @property
+    def verdict(self) -> str:
+        """Where the measured value stands; empty without an interval.
+
+        >>> [Metric("tpot_ms", "mean", measured, 10.0, 9.0, 11.0).verdict for measured in (12.0, 10.5)]
+        ['slower than 19 of 20 such runs', 'inside']
+        """
+        if self.impossible:
+            return "better than the datasheet allows"
+        if self.low is None or self.high is None:
+            return ""
+        if self.low <= self.measured <= self.high:
+            return "inside"
+        slower = (self.measured > self.high) != self._rate
+        return f"{'slower' if slower else 'faster'} than 19 of 20 such runs"
+
+    @property
+    def _rate(self) -> bool:
+        return self.metric == "output_tok_s"
 
 
 @dataclass(frozen=True)
@@ -132,7 +175,7 @@ class Run:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON of one run."""
-        rows = [asdict(metric) | {"error": metric.error} for metric in self.metrics]
+        rows = [asdict(each) | {"error": each.error, "verdict": each.verdict} for each in self.metrics]
         data = {"source": self.source, "tool": self.tool, **asdict(self.facts), "metrics": rows}
         data |= {"gap": self.gap.to_dict() if self.gap else None, "notes": list(self.notes)}
         data |= {name: getattr(self, name) for name in ("overloaded", "interval", "evidence")}
@@ -220,33 +263,69 @@ def compare_runs(
 def _run(run: Measurement, given: Given, room: int | None) -> Run:
     posed = pose(run, given, room)
     resolved, load = posed.resolved, posed.load
-    expected = predict_load(resolved.predictor, load, posed.scheduler)
-    notes = [*run.notes, expected.played, *expected.notes, *resolved.warnings]
-    if load.equal and posed.facts.osl_cv is None:
+    expected, run = posed.predict(), posed.run
+    notes = [*posed.assumed, *run.notes, expected.played, *expected.notes, *resolved.warnings]
+    if load.equal and posed.facts.osl_cv is None and posed.work is None:
         notes.append(_EQUAL)
     gap, known = attribute(run, expected, load), about(resolved.plan)
+    metrics = metrics_of(run, expected, ends=known["calibration"] is not None)
+    notes = [*doubts(metrics, posed.work is None), *notes, *(gap.notes if gap else ())]
+    if gap and min(gap.step_ms, gap.interference_ms, gap.queue_ms, gap.protocol_ms) < 0.0:
+        notes.append(_NEGATIVE)
+    return Run(
+        run.source,
+        run.tool,
+        replace(posed.facts, model=resolved.plan.model.name, gpu=resolved.plan.system.accelerator.name),
+        metrics,
+        gap,
+        tuple(notes),
+        known["calibration"],
+        expected.overloaded,
+        expected.ends if known["calibration"] else None,
+        known["evidence"],
+    )
+
+
+def metrics_of(run: Measurement, expected: LoadPrediction, ends: bool = True) -> tuple[Metric, ...]:
+    """The figures that a file has, each beside its prediction, its interval and its bound."""
     pairs = (
         ("ttft_ms", *run.ttft.middle, expected.ttft_ms),
         ("tpot_ms", *run.tpot.middle, expected.tpot_ms),
         ("e2e_ms", *run.e2e.middle, expected.e2e_ms),
         ("output_tok_s", "mean", run.output_tok_s, expected.output_tok_s),
     )
-    return Run(
-        run.source,
-        run.tool,
-        replace(posed.facts, model=resolved.plan.model.name, gpu=resolved.plan.system.accelerator.name),
-        tuple(
-            Metric(name, part, measured, predicted)
-            for name, part, measured, predicted in pairs
-            if measured
-        ),
-        gap,
-        tuple(notes + list(gap.notes if gap else ())),
-        known["calibration"],
-        expected.overloaded,
-        expected.ends_ms if known["calibration"] else None,
-        known["evidence"],
-    )  # fmt: skip
+    found = []
+    for name, part, measured, predicted in pairs:
+        if measured:
+            low, high = expected.ends.get(name, (None, None)) if ends else (None, None)
+            found.append(Metric(name, part, measured, predicted, low, high, expected.bounds.get(name)))
+    return tuple(found)
+
+
+def beaten(run: Measurement, bounds: Mapping[str, float]) -> list[Metric]:
+    """The figures of a run that are better than bounds."""
+    figures = {"ttft_ms": run.ttft.middle, "tpot_ms": run.tpot.middle, "e2e_ms": run.e2e.middle,
+               "output_tok_s": ("mean", run.output_tok_s)}  # fmt: skip
+    found = [Metric(name, part, value, bounds[name], bound=bounds[name]) for name, (part, value) in figures.items()
+             if value and bounds.get(name)]  # fmt: skip
+    return [each for each in found if each.impossible]
+
+
+def doubts(metrics: Sequence[Metric], served: bool = True) -> list[str]:
+    """What to suspect of a measurement before the prediction: it beats the datasheet, or first tokens are too fast.
+
+    served: by a server, which may keep prompts.
+    """
+    said = [f"{_WORDS[each.metric]} {_figure(each, each.measured)} is better than the {_figure(each, each.bound)} that "
+            "the datasheet allows: prompts were cached, or the accelerator or the count is another"
+            for each in metrics if each.impossible and each.bound]  # fmt: skip
+    early = served and any(each.metric == "ttft_ms" and each.verdict.startswith("faster") for each in metrics)
+    return said or ([_REPEATED] if early else [])
+
+
+def _figure(metric: Metric, value: float | None) -> str:
+    value = value or 0.0
+    return f"{value:,.0f} tok/s" if metric.metric == "output_tok_s" else format_time(value / 1e3)
 
 
 def _steps(path: Path, given: Given, alone: bool) -> list[Run]:
@@ -290,17 +369,56 @@ def _of_another(name: str, gpu: str) -> tuple[str, ...]:
 
 
 def _memory(log: StartUp, given: Given) -> Run:
-    """A start-up log: weights, and cache a token, of one accelerator."""
-    facts = known_facts(log.source, Facts(), given.facts, ("model", "gpu", "tp"))
-    resolved = resolve_facts(facts, given)
-    memory = resolved.predictor.memory
+    """A start-up log: weights, pool, and cache a token, of one accelerator, as the engine was started."""
+    unknown = log.called and not (log.facts.model or given.facts.model)
+    called = f" (the log calls its model {log.called})" if unknown else ""
+    facts = known_facts(f"{log.source}{called}", log.facts, given.facts, ("model", "gpu"))
+    resolved = resolve_facts(facts, given, log.deployment)
+    plan, memory = resolved.plan, resolved.predictor.memory
+    longest = float(log.max_len or plan.deployment.settings.max_model_len or plan.model.max_context or 8192)
+    held = memory.evaluate(float(plan.deployment.dp), longest, 1.0)
     short, long = (memory.evaluate(1.0, tokens, 1.0) for tokens in (8192.0, 16384.0))
     a_token = float(long.kv_bytes - short.kv_bytes) / 8192.0
-    found = []
-    if log.weight_bytes:
-        found.append(Metric("weight_bytes", "log", log.weight_bytes, float(short.weight_bytes)))
-    if log.kv_bytes and log.kv_tokens and not math.isclose(a_token, 0.0):
-        found.append(Metric("kv_bytes_per_token_per_gpu", "log", log.kv_bytes / log.kv_tokens, a_token))
-    notes = (f"the cache holds {log.kv_tokens:,} tokens",) if log.kv_tokens else ()
-    named = replace(facts, model=resolved.plan.model.name, gpu=resolved.plan.system.accelerator.name)
-    return Run(log.source, f"{facts.engine} start-up log", named, tuple(found), None, (*notes, *resolved.warnings))
+    pool = (log.kv_bytes or 0.0) + (log.state_bytes or 0.0)
+    fits = float(held.kv_pool_bytes) > 0.0 and longest == (plan.deployment.settings.max_model_len or longest)
+    pairs: list[tuple[str, float | None, float]] = [("weight_bytes", log.weight_bytes, float(held.weight_bytes))]
+    if fits:
+        pairs.append(("kv_pool_bytes", pool or None, float(held.kv_pool_bytes)))
+    if log.printed_tokens and log.kv_bytes and log.concurrency:
+        whole = (
+            float(held.kv_pool_bytes / held.max_concurrency) if fits else float(held.kv_bytes)
+        )  # as it reckons itself
+        pairs.append(("kv_bytes_per_sequence_per_gpu", log.kv_bytes / log.concurrency, whole))
+    elif log.kv_bytes and log.kv_tokens and not math.isclose(a_token, 0.0):
+        pairs.append(("kv_bytes_per_token_per_gpu", log.kv_bytes / log.kv_tokens, a_token))
+    if fits and not log.state_bytes:  # states and tokens share SGLang's pool by a ratio that is not known here
+        tokens = float(held.max_concurrency) * longest if log.printed_tokens else float(held.kv_pool_tokens)
+        pairs.append(("kv_pool_tokens", log.kv_tokens, tokens))
+    pairs += [("graph_bytes", log.graph_bytes, held.graph_bytes),
+              ("activation_bytes", log.activation_bytes, float(held.activation_bytes))]  # fmt: skip
+    found = tuple(Metric(name, "log", measured, predicted) for name, measured, predicted in pairs
+                  if measured and predicted > 0.0)  # fmt: skip
+    named = replace(facts, model=plan.model.name, gpu=plan.system.accelerator.name)
+    notes = (*_too_much(log, pool, float(held.capacity_bytes), named.gpu), *_cache_words(log), *resolved.warnings)
+    return Run(log.source, f"{facts.engine} start-up log", named, found, None, notes)
+
+
+def _too_much(log: StartUp, pool: float, capacity: float, gpu: str | None) -> list[str]:
+    """What a log claims beyond the memory of the accelerator."""
+    claimed = (log.weight_bytes or 0.0) + pool
+    if claimed <= capacity:
+        return []
+    return [f"weights and cache of the log take {format_bytes(claimed)}, more than the {format_bytes(capacity)} of "
+            f"{gpu}: the accelerator or --tp is another"]  # fmt: skip
+
+
+def _cache_words(log: StartUp) -> list[str]:
+    """How much the cache holds, in the log's own figures."""
+    if not log.kv_tokens:
+        return []
+    said = [f"the cache holds {log.kv_tokens:,} tokens"]
+    if log.printed_tokens:
+        pool = f" in {log.kv_bytes / GIB:.4g} GiB" if log.kv_bytes else ""
+        said = [f"the cache holds {log.concurrency:g} sequences of {log.max_len:,} tokens{pool}, {log.kv_tokens:,} "
+                f"tokens; the log's own {log.printed_tokens:,} are divided by groups of layers"]  # fmt: skip
+    return said

@@ -148,7 +148,8 @@ def read_scrape(text: str, time: float, source: str) -> Scrape:
             each = next((values[name + end] for name in names if name + end in values), None)
             if each:
                 found[key] = sum(each) / (len(each) if quantity == "kv_use" else 1)
-        buckets = next((f"{name}_bucket.le." for name in names if f"{name}_bucket.le.inf" in values), "none")
+        buckets = next((f"{name}_bucket.le." for name in names
+                        if any(key.startswith(f"{name}_bucket.le.") for key in values)), "none")  # fmt: skip
         sums = {name.removeprefix(buckets): sum(each) for name, each in values.items() if name.startswith(buckets)}
         found |= {f"{quantity}.le.{edge}": count for edge, count in sums.items()}
     size, count = (values.get(f"llm_kv_cache_block_metrics.{kind}", [0.0]) for kind in ("tokens_per", "max"))
@@ -205,6 +206,10 @@ def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
         count = grown.get(f"{quantity}.count", 0.0)
         return grown[f"{quantity}.sum"] / count if count > 0 and f"{quantity}.sum" in grown else None
 
+    def spread(quantity: str) -> Spread:
+        middle = mean(quantity)
+        return Spread(mean=middle and 1e3 * middle, p50=None if middle else _median(grown, quantity))
+
     def ratio(above: str, below: str) -> float | None:
         return grown[above] / grown[below] if above in grown and grown.get(below, 0.0) > 0.0 else None
 
@@ -216,7 +221,8 @@ def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
     e2e, ttft, osl = (mean(name) for name in ("e2e", "ttft", "osl"))
     beyond_first = (e2e - ttft) / (osl - 1.0) if e2e and ttft and e2e > ttft and osl and osl > 1.0 else None
     gap = mean("gap") or ratio("gap_seconds", "output_tokens") or beyond_first
-    first, gaps, whole = (Spread(mean=each and 1e3 * each) for each in (ttft, gap, e2e))
+    first, whole = spread("ttft"), spread("e2e")
+    gaps = Spread(mean=1e3 * gap) if gap else spread("gap")
     levels = {name: [value for each in (before, after) if not math.isnan(value := each.values.get(name, math.nan))]
               for name in _GAUGES}  # fmt: skip
     gauges = {name: sum(each) / len(each) for name, each in levels.items() if each}
@@ -237,6 +243,39 @@ def interval(before: Scrape, after: Scrape, source: str) -> Interval | None:
         before.time, after.time, run, **gauges, preemptions=preemptions, kv_tokens=after.kv_tokens,
         moving_ms=moving and 1e3 * moving,
     )  # fmt: skip
+
+
+def read_page(source: str, text: str) -> Measurement:
+    """One look at a server, as what happened since it started; for how long is not known, so it has no rate.
+
+    Raises SpecError for a page that counts no request, or times none, and what `read_scrape` raises.
+    """
+    look = read_scrape(text, math.inf, source)
+    found = interval(replace(look, time=0.0, values={}), look, source)
+    if found is None or not (found.run.ttft.middle[1] or found.run.tpot.middle[1] or found.run.e2e.middle[1]):
+        raise SpecError(
+            f"{source}: is one page of {look.engine} that times no request; record two with "
+            "`rooflinekit watch URL --record FILE`, or start the server with its request metrics on"
+        )
+    note = "one page: all since the server started, warm-up and pauses too"
+    if found.run.ttft.mean is None and found.run.ttft.p50:
+        note += "; TTFT is the median of its buckets, since the page has no sum"
+    return replace(found.run, notes=(*look.notes, note))
+
+
+def _median(grown: Mapping[str, float], quantity: str) -> float | None:
+    """The median of a histogram [ms], linear within a bucket as Prometheus's histogram_quantile has it.
+
+    >>> _median({"ttft.le.0.02": 13.0, "ttft.le.0.04": 97.0, "ttft.le.0.1": 140.0}, "ttft")  # the 70th of 140
+    33.57142857142857
+    """
+    name = f"{quantity}.le."
+    counts = sorted((float(key.removeprefix(name)), value) for key, value in grown.items() if key.startswith(name))
+    half = counts[-1][1] / 2.0 if counts else 0.0
+    for (low, below), (high, upto) in pairwise([(0.0, 0.0), *counts]):
+        if 0.0 < half <= upto:
+            return 1e3 * (low + (high - low) * (half - below) / (upto - below)) if high < math.inf else 1e3 * low
+    return None
 
 
 def _moving(grown: Mapping[str, float]) -> float | None:

@@ -27,8 +27,8 @@ import pandas as pd
 
 from rooflinekit.estimation.results import time_by_cause
 from rooflinekit.evidence.accuracy import timed_rows, timed_with
-from rooflinekit.evidence.benchmark_runs import Given, pose, predict_load
-from rooflinekit.evidence.compare import Gap, attribute
+from rooflinekit.evidence.benchmark_runs import Given, pose
+from rooflinekit.evidence.compare import Gap, attribute, metrics_of
 from rooflinekit.evidence.kernel_fit.groups import (
     KEY,
     SUFFIX,
@@ -405,7 +405,7 @@ def _by_prediction(rows: Sequence[Reading], given: Given) -> Guarded:
     if given.calibration == "none":
         raise InputError("the datasheet bound has no interval; leave --calibration none out, or give --baseline")
     lost: Counter[str] = Counter()
-    checks, fast, releases = _served(rows, given, lost), 0, Counter[str]()
+    (checks, fast), releases = _served(rows, given, lost), Counter[str]()
     total = sum(row.value for row in rows if _kernel(row))
     for row, predicted in _kernels(rows, given, lost):
         limit, detectable = _sound(predicted.expected, predicted.low, predicted.high)
@@ -514,26 +514,30 @@ def _served_cause(row: Reading, old: Reading) -> str:
     return f"{what} {percent(now / before - 1.0, 1, signed=True)} ({figure}), the rest is {rest}"
 
 
-def _served(rows: Sequence[Reading], given: Given, notes: Counter[str]) -> list[Check]:
-    """TTFT and TPOT of serving runs against the interval under load; the cause is the largest part of the gap."""
+def _served(rows: Sequence[Reading], given: Given, notes: Counter[str]) -> tuple[list[Check], int]:
+    """TTFT and TPOT of serving runs against the interval under load, and how many figures beat the datasheet.
+
+    The cause is the largest part of the gap.
+    """
     runs: dict[int, tuple[Measurement, list[Reading]]] = {}
     for row in rows:
         if row.run is not None and row.metric in ("ttft_ms", "tpot_ms"):
             runs.setdefault(id(row.run), (row.run, []))[1].append(row)
-    found = []
+    found, beaten = list[Check](), 0
     for run, own in runs.values():
         posed = pose(run, given)
-        expected = predict_load(posed.resolved.predictor, posed.load, posed.scheduler)
+        expected = posed.predict()
         if posed.resolved.plan.calibration is None or expected.overloaded:
             notes["no calibration, or more load than can be served"] += len(own)
             continue
+        beaten += sum(each.impossible for each in metrics_of(run, expected) if each.metric in _SERVED)
         gap, more = attribute(run, expected, posed.load), max(posed.load.osl.mean - 1.0, 1.0)
         for row in own:
-            predicted, (low, high) = getattr(expected, row.metric) / 1e3, expected.ends_ms[row.metric]
+            predicted, (low, high) = getattr(expected, row.metric) / 1e3, expected.ends[row.metric]
             change, limits = row.value / predicted - 1.0, _sound(predicted, low / 1e3, high / 1e3)
             check = Check(row.name, row.value, predicted, False, change, *limits, None)
             found.append(replace(check, cause=_gap(row, predicted, gap, more) if gap and check.regressed else ""))
-    return found
+    return found, beaten
 
 
 def _gap(row: Reading, predicted: float, gap: Gap, more: float) -> str:

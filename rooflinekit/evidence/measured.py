@@ -20,12 +20,15 @@ from rooflinekit.evidence.exposition import (
     Interval,
     is_recording,
     is_request_log,
+    read_page,
     read_recording,
     read_request_log,
     spans,
 )
 from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread, StartUp
-from rooflinekit.evidence.startup import is_startup, read_startup
+from rooflinekit.evidence.pasted import is_pasted, read_pasted
+from rooflinekit.evidence.startup import is_startup, read_startup, read_startups
+from rooflinekit.evidence.tools import accelerators, engine_of, from_tool
 from rooflinekit.load.lengths import MOST_TOKENS
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.files import json_lines, read_text
@@ -37,6 +40,9 @@ __all__ = [
 TOOLS = (
     "vllm bench serve (JSON)",
     "sglang bench_serving (JSON lines)",
+    "console blocks and tables of vLLM, SGLang, TensorRT-LLM, llama-bench (pasted, or in a job's log)",
+    "vllm bench latency, throughput, sweep; trtllm-bench; SGLang one-batch; llama-bench (JSON, CSV)",
+    "InferenceX, inference-perf (JSON)",
     "GuideLLM (JSON)",
     "AIPerf or GenAI-Perf (JSON, CSV)",
     "mlperf_log_summary.txt",
@@ -46,6 +52,7 @@ TOOLS = (
     "whole steps of `rooflinekit validate` (JSON lines)",
 )
 _EXPOSITION = re.compile(r"^# (HELP|TYPE) |^(vllm|sglang|trtllm|llamacpp)[:_]\w+[ {]", re.MULTILINE)
+_JSON = re.compile(r'\s*(?:\{(?!"log":)|\[\s*[\[{\]])')  # and no log, whose lines may begin with [
 _HARNESS = re.compile(r'\s*\{"type": *"header"')  # the first line of a measurement file of ours
 
 
@@ -59,6 +66,8 @@ def read_measurements(path: Path) -> list[Measurement | StartUp]:
     kind = _written(text)
     if kind in _TEXTS:
         found.append(_TEXTS[kind](source, text))
+    elif kind == "text":
+        found += [*(read_startups(source, text) if is_startup(text) else ()), *read_pasted(source, text, from_json)]
     elif not found and kind in ("json", "harness"):
         found += [one for name, data in _objects(path, source, text) for one in from_json(name, data)]
     if not found:
@@ -85,26 +94,28 @@ def read_intervals(path: Path) -> list[Interval]:
 def read_start(path: Path) -> StartUp | None:
     """The start-up log in a file; None for any other. Raises SpecError for a file that cannot be read."""
     text = read_text(path)
-    return read_startup(path.name, text) if _written(text) == "start-up" else None
+    return read_startup(path.name, text) if _written(text) == "text" and is_startup(text) else None
 
 
 def _written(text: str) -> str:
-    """What a text is: recording, JSON (harness: our own), aiperf's table, mlperf's summary, start-up; else nothing."""
+    """What a file is: recording, JSON (harness: our own), aiperf, mlperf, exposition, text with runs; or nothing."""
     if is_recording(text):
         return "recording"
-    if text.lstrip()[:1] in ("{", "["):
+    if _JSON.match(text):
         return "harness" if _HARNESS.match(text) else "json"
     if text.startswith("Metric,avg,"):
         return "aiperf"
     if "MLPerf Results Summary" in text[:400]:
         return "mlperf"
-    return "start-up" if is_startup(text) else ""
+    if _EXPOSITION.search(text):
+        return "exposition"
+    return "text" if is_startup(text) or is_pasted(text) else ""
 
 
 def _intervals(path: Path, source: str, text: str) -> list[Interval]:
     if is_recording(text):
         return read_recording(source, text)
-    if text.lstrip()[:1] != "{":
+    if not _JSON.match(text) or text.lstrip()[:1] != "{":
         return []
     lines, errors = _request_lines(path, source, text)
     if any(map(is_request_log, lines)):
@@ -179,11 +190,12 @@ def from_json(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
     elif any(isinstance(block, Mapping) and "avg" in block for block in blocks):
         tool = "aiperf" if "aiperf_version" in data or "schema_version" in data else "genai-perf"
         yield _aiperf(source, tool, data)
+    else:
+        yield from from_tool(source, data)
 
 
 # vLLM's `bench serve` (vllm/benchmarks/serve.py) and SGLang's `bench_serving`, which share most keys
 
-_ENGINES = {"vllm": "vllm", "sglang": "sglang", "trt": "trtllm", "tensorrt-llm": "trtllm", "llama.cpp": "llama.cpp"}
 _ONE_STREAM = "no --max-concurrency and an infinite rate: all requests came at once"
 _RATE_COUNTS = "the client offers a rate and caps what is in flight; predicted as an open loop at that rate"
 
@@ -204,7 +216,7 @@ def _serving_client(fields: Fields, tool: str, e2e: str, models: tuple[str, ...]
         notes.append(_RATE_COUNTS)
     prompts, answers = fields.number("total_input_tokens"), fields.number("total_output_tokens")
     burstiness = fields.number("burstiness")
-    backend = (fields.text("backend", "endpoint_type") or "").lower()
+    gpu, tp, servers = _machines(fields, notes)
     first = fields.spread("{}_ttft_ms")
     each = fields.data.get("ttfts")  # of every request (`--save-detailed`, `--output-details`) [s]
     if good := [value for value in each if isinstance(value, float) and value > 0] if isinstance(each, list) else []:
@@ -214,9 +226,9 @@ def _serving_client(fields: Fields, tool: str, e2e: str, models: tuple[str, ...]
         tool=tool,
         facts=Facts(
             model=server.text("model_path") or fields.text(*models),
-            gpu=fields.text("gpu"),
-            engine=next((engine for word, engine in _ENGINES.items() if backend.startswith(word)), None),
-            tp=server.count("tp_size") or fields.count("tp"),
+            gpu=gpu,
+            engine=engine_of(fields.text("backend", "endpoint_type")),
+            tp=server.count("tp_size") or fields.count("tp", "tensor_parallel_size") or tp,
             isl=prompts / done if prompts and done else None,
             osl=answers / done if answers and done else None,
             concurrency=concurrency,
@@ -234,7 +246,28 @@ def _serving_client(fields: Fields, tool: str, e2e: str, models: tuple[str, ...]
         output_tok_s=fields.number("output_throughput"),
         request_s=fields.number("request_throughput"),
         notes=tuple(notes),
+        servers=servers,
     )
+
+
+def _machines(fields: Fields, notes: list[str]) -> tuple[str | None, int | None, int]:
+    """The accelerator, the degree of tensor parallelism and the servers, as llm-d's harness adds them.
+
+    Raises SpecError where prompts have servers of their own.
+    """
+    gpu, count = accelerators(fields.text("gpu"))
+    prefills, servers = fields.count("prefill_replicas"), fields.count("decode_replicas") or 1
+    if prefills:
+        raise SpecError(
+            f"{fields.source}: {prefills} servers computed prompts alone; compare plays none such, "
+            "`rooflinekit simulate --prefill-replicas` does"
+        )
+    if count is None:
+        return gpu, None, servers
+    if count % servers:
+        raise SpecError(f"{fields.source}: {count} accelerators are not divided evenly among {servers} servers")
+    notes.append(f"{count} accelerators, {servers} servers: tensor parallel {count // servers} is assumed")
+    return gpu, count // servers, servers
 
 
 def _offered_rate(fields: Fields) -> float | None:
@@ -451,5 +484,5 @@ def _mlperf(source: str, text: str) -> Measurement:
 _TEXTS: dict[str, Callable[[str, str], Measurement | StartUp]] = {
     "aiperf": _aiperf_csv,
     "mlperf": _mlperf,
-    "start-up": read_startup,
+    "exposition": read_page,
 }

@@ -59,7 +59,9 @@ class Measurement:
     ttft: request sent to first token. tpot: mean over tokens 2..n of a request. itl: single gaps between tokens. e2e:
     request sent to last token. output_tok_s: all output tokens over the duration. request_s: requests completed a
     second. unbegun: requests that wait for their first token, on average, where the time itself is not counted. notes:
-    what the mapping had to assume. servers: how many were measured together.
+    what the mapping had to assume. servers: how many were measured together. static: one batch that began together,
+    without a server. total: mean tokens of a request, in and out, where the file does not divide them. deployment:
+    formats, limits and degrees that the file states, by the names of options.
     """
 
     source: str
@@ -74,6 +76,9 @@ class Measurement:
     unbegun: float | None = None
     notes: tuple[str, ...] = ()
     servers: int = 1
+    static: bool = False
+    total: float | None = None
+    deployment: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,9 @@ class StartUp:
     """What an engine says when it starts, of memory that of one accelerator; None where the log does not say.
 
     kv_bytes: room for the cache [B]; kv_tokens: tokens that fit in it; weight_bytes [B]; max_len: longest request
-    [tokens] and how many of that length fit. facts, deployment: how it was started.
+    [tokens] and how many of that length fit. facts, deployment: how it was started. printed_tokens: what the log calls
+    the size of the cache, where that is divided by groups of layers; state_bytes: recurrent states beside kv_bytes;
+    called: the model as the log names it.
     """
 
     source: str
@@ -92,6 +99,11 @@ class StartUp:
     concurrency: float | None = None
     facts: Facts = Facts()
     deployment: Mapping[str, Any] = field(default_factory=dict)
+    printed_tokens: int | None = None
+    state_bytes: float | None = None
+    graph_bytes: float | None = None
+    activation_bytes: float | None = None
+    called: str | None = None
 
 
 class Fields:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
+from itertools import chain
+from typing import Any
 
 from rooflinekit.evidence.measurement import Facts, StartUp
 from rooflinekit.model.types.errors import InputError, SpecError
-from rooflinekit.model.types.units import GB, GIB
+from rooflinekit.model.types.units import GIB
 from rooflinekit.specs import load_model
 from rooflinekit.specs.engines import load_engine
 from rooflinekit.specs.files import table_of
 from rooflinekit.specs.foreign import MOST, number_of
 
-_SIZES = {"GiB": GIB, "GB": GB, "MiB": GIB / 1024.0}
+_SIZES = {"GiB": GIB, "GB": GIB, "MiB": GIB / 1024.0}  # engines that label GB divide by 2^30 too
+_STATES = re.compile(r"\b(?:conv_state|ssm_state|intermediate_ssm_state_cache|conv_window):? ([\d.]+) ?GB")
+_TOLD = ("memory_fraction", "token_budget", "max_model_len", "block_size", "pp", "dp")
+_DIVIDED = 1.05  # tokens of all sequences of the longest length, over those that are printed, above rounding
 _BEGIN = 1 << 20  # characters of a file within which an engine says how it starts
-_NO_ENGINE = ("formats", "caches")
+_NO_ENGINE = ("formats", "caches", "prefixes")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_GGUF = re.compile(r"\b((?:I?Q|TQ)\d\w*?)(?: - (?:([SML])\w+))?(?: MoE)?$")
 
 
 _lines = partial(table_of, __file__)
@@ -38,10 +46,17 @@ def is_startup(text: str) -> bool:
                for each in lines)  # fmt: skip
 
 
+def read_startups(source: str, text: str) -> list[StartUp]:
+    """The start-up log of each service whose lines a text holds, as compose, kubectl and journald put them together."""
+    parts = {name: part for name, part in services(text).items() if is_startup(part)}
+    return [read_startup(f"{source} ({name})" if len(parts) > 1 else source, part) for name, part in parts.items()]
+
+
 def read_startup(source: str, text: str) -> StartUp:
     """Read what the engine that wrote most of the known lines says.
 
-    vLLM before 0.7.3 gives blocks and the longest request instead of tokens: tokens = concurrency · longest.
+    vLLM before 0.7.3 gives blocks and the longest request instead of tokens: tokens = concurrency · longest. So they
+    are where vLLM divides the tokens of a hybrid model by its groups of layers.
 
     >>> log = "GPU KV cache size: 178,880 tokens, Maximum concurrency for 40,960 tokens per request: 4.37x"
     >>> read_startup("log", log).kv_tokens
@@ -55,25 +70,96 @@ def read_startup(source: str, text: str) -> StartUp:
     plain = {name: value[0].replace(",", "") for name, value in said.items()}
     try:
         number = {name: number_of(word) for name, word in plain.items() if word.replace(".", "", 1).isdigit()}
-        size, weights = (number_of(said[name][0], -MOST) * _SIZES[said[name][1]] if name in said else None
-                         for name in ("kv_size", "weight_size"))  # fmt: skip
+        size = {name.removesuffix("_size"): number_of(value[0], -MOST) * _SIZES[value[1]]
+                for name, value in said.items() if name.endswith("_size") and len(value) > 1}  # fmt: skip
+        states = GIB * sum(map(number_of, _STATES.findall(_last(text, "ssm_state")))) if engine == "sglang" else 0.0
     except ValueError as error:
         raise SpecError(f"{source}: the engine says {error}") from None
-    longest, times = number.get("max_len"), number.get("concurrency")
-    room = number.get("kv_tokens") or (times * longest if times and longest else None)
+    if "key" in size:
+        size["kv"] = size["key"] + size.get("value", 0.0)
+    longest, times, printed = (number.get(name) for name in ("max_len", "concurrency", "kv_tokens"))
+    whole = times * longest if times and longest else None
+    divided = bool(printed and whole and whole > _DIVIDED * printed)
+    room = whole if divided or not printed else printed
     if engine == "llama.cpp" and "kv_tokens" not in said and longest:
         room = number.get("max_num_seqs", 1.0) * longest  # every slot has a cache of its own
-    if (size is not None and size <= 0) or room == 0:
+    if size.get("kv", 1.0) <= 0 or room == 0:
         raise SpecError(f"{source}: the engine found no room for its cache")
     tp, most = (int(number[name]) if name in number else None for name in ("tp", "max_num_seqs"))
     model, version = (said.get(name, (None,))[0] for name in ("model", "version"))
-    formats = dict(_lines()["formats"].get(said.get("quantization", ("",))[0], {}))
-    if cache_format := _lines()["caches"].get(said.get("kv", ("",))[0]):
-        formats["kv"] = cache_format
-    facts = Facts(_known(model), engine=_versioned(engine, version), tp=tp, max_num_seqs=most)
-    deployment = formats | ({"pp": int(number["pp"])} if number.get("pp", 1) > 1 else {})
-    return StartUp(source, size, round(room) if room else None, weights, int(longest) if longest else None, times,
-                   facts, deployment)  # fmt: skip
+    told: dict[str, Any] = formats_of(said.get("quantization", ("",))[0], said.get("kv", ("",))[0])
+    told |= {name: value if name == "memory_fraction" else int(value)
+             for name in _TOLD if (value := number.get(name, 0.0)) > (name in ("pp", "dp"))}  # fmt: skip
+    if "eager" in said:
+        told["eager"] = True
+    if "ep" in said and (ranks := (tp or 1) * int(told.get("dp", 1))) > 1:
+        told["ep"] = ranks
+    return StartUp(
+        source, size.get("kv"), round(room) if room else None, size.get("weight"), int(longest) if longest else None,
+        times, Facts(known_model(model), engine=_versioned(engine, version), tp=tp, max_num_seqs=most), told,
+        printed_tokens=round(printed) if divided and printed else None, state_bytes=states or None,
+        graph_bytes=size.get("graph"), activation_bytes=size.get("activation"), called=model,
+    )  # fmt: skip
+
+
+def formats_of(quantization: str | None, kv: str | None) -> dict[str, str]:
+    """Formats of weights, activations and cache as options name them, from an engine's own names; unknown ones not.
+
+    >>> formats_of("awq_marlin", "fp8_e4m3")
+    {'weights': 'int4', 'kv': 'fp8'}
+    """
+    formats, caches = _lines()["formats"], _lines()["caches"]
+    return dict(formats.get(quantization or "", {})) | ({"kv": caches[kv]} if kv in caches else {})
+
+
+def gguf_format(said: str) -> str | None:
+    """The format at the end of what llama.cpp calls a model, as options name it.
+
+    >>> gguf_format("qwen3moe 30B.A3B Q4_K - Medium"), gguf_format("llama 7B Q4_0"), gguf_format("llama 7B all F32")
+    ('q4_k_m', 'q4_0', None)
+    """
+    if known := next((key for key in _lines()["formats"] if said.endswith(f" {key}")), None):
+        return str(_lines()["formats"][known]["weights"])
+    hit = _GGUF.search(said)
+    return "_".join(filter(None, hit.groups())).lower() if hit else None
+
+
+def services(text: str) -> dict[str, str]:
+    """A log without what compose, kubectl or journald put before each line, by the service that wrote it.
+
+    >>> {name: part.split() for name, part in services(f"a | x{chr(10)}b | y{chr(10)}a | z").items()}
+    {'a': ['x', 'z'], 'b': ['y']}
+    """
+    found: dict[str, list[str]] = {}
+    for raw in _COLOURS.sub("", text).splitlines():
+        name, line = "", _unwrapped(raw)
+        for prefix in _prefixes():
+            if hit := prefix.match(line):
+                name, line = hit.groupdict().get("name") or name, line[hit.end() :]
+        found.setdefault(name, []).append(line)
+    if len(found) == 2 and "" in found:  # lines without a prefix are of the one service
+        return {"": "".join(f"{line}\n" for line in chain(*found.values()))}
+    return {name: "".join(f"{line}\n" for line in lines) for name, lines in found.items()}
+
+
+def _unwrapped(line: str) -> str:
+    """The line in what docker's json-file driver writes; any other as it is."""
+    if not line.startswith('{"log":'):
+        return line
+    try:
+        return str(json.loads(line)["log"]).rstrip("\n")
+    except (ValueError, TypeError, KeyError):
+        return line
+
+
+@cache
+def _prefixes() -> Sequence[re.Pattern[str]]:
+    return [re.compile(each) for each in _lines()["prefixes"]]
+
+
+def _last(text: str, word: str) -> str:
+    """The last line that holds a word."""
+    return next((line for line in reversed(text.splitlines()) if word in line), "")
 
 
 def _found(quantities: Mapping[str, Sequence[re.Pattern[str]]], text: str) -> dict[str, tuple[str, ...]]:
@@ -87,10 +173,10 @@ def _found(quantities: Mapping[str, Sequence[re.Pattern[str]]], text: str) -> di
     return found
 
 
-def _known(name: str | None) -> str | None:
+def known_model(name: str | None) -> str | None:
     """A model's name or path as it can be read here; of a path also its end, as caches of the hub name it.
 
-    >>> _known("/models/models--meta-llama--Meta-Llama-3.1-8B"), _known("my-finetune")
+    >>> known_model("/models/models--meta-llama--Meta-Llama-3.1-8B"), known_model("my-finetune")
     ('meta-llama/Meta-Llama-3.1-8B', None)
     """
     end = (name or "").rstrip("/").rpartition("/")[2]

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from rooflinekit.estimation.estimator import Resolved
 from rooflinekit.estimation.results import about
-from rooflinekit.evidence.benchmark_runs import Given, Posed, pose, room_of
+from rooflinekit.evidence.benchmark_runs import Given, Kept, Posed, pose, room_of
 from rooflinekit.evidence.engine_fit.cases import posed_benchmarks
 from rooflinekit.evidence.engine_fit.fit import EngineFit, fit_benchmarks
 from rooflinekit.evidence.exposition import Interval
-from rooflinekit.evidence.measurement import Facts, Measurement, StartUp
+from rooflinekit.evidence.measurement import Measurement, StartUp
 from rooflinekit.load.answer import STEADY, play_load
 from rooflinekit.load.compiled import prepare
 from rooflinekit.load.lengths import Fixed, LogNormal, cv
@@ -210,7 +209,7 @@ class Watcher:
         self._changes = {name: Change(smallest, learnt) for name, smallest in SMALLEST.items()}
         self._found: dict[str, float] = {}
         self._posed: Posed | None = None
-        self._resolved: dict[Facts, Resolved] = {}
+        self._resolved: Kept = {}
 
     def see(self, interval: Interval) -> Beside:
         """Predict an interval, and judge it.

@@ -94,7 +94,9 @@ def _percent(value: float | None) -> str:
 
 _NAMES = {
     "ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2EL", "output_tok_s": "output",
-    "weight_bytes": "weights", "kv_bytes_per_token_per_gpu": "cache a token",
+    "weight_bytes": "weights", "kv_bytes_per_token_per_gpu": "cache a token", "kv_pool_bytes": "cache pool",
+    "kv_bytes_per_sequence_per_gpu": "cache a sequence", "kv_pool_tokens": "tokens in the pool",
+    "graph_bytes": "graphs", "activation_bytes": "activations",
 }  # fmt: skip
 _FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "requests")
 
@@ -106,6 +108,7 @@ def comparison_rows(found: Comparison) -> list[dict[str, Any]]:
         | {name: getattr(run.facts, name) for name in _FACTS}
         | {"metric": metric.metric, "statistic": metric.statistic}
         | {"measured": metric.measured, "predicted": metric.predicted, "error": metric.error}
+        | {"low": metric.low, "high": metric.high, "verdict": metric.verdict}
         | {"calibration_hash": run.calibration["hash"] if run.calibration else "", "version": __version__}
         for run in found.runs
         for metric in run.metrics
@@ -132,6 +135,9 @@ def _run(run: Run) -> Iterator[Section]:
         for metric in run.metrics
     ]  # fmt: skip
     yield Section("", [Table(["", "", "measured", "predicted", "error"], cells, left=(0, 1))])
+    judged = [[_NAMES[each.metric], _interval(each), each.verdict] for each in run.metrics if each.verdict]
+    if judged:
+        yield Section("", [Table(["", "90 % interval", "the run is"], judged, left=(0, 2))])
     if run.gap is not None:
         causes = [[cause, signed_ms(getattr(run.gap, f"{cause}_ms"))] for cause in CAUSES]
         yield Section("", [Table(["measured − predicted E2EL", signed_ms(run.gap.e2e_ms)], causes)])
@@ -141,9 +147,17 @@ def _run(run: Run) -> Iterator[Section]:
     yield footer(calibrated(run.calibration), run.notes)
 
 
+def _interval(metric: Metric) -> str:
+    if metric.low is None or metric.high is None:
+        return ""
+    return f"{_value(metric, metric.low).removesuffix(' tok/s')} – {_value(metric, metric.high)}"
+
+
 def _value(metric: Metric, value: float) -> str:
     if metric.metric.endswith("_ms"):
         return ms(value)
+    if metric.metric == "kv_pool_tokens":
+        return f"{value:,.0f}"
     return f"{value:,.0f} tok/s" if metric.metric == "output_tok_s" else format_bytes(value)
 
 

@@ -58,8 +58,9 @@ from rooflinekit.simulation.replica import HostTier, Replica
 from rooflinekit.simulation.requests import Job, Source
 from rooflinekit.simulation.sessions import BLOCK, SessionSource, parse_sessions, session_trace
 from rooflinekit.simulation.tiers import CacheTier, Store, overrun, read_tiers
-from rooflinekit.simulation.traces import load_trace
+from rooflinekit.simulation.traces import Trace, load_trace
 from rooflinekit.simulation.watch import Batches, Timeline, both
+from rooflinekit.specs.engines import caches_prefixes
 from rooflinekit.version import __version__
 
 _LONGEST = 1 << 20  # tokens of the longest sequence of a session, where nothing says less
@@ -125,6 +126,7 @@ class Load:
     count: int = 0  #: of requests, where it is known
     prompts: int = 0  #: different ones, which are sent again and again (0: no two are equal)
     lengths: tuple[Length, Length] | None = None  #: of prompts and answers; None: those of the arrivals
+    blocks: bool = False  #: whether prompts are known by their blocks
     keep: Callable[[Job, float, str], None] | None = None  #: sees every request as it ends: when, and how
 
 
@@ -490,7 +492,7 @@ class Question:
             )
         counts: dict[str, Any] = {name: share(count, number, cells, name) for name in ("requests", "concurrency")
                   if (count := getattr(self, name)) is not None and self.trace is None}  # fmt: skip
-        rate = None if self.rate is None else self.rate / cells
+        rate = None if self.rate is None else self.rate / (cells if self.trace is None else 1)  # rows are dealt later
         warmup = self.warmup and self.warmup * (number + 1) // cells - self.warmup * number // cells
         return replace(self, rate=rate, warmup=warmup, **counts)
 
@@ -508,29 +510,28 @@ def make_load(
 
     Raises InputError (and its kinds) for a question that makes no sense.
     """
-    given = [key for key in ("rate", "arrivals", "trace") if getattr(question, key) is not None]
-    if question.concurrency is not None and question.trace is None:
-        given.append("concurrency")
+    given = [key for key in ("arrivals", "trace") if getattr(question, key) is not None]
+    given += [key for key in ("rate", "concurrency") if getattr(question, key) is not None and question.trace is None]
     if len(given) != 1:
         what = f"not {' and '.join(given)}" if given else "none is given"
         raise InputError(f"requests come by one of --rate, --concurrency, --arrivals and --trace; {what}")
     objective = _objective(question)
     users, warmup = question.concurrency, question.warmup or 0
     notes: tuple[str, ...] = ()
-    count, lengths = 0, None
+    count, lengths, blocks = 0, None, question.shared_prefix >= _PREFIX_TOKENS
     if question.sessions is not None:
         if images:
             raise InputError("images and sessions exclude each other: which turns show images is not known")
         return _sessions(question, seed, most, objective)
     if question.trace is not None:
-        trace = load_trace(question.trace, question.clean)
+        trace, lengths = _traced(question, seed)
         trace = replace(trace, isl=[each + images for each in trace.isl]) if images else trace
         arrivals = trace.arrivals(question.speed, question.requests)
         if users is not None:
             arrivals = (arrival._replace(time=0.0) for arrival in arrivals)
         typical = (sum(trace.isl) + sum(trace.osl)) / len(trace)
         longest = max(isl + osl for isl, osl in zip(trace.isl, trace.osl, strict=True))
-        notes = trace.notes
+        notes, blocks = trace.notes, blocks or len(trace.blocks) > 0
         hash_tokens = trace.block_tokens or _PREFIX_TOKENS
     else:
         process, hash_tokens = _process(question), _PREFIX_TOKENS
@@ -550,8 +551,25 @@ def make_load(
         typical, longest = isl.mean + osl.mean, int(isl.quantile(1.0) + osl.quantile(1.0))
         notes = (_IN_STEP,) if (users or 0) > 1 and osl.quantile(0.0) == osl.quantile(1.0) else ()
     arrivals = _dressed(arrivals, question)
-    load = Load(arrivals, typical, longest, users, warmup, question.duration, objective, count=count, lengths=lengths)
+    load = Load(arrivals, typical, longest, users, warmup, question.duration, objective, count=count, lengths=lengths,
+                blocks=blocks)  # fmt: skip
     return load, hash_tokens, notes
+
+
+def _traced(question: Question, seed: int) -> tuple[Trace, tuple[Length, Length] | None]:
+    """The trace with times, unless users wait for their answers; and lengths of --isl and --osl, where it has none.
+
+    Raises InputError for a rate beside users or times, and for lengths that come at no rate.
+    """
+    assert question.trace is not None
+    trace, lengths = load_trace(question.trace, question.clean), None
+    if not trace.sized:
+        lengths = parse_length(question.isl), parse_length(question.osl)
+        drawn = [*generate(Burst(len(trace)), Requests(*lengths), len(trace), seed)]
+        trace = replace(trace, isl=[each.isl for each in drawn], osl=[each.osl for each in drawn], sized=True)
+    if question.concurrency is not None and question.rate is not None:
+        raise InputError("--concurrency is a closed loop and --rate an open one; give one of them")
+    return (trace if question.concurrency else trace.coming(question.rate, question.cv, seed)), lengths
 
 
 def _objective(question: Question) -> RequestObjective:
@@ -571,7 +589,7 @@ def _sessions(
     seen = session_trace(made(rate=question.rate or 1.0))
     source = made(rate=question.rate, users=users, requests=count, warmup=question.warmup or 0)
     typical = (sum(seen.isl[seen.former :]) + sum(seen.osl[seen.former :])) / (len(seen) - seen.former)
-    load = Load(iter(()), typical, most, users, 0, question.duration, objective, source)
+    load = Load(iter(()), typical, most, users, 0, question.duration, objective, source, blocks=True)
     return load, BLOCK, law.cut(most, osl.mean)
 
 
@@ -660,6 +678,11 @@ def _played(
     seen: _Seen, number: int = 0,
 ) -> tuple[Books, dict[str, Any]]:  # fmt: skip
     """One cell of what was asked for, or all of it."""
+    if given.get("prefix_cache") and given.get("no_prefix_cache"):
+        raise InputError("prefix_cache and no_prefix_cache exclude each other; give one of them")
+    if given.get("draft_tokens") and "acceptance" not in given:
+        raise InputError("draft_tokens needs a draft: give --acceptance, the share of its tokens that is accepted, and "
+                         "--draft-ms, its time a token (`estimate --draft` has both)")  # fmt: skip
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     question, cells = _question(given), given.get("cells", 1)
     resolved = resolve(model, gpu, deployment, given.get("calibration"))
@@ -678,9 +701,15 @@ def _played(
     if cells > 1 and question.trace is not None:
         load = replace(load, arrivals=dealt(load.arrivals, given.get("seed", 0), number, cells))
     load = replace(load, prompts=given.get("seed_reuse", 0))
+
+
+    usual = load.blocks and not (given.get("no_prefix_cache") or setup.prefix_cache)
+    if usual and caches_prefixes(deployment.engine, deployment.engine_version):
+        setup, own = replace(setup, prefix_cache=True), deployment.engine
+        notes += (f"the prefix cache is on, as {own} has it by default; --no-prefix-cache computes each prompt anew",)
     setup = replace(setup, hash_tokens=setup.hash_tokens or hash_tokens)
     books, more = _served(resolved, load, setup, seen, resolved, None)
-    return books, more | {"warnings": (*notes, *_idle(given), *more["warnings"])}
+    return books, more | {"warnings": (*notes, *_idle(given, load, setup), *more["warnings"])}
 
 
 _WITH = {"clean": ("trace",), "speed": ("trace",), "prefix_groups": ("shared_prefix",), "acceptance": ("draft_tokens",),
@@ -692,13 +721,17 @@ _WITHOUT = {"isl": ("trace", "sessions"), "osl": ("trace",), "isl_cv": ("trace",
             "burstiness": ("concurrency", "trace", "sessions"), "shared_prefix": ("sessions",)}  # fmt: skip
 
 
-def _idle(given: Mapping[str, Any]) -> Iterator[str]:
+def _idle(given: Mapping[str, Any], load: Load, setup: Setup) -> Iterator[str]:
     """What was asked for and says nothing here: it goes with another option, or is told by one."""
     known = options_of(SimulationOptions)
     told = [name for name, value in given.items() if value != known[name].default]
+    told += ["prefix_cache"] if setup.prefix_cache and "prefix_cache" not in told else []
     for name in told:
         if name in _WITH and not set(_WITH[name]) & set(told):
             yield f"{name} has no part here: it goes with {' or '.join(_WITH[name])}, which was not given"
+        alone = load.lengths and name.startswith(("isl", "osl")), given.get("rate") and name == "burstiness"
+        if given.get("trace") and any(alone):
+            continue  # of a trace that has times alone, or lengths
         for other in (each for each in _WITHOUT.get(name, ()) if given.get(each)):
             yield f"{name} has no part here: {other} decides it"
 

@@ -1,7 +1,8 @@
-"""Request traces of others: Azure, Mooncake, BurstGPT, Bailian and plain tables, known by their columns.
+"""Request traces of others: Azure, Mooncake, BurstGPT, Bailian, splitwise-sim, plain tables, known by their columns.
 
-A file is read row by row into compact columns; a row that cannot be trusted is refused with its line, or dropped and
-counted.
+Lengths alone (a table, conversations of ShareGPT) and rates alone (a client of ServeGen) are traces too, whose times or
+lengths somebody else says. A file is read row by row into compact columns; a row that cannot be trusted is refused with
+its line, or dropped and counted.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, cached_property, partial
-from itertools import chain
+from itertools import chain, takewhile
 from numbers import Real
 from pathlib import Path
 from typing import IO, Any
 
-from rooflinekit.load.arrivals import Arrival
-from rooflinekit.load.lengths import MOST_TOKENS, Empirical
+from rooflinekit.load.arrivals import Arrival, Gamma, Requests, generate
+from rooflinekit.load.lengths import MOST_TOKENS, Empirical, Fixed
 from rooflinekit.model.types.batch import positive
-from rooflinekit.model.types.errors import SpecError, needing
+from rooflinekit.model.types.errors import InputError, SpecError, needing
 from rooflinekit.specs.delimited import check_columns, delimiter_of
 from rooflinekit.specs.files import json_lines, table_of
 from rooflinekit.specs.places import admit
@@ -37,6 +38,15 @@ _MOST_ID = 2**63 - 1
 _SHORT = 7  # fewer digits are below any limit
 _SURPLUS = "\0"  # key of cells beyond the header: no column is called so
 _SHOWN = 8  # columns of a file that is no trace
+
+_LETTERS = 4.0
+"""Letters of a token of English text: OpenAI's rule of thumb (platform.openai.com/tokenizer); no tokenizer is asked."""
+_ASKED = (4, 1024, 2048)
+"""Least tokens of a prompt and of an answer, most of a prompt, and of both: what vLLM's benchmark takes of ShareGPT
+(is_valid_sequence in vllm/benchmarks/datasets)."""
+_IMAGES = "numimages"  # of Azure's multimodal trace of 2025, whose ContextTokens include those of images
+_SERVEGEN = {"weibull", "gamma", "exponential", "expon"}
+_LEAST_CV = 0.01
 
 _UNSORTED, _DUPLICATE = "out of order", "duplicate"
 
@@ -54,10 +64,10 @@ class TraceFormat:
     """Names of the columns in lower case, and how they are read; traces.yaml explains the fields."""
 
     name: str
-    time: str
     isl: str
     osl: str
-    clock: Callable[[Any], float]
+    time: str = ""
+    clock: Callable[[Any], float] = float
     mark: str = ""
     block_tokens: int | None = None
     exact_clock: bool = True
@@ -107,7 +117,8 @@ _CLOCKS: Mapping[str, Callable[[Any], float]] = {
 
 @cache
 def _formats() -> tuple[TraceFormat, ...]:
-    return tuple(TraceFormat(**row | {"clock": _CLOCKS[row["clock"]]}) for row in table_of(__file__)["formats"])
+    rows = table_of(__file__)["formats"]
+    return tuple(TraceFormat(**row | {"clock": _CLOCKS[row.get("clock", "seconds")]}) for row in rows)
 
 
 def open_trace(path: Path) -> tuple[TraceFormat, Iterator[tuple[int, Mapping[str, Any]]]]:
@@ -123,7 +134,7 @@ def open_trace(path: Path) -> tuple[TraceFormat, Iterator[tuple[int, Mapping[str
     for layout in _formats():
         if names.issuperset(layout.columns):
             return layout, chain([first], rows)
-    known = "; ".join(f"{layout.name}: {', '.join(layout.columns)}" for layout in _formats())
+    known = "; ".join(f"{layout.name}: {', '.join(layout.columns)}" for layout in _formats() if layout.time)
     raise SpecError(f"{path}: has the columns {', '.join(sorted(names)[:_SHOWN])}, those of no known trace ({known})")
 
 
@@ -134,7 +145,7 @@ def read_row(layout: TraceFormat, cells: Mapping[str, Any]) -> Arrival:
     """
     if _SURPLUS in cells:
         raise FlawError("unreadable", f"has more cells than the header, {_short(cells[_SURPLUS])} the last")
-    time = layout.clock(_cell(cells, layout.time))
+    time = layout.clock(_cell(cells, layout.time)) if layout.time else 0.0
     if time < 0:
         raise FlawError("negative", f"{layout.time} is {time:g}")
     if time > _LONGEST_S and layout.clock is not _date and not _EPOCH[0] <= time <= _EPOCH[1]:
@@ -221,11 +232,32 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         text = io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")  # type: ignore[arg-type,type-var,unused-ignore]
         head = text.readline()
         text.seek(0)
-        if head.lstrip().startswith("{"):
+        if head.lstrip().startswith("["):
+            yield from _listed(path, text)
+        elif head.lstrip().startswith("{"):
             for number, cells in json_lines(path, text):
                 yield number, {name.strip().lower(): value for name, value in cells.items()}
         else:
             yield from _csv_rows(path, text)
+
+
+def _listed(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The objects of a list in JSON; of a conversation its first prompt and answer, counted by their letters."""
+    try:
+        entries = json.load(text)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{path}: is not valid JSON ({type(error).__name__})") from None
+    for number, entry in enumerate(entries, 1):
+        if not isinstance(entry, Mapping):
+            raise SpecError(f"{path}: entry {number} of its list is no object")
+        turns = entry.get("conversations", entry.get("messages"))
+        if not isinstance(turns, list):
+            yield number, {str(name).strip().lower(): value for name, value in entry.items()}
+            continue
+        said = [turn.get("value", turn.get("content")) for turn in turns[:2] if isinstance(turn, Mapping)]
+        counts = [round(len(one) / _LETTERS) for one in said if isinstance(one, str)]
+        if len(counts) == 2 and min(counts) >= _ASKED[0] and counts[0] <= _ASKED[1] and sum(counts) <= _ASKED[2]:
+            yield number, {"prompt_tokens_of_text": counts[0], "answer_tokens_of_text": counts[1]}
 
 
 def _csv_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -261,7 +293,8 @@ class Trace:
     time: since the first request [s]; isl, osl [tokens]; priority: empty if the file has none; blocks: ids of all
     prompt blocks one after another, `ends` where each request's end (both empty if the file has none), `block_tokens`
     tokens a block; cleaned: rows mended or dropped, by reason; equal: requests that are as another of the same moment;
-    former: requests at the start that only fill caches.
+    former: requests at the start that only fill caches. timed, sized: whether the file says when requests come, and how
+    long they are. remarks: what the reader should know of the file.
     """
 
     name: str
@@ -276,6 +309,9 @@ class Trace:
     cleaned: Mapping[str, int] = field(default_factory=dict)
     equal: int = 0
     former: int = 0
+    timed: bool = True
+    sized: bool = True
+    remarks: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -302,9 +338,27 @@ class Trace:
     def notes(self) -> tuple[str, ...]:
         """What was cleaned, and how many requests equal others."""
         said = [f"{self.name}: {count:,} rows cleaned: {reason}" for reason, count in self.cleaned.items()]
+        said += self.remarks
         if self.equal:
             said.append(f"{self.name}: rows that repeat one of their moment: {self.equal:,}; each counts as a request")
         return tuple(said)
+
+    def coming(self, rate: float | None, cv: float = 1.0, seed: int = 0) -> Trace:
+        """The same with times: those of the file, or of a rate [1/s] where it has lengths alone.
+
+        Raises InputError for a rate beside times, for neither, and for a file that has no lengths.
+        """
+        if not self.sized:
+            raise InputError(f"{self.name} has rates and no lengths; `simulate` takes it with --isl and --osl")
+        if self.timed:
+            if rate is not None:
+                raise InputError(f"{self.name} says when requests come; leave --rate out (--speed replays it faster)")
+            return self
+        if rate is None:
+            raise InputError(f"{self.name} has lengths and no times; add --rate, or --concurrency where users wait")
+        one = Requests(Fixed(1), Fixed(1))
+        time = array("d", (each.time for each in generate(Gamma(rate, cv), one, len(self), seed)))
+        return replace(self, time=time, timed=True)
 
     def arrivals(self, speed: float = 1.0, count: int | None = None) -> Iterator[Arrival]:
         """Replay the first `count` requests, `speed` times as fast as they came.
@@ -342,6 +396,8 @@ def load_trace(path: Path, clean: bool = False) -> Trace:
     Raises SpecError for a file that is no trace, for a row that cannot be trusted (unless `clean`) with its line, and
     for a trace of which nothing is left.
     """
+    if windows := _windows(path):
+        return _of_windows(path, windows)
     layout, rows = open_trace(path)
     checked = _Checked(path, layout, clean)
     made = partial(Trace.of, path.name, layout.name, block_tokens=layout.block_tokens, ranked=layout.has_priority)
@@ -353,7 +409,54 @@ def load_trace(path: Path, clean: bool = False) -> Trace:
         trace = made(map(trace.request, sorted(range(len(trace)), key=trace.time.__getitem__)))
     start = trace.time[0]
     time = array("d", (moment - start for moment in trace.time)) if start else trace.time
-    return replace(trace, time=time, cleaned=dict(cleaned), equal=checked.equal)
+    timed, remarks = bool(layout.time), checked.remarks
+    equal = checked.equal if timed else 0
+    return replace(trace, time=time, cleaned=dict(cleaned), equal=equal, timed=timed, remarks=remarks)
+
+
+def _windows(path: Path) -> list[tuple[float, float, float]]:
+    """Start [s], rate [1/s] and variation of the gaps of each window of a client of ServeGen; empty for any other file.
+
+    ServeGen (arXiv:2505.09999) writes them without a header: time, rate, variation, law and its two parameters.
+    """
+    admit(path)
+    found: list[tuple[float, float, float]] = []
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as text:
+            for cells in csv.reader(text):
+                law = cells[3].strip().lower() if len(cells) == 6 else "?"
+                if law not in ("", *_SERVEGEN) or not (found or cells[0].replace(".", "", 1).isdigit()):
+                    return []
+                found.append((float(cells[0]), float(cells[1]), float(cells[2])))
+    except (OSError, ValueError, csv.Error):
+        return []
+    return found if all(each[1] >= 0.0 for each in found) else []
+
+
+def _of_windows(path: Path, windows: Sequence[tuple[float, float, float]]) -> Trace:
+    """Times at the rates of windows, with gamma gaps of their variation; each lasts until the next.
+
+    Raises SpecError for windows out of order, or in which nothing comes.
+    """
+    starts = [start for start, _, _ in windows]
+    if starts != sorted(set(starts)):
+        raise SpecError(f"{path}: windows of a client of ServeGen are out of order")
+    last = starts[-1] - starts[-2] if len(starts) > 1 else 600.0
+    time, one = array("d"), Requests(Fixed(1), Fixed(1))
+    for number, ((start, rate, cv), end) in enumerate(zip(windows, [*starts[1:], starts[-1] + last], strict=True)):
+        if rate > 0.0:
+            process = Gamma(rate, max(cv, _LEAST_CV))
+            comes = generate(process, one, 1 << 40, number)
+            time.extend(start + each.time for each in takewhile(partial(_before, end - start), comes))
+    if not time:
+        raise SpecError(f"{path}: no request comes in any window")
+    ones = array("q", [1]) * len(time)
+    note = f"{path.name}: {len(windows)} windows of a client of ServeGen; gaps are gamma with their rate and variation"
+    return Trace(path.name, "servegen", time, ones, ones, sized=False, remarks=(note,))
+
+
+def _before(end: float, each: Arrival) -> bool:
+    return each.time < end
 
 
 class _Checked:
@@ -362,7 +465,7 @@ class _Checked:
     def __init__(self, path: Path, layout: TraceFormat, clean: bool) -> None:
         self.path, self.layout, self.clean = path, layout, clean
         self.cleaned: Counter[str] = Counter()
-        self.equal = 0
+        self.equal = self.images = 0
         self._latest = float("-inf")
         self._seen: set[int] = set()  # rows of this moment, or, where rows may be out of order, of all moments
 
@@ -371,7 +474,9 @@ class _Checked:
         for line, cells in rows:
             try:
                 row = read_row(self.layout, cells)
-                self._order(row)
+                self.images += str(cells.get(_IMAGES, "0")).strip() not in ("0", "")
+                if self.layout.time:
+                    self._order(row)
             except FlawError as flaw:
                 if not self.clean:
                     mend = "sorts" if flaw.kind == _UNSORTED else "drops"
@@ -380,6 +485,17 @@ class _Checked:
                 if flaw.kind != _UNSORTED:
                     continue
             yield row
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader should know of such a file."""
+        if self.layout.name == "sharegpt":
+            return (f"{self.path.name}: first prompt and answer of each conversation, at {_LETTERS:g} letters a token "
+                    "(an assumption), in the range that vLLM's benchmark takes",)  # fmt: skip
+        if self.images:
+            return (f"{self.path.name}: {self.images:,} requests show images; their tokens are in ContextTokens, and "
+                    "the time of the image encoder is not played",)  # fmt: skip
+        return ()
 
     def _order(self, row: Arrival) -> None:
         """Count what was there before, and refuse what comes too late."""

@@ -62,7 +62,7 @@ def read_delimited(name: str, **how: Any) -> Any:
     import pandas as pd  # noqa: PLC0415 - takes a while
 
     source: Any = name
-    admit(Path(name) if name != "-" else _standard_input())
+    admit(Path(name) if name != "-" else standard_input())
     with nullcontext(sys.stdin) if name == "-" else Path(name).open(encoding="utf-8-sig", errors="replace") as file:
         header = file.readline()
         if name == "-":
@@ -75,7 +75,7 @@ def read_delimited(name: str, **how: Any) -> Any:
         return pd.read_csv(source, sep=delimiter_of(header), index_col=False, **how)
 
 
-def _standard_input() -> int:
+def standard_input() -> int:
     """The number of the standard input; that of no file where a test or a notebook has replaced it."""
     try:
         return sys.stdin.fileno()

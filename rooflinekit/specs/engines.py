@@ -372,6 +372,19 @@ def launchable() -> list[str]:
     return [*kept(_stems, _FOLDER / "flags")]
 
 
+def caches_prefixes(engine: str, version: str | None) -> bool:
+    """Whether an engine's server keeps the blocks of prompts unless it is told not to; without a version its newest.
+
+    >>> caches_prefixes("vllm", None), caches_prefixes("vllm", "0.6.3"), caches_prefixes("sglang", None)
+    (True, False, True)
+    """
+    if engine not in launchable():
+        return False
+    table = load_flags(engine)
+    on, off = (table.find(concept, version or table.read[-1]) for concept in ("prefix_cache", "prefix_cache_off"))
+    return (on is not None and on.default in ("on", "true")) or (off is not None and off.default == "off")
+
+
 def _stems(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 

@@ -365,3 +365,105 @@ def test_what_each_memory_finds_adds_up_and_a_farther_one_is_kept_longer():
     assert host.keep_s * 20 == pytest.approx(nvme.keep_s)
     assert host.load_gb_s == pytest.approx(131_072 / (own.keep_s / own.tokens) / 1e9)
     assert own.usd_per_million < host.usd_per_million < nvme.usd_per_million  # nothing comes from them, and they cost
+
+
+# Of splitwise-sim, Vidur and Azure's multimodal trace of 2025; a client of ServeGen; a conversation of ShareGPT's form.
+SPLITWISE = """request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size
+0,2,0,1,1,4096,32
+1,2,0,3,1,2048,8
+"""
+LENGTHS = "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.85\n2015,156,2171,12.92\n"
+SERVEGEN = """0,1.33,8.6,Weibull,0.375,0.397
+600,0,0,,0,0
+1200,0.27,6.0,Weibull,0.495,3.381
+1800,0.15,4.07,Gamma,0.0604,103.65
+"""
+MULTIMODAL = """TIMESTAMP,NumImages,ContextTokens,GeneratedTokens
+2024-10-15 00:00:00.1,2,1200,30
+2024-10-15 00:00:01.1,0,200,30
+"""
+
+
+def test_splitwise_has_its_own_columns(tmp_path):
+    trace = load_trace(written(tmp_path, SPLITWISE))
+    assert (trace.format, list(trace.time), list(trace.isl), list(trace.osl)) == (
+        "splitwise",
+        [0, 2],
+        [4096, 2048],
+        [32, 8],
+    )
+
+
+def test_lengths_alone_come_at_a_rate_or_by_users(tmp_path):
+    file = written(tmp_path, LENGTHS)
+    trace = load_trace(file)
+    assert (trace.timed, list(trace.isl)) == (False, [3772, 2015])
+    with pytest.raises(InputError, match="lengths and no times; add --rate, or --concurrency"):
+        rk.simulate("llama-3-8b", trace=file, calibration="none")
+    for load in ({"rate": 2.0}, {"concurrency": 2}):
+        assert rk.simulate("llama-3-8b", trace=file, calibration="none", **load).requests.finished == 2
+    with pytest.raises(InputError, match="lengths and no times, and nothing to sum up"):
+        rk.trace(file)
+    both = load_trace(written(tmp_path, "isl,osl\n" + "10,1\n" * 4000)).coming(5.0)
+    assert both.time[-1] / 4000 == pytest.approx(0.2, rel=0.05)
+    with pytest.raises(InputError, match="says when requests come; leave --rate out"):
+        rk.simulate("llama-3-8b", trace=written(tmp_path, PLAIN), rate=2.0)
+
+
+def test_a_client_of_servegen_has_rates_and_takes_lengths(tmp_path):
+    file = written(tmp_path, SERVEGEN)
+    trace = load_trace(file)
+    assert (trace.sized, trace.timed) == (False, True)
+    first = sum(1 for time in trace.time if time < 600.0)
+    assert first == pytest.approx(1.33 * 600, rel=0.5)  # gaps vary 8.6 times their mean
+    assert not any(600.0 <= time < 1200.0 for time in trace.time)
+    outcome = rk.simulate("llama-3-8b", trace=file, isl=200, osl=8, requests=20, calibration="none")
+    assert outcome.requests.finished == 20
+    assert not any("no part here" in note for note in outcome.warnings)
+    with pytest.raises(InputError, match="rates and no lengths"):
+        rk.plan("llama-3-8b", trace=file, gpus="h100-sxm", slo="tpot<50ms")
+
+
+def test_conversations_are_counted_by_their_letters_and_it_is_said(tmp_path):
+    turns = [
+        {"from": "human", "value": "x" * 400},
+        {"from": "gpt", "value": "y" * 800},
+        {"from": "human", "value": "z"},
+    ]
+    short = [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello there, what can I do?"}]
+    file = written(tmp_path, json.dumps([{"id": "a", "conversations": turns}, {"id": "b", "conversations": short}]))
+    trace = load_trace(file)
+    assert (list(trace.isl), list(trace.osl)) == ([100], [200])
+    assert "4 letters a token (an assumption)" in trace.notes[0]
+
+
+def test_images_of_azure_s_trace_are_noted(tmp_path):
+    trace = load_trace(written(tmp_path, MULTIMODAL))
+    assert list(trace.isl) == [1200, 200]
+    assert "1 requests show images; their tokens are in ContextTokens" in trace.notes[0]
+
+
+def test_a_trace_with_block_ids_uses_the_prefix_cache_as_its_engine_does(tmp_path):
+    rows = [{"timestamp": 200 * n, "input_length": 6758, "output_length": 20,
+             "hash_ids": [*range(12), 100 + n, 1000 + n]} for n in range(40)]  # fmt: skip
+    file = written(tmp_path, "\n".join(map(json.dumps, rows)), "trace.jsonl")
+
+    def first_token(**said):
+        outcome = rk.simulate("llama-3-8b", trace=file, calibration="none", **said)
+        return outcome.ttft_ms.mean, outcome.warnings
+
+    plain, notes = first_token()
+    assert any(note.startswith("the prefix cache is on, as vllm has it by default") for note in notes)
+    assert plain == first_token(prefix_cache=True)[0] == first_token(engine="vllm@0.10.0")[0]
+    whole, _ = first_token(no_prefix_cache=True)
+    assert whole > 3.0 * plain  # of 14 blocks, two are new
+    assert first_token(engine="vllm@0.6.3")[0] == pytest.approx(whole, rel=0.2)  # off by default then
+    with pytest.raises(InputError, match="exclude each other"):
+        first_token(prefix_cache=True, no_prefix_cache=True)
+
+
+def test_tokens_that_nobody_drafts_are_refused_as_in_estimate():
+    with pytest.raises(InputError, match="draft_tokens needs a draft"):
+        rk.simulate("llama-3-8b", rate=1.0, requests=5, draft_tokens=3)
+    with pytest.raises(InputError, match="draft_tokens needs a draft"):
+        rk.estimate("llama-3-8b", draft_tokens=3)

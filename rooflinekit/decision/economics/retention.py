@@ -32,6 +32,7 @@ from rooflinekit.load.scene import kv_capacity_tokens
 from rooflinekit.model.graph.symbol import formula
 from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.types.answer import Answer
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.units import GB
 from rooflinekit.simulation.reuse import Reuse, reuse_of
@@ -129,6 +130,9 @@ def trace(
     """
     given = read(Retention, scenario)
     seen = load_trace(Path(file), given.get("clean", False))
+    if not (seen.timed and seen.sized):
+        lacks = "lengths and no times" if seen.sized else "rates and no lengths"
+        raise InputError(f"{seen.name} has {lacks}, and nothing to sum up; `simulate --trace` takes it")
     replicas, router = given.get("replicas", 1), given.get("router", "prefix-affinity")
     tiers, notes = read_tiers(given.get("cache_tier")), list(seen.notes)
     reuse = reuse_of(seen, replicas, router) if seen.ends else None

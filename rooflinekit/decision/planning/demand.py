@@ -340,6 +340,9 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
     """
     rate, users = given.get("rate"), given.get("users")
     trace = None if given.get("trace") is None else load_trace(Path(given["trace"]), bool(given.get("clean")))
+    if trace is not None and not (trace.timed and trace.sized):
+        trace = trace.coming(rate, given.get("cv") or 1.0)
+        given = {key: value for key, value in given.items() if key != "cv"}
     if rate is not None and users is not None:
         raise InputError("rate and users exclude each other: arrivals a second, or users who wait for their answers")
     if rate is None and users is None and trace is None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
-from rooflinekit.evidence.benchmark_runs import Given, Posed, listed, pose, room_of
+from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.evidence.benchmark_runs import Given, Kept, Posed, listed, pose, room_of
+from rooflinekit.evidence.compare import beaten, doubts
 from rooflinekit.evidence.kernel_fit.groups import ENGINE_STEP
 from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp, is_of_harness, read_measurements
 from rooflinekit.evidence.steps import MeasuredStep, deployment_of, read_steps
@@ -56,7 +57,7 @@ def case_of(posed: Posed, file: int) -> Case:
 
     In an open loop throughput is the rate and says nothing.
 
-    Raises DoesNotFitError if the prediction has no room for one request.
+    Raises DoesNotFitError if the prediction has no room for one request, InputError for a run that beats the datasheet.
     """
     run = posed.run
     times: dict[str, float] = {}
@@ -66,10 +67,10 @@ def case_of(posed: Posed, file: int) -> Case:
             times[name] = value / 1e3
     if run.output_tok_s and "tpot_ms" not in times and posed.load.rate is None:
         times["output_tok_s"] = 1.0 / run.output_tok_s
-    if posed.work is not None:
-        return Case(posed, file, times, float(posed.work.batch))
-    running = play_load(posed.resolved.predictor, posed.load, posed.scheduler).played.running
-    return Case(posed, file, times, running / posed.scheduler.replicas)
+    bounds, running = posed.limits()
+    if said := doubts(beaten(run, bounds)):
+        raise InputError(said[0])
+    return Case(posed, file, times, running)
 
 
 def with_costs(predictor: Predictor, costs: StepCosts) -> Predictor:
@@ -140,7 +141,7 @@ def posed_benchmarks(
         given.refuse_beside(", ".join(names.values()))
     room, given = room_of(runs_of_clients), given.with_logs(runs_of_clients)
     posed: list[tuple[str, Posed]] = []
-    kept: dict[Facts, Resolved] = {}
+    kept: Kept = {}
     for digest in names:
         for entry in runs[digest]:
             with listed(failed, entry.source):

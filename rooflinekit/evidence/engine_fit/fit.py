@@ -94,6 +94,12 @@ class EngineFit:
     notes: tuple[str, ...]
     failed: Mapping[str, str]
 
+    @property
+    def worse(self) -> tuple[str, ...]:
+        """Metrics of which files left out are predicted worse than by the calibration before: TTFT where no step is."""
+        steps = {name: error for name, error in self.errors.items() if name != "ttft_ms"} or self.errors
+        return tuple(name for name, error in steps.items() if error.unseen is not None and error.unseen > error.before)
+
 
 def alike(names: Sequence[str], posterior: Posterior) -> tuple[tuple[str, str], ...]:
     """Pairs of costs that go down as the other goes up, the closest first."""
