@@ -324,6 +324,14 @@ def launch(  # noqa: PLR0913 - the front door: keywords that each say one thing
     return Launch(servers, _front_ends(servers), tuple(dict.fromkeys(notes)), tuple(warnings))
 
 
+def parts_of_plan(plan: str | PathLike[str] | Mapping[str, Any], candidate: int | None = None) -> list[ServerPart]:
+    """The kinds of server of a plan's best candidate, or of one by its number from 1.
+
+    Raises InputError (SpecError for the file) for what no plan is.
+    """
+    return list(_parts(*_candidate(plan, candidate)))
+
+
 def _candidate(plan: str | PathLike[str] | Mapping[str, Any], number: int | None) -> tuple[Mapping[str, Any], object]:
     """A candidate of what `rooflinekit plan --format json` wrote, the best or by its number from 1, and the traffic.
 
