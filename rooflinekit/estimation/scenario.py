@@ -522,6 +522,9 @@ class Serving(Answering, total=False):
     port: Annotated[int, Option("Port to listen on.", 8000, most=65535)]
     workers: Annotated[int | None, Option("Processes that answer, beside one for quick questions.", most=64, usual="one a core")]
     site: Annotated[Path | None, Option("Folder that `make site` wrote, for the playground at /.", usual="build/site of this checkout, else a page on one model", kind="path")]
+    engine_of: Annotated[str | None, Option("Serve as an engine at played times instead (OpenAI's interface): a MODEL with options of simulate, in quotes, or a plan's JSON file.", metavar="DEPLOYMENT", group="Engine")]
+    time: Annotated[str, Option("Of that engine: real; jump to each token at once; or held, until POST /clock moves it.", "real", complete=("real", "jump", "held"), kind="choice", metavar="real|jump|held", group="Engine")]
+    streams: Annotated[int, Option("Answers of that engine that are under way at most.", 1024, most=100_000, group="Engine")]
 
 class Scored(Written, total=False):
     """What is set beside measured tables."""
