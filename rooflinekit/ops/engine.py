@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -16,7 +17,7 @@ from typing_extensions import override
 
 from rooflinekit.decision.launching.launch import parts_of_plan
 from rooflinekit.estimation.estimator import Resolved
-from rooflinekit.estimation.options import options_of, part_of, read
+from rooflinekit.estimation.options import part_of, read
 from rooflinekit.estimation.scenario import Simulation as SimulationOptions
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.lengths import Length, parse_length, spread_length
@@ -29,11 +30,14 @@ from rooflinekit.simulation.ledger import Ledger, RequestObjective
 from rooflinekit.simulation.replica import Replica
 from rooflinekit.simulation.requests import Job, Source
 from rooflinekit.simulation.simulate import Load, Setup, deployed, fleet_of
+from rooflinekit.specs.files import read_json
 
 _SENDING = ("rate", "concurrency", "arrivals", "trace", "sessions", "speed", "clean", "requests", "warmup", "duration",
             "samples", "shared_prefix", "prefix_groups", "classes", "burstiness", "ttft", "tpot", "cells", "workers",
             "scheduler", "images", "image_size")  # fmt: skip
 """Options of `simulate` that clients decide by what they send, or that have no part in a server."""
+_STATIC = ("batch", "cached", "context")
+"""Likewise, of scenarios in plans."""
 
 
 class RealClock:
@@ -96,16 +100,17 @@ class Deployed:
 
         Raises InputError (and its kinds) for another file, and for a fleet of several kinds of server.
         """
-        parts = parts_of_plan(plan, candidate)
-        known = options_of(SimulationOptions).keys() - {*_SENDING} | {"model", "gpu"}
-        own = [cls.read(**part_of(dict(part.scenario), known)) for part in parts]
-        counts = [part.replicas for part in parts]
+        data: Any = plan if isinstance(plan, Mapping) else read_json(Path(plan))
+        parts = parts_of_plan(data, candidate)
+        own = [cls.read(**{key: value for key, value in part.scenario.items() if key not in (*_SENDING, *_STATIC)})
+               for part in parts]  # fmt: skip
+        counts, router = [part.replicas for part in parts], data.get("router") or "round-robin"
         if [part.role for part in parts] == ["prefill", "decode"]:
-            setup = replace(own[1].setup, replicas=counts[1], prefill_replicas=counts[0], router="least-loaded")
+            setup = replace(own[1].setup, replicas=counts[1], prefill_replicas=counts[0], router=router)
             return replace(own[1], setup=setup, prefill=own[0].resolved)
         if len(own) > 1:
             raise InputError(f"a server is of one kind, and this fleet has {len(own)}; choose another candidate")
-        return replace(own[0], setup=replace(own[0].setup, replicas=counts[0]))
+        return replace(own[0], setup=replace(own[0].setup, replicas=counts[0], router=router))
 
 
 class Stream:
@@ -179,8 +184,7 @@ class PlayedEngine:
         self.metrics = [Metrics(self.longest) for _ in fleet.all]
         for replica, metrics in zip(fleet.all, self.metrics, strict=True):
             replica.ledger = _Books(metrics)
-        room = min(min(each.pool.total * each.pool.size for each in fleet.all), self.longest)
-        self.longest = int(room)
+        self.longest = min(self.longest, *(each.pool.total * each.pool.size for each in fleet.all))
         self.replicas: list[Replica] = fleet.all
         self.run = Simulation(fleet, Source(iter(())), Ledger(RequestObjective(), self._left))
         self.streams: dict[Job, Stream] = {}

@@ -14,7 +14,9 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from hashlib import blake2b
+from itertools import count
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -50,6 +52,7 @@ _SLOWER = {"best_of": (None, 1), "use_beam_search": (None, False), "echo": (None
            "prompt_logprobs": (None, 0)}  # fmt: skip
 """Parameters that would change how long a request takes, with the values that change nothing."""
 _OTHERS = 64  # connections beside those of answers: scrapes, looks at the models
+_PATIENCE = 0.1  # seconds that a clock which is not real waits for streams to take their tokens
 _GRACE = 2  # seconds that answers under way have when the server ends
 
 
@@ -69,8 +72,8 @@ class Prompt(NamedTuple):
     width: int
 
     @classmethod
-    def of(cls, told: str | Sequence[int]) -> Prompt:
-        """Text, or the numbers of its tokens.
+    def of(cls, told: object) -> Prompt:
+        """Text, or the numbers of its tokens; raises RefusedError for anything else.
 
         >>> Prompt.of("four words are here").tokens, Prompt.of([7, 8, 9]).tokens
         (5, 3)
@@ -78,7 +81,7 @@ class Prompt(NamedTuple):
         if isinstance(told, str):
             content = told.encode("utf-8", "surrogatepass")
             return cls(max(-(-len(content) // _BYTES), 1), content, _BYTES)
-        if not all(isinstance(each, int) and 0 <= each < 2**32 for each in told):
+        if not isinstance(told, list) or not all(isinstance(each, int) and 0 <= each < 2**32 for each in told):
             raise RefusedError(400, "a prompt is a text, a list of token numbers, or a list of such", "prompt")
         return cls(max(len(told), 1), b"".join(each.to_bytes(4, "little") for each in told), 4)
 
@@ -93,10 +96,10 @@ class Prompt(NamedTuple):
 
 
 def conversation(messages: Any) -> str:
-    """Messages as one text, so that a longer conversation begins with a shorter one and its answer.
+    r"""Messages as one text, so that a longer conversation begins with a shorter one and its answer.
 
     >>> conversation([{"role": "user", "content": "hi"}])
-    'user\\nhi\\nassistant\\n'
+    'user\nhi\nassistant\n'
     """
     if not isinstance(messages, list) or not messages:
         raise RefusedError(400, "messages is a list of at least one message", "messages")
@@ -127,12 +130,9 @@ class Asked:
             raise RefusedError(400, "stream_options is an object", "stream_options")
         self.counted, self.counting = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
         told = body.get("prompt")
-        several = isinstance(told, list) and bool(told) and not isinstance(told[0], int)
-        if not chat and not isinstance(told, str | list):
-            raise RefusedError(400, "a completion has a prompt: a text, or a list of token numbers", "prompt")
-        texts = [conversation(body.get("messages"))] if chat else told if several else [told]
-        if not all(isinstance(each, str | list) for each in texts):
-            raise RefusedError(400, "a prompt is a text, a list of token numbers, or a list of such", "prompt")
+        texts: list[Any] = [conversation(body.get("messages"))] if chat else [told]
+        if not chat and isinstance(told, list) and told and not isinstance(told[0], int):
+            texts = told
         self.prompts = [Prompt.of(each) for each in texts]
         self.samples = self._count(body, "n", 1)
         if len(self.prompts) * self.samples > _MOST_ANSWERS:
@@ -142,7 +142,7 @@ class Asked:
         most = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
         asked = self._count(body, most, None)
         self.lengths = [self._length(each, asked, body, engine, number + i) for i, each in enumerate(self.prompts)]
-        self.asked = asked
+        self.most = asked
         self.priority = body.get("priority", 0)
         if not isinstance(self.priority, int):
             raise RefusedError(400, "priority is a whole number", "priority")
@@ -252,6 +252,7 @@ class Player:
         self.engine, self.kind = engine, clock
         self.clock = RealClock() if clock == "real" else SetClock()
         self.woken, self._playing = asyncio.Event(), asyncio.Lock()
+        self.unread = set[object]()  # answers with tokens that their streams have not sent
 
     async def play(self) -> None:
         """Go on until the server ends."""
@@ -268,24 +269,34 @@ class Player:
                     continue
             await self.woken.wait()
 
-    async def until(self, time: float) -> None:
+    async def until(self, last: float) -> None:
         """Play on to a time, or until nothing is left; readers take each token before the next."""
         assert isinstance(self.clock, SetClock)
         async with self._playing:
-            while (coming := self.engine.coming()) <= time and coming < math.inf:
+            while (coming := self.engine.coming()) <= last and coming < math.inf:
                 self.engine.step(coming)
                 self.clock.time = coming
                 await asyncio.sleep(0)
-            if time < math.inf:
-                self.engine.advance(time)
-                self.clock.time = max(self.clock.time, time)
+                ends = time.monotonic() + _PATIENCE
+                while self.unread and time.monotonic() < ends:
+                    await asyncio.sleep(0)
+            if last < math.inf:
+                self.engine.advance(last)
+                self.clock.time = max(self.clock.time, last)
 
 
 class _Answer:
     """An answer as it is sent; a client that leaves ends its requests."""
 
-    def __init__(self, player: Player, asked: Asked, streams: list[Stream], told: asyncio.Event) -> None:
-        self.player, self.asked, self.streams, self.told = player, asked, streams, told
+    def __init__(self, player: Player, asked: Asked) -> None:
+        self.player, self.asked, self.told = player, asked, asyncio.Event()
+        self.streams: list[Stream] = []
+
+    def tell(self, stream: Stream) -> None:
+        """Something has come out."""
+        self.told.set()
+        if self.asked.stream:
+            self.player.unread.add(self)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         leaving = asyncio.ensure_future(self._leaves(receive))
@@ -298,6 +309,7 @@ class _Answer:
             leaving.cancel()
             for stream in self.streams:
                 self.player.engine.abort(stream)
+            self.player.unread.discard(self)
             self.player.woken.set()
 
     async def _leaves(self, receive: Receive) -> None:
@@ -330,6 +342,7 @@ class _Answer:
                 await send({"type": "http.response.body", "body": answer.body})
                 return
             body, ended = due()
+            self.player.unread.discard(self)
             if not body:
                 continue
             if not begun:
@@ -380,7 +393,106 @@ def _seconds(text: object, what: str) -> float:
     return value
 
 
-def application(  # noqa: C901 - one handler a route
+class _Server:
+    """The routes of one engine."""
+
+    def __init__(self, engine: PlayedEngine, clock: str, streams: int) -> None:
+        self.engine, self.streams, self.token = engine, streams, read_token()
+        self.player = Player(engine, clock)
+        self.names = {engine.what.name, engine.what.resolved.plan.model.name}
+        self.numbers = count(1)
+
+    @property
+    def routes(self) -> list[Route]:
+        """What is served."""
+        post = ["POST"]
+        return [
+            Route("/v1/chat/completions", partial(self.answered, chat=True), methods=post),
+            Route("/v1/completions", partial(self.answered, chat=False), methods=post),
+            Route("/v1/models", self.models),
+            Route("/metrics", self.metrics),
+            Route("/health", self.health),
+            Route("/version", self.version),
+            Route("/clock", self.clock, methods=["GET", *post]),
+        ]
+
+    def sent(self, request: Request) -> float:
+        """When a request is sent: now, or as its header says."""
+        told = request.headers.get(TIME)
+        if told is None:
+            return self.player.clock.now()
+        if self.player.clock.moves:
+            raise RefusedError(400, f"{TIME} is for a clock that is not real (--time jump or held)")
+        return _seconds(told, TIME)
+
+    def admit(self, request: Request) -> None:
+        """Refuse who does not show the token."""
+        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+        same = hmac.compare_digest(shown.strip().encode(), self.token.encode())
+        if self.token and not (scheme.lower() == "bearer" and same):
+            raise RefusedError(401, "give the token of this server as 'Authorization: Bearer TOKEN'")
+
+    async def answered(self, request: Request, chat: bool) -> Any:
+        """A chat or a completion: its requests are sent to the engine."""
+        came, engine = self.sent(request), self.engine
+        self.admit(request)
+        body = await _read(request)
+        if (model := body.get("model", engine.what.name)) not in self.names:
+            said = f"The model `{str(model)[:80]}` does not exist; this is {engine.what.name}"
+            raise RefusedError(404, said, "model")
+        asked = Asked(body, chat, engine, next(self.numbers))
+        if engine.running + len(asked.prompts) * asked.samples > self.streams:
+            raise RefusedError(429, f"{engine.running} answers are under way, of {self.streams} at most (--streams)")
+        answer, block = _Answer(self.player, asked), engine.block
+        for prompt, (length, limited) in zip(asked.prompts, asked.lengths, strict=True):
+            hashes = prompt.hashes(block, length if asked.samples == 1 else 0) if block else ()
+            session = next(self.numbers) if block and asked.samples == 1 else -1
+            arrival = Arrival(came, prompt.tokens, length, hashes, asked.priority, asked.samples, session)
+            answer.streams.append(engine.send(arrival, answer.tell, limited))
+            if asked.most:
+                answer.streams[-1].metrics.see("request_params_max_tokens", asked.most)
+        self.player.woken.set()
+        return answer
+
+    async def models(self, request: Request) -> Response:
+        """The one that is here."""
+        self.admit(request)
+        what = self.engine.what
+        one = {"id": what.name, "object": "model", "created": int(time.time()), "owned_by": "rooflinekit",
+               "root": what.resolved.plan.model.name, "parent": None, "max_model_len": self.engine.longest}  # fmt: skip
+        return _json({"object": "list", "data": [one]})
+
+    async def metrics(self, request: Request) -> Response:
+        """As of now."""
+        if self.player.clock.moves:
+            self.engine.advance(self.player.clock.now())
+        return Response(self.engine.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def health(self, request: Request) -> Response:
+        """It is here."""
+        return Response()
+
+    async def version(self, request: Request) -> Response:
+        """Of this package."""
+        return _json({"version": f"rooflinekit {__version__}"})
+
+    async def clock(self, request: Request) -> Response:
+        """The time; or, of one that is held, play on to a later one."""
+        player = self.player
+        if request.method == "POST":
+            self.admit(request)
+            body = await _read(request)
+            if player.kind != "held":
+                raise RefusedError(400, f"the clock is {player.kind}; --time held is moved by this")
+            if len(body) != 1 or body.keys() - {"until_s", "by_s", "idle"}:
+                raise RefusedError(400, 'say one of {"until_s": 60}, {"by_s": 5} and {"idle": true}')
+            ((name, value),) = body.items()
+            start = player.clock.now() if name == "by_s" else 0.0
+            await player.until(math.inf if name == "idle" else start + _seconds(value, name))
+        return _json({"clock": player.kind, "time_s": player.clock.now(), "running": self.engine.running})
+
+
+def application(
     engine: PlayedEngine, clock: str = "real", streams: int = STREAMS, local: bool = True,
     ready: Callable[[], None] = lambda: None,
 ) -> ASGIApp:  # fmt: skip
@@ -397,100 +509,11 @@ def application(  # noqa: C901 - one handler a route
     """
     if clock not in CLOCKS:
         raise InputError(f"clock {clock!r} is not one of {', '.join(CLOCKS)}")
-    token, player = read_token(), Player(engine, clock)
-    names = {engine.what.name, engine.what.resolved.plan.model.name}
-    numbers = iter(range(1, 2**62))
-
-    def sent(request: Request) -> float:
-        told = request.headers.get(TIME)
-        if told is None:
-            return player.clock.now()
-        if player.clock.moves:
-            raise RefusedError(400, f"{TIME} is for a clock that is not real (--clock jump or held)")
-        return _seconds(told, TIME)
-
-    def admitted(request: Request) -> None:
-        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
-        if token and not (scheme.lower() == "bearer" and hmac.compare_digest(shown.strip().encode(), token.encode())):
-            raise RefusedError(401, "give the token of this server as 'Authorization: Bearer TOKEN'")
-
-    async def answered(request: Request, chat: bool) -> Any:
-        came = sent(request)
-        admitted(request)
-        body = await _read(request)
-        if (model := body.get("model", engine.what.name)) not in names:
-            raise RefusedError(404, f"The model `{str(model)[:80]}` does not exist; this is {engine.what.name}", "model")
-        asked = Asked(body, chat, engine, next(numbers))
-        if engine.running + len(asked.prompts) * asked.samples > streams:
-            raise RefusedError(429, f"{engine.running} answers are under way, of {streams} at most (--streams)")
-        told, block = asyncio.Event(), engine.block
-        found = []
-        for prompt, (length, limited) in zip(asked.prompts, asked.lengths, strict=True):
-            hashes = prompt.hashes(block, length if asked.samples == 1 else 0) if block else ()
-            session = next(numbers) if block and asked.samples == 1 else -1
-            arrival = Arrival(came, prompt.tokens, length, hashes, asked.priority, asked.samples, session)
-            found.append(engine.send(arrival, lambda _: told.set(), limited))
-            if asked.asked:
-                found[-1].metrics.see("request_params_max_tokens", asked.asked)
-        player.woken.set()
-        return _Answer(player, asked, found, told)
-
-    async def chat(request: Request) -> Any:
-        return await answered(request, True)
-
-    async def completions(request: Request) -> Any:
-        return await answered(request, False)
-
-    async def models(request: Request) -> Response:
-        admitted(request)
-        root = engine.what.resolved.plan.model.name
-        one = {"id": engine.what.name, "object": "model", "created": int(time.time()), "owned_by": "rooflinekit",
-               "root": root, "parent": None, "max_model_len": engine.longest}  # fmt: skip
-        return _json({"object": "list", "data": [one]})
-
-    async def metrics(request: Request) -> Response:
-        if player.clock.moves:
-            engine.advance(player.clock.now())
-        return Response(engine.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    async def health(request: Request) -> Response:
-        return Response()
-
-    async def version(request: Request) -> Response:
-        return _json({"version": f"rooflinekit {__version__}"})
-
-    async def clocked(request: Request) -> Response:
-        if request.method == "POST":
-            admitted(request)
-            body = await _read(request)
-            if clock != "held":
-                raise RefusedError(400, f"the clock is {clock}; --clock held is moved by this")
-            if body.keys() - {"until_s", "by_s", "idle"} or len(body) != 1:
-                raise RefusedError(400, 'say one of {"until_s": 60}, {"by_s": 5} and {"idle": true}')
-            ends = {"until_s": 0.0, "by_s": player.clock.now()}
-            for name, start in ends.items():
-                if name in body:
-                    await player.until(start + _seconds(body[name], name))
-            if "idle" in body:
-                await player.until(math.inf)
-        return _json({"clock": clock, "time_s": player.clock.now(), "running": engine.running})
-
-    async def refused(request: Request, error: RefusedError) -> Response:
-        found = _error(error.status, str(error), error.param)
-        if error.status == 401:
-            found.headers["www-authenticate"] = "Bearer"
-        return found
-
-    async def unknown(request: Request, error: HTTPException) -> Response:
-        return _error(error.status_code, f"{request.method[:20]} {request.url.path[:80]} is not served")
-
-    async def gone(request: Request, error: ClientDisconnect) -> Response:
-        return _error(400, "the request ends early")
+    server = _Server(engine, clock, streams)
 
     @asynccontextmanager
     async def played(made: Starlette) -> AsyncIterator[None]:
-        playing = asyncio.create_task(player.play())
-        playing.add_done_callback(_say_failure)
+        playing = asyncio.create_task(server.player.play())
         gc.collect()
         gc.freeze()
         ready()
@@ -500,23 +523,24 @@ def application(  # noqa: C901 - one handler a route
             gc.unfreeze()
             playing.cancel()
 
-    routes = [
-        Route("/v1/chat/completions", chat, methods=["POST"]),
-        Route("/v1/completions", completions, methods=["POST"]),
-        Route("/v1/models", models),
-        Route("/metrics", metrics),
-        Route("/health", health),
-        Route("/version", version),
-        Route("/clock", clocked, methods=["GET", "POST"]),
-    ]
-    handlers: dict[Any, Any] = {RefusedError: refused, HTTPException: unknown, ClientDisconnect: gone}
-    served = Starlette(routes=routes, exception_handlers=handlers, lifespan=played)
+    handlers: dict[Any, Any] = {RefusedError: _refused, HTTPException: _unknown, ClientDisconnect: _left}
+    served = Starlette(routes=server.routes, exception_handlers=handlers, lifespan=played)
     return here_alone(served) if local else served
 
 
-def _say_failure(playing: asyncio.Task[None]) -> None:
-    if not playing.cancelled() and playing.exception() is not None:
-        raise playing.exception() or RuntimeError
+async def _refused(request: Request, error: RefusedError) -> Response:
+    found = _error(error.status, str(error), error.param)
+    if error.status == 401:
+        found.headers["www-authenticate"] = "Bearer"
+    return found
+
+
+async def _unknown(request: Request, error: HTTPException) -> Response:
+    return _error(error.status_code, f"{request.method[:20]} {request.url.path[:80]} is not served")
+
+
+async def _left(request: Request, error: ClientDisconnect) -> Response:
+    return _error(400, "the request ends early")
 
 
 def run(listening: Any, engine: PlayedEngine, clock: str, streams: int, ready: Callable[[], None]) -> None:
