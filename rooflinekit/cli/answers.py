@@ -165,14 +165,21 @@ def shapes(model: str, *, to: Output, **scenario: Any) -> None:
     arguments={"model": MAYBE_MODEL},
     leave=("allow_oom",),
 )
-def launch(model: str | None, *, to: Output, **scenario: Any) -> None:
-    """Write a deployment or a plan as commands and configuration of vLLM, SGLang or TensorRT-LLM."""
+def launch(model: str | None, *, to: Output, target: str | None = None, **scenario: Any) -> None:
+    """Write a deployment or a plan as commands and configuration of vLLM, SGLang or TensorRT-LLM, or as a manifest."""
     from rooflinekit.decision.launching.launch import launch as export
     from rooflinekit.decision.launching.launch import launch_script
 
     if "plan" in scenario and "gpu" in scenario:
         raise InputError("a plan has its own accelerators; leave --gpu out")
     made, out = export(model, **scenario), to.out
+    if target is not None:
+        from rooflinekit.ops.manifests import manifest
+
+        if to.format != "table":
+            raise InputError("a manifest is YAML; leave --format out")
+        to.check()
+        return to.emit(manifest(made, target))
     if out is not None and (out.is_dir() or str(out).endswith("/") or not (out.exists() or out.suffix)):
         return _write(made, out, to)
     to.check()

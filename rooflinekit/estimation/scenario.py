@@ -480,6 +480,7 @@ class Launching(TypedDict, total=False):
     candidate: Annotated[int | None, Option("Which candidate of the plan, from 1.", usual="its best", kind="loose count", group="Replicas")]
     replicas: Annotated[int, Option("Copies of the deployment.", 1, kind="loose count", most=10_000, group="Replicas")]
     host_gpus: Annotated[int, Option("Accelerators of one host.", 8, kind="loose count", group="Replicas")]
+    target: Annotated[str | None, Option("Write a manifest instead: vllm-compose, kserve, llm-d, dynamo, lws or skypilot.", complete=("vllm-compose", "kserve", "llm-d", "dynamo", "lws", "skypilot"), group="Output")]
     out: Annotated[Path | None, Option("Write to this file, or the files into this folder.", kind="folder", metavar="PATH", group="Output")]
 
 class Page(Price, total=False):
