@@ -323,7 +323,9 @@ def show(name: str | None, *, to: Output, template: str | None = None) -> None:
     to.check()
     if template is not None:
         if name is not None or to.format != "table":
-            raise InputError("--template prints a YAML file to fill in: leave NAME and --format out")
+            raise InputError("--template prints a file: leave NAME and --format out")
+        if template in ("dashboard", "rules"):
+            return to.emit(_function(f"ops.operation:{template}")())
         return to.emit(model_template() if template == "model" else accelerator_template())
     if name is None:
         raise InputError("show needs the NAME of a model or accelerator, or --template gpu (or model)")

@@ -534,7 +534,7 @@ class Scored(Written, total=False):
 
 class Shown(Written, total=False):
     """One entry, or a file to fill in."""
-    template: Annotated[str | None, Option("Print a file to fill in: gpu or model.", complete=("gpu", "accelerator", "model"))]
+    template: Annotated[str | None, Option("Print a file to fill in: gpu or model; or a Grafana dashboard, or Prometheus rules.", complete=("gpu", "accelerator", "model", "dashboard", "rules"))]
 
 # --- names of groups, and of the keys that belong together -------------------------------------------------------------
 

@@ -34,12 +34,15 @@ SPLIT = PLAN | {
     "best": {"prefill": {"scenario": SCENARIO, "replicas": 2}, "decode": {"scenario": SCENARIO, "replicas": 3}}
 }
 
-_CONTAINER = """name image command[] args[] env[].name env[].valueFrom.secretKeyRef.name
-env[].valueFrom.secretKeyRef.key env[].valueFrom.secretKeyRef.optional ports[].containerPort ports[].protocol resources.requests.nvidia.com/gpu
-resources.limits.nvidia.com/gpu startupProbe.httpGet.path startupProbe.httpGet.port startupProbe.periodSeconds
-startupProbe.failureThreshold readinessProbe.httpGet.path readinessProbe.httpGet.port readinessProbe.periodSeconds
-livenessProbe.httpGet.path livenessProbe.httpGet.port livenessProbe.periodSeconds livenessProbe.failureThreshold
-livenessProbe.timeoutSeconds volumeMounts[].name volumeMounts[].mountPath"""
+_CONTAINER = """
+name image command[] args[] env[].name env[].valueFrom.secretKeyRef.name
+env[].valueFrom.secretKeyRef.key env[].valueFrom.secretKeyRef.optional ports[].containerPort
+ports[].protocol resources.requests.nvidia.com/gpu resources.limits.nvidia.com/gpu
+startupProbe.httpGet.path startupProbe.httpGet.port startupProbe.periodSeconds
+startupProbe.failureThreshold readinessProbe.httpGet.path readinessProbe.httpGet.port
+readinessProbe.periodSeconds livenessProbe.httpGet.path livenessProbe.httpGet.port
+livenessProbe.periodSeconds livenessProbe.failureThreshold livenessProbe.timeoutSeconds
+volumeMounts[].name volumeMounts[].mountPath"""
 CONTAINER = _CONTAINER.split()
 POD = [*(f"containers[].{each}" for each in CONTAINER), "volumes[].name", "volumes[].emptyDir",
        "volumes[].emptyDir.medium"]  # fmt: skip
