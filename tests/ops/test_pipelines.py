@@ -45,7 +45,7 @@ def run_guard(folder: Path, **told: str) -> tuple[int, str, str]:
     env = {**os.environ, **names, "PYTHONPATH": str(ROOT), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
            "GITHUB_STEP_SUMMARY": str(folder / "summary"), "GITHUB_OUTPUT": str(folder / "output")}  # fmt: skip
     shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", GUARD["run"]]  # GitHub's own, of `shell: bash`
-    done = subprocess.run(shell, cwd=folder, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(shell, check=False, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
     return done.returncode, (folder / "summary").read_text(), (folder / "output").read_text()
 
 
