@@ -34,6 +34,7 @@ ROOMS = (
     "evidence",
     "report",
     "service",
+    "ops",
     "cli",
 )
 OUTSIDE = ("__init__", "__main__", "version")  # the lazy front door, what runs the command line, and a number

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from socket import socket
@@ -22,12 +22,11 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 from urllib.request import urlopen
 
-import prometheus_client
 import pytest
 from typer.testing import CliRunner
 
 from rooflinekit.cli.app import app
-from rooflinekit.cli.watch import _exporter, _intervals, _Tail
+from rooflinekit.cli.watch import _intervals, _Tail
 from rooflinekit.evidence.benchmark_runs import Given, pose, resolve_facts
 from rooflinekit.evidence.exposition import (
     GrowingLog,
@@ -42,7 +41,7 @@ from rooflinekit.evidence.exposition import (
 from rooflinekit.evidence.measured import read_intervals, read_measurements
 from rooflinekit.evidence.measurement import Facts, Measurement, Spread
 from rooflinekit.evidence.startup import read_startup
-from rooflinekit.evidence.watching import LEARNT, Change, Figure, Watched, Watcher, headroom, set_beside, watch
+from rooflinekit.evidence.watching import LEARNT, Change, Watched, Watcher, headroom, set_beside, watch
 from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.operating_point import Predictor
@@ -1097,25 +1096,6 @@ def test_an_interval_that_cannot_be_predicted_ends_no_watch() -> None:
     assert len(watcher.seen) == 2 and "add --isl" in said
     answer = watch([bad, good, bad], gpu="h100-sxm", tp=1)
     assert len(answer.intervals) == 1 and answer.notes[-1].startswith("2 intervals are left out: ")
-
-
-def test_metrics_keep_nothing_of_an_earlier_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = prometheus_client.CollectorRegistry()
-    monkeypatch.setattr(prometheus_client, "Gauge", partial(prometheus_client.Gauge, registry=registry))
-    monkeypatch.setattr(prometheus_client, "start_http_server", lambda *_, **__: None)
-    show: Callable[[Any], None] = _exporter(0)
-    room = SimpleNamespace(share=0.5)
-    for figure, left in ((Figure(10.0, 9.0, 8.0, 7.0, 12.0), room), (Figure(None, 9.0, 8.0, 7.0, None), None)):
-        now = SimpleNamespace(ttft=figure, tpot=figure, kv_use=0.3, kv_expected=0.2, waiting=figure.measured,
-                              waiting_expected=1.5)  # fmt: skip
-        show(SimpleNamespace(now=now, drifts=[], headroom=left))
-    assert registry.get_sample_value("rooflinekit_cache_ratio", {"kind": "expected"}) == 0.2
-    assert math.isnan(registry.get_sample_value("rooflinekit_waiting_requests", {"kind": "measured"}) or 0.0)
-    read = partial(registry.get_sample_value, "rooflinekit_seconds")
-    assert read({"metric": "ttft", "kind": "high"}) == math.inf
-    assert read({"metric": "ttft", "kind": "low"}) == pytest.approx(0.007)
-    assert math.isnan(read({"metric": "ttft", "kind": "measured"}) or 0.0)
-    assert math.isnan(registry.get_sample_value("rooflinekit_headroom_ratio") or 0.0)
 
 
 # --- values and times that cannot be ----------------------------------------------------------------------------------

@@ -166,14 +166,21 @@ def shapes(model: str, *, to: Output, **scenario: Any) -> None:
     arguments={"model": MAYBE_MODEL},
     leave=("allow_oom",),
 )
-def launch(model: str | None, *, to: Output, **scenario: Any) -> None:
-    """Write a deployment or a plan as commands and configuration of vLLM, SGLang or TensorRT-LLM."""
+def launch(model: str | None, *, to: Output, target: str | None = None, **scenario: Any) -> None:
+    """Write a deployment or a plan as commands and configuration of vLLM, SGLang or TensorRT-LLM, or as a manifest."""
     from rooflinekit.decision.launching.launch import launch as export
     from rooflinekit.decision.launching.launch import launch_script
 
     if "plan" in scenario and "gpu" in scenario:
         raise InputError("a plan has its own accelerators; leave --gpu out")
     made, out = export(model, **scenario), to.out
+    if target is not None:
+        from rooflinekit.ops.manifests import manifest
+
+        if to.format != "table":
+            raise InputError("a manifest is YAML; leave --format out")
+        to.check()
+        return to.emit(manifest(made, target))
     if out is not None and (out.is_dir() or str(out).endswith("/") or not (out.exists() or out.suffix)):
         return _write(made, out, to)
     to.check()
@@ -322,7 +329,9 @@ def show(name: str | None, *, to: Output, template: str | None = None) -> None:
     to.check()
     if template is not None:
         if name is not None or to.format != "table":
-            raise InputError("--template prints a YAML file to fill in: leave NAME and --format out")
+            raise InputError("--template prints a file: leave NAME and --format out")
+        if template in ("dashboard", "rules"):
+            return to.emit(_function(f"ops.operation:{template}")())
         return to.emit(model_template() if template == "model" else accelerator_template())
     if name is None:
         raise InputError("show needs the NAME of a model or accelerator, or --template gpu (or model)")

@@ -75,14 +75,15 @@ class Command:
 
         Raises InputError for a text that cannot be read, and whatever the function raises.
         """
-        given = {name: self._value(name, text) for name, text in texts.items() if text not in (None, False, [], ())}
+        given = {name: self.value(name, text) for name, text in texts.items() if text not in (None, False, [], ())}
         if kind := given.pop("as", None):
             given |= {name: f"as:{kind}:{text}" for name, text in given.items() if name in self.arguments}
         free = [given.pop(name, [] if argument.many else None) for name, argument in self.arguments.items()]
         written = {name: given.pop(name, self.options[name].default) for name in Output._fields if name in self.options}
         return self.function(*free, to=Output(**written), **given) or 0
 
-    def _value(self, name: str, text: Any) -> Any:
+    def value(self, name: str, text: Any) -> Any:
+        """What the text of an option says; raises InputError for one that says nothing."""
         option = self.options.get(name)
         if option is None or option.kind == "flag":
             return text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import time
@@ -11,7 +10,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict
 from datetime import UTC, datetime
 from http.client import HTTPException
 from operator import attrgetter
@@ -38,7 +36,7 @@ from rooflinekit.evidence.exposition import (
 )
 from rooflinekit.evidence.measured import read_intervals, read_start
 from rooflinekit.evidence.measurement import StartUp
-from rooflinekit.evidence.watching import LEARNT, SMALLEST, Watched, Watcher, left_out
+from rooflinekit.evidence.watching import LEARNT, Watched, Watcher, left_out
 from rooflinekit.model.types.errors import InputError, SpecError
 from rooflinekit.specs.places import admit
 from rooflinekit.specs.writing import check_target, write_whole
@@ -331,31 +329,7 @@ def _followed(paths: Sequence[Path], every: float) -> Iterator[list[Interval]]:
 
 
 def _exporter(port: int) -> Callable[[Watched], None]:
-    """Serve what is seen as metrics of our own at 127.0.0.1; returns what takes a new answer."""
-    from prometheus_client import Gauge, start_http_server
+    """What takes a new answer, and serves it as metrics."""
+    from rooflinekit.ops.operation import exporter
 
-    times = Gauge("rooflinekit_seconds", "Mean times of the last interval", ["metric", "kind"])
-    drift = Gauge("rooflinekit_drift_ratio", "Lasting change against the usual, 0 for none", ["metric"])
-    share = Gauge("rooflinekit_headroom_ratio", "Share of the knee that is left")
-    cache = Gauge("rooflinekit_cache_ratio", "Share of the cache in use", ["kind"])
-    waiting = Gauge("rooflinekit_waiting_requests", "Requests that wait", ["kind"])
-    try:
-        start_http_server(port, addr="127.0.0.1")
-    except OSError as error:
-        raise InputError(f"--listen {port}: {error.strerror}") from None
-
-    def show(answer: Watched) -> None:
-        now, found = answer.now, {each.metric: each.change for each in answer.drifts}
-        for metric, figure in (("ttft", now.ttft), ("tpot", now.tpot)):
-            for kind, value in asdict(figure).items():
-                absent = math.inf if kind == "high" else math.nan
-                times.labels(metric, kind).set(absent if value is None else value / 1e3)
-        for gauge, measured, expected in ((cache, now.kv_use, now.kv_expected),
-                                          (waiting, now.waiting, now.waiting_expected)):  # fmt: skip
-            for kind, value in (("measured", measured), ("expected", expected)):
-                gauge.labels(kind).set(math.nan if value is None else value)
-        for metric in SMALLEST:
-            drift.labels(metric).set(found.get(metric, 0.0))
-        share.set(math.nan if answer.headroom is None else answer.headroom.share)
-
-    return show
+    return exporter(port)

@@ -9,7 +9,7 @@ from rooflinekit.cli.command import MAYBE_MODEL, command
 from rooflinekit.cli.output import Output, emit, note, working
 from rooflinekit.estimation import scenario as tables
 from rooflinekit.estimation.options import options_of
-from rooflinekit.model.types.errors import InputError
+from rooflinekit.model.types.errors import InputError, nearest_of
 
 if TYPE_CHECKING:
     from rooflinekit.simulation.outcome import Outcome
@@ -117,16 +117,75 @@ _HOST, _PORT, _SECONDS = "127.0.0.1", 8000, 30.0
 @command(tables.Serving, arguments={})
 def serve(
     *, to: Output, host: str = _HOST, port: int = _PORT, workers: int | None = None, site: Path | None = None,
-    seconds: float = _SECONDS,
+    seconds: float | None = None, engine_of: str | None = None, time: str | None = None, streams: int | None = None,
 ) -> None:  # fmt: skip
-    """Answer questions over HTTP: JSON in, JSON out, described at /openapi.json; charts for a browser at /."""
+    """Answer questions over HTTP: JSON in, JSON out, described at /openapi.json; charts for a browser at /.
+
+    With --engine-of, pretend to be an engine: an OpenAI-compatible server whose tokens come at played times.
+    """
+    if engine_of is not None:
+        _refuse({"workers": workers, "site": site, "seconds": seconds}, "is of the other server; leave --engine-of out")
+        _serve_engine(engine_of, (host, port), time or "real", streams)
+        return
+    _refuse({"time": time, "streams": streams}, "goes with --engine-of")
     from rooflinekit.service.web import listen, run
     from rooflinekit.simulation.execute import processors
 
+    seconds = _SECONDS if seconds is None else seconds
     name = f"[{host}]" if ":" in host else host
     with listen(host, port) as listening:
         said = f"serving on http://{name}:{port}; /openapi.json says what; ends with Ctrl-C"
         run(listening, workers or processors(), seconds, site, lambda: note(said))
+
+
+def _refuse(given: dict[str, Any], why: str) -> None:
+    for name in (name for name, value in given.items() if value is not None):
+        raise InputError(f"--{name} {why}")
+
+
+def _serve_engine(told: str, address: tuple[str, int], time: str, streams: int | None) -> None:
+    """Serve as an engine until a signal comes."""
+    from rooflinekit.ops.engine import Deployed, PlayedEngine
+    from rooflinekit.ops.openai import STREAMS, run
+    from rooflinekit.service.web import listen
+
+    host, port = address
+    if told.strip().endswith(".json") and " " not in told.strip() and Path(told.strip()).is_file():
+        deployed = Deployed.planned(told.strip())
+    else:
+        deployed = Deployed.read(**_options(told))
+    with listen(host, port) as listening:
+        engine = PlayedEngine(deployed)
+        for said in engine.notes:
+            note(said)
+        name = f"[{host}]" if ":" in host else host
+        said = f"{deployed.name} at played times on http://{name}:{port}/v1 ({time} time); ends with Ctrl-C"
+        run(listening, engine, time, streams or STREAMS, lambda: note(said))
+
+
+def _options(told: str) -> dict[str, Any]:
+    """The model and the options of `simulate` that a text holds; raises InputError for another text."""
+    import shlex
+
+    from rooflinekit.cli.command import find
+
+    simulated = find("simulate")
+    try:
+        words = shlex.split(told)
+    except ValueError as error:
+        raise InputError(f"--engine-of {told!r}: {error}") from None
+    shown = {name: option for name, option in simulated.options.items() if name not in Output._fields}
+    for word in (word.partition("=")[0] for word in words if word.startswith("-")):
+        name = simulated.aliases.get(word, word).removeprefix("--").replace("-", "_")
+        if name not in shown or not word.startswith("--"):
+            raise InputError(f"--engine-of: no option {word} of simulate; nearest: {nearest_of(name, shown)}")
+    texts = simulated.words(words)
+    if texts is None or "model" not in texts:
+        raise InputError(
+            f"--engine-of {told!r} is neither a plan's JSON file nor a MODEL with options of simulate, such as "
+            "'llama-3-8b --gpu h100 --tp 2'"
+        )
+    return {name: simulated.value(name, text) for name, text in texts.items()}
 
 
 @command(tables.Answering, arguments={})

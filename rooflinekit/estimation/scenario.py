@@ -120,7 +120,7 @@ class Steps(TypedDict, total=False):
     graph_tokens: Annotated[int | None, Option("Tokens of the largest step with prompts that replays CUDA graphs (vLLM: max_cudagraph_capture_size).", unit="tokens", least=0, usual="the engine's", group="Engine")]
     scheduler_recv_interval: Annotated[int, Option("Decode steps from one look at new requests to the next (SGLang).", 1, group="Engine", also=("receive_interval",))]
     batch_wait: Annotated[int, Option("Decode steps for which prompts wait to be computed together (TensorRT-LLM: batch_wait_timeout_iters).", 0, least=0, group="Engine")]
-    prefix_caching: Annotated[str, Option("on, or off: whether a prompt that was sent before (--seed-reuse) is found in the cache.", "on", complete=("on", "off"), group="Engine")]
+    prefix_caching: Annotated[str, Option("on, or off: whether a prompt that was sent before (--seed-reuse, or a trace with block ids) is found in the cache.", "on", complete=("on", "off"), group="Engine")]
 
 class Layout(Hardware, Parallelism, Formats, Engine, total=False):
     """Everything that lays out a plan."""
@@ -205,7 +205,6 @@ class Scheduling(Tiers, total=False):
     swap: Annotated[bool, Option("Preempt to host memory instead of computing again.", False)]
     kv_tokens: Annotated[int | None, Option("Tokens that the cache of one replica holds.", unit="tokens", usual="what memory leaves", most=10_000_000_000)]
     prefix_cache: Annotated[bool, Option("Keep and share the blocks of prompt prefixes; as the engine does by default where prompts have known blocks.", False)]
-    no_prefix_cache: Annotated[bool, Option("Compute every prompt anew, whatever the engine does by default.", False)]
     host_gib: Annotated[float, Option("Host memory for cache blocks, per replica, in GiB.", 0.0, unit="GiB")]
     draft_ms: Annotated[float, Option("Time to draft one token.", 0.0, unit="ms", group="Speculation")]
 
@@ -490,6 +489,7 @@ class Launching(TypedDict, total=False):
     candidate: Annotated[int | None, Option("Which candidate of the plan, from 1.", usual="its best", kind="loose count", group="Replicas")]
     replicas: Annotated[int, Option("Copies of the deployment.", 1, kind="loose count", most=10_000, group="Replicas")]
     host_gpus: Annotated[int, Option("Accelerators of one host.", 8, kind="loose count", group="Replicas")]
+    target: Annotated[str | None, Option("Write a manifest instead: vllm-compose, kserve, llm-d, dynamo, lws or skypilot.", complete=("vllm-compose", "kserve", "llm-d", "dynamo", "lws", "skypilot"), group="Output")]
     out: Annotated[Path | None, Option("Write to this file, or the files into this folder.", kind="folder", metavar="PATH", group="Output")]
 
 class Page(Price, total=False):
@@ -532,6 +532,9 @@ class Serving(Answering, total=False):
     port: Annotated[int, Option("Port to listen on.", 8000, most=65535)]
     workers: Annotated[int | None, Option("Processes that answer, beside one for quick questions.", most=64, usual="one a core")]
     site: Annotated[Path | None, Option("Folder that `make site` wrote, for the playground at /.", usual="build/site of this checkout, else a page on one model", kind="path")]
+    engine_of: Annotated[str | None, Option("Serve as an engine at played times instead (OpenAI's interface): a MODEL with options of simulate, in quotes, or a plan's JSON file.", metavar="DEPLOYMENT", group="Engine")]
+    time: Annotated[str, Option("Of that engine: real; jump to each token at once; or held, until POST /clock moves it.", "real", complete=("real", "jump", "held"), kind="choice", metavar="real|jump|held", group="Engine")]
+    streams: Annotated[int, Option("Answers of that engine that are under way at most.", 1024, most=100_000, group="Engine")]
 
 class Scored(Written, total=False):
     """What is set beside measured tables."""
@@ -540,7 +543,7 @@ class Scored(Written, total=False):
 
 class Shown(Written, total=False):
     """One entry, or a file to fill in."""
-    template: Annotated[str | None, Option("Print a file to fill in: gpu or model.", complete=("gpu", "accelerator", "model"))]
+    template: Annotated[str | None, Option("Print a file to fill in: gpu or model; or a Grafana dashboard, or Prometheus rules.", complete=("gpu", "accelerator", "model", "dashboard", "rules"))]
 
 # --- names of groups, and of the keys that belong together -------------------------------------------------------------
 

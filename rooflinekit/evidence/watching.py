@@ -188,6 +188,12 @@ class Watched(Tabled):
         """The last interval."""
         return self.intervals[-1]
 
+    @property
+    def predicted_replicas(self) -> int:
+        """The fewest replicas that the last interval's rate leaves at most 80 % of their knee."""
+        now = self.now
+        return max(math.ceil(now.rate / (_STEADY * now.knee / now.replicas) - 1e-9), 1)
+
     def to_rows(self) -> list[dict[str, Any]]:
         """One row an interval; the parts of a figure have its name before them."""
         return [

@@ -23,12 +23,12 @@ _REASONS = {400: "Bad Request", 408: "Request Timeout", 429: "Too Many Requests"
 class Bounds:
     """How many connections the descriptors of this process allow, in all and for one client, and may wait."""
 
-    def __init__(self, workers: int) -> None:
-        """A client has half of them, so that another one is served whatever it does."""
+    def __init__(self, workers: int, most: int = MOST, share: int = 2) -> None:
+        """A client has half of `most` of them, so that another one is served whatever it does; or another `share`."""
         spare = max(_descriptors() - _OWN - _OF_WORKER * (workers + 1), 16)
         self.taken = min(spare // 8, _TAKEN)
-        self.most = min(spare - 3 * self.taken, MOST)  # those that were taken to be refused have descriptors too
-        self.most_each = max(self.most // 2, 1)
+        self.most = min(spare - 3 * self.taken, most)  # those that were taken to be refused have descriptors too
+        self.most_each = max(self.most // share, 1)
 
 
 def _descriptors() -> int:
@@ -37,6 +37,16 @@ def _descriptors() -> int:
     import resource  # noqa: PLC0415 - not on Windows
 
     return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 4 * MOST)
+
+
+def more_descriptors() -> None:
+    """Let this process have as many as it may, for a server whose one client opens hundreds of connections."""
+    if os.name == "posix":
+        import resource  # noqa: PLC0415 - as above
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = 4 * MOST if hard == resource.RLIM_INFINITY else min(hard, 4 * MOST)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 class Connection(H11Protocol):

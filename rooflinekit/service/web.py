@@ -168,10 +168,10 @@ def app(
         RooflinekitError: failed,
     }
     served_app = Starlette(routes=routes, exception_handlers=handlers, lifespan=served)
-    return _local(served_app) if local else served_app
+    return here_alone(served_app) if local else served_app
 
 
-def _local(served: ASGIApp) -> ASGIApp:
+def here_alone(served: ASGIApp) -> ASGIApp:
     """The application for requests that name this host alone: a page of elsewhere that a browser shows asks nothing."""
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:

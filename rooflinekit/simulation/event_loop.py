@@ -170,6 +170,8 @@ class Simulation:
         self._idle: dict[Replica, None] = {}  # who must look for work at this instant
         self._held: deque[Job] = deque()  # the queue in front of all replicas
         self._coming: dict[Job, None] = {}  # still in the front end
+        self._gone: set[Job] = set()  # whose clients left before they came to a queue
+        self._leaving: dict[Replica, list[Job]] = {}  # whose clients left while a step is under way
         self._ready = [-math.inf] * len(fleet.prefills or fleet.replicas)  # when each front end has read its latest
         self._handed = -math.inf  # when it hands over the latest of them
         self._free_at = dict.fromkeys(fleet.prefills, 0.0)  # when each link has copied what it has
@@ -200,14 +202,20 @@ class Simulation:
         self.interrupted = True
 
     def _loop(self) -> None:
-        heap, idle = self._heap, self._idle
         for arrival, measured in self.source.start():
-            self._expect(arrival, measured)
+            self.expect(arrival, measured)
+        self.advance(self.horizon)
+
+    def advance(self, horizon: float) -> None:
+        """Play all that happens up to a time; requests that are expected later may be told before the next call."""
+        heap, idle = self._heap, self._idle
         alone: Replica | None = None  # whose step ends before anything else happens
         while (heap or alone) and not self.interrupted:
             now = alone.until if alone else heap[0][0]
-            if now > self.horizon:
-                self.now = self.horizon
+            if now > horizon:
+                if alone:
+                    self._push(alone.until, self._step_ends, alone)
+                self.now = horizon
                 return
             self.now = now
             if alone:
@@ -235,13 +243,47 @@ class Simulation:
     def _push(self, time: float, act: Callable[[Any], None], what: object) -> None:
         heappush(self._heap, (time, next(self._order), act, what))
 
-    def _expect(self, arrival: Arrival, measured: bool) -> None:
-        self._push(arrival.time, self._arrive, Job(next(self._numbers), arrival, measured))
+    def expect(self, arrival: Arrival, measured: bool = True) -> Job:
+        """Foresee a request, which comes no earlier than what has been played."""
+        job = Job(next(self._numbers), arrival, measured)
+        self._push(arrival.time, self._arrive, job)
+        return job
+
+    def coming(self) -> float:
+        """When something happens next: an event, or the end of a decode step within a run [s]; inf if nothing does."""
+        ends = [replica.step_end(self.now) for replica in self.fleet.all if replica.steps > 1]
+        return min((*ends, self._heap[0][0] if self._heap else math.inf))
+
+    @property
+    def held(self) -> int:
+        """Requests in the queue in front of all replicas."""
+        return len(self._held)
+
+    def abort(self, job: Job) -> None:
+        """Let a request go before its end, as its client did: at once where it waits, else between two steps.
+
+        One whose blocks are on their way between replicas, or from a tier, goes on.
+        """
+        if job in self._held:
+            self._held.remove(job)
+            self.ledger.leave(job, self.now, "cut")
+        elif (replica := next((each for each in self.fleet.all if each.has(job)), None)) is None:
+            self._gone.add(job)  # it has not come yet
+        elif replica.until < 0.0 or job not in replica.admitted:
+            self._drop(replica, job)
+        else:
+            self._leaving.setdefault(replica, []).append(job)
+            if replica.until != (until := replica.cut(self.now, always=True)):
+                self._push(until, self._step_ends, replica)
+
+    def _drop(self, replica: Replica, job: Job) -> None:
+        if replica.drop(job):
+            self.ledger.leave(job, self.now, "cut")
 
     def _arrive(self, job: Job) -> None:
         self.ledger.enter(job, self.now)
         if following := self.source.after_arrival(job):
-            self._expect(*following)
+            self.expect(*following)
         if (front_end := self.fleet.front_end.time(job.isl)) > 0.0:
             self._coming[job] = None
             lane = job.number % len(self._ready)  # a front end reads one prompt after the other
@@ -274,6 +316,10 @@ class Simulation:
     def _admit(self, job: Job) -> None:
         self._coming.pop(job, None)
         job.queued, fleet = self.now, self.fleet
+        if job in self._gone:
+            self._gone.remove(job)
+            self.ledger.leave(job, self.now, "cut")
+            return
         replica = None if self._held else fleet.route(job)
         full = replica is None and fleet.full(len(self._held))
         if why := FULL if full else fleet.refusal(job, replica):
@@ -303,6 +349,8 @@ class Simulation:
         for job in replica.end(self.now):
             self._leave(job, "finished")
         replica.until = -1.0
+        for job in self._leaving.pop(replica, ()):
+            self._drop(replica, job)
         self._idle[replica] = None
         while self._held and (next_replica := self.fleet.route(self._held[0])):
             self._submit(self._held.popleft(), next_replica)
@@ -310,7 +358,7 @@ class Simulation:
     def _leave(self, job: Job, how: str) -> None:
         self.ledger.leave(job, self.now, how)
         for arrival, measured in self.source.after_end(self.now, job):
-            self._expect(arrival, measured)
+            self.expect(arrival, measured)
 
     def _export(self, job: Job, now: float) -> None:
         """A prompt is computed: a decode replica queues it, and copies its blocks when it has room for them."""

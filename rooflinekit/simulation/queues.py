@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
 from rooflinekit.simulation.requests import Job
@@ -38,6 +38,14 @@ class ByClass:
     def pop(self) -> Job:
         """Who is next, and leaves."""
         return heappop(self._jobs)[2]
+
+    def remove(self, job: Job) -> None:
+        """One that is here leaves before its turn."""
+        self._jobs.remove((job.priority, job.number, job))
+        heapify(self._jobs)
+
+    def __contains__(self, job: Job) -> bool:
+        return (job.priority, job.number, job) in self._jobs
 
     def __len__(self) -> int:
         return len(self._jobs)

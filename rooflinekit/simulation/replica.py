@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import math
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -102,12 +103,19 @@ class Replica:
             return FULL
         return ""
 
-    def cut(self, now: float) -> float:
-        """Something has come in: end the run with the step under way; returns when that is [s]."""
+    def has(self, job: Job) -> bool:
+        """Whether a request waits here or has its place here."""
+        return job in self.admitted or job in self.queue
+
+    def cut(self, now: float, always: bool = False) -> float:
+        """Something has come in: end the run with the step under way; returns when that is [s].
+
+        always: even where nothing could join the next step.
+        """
         limits = self.limits
         blocked = len(self.queue) > 1 and not limits.by_class  # who was there before could not be placed either
         admits = limits.policy.joins and not blocked and self.decoding.width < limits.max_num_seqs
-        if self.steps > 1 and (self._landed or self.partial or admits):
+        if self.steps > 1 and (always or self._landed or self.partial or admits):
             self.steps = self._steps_until(now)
             self.until = self.began + self._span(self.steps)
         return self.until
@@ -120,6 +128,37 @@ class Replica:
         self.steps = steps if self._span(steps) <= now - self.began else steps - 1
         self.until = self.began + self._span(self.steps)
         return self.steps > 0
+
+    def steps_over(self, now: float) -> int:
+        """Decode steps of the run under way that are over by `now` and not yet booked."""
+        if self.until < 0.0 or not self.decodes:
+            return 0
+        return bisect_right(range(1, self.steps + 1), now, key=self._step_end)
+
+    def step_end(self, now: float) -> float:
+        """When the step under way ends, or the next one of a run [s]; inf while idle."""
+        return self._step_end(min(self.steps_over(now) + 1, self.steps)) if self.until >= 0.0 else math.inf
+
+    def _step_end(self, number: int) -> float:
+        return self.began + (self._time if number == 1 else self._span(number))
+
+    def drop(self, job: Job) -> bool:
+        """Let a request go between two steps; False where its blocks are on their way, or it has left by itself."""
+        if job in self.queue:
+            if job.home is not None:
+                return False
+            self.queue.remove(job)
+            self.host.room += job.swapped
+            return True
+        if job.due >= 0:
+            self.decoding.leave(job)
+        elif job in self.partial:
+            self.partial.remove(job)
+        else:
+            return False
+        self._exit(job)
+        self.pool.release(job)
+        return True
 
     def _span(self, steps: int) -> float:
         return steps * self._time + self._slope * (steps * (steps - 1) / 2)

@@ -189,7 +189,7 @@ def _run(  # noqa: PLR0913, PLR0917 - as `serve`
     steps: Iterable[tuple[float, int]] = (),
 ) -> Simulation:  # fmt: skip
     ledger = Ledger(load.objective, load.keep)
-    fleet = _fleet(resolved.predictor, prefill.predictor, load, setup, ledger)
+    fleet = fleet_of(resolved.predictor, prefill.predictor, load, setup, ledger)
     source = load.sessions or Source(load.arrivals, load.users, load.warmup)
     for conversation, hashes in (*load.before, *(load.sessions.before() if load.sessions else ())):
         pool = fleet.all[conversation % len(fleet.prefills or fleet.replicas)].pool
@@ -297,8 +297,11 @@ def _said(  # noqa: PLR0913, PLR0917 - the scheduler and the cache of a run
     return {**about(resolved.plan), "inputs": inputs, "warnings": warnings}
 
 
-def _fleet(predictor: Predictor, first: Predictor, load: Load, setup: Setup, ledger: Ledger) -> Fleet:
-    """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas."""
+def fleet_of(predictor: Predictor, first: Predictor, load: Load, setup: Setup, ledger: Ledger) -> Fleet:
+    """Lay out the replicas; those of one deployment share one step table. `first` is that of the prefill replicas.
+
+    Raises WorkloadError for settings that make no sense, DoesNotFitError if the cache holds no request.
+    """
     predictor, first = served(predictor), served(first)
     drafted = setup.draft_tokens
     clock = _clock(predictor, load, setup, drafted + 1)
@@ -678,21 +681,12 @@ def _played(
     seen: _Seen, number: int = 0,
 ) -> tuple[Books, dict[str, Any]]:  # fmt: skip
     """One cell of what was asked for, or all of it."""
-    if given.get("prefix_cache") and given.get("no_prefix_cache"):
-        raise InputError("prefix_cache and no_prefix_cache exclude each other; give one of them")
     if given.get("draft_tokens") and "acceptance" not in given:
         raise InputError("draft_tokens needs a draft: give --acceptance, the share of its tokens that is accepted, and "
                          "--draft-ms, its time a token (`estimate --draft` has both)")  # fmt: skip
-    deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
     question, cells = _question(given), given.get("cells", 1)
-    resolved = resolve(model, gpu, deployment, given.get("calibration"))
-    most = deployment.settings.max_model_len or resolved.plan.model.max_context
-    chosen = part_of(given, _SETUP) | {"tiers": read_tiers(given.get("cache_tier"))}
-    if "order" in given:
-        chosen["by_class"] = given["order"] == "priority"
-    if "acceptance" in given:  # one of all drafted tokens
-        chosen["acceptance"] = number_of("acceptance", given["acceptance"])
-    setup = Setup(**chosen)
+    resolved, setup = deployed(model, gpu, given)
+    most = resolved.plan.deployment.settings.max_model_len or resolved.plan.model.max_context
     if max(setup.replicas, setup.prefill_replicas) > _TOGETHER * cells:
         raise WorkloadError(f"one simulation has at most {_TOGETHER:,} replicas; --cells divides more of them")
     if cells > 1:
@@ -700,16 +694,27 @@ def _played(
     load, hash_tokens, notes = make_load(question, setup.seed, most, resolved.plan.image_tokens)
     if cells > 1 and question.trace is not None:
         load = replace(load, arrivals=dealt(load.arrivals, given.get("seed", 0), number, cells))
-    load = replace(load, prompts=given.get("seed_reuse", 0))
-
-
-    usual = load.blocks and not (given.get("no_prefix_cache") or setup.prefix_cache)
+    load, deployment = replace(load, prompts=given.get("seed_reuse", 0)), resolved.plan.deployment
+    usual = load.blocks and deployment.settings.prefix_caching != "off" and not setup.prefix_cache
     if usual and caches_prefixes(deployment.engine, deployment.engine_version):
         setup, own = replace(setup, prefix_cache=True), deployment.engine
-        notes += (f"the prefix cache is on, as {own} has it by default; --no-prefix-cache computes each prompt anew",)
+        notes += (f"the prefix cache is on, as {own} has it by default; --prefix-caching off computes prompts anew",)
     setup = replace(setup, hash_tokens=setup.hash_tokens or hash_tokens)
     books, more = _served(resolved, load, setup, seen, resolved, None)
     return books, more | {"warnings": (*notes, *_idle(given, load, setup), *more["warnings"])}
+
+
+def deployed(
+    model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any]
+) -> tuple[Resolved, Setup]:
+    """A deployment and what it is set up with, of options of `Simulation` that were read; raises as `simulate`."""
+    resolved = resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
+    chosen = part_of(given, _SETUP) | {"tiers": read_tiers(given.get("cache_tier"))}
+    if "order" in given:
+        chosen["by_class"] = given["order"] == "priority"
+    if "acceptance" in given:  # one of all drafted tokens
+        chosen["acceptance"] = number_of("acceptance", given["acceptance"])
+    return resolved, Setup(**chosen)
 
 
 _WITH = {"clean": ("trace",), "speed": ("trace",), "prefix_groups": ("shared_prefix",), "acceptance": ("draft_tokens",),

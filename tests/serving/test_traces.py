@@ -455,7 +455,7 @@ def test_a_trace_with_block_ids_uses_the_prefix_cache_as_its_engine_does(tmp_pat
     plain, notes = first_token()
     assert any(note.startswith("the prefix cache is on, as vllm has it by default") for note in notes)
     assert plain == first_token(prefix_cache=True)[0] == first_token(engine="vllm@0.10.0")[0]
-    whole, _ = first_token(no_prefix_cache=True)
+    whole, _ = first_token(prefix_caching="off")
     assert whole > 3.0 * plain  # of 14 blocks, two are new
     assert first_token(engine="vllm@0.6.3")[0] == pytest.approx(whole, rel=0.2)  # off by default then
     with pytest.raises(InputError, match="exclude each other"):

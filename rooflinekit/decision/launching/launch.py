@@ -86,6 +86,7 @@ class Server:
     prediction: Prediction
     side_channel: int = 0  #: port at which vLLM's servers of a split deployment agree on transfers; 0 for others
     attention_replicas: int = 1
+    rate: float | None = None  #: requests a second that one replica is planned for; None where nothing says so
 
     @property
     def port(self) -> int:
@@ -219,7 +220,7 @@ def _server_script(launch: Launch, server: Server, with_files: bool) -> Iterator
     yield from _comment(
         f"{role}{made.model} on {made.gpus} x {made.gpu}, flags checked for {made.engine} {made.version}"
     )
-    yield from _comment(_predicted(server))
+    yield from _comment(predicted(server))
     if server.replicas > 1:
         hosts = f"{server.hosts} host" + "s" * (server.hosts > 1)
         yield from _comment(f"{server.replicas} replicas on {hosts}, {server.per_host} on this one")
@@ -237,7 +238,8 @@ def _server_script(launch: Launch, server: Server, with_files: bool) -> Iterator
         yield "wait"
 
 
-def _predicted(server: Server) -> str:
+def predicted(server: Server) -> str:
+    """What was predicted for a server, in a line."""
     made = server.prediction
     first = f"TTFT {'without end (unstable)' if made.ttft_ms is None else f'{made.ttft_ms:.1f} ms'}"
     later, rate = f"TPOT {made.tpot_ms:.2f} ms", f"{made.output_tok_s:.0f} tok/s"
@@ -322,6 +324,14 @@ def launch(  # noqa: PLR0913 - the front door: keywords that each say one thing
         notes += [note if all(note in others for others in each) else f"{server.role}: {note}" for note in own]
     notes += _several(servers, targets)
     return Launch(servers, _front_ends(servers), tuple(dict.fromkeys(notes)), tuple(warnings))
+
+
+def parts_of_plan(plan: str | PathLike[str] | Mapping[str, Any], candidate: int | None = None) -> list[ServerPart]:
+    """The kinds of server of a plan's best candidate, or of one by its number from 1.
+
+    Raises InputError (SpecError for the file) for what no plan is.
+    """
+    return list(_parts(*_candidate(plan, candidate)))
 
 
 def _candidate(plan: str | PathLike[str] | Mapping[str, Any], number: int | None) -> tuple[Mapping[str, Any], object]:
@@ -437,6 +447,7 @@ def _server(target: Target, part: ServerPart) -> Server:
         front_end if engine == "trtllm" and part.role == "prefill" else "", file.spelling if file else "", ports,
         part.replicas, target.host_gpus, prediction,
         first + _CHANNEL if part.role and engine == "vllm" else 0, target.plan.deployment.dp,
+        part.scenario.get("rate"),
     )  # fmt: skip
 
 

@@ -1,0 +1,427 @@
+"""An engine at played times: the numbers of `simulate` to the last bit, over HTTP too; OpenAI's interface; limits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import rooflinekit as rk
+from rooflinekit.cli.app import app
+from rooflinekit.evidence.benchmark_runs import Given
+from rooflinekit.evidence.exposition import interval, read_scrape
+from rooflinekit.evidence.watching import Watcher
+from rooflinekit.load.arrivals import Arrival
+from rooflinekit.model.types.errors import InputError
+from rooflinekit.ops.engine import Deployed, PlayedEngine
+from rooflinekit.simulation.simulate import Question, make_load
+
+pytest.importorskip("starlette", reason="needs rooflinekit[serve]")
+pytest.importorskip("uvicorn", reason="needs rooflinekit[serve]")
+import httpx2
+from starlette.testclient import TestClient
+
+from rooflinekit.ops import openai
+
+ASKED = {"rate": 20.0, "requests": 200, "isl": "uniform:500-1500", "osl": "uniform:20-100"}
+SERVERS = {
+    "one": {},
+    "cache that is too small": {"kv_tokens": 12_000, "max_num_seqs": 64},
+    "replicas": {"replicas": 3, "router": "least-loaded"},
+    "queue that is full": {"queue_limit": 2, "max_num_seqs": 4},
+    "drafts": {"draft_tokens": 2, "acceptance": 0.6, "draft_ms": 0.5},
+    "pools": {"prefill_replicas": 1, "replicas": 2},
+    "prefixes": {"prefix_cache": True},
+}
+
+
+def engine(**options: Any) -> PlayedEngine:
+    return PlayedEngine(Deployed.read("llama-3-8b", "h100-sxm", **options))
+
+
+def asked_of(**asked: Any) -> list[Arrival]:
+    load, _, _ = make_load(Question(**asked))
+    return list(load.arrivals)
+
+
+class TestTimes:
+    @pytest.mark.parametrize("options", SERVERS.values(), ids=SERVERS)
+    def test_requests_that_come_one_by_one_are_played_as_all_at_once(self, options: dict[str, Any]) -> None:
+        asked = ASKED | ({"shared_prefix": 400, "prefix_groups": 3} if "prefix_cache" in options else {})
+        own = engine(**options)
+        streams = []
+        for arrival in asked_of(**asked):
+            own.advance(arrival.time)  # so that what comes later is not known
+            streams.append(own.send(arrival, lambda stream: None))
+        own.advance(1e6)
+        whole = rk.simulate("llama-3-8b", **asked, **options, warmup=0)
+        assert {each.ended for each in streams} <= {"finished", "rejected"}
+        for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
+            played = sorted(each.times_ms[name] for each in streams if each.ended == "finished")
+            stated = getattr(whole, name)
+            assert sum(played) / len(played) == pytest.approx(stated.mean, rel=1e-9)
+            tolerance = 0.006 if {"prefix_cache", "prefill_replicas"} & {*options} else 1e-9  # a sketch's
+            assert played[-(-len(played) // 2) - 1] == pytest.approx(stated.p50, rel=tolerance)
+            assert played[-(-len(played) * 95 // 100) - 1] == pytest.approx(stated.p95, rel=tolerance)
+        assert sum(each.ended == "rejected" for each in streams) == whole.requests.rejected == own.refused
+        if "queue_limit" in options:
+            assert own.refused > 10
+        if "kv_tokens" in options:
+            assert sum(each.ledger.preempted for each in own.replicas) == whole.requests.preemptions > 0
+        assert all(each.pool.free == each.pool.total for each in own.replicas)
+
+    def test_each_token_is_told_at_its_step(self) -> None:
+        own, seen = engine(calibration="none"), list[tuple[float, int]]()
+        own.send(Arrival(0.0, 1000, 40), lambda stream: seen.append((stream.last, stream.made)))
+        own.advance(60.0)
+        assert [made for _, made in seen] == [*range(1, 41)]
+        gaps = [after[0] - before[0] for before, after in pairwise(seen)]
+        assert gaps[-1] > gaps[0] > 0.0  # a token more in the cache each time
+
+    def test_a_client_that_leaves_gives_its_place_and_blocks_back(self) -> None:
+        own = engine(max_num_seqs=2, token_budget=512)
+        first, second, third = (own.send(Arrival(0.0, 2000, 500), lambda stream: None) for _ in range(3))
+        own.advance(0.5)
+        assert first.made > 5
+        assert third.made == 0
+        own.abort(first)  # in the batch
+        own.abort(own.send(Arrival(0.5, 100, 10), lambda stream: None))  # before it came
+        own.advance(2.0)
+        assert (first.ended, second.ended) == ("cut", "")
+        assert third.made > 0
+        waiting = own.send(Arrival(2.0, 100, 10), lambda stream: None)
+        own.advance(2.5)
+        own.abort(waiting)  # in the queue
+        assert waiting.ended == "cut"
+        assert 'finished_reason="abort"} 3' in own.exposition()
+        own.advance(60.0)
+        assert (second.ended, third.ended, own.running) == ("finished", "finished", 0)
+        assert own.replicas[0].pool.free == own.replicas[0].pool.total
+
+
+def scrape(own: PlayedEngine) -> dict[str, float]:
+    pytest.importorskip("prometheus_client", reason="needs rooflinekit[watch]")
+    return dict(read_scrape(own.exposition(), own.run.now, "engine").values)
+
+
+class TestMetrics:
+    def test_they_add_up_while_requests_run_and_after(self) -> None:
+        own = engine(prefix_cache=True, kv_tokens=20_000)
+        arrivals = asked_of(**ASKED, shared_prefix=400)
+        for arrival in arrivals:
+            own.send(arrival, lambda stream: None)
+        own.advance(5.0)
+        during = scrape(own)
+        assert during["running"] == len(own.replicas[0].admitted) > 0
+        assert 0.1 < during["kv_use"] <= 1.0
+        own.advance(1e4)
+        after = scrape(own)
+        assert after["osl.sum"] == after["output_tokens"] == sum(each.osl for each in arrivals)
+        assert after["isl.sum"] == after["prompt_tokens"] == sum(each.isl for each in arrivals)
+        assert after["ttft.count"] == after["e2e.count"] == len(arrivals)
+        assert after["hits"] == pytest.approx(400 * len(arrivals), rel=0.05)
+        whole = rk.simulate("llama-3-8b", **ASKED, shared_prefix=400, prefix_cache=True, kv_tokens=20_000, warmup=0)
+        assert 1e3 * after["ttft.sum"] / after["ttft.count"] == pytest.approx(whole.ttft_ms.mean, rel=1e-9)
+        assert 1e3 * after["gap.sum"] / after["gap.count"] == pytest.approx(whole.itl_ms.mean, rel=1e-6)
+        assert (after["running"], after["waiting"], after["kv_use"]) == (0.0, 0.0, 0.0)
+
+    @pytest.mark.slow
+    def test_watch_finds_the_gap_small_and_no_drift(self) -> None:
+        own = engine(calibration=None)
+        for arrival in asked_of(rate=2.0, requests=2 * 60 * 70, isl="uniform:500-1500", osl="uniform:10-30"):
+            own.send(arrival, lambda stream: None)
+        scrapes = []
+        for minute in range(66):
+            own.advance(60.0 * minute + 30.0)
+            scrapes.append(read_scrape(own.exposition(), own.run.now, "engine"))
+        watcher = Watcher(Given.of(gpu="h100-sxm", tp=1))
+        found = [interval(before, after, "engine") for before, after in pairwise(scrapes)]
+        assert watcher.see_all([each for each in found if each is not None]) == []
+        answer = watcher.answer()
+        assert answer.drifts == ()
+        for figure in (answer.now.tpot, answer.now.ttft):
+            assert figure.measured == pytest.approx(figure.expected, rel=0.1)
+
+
+CHAT = {"messages": [{"role": "user", "content": "four bytes are a token"}], "max_tokens": 5, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def client():
+    own = engine(prefix_cache=True, osl="uniform:8-12", max_model_len=4096)
+    with TestClient(openai.application(own, "jump", streams=4), base_url="http://localhost") as made:
+        yield made
+
+
+def events(text: str) -> list[Any]:
+    """The events of a stream, without the last, which says that it ends."""
+    told = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    assert told.pop() == "[DONE]"
+    return [json.loads(each) for each in told]
+
+
+class TestInterface:
+    def test_a_chat_in_one_piece(self, client: TestClient) -> None:
+        answer = client.post("/v1/chat/completions", json=CHAT | {"model": "llama-3-8b"}).json()
+        assert answer["object"] == "chat.completion"
+        (choice,) = answer["choices"]
+        assert choice["message"] == {"role": "assistant", "content": " the" * 5}
+        assert choice["finish_reason"] == "length"
+        usage = answer["usage"]
+        assert (usage["completion_tokens"], usage["total_tokens"]) == (5, usage["prompt_tokens"] + 5)
+        (played,) = answer["rooflinekit"]["played"]
+        own = rk.estimate("llama-3-8b", isl=usage["prompt_tokens"], osl=5, calibration=None)
+        assert played["tpot_ms"] == pytest.approx(own.tpot_ms, rel=0.02)
+
+    def test_a_chat_as_a_stream(self, client: TestClient) -> None:
+        asked = CHAT | {"stream": True, "stream_options": {"include_usage": True}, "n": 2}
+        answer = client.post("/v1/chat/completions", json=asked)
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        *pieces, last = events(answer.text)
+        assert {each["object"] for each in pieces} == {"chat.completion.chunk"}
+        for index in range(2):
+            own = [each["choices"][0] for each in pieces if each["choices"][0]["index"] == index]
+            assert own[0]["delta"] == {"role": "assistant", "content": " the"}
+            assert [each["delta"]["content"] for each in own] == [" the"] * 5
+            assert [each["finish_reason"] for each in own] == [None] * 4 + ["length"]
+        assert last["choices"] == []
+        assert last["usage"]["completion_tokens"] == 10
+
+    def test_completions_of_texts_and_of_tokens(self, client: TestClient) -> None:
+        answer = client.post("/v1/completions", json={"prompt": [[1, 2, 3], [4]], "max_tokens": 2}).json()
+        assert [each["index"] for each in answer["choices"]] == [0, 1]
+        assert answer["usage"] == {
+            "prompt_tokens": 4, "completion_tokens": 4, "total_tokens": 8,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        }  # fmt: skip
+        own = client.post("/v1/completions", json={"prompt": "text", "max_tokens": 50}).json()
+        assert 8 <= own["usage"]["completion_tokens"] <= 12  # as the server's lengths say
+        assert own["choices"][0]["finish_reason"] == "stop"
+
+    def test_a_conversation_finds_itself_and_its_answers_in_the_cache(self, client: TestClient) -> None:
+        said = [{"role": "user", "content": "x" * 4000}]
+        first = client.post("/v1/chat/completions", json={"messages": said, "max_tokens": 200, "ignore_eos": True})
+        assert first.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        said += [first.json()["choices"][0]["message"], {"role": "user", "content": "and then?"}]
+        usage = client.post("/v1/chat/completions", json={"messages": said, "max_tokens": 2}).json()["usage"]
+        assert 1190 < usage["prompt_tokens_details"]["cached_tokens"] < usage["prompt_tokens"]
+
+    def test_models_health_metrics_and_the_clock(self, client: TestClient) -> None:
+        (model,) = client.get("/v1/models").json()["data"]
+        assert (model["id"], model["max_model_len"]) == ("llama-3-8b", 4096)
+        assert client.get("/health").status_code == 200
+        assert 'vllm:cache_config_info{block_size="16"' in client.get("/metrics").text
+        assert client.get("/clock").json()["clock"] == "jump"
+
+    @pytest.mark.parametrize(
+        ("status", "path", "body", "word"),
+        [
+            (404, "chat/completions", CHAT | {"model": "gpt-5"}, "gpt-5"),
+            (400, "chat/completions", {"messages": []}, "messages"),
+            (400, "chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "text"),
+            (400, "completions", {}, "prompt"),
+            (400, "completions", {"prompt": ["a", {}]}, "prompt"),
+            (400, "completions", {"prompt": "a", "max_tokens": 0}, "max_tokens"),
+            (400, "completions", {"prompt": "a", "max_tokens": 5000}, "4096 tokens"),
+            (400, "completions", {"prompt": "a", "echo": True}, "echo"),
+            (400, "completions", {"prompt": "a", "n": 1000}, "answers"),
+            (429, "completions", {"prompt": "a", "n": 5}, "--streams"),
+            (400, "completions", [], "object"),
+        ],
+    )
+    def test_refusals_say_why(self, client: TestClient, status: int, path: str, body: Any, word: str) -> None:
+        answer = client.post(f"/v1/{path}", json=body)
+        assert answer.status_code == status
+        error = answer.json()["error"]
+        assert error["code"] == status
+        assert word in error["message"]
+
+    def test_other_hosts_types_paths_and_methods_are_refused(self, client: TestClient) -> None:
+        assert client.post("/v1/completions", json=CHAT, headers={"host": "evil.example"}).status_code == 400
+        assert client.post("/v1/completions", content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
+        assert client.get("/v1/embeddings").status_code == 404
+        assert client.get("/v1/completions").status_code == 405
+        assert client.post("/clock", json={"by_s": 1}).status_code == 400
+
+    def test_a_token_is_asked_for_where_one_is_set(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ROOFLINEKIT_TOKEN", "a-secret")
+        with TestClient(openai.application(engine(), "jump"), base_url="http://localhost") as made:
+            refused = made.post("/v1/chat/completions", json=CHAT)
+            assert (refused.status_code, "a-secret" in refused.text) == (401, False)
+            shown = {"authorization": "Bearer a-secret"}
+            assert made.post("/v1/chat/completions", json=CHAT, headers=shown).status_code == 200
+
+
+async def over_http(own: PlayedEngine, arrivals: list[Arrival]) -> list[Any]:
+    """Send requests at times on a clock that stands, and then let it go."""
+    transport = httpx2.ASGITransport(app=openai.application(own, "held"))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        asked = [
+            client.post(
+                "/v1/completions",
+                json={"prompt": "x" * 4 * each.isl, "max_tokens": each.osl, "ignore_eos": True},
+                headers={openai.TIME: repr(each.time)},
+            )
+            for each in arrivals
+        ]
+        sent = [asyncio.ensure_future(each) for each in asked]
+        while own.running < len(arrivals):
+            await asyncio.sleep(0)
+        moved = (await client.post("/clock", json={"idle": True})).json()
+        assert (moved["clock"], moved["running"]) == ("held", 0)
+        return [each.json() for each in await asyncio.gather(*sent)]
+
+
+class TestOverHttp:
+    def test_percentiles_on_a_clock_that_is_held_are_those_of_simulate(self) -> None:
+        arrivals = asked_of(**ASKED)
+        answers = asyncio.run(over_http(engine(), arrivals))
+        assert [each["usage"]["prompt_tokens"] for each in answers] == [each.isl for each in arrivals]
+        whole = rk.simulate("llama-3-8b", **ASKED, warmup=0)
+        for name in ("ttft_ms", "tpot_ms"):
+            played = sorted(each["rooflinekit"]["played"][0][name] for each in answers)
+            for share, stated in ((50, getattr(whole, name).p50), (95, getattr(whole, name).p95)):
+                assert played[-(-len(played) * share // 100) - 1] == pytest.approx(stated, rel=1e-9)
+
+    @pytest.mark.slow
+    def test_five_hundred_streams_at_once(self) -> None:
+        """Over sockets, of a server of its own, with a clock that waits for nobody."""
+        with serving("llama-3-70b --tp 4", "--time", "jump", "--streams", "500") as port:
+            answers = asyncio.run(burst(port, 500))
+        assert len(answers) == 500
+        for text in answers:
+            *pieces, last = events(text)
+            assert sum(each["choices"][0]["text"].count(" the") for each in pieces) == 20
+            assert last["usage"]["completion_tokens"] == 20
+
+    @pytest.mark.slow
+    def test_a_client_feels_what_simulate_says(self) -> None:
+        """On a real clock, so that a machine that is busy makes it late: the better of two is looked at."""
+        asked = {"rate": 15.0, "requests": 60, "isl": "uniform:500-1500", "osl": "uniform:20-40"}
+        whole = rk.simulate("llama-3-70b", "h100-sxm", tp=4, **asked, warmup=0)
+        off = []
+        with serving("llama-3-70b --gpu h100-sxm --tp 4") as port:
+            for _ in range(2):
+                firsts, tokens = asyncio.run(felt(port, asked_of(**asked)))
+                pairs = ((firsts, whole.ttft_ms), (tokens, whole.tpot_ms))
+                off.append(max(
+                    abs(1e3 * each[at] / stated - 1.0)
+                    for each, said in pairs for at, stated in ((29, said.p50), (56, said.p95))
+                ))  # fmt: skip
+                if off[-1] < 0.05:
+                    break
+        assert min(off) < 0.25
+
+
+@contextmanager
+def serving(told: str, *more: str):
+    """A server in a process of its own; gives its port."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [sys.executable, "-m", "rooflinekit", "serve", "--engine-of", told, "--port", str(port), *more]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "ends with Ctrl-C" in line:
+                break
+        yield port
+    finally:
+        process.terminate()
+        process.wait(20)
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+async def streamed(port: int, isl: int, osl: int, seen: list[float] | None = None) -> str:
+    """The events of one request, read from a socket; `seen` gets the time of each part."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    asked = {"prompt": "x" * 4 * isl, "max_tokens": osl, "ignore_eos": True, "stream": True,
+             "stream_options": {"include_usage": True}}  # fmt: skip
+    body = json.dumps(asked).encode()
+    head = "POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+    writer.write(f"{head}{len(body)}\r\n\r\n".encode() + body)
+    text = b""
+    while part := await reader.read(65536):
+        text += part
+        if seen is not None and b'"text":' in part:
+            seen.append(time.perf_counter())
+    writer.close()
+    header, _, rest = text.decode().partition("\r\n\r\n")
+    assert " 200 " in header.partition("\r\n")[0], text[:300]
+    return rest
+
+
+async def burst(port: int, count: int) -> list[str]:
+    return await asyncio.gather(*(streamed(port, 50, 20) for _ in range(count)))
+
+
+async def felt(port: int, arrivals: list[Arrival]) -> tuple[list[float], list[float]]:
+    """Times to first token and mean times of the others [s], sorted, of requests that are sent at their times."""
+    begun, firsts, tokens = time.perf_counter() + 0.1, list[float](), list[float]()
+
+    async def one(arrival: Arrival) -> None:
+        await asyncio.sleep(max(begun + arrival.time - time.perf_counter(), 0.0))
+        sent, seen = time.perf_counter(), list[float]()
+        await streamed(port, arrival.isl, arrival.osl, seen)
+        firsts.append(seen[0] - sent)
+        tokens.append((seen[-1] - seen[0]) / (arrival.osl - 1))
+
+    await asyncio.gather(*map(one, arrivals))
+    return sorted(firsts), sorted(tokens)
+
+
+PLAN = {
+    "router": "least-loaded",
+    "traffic": {"rate": 30.0, "isl_mean": 900.0, "osl_mean": 100.0, "arrival_cv": 1.0},
+    "candidates": [],
+    "best": {
+        "replicas": 2, "load": 15.0,
+        "scenario": {"model": "llama-3-8b", "gpu": "h100-sxm", "tp": 1, "engine": "vllm", "max_num_seqs": 128},
+    },
+}  # fmt: skip
+"""What `rooflinekit plan --format json` writes, cut short."""
+
+
+class TestDeployments:
+    def test_a_plan_is_served_as_it_was_made(self) -> None:
+        own = PlayedEngine(Deployed.planned(PLAN))
+        assert len(own.replicas) == 2
+        assert own.replicas[0].limits.max_num_seqs == 128
+        assert (own.what.setup.router, own.what.osl.mean) == ("least-loaded", 100.0)
+
+    def test_a_split_has_both_pools(self) -> None:
+        each = {"replicas": 1, "scenario": PLAN["best"]["scenario"]}  # type: ignore[index]
+        own = PlayedEngine(Deployed.planned(PLAN | {"best": {"prefill": each, "decode": each | {"replicas": 2}}}))
+        assert (len(own.run.fleet.prefills), len(own.run.fleet.replicas)) == (1, 2)
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["--engine-of", "llama-3-8b --rate 5"], "clients decide"),
+            (["--engine-of", "llama-3-8b --tpp 2"], "nearest: tp"),
+            (["--engine-of", "no-such-model"], "unknown model"),
+            (["--engine-of", "--tp 2"], "MODEL"),
+            (["--engine-of", "llama-3-8b", "--workers", "2"], "--workers"),
+            (["--engine-of", "llama-3-8b", "--host", "0.0.0.0"], "ROOFLINEKIT_TOKEN"),
+            (["--time", "jump"], "--engine-of"),
+        ],
+    )
+    def test_what_cannot_be_served_is_refused_in_a_line(self, words: list[str], said: str) -> None:
+        result = CliRunner().invoke(app, ["serve", *words], env={"ROOFLINEKIT_TOKEN": ""})
+        assert result.exit_code == 2
+        assert said in result.stderr
+        assert "Traceback" not in result.stderr
+
+    def test_what_clients_decide_is_named(self) -> None:
+        with pytest.raises(InputError, match="concurrency"):
+            Deployed.read("llama-3-8b", concurrency=4)

@@ -1,0 +1,134 @@
+"""Metrics of `watch --listen`, the dashboard and the rules: one table of names, and nothing that nobody exports."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from test_docs import TEXTS
+from test_watch import AN_HOUR, NOTHING, exposition
+from typer.testing import CliRunner
+
+from rooflinekit.cli.app import app
+from rooflinekit.evidence.exposition import read_scrape
+from rooflinekit.evidence.measured import read_intervals
+from rooflinekit.evidence.watching import Watched, watch
+from rooflinekit.ops import operation
+from rooflinekit.ops.metrics import Metrics
+
+prometheus_client = pytest.importorskip("prometheus_client", reason="needs rooflinekit[watch]")
+
+ROWS = operation._rows()
+OURS = {f"rooflinekit_{name}": set(row["labels"]) for name, row in ROWS["metrics"].items()}
+RULES = yaml.safe_load(operation.rules())["groups"]
+DASHBOARD = json.loads(operation.dashboard())
+EXPRESSIONS = [rule["expr"] for group in RULES for rule in group["rules"]] + [
+    target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]
+]
+NAME = re.compile(r"\b(?:rooflinekit_|vllm:|sglang:|engine:)[a-z_0-9:]+")
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory: pytest.TempPathFactory) -> Watched:
+    from rooflinekit.evidence.exposition import scrape_text
+
+    path = tmp_path_factory.mktemp("day") / "day.prom"
+    path.write_text(scrape_text(exposition(NOTHING), 0.0) + scrape_text(exposition(AN_HOUR), 3600.0))
+    return watch(list(read_intervals(path)), gpu="h100-sxm", tp=1)
+
+
+class TestMetrics:
+    def test_every_value_has_its_row_and_every_row_a_value(self, answer: Watched) -> None:
+        found = list(operation.values(answer))
+        assert {f"rooflinekit_{each.name}" for each in found} == set(OURS)
+        for each in found:
+            assert len(each.labels) == len(ROWS["metrics"][each.name]["labels"])
+        assert len({(each.name, each.labels) for each in found}) == len(found)
+
+    def test_predicted_replicas_keep_the_rate_below_four_fifths_of_their_knee(self, answer: Watched) -> None:
+        now = answer.now
+        for rate, replicas, wanted in ((0.1, 1, 1), (0.79, 1, 1), (0.81, 1, 2), (1.61, 1, 3), (0.3, 4, 2)):
+            with_rate = replace(answer, intervals=(replace(now, rate=rate * now.knee, replicas=replicas),))
+            assert with_rate.predicted_replicas == wanted
+
+    def test_metrics_keep_nothing_of_an_earlier_interval(
+        self, answer: Watched, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        registry = prometheus_client.CollectorRegistry()
+        monkeypatch.setattr(prometheus_client, "Gauge", partial(prometheus_client.Gauge, registry=registry))
+        monkeypatch.setattr(prometheus_client, "start_http_server", lambda *_, **__: None)
+        show, read = operation.exporter(0), registry.get_sample_value
+        show(answer)
+        first = {"metric": "ttft", "kind": "measured"}
+        assert read("rooflinekit_seconds", first) == pytest.approx(answer.now.ttft.measured / 1e3)
+        assert read("rooflinekit_requests_per_second", {"kind": "knee"}) == answer.now.knee
+        silent = replace(answer.now.ttft, measured=None, high=None)
+        show(replace(answer, intervals=(replace(answer.now, ttft=silent, waiting=None),), headroom=None))
+        assert math.isnan(read("rooflinekit_seconds", first))
+        assert read("rooflinekit_seconds", {"metric": "ttft", "kind": "high"}) == math.inf
+        assert math.isnan(read("rooflinekit_waiting_requests", {"kind": "measured"}))
+        assert math.isnan(read("rooflinekit_headroom_ratio"))
+
+    def test_the_page_has_them_all(self) -> None:
+        page = TEXTS["docs/operations.md"]
+        rows = re.findall(r"^\| `(rooflinekit_\w+)` \|([^|]*)\|", page, re.MULTILINE)
+        assert {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows} == OURS
+        assert set(re.findall(r"^\| `([A-Z]\w+)` \|", page, re.MULTILINE)) == set(ROWS["alerts"])
+
+
+class TestRules:
+    def test_every_name_is_exported_or_recorded(self) -> None:
+        engines: dict[str, Any] = yaml.safe_load(
+            (Path(operation.__file__).parents[1] / "evidence" / "exposition.yaml").read_text()
+        )["engines"]
+        known = set(OURS) | set(ROWS["recording"])
+        for engine in ("vllm", "sglang"):
+            names = {name for each in engines[engine].values() for name in each}
+            known |= {f"{engine}:{name}{end}" for name in names for end in ("", "_bucket", "_count", "_sum")}
+        for expression in EXPRESSIONS:
+            assert set(NAME.findall(expression)) - known == set(), expression
+
+    def test_a_played_engine_exports_what_the_rules_read_of_vllm(self) -> None:
+        text = Metrics.exposition("m", [Metrics(1000)])
+        newest = {name for each in EXPRESSIONS for name in NAME.findall(each) if name.startswith("vllm:")}
+        older = {"vllm:gpu_cache_usage_perc", "vllm:time_per_output_token_seconds_bucket"}
+        assert {name for name in newest - older if f"{name}{{" not in text} == set()
+        assert read_scrape(text, 0.0, "engine").engine == "vllm"
+
+    def test_labels_are_those_that_the_metrics_have(self) -> None:
+        for expression in EXPRESSIONS:
+            for name, selector in re.findall(r"(rooflinekit_\w+)\{([^}]*)\}", expression):
+                assert set(re.findall(r"(\w+)=", selector)) <= OURS[name], expression
+
+    @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool of Prometheus is not installed")
+    def test_promtool_takes_them(self, tmp_path: Path) -> None:
+        path = tmp_path / "rules.yaml"
+        path.write_text(operation.rules())
+        subprocess.run(["promtool", "check", "rules", str(path)], check=True, capture_output=True)
+
+
+class TestDashboard:
+    def test_panels_lie_beside_each_other_and_ask_one_source(self) -> None:
+        places = [tuple(each["gridPos"].values()) for each in DASHBOARD["panels"]]
+        assert len(set(places)) == len(places)
+        assert all(x + width <= 24 for _, width, x, _ in places)
+        asking = [each for panel in DASHBOARD["panels"] for each in (panel, *panel["targets"])]
+        sources = {json.dumps(each["datasource"]) for each in asking}
+        assert sources == {json.dumps({"type": "prometheus", "uid": "${datasource}"})}
+        assert DASHBOARD["templating"]["list"][0]["name"] == "datasource"
+        assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(places)
+
+    @pytest.mark.parametrize("template", ["dashboard", "rules"])
+    def test_show_prints_it(self, template: str) -> None:
+        result = CliRunner().invoke(app, ["show", "--template", template])
+        assert result.exit_code == 0
+        assert result.stdout.strip() == getattr(operation, template)().strip()
