@@ -471,13 +471,21 @@ def make_plan(
     model = model.beside(deployment.images) if deployment.images else model
     precision = resolve_precision(model, deployment, system.accelerator)
     operations = model_operations(model, _as_run(deployment, system), precision, system.domain_size)
-    return Plan(model, deployment, system, precision, calibration, operations, _as_fitted(engine, system, calibration))
+    fitted = _as_fitted(engine, system, calibration, precision)
+    return Plan(model, deployment, system, precision, calibration, operations, fitted)
 
 
-def _as_fitted(engine: Engine, system: System, calibration: Calibration | None) -> Engine:
+def _unpacking(precision: Precision) -> str:
+    """The key of experts that unpack their weights, whose measured times hold what that takes."""
+    weight = precision.formats.experts
+    return f"moe/{precision.compute(weight).value}/{weight.unit.value}"
+
+
+def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, precision: Precision) -> Engine:
     """The engine without costs that were fitted on GPUs, on a CPU: it has those that files of this CPU showed.
 
-    An accelerator that computes with 4-bit weights dequantises none.
+    An accelerator that computes with 4-bit weights dequantises none, and where such experts were measured their times
+    hold it already.
 
     ggml multiplies a single row there by a kernel of its own (llamafile/sgemm.cpp leaves out n < 2), as fast as the
     weights are read: what a fit finds beside the kernels is of more rows.
@@ -485,6 +493,9 @@ def _as_fitted(engine: Engine, system: System, calibration: Calibration | None) 
     accelerator, served, own = system.accelerator, calibration.served if calibration else None, engine.costs
     if accelerator.supports(Dtype.NVFP4) and own.dequantised:
         own = replace(own, dequantised=0.0, routed=0.0, routed_launches=0)
+        engine = replace(engine, costs=own)
+    elif own.dequantised and calibration and _unpacking(precision) in calibration.families:
+        own = replace(own, dequantised=0.0, routed=0.0)
         engine = replace(engine, costs=own)
     if not accelerator.is_cpu:
         return engine
