@@ -120,7 +120,7 @@ class Steps(TypedDict, total=False):
     graph_tokens: Annotated[int | None, Option("Tokens of the largest step with prompts that replays CUDA graphs (vLLM: max_cudagraph_capture_size).", unit="tokens", least=0, usual="the engine's", group="Engine")]
     scheduler_recv_interval: Annotated[int, Option("Decode steps from one look at new requests to the next (SGLang).", 1, group="Engine", also=("receive_interval",))]
     batch_wait: Annotated[int, Option("Decode steps for which prompts wait to be computed together (TensorRT-LLM: batch_wait_timeout_iters).", 0, least=0, group="Engine")]
-    prefix_caching: Annotated[str, Option("on, or off: whether a prompt that was sent before (--seed-reuse, or a trace with block ids) is found in the cache.", "on", complete=("on", "off"), group="Engine")]
+    prefix_caching: Annotated[str | None, Option("on, or off: whether a prompt that was sent before (--seed-reuse, or a trace with block ids) is found in the cache.", usual="the engine's", complete=("on", "off"), group="Engine")]
 
 class Layout(Hardware, Parallelism, Formats, Engine, total=False):
     """Everything that lays out a plan."""

@@ -280,11 +280,18 @@ def limits_of(predictor: Predictor, chosen: Scheduler, longest: float) -> Limits
         by_class=chosen.by_class,
         receive_interval=settings.scheduler_recv_interval,
         batch_wait=settings.batch_wait,
-        prefix_caching=settings.prefix_caching != "off",
+        prefix_caching=settings.prefix_caching == "on" if settings.prefix_caching else _keeps_prompts(plan),
         engines=dp,
         overlap=int(plan.costs.overlap),
         reserves=plan.engine.memory.reserves,
     )
+
+
+def _keeps_prompts(plan: Plan) -> bool:
+    """Whether the engine finds prompts in its cache unless told."""
+    from rooflinekit.specs.engines import caches_prefixes  # noqa: PLC0415 - few loads have prompts that come again
+
+    return caches_prefixes(plan.deployment.engine, plan.deployment.engine_version)
 
 
 def steps_of(predictor: Predictor, limits: Limits, longest: int, width: int = 1, lanes: int = 1) -> StepTable:

@@ -695,7 +695,11 @@ def _played(
     if cells > 1 and question.trace is not None:
         load = replace(load, arrivals=dealt(load.arrivals, given.get("seed", 0), number, cells))
     load, deployment = replace(load, prompts=given.get("seed_reuse", 0)), resolved.plan.deployment
-    usual = load.blocks and deployment.settings.prefix_caching != "off" and not setup.prefix_cache
+    told = deployment.settings.prefix_caching
+    if setup.prefix_cache and told == "off":
+        raise InputError("prefix_cache and prefix_caching=off exclude each other; give one of them")
+    usual = load.blocks and told is None and not setup.prefix_cache
+    setup = replace(setup, prefix_cache=setup.prefix_cache or (load.blocks and told == "on"))
     if usual and caches_prefixes(deployment.engine, deployment.engine_version):
         setup, own = replace(setup, prefix_cache=True), deployment.engine
         notes += (f"the prefix cache is on, as {own} has it by default; --prefix-caching off computes prompts anew",)
@@ -704,9 +708,7 @@ def _played(
     return books, more | {"warnings": (*notes, *_idle(given, load, setup), *more["warnings"])}
 
 
-def deployed(
-    model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any]
-) -> tuple[Resolved, Setup]:
+def deployed(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any]) -> tuple[Resolved, Setup]:
     """A deployment and what it is set up with, of options of `Simulation` that were read; raises as `simulate`."""
     resolved = resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
     chosen = part_of(given, _SETUP) | {"tiers": read_tiers(given.get("cache_tier"))}

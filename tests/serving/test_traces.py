@@ -459,7 +459,7 @@ def test_a_trace_with_block_ids_uses_the_prefix_cache_as_its_engine_does(tmp_pat
     assert whole > 3.0 * plain  # of 14 blocks, two are new
     assert first_token(engine="vllm@0.6.3")[0] == pytest.approx(whole, rel=0.2)  # off by default then
     with pytest.raises(InputError, match="exclude each other"):
-        first_token(prefix_cache=True, no_prefix_cache=True)
+        first_token(prefix_cache=True, prefix_caching="off")
 
 
 def test_tokens_that_nobody_drafts_are_refused_as_in_estimate():

@@ -42,7 +42,7 @@ class EngineSettings:
     graph_tokens: int | None = None  #: tokens of the largest step with prompts that replays CUDA graphs
     scheduler_recv_interval: int = 1  #: decode steps from one look at new requests to the next
     batch_wait: int = 0  #: decode steps for which prompts are held back, so that several are computed together
-    prefix_caching: str = "on"  #: or "off": whether a prompt that was sent before is found in the cache
+    prefix_caching: str | None = None  #: "on" or "off": whether a prompt that was sent before is found in the cache
 
 
 @dataclass(frozen=True)
