@@ -374,7 +374,7 @@ def predict_group(group: ServedGroup, ends: bool = True) -> ServedPrediction:
                 found[side][rows[own]] = np.where(np.isfinite(values[own]), values[own], np.nan)
     unknown = np.isnan(value) & (reason == "")
     reason[unknown] = np.where(loads[unknown] == "poisson", _OVERLOADED, _NO_ROOM)
-    return ServedPrediction(*found.values(), reason)
+    return ServedPrediction(value, **{end: found[end] for end in _OTHER_END}, reason=reason)
 
 
 _OTHER_END = {"low": "high", "high": "low", "low80": "high80", "high80": "low80"}
