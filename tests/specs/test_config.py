@@ -728,7 +728,9 @@ def test_a_config_says_whether_qwen2_moe_has_biases():
 def test_layers_may_have_keys_of_their_own():
     config = LLAMA | {"model_type": "gemma4_text", "head_dim": 32, "global_head_dim": 32, "sliding_window": 16,
                       "layer_types": ["sliding_attention", "full_attention"] * 2}  # fmt: skip
-    own = model(config | {"per_layer_config": {"01": {"head_dim": 64}, "03": {"head_dim": 64, "intermediate_size": 96}}})
+    own = model(
+        config | {"per_layer_config": {"01": {"head_dim": 64}, "03": {"head_dim": 64, "intermediate_size": 96}}}
+    )
     assert [layer.mixer.head_dim for layer in own.layers] == [32, 32, 32, 32]  # the class has a key for global ones
     assert [layer.ffn.width for layer in own.layers] == [512, 512, 512, 96]
     wide = model(config | {"global_head_dim": None, "per_layer_config": {"01": {"head_dim": 64}}}).layers
