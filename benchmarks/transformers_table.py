@@ -4,8 +4,8 @@
 
 needs torch and transformers (5.24.0 wrote the committed facts), which nothing else here does. Each class is built on
 the meta device from its default config, without memory; its parameters and the growth of its cache are counted, and
-compared with what `model_from_config` reads. Classes are read exactly, listed with a reason, or not understood; `--write`
-keeps config and counts of the first in tests/specs/transformers_defaults.json, which a quick test reads.
+compared with what `model_from_config` reads. Classes are read exactly, listed with a reason, or not understood;
+`--write` keeps config and counts of the first in tests/specs/transformers_defaults.json, which a quick test reads.
 """
 
 # ruff: noqa: PLC0415 - torch and transformers are there only for who runs this
@@ -203,7 +203,6 @@ def main() -> None:
         kinds[kind].append(name)
         if kind != "exact":
             print(f"{kind:15} {name:28} {told}", flush=True)
-        if kind != "exact":
             facts.pop(name, None)
     print(", ".join(f"{len(found)} {kind}" for kind, found in kinds.items()), f"of {sum(map(len, kinds.values()))}")
     if asked.write:

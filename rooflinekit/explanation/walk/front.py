@@ -108,6 +108,10 @@ def layer_parts(layer: Layer, shard: Shard) -> Iterator[Part]:
 
     `layer_operations` lists norms first and collectives last, since order costs nothing.
     """
+    if layer.vectors:
+        alone = replace(layer, mixer=None, ffn=None, norms=0, parallel=True)
+        yield Addition.NONE, layer_operations(alone, shard)[:1]
+        layer = replace(layer, vectors=0)
     blocks = [block for block in (layer.mixer, layer.ffn) if block is not None]
     bare = replace(layer, mixer=None, ffn=None)
     collectives = layer_operations(replace(bare, norms=0, parallel=True), shard)

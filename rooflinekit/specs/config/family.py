@@ -86,6 +86,7 @@ def _table() -> str:
     return Path(__file__).with_name("classes.yaml").read_text(encoding="utf-8")
 
 
+@cache
 def class_names() -> list[str]:
     """Every `model_type` that is understood, sorted."""
     return sorted(re.findall(r"(?m)^(\w[\w-]*):", _table()))

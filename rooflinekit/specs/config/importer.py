@@ -106,6 +106,7 @@ def model_from_config(
     return Loaded(model, tuple(warnings))
 
 
+_LONGEST = 60  # characters of a class's name
 _PLAIN = ("llama", "deepseek_v3")
 """What an unknown class with RMS norms is, if anything, where none that is known has a name like its own."""
 
@@ -116,7 +117,7 @@ def _alike(config: Mapping[str, Any], said: str, origin: str) -> str:
     Raises ArchitectureError where there is none.
     """
     plain: tuple[str, ...] = _PLAIN if "rms_norm_eps" in config else ()
-    near: list[str] = get_close_matches(said, class_names(), cutoff=0.7)
+    near: list[str] = get_close_matches(said, class_names(), cutoff=0.7) if len(said) <= _LONGEST else []
     for kind in dict.fromkeys((*near, *plain)):
         with suppress(RooflinekitError):
             read = model_from_config({**config, "architectures": None}, name=said, origin=origin, kind=kind)
