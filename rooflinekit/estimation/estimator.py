@@ -401,7 +401,7 @@ def inputs(plan: Plan, work: Workload) -> dict[str, Any]:
         "weights": precision.weights_of(plan.model.matrices[-1]).value,
         "attention_weights": precision.weights_of("attention").value,
         "lm_head": precision.formats.lm_head.value,
-        "activations": (precision.inputs or precision.stream).value,
+        "activations": precision.activations_of(plan.model.matrices[-1]).value,
         "kv": precision.kv.value,
         "kv_policy": str(deployment.kv_policy),
         **asked("engine", "engine_version", "offload_layers", "offload_experts", "n_cpu_moe", "host_bandwidth"),

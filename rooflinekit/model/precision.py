@@ -39,6 +39,11 @@ class Precision:
         dtype: Dtype = getattr(self.formats, kind)
         return dtype if self.stored is None or dtype.is_wide or kind == "lm_head" else self.stored
 
+    def activations_of(self, kind: str) -> Dtype:
+        """In what the inputs of a kind of module are multiplied, where somebody says it; else the stream."""
+        stored = dict(self.stated).get(getattr(self.formats, kind), self.stream)
+        return self.inputs or (self.stream if stored.is_wide else stored)
+
     def at(self, layer: int) -> Precision:
         """The same with the formats of one layer."""
         return replace(self, formats=self.layers[layer], layers=()) if self.layers else self
@@ -143,6 +148,7 @@ def _check_narrow(model: Model, asked: Dtype, layered: tuple[Dtype, ...], lm_hea
         )
     for weight in dict.fromkeys((*layered, lm_head)):
         partners = _PARTNERS.get(weight) or _PARTNERS.get(weight.unit, ())  # whatever the group size
+        partners = (Dtype.FP8, Dtype.INT8) if weight.by_bits else partners
         if not weight.is_wide and asked not in partners:
             valid = ", ".join(map(str, (*_WIDE, *partners)))
             raise DtypeError(f"activations {asked} do not go with {weight} weights; valid: {valid}")

@@ -148,9 +148,9 @@ def network(
     hidden, blocks = known.number("embedding_length"), known.number("block_count")
     if table.shape[0] != hidden:
         raise SpecError(f"{path}: token_embd.weight is {table.shape[0]} wide, and {kind}.embedding_length {hidden}")
-    if not 0 < blocks <= len(tensors):
-        raise SpecError(f"{path}: {kind}.block_count {blocks} of {len(tensors)} tensors cannot be")
     depth = blocks - known.number("nextn_predict_layers", 0)
+    if not 0 < depth <= blocks <= len(tensors):
+        raise SpecError(f"{path}: {kind}.block_count {blocks} of {len(tensors)} tensors, {depth} to run, cannot be")
     found, beside = _layers(known, depth, blocks, tensors)
     notes = [] if kind in _table()["known"].split() else [f"architecture {kind!r} is not known: read by its tensors"]
     layers, formats = _network(found, hidden, notes)

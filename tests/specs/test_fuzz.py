@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import random
+from pathlib import Path
 
 import pytest
 from oracle import kv_elements_per_token, parameters
@@ -140,6 +142,19 @@ def test_bases_are_valid_themselves():
 def test_two_thousand_broken_configs():
     valid = fuzz(2000, seed=1)
     assert 100 < valid < 1500, "the mutations are neither all harmless nor all fatal"
+
+
+def test_broken_quantisations():
+    """Blocks that exporters write, with a value or two that cannot be."""
+    rng = random.Random(3)
+    blocks = json.loads(Path(__file__).with_name("quantised.json").read_text(encoding="utf-8"))
+    sizes = {"model_type": "qwen3", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8, "head_dim": 32,
+             "intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 400}  # fmt: skip
+    for name in sorted(blocks) * 60:
+        stated = {key: copy.deepcopy(value) for key, value in blocks[name].items() if key != "bytes"}
+        for _ in range(rng.choice((1, 1, 2))):
+            mutate(next(iter(stated.values())) or stated, rng)
+        survives(sizes | stated, None)
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import random
 import struct
 from math import prod
 from pathlib import Path
@@ -419,3 +420,27 @@ def test_facts_that_contradict_the_tensors_are_refused_in_a_line(changes, said, 
     with pytest.raises(RooflinekitError, match=said) as error:
         load_model(path)
     assert "\n" not in str(error.value)
+
+
+def test_broken_files_end_in_one_line(tmp_path):
+    rng, path, read = random.Random(1), tmp_path / "tiny.gguf", 0
+    known = [arch for arch in LISTED if arch not in REFUSED]
+    odd = [0, 1, 3, 7, 2**31, None, [1, 2, 3, 4], [True, False], [0, 0, 0, 0], "x", 1.5]
+    keys = [*FACTS, "attention.sliding_window", "attention.sliding_window_pattern", "nextn_predict_layers"]
+    for _ in range(250):
+        arch = rng.choice(known)
+        tensors = tensors_of(arch)
+        name = rng.choice(list(tensors))
+        match rng.randrange(6):
+            case 0:
+                del tensors[name]
+            case 1:
+                tensors[name] = tuple(reversed(tensors[name]))
+            case 2:
+                tensors[name] = (32,)
+        write(path, arch, tensors, **{rng.choice(keys): rng.choice(odd) for _ in range(rng.choice((0, 1, 2)))})
+        try:
+            read += stored_bytes(load_model(path).value) > 0
+        except RooflinekitError as error:
+            assert "\n" not in str(error)
+    assert 100 < read < 230

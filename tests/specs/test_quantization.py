@@ -332,7 +332,10 @@ def test_inputs_that_a_chip_lacks_stay_wide_where_kernels_unpack_the_weights():
     model = load(quark(QUARK_FP4, QUARK_FP4)).value
     h100 = load_accelerator("h100-sxm").value
     assert resolve_precision(model, Deployment(), h100).compute(MXFP4) is WIDE
-    assert resolve_precision(model, Deployment(), B200).compute(MXFP4) is MXFP4
+    found = resolve_precision(model, Deployment(), B200)
+    assert (found.compute(MXFP4), found.activations_of("ffn")) == (MXFP4, MXFP4)
+    assert resolve_precision(model, Deployment(), h100).activations_of("ffn") is WIDE
+    assert resolve_precision(model, Deployment(activations=WIDE), B200).compute(MXFP4) is WIDE
 
 
 ACTIVATIONS = {"input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}}

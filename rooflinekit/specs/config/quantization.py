@@ -299,9 +299,10 @@ def _packed(bits: float, group: float | None = None, scales: float = 16.0) -> Dt
     (<Dtype.INT4: 'int4'>, <Dtype.4.15625bpw: '4.15625bpw'>, <Dtype.INT8: 'int8'>)
     """
     group, scales = (group, scales) if group and group > 0 else (0, 0.0)
-    return _NAMED.get((float(bits), float(group), float(scales))) or Dtype.of_bits(
-        bits + (scales / group if group else 0.0)
-    )
+    usual, whole = _NAMED.get((float(bits), float(group), float(scales))), bits + (scales / group if group else 0.0)
+    if not 0.5 <= whole <= 4 * _WIDE:
+        raise DtypeError(f"{whole:.4g} bits a weight cannot be")
+    return usual or Dtype.of_bits(whole)
 
 
 def _stored(kind: str, bits: float, group: float | None = None, scales: float = 16.0) -> _Stored | None:
@@ -402,7 +403,7 @@ def _integers(keys: Keys, row: Mapping[str, Any]) -> _Scheme:
         [*groups, (Patterns(only, keys.origin) if only else None, usual)],
         _skipped(keys),
         lm_head=whole or any(keys.flag(name, False) for name in ("lm_head", "quant_lm_head")),
-        head=None if head is None else _packed(head),
+        head=None if head is None or head >= _WIDE else _packed(head),
         experts_only=bool(row.get("experts_only")),
     )
     return replace(scheme, embedding=scheme.format_of(_EMBEDDINGS)) if whole else scheme
