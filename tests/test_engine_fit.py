@@ -19,6 +19,7 @@ from rooflinekit.estimation.steps import predict_step
 from rooflinekit.evidence.benchmark_runs import Given, predict_load
 from rooflinekit.evidence.compare import compare
 from rooflinekit.evidence.engine_fit import fit_engine
+from rooflinekit.evidence.engine_fit.fit import EngineFit, Error
 from rooflinekit.evidence.engine_fit.posterior import MOST, REACH, Linear, Parameter, Rows, solve
 from rooflinekit.evidence.measured import Facts, is_benchmark, read_measurements
 from rooflinekit.load.answer import AskedLoad
@@ -494,3 +495,22 @@ def test_kernels_and_benchmarks_are_told_apart_by_their_contents(truth, tmp_path
     assert (lost.exit_code, "--gpu" in lost.stderr) == (2, True)
     wrong = call(table, *OPTIONS, "--tp", "2", "--out", tmp_path / "c.yaml")
     assert (wrong.exit_code, "--tp says how a benchmark was run" in wrong.stderr) == (2, True)
+
+
+def test_what_is_worse_left_out_than_its_donor_is_not_written(tmp_path, monkeypatch):
+    def fitted(unseen, metric="tpot_ms"):
+        errors = {"ttft_ms": Error(3, 0.2, 0.1, 0.9), metric: Error(3, 0.10, 0.02, unseen)}
+        return EngineFit("a: 1\n...\n", StepCosts(), (), (), errors, (), {}, (), {})
+
+    assert fitted(0.12).worse == ("tpot_ms",)
+    assert fitted(0.09).worse == ()  # TPOT decides
+    assert fitted(None).worse == ()
+    out = tmp_path / "mine.yaml"
+    file = write(tmp_path, json.dumps({"model_id": MODEL, "total_input_tokens": 1, "completed": 1}), "run.json")
+    words = ["calibrate", str(file), "--out", str(out)]
+    monkeypatch.setattr("rooflinekit.evidence.engine_fit.fit_engine", lambda *_: fitted(0.12))
+    refused = CliRunner().invoke(app, words)
+    assert (refused.exit_code, out.exists()) == (2, False)
+    assert "predicts files left out worse than before; --force writes it" in " ".join(refused.stderr.split())
+    assert CliRunner().invoke(app, [*words, "--force"]).exit_code == 0
+    assert out.read_text() == "a: 1\n...\n"

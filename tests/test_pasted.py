@@ -104,10 +104,10 @@ LLAMA_BENCH = {
     "n_depth": 0, "avg_ns": 36000000, "avg_ts": 14222.2,
 }  # fmt: skip
 LLAMA_TABLE = """  Device 0: NVIDIA GeForce RTX 4090, compute capability 8.9, VMM: yes
-| model                          |       size |     params | backend    | ngl | fa |            test |                  t/s |
-| ------------------------------ | ---------: | ---------: | ---------- | --: | -: | --------------: | -------------------: |
-| qwen3moe 30B.A3B Q4_K - Medium |  17.35 GiB |    30.53 B | CUDA       |  99 |  1 |  pp2048 @ d4096 |     14222.20 ± 40.00 |
-| qwen3moe 30B.A3B Q4_K - Medium |  17.35 GiB |    30.53 B | CUDA       |  99 |  1 |           tg128 |        188.20 ± 0.40 |
+| model                          |      size |  params | backend | ngl | fa |           test |              t/s |
+| ------------------------------ | --------: | ------: | ------- | --: | -: | -------------: | ---------------: |
+| qwen3moe 30B.A3B Q4_K - Medium | 17.35 GiB | 30.53 B | CUDA    |  99 |  1 | pp2048 @ d4096 | 14222.20 ± 40.00 |
+| qwen3moe 30B.A3B Q4_K - Medium | 17.35 GiB | 30.53 B | CUDA    |  99 |  1 |          tg128 |    188.20 ± 0.40 |
 
 build: 3ab8b3a9 (4568)
 """
@@ -229,7 +229,8 @@ class TestTables:
         assert (second.facts.concurrency, second.ttft.mean) == (8, 1200.0)
 
     def test_a_table_on_its_side_is_a_run_a_column(self, tmp_path: Path) -> None:
-        table = "| Metric | 8 users | 64 users |\n|---|---|---|\n| Mean TTFT | 0.2 s | 1.5 s |\n| Mean TPOT (ms) | 9 | 22 |\n"
+        table = "| Metric | 8 users | 64 users |\n|---|---|---|\n| Mean TTFT | 0.2 s | 1.5 s |\n"
+        table += "| Mean TPOT (ms) | 9 | 22 |\n"
         first, second = runs_of(tmp_path, table)
         assert (first.facts.concurrency, first.ttft.mean, first.tpot.mean) == (8, 200.0, 9.0)
         assert (second.facts.concurrency, second.ttft.mean, second.tpot.mean) == (64, 1500.0, 22.0)
@@ -372,8 +373,8 @@ class TestOtherTools:
 def test_a_paste_is_compared_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(BLOCK.encode())))
     words = ["--model", "llama-3.1-70b", "--gpu", "h100-sxm", "--tp", "8", "--concurrency", "128", "--format", "json"]
-    from rooflinekit.cli.answers import compare as command  # noqa: PLC0415
-    from rooflinekit.cli.output import Output  # noqa: PLC0415
+    from rooflinekit.cli.answers import compare as command
+    from rooflinekit.cli.output import Output
 
     assert command(["-"], to=Output(), model="llama-3.1-70b", gpu="h100-sxm", tp=8, concurrency=128) == 0
     ran = CliRunner().invoke(app, ["compare", "-", *words], input=BLOCK)
@@ -386,13 +387,13 @@ def test_a_paste_is_compared_from_standard_input(monkeypatch: pytest.MonkeyPatch
 COMPOSE = """\
 qwen3.5-35b  | (APIServer pid=1) INFO 03-20 10:11:00 [utils.py:233] non-default args: {'max_model_len': 32768, \
 'enforce_eager': True, 'gpu_memory_utilization': 0.67, 'kv_cache_dtype': 'fp8', 'max_num_seqs': 3}
-qwen3.5-35b  | (EngineCore pid=164) INFO [core.py:101] Initializing a V1 LLM engine (v0.17.1rc1.dev126+gbc2c0c86e) with \
+qwen3.5-35b  | (EngineCore pid=164) INFO [core.py:101] Initializing a V1 LLM engine (v0.17.1rc1.dev126) with \
 config: model='/models/cyankiwi/Qwen3.5-35B-A3B', max_seq_len=32768, tensor_parallel_size=1, quantization=None
 glm-ocr      | (APIServer pid=1) INFO:     127.0.0.1:55654 - "GET /v1/models HTTP/1.1" 200 OK
 qwen3.5-35b  | (EngineCore pid=164) INFO 03-20 10:19:06 [gpu_model_runner.py:4584] Model loading took 22.05 GiB memory
 qwen3.5-35b  | (EngineCore pid=164) INFO 03-20 10:20:32 [gpu_worker.py:452] Available KV cache memory: 5.69 GiB
 qwen3.5-35b  | (EngineCore pid=164) INFO 03-20 10:20:32 [kv_cache_utils.py:1316] GPU KV cache size: 148,816 tokens
-qwen3.5-35b  | (EngineCore pid=164) INFO [kv_cache_utils.py:1321] Maximum concurrency for 32,768 tokens per request: 12.91x
+qwen3.5-35b  | (EngineCore pid=164) [kv_cache_utils.py:1321] Maximum concurrency for 32,768 tokens per request: 12.91x
 """  # a public compose log of 2026-03 (vLLM 0.17.1)
 SGLANG_LOG = """\
 [2026-08-15 03:00:00] server_args=ServerArgs(model_path='Qwen/Qwen3.5-27B', tp_size=1, mem_fraction_static=0.9, x=None)
@@ -400,7 +401,8 @@ SGLANG_LOG = """\
 [2026-08-15 03:00:31] Mamba Cache is allocated. max_mamba_cache_size: 43, conv_state 0.12GB, ssm_state 3.09GB, \
 intermediate_ssm_state_cache 2.11GB, conv_window 0.04GB
 [2026-08-15 03:00:32] KV Cache is allocated. #tokens: 171008, K size: 5.22 GB, V size: 5.22 GB
-[2026-08-15 03:00:40] max_total_num_tokens=171008, chunked_prefill_size=8192, max_running_requests=43, context_len=169000
+[2026-08-15 03:00:40] max_total_num_tokens=171008, chunked_prefill_size=8192, max_running_requests=43, \
+context_len=169000
 """
 
 
@@ -515,5 +517,5 @@ def test_one_page_of_metrics_is_all_since_the_start(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="times no request; record two with"):
         only(
             tmp_path,
-            'sglang:prompt_tokens_total{model_name="m"} 4882260.0\nsglang:generation_tokens_total{model_name="m"} 1.0\n',
+            'sglang:prompt_tokens_total{model_name="m"} 4882260.0\nsglang:gen_throughput{model_name="m"} 35.1\n',
         )

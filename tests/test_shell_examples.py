@@ -70,7 +70,10 @@ def folder(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder of a reader: a model, a chip, benchmark files, a log, tables, a trace."""
     runs = {"bench": 32, "result": 32, "run1": 8, "run2": 16, "run3": 32, "run4": 24}
     files: dict[str, str] = {
-        **{f"{name}.json": json.dumps(VLLM | {"max_concurrency": users}) for name, users in runs.items()},
+        **{
+            f"{name}.json": json.dumps(VLLM | {"max_concurrency": users, "output_throughput": 80.0 * users})
+            for name, users in runs.items()
+        },
         **{f"{name}.json": json.dumps(pytest_benchmark()) for name in ("main", "now")},
         "server.log": STARTS["vllm"][0],
         "requests.jsonl": json.dumps(SPAN),

@@ -238,7 +238,7 @@ Meta-Llama-3.1-8B', dtype=torch.bfloat16, max_seq_len=131072, tensor_parallel_si
 quantization=fp8, enforce_eager=False, kv_cache_dtype=fp8, device_config=cuda
 GPU KV cache size: 889,600 tokens""".replace("\\\n", ""),
         Facts("meta-llama/Meta-Llama-3.1-8B", engine="vllm@0.14.1", tp=2, max_num_seqs=64),
-        {"weights": "fp8", "activations": "fp8", "kv": "fp8"}, 889_600,
+        {"weights": "fp8", "activations": "fp8", "kv": "fp8", "max_model_len": 131_072}, 889_600,
     ),
     "sglang": (
         """server_args=ServerArgs(model_path='meta-llama/Llama-3.1-70B-Instruct', dtype='auto', quantization=None, \
@@ -248,7 +248,7 @@ max_total_num_tokens=159552, chunked_prefill_size=8192, max_running_requests=204
             "\\\n", ""
         ),
         Facts("meta-llama/Llama-3.1-70B-Instruct", engine="sglang", tp=4, max_num_seqs=2048),
-        {"kv": "bf16", "pp": 2}, 159_552,
+        {"kv": "bf16", "pp": 2, "token_budget": 8192, "max_model_len": 131_072}, 159_552,
     ),
     "trtllm": (
         """[TensorRT-LLM][INFO] Engine version 0.15.0.dev2024101500 found in the config file
@@ -834,7 +834,7 @@ def test_the_cache_and_the_queue_are_predicted_too() -> None:
 
 def test_nothing_that_is_missing_is_guessed() -> None:
     minute = served(USUAL, 8.0, 0.0, random.Random(0))
-    with pytest.raises(InputError, match="add --model, --gpu, --tp"):
+    with pytest.raises(InputError, match="add --model, --gpu"):
         watch([minute])
     with pytest.raises(InputError, match="no request came"):
         watch([], **SAID)
@@ -846,7 +846,7 @@ def test_nothing_that_is_missing_is_guessed() -> None:
 def test_a_server_that_counts_tokens_alone_asks_for_their_mean_and_no_rate() -> None:
     """The rate follows from the tokens; `watch` has no --concurrency either."""
     run = Measurement("url", "llamacpp metrics", Facts(engine="llama.cpp"), output_tok_s=200.0)
-    with pytest.raises(InputError, match=r"add --model, --gpu, --tp, --isl, --osl$"):
+    with pytest.raises(InputError, match=r"add --model, --gpu, --isl, --osl$"):
         watch([Interval(0.0, 60.0, run)])
     posed = pose(run, Given.of(**SAID, isl=100, osl=50))
     assert posed.load.rate == pytest.approx(4.0)

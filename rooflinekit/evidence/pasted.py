@@ -28,8 +28,8 @@ Parser = Callable[[str, Mapping[str, Any]], Iterator[Measurement]]
 
 _MS = {"ms": 1.0, "msec": 1.0, "milliseconds": 1.0, "s": 1e3, "sec": 1e3, "secs": 1e3, "seconds": 1e3, "us": 1e-3,
        "µs": 1e-3}  # fmt: skip
-_UNIT = re.compile(r"(.*?)\s*[(\[]([^()\[\]]*)[)\]]|(.*)_(ms|s|us)")
-_MARKS = re.compile(r"[*`~≈<>↑↓\\]|</?br ?/?>")
+_UNIT = re.compile(r"(.*?)\s*[(\[]([^()\[\]]*)[)\]]|(.*)[_ ](ms|us|s)")
+_MARKS = re.compile(r"[*`~≈<>↑↓#\\]|</?br ?/?>")
 _NUMBER = re.compile(r"([\d,]*\.?\d+(?:e[+-]?\d+)?) ?(k\b)? *(?:(?:±|\+/-).*|([a-zµ/ ]+))?", re.IGNORECASE)
 _LENGTHS = re.compile(r"(\d[\d,]*(?:\.\d+)?k?) ?[/:x] ?(\d[\d,]*(?:\.\d+)?k?)", re.IGNORECASE)
 _OBJECT = re.compile(r'^[ \t]*\{"', re.MULTILINE)
@@ -41,6 +41,7 @@ _DASHES = re.compile(r"[\s:|-]+")
 _TEST = re.compile(r"(?:pp(\d+))?\+?(?:tg(\d+))?(?: @ d(\d+))?")  # of llama-bench
 _HEADS = re.compile(r"^[ \t]*\|.*(?:ttft|tpot|\bitl\b|t/s|tok(?:en)?s?/s|latency|first token)", re.I | re.MULTILINE)
 _MEASURED = ("ttft.", "tpot.", "itl.", "e2e.", "output_tok_s", "request_s")
+_STATISTIC = re.compile(r"mean|avg|average|median|p\d+|min|max|ttft|tpot|itl|e2el?")
 _DOT = re.compile(r"^(ttft|tpot|e2e)_")
 _MOST_RUNS = 1000
 _TABLE = How("table")
@@ -94,6 +95,10 @@ def quantity_of(label: str) -> tuple[str, str] | None:
     said, unit = " ".join(_MARKS.sub("", label).lower().rstrip(": ").split()), ""
     if hit := _UNIT.fullmatch(said):
         said, unit = hit[1] or hit[3] or "", hit[2] or hit[4] or ""
+        more, _, last = unit.rpartition(",")  # (mean, ms); a statistic alone in brackets is no unit
+        said, unit = (f"{said} {more}", last.strip()) if more else (said, unit)
+        said, unit = (f"{said} {unit}", "") if _STATISTIC.fullmatch(unit) else (said, unit)
+        unit = unit.partition("/")[0] if unit.partition("/")[0] in _MS else unit
     said = said.replace("_", " ")
     if name := next((name for name, words in _patterns("times").items() if words.search(said)), None):
         part = next((part for part, words in _patterns("parts").items() if words.search(said)), "mean")

@@ -20,7 +20,7 @@ _tables = partial(table_of, __file__)
 _ENGINES = {"vllm": "vllm", "sglang": "sglang", "trt": "trtllm", "tensorrt": "trtllm", "llama.cpp": "llama.cpp"}
 
 ALL_AT_ONCE = "all requests came at once"
-_SEVERAL = re.compile(r"^(\d+) ?[x×*]_? ?(?=\D)|(?<=\S) ?[x×*] ?(\d+)$", re.IGNORECASE)
+_SEVERAL = re.compile(r"^(\d+) ?[x×*]_? ?(?=\D)|(?<=[\d\s])[x×*] ?(\d{1,3})$", re.IGNORECASE)
 _METRICS = ("ttft", "tpot", "itl", "e2e")
 _DISAGGREGATED = (
     "{}: prompts and answers were computed by pools apart, which compare does not play; "

@@ -46,7 +46,8 @@ _ASKED = (4, 1024, 2048)
 (is_valid_sequence in vllm/benchmarks/datasets)."""
 _IMAGES = "numimages"  # of Azure's multimodal trace of 2025, whose ContextTokens include those of images
 _SERVEGEN = {"weibull", "gamma", "exponential", "expon"}
-_LEAST_CV = 0.01
+_LEAST_CV, _MOST_CV = 0.01, 100.0
+_MOST_DRAWN = 10_000_000
 
 _UNSORTED, _DUPLICATE = "out of order", "duplicate"
 
@@ -430,7 +431,7 @@ def _windows(path: Path) -> list[tuple[float, float, float]]:
                 found.append((float(cells[0]), float(cells[1]), float(cells[2])))
     except (OSError, ValueError, csv.Error):
         return []
-    return found if all(each[1] >= 0.0 for each in found) else []
+    return found if all(0.0 <= number < math.inf for each in found for number in each) else []
 
 
 def _of_windows(path: Path, windows: Sequence[tuple[float, float, float]]) -> Trace:
@@ -442,10 +443,14 @@ def _of_windows(path: Path, windows: Sequence[tuple[float, float, float]]) -> Tr
     if starts != sorted(set(starts)):
         raise SpecError(f"{path}: windows of a client of ServeGen are out of order")
     last = starts[-1] - starts[-2] if len(starts) > 1 else 600.0
+    ends = [*starts[1:], starts[-1] + last]
+    asked = math.fsum(rate * (end - start) for (start, rate, _), end in zip(windows, ends, strict=True))
+    if not asked <= _MOST_DRAWN:
+        raise SpecError(f"{path}: its windows ask for {asked:.3g} requests; at most {_MOST_DRAWN:,} are drawn")
     time, one = array("d"), Requests(Fixed(1), Fixed(1))
-    for number, ((start, rate, cv), end) in enumerate(zip(windows, [*starts[1:], starts[-1] + last], strict=True)):
+    for number, ((start, rate, cv), end) in enumerate(zip(windows, ends, strict=True)):
         if rate > 0.0:
-            process = Gamma(rate, max(cv, _LEAST_CV))
+            process = Gamma(rate, min(max(cv, _LEAST_CV), _MOST_CV))
             comes = generate(process, one, 1 << 40, number)
             time.extend(start + each.time for each in takewhile(partial(_before, end - start), comes))
     if not time:

@@ -160,6 +160,7 @@ def posed_benchmarks(
     if not fresh:
         raise InputError("the calibration in use has seen every one of these files; there is nothing to fit")
     hashes = list(dict.fromkeys(digest for digest, _ in fresh))
+    notes += dict.fromkeys(note for _, one in fresh for note in one.assumed)
     cases: list[Case] = []
     counted: dict[Measurement, str] = {}
     for digest, one in fresh:
