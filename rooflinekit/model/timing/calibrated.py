@@ -269,7 +269,7 @@ class FamilyFit:
         if bound is None or bound.unit != "us":
             return self
         other = self.beyond and replace(self.beyond, fit=self.beyond.fit.among(share))
-        form = replace(self.form, tile=share * self.form.tile)  # type: ignore[attr-defined, type-var]
+        form = replace(self.form, tile=share * self.form.tile)  # type: ignore[attr-defined]
         return replace(self, form=form, beyond=other)
 
     def wider(self, factor: float) -> FamilyFit:
