@@ -304,7 +304,7 @@ def main() -> None:
 def _factor(rows: Rows, predicted: np.ndarray, mine: np.ndarray) -> float:
     """90 % of the static rows of models that the fit has not seen lie within it; of all engines where one has few."""
     static = (rows.table["load"] == "static").to_numpy()
-    chosen = mine & static if (mine & static).sum() >= _FEW else static
+    chosen = mine & static if (mine & static).sum() >= _FEW else static if static.any() else mine
     return float(np.exp(np.quantile(np.abs(np.log(predicted[chosen] / rows.time[chosen])), 0.9)))
 
 
@@ -313,7 +313,8 @@ RANGES = {
     "vllm": [("0.1", "2023-06", "V0", ""), ("0.1", "2023-06", "V0 under ROCm, seen with 0.6.1", "mi300x"),
              ("0.1", "2023-06", "V0 under ROCm, seen in 2024", "mi250x"), ("0.8", "2025-03", "V1", "")],
     "trtllm": [("0.5", "2023-10", "C++ and Python runtimes", ""), ("0.19", "2025-05", "PyTorch backend", "")],
-    "sglang": [("0.1", "2024-01", "one loop", ""), ("0.4", "2024-12", "overlapped scheduler", "")],
+    "sglang": [("0.1", "2024-01", "one loop", ""), ("0.4", "2024-12", "overlapped scheduler", ""),
+               ("0.4", "2024-12", "under ROCm, seen with 0.5.6 to 0.5.8", "mi300x")],
     "gpt-fast": [("", "2023-11", "", "")],
     "optimum-habana": [("", "2023-05", "seen with 1.16 on Gaudi 2", "")],
     "llama.cpp": [("b1", "2023-03", "kernels are in the calibrations (benchmarks/fit_llamacpp.py)", ""),

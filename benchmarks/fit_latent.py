@@ -28,6 +28,7 @@ from rooflinekit.evidence.kernel_fit.groups import kernel_groups, layer_rows, re
 from rooflinekit.evidence.kernel_fit.tables import Measured, measured_rows
 from rooflinekit.model.timing.calibrated import FamilyFit
 from rooflinekit.model.timing.forms import TimeForm, parameters
+from rooflinekit.model.types.errors import UnknownNameError
 from rooflinekit.model.types.hardware import System
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration.load import load_calibration
@@ -86,7 +87,7 @@ def fitted(gpu: str, key: str, table: pd.DataFrame) -> FamilyFit:
     lender = f"{gpu}--trtllm"
     try:
         prior = load_calibration(lender).families[key].form
-    except Exception:  # noqa: BLE001  (no such file)
+    except UnknownNameError:
         prior = home.families[key].form
     besides = harness(table, prior, system)
     own = table["latency_us"] - table["rest"] - besides

@@ -42,7 +42,7 @@ ROWS = Path(__file__).with_name("llamacpp.csv")
 ENGINE = "llama.cpp"
 _FEWEST = 2  # models and formats from which an accelerator is fitted
 _WITH = {"h100-sxm": "h100-pcie"}
-"""Boards whose rows join those of another with the same chip: shares of the peak and of the bandwidth are the chip's."""
+"""Boards whose rows join those of another with the same chip, which reaches the same shares of its rates."""
 _MANY = 20  # rows of a machine that stands by itself; one of fewer starts from the nearest of these: both are choices
 _NEAR = 0.3  # one standard error of a logarithm there, an assumption
 

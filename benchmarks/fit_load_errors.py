@@ -37,6 +37,7 @@ _SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 _PULL = 8.0  # groups that the quantiles of all engines count as beside an engine's own (field study of intervals)
 _CENTRES = 0.1  # spread of the engines' medians, as a logarithm (the same)
 _FREEDOM = 4.0
+_MOST = 0.35  # of a variance: four groups of stand-ins, all on one side, would have any
 _GROUP = ["source_key", "model", "gpu", "engine"]
 
 
@@ -130,7 +131,7 @@ def _variances(part: Errors) -> tuple[float, ...]:
     starts = [np.full(5, 0.1), np.array([1.0, 0.05, 0.05, 0.05, 0.05]), np.array([0.3, 0.2, 0.2, 0.1, 0.2])]
     best = min((minimize(unlikely, start, method="Nelder-Mead", options={"maxiter": 4000, "fatol": 1e-9})
                 for start in starts), key=lambda found: found.fun)  # fmt: skip
-    return tuple(float(each) for each in best.x**2)
+    return tuple(min(float(each), _MOST) for each in best.x**2)
 
 
 def _weighted_median(values: np.ndarray, weight: np.ndarray) -> float:

@@ -69,8 +69,9 @@ def scores(paths: list[Path]) -> pd.DataFrame:
                     some = replace(group, table=group.table.iloc[chosen].reset_index(drop=True))
                     rows = some.on(system.accelerator).rows()
                     for accelerator, reach, calibration in transfers(group):
-                        share = dense_share(calibration.accelerator, system.accelerator, reach)
-                        fit = carried(calibration.fit(rows.kernels[0]), calibration.accelerator, system.accelerator, reach)
+                        fit = carried(
+                            calibration.fit(rows.kernels[0]), calibration.accelerator, system.accelerator, reach
+                        )
                         if fit.source.startswith(BORROWED):
                             continue  # that calibration did not measure such kernels either
                         error = np.abs(np.log(rows.time / predict(fit, rows, system)))

@@ -240,6 +240,37 @@ def test_untuned_kernels_do_not_serve(engine):
     assert any("without tuned settings; those of fp8_block stand in" in warning for warning in narrow.warnings)
 
 
+@pytest.mark.parametrize(("engine", "least", "most"), [("vllm", 1.3, 1.9), ("sglang", 1.1, 1.9)])
+def test_long_prompts_of_deepseek_attend_to_up_projected_heads(engine, least, most):
+    """SGLang's table has absorbed heads, 3.4 times the work; servers run FlashAttention-3 over 192 + 128 columns."""
+    found = rk.estimate("deepseek-v3", "h200-sxm", tp=8, batch=1, isl=32768, osl=16, engine=engine)
+    assert least <= found.ttft_ms / 1e3 <= most
+
+
+def test_a_narrow_cache_does_not_slow_vllm_down_on_hopper():
+    """vLLM's layers with FlashMLA and an FP8 cache; SGLang's kernel, which converts the cache, is 7 times as slow."""
+    work = {"tp": 8, "batch": 64, "isl": 4096, "osl": 16}
+    narrow, wide = (rk.estimate("deepseek-v3", "h200-sxm", kv=kv, **work) for kv in ("fp8", "bf16"))
+    assert narrow.tpot_ms < wide.tpot_ms
+
+
+@pytest.mark.parametrize(("gpu", "tokens"), [("tpu-v7", 6557.0)])
+def test_attention_on_a_tpu_is_no_gpus_cost_of_a_tile(gpu, tokens):
+    """Qwen3-32B in FP8, 135 sequences of 1,024 in and out: 6,557 tok/s a chip (tpu-recipes @ c8cfe2f6), kept aside."""
+    found = rk.estimate("qwen3-32b", gpu, batch=135, isl=1024, osl=1024, weights="fp8", kv="fp8", allow_oom=True)
+    assert found.output_tok_s == pytest.approx(tokens, rel=0.35)
+
+
+@pytest.mark.parametrize(("gpu", "donor"), [
+    ("rtx-pro-6000-blackwell", "l40s"), ("rtx-5090", "l40s"), ("gb300", "b300-sxm"), ("a10", "a40"),
+    ("a30", "a100-sxm-80gb"),
+])  # fmt: skip
+def test_memory_and_matrix_units_choose_a_donor_and_not_the_name(gpu, donor):
+    """By a B200's fit an RTX PRO 6000 (GDDR7, 12.0) was 51 % off in prefill attention."""
+    chosen, _ = choose_calibration(load_accelerator(gpu).value, "vllm")
+    assert chosen.accelerator == donor
+
+
 @pytest.mark.parametrize(("gpu", "measured"), [("h200-sxm", True), ("mi300x", False)])
 def test_an_exchange_that_nobody_measured_is_called_an_assumption(gpu, measured):
     found = rk.estimate("deepseek-v3", gpu, tp=1, dp=16, ep=16, batch=1024, all_to_all="deepep", allow_oom=True)

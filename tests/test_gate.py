@@ -1,9 +1,11 @@
-"""The gate over all shipped calibrations: parts add up, engines agree, stand-ins stay near bounds, kernels are named."""
+"""The gate over all calibrations: parts add up, engines agree, stand-ins stay near bounds, kernels are named."""
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from rooflinekit.evidence.kernel_fit.calibrate import predict
 from rooflinekit.evidence.kernel_fit.groups import layer_rows
 from rooflinekit.evidence.kernel_fit.tables import Measured, measured_rows
 from rooflinekit.model.roofline import time_kernel
@@ -24,6 +27,9 @@ from rooflinekit.specs.calibration.load import SERVED, calibration_path, transfe
 from rooflinekit.specs.locate import names
 from rooflinekit.specs.places import spec_dir
 
+pytestmark = pytest.mark.slow  # reads all files: 10 s
+
+LENT = re.compile(r"(?m)^  (\S+): {borrowed: (\S+), reach: (\w+)")
 KERNELS = yaml.safe_load((spec_dir("accelerator") / "calibrations/kernels.yaml").read_text(encoding="utf-8"))
 UNMEASURED = ("elementwise", "embedding", "sampling", "kv_append", "linear_attention", "sparse_attention")
 NAMES = calibration_names()
@@ -48,9 +54,10 @@ def reference() -> Iterator[tuple[str, Measured]]:
         matrices = [(6144, 4096), (4096, 14336), (28672, 8192)]
         yield rows("gemm", *({"dtype": [dtype], "m": [1, 64, 1024, 8192], "n": [n], "k": [k]} for n, k in matrices))
         sizes = [(4096, 1536, 128, 1), (7168, 2048, 256, 8), (2048, 768, 128, 1)]
+        usual = {"dtype": [dtype], "routing": ["balanced"], "ffn_matrices": [3], "tokens": [1, 64, 1024, 8192]}
         yield rows("moe", *(
-            {"dtype": [dtype], "routing": ["balanced"], "ffn_matrices": [3], "tokens": [1, 64, 1024, 8192], "hidden": [d],
-             "expert_intermediate": [f], "top_k": [8], "experts": [e], "tp": [1], "ep": [ep]} for d, f, e, ep in sizes
+            usual | {"hidden": [d], "expert_intermediate": [f], "top_k": [8], "experts": [e], "tp": [1], "ep": [ep]}
+            for d, f, e, ep in sizes
         ))  # fmt: skip
     for cache in ("bfloat16", "fp8"):
         kind = {"dtype": ["bfloat16"], "kv_dtype": [cache]}
@@ -76,6 +83,7 @@ def ratio(measured: Measured, accelerator: Accelerator, calibration: Calibration
 
 
 def chips(calibration: str) -> tuple[str, str]:
+    """Accelerator and engine."""
     chip, _, engine = calibration.partition("--")
     return chip, engine
 
@@ -98,10 +106,8 @@ def test_every_reach_of_a_lent_fit_is_the_one_of_the_rule() -> None:
     for name in NAMES:
         chip, engine = chips(name)
         places = dict(reversed([*donors(load_accelerator(chip).value, engine)]))
-        entries = yaml.load(calibration_path(name).read_text(encoding="utf-8"), yaml.CSafeLoader)["families"]
-        for key, each in entries.items():
-            if "borrowed" in each:
-                assert places.get(each["borrowed"], "generic") == each["reach"], f"{name}: {key}"
+        for key, lender, reach in LENT.findall(calibration_path(name).read_text(encoding="utf-8")):
+            assert places.get(lender, "generic") == reach, f"{name}: {key}"
 
 
 @pytest.mark.parametrize("chip", sorted({chips(name)[0] for name in NAMES}))
@@ -125,7 +131,7 @@ def test_no_engine_is_twice_as_slow_as_the_fastest_without_a_reason(chip: str) -
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_a_stand_in_is_no_further_from_its_bound_than_its_donor_is(engine: str) -> None:
-    """No more than the largest of a donor's ratios of time to bound, times what other units and memory make of its costs."""
+    """No more than the largest of a donor's ratios of time to bound, times what other units and memory make of it."""
     for chip in names("accelerator"):
         accelerator = load_accelerator(chip).value
         calibration = for_serving(choose_calibration(accelerator, engine)[0])
@@ -145,16 +151,16 @@ def test_a_stand_in_is_no_further_from_its_bound_than_its_donor_is(engine: str) 
 MODULES = [(name, weight) for name in NAMES if chips(name)[1] in ("vllm", "trtllm")
            for weight in ("bf16", "fp8_block")]  # fmt: skip
 OTHERS = 1.12
-"""Half width of the 90 % interval of a layer's other products: the median over regimes of `gemm/bf16` and `fp8_block`."""
+"""Factor of the 90 % interval of a layer's other products: the median over regimes of `gemm/bf16` and `fp8_block`."""
 DOUBTED = {("gb200--trtllm", "prefill", "bf16")}
-"""Layers with products in NVFP4 add up; those in other formats, measured apart, take half as long again, as nowhere."""
+"""Its layers with NVFP4 products add up. Those in other formats take half as long again, as on no other chip."""
 WORDS = {"bf16": "bfloat16", "fp8_block": "fp8_block", "fp8": "fp8"}
 
 
 @pytest.mark.parametrize(("name", "weight"), MODULES)
 def test_a_whole_layer_is_the_sum_of_its_parts(name: str, weight: str) -> None:
-    """DeepSeek's layers of 2 ms and more, whose launches weigh little: one fit of the whole, and fits of its kernels."""
-    chip, engine = chips(name)
+    """DeepSeek's layers of 2 ms and more, in which launches weigh little: a fit of the whole, fits of the kernels."""
+    chip, _ = chips(name)
     calibration, accelerator = load_calibration(name), load_accelerator(chip).value
     for phase, cache in itertools.product(("prefill", "decode"), ("bf16", "fp8")):
         label = f"sparse_attention/bf16/mla_{weight}_{phase}_{cache}"
@@ -165,19 +171,15 @@ def test_a_whole_layer_is_the_sum_of_its_parts(name: str, weight: str) -> None:
         grid = {"batch": [1, 4] if prompt else [128, 512], "seq_len": [16384, 32768] if prompt else [8192, 16384],
                 "heads": [16, 64, 128]}  # fmt: skip
         table = pd.DataFrame(itertools.product(*grid.values()), columns=list(grid)).assign(
-            dtype="bfloat16",
-            kv_dtype=WORDS[cache],
-            gemm_dtype=WORDS[weight],
-            phase=phase,
-            product="mla",
+            dtype="bfloat16", kv_dtype=WORDS[cache], gemm_dtype=WORDS[weight], phase=phase, product="mla",
             latency_us=1.0,
-        )
+        )  # fmt: skip
         system = System.of(accelerator)
         layer = layer_rows(table, f"mla_module_{phase}", system, calibration).kernels[0]
         one = whole.time(layer, system).total
         core = measured_rows(table, f"mla_{phase}")
         fit = for_serving(calibration).fit(core.kernels[0])
-        parts = core.each(lambda kernel: fit.time(kernel, system).total) + layer.shape.besides
+        parts = predict(fit, replace(core, warm=False), system) + layer.shape.besides
         width = fit.regimes.factors(core.kernels[0])[0] * whole.regimes.factors(layer)[0]
         large = np.asarray(one) >= 2e-3
         apart, width = np.abs(np.log(parts / one))[large], np.broadcast_to(OTHERS * width, large.shape)[large]

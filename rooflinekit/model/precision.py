@@ -124,10 +124,12 @@ _PARTNERS = {
     Dtype.MXFP4: (Dtype.MXFP4, Dtype.FP8),
 }
 _NARROWED = {("AMD", Dtype.MXFP4): Dtype.MXFP4}
-"""What inputs are quantised to where a checkpoint in a weight-only format is asked for on units that have it. AMD's own
-(Quark) have weights and inputs in MXFP4, and vLLM multiplies them so on CDNA4 (huggingface.co/amd/
-Llama-3.3-70B-Instruct-MXFP4-Preview). On Blackwell engines keep the inputs of MXFP4 in 16 bit unless told otherwise,
-and so does a checkpoint that names no format for them (gpt-oss)."""
+"""What inputs are quantised to where weights in a weight-only format are asked for, on units that have it.
+
+AMD's checkpoints (Quark) have weights and inputs in MXFP4, and vLLM multiplies them so on CDNA4 (huggingface.co/amd/
+Llama-3.3-70B-Instruct-MXFP4-Preview). On Blackwell engines keep the inputs of MXFP4 in 16 bit unless told otherwise;
+so does a checkpoint that names no format for them (gpt-oss).
+"""
 _INPUTS = (*_WIDE, Dtype.TF32, *dict.fromkeys(dtype for partners in _PARTNERS.values() for dtype in partners))
 
 

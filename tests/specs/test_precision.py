@@ -104,3 +104,17 @@ def test_formats_apart_cost_their_bytes():
     ]
     assert times[1] - times[0] == pytest.approx(1.342e9 / 3.35e12 * 1e3, rel=1e-3)
     assert times[1] - times[2] == pytest.approx(128256 * 4096 / 3.35e12 * 1e3, rel=1e-3)
+
+
+@pytest.mark.parametrize(("gpu", "activations", "computed"), [
+    ("mi355x", None, Dtype.MXFP4), ("mi355x", BF16, BF16), ("b200-sxm", None, BF16), ("mi300x", None, BF16),
+])  # fmt: skip
+def test_mxfp4_weights_compute_in_four_bits_where_checkpoints_quantise_their_inputs(gpu, activations, computed):
+    """AMD's Quark checkpoints for CDNA4 have inputs in MXFP4; MLPerf v6.0 has 11,978 tok/s, not half of it."""
+    chosen = Deployment(weights=Dtype.MXFP4, activations=activations)
+    assert resolve_precision(LLAMA, chosen, load_accelerator(gpu).value).compute(Dtype.MXFP4) is computed
+
+
+def test_a_checkpoint_of_its_own_format_keeps_its_inputs_wide():
+    precision = resolve_precision(load_model("gpt-oss-120b").value, Deployment(), load_accelerator("mi355x").value)
+    assert precision.compute(Dtype.MXFP4) is BF16
