@@ -671,9 +671,7 @@ def _played(
     return books, more | {"warnings": (*notes, *_idle(given), *more["warnings"])}
 
 
-def deployed(
-    model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any]
-) -> tuple[Resolved, Setup]:
+def deployed(model: str | PathLike[str], gpu: str | PathLike[str], given: Mapping[str, Any]) -> tuple[Resolved, Setup]:
     """A deployment and what it is set up with, of options of `Simulation` that were read; raises as `simulate`."""
     resolved = resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
     chosen = part_of(given, _SETUP) | {"tiers": read_tiers(given.get("cache_tier"))}
