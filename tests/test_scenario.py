@@ -182,7 +182,7 @@ def test_examples_are_read(line):
     texts = command.words(words[name.count(" ") + 1 :])
     assert texts is not None
     for key, text in texts.items():
-        command._value(key, text)
+        command.value(key, text)
 
 
 @pytest.mark.parametrize(("line", "offered"), [

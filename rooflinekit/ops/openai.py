@@ -23,7 +23,7 @@ from uuid import uuid4
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.model.types.errors import InputError, RooflinekitError, needing
 from rooflinekit.ops.engine import PlayedEngine, RealClock, SetClock, Stream
-from rooflinekit.service.log import log_sparingly
+from rooflinekit.service.log import log, log_sparingly
 from rooflinekit.version import __version__
 
 with needing("serving over HTTP", "serve"):
@@ -51,6 +51,7 @@ _MOST_ANSWERS = 128  # of one request
 _SLOWER = {"best_of": (None, 1), "use_beam_search": (None, False), "echo": (None, False), "suffix": (None, ""),
            "prompt_logprobs": (None, 0)}  # fmt: skip
 """Parameters that would change how long a request takes, with the values that change nothing."""
+_STOPPED = "the engine stopped by a bug; the server's log says which"
 _OTHERS = 64  # connections beside those of answers: scrapes, looks at the models
 _PATIENCE = 0.1  # seconds that a clock which is not real waits for streams to take their tokens
 _GRACE = 2  # seconds that answers under way have when the server ends
@@ -253,6 +254,7 @@ class Player:
         self.clock = RealClock() if clock == "real" else SetClock()
         self.woken, self._playing = asyncio.Event(), asyncio.Lock()
         self.unread = set[object]()  # answers with tokens that their streams have not sent
+        self.failed = False  #: whether it ended by a bug
 
     async def play(self) -> None:
         """Go on until the server ends."""
@@ -268,6 +270,16 @@ class Player:
                     timer.cancel()
                     continue
             await self.woken.wait()
+
+    def over(self, playing: asyncio.Task[None]) -> None:
+        """It has ended, which only the server's end should do: nobody waits for what does not come."""
+        if playing.cancelled() or (error := playing.exception()) is None:
+            return
+        log.error("the engine stopped by a bug; please report it", exc_info=error)
+        self.failed = True
+        for stream in self.engine.streams.values():
+            stream.ended, stream.why = "rejected", _STOPPED
+            stream.told(stream)
 
     async def until(self, last: float) -> None:
         """Play on to a time, or until nothing is left; readers take each token before the next."""
@@ -436,6 +448,8 @@ class _Server:
         """A chat or a completion: its requests are sent to the engine."""
         came, engine = self.sent(request), self.engine
         self.admit(request)
+        if self.player.failed:
+            raise RefusedError(503, _STOPPED)
         body = await _read(request)
         if (model := body.get("model", engine.what.name)) not in self.names:
             said = f"The model `{str(model)[:80]}` does not exist; this is {engine.what.name}"
@@ -514,6 +528,7 @@ def application(
     @asynccontextmanager
     async def played(made: Starlette) -> AsyncIterator[None]:
         playing = asyncio.create_task(server.player.play())
+        playing.add_done_callback(server.player.over)
         gc.collect()
         gc.freeze()
         ready()

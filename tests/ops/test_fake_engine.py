@@ -252,6 +252,14 @@ class TestInterface:
         assert client.get("/v1/completions").status_code == 405
         assert client.post("/clock", json={"by_s": 1}).status_code == 400
 
+    def test_a_bug_leaves_nobody_waiting(self) -> None:
+        own = engine()
+        own.step = lambda time: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+        with TestClient(openai.application(own, "jump"), base_url="http://localhost") as made:
+            for _ in range(2):
+                answer = made.post("/v1/completions", json={"prompt": "a"})
+                assert (answer.status_code, "bug" in answer.text) == (503, True)
+
     def test_a_token_is_asked_for_where_one_is_set(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ROOFLINEKIT_TOKEN", "a-secret")
         with TestClient(openai.application(engine(), "jump"), base_url="http://localhost") as made:
