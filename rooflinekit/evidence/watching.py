@@ -265,7 +265,7 @@ class Watcher:
             resolved.plan.deployment.gpus * self.given.copies(self._posed.run), tuple(self.seen),
             tuple(self._drift(name) for name, change in self._changes.items() if change.since is not None),
             headroom(self.seen), self._moved(),
-            (*self._posed.assumed, *resolved.warnings, *self._notes(), *missing),
+            (*resolved.warnings, *self._notes(), *missing, *self._posed.assumed),
             about(resolved.plan)["calibration"],
         )  # fmt: skip
 
