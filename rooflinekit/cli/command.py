@@ -26,7 +26,7 @@ class Argument(NamedTuple):
 MODEL = Argument("Name, Hugging Face id, or path to a config.json or its folder.", complete="model")
 MAYBE_MODEL = MODEL._replace(required=False)
 _AS = Option(
-    "Read the config.json as one of this class of model, whatever it says it is.", kind="text", metavar="CLASS"
+    "Read the config.json as one of this class, whatever it says it is.", kind="text", group="Output", metavar="CLASS"
 )
 
 
