@@ -37,7 +37,7 @@ _SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 _PULL = 8.0  # groups that the quantiles of all engines count as beside an engine's own (field study of intervals)
 _CENTRES = 0.1  # spread of the engines' medians, as a logarithm (the same)
 _FREEDOM = 4.0
-_MOST = 0.35  # of a variance: four groups of stand-ins, all on one side, would have any
+_MOST = 0.35  # of stand-ins: four groups, all on one side, would have any (0.33 in the field study of intervals)
 _GROUP = ["source_key", "model", "gpu", "engine"]
 
 
@@ -92,12 +92,14 @@ class Fit:
     def of(cls, errors: Errors) -> Fit:
         part = errors.where(errors.fits)
         variances = (0.0,) * 5 if part.kind == "full" else _variances(part)
+        part = part.where(~part.table["stands_in"].to_numpy(bool)) if part.kind != "full" else part  # they have a term
         scale = np.ones(len(part.y)) if part.kind == "full" else np.sqrt(part.terms @ np.array(variances))
         engines, names = part.table["engine"].to_numpy(), part.groups
         centre = {name: _centre(part.y[engines == name], names[engines == name]) for name in np.unique(engines)}
         moved = part.y - np.array([centre[name] for name in engines])
-        whole = [_quantile(moved / scale, part.weight, share) for share in _SHARES]
-        places, counts = {"": tuple(whole)}, {"": len(np.unique(names))}
+        counts = {"": len(np.unique(names))}
+        whole = [_quantile(moved / scale, part.weight, share, counts[""]) for share in _SHARES]
+        places = {"": tuple(whole)}
         typical = float(np.exp(np.average(np.log(scale), weights=part.weight)))
         for name, middle in centre.items():
             own = engines == name
@@ -131,7 +133,8 @@ def _variances(part: Errors) -> tuple[float, ...]:
     starts = [np.full(5, 0.1), np.array([1.0, 0.05, 0.05, 0.05, 0.05]), np.array([0.3, 0.2, 0.2, 0.1, 0.2])]
     best = min((minimize(unlikely, start, method="Nelder-Mead", options={"maxiter": 4000, "fatol": 1e-9})
                 for start in starts), key=lambda found: found.fun)  # fmt: skip
-    return tuple(min(float(each), _MOST) for each in best.x**2)
+    own, alike, stand_in, few, many = (round(float(each), 5) for each in best.x**2)
+    return own, alike, min(stand_in, _MOST), few, many
 
 
 def _weighted_median(values: np.ndarray, weight: np.ndarray) -> float:
@@ -147,10 +150,15 @@ def _centre(y: np.ndarray, groups: np.ndarray) -> float:
     return float(np.median(medians) * _CENTRES**2 / (_CENTRES**2 + error**2))
 
 
-def _quantile(values: np.ndarray, weight: np.ndarray, share: float) -> float:
-    """Weighted, straight between the middles of the weights."""
+def _quantile(values: np.ndarray, weight: np.ndarray, share: float, groups: int = 0) -> float:
+    """Weighted, straight between the middles of the weights.
+
+    groups: how many are equally likely to lie between any two of the next one and these (Weibull's positions), so that
+    few of them reach further.
+    """
     order = np.argsort(values)
     upto = (np.cumsum(weight[order]) - 0.5 * weight[order]) / weight.sum()
+    share = 0.5 + (share - 0.5) * (1.0 + 1.0 / groups) if groups else share
     return float(np.interp(share, upto, values[order]))
 
 
@@ -361,7 +369,7 @@ def main() -> None:
         print(
             kind,
             [round(each, 4) for each in fit.variances],
-            {name: [round(each, 2) for each in places] for name, places in fit.places.items()},
+            {name: [round(float(each), 2) for each in places] for name, places in fit.places.items()},
         )
     if arguments.out:
         found.to_csv(arguments.out, index=False, float_format="%.3f")

@@ -281,7 +281,7 @@ def read_facts(section: Section, kind: type[T], prefix: str = "") -> tuple[T, tu
 def _number(entry: Section, key: str, part: str, value: object, unit: str) -> float:
     if unit:
         return entry.quantity_in(part, value, unit)
-    least, most = (-1.0, 1.0) if key.endswith("_inner") else (0.0, UNITLESS.get(key, math.inf))
+    least, most = (-100.0, 100.0) if key.endswith("_places") else (0.0, UNITLESS.get(key, math.inf))
     return entry.number_in(part, value, least, most)
 
 
