@@ -135,7 +135,7 @@ def drawn_errors(error, kind):
 def test_intervals_cover_what_they_have_not_seen(kind):
     """Errors of eight models that are drawn alike, most of them slower; intervals of the steps are far too narrow."""
     table, errors = drawn_errors(np.random.default_rng(0).normal(0.2, 0.5, 400), kind)
-    assert left_out(errors, "model").mean() == pytest.approx(0.9, abs=0.04)
+    assert 0.9 <= left_out(errors, "model").mean() < 1.0  # of seven groups the ends reach further
     (reach, *_) = Fit.of(errors).reach(errors, "trtllm")
     assert reach.logs[3] == pytest.approx(0.2, abs=0.1)
     rate = table.assign(metric="output_tok_s_total", value=1e4 / table["value"], at_bound=1e9)

@@ -66,7 +66,7 @@ def _options(words: str) -> str:
         own, same = options, {}
     parts = ["\n".join(_rows(own))] if own else []
     if same:
-        names = ", ".join(f"`{_flag(name)}`" for name in same)
+        names = ", ".join(f"`{_flag(name)}`" + (f", `-{row.short}`" if row.short else "") for name, row in same.items())
         parts.append(f"and as in `estimate`: {names}.")
     return "\n\n".join(parts)
 

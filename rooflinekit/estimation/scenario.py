@@ -55,7 +55,7 @@ class Load(Users, Requests, Objectives, total=False):
     """What comes, and what users should feel."""
     warmup: Annotated[int, Option("Requests that come first and are not counted.", 0, least=0, most=1_000_000, usual="none, or a fifth of an open loop without --requests")]
     seed: Annotated[int, Option("Seed of lengths and arrivals.", 0, least=0)]
-    seed_reuse: Annotated[int | None, Option("Different prompts that the client has, and sends again and again; they stay in the cache where it has room.", usual="no two are equal", most=10_000_000)]
+    seed_reuse: Annotated[int | None, Option("Different prompts of the client, sent again and again.", usual="no two are equal", most=10_000_000)]
 
 # --- how it is put on accelerators -------------------------------------------------------------------------------------
 
@@ -116,11 +116,11 @@ class Engine(TypedDict, total=False):
 
 class Steps(TypedDict, total=False):
     """How the engine forms its steps under load."""
-    policy: Annotated[str | None, Option("chunked, continuous, chunked-prefill, prefill-priority, decode-priority or static.", usual="the engine's", complete=("chunked", "continuous", "chunked-prefill", "prefill-priority", "decode-priority", "static"), group="Engine")]
-    graph_tokens: Annotated[int | None, Option("Tokens of the largest step with prompts that replays CUDA graphs (vLLM: max_cudagraph_capture_size).", unit="tokens", least=0, usual="the engine's", group="Engine")]
-    scheduler_recv_interval: Annotated[int, Option("Decode steps from one look at new requests to the next (SGLang).", 1, group="Engine", also=("receive_interval",))]
-    batch_wait: Annotated[int, Option("Decode steps for which prompts wait to be computed together (TensorRT-LLM: batch_wait_timeout_iters).", 0, least=0, group="Engine")]
-    prefix_caching: Annotated[str | None, Option("on, or off: whether a prompt that was sent before (--seed-reuse, or a trace with block ids) is found in the cache.", usual="the engine's", complete=("on", "off"), group="Engine")]
+    policy: Annotated[str | None, Option("How steps are formed: chunked, continuous, chunked-prefill, prefill-priority ...", usual="the engine's", complete=("chunked", "continuous", "chunked-prefill", "prefill-priority", "decode-priority", "static"), group="Engine")]
+    graph_tokens: Annotated[int | None, Option("Largest step with prompts that replays CUDA graphs.", unit="tokens", least=0, usual="the engine's", group="Engine")]
+    scheduler_recv_interval: Annotated[int, Option("Decode steps between looks at the queue (SGLang).", 1, group="Engine", also=("receive_interval",))]
+    batch_wait: Annotated[int, Option("Steps for which prompts are gathered (TensorRT-LLM).", 0, least=0, group="Engine")]
+    prefix_caching: Annotated[str | None, Option("on or off: prompts that come again are in the cache.", usual="the engine's", complete=("on", "off"), group="Engine")]
 
 class Layout(Hardware, Parallelism, Formats, Engine, total=False):
     """Everything that lays out a plan."""

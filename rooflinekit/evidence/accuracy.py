@@ -36,7 +36,7 @@ _REPORTED = ("gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mod
 class Score:
     """Errors of one group as fractions of the measured value; `bias` is the mean signed error.
 
-    median_bias: exp of the median of log(predicted / measured), less 1. coverage90, coverage80: shares of the rows
+    median_bias: the median of predicted / measured, less 1. coverage90, coverage80: shares of the rows
     inside the intervals; width, width80: medians of their high over low ends; interval_score: of the 90 % interval, the
     mean of log(high / low) and 20 times the logarithm by which a row lies outside (Gneiting and Raftery 2007, Winkler's
     score); None at level bound. `calibration` names those that were used, with their hashes; empty at level bound.
@@ -122,7 +122,7 @@ def scored(rows: pd.DataFrame, key: Sequence[str]) -> tuple[Score, ...]:
         if len(value):
             error = predicted / value - 1.0
             size = np.abs(error)
-            middle = np.expm1(np.median(np.log(predicted / value)))
+            middle = np.median(predicted / value) - 1.0
             each = np.median(size), np.mean(size), np.quantile(size, 0.9), np.mean(error), middle
             figures |= dict(zip(FIGURES, map(float, each), strict=False))
             if not ((low == high).all() or np.isnan(low).all()):

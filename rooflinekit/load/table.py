@@ -49,7 +49,7 @@ Span = tuple[float, float, int]
 """Time of the first decode step of a run [s], what each later one takes more [s], and for how many that holds."""
 
 _DENSE = 16_384  # token counts up to here are tabulated one by one
-_RATIO = 1.05  # of neighbouring contexts, and of chunk lengths
+_RATIO = 1.045  # of neighbouring contexts, and of chunk lengths
 _ABREAST = 64  # numbers of sequences whose attention is worked out together
 _SHORT = 8  # tokens of the prompt beside which decoding sequences are worked out
 _CHUNKS = [2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0]

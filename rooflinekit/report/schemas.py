@@ -28,6 +28,7 @@ from rooflinekit.evidence.compare import Comparison, Gap, Metric, Run
 from rooflinekit.evidence.measurement import Facts
 from rooflinekit.explanation.walk.result import Phase, Section, Stop, Walk, Work
 from rooflinekit.load.played import PERCENTILES, FirstParts
+from rooflinekit.load.policies import POLICIES
 from rooflinekit.model.graph.tree import Node
 from rooflinekit.model.roofline import TIME_PARTS
 from rooflinekit.model.types.deployment import ALL_REDUCE, ALL_TO_ALL, ENGINES, Deployment
@@ -92,6 +93,8 @@ def _asked() -> Any:
         "memory_fraction": share, "eager": bool, "gpus": _Count,
         "lora_rank": _Natural, "lora_adapters": _Count, "ffn_gpus": _Natural, "encoder_gpus": _Natural,
         "images": _Natural, "image_size": str | None, "image_tokens": _Natural,
+        "policy": _one_of(POLICIES) | None, "graph_tokens": _Natural | None, "batch_wait": _Natural,
+        "scheduler_recv_interval": _Count, "prefix_caching": _one_of(("on", "off")) | None,
     }  # fmt: skip
     return _object("Inputs", **(work | load | split | settings | special))
 

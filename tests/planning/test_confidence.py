@@ -118,13 +118,13 @@ def test_within_an_interval_errors_have_the_quantiles_that_were_seen():
 
 
 def test_first_tokens_of_shipped_engines_are_later_than_predicted_in_the_median():
-    """On the rows that the ends are fitted to; TPOT is normal around what is expected."""
+    """On the rows that the errors are fitted to; TPOT errs to both sides."""
     demand = read_demand({"rate": 4.0, "isl": 1000, "osl": 100})
     for engine in ("vllm", "sglang", "trtllm"):
         replica = lay_out(MODEL, "h100-sxm", {"tp": 1, "engine": engine}, demand, None)
         felt = Bearer(replica).feel(demand, 4.0, exact=True)
         assert 1.0 < math.prod(felt.factors("ttft", 0.0)) < felt.spans["ttft"][1] * felt.moved["ttft"][1]
-        assert math.prod(felt.factors("tpot", 0.0)) == pytest.approx(1.0, abs=1e-3)
+        assert math.prod(felt.factors("tpot", 0.0)) == pytest.approx(1.0, abs=0.05)
 
 
 def test_a_pool_without_an_objective_of_its_own_bears_what_full_engines_do() -> None:
@@ -192,11 +192,11 @@ def test_a_stricter_question_never_costs_less(across: list[rk.PlanAnswer]) -> No
 
 
 def test_no_hardware_is_bought_for_an_interval_that_is_too_wide() -> None:
-    """SGLang's TPOT is known to a factor of more than three: the fleet is that at expected times, and it is said."""
-    wide = rk.plan("deepseek-v3", "h200-sxm", "p95 tpot<60ms", rate=2, isl=1000, osl=150, tp=[8], ep=[1], dp=[1],
-                   engine="sglang", draft="none", disaggregated=False)  # fmt: skip
-    even = rk.plan("deepseek-v3", "h200-sxm", "p95 tpot<60ms", rate=2, isl=1000, osl=150, tp=[8], ep=[1], dp=[1],
-                   engine="sglang", draft="none", disaggregated=False, confidence=0.5)  # fmt: skip
+    """An A10G's kernels under SGLang are those of another card: the fleet is that at expected times, and it is said."""
+    wide, even = (
+        rk.plan("llama-3-8b", "a10g", "p95 tpot<80ms", rate=2, isl=1000, osl=150, tp=[1], engine="sglang",
+                draft="none", disaggregated=False, confidence=share) for share in (0.9, 0.5)
+    )  # fmt: skip
     assert not wide.best.known
     assert wide.best.gpus == wide.best.expected_gpus == even.best.gpus
     assert "not known well enough" in wide.answer

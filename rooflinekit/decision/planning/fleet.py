@@ -43,7 +43,7 @@ from rooflinekit.simulation.tiers import CacheTier
 _CLOSE = 1e-4  # relative: objectives that end a capacity this near to each other bind together
 _ROUNDING = 1e-9
 WIDE = 3.0
-"""High over low end of the interval of what ends a capacity, from which on no hardware is bought for it."""
+"""High over low end of the 80 % interval of what ends a capacity, from which on no hardware is bought for it."""
 
 _SETTLED = 2  # requests of each user before those that count
 
@@ -92,7 +92,7 @@ class Replica:
         return [curve for key, (_, curve) in self._curves.items() if key[0] == "serve"]
 
     def width(self, demand: Demand, metric: str) -> float:
-        """High over low end of a metric's 90 % interval before any queue; 1 without a calibration.
+        """High over low end of a metric's 80 % interval before any queue; 1 without a calibration.
 
         Of the mean prompt alone for TTFT, else of a decode step of half of the room, with what loads err beyond it.
         """
@@ -103,7 +103,7 @@ class Replica:
         batch = Batch.decode(max(each, 1.0), demand.isl.mean + demand.osl.mean / 2.0)
         step = plan.time(Batch.prefill(1.0, demand.isl.mean) if metric == "ttft" else batch)
         stands_in, steps = bool(plan.calibration.widening), math.log(step.high / step.low)
-        low, high = plan.load_errors.reach(metric, steps, self.room / 2.0, stands_in, 0.0).factors()
+        low, high = plan.load_errors.reach(metric, steps, self.room / 2.0, stands_in, 0.0).factors(0.8)
         return high / low
 
     def curve(self, demand: Demand, seed: int, role: str) -> LoadCurve:
