@@ -270,10 +270,11 @@ class Plan:
     @property
     def most_sequences(self) -> float:
         """Sequences that one engine runs at most; by default never more than vLLM's steps have tokens."""
-        rule = self.engine.memory
+        rule, told = self.engine.memory, self.deployment.settings.max_num_seqs
+        if told:
+            return float(told)
         usual = rule.default(rule.max_num_seqs, self.system.accelerator)
-        least = min(usual, self.token_budget) if rule.profiled and rule.chunked else usual
-        return float(self.deployment.settings.max_num_seqs or least)
+        return float(min(usual, self.token_budget) if rule.profiled and rule.chunked else usual)
 
     @property
     def image_tokens(self) -> int:
