@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from rooflinekit.evidence.measurement import Facts, StartUp
@@ -179,8 +181,10 @@ def known_model(name: str | None) -> str | None:
     >>> known_model("/models/models--meta-llama--Meta-Llama-3.1-8B"), known_model("my-finetune")
     ('meta-llama/Meta-Llama-3.1-8B', None)
     """
-    end = (name or "").rstrip("/").rpartition("/")[2]
-    for each in (name, end.removeprefix("models--").replace("--", "/")):
+    path = Path(name or "")
+    end = path.name.removeprefix("models--").replace("--", "/")
+    nowhere = (path.is_absolute() or len(path.parts) > 2) and not os.path.exists(path)  # the engine's disk, not this one
+    for each in (end, name) if nowhere else (name, end):
         try:
             if each:
                 load_model(each)

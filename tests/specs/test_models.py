@@ -300,10 +300,10 @@ def test_a_flat_config_of_kimi_k25_takes_sizes_of_the_tower_by_its_own_names():
 
 
 @pytest.mark.parametrize(("name", "base", "kind", "stored"), [
-    ("Qwen/Qwen3-8B-AWQ", "qwen3-8b", "ffn", "int4"),
+    ("Qwen/Qwen3-8B-AWQ", "qwen3-8b", "ffn", "4.15625bpw"),  # a scale of 16 bit and a zero point of 4 for 128 weights
     ("qwen3-8b-fp8", "qwen3-8b", "ffn", "fp8"),
     ("nvidia/Llama-3.1-8B-Instruct-NVFP4", "llama-3.1-8b", "ffn", "nvfp4"),
-    ("Qwen/Qwen3-30B-A3B-GPTQ-Int4", "qwen3-30b-a3b", "experts", "int4"),
+    ("Qwen/Qwen3-30B-A3B-GPTQ-Int4", "qwen3-30b-a3b", "experts", "4.15625bpw"),
     ("RedHatAI/Meta-Llama-3.1-8B-quantized.w8a8", "llama-3.1-8b", "ffn", "int8"),
     ("unsloth/Qwen3-8B-GGUF", "qwen3-8b", "ffn", "bf16"),
     ("/mnt/models/Qwen3-8B-FP8", "qwen3-8b", "ffn", "fp8"),
