@@ -183,8 +183,8 @@ def known_model(name: str | None) -> str | None:
     """
     path = Path(name or "")
     end = path.name.removeprefix("models--").replace("--", "/")
-    nowhere = (path.is_absolute() or len(path.parts) > 2) and not os.path.exists(path)  # the engine's disk, not this one
-    for each in (end, name) if nowhere else (name, end):
+    elsewhere = path.is_absolute() and not os.path.lexists(path)  # on the disk of its engine
+    for each in (end, name) if elsewhere else (name, end):
         try:
             if each:
                 load_model(each)

@@ -31,12 +31,18 @@ _HEADINGS = {  # the columns that a terminal shows; the other formats have all
     "memory_gb": "GB", "bandwidth_gb_s": "GB/s", "link_gb_s": "link GB/s", "domain_size": "linked",
     "usd_per_hour": "$/h",
 }  # fmt: skip
+_SHORT = {  # words of that column of attention; md, csv and json have them whole
+    "gated_delta_net": "gdn", "gated_convolution": "conv", "cross_attention": "cross", " window ": " w",
+    " chunk ": " c", " + ": "+",
+}  # fmt: skip
 
 
 def listed(rows: Sequence[dict[str, Any]], everything: bool) -> Document:
     """Rows of models or of accelerators, with all of their columns or those that a terminal has room for."""
     names = [name for name in rows[0] if everything or name in _HEADINGS]
     cells = [[_cell(name, row[name]) for name in names] for row in rows]
+    if not everything:
+        cells = [list(map(_short, names, row)) for row in cells]
     left = [column for column, name in enumerate(names) if isinstance(rows[0][name], str)]
     return [Section("", [Table([_HEADINGS.get(name, name) for name in names], cells, left)])]
 
@@ -51,6 +57,18 @@ def _cell(key: str, value: Any) -> str:
     if key == "usd_per_hour":
         return amount(value)
     return f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+
+def _short(key: str, cell: str) -> str:
+    """A cell as a terminal has room for it.
+
+    >>> _short("mixers", "gated_convolution + gqa + gqa window 256")
+    'conv+gqa+gqa w256'
+    """
+    if key == "mixers":
+        for long, short in _SHORT.items():
+            cell = cell.replace(long, short)
+    return cell
 
 
 def document(found: Loaded[Model] | Loaded[Accelerator] | ParameterCount) -> Document:

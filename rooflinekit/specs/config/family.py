@@ -128,10 +128,14 @@ class Reading:
             warnings.append(f"{types.count('hybrid')} layers, listed as two each, take turns with "
                             f"{keys.size('num_mem_blocks', 1)} of attention, whose weights count once")  # fmt: skip
         if family.attends == "encoder":  # self-attention, then attention to the encoder with the block
-            depth = keys.maybe("depth") or keys.size("encoder_depth")
-            self.blocks = ("attention", "cross_attention") * depth
-            warnings.append(f"{depth} decoder layers, each with attention to itself and to the encoder, are listed as "
-                            f"{2 * depth}")  # fmt: skip
+            pairs = keys.maybe("depth") or keys.maybe("encoder_depth")
+            if pairs is None:  # the keys of an encoder or a decoder alone
+                called = keys.read.get("model_type") or keys.read.get("architectures")
+                lacks = " or ".join(keys.names["encoder_depth"])
+                raise SpecError(f"{keys.origin}: {called} is an encoder-decoder, and {lacks} is missing")
+            self.blocks = ("attention", "cross_attention") * pairs
+            warnings.append(f"{pairs} decoder layers, each with attention to itself and to the encoder, are listed as "
+                            f"{2 * pairs}")  # fmt: skip
         if family.attends == "shortcut":
             self.blocks = ("attention", "attention", "moe") * (depth := keys.size("depth"))
             warnings.append(f"{depth} layers, each of two with attention and one of experts, are listed as {3 * depth}")
