@@ -446,7 +446,7 @@ class TestReport:
     def test_one_formula_is_not_many(self) -> None:
         case = make("llama3-8b", {})
         text = " ".join(plain_text(document(derive(case, "kv_per_token"))).split())
-        assert "the formula gives the number beside it to" in text
+        assert "self-check passed: 1 formula, worked out again to" in text
         assert "a kernel, such as" not in plain_text(document(derive(case, "memory"), 1))
         assert "pn(x, y, p) = " in plain_text(document(derive(case, "decode.qkv_proj")))
         assert "pn(x, y, p) = " not in plain_text(document(derive(case, "memory")))

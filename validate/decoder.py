@@ -9,8 +9,10 @@ values, V vocabulary; MLA: R latent, r rotary width, n width without positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -205,24 +207,50 @@ class Decoder(nn.Module):
         return [Cache(layer.streams, room) for layer in self.layers]
 
 
+#: What the modules here read of each part of a layer; a part with anything else than the default elsewhere is refused.
+_BUILT = {
+    Layer: ("mixer", "ffn", "norm", "norms", "parallel"),
+    Attention: (
+        "heads", "kv_heads", "head_dim", "v_head_dim", "window", "chunk", "qkv_bias", "o_bias", "q_norm", "k_norm",
+        "gated", "keys_are_values", "rotary",
+    ),
+    LatentAttention: ("heads", "q_rank", "kv_rank", "nope_dim", "rope_dim", "v_dim"),
+    DenseFFN: ("width", "gated", "bias"),
+    MixtureOfExperts: (
+        "experts", "top_k", "width", "gated", "bias", "shared_width", "shared_gate", "router_bias", "latent",
+    ),
+}  # fmt: skip
+_UNBUILT = ("encoder", "token_rows", "extra_rows", "vectors", "outputs", "mean_streams")  # of a model
+
+
 def refuse_unsupported(model: Model) -> None:
-    """Raise ArchitectureError, by name, for attention that is costed but not built here."""
-    mixers = {layer.mixer for layer in model.layers if layer.mixer is not None}
-    plain = [mixer for mixer in mixers if isinstance(mixer, Attention)]
-    refused = {
-        "an encoder is": model.encoder is not None,
-        # else no token knew where it stands
-        "ALiBi is": not model.position_rows and len(plain) == len(mixers) and not any(mixer.rotary for mixer in plain),
-        "several residual vectors are": any(layer.carried > 1 or layer.token_width for layer in model.layers),
-        "shared keys and gates of heads are": any(mixer.shared or mixer.head_gated for mixer in plain),
-        "attention sinks are": any(mixer.sinks for mixer in plain),
-        "queries of low rank are": any(mixer.q_rank for mixer in plain),
-        "sparse attention with an indexer is": any(getattr(mixer, "indexer", None) is not None for mixer in mixers),
-        **{f"{mixer.kind} layers are": type(mixer) not in _MODULES for mixer in mixers},
-    }
-    for what, found in refused.items():
-        if found:
-            raise ArchitectureError(f"{model.name}: {what} predicted but not run")
+    """Raise ArchitectureError, by name, for what is costed but not built here."""
+    for what in _unsupported(model):
+        raise ArchitectureError(f"{model.name}: {what} predicted but not run")
+
+
+def _unsupported(model: Model) -> Iterator[str]:
+    """What modules here have no code for, the whole model's first."""
+    yield from _beyond(model, (field.name for field in fields(model) if field.name not in _UNBUILT))
+    layers = tuple(model.layer_counts)
+    mixers = [layer.mixer for layer in layers if layer.mixer is not None]
+    yield from (f"{mixer.kind} layers are" for mixer in mixers if type(mixer) not in _MODULES)
+    if not model.position_rows and all(isinstance(mixer, Attention) and not mixer.rotary for mixer in mixers):
+        yield "ALiBi is"  # else no token knew where it stands
+    for layer in layers:
+        yield from (text for part in (layer, layer.mixer, layer.ffn) if part for text in _beyond(part, _BUILT[type(part)]))
+        if layer.norms not in {1, 2, 4}:
+            yield f"Layer with norms={layer.norms} is"
+
+
+def _beyond(part: Any, built: Iterable[str]) -> Iterator[str]:
+    """Fields that are not among those built, and not at their defaults."""
+    known = set(built)
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if field.name not in known and value != field.default:
+            told = f"={value}" if isinstance(value, int) else ""
+            yield f"{type(part).__name__} with {field.name}{told} is"
 
 
 def build(

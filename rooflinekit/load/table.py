@@ -53,7 +53,7 @@ _RATIO = 1.045  # of neighbouring contexts, and of chunk lengths
 _ABREAST = 64  # numbers of sequences whose attention is worked out together
 _SHORT = 8  # tokens of the prompt beside which decoding sequences are worked out
 _CHUNKS = [2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0]
-_COARSE = 1.1  # of neighbouring mean lengths of several chunks
+_COARSE = 1.07  # of neighbouring mean lengths of several chunks
 _SAME = 1e-3  # of a step, below which several chunks add up
 _FINE = 32  # contexts and chunk lengths up to here stand one by one
 

@@ -151,7 +151,7 @@ def test_what_is_cut_and_rejected_is_said():
     (["llama-3-8b", "--rate", "1", "--duration", "0"], "duration"),
     (["llama-3-8b", "--rate", "1", "--swap", "--host-gib", "inf"], "host-gib must be a finite number"),
     (["llama-3-8b", "--rate", "1", "--prefill-replicas", "1", "--link-gb-s", "0"], "link-gb-s must be above 0"),
-    (["llama-3-8b", "--rate", "1", "--token-budget", "100"], "token_budget=100"),
+    (["llama-3-8b", "--rate", "1", "--token-budget", "100", "--max-num-seqs", "200"], "token_budget=100"),
     (["llama-3-8b", "--concurrency", "0"], "concurrency"),
     (["llama-3-8b", "--rate", "1", "--requests", "-3"], "requests"),
     (["llama-3-8b", "--trace", "./nowhere.csv"], "nowhere.csv"),

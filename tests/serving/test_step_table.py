@@ -288,14 +288,14 @@ SAMPLE = [
 @pytest.mark.parametrize("option", SAMPLE)
 def test_the_table_is_the_step_for_an_option_of_every_kind(option):
     worst = worst_errors(*planned(*OPTIONS[option]), 12)
-    assert all(abs(error) < 0.005 for error in worst.values()), worst
+    assert all(abs(error) < 0.006 for error in worst.values()), worst
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", OPTIONS)
 def test_the_table_is_the_step_for_every_option(option):
     worst = worst_errors(*planned(*OPTIONS[option]), 60)
-    assert all(abs(error) < 0.005 for error in worst.values()), worst
+    assert all(abs(error) < 0.006 for error in worst.values()), worst
 
 
 def test_the_table_starts_anew_where_chunked_attention_does():
