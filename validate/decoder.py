@@ -207,7 +207,7 @@ class Decoder(nn.Module):
         return [Cache(layer.streams, room) for layer in self.layers]
 
 
-#: What the modules here read of each part of a layer; a part with anything else than the default elsewhere is refused.
+# What the modules here read of each part of a layer; a part with anything else than the default elsewhere is refused.
 _BUILT = {
     Layer: ("mixer", "ffn", "norm", "norms", "parallel"),
     Attention: (
@@ -238,7 +238,9 @@ def _unsupported(model: Model) -> Iterator[str]:
     if not model.position_rows and all(isinstance(mixer, Attention) and not mixer.rotary for mixer in mixers):
         yield "ALiBi is"  # else no token knew where it stands
     for layer in layers:
-        yield from (text for part in (layer, layer.mixer, layer.ffn) if part for text in _beyond(part, _BUILT[type(part)]))
+        yield from (
+            text for part in (layer, layer.mixer, layer.ffn) if part for text in _beyond(part, _BUILT[type(part)])
+        )
         if layer.norms not in {1, 2, 4}:
             yield f"Layer with norms={layer.norms} is"
 
