@@ -34,8 +34,9 @@ from starlette.testclient import TestClient
 from rooflinekit.service import pages, web
 
 STATIC = {"model": "llama3-8b", "batch": 32, "isl": 2048}
-LONG = {"model": "llama-3-70b", "tp": 4, "rate": 50, "requests": 5000, "osl": "uniform:3000-4000"}
-"""A simulation of many seconds."""
+LONG = {"model": "llama-3-70b", "tp": 4, "rate": 50, "requests": 5000, "osl": "uniform:3000-4000", "draft_tokens": 3,
+        "acceptance": 0.5, "draft_ms": 1.0, "shared_prefix": 512, "prefix_cache": True}  # fmt: skip
+"""A simulation of some twenty seconds: each token of a draft is drawn, and prompts have blocks."""
 
 
 @pytest.fixture(scope="module")

@@ -155,6 +155,7 @@ _Derivation = _object(
 )
 _Inputs = dict[str, _Plain]
 _Felt = _object("Felt", **dict.fromkeys(("ttft_ms", "tpot_ms"), NotRequired[_Ends | None]))
+_OfRun = _object("OfRun", **dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s"), NotRequired[_Ends | None]))
 _CAUSES = ("step_ms", "interference_ms", "queue_ms", "protocol_ms")
 _ModelRow: Any = _object(
     "ModelRow",
@@ -216,9 +217,9 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
         "bound": _one_of(_REGIMES), "dtype": _Dtype, "family": _one_of((*FAMILIES, "host")), "count": _Count,
     },
     Run: {
-        **get_type_hints(Facts), "facts": None, "calibration": _Calibration, "version": str, "interval": _Felt | None,
+        **get_type_hints(Facts), "facts": None, "calibration": _Calibration, "version": str, "interval": _OfRun | None,
     },
-    Metric: {"error": _Signed | None},
+    Metric: {"error": _Signed | None, "verdict": str},
     Gap: {"notes": None, **dict.fromkeys((*_CAUSES, "e2e_ms"), _Signed)},
     Elasticity: dict.fromkeys(_LEVERS, _Signed),
     MoveResult: {

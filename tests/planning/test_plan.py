@@ -482,7 +482,7 @@ def test_one_accelerator_under_two_names_is_refused() -> None:
 
 
 def test_a_memory_fraction_is_tried_where_the_engines_own_leaves_no_room():
-    """OPT's 6.7 B in fp16 need more than vLLM's 92 % of a T4 of 16 GB, its 13 B on eight less beside their overheads."""
+    """OPT's 6.7 B in fp16 need more than vLLM's 92 % of a T4 of 16 GB, its 13 B on eight less beside overheads."""
     for model, tp in (("opt-6.7b", 1), ("opt-13b", 8)):
         answer = rk.plan(model, "t4", "p95 tpot<500ms", rate=0.05, isl=128, osl=32, tp=[tp])
         share = answer.best.fleets[0].scenario["memory_fraction"]
