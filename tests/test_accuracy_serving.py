@@ -161,6 +161,15 @@ def test_nothing_is_faster_than_the_bound(tmp_path, load):
         assert faster * (bound[metric] - expected[metric]) >= 0, metric
 
 
+def test_a_run_of_so_many_requests_ends_at_any_rate(tmp_path):
+    """300 requests in a burst: the mean waits for half of the run, as `estimate` says of the same run."""
+    row = STATIC | {"load": "poisson", "concurrency": None, "rate": 1e4, "requests": 300, "value": 1.0}
+    rows = [row | {"metric": metric} for metric in ("ttft_ms", "e2e_ms")]
+    found = predicted(write(tmp_path / "rows.csv", rows))
+    same = rk.estimate("llama-3-8b", tp=2, rate=1e4, requests=300, isl=1024, osl=256)
+    assert found == pytest.approx([same.ttft_ms, same.e2e_ms], rel=0.05)  # lengths are drawn within 9 %
+
+
 def test_one_user_of_a_closed_loop_is_a_batch_of_one(tmp_path):
     """Nobody else's prompt is in the way: the step is the static one."""
     loop, batch = (figures(tmp_path / "rows.csv", load=load, concurrency=1) for load in ("concurrency", "static"))

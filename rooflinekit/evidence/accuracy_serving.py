@@ -476,7 +476,7 @@ class _Found(NamedTuple):
 
 
 def _told_apart(found: LoadPlay | None, ends: bool) -> _Found:
-    if found is None or not found.stable:
+    if found is None or not (found.stable or found.asked.requests):  # a run that is told ends, whatever it meets
         nothing = (math.nan,) * (len(ENDS) + 2)
         return _Found((nothing, nothing), (math.nan,) * 4, {})
     ttft, tpot, e2e = found.times() if ends else found.means()
@@ -507,7 +507,9 @@ def _play(group: ServedGroup, load: _Load) -> LoadPlay | None:
         most = min(most, max(-(-users // engines), 1))
     osl = load.osl or 1.0 / client.mean_length
     asked = AskedLoad(_drawn(client, load.isl, load.isl_cv), _drawn(client, osl, load.osl_cv), rate=load.rate)
-    if load.kind != "poisson":
+    if load.kind == "poisson":
+        asked = replace(asked, requests=round(load.requests) if load.requests else None)
+    else:
         told = max(round(load.requests or client.requests * users), users)
         asked = replace(asked, users=users, rate=None, requests=users if queue else told)
     try:
