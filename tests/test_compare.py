@@ -245,6 +245,20 @@ def test_how_output_lengths_vary_is_read(file):
     assert only(file("d.json", json.dumps(AIPERF | {"output_sequence_length": lengths}))).facts.osl_cv == 0.1
 
 
+def test_what_the_client_and_the_server_were_told_is_played(file):
+    """Prompts that came again are computed once; a small token budget lets prompts wait; nothing is lost on the way."""
+    path = file("one.json", json.dumps(SGLANG))
+
+    def first(**said):
+        (run,) = compare([path], Given.of(gpu="h100-sxm", tp=1, **said)).runs
+        return run.metrics[0].predicted
+
+    usual = first()
+    assert first(seed_reuse=1) < 0.8 * usual
+    assert first(seed_reuse=1, prefix_caching="off") == usual
+    assert first(token_budget=300) > 1.02 * usual
+
+
 def test_users_that_drift_apart_wait_less_and_equal_ones_are_said(file):
     path = file("one.json", json.dumps(SGLANG | {"dataset_name": "sharegpt"}))
     given = Given(Facts(gpu="h100-sxm", tp=1))

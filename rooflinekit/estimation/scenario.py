@@ -386,7 +386,7 @@ class Asked(Static, Prefix, Objectives, total=False):
     subject_to: Annotated[str | None, Option("Objectives of --max and --find: 'tpot<30ms,ttft<500ms'.")]
     details: Annotated[bool, Option("Show how the fleet was sized, its latencies, power and intervals, why others lost, and the Pareto front.", False, short="v")]
 
-class Served(TypedDict, total=False):
+class Served(Steps, total=False):
     """How a benchmark was run: what its files leave out."""
     model: Annotated[str | None, Option("Model that was served.", usual="the file's", complete=MODELS)]
     gpu: Annotated[Path | None, Option("Accelerator: a name, or a path to its file.", complete=GPUS, group="Hardware")]
@@ -397,7 +397,9 @@ class Served(TypedDict, total=False):
     replicas: Annotated[int | None, Option("Copies of the deployment that shared the load.", usual="servers watched, or 1")]
     isl: Annotated[int | None, Option("Mean prompt length in tokens.", unit="tokens")]
     osl: Annotated[int | None, Option("Mean output length in tokens.", unit="tokens")]
-    osl_cv: Annotated[float | None, Option("Deviation of output lengths over their mean.", most=10.0)]
+    isl_cv: Annotated[float | None, Option("Deviation of prompt lengths over their mean.", most=10.0)]
+    osl_cv: Annotated[float | None, Option("The same of output lengths.", most=10.0)]
+    seed_reuse: Annotated[int | None, Option("Different prompts of the client, sent again and again.", usual="no two are equal", most=10_000_000)]
     concurrency: Annotated[int | None, Option("Requests that the client kept in flight.", also=("users",), most=10_000_000)]
     rate: Annotated[float | None, Option("Requests a second that the client offered.", unit="1/s", above=True)]
     weights: Annotated[str | None, Option("Weight format.", usual="as published", complete=FORMATS, group="Formats")]
@@ -405,6 +407,9 @@ class Served(TypedDict, total=False):
     kv: Annotated[str | None, Option("KV cache format.", usual="as activations", complete=FORMATS, group="Formats")]
     engine: Annotated[str | None, Option("Engine.", usual="the file's, else vllm", complete=ENGINES, group="Engine")]
     max_num_seqs: Annotated[int | None, Option("Sequences that the engine runs at once.", usual="the file's, else the engine's", group="Engine")]
+    token_budget: Annotated[int | None, Option("Tokens of one prefill step at most.", unit="tokens", usual="the file's, else the engine's", most=10_000_000, group="Engine")]
+    memory_fraction: Annotated[float | None, Option("Share of memory that the engine may use.", unit="share", above=True, most=1.0, usual="the file's, else the engine's", group="Engine")]
+    max_model_len: Annotated[int | None, Option("Longest sequence that the engine admits.", unit="tokens", usual="the file's, else the model's", group="Engine")]
     calibration: Annotated[Path | None, Option("A calibration's name or path, or none for the datasheet bound.", group="Engine")]
 
 class Guarding(Served, total=False):

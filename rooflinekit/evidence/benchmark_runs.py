@@ -11,7 +11,7 @@ from typing import Any
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.loaded import load_notes
 from rooflinekit.estimation.options import options_of, part_of, read
-from rooflinekit.estimation.scenario import Served
+from rooflinekit.estimation.scenario import Served, Steps
 from rooflinekit.evidence.measured import Facts, Measurement, Spread, StartUp
 from rooflinekit.evidence.startup import known_model
 from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
@@ -26,8 +26,9 @@ from rooflinekit.model.types.time import Time
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_model
 
-_FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "osl_cv", "max_num_seqs")
-_SPLIT = ("pp", "ep", "dp", "weights", "activations", "kv")
+_FACTS = ("model", "gpu", "engine", "tp", "isl", "osl", "concurrency", "rate", "isl_cv", "osl_cv", "max_num_seqs")
+_SPLIT = ("pp", "ep", "dp", "weights", "activations", "kv", *options_of(Steps), "memory_fraction", "token_budget",
+          "max_model_len")  # fmt: skip
 _SETTINGS = ("memory_fraction", "token_budget", "max_model_len", "block_size", "eager")
 _USUAL = {"tp": 1, "engine": "vllm"}  # where neither file nor user says
 _CLOSE = 0.02  # of the tokens of a request: means are rounded
@@ -165,12 +166,14 @@ class Given:
     """What the user says: facts that go before those of a file, and the rest of the deployment.
 
     replicas: independent copies of the deployment that shared the load evenly (None: as many as servers were measured).
+    prompts: different ones that the client sent again and again (0: no two were equal).
     """
 
     facts: Facts = field(default_factory=Facts)
     deployment: Mapping[str, Any] = field(default_factory=dict)
     calibration: str | None = None
     replicas: int | None = None
+    prompts: int = 0
 
     @classmethod
     def of(cls, **said: Any) -> Given:
@@ -180,7 +183,7 @@ class Given:
             raise InputError("--concurrency is a closed loop and --rate an open one; give one of them")
         split, replicas = part_of(known, _SPLIT), known.get("replicas")
         known = {name: option.default for name, option in options_of(Served).items()} | known
-        return cls(Facts(**part_of(known, _FACTS)), split, known["calibration"], replicas)
+        return cls(Facts(**part_of(known, _FACTS)), split, known["calibration"], replicas, known["seed_reuse"] or 0)
 
     def copies(self, run: Measurement) -> int:
         """Copies of the deployment that a run measured."""
@@ -275,6 +278,7 @@ def pose(run: Measurement, given: Given, room: int | None = None, kept: Kept | N
         _length(isl, facts.isl_cv), _length(osl, facts.osl_cv), facts.concurrency, facts.rate, facts.cv,
         facts.requests, facts.warmup,
         cached=min(round((facts.hits or 0.0) * isl), isl - 1),  # the last token is always computed
+        prompts=given.prompts,
     )  # fmt: skip
     served = Facts(facts.model, facts.gpu, facts.engine, facts.tp, max_num_seqs=facts.max_num_seqs)
     kept, key = {} if kept is None else kept, (served, run.deployment)
