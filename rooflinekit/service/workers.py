@@ -79,11 +79,15 @@ class Workers:
                 except TimeoutError:
                     raise BusyError(f"no worker was free for {self.seconds:g} s; ask again in a moment") from None
                 return await self._answer(name, body, seconds)
+        except asyncio.CancelledError:  # by a server that waits no longer, or for a caller who has gone
+            raise BusyError("the service ends") from None
         finally:
             self._callers[quick] -= 1
 
     async def _answer(self, name: str, body: bytes, seconds: float) -> bytes:
         """One question to a worker, which is killed when time is up."""
+        if self._ended:  # while it waited for a place
+            raise BusyError("the service ends")
         head = json.dumps({"name": name, "seconds": seconds, "bytes": len(body)}).encode()
         worker, found = None, b""
         try:
