@@ -239,7 +239,7 @@ function compared(view, reference, name) {
   const [own, other] = [view, reference].map(felt);
   const rows = [["TTFT", own.ttft.time, other.ttft.time, asTime], ["TPOT", own.tpot.time, other.tpot.time, asTime], ["tokens/s, user", own.rateUser, other.rateUser, three], ["tokens/s, GPU", own.rateEach, other.rateEach, three],
     ["bytes of a decode step", ...[view, reference].map((each) => sum(Object.values(bytesOf(each.decode)))), asBytes], ["memory of a GPU", view.memory.total, reference.memory.total, asBytes]];
-  const table = asTable([["", "now", "pinned", "change"], ...rows.map(([title, here, there, format]) => [title, format(here), format(there), `${digits(here / there)} ×`])], `Now beside the pinned one (${name})`);
+  const table = asTable([["", "now", `pinned: ${name}`, "change"], ...rows.map(([title, here, there, format]) => [title, format(here), format(there), `${digits(here / there)} ×`])], `Now beside the pinned one (${name})`);
   box.replaceChildren(make("h3", "Now, pinned, change"), table);
 }
 
