@@ -43,7 +43,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "gpus": ("gpus",),
     "show": ("show llama3-8b", "show h100 --format json"),
     "validate": ("validate --check --device cpu",),
-    "calibrate": ("calibrate bench.json bench2.json bench3.json --gpu h100-sxm --tp 1 --out mine.yaml",),
+    "calibrate": ("calibrate bench.json bench2.json bench3.json --gpu h100-sxm --tp 1 --out mine.yaml --force",),
     "compare": ("compare bench.json --gpu h100-sxm --tp 1",),
     "guard": ("guard now.json --baseline main.json",),
     "watch": ("watch day.prom --gpu h100-sxm --tp 1",),
