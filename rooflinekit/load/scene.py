@@ -229,6 +229,8 @@ def kept_table(plan: Plan, *size: int) -> StepTable:
                      if sized[1:3] == size[1:3] and _alike(plan, known)), None)  # fmt: skip
         if like is not None:
             table = replace(table, decode=_read_from(like.decode, table.decode), prefill=like.prefill)
+            if like.several and table.several and like.several.counts == table.several.counts:
+                table = replace(table, several=like.several)
     _tables[id(plan), size] = plan, table
     if len(_tables) > _KEPT:
         del _tables[next(iter(_tables))]

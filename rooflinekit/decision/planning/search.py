@@ -67,7 +67,7 @@ _TRIES = 64  # replicas that are added where an objective of the whole request f
 _ANSWER = 2.0  # tokens from which there is something to decode
 _REQUESTS = 200_000  # of all plays of one accelerator, about
 _COMPILING = "compile the loop that plays loads, once"
-_BETTER = 1.0 + 1e-3  # a setting has to bear this much more than one that was tried before
+_BETTER = 1.01  # a setting has to bear this much more than one that was tried before; plays err by as much
 _MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
 _PAIRS = 3  # of pools on unlike accelerators that are sized
 _LONG = 256  # tokens to which the longest admitted sequence is rounded up
@@ -185,6 +185,7 @@ class PlanQuestion:
     course: Course | None = None
     sensitivity: bool = False
     progress: Progress = field(default=silent, repr=False)
+    near: dict[Any, int] = field(default_factory=dict, repr=False, compare=False)  #: where capacities ended so far
 
     @property
     def deviations(self) -> float:
@@ -205,7 +206,7 @@ class PlanQuestion:
 
     def bearer(self, replica: Replica, role: str = "serve", transfer: float = 0.0) -> Bearer:
         """What bears a load in the plays of this question."""
-        return Bearer(replica, role, transfer, self.seed)
+        return Bearer(replica, role, transfer, self.seed, self.near)
 
 
 @dataclass(frozen=True)
