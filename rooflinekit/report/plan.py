@@ -9,6 +9,7 @@ from typing import Any
 from rooflinekit.decision.economics.price import POWER_NOTE, HourlyPrice
 from rooflinekit.decision.planning.classes import ClassFleet, ClassPlan
 from rooflinekit.decision.planning.cost import LOAD_NOTE, Point
+from rooflinekit.decision.planning.fleet import WIDE
 from rooflinekit.decision.planning.inverse import BreakEven, Solution
 from rooflinekit.decision.planning.over_time import OverTime
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
@@ -78,7 +79,7 @@ def _fleets_by_gpu(answer: PlanAnswer) -> Table:
         rows.append([
             f"{place}{'' if each.known else '?'}", _short(each.gpu), each.name, f"{each.gpus:,}",
             f"{sum(host.count for host in each.hosts):,}", amount(cost.usd_per_month, 0), three(cost.input_usd),
-            three(cost.output_usd), peak, holds, each.evidence if each.known else "interval > 3x",
+            three(cost.output_usd), peak, holds, each.evidence if each.known else f"interval > {WIDE:g}x",
         ])  # fmt: skip
     return Table(head, rows, left=(0, 1, 2, 10), gap=1, drop=(4, 6, 7))
 

@@ -305,6 +305,7 @@ def split_name(scenario: dict[str, Any]) -> str:
     """
     degrees = [(key, scenario.get(key, 1)) for key in ("tp", "pp", "dp", "ep")]
     beside = [f"+ {scenario['encoder_gpus']} for images"] if scenario.get("encoder_gpus") else []
+    beside += [f"+ {scenario['redundant_experts']} copies of experts"] if scenario.get("redundant_experts") else []
     beside += ["two-batch" if scenario.get("two_batch") else "deepep"] if "all_to_all" in scenario else []
     beside += [f"+ {scenario['draft']} ({scenario['draft_tokens']})"] if "draft" in scenario else []
     return " ".join([*(f"{key.upper()}{n}" for key, n in degrees if n > 1 or key == "tp"), *beside])

@@ -140,22 +140,28 @@ def most_accelerators(model: Model) -> int:
 def splits(model: Model, system: System, space: Space, staged: bool = False) -> list[Split]:
     """Splits of one replica, the fewest accelerators first; whether each exists is checked when it is laid out.
 
-    Powers of two for tp. With experts: whole experts on every rank or none (ep), and attention replicated over some of
-    them (dp). Pipeline stages (`staged`), and tp over the hosts of a named system, are tried where nothing else holds
+    Powers of two for tp. With experts: whole experts on every rank or none (ep), with copies of some where they do not
+    come out even, and attention replicated over some of them (dp), or over the whole scale-up domain. Pipeline stages (`staged`), and tp over the hosts of a named system, are tried where nothing else holds
     the model, or when they are asked for.
     """
-    experts = any(isinstance(layer.ffn, MixtureOfExperts) for layer in model.layer_counts)
+    experts = max((ffn.experts for layer in model.layer_counts if isinstance(ffn := layer.ffn, MixtureOfExperts)),
+                  default=0)  # fmt: skip
     most = space.max_gpus or (_STAGED if staged else most_accelerators(model))
     tps = space.tp or _powers(min(system.max_gpus if space.system and staged else system.domain_size, most))
     stages = (1, *_STAGES) if space.system else _STAGES
     pps = space.pp or (stages if staged else (1,))
-    dps = space.dp or (_powers(most) if experts and system.max_gpus > 1 else (1,))
+    domain = (system.domain_size,) if system.domain_size <= most else ()
+    dps = space.dp or (tuple({*_powers(most), *domain}) if experts and system.max_gpus > 1 else (1,))
     found = []
     for tp, pp, dp in product(tps, pps, dps):
         group = tp * dp
         eps = space.ep or ((1, group) if dp == 1 and group > 1 else (group,)) if experts else (space.ep or (1,))
-        fits = group * pp <= min(max(most, *tps), system.max_gpus)
-        found += [{"tp": tp, "pp": pp, "ep": ep, "dp": dp} for ep in dict.fromkeys(eps) if fits or space.told]
+        if group * pp > min(max(most, *tps), system.max_gpus) and not space.told:
+            continue
+        for ep in dict.fromkeys(eps):
+            split = {"tp": tp, "pp": pp, "ep": ep, "dp": dp}
+            copies = -experts % ep if ep <= experts and "redundant_experts" not in space.steps else 0
+            found.append(split | ({"redundant_experts": copies} if copies else {}))  # as many as make ranks even
     return sorted(found, key=lambda split: (split["tp"] * split["pp"] * split["dp"], split["pp"], split["dp"]))
 
 
@@ -320,7 +326,10 @@ def _name(gpu: str, scenario: dict[str, Any]) -> str:
     split = " ".join(f"{key}{scenario[key]}" for key in ("tp", "pp", "ep", "dp") if scenario.get(key, 1) > 1)
     formats = " ".join(f"{key} {scenario[key]}" for key in ("weights", "kv") if key in scenario)
     encoders = f"+ {scenario['encoder_gpus']} for images" if "encoder_gpus" in scenario else ""
-    return " ".join(part for part in (gpu, split or "tp1", encoders, formats, scenario["engine"]) if part)
+    draft = f"with {scenario['draft_tokens']} tokens of {scenario['draft']}" if "draft" in scenario else ""
+    exchange = "two-batch" if scenario.get("two_batch") else scenario.get("all_to_all", "")
+    every = (gpu, split or "tp1", exchange, encoders, formats, scenario["engine"], draft)
+    return " ".join(part for part in every if part)
 
 
 def _kind(replica: Replica) -> tuple[Any, ...]:
@@ -393,38 +402,59 @@ def _cached(question: PlanQuestion, base: Replica, found: Found) -> None:
             found.options.append(Option("aggregated", (part,)))
 
 
+def _changed(question: PlanQuestion, base: Replica, more: Mapping[str, Any], found: Found) -> Replica | None:
+    """The same deployment with other options; None, and a refusal, where it does not exist or has no room."""
+    told = {key: value for key, value in base.scenario.items() if key not in ("model", "gpu")} | more
+    found.tried += 1
+    try:
+        return lay_out(question.model, base.scenario["gpu"], told, question.demand, question.calibration)
+    except (DoesNotFitError, DeploymentError, DtypeError) as error:
+        found.refused.append(Refusal(_name(base.gpu, told), str(error)))
+        return None
+
+
 def _drafted(question: PlanQuestion, base: Replica, found: Found) -> None:
     """The same with each draft; a candidate where a replica bears more with it."""
-    demand = question.demand
     plain = next((part.ability.load for part in found.able if part.replica is base), 0.0)
-    told = {key: value for key, value in base.scenario.items() if key not in ("model", "gpu")}
     for draft in question.space.drafts:
-        found.tried += 1
-        name = f"{_name(base.gpu, base.scenario)} with {draft['draft_tokens']} tokens of {draft['draft']}"
-        try:
-            replica = lay_out(question.model, base.scenario["gpu"], told | draft, demand, question.calibration)
-        except (DoesNotFitError, DeploymentError) as error:
-            found.refused.append(Refusal(name, str(error)))
+        if (replica := _changed(question, base, draft, found)) is None:
             continue
-        part = question.part(replica)
-        bears = part.ability.load
+        part, name = question.part(replica), _name(base.gpu, replica.scenario)
+        bears, unit = part.ability.load, question.demand.unit
         if bears <= plain * _BETTER:
-            found.refused.append(Refusal(name, f"serves {bears:.3g} {demand.unit}, and {plain:.3g} without the draft"))
+            found.refused.append(Refusal(name, f"serves {bears:.3g} {unit}, and {plain:.3g} without the draft"))
             continue
         _offered(question, part, name, found)
         _cached(question, replica, found)
 
 
 def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica | None:
-    """Try the settings of a split: token budgets, then limits of sequences at the best of them.
+    """A split with its best settings and exchange of experts, as a candidate where it meets the objectives.
 
-    The one that bears most stands and is returned, the engine's defaults where nothing is better; None where full
-    engines would cost more than what is known.
+    The one that bears most is returned; None where full engines would cost more than what is known.
     """
-    space, demand, name = question.space, question.demand, _name(base.gpu, base.scenario)
+    name = _name(base.gpu, base.scenario)
     if _cannot_win(question, base, found):
         found.refused.append(Refusal(name, "full engines would cost more than a fleet that is known"))
         return None
+    best = settled(question, base, found)
+    if best is None:
+        found.refused.append(Refusal(name, "no setting has room"))
+        return None
+    best = _exchanged(question, best, found)
+    if best.working:
+        _offered(question, best, name, found)
+    else:
+        found.refused.append(Refusal(name, _how_near(question, best, found)))
+    return best.replica
+
+
+def settled(question: PlanQuestion, base: Replica, found: Found) -> Part | None:
+    """A split with the settings at which it bears most: token budgets, then limits of sequences at the best of them.
+
+    Those of the engine stand where nothing is better; None where none has room.
+    """
+    space, demand = question.space, question.demand
     best: Part | None = None
     chosen: dict[str, int] = {}
     budgets: Sequence[int | None] = space.token_budgets or (None, *BUDGETS)
@@ -450,15 +480,7 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
             part = question.part(replica)
             if best is None or _better(part, best):
                 best, chosen = part, setting
-    if best is None:
-        found.refused.append(Refusal(name, "no setting has room"))
-        return None
-    best = _exchanged(question, best, found)
-    if not best.working:
-        found.refused.append(Refusal(name, _how_near(question, best, found)))
-        return best.replica
-    _offered(question, best, name, found)
-    return best.replica
+    return best
 
 
 EXCHANGES: tuple[dict[str, Any], ...] = ({"all_to_all": "deepep"}, {"all_to_all": "deepep", "two_batch": True})
@@ -467,16 +489,9 @@ EXCHANGES: tuple[dict[str, Any], ...] = ({"all_to_all": "deepep"}, {"all_to_all"
 
 def _exchanged(question: PlanQuestion, best: Part, found: Found) -> Part:
     """The same with another exchange of the experts, where that bears more."""
-    told = {key: value for key, value in best.replica.scenario.items() if key not in ("model", "gpu")}
-    for exchange in EXCHANGES if told.get("ep", 1) > 1 else ():
-        found.tried += 1
-        try:
-            replica = lay_out(
-                question.model, best.replica.scenario["gpu"], told | exchange, question.demand, question.calibration
-            )
-        except (DoesNotFitError, DeploymentError, DtypeError):
-            continue
-        if room_left(question.bearer(replica), best, question.demand, question.slo) > _BETTER:
+    for exchange in EXCHANGES if best.replica.scenario.get("ep", 1) > 1 else ():
+        replica = _changed(question, best.replica, exchange, found)
+        if replica and room_left(question.bearer(replica), best, question.demand, question.slo) > _BETTER:
             part = question.part(replica)
             best = part if _better(part, best) else best
     return best
