@@ -15,6 +15,7 @@ from rooflinekit.decision.planning.over_time import OverTime
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
 from rooflinekit.decision.planning.rank import OWN_FORMATS
 from rooflinekit.decision.planning.sensitivity import Sized, Swing
+from rooflinekit.decision.planning.worth import Measurement
 from rooflinekit.model.types.units import percent, significant
 from rooflinekit.report.document import Document, Facts, Items, Legend, Section, Table, Words, amount, ms, notes, three
 
@@ -57,6 +58,7 @@ def document(answer: PlanAnswer, details: bool = False) -> Document:
         Section("", [candidates, Words(*left), Legend(candidates, told, {_LOAD: _LOAD_LEGEND})]),
         Section("", [_latencies(answer.best)]),
         Section("", [Facts(*_facts(answer.best))]),
+        *_measurements(answer.measure),
         *_sensitivity(answer.sensitivity),
         *over,
         Section("why the others lost" if lost else "", [Items(*lost, indent="   ", most=_EXPLAINED)]),
@@ -94,6 +96,13 @@ def _sensitivity(swings: Sequence[Swing]) -> list[Section]:
     table = Table(["", "GPUs", "$/month", "GPUs", "$/month"], rows)
     told = "On the left a fifth less (fast steps), on the right a fifth more (slow ones); the deployment stays."
     return [Section("the fleet where one assumption is a fifth off", [table, Words(told)])] if swings else []
+
+
+def _measurements(several: Sequence[Measurement]) -> list[Section]:
+    """What each is worth, and its commands."""
+    head = "the measurements that would pay"
+    return [Section(head if not number else "", [Words(f"{each}:"), Items(*each.commands, indent="   ")])
+            for number, each in enumerate(several)]  # fmt: skip
 
 
 def _short(gpu: str) -> str:

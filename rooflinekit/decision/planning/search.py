@@ -68,6 +68,8 @@ _ANSWER = 2.0  # tokens from which there is something to decode
 _REQUESTS = 200_000  # of all plays of one accelerator, about
 _COMPILING = "compile the loop that plays loads, once"
 _BETTER = 1.01  # a setting has to bear this much more than one that was tried before; plays err by as much
+_FAR = 1.25  # times a limit, beyond which an objective is missed by far
+_BEGINS = {"prefill": "ttft", "decode": "tpot"}  # what a pool answers for
 _MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
 _PAIRS = 3  # of pools on unlike accelerators that are sized
 _LONG = 256  # tokens to which the longest admitted sequence is rounded up
@@ -209,6 +211,33 @@ class PlanQuestion:
         if self.deviations <= 0.0 or all(replica.width(self.demand, metric) <= WIDE for metric in binds):
             return part
         return Part.of(bearer, self.demand, self.slo, self.reserve, 0.0)
+
+    def misses(self, replica: Replica, working: int, deviations: float, role: str = "serve", link: float = 0.0) -> bool:
+        """Whether so few of these replicas miss an objective by far, with the engine's and with the smallest settings.
+
+        Each is played once, at the load of so few, and steps are at least as slow as that; what lies between both
+        settings is not as far from either as an objective is missed.
+        """
+        seen = self.demand.seen(working)
+        load = self.demand.peak_load / (working * (1.0 - self.reserve.headroom))
+        smallest = {
+            "token_budget": min(self.space.token_budgets or BUDGETS),
+            "max_num_seqs": min(self.space.max_num_seqs or SEQUENCES),
+        }
+        for setting in ({}, smallest) if role == "serve" else ({},):
+            try:
+                bearer = self.bearer(retuned(replica, setting, self.demand) if setting else replica, role, link)
+            except DoesNotFitError:
+                continue
+            if load >= bearer.knee(seen):
+                continue
+            felt = bearer.feel(seen, load, exact=True)
+            own = (each for each in self.slo if role == "serve" or each.metric == _BEGINS[role])
+            if felt.stable and all(
+                math.prod(felt.factors(each.metric, deviations)) * each.value(felt) <= _FAR * each.limit for each in own
+            ):
+                return False
+        return True
 
     def bearer(self, replica: Replica, role: str = "serve", transfer: float = 0.0) -> Bearer:
         """What bears a load in the plays of this question."""
@@ -373,6 +402,33 @@ def _cannot_win(question: PlanQuestion, base: Replica, found: Found) -> bool:
     return True
 
 
+def _beaten(question: PlanQuestion, base: Replica, found: Found) -> bool:
+    """Whether each fleet of these replicas that would cost less than what is known misses an objective by far.
+
+    At the confidence asked for and at expected times, with each draft and without. Nothing is said of replicas over
+    several hosts, where the exchange of experts decides.
+    """
+    demand, slo, rank = question.demand, question.slo, question.tariff.rank
+    own = [each for each in found.options if each.kind == "aggregated" and each.deviations == question.deviations
+           and _kind(each.parts[0].replica) == _kind(base)]  # fmt: skip
+    if not own or demand.closed or demand.prefixes is not None or question.tariff.saves:
+        return False
+    one = Part(question.bearer(base), Ability(1.0, ()), 1, question.reserve)
+    for deviations in {question.deviations, 0.0}:
+        sized = own if deviations else [each.sized(demand, slo, question.reserve, deviations) for each in own]
+        fewer = bisect_left(
+            range(1, _CLUSTER // base.gpus + 1), min(map(rank, sized)),
+            key=lambda working: rank(Option("aggregated", (replace(one, working=working),))),
+        )  # fmt: skip
+        if not fewer:
+            continue
+        drafted = (_changed(question, base, draft, found) for draft in question.space.drafts)
+        every = (base, *(each for each in drafted if each))
+        if not base.on_a_host or not all(question.misses(each, fewer, deviations) for each in every):
+            return False
+    return True
+
+
 def _cached(question: PlanQuestion, base: Replica, found: Found) -> None:
     """The same with a prefix cache, alone and with the tiers behind it: the fewest that find enough together.
 
@@ -436,6 +492,9 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
     name = _name(base.gpu, base.scenario)
     if _cannot_win(question, base, found):
         found.refused.append(Refusal(name, "full engines would cost more than a fleet that is known"))
+        return None
+    if _beaten(question, base, found):
+        found.refused.append(Refusal(name, "as few as would cost less than a fleet that is known miss the objectives"))
         return None
     best = settled(question, base, found)
     if best is None:
@@ -645,6 +704,10 @@ def _cheapest_pool(
     for replica, least in _fewest(question, replicas, role):
         if best and best.deviations == question.deviations and least.gpus > best.gpus:
             break
+        if best and best.deviations == question.deviations and question.misses(
+            replica, max(best.gpus // replica.gpus, 1), best.deviations, role, transfer
+        ):  # fmt: skip
+            continue
         part = question.part(replica, role, transfer)
         if part.working and (best is None or _pool_rank(part) < _pool_rank(best)):
             best = part
