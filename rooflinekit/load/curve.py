@@ -45,7 +45,8 @@ class LoadCurve:
     """Loads of one deployment, or of several replicas behind their router, by the load of one replica.
 
     asked: the load, of which the rate or the users vary; most: users of a closed loop at most; scheduler: replicas and
-    their router, which the rate is multiplied with; settled: requests of each user that come before those that count.
+    their router, which the rate is multiplied with; settled: requests of each user that come before those that count; longest: tokens of requests of
+    other curves, with which this one shares its step table.
     """
 
     predictor: Predictor
@@ -53,6 +54,7 @@ class LoadCurve:
     scheduler: Scheduler = field(default_factory=Scheduler)
     most: int = 1
     settled: int = 0
+    longest: int = 0
     _plays: dict[float, LoadPlay] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -68,7 +70,7 @@ class LoadCurve:
     @cached_property
     def scene(self) -> Scene:
         """What all loads are played on."""
-        return scene_for(self.predictor, self.asked, self.scheduler)
+        return scene_for(self.predictor, self.asked, self.scheduler, self.longest)
 
     @cached_property
     def loads(self) -> tuple[float, ...]:

@@ -116,6 +116,7 @@ class Replica:
             if self.kept is not None and demand.prefixes is not None:
                 source = partial(demand.prefixes.drawn, self.kept)
                 asked = replace(asked, cached=self.kept.cached, source=source)
+            longest = asked.longest
             asked = _OF_ROLE[role](asked)
             if (several := demand.together) > 1:  # as many for each replica as for one alone
                 asked = replace(asked, requests=several * asked.counted, warmup=several * asked.filling)
@@ -127,7 +128,7 @@ class Replica:
                 router=router,
             )
             settled = _SETTLED if demand.closed else 0
-            self._curves[key] = law, LoadCurve(self.predictor, asked, chosen, most, settled)
+            self._curves[key] = law, LoadCurve(self.predictor, asked, chosen, most, settled, longest)
         return self._curves[key][1]
 
 
