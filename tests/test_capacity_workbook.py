@@ -138,7 +138,7 @@ def between(rungs: list[Rung], rate: float, name: str) -> float:
 
 
 def reach(rungs: list[Rung], name: str, goal: float) -> float:
-    """The largest rate at which P95 at the confidence keeps an objective, where its steps take so much longer; 0: none."""
+    """The largest rate at which P95 keeps an objective at the confidence, where steps take so much longer; 0: none."""
     values = [getattr(rung, f"{name}_sure") for rung in rungs]
     held = next((place for place, value in enumerate(values) if value > goal), len(rungs)) - 1
     if held < 0:

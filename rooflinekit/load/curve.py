@@ -45,8 +45,8 @@ class LoadCurve:
     """Loads of one deployment, or of several replicas behind their router, by the load of one replica.
 
     asked: the load, of which the rate or the users vary; most: users of a closed loop at most; scheduler: replicas and
-    their router, which the rate is multiplied with; settled: requests of each user that come before those that count; longest: tokens of requests of
-    other curves, with which this one shares its step table.
+    their router, which the rate is multiplied with; settled: requests of each user that come before those that count;
+    longest: tokens of requests of other curves, with which this one shares its step table.
     """
 
     predictor: Predictor

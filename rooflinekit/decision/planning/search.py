@@ -69,6 +69,7 @@ _REQUESTS = 200_000  # of all plays of one accelerator, about
 _COMPILING = "compile the loop that plays loads, once"
 _BETTER = 1.01  # a setting has to bear this much more than one that was tried before; plays err by as much
 _FAR = 1.25  # times a limit, beyond which an objective is missed by far
+_FULLER = 1.1  # times a full engine, as other settings may fill it
 _BEGINS = {"prefill": "ttft", "decode": "tpot"}  # what a pool answers for
 _MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
 _PAIRS = 3  # of pools on unlike accelerators that are sized
@@ -143,8 +144,9 @@ def splits(model: Model, system: System, space: Space, staged: bool = False) -> 
     """Splits of one replica, the fewest accelerators first; whether each exists is checked when it is laid out.
 
     Powers of two for tp. With experts: whole experts on every rank or none (ep), with copies of some where they do not
-    come out even, and attention replicated over some of them (dp), or over the whole scale-up domain. Pipeline stages (`staged`), and tp over the hosts of a named system, are tried where nothing else holds
-    the model, or when they are asked for.
+    come out even, and attention replicated over some of them (dp), or over the whole scale-up domain.
+    Pipeline stages (`staged`), and tp over the hosts of a named system, are tried where nothing else holds the model,
+    or when they are asked for.
     """
     experts = max((ffn.experts for layer in model.layer_counts if isinstance(ffn := layer.ffn, MixtureOfExperts)),
                   default=0)  # fmt: skip
@@ -229,7 +231,7 @@ class PlanQuestion:
                 bearer = self.bearer(retuned(replica, setting, self.demand) if setting else replica, role, link)
             except DoesNotFitError:
                 continue
-            if load >= bearer.knee(seen):
+            if load >= bearer.knee(seen) * _FULLER:
                 continue
             felt = bearer.feel(seen, load, exact=True)
             own = (each for each in self.slo if role == "serve" or each.metric == _BEGINS[role])
@@ -366,66 +368,45 @@ def _kind(replica: Replica) -> tuple[Any, ...]:
     return (replica.gpu, *(replica.scenario.get(key) for key in ("engine", "weights", "kv", "encoder_gpus")))
 
 
+def _sureness(question: PlanQuestion, base: Replica) -> float:
+    """Place of the interval for which such replicas can be bought."""
+    wide = all(base.width(question.demand, each.metric) > WIDE for each in question.slo)
+    return 0.0 if wide else question.deviations
+
+
 def _known(question: PlanQuestion, base: Replica, found: Found) -> list[tuple[float, float]]:
     """What fleets of this kind cost that are known at least as well as this one can be."""
-    wide = all(base.width(question.demand, each.metric) > WIDE for each in question.slo)
-    least = min(question.deviations, 0.0) if wide else question.deviations
+    least = _sureness(question, base)
     own = (each for each in found.options if _kind(each.parts[0].replica) == _kind(base))
     return [question.tariff.rank(each) for each in own if each.deviations >= least]
-
-
-def _cannot_win(question: PlanQuestion, base: Replica, found: Found) -> bool:
-    """Whether even full engines would cost more than a fleet of this kind that is known, with any setting.
-
-    One replica; then full engines with the default, and with the largest token budget and limit of sequences that are
-    tried. No objective binds them, and a draft gives at most all of its tokens.
-    """
-    space, demand, rank = question.space, question.demand, question.tariff.rank
-    known = _known(question, base, found)
-    if not known or demand.closed or demand.prefixes is not None or question.tariff.saves is not None:
-        return False
-    one = Part(question.bearer(base), Ability(1.0, ()), 1, question.reserve)
-    if rank(Option("aggregated", (one,))) > min(known):
-        return True
-    drafted = max((draft["draft_tokens"] + 1 for draft in space.drafts), default=1)
-    largest = {
-        "token_budget": max(space.token_budgets or BUDGETS),
-        "max_num_seqs": max(space.max_num_seqs or SEQUENCES),
-    }
-    for setting in ({}, largest):
-        try:
-            _, part = _fewest(question, [retuned(base, setting, demand) if setting else base], "serve")[0]
-        except DoesNotFitError:
-            return False  # a smaller one may fit
-        if rank(Option("aggregated", (replace(part, working=-(-part.working // drafted)),))) <= min(known):
-            return False
-    return True
 
 
 def _beaten(question: PlanQuestion, base: Replica, found: Found) -> bool:
     """Whether each fleet of these replicas that would cost less than what is known misses an objective by far.
 
-    At the confidence asked for and at expected times, with each draft and without. Nothing is said of replicas over
-    several hosts, where the exchange of experts decides.
+    At the confidence asked for and at expected times, with each draft and exchange of experts, and without.
     """
     demand, slo, rank = question.demand, question.slo, question.tariff.rank
-    own = [each for each in found.options if each.kind == "aggregated" and each.deviations == question.deviations
+    sure = _sureness(question, base)
+    own = [each for each in found.options if each.kind == "aggregated" and each.deviations >= sure
            and _kind(each.parts[0].replica) == _kind(base)]  # fmt: skip
-    if not own or demand.closed or demand.prefixes is not None or question.tariff.saves:
+    if not own or demand.closed or demand.prefixes is not None or question.tariff.saves is not None:
         return False
     one = Part(question.bearer(base), Ability(1.0, ()), 1, question.reserve)
-    for deviations in {question.deviations, 0.0}:
-        sized = own if deviations else [each.sized(demand, slo, question.reserve, deviations) for each in own]
+    known: dict[int, Replica | None] = {-1: base}
+    others = (*question.space.drafts, *(EXCHANGES if base.scenario.get("ep", 1) > 1 else ()))
+    for deviations in {sure, 0.0}:
+        same = (each if each.deviations == deviations else each.sized(demand, slo, question.reserve, deviations)
+                for each in own)  # fmt: skip
         fewer = bisect_left(
-            range(1, _CLUSTER // base.gpus + 1), min(map(rank, sized)),
+            range(1, _CLUSTER // base.gpus + 1), min(map(rank, same)),
             key=lambda working: rank(Option("aggregated", (replace(one, working=working),))),
         )  # fmt: skip
-        if not fewer:
-            continue
-        drafted = (_changed(question, base, draft, found) for draft in question.space.drafts)
-        every = (base, *(each for each in drafted if each))
-        if not base.on_a_host or not all(question.misses(each, fewer, deviations) for each in every):
-            return False
+        for place in range(-1, len(others) if fewer else -1):
+            if place not in known:
+                known[place] = _changed(question, base, others[place], found)
+            if (replica := known[place]) and not question.misses(replica, fewer, deviations):
+                return False
     return True
 
 
@@ -490,9 +471,6 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
     The one that bears most is returned; None where full engines would cost more than what is known.
     """
     name = _name(base.gpu, base.scenario)
-    if _cannot_win(question, base, found):
-        found.refused.append(Refusal(name, "full engines would cost more than a fleet that is known"))
-        return None
     if _beaten(question, base, found):
         found.refused.append(Refusal(name, "as few as would cost less than a fleet that is known miss the objectives"))
         return None

@@ -8,21 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
+from rooflinekit.load.curve import SHARES
 from rooflinekit.model.graph.cells import Cell, composed, function, literal, when
 from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.report.workbook.data import Constants
 from rooflinekit.report.workbook.inputs import Inputs
-from rooflinekit.load.curve import SHARES
 from rooflinekit.report.workbook.loads import Rung
 from rooflinekit.report.workbook.offers import Offers
-from rooflinekit.report.workbook.sheet import Book, Sheet, every, known, shown
+from rooflinekit.report.workbook.sheet import Book, Sheet, known, shown
 from rooflinekit.report.workbook.views import Area, draw
 
 _HEAD = 3  # row of the heads
 _HEADS = ("rate of a replica [1/s]", "TTFT [ms]", "TTFT low [ms]", "TTFT high [ms]", "TTFT P95 [ms]",
           "TTFT P95 at the confidence [ms]", "its steps over the expected", "TPOT [ms]", "TPOT low [ms]",
-          "TPOT high [ms]", "TPOT P95 [ms]", "TPOT P95 at the confidence [ms]", "its steps over the expected", "sequences at once", "wait before the first step [ms]",
-          "power of a GPU [W]")  # fmt: skip
+          "TPOT high [ms]", "TPOT P95 [ms]", "TPOT P95 at the confidence [ms]", "its steps over the expected",
+          "sequences at once", "wait before the first step [ms]", "power of a GPU [W]")  # fmt: skip
 _STYLES = ("three", *["two"] * 12, "one", "two", "whole")
 _RUNGS = len(SHARES) + 1  # with the one at no load
 _HOLDS = ("TTFT holds to [1/s]", "TPOT holds to [1/s]", "objectives hold to [1/s]", "bound by")
@@ -132,7 +132,7 @@ class Curve:
 
 
 def likely(found: Mapping[str, Cell], name: str, limit: Cell) -> Cell:
-    """Probability that a P95 holds: normal in the logarithm, on either side of it, to the end of the mean's interval."""
+    """Probability that a P95 holds: normal in the logarithm, on either side, to the end of the mean's interval."""
     mean, low, high, slow = (found[f"{name}{end}"] for end in ("", "_low", "_high", "_p95"))
     width = composed("log", when(limit >= slow, high / mean, mean / low))
     sigmas = composed("log", limit / slow) * SIGMAS / composed("max", width, literal(_NARROW))

@@ -105,7 +105,9 @@ def write_fleet(
     lines.add("slots", "Sequences at once", shown(curve.runs, load["places"]), "", "whole", "room in the cache")
     knee = shown(curve.runs, load["knee"])
     knee = lines.add("knee", "Knee: largest rate", knee, "1/s", "three", "of a full engine, by its steps")
-    lines.add("played", "Settings of the engine", shown(curve.runs, load["played"]), "", "text", "those that `plan` takes")
+    lines.add(
+        "played", "Settings of the engine", shown(curve.runs, load["played"]), "", "text", "those that `plan` takes"
+    )
     sure = f"{planned.confidence:.0%} confidence"
     note = f"at which P95 of TTFT and TPOT keep their objectives with {sure}; at most the last rate that was played"
     lines.add("capacity", "Capacity", shown(fleet.runs, curve.capacity), "1/s", "three", note)
@@ -157,7 +159,8 @@ def _by_headroom(lines: Lines, inputs: Inputs, fleet: Fleet, headrooms: Sequence
         sheet.put(number, 3, shown(runs, fleet.peak / replicas / fleet.curve.load["knee"]), "share")
         rate = sheet.put(number, 4, shown(runs, fleet.peak / replicas), "three")
         met = fleet.curve.at(f"headroom {number - first + 1}", rate)
-        ttft, tpot = sheet.put(number, 5, met["ttft"], "one"), sheet.put(number, 6, met["tpot"], "two")
+        for column, name, style in ((5, "ttft", "one"), (6, "tpot", "two")):
+            sheet.put(number, column, met[name], style)
         kept = when((met["ttft_p95"] <= inputs["ttft"]) & (met["tpot_p95"] <= inputs["tpot"]), "MEETS", "MISSES")
         sheet.put(number, 7, shown(runs, kept), "status")
     last = first + len(headrooms) - 1
