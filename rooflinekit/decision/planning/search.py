@@ -34,6 +34,7 @@ from rooflinekit.decision.planning.profile import Course
 from rooflinekit.estimation.results import shares_by_cause
 from rooflinekit.estimation.scenario import IMAGE_SIZE
 from rooflinekit.load.compiled import prepare
+from rooflinekit.load.curve import SHARES
 from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, DtypeError, WorkloadError
@@ -256,7 +257,7 @@ class Refusal(Plain):
 
 @dataclass(frozen=True)
 class Near:
-    """What an objective comes to on a deployment on which nobody waits, over its limit, and what takes the time."""
+    """What an objective comes to on a deployment at the least load that is played, over its limit, and its cause."""
 
     over: float
     objective: Objective
@@ -390,8 +391,8 @@ def _beaten(question: PlanQuestion, base: Replica, found: Found) -> bool:
     sure = _sureness(question, base)
     own = [each for each in found.options if each.kind == "aggregated" and each.deviations >= sure
            and _kind(each.parts[0].replica) == _kind(base)]  # fmt: skip
-    if not own or demand.closed or demand.prefixes is not None or question.tariff.saves is not None:
-        return False
+    if not own or demand.closed or demand.prefixes is not None or question.tariff.saves is not None or question.course:
+        return False  # over time another fleet than that of the peak may win
     one = Part(question.bearer(base), Ability(1.0, ()), 1, question.reserve)
     known: dict[int, Replica | None] = {-1: base}
     others = (*question.space.drafts, *(EXCHANGES if base.scenario.get("ep", 1) > 1 else ()))
@@ -569,7 +570,7 @@ def refused_fleet(question: PlanQuestion, parts: Sequence[Part]) -> str:
 
 
 def _how_near(question: PlanQuestion, able: Part, found: Found) -> str:
-    """What the objectives that fail come to at next to no load."""
+    """What the objectives that fail come to at the least load that is played."""
     replica, demand = able.replica, question.demand
     feels = loaded_feels(able.bearer, demand, able.bearer.curve(demand).loads[0])
     plain, name, near = feels(1.0), _name(replica.gpu, replica.scenario), []
@@ -586,7 +587,8 @@ def _how_near(question: PlanQuestion, able: Part, found: Found) -> str:
     if not near:
         return f"{', '.join(able.ability.binds)} fails at any load"
     found.near.append(tuple(near))
-    return "even without waiting " + ", ".join(
+    least = "with one user" if demand.closed else f"at {SHARES[0]:.0%} of a full engine's rate"
+    return f"even {least} " + ", ".join(
         f"{each.objective} is missed with {each.seconds * 1e3:.4g} ms" for each in near
     )
 
