@@ -45,8 +45,8 @@ _RUNS = {
 class Measurement(Plain):
     """Load points on one deployment that would take most doubt off a plan.
 
-    users: of closed loops, one a run; minutes: that they take together; gpus: accelerators that are needed; gpus_less,
-    usd_per_month: what the fleet that is bought after them takes less (None without a price, or where no fleet is
+    users: of closed loops, one a run; minutes: that they take together; gpus: accelerators that are needed; gpus_after:
+    those of the fleet that is bought then; usd_per_month: what the fleet that is bought after them takes less (None without a price, or where no fleet is
     known to hold before); commands: to start the
     server, to measure, to calibrate.
     """
@@ -56,15 +56,15 @@ class Measurement(Plain):
     users: tuple[int, ...]
     minutes: float
     gpus: int
-    gpus_less: int | None
+    gpus_after: int
     usd_per_month: float | None
     commands: tuple[str, ...]
 
     def __str__(self) -> str:
-        worth = "a fleet that is known to hold" if self.gpus_less is None else f"{self.gpus_less:,} GPUs less"
-        worth = worth if self.usd_per_month is None else f"${self.usd_per_month:,.0f} a month less"
+        less = f"a fleet of {self.gpus_after:,} GPUs that is known to hold"
+        worth = less if self.usd_per_month is None else f"${self.usd_per_month:,.0f} a month less"
         users = " and ".join(map(str, self.users))
-        return f"{worth}: {users} users on {self.gpus} {self.gpu}, {self.minutes:.0f} minutes"
+        return f"{worth}: {users} users on {self.gpus} {self.gpu}, {max(math.ceil(self.minutes), 2)} minutes"
 
 
 def measurements(question: PlanQuestion, order: Sequence[Ranked]) -> list[Measurement]:
@@ -119,7 +119,7 @@ def _measurement(question: PlanQuestion, option: Option, after: Option, best: Op
         users=points,
         minutes=len(points) * PER_USER * felt.value("e2el", None) / 60.0,
         gpus=part.replica.gpus,
-        gpus_less=best.gpus - after.gpus if sure else None,
+        gpus_after=after.gpus,
         usd_per_month=saved,
         commands=tuple(_commands(question, part, points)),
     )
