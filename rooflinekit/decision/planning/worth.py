@@ -45,10 +45,9 @@ _RUNS = {
 class Measurement(Plain):
     """Load points on one deployment that would take most doubt off a plan.
 
-    users: of closed loops, one a run; minutes: that they take together; gpus: accelerators that are needed; gpus_after:
-    those of the fleet that is bought then; usd_per_month: what the fleet that is bought after them takes less (None without a price, or where no fleet is
-    known to hold before); commands: to start the
-    server, to measure, to calibrate.
+    users: of closed loops, one a run; minutes: that they take together; gpus: accelerators that are needed;
+    gpus_after: those of the fleet that is bought then; usd_per_month: what it costs less (None without a price, or
+    where no fleet is known to hold before); commands: to start the server, to measure, to calibrate, to plan again.
     """
 
     gpu: str
