@@ -12,7 +12,7 @@ from rooflinekit.model.types.errors import InfeasibleError
 
 GPUS = ("h100-sxm", "l40s", "b200-sxm", "h200-sxm")
 KINDS = ("ttft", "tpot", "confidence", "rate", "price", "gpus", "seed")
-FEW, ALL = 7, 200
+FEW, ALL = 3, 200
 _ERROR = 0.02  # of a fleet over seeds, or one replica
 
 
@@ -24,7 +24,7 @@ def drawn(number: int) -> tuple[dict[str, Any], dict[str, Any], str]:
         "gpus": gpus, "ttft": draw.uniform(0.3, 3.0), "tpot": draw.uniform(15.0, 80.0), "seed": draw.randrange(5),
         "confidence": draw.choice((0.5, 0.7, 0.9)), "rate": draw.uniform(5.0, 200.0), "isl": draw.choice((500, 2000)),
         "osl": draw.choice((100, 300)), "prices": {gpu: draw.uniform(1.0, 5.0) for gpu in GPUS},
-        "pools": number >= FEW and draw.random() < 0.3,
+        "pools": number >= FEW and draw.random() < 0.3, "tp": [1] if number < FEW else [1, 2],
     }  # fmt: skip
     looser = {
         "ttft": {"ttft": asked["ttft"] * draw.uniform(1.05, 2.0)},
@@ -41,10 +41,10 @@ def drawn(number: int) -> tuple[dict[str, Any], dict[str, Any], str]:
 def cost(asked: dict[str, Any]) -> tuple[float, int]:
     """USD an hour, and what one more replica would take; infinite where no fleet holds."""
     slo = f"p95 ttft<{asked['ttft']}s, p95 tpot<{asked['tpot']}ms"
-    told = {key: asked[key] for key in ("confidence", "rate", "isl", "osl", "seed")}
+    told = {key: asked[key] for key in ("confidence", "rate", "isl", "osl", "seed", "tp")}
     prices = {gpu: asked["prices"][gpu] for gpu in asked["gpus"]}
     try:
-        best = rk.plan("llama-3-8b", asked["gpus"], slo, tp=[1, 2], aggregated_only=not asked["pools"], prices=prices,
+        best = rk.plan("llama-3-8b", asked["gpus"], slo, aggregated_only=not asked["pools"], prices=prices,
                        **told).best  # fmt: skip
     except InfeasibleError:
         return float("inf"), 0

@@ -588,9 +588,7 @@ def _how_near(question: PlanQuestion, able: Part, found: Found) -> str:
         return f"{', '.join(able.ability.binds)} fails at any load"
     found.near.append(tuple(near))
     least = "with one user" if demand.closed else f"at {SHARES[0]:.0%} of a full engine's rate"
-    return f"even {least} " + ", ".join(
-        f"{each.objective} is missed with {each.seconds * 1e3:.4g} ms" for each in near
-    )
+    return f"even {least} " + ", ".join(f"{each.objective} is missed with {each.seconds * 1e3:.4g} ms" for each in near)
 
 
 class _Pools(NamedTuple):
