@@ -20,6 +20,7 @@ from rooflinekit.model.types.units import percent, significant
 from rooflinekit.report.document import Document, Facts, Items, Legend, Section, Table, Words, amount, ms, notes, three
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 5
+_SENTENCES, _SOURCES = 3, 2  # below the table at most; prices of which the sources are named there
 _MILLION = 7  # column of the price of output tokens
 _LOAD, _LOAD_LEGEND = 8, "Load: share of what the objectives allow."
 ASSUMPTIONS = (POWER_NOTE, LOAD_NOTE, OWN_FORMATS)
@@ -39,10 +40,10 @@ def document(answer: PlanAnswer, details: bool = False) -> Document:
     ]
     over = over_time_document(answer.over_time) if answer.over_time else []
     if not details:
-        more = "-v shows how it was sized, latencies, power, intervals and why others lost"
+        more = "-v shows sizing, latencies and why others lost"
         return [
             *head,
-            Section("", [Words(*answer.summary, indent="")]),
+            Section("", [Words(*answer.summary[:_SENTENCES], indent="")]),
             *_sensitivity(answer.sensitivity),
             *over,
             Section("", [notes(_known(answer, more))]),
@@ -114,9 +115,12 @@ def _short(gpu: str) -> str:
 
 def _known(answer: PlanAnswer, more: str) -> Iterator[str]:
     """What a buyer should hear beside the table."""
-    for gpu, price in answer.prices.items():
-        if price is not None:
-            yield f"{gpu}: {HourlyPrice(**price)}"
+    prices = {gpu: HourlyPrice(**price) for gpu, price in answer.prices.items() if price is not None}
+    if len(prices) > _SOURCES:
+        each = ", ".join(f"{gpu} ${price.usd_per_gpu_hour:g}" for gpu, price in prices.items())
+        yield f"a GPU-hour: {each} (-v has the sources)"
+    else:
+        yield from (f"{gpu}: {price}" for gpu, price in prices.items())
     yield from (warning for warning in answer.warnings if warning not in ASSUMPTIONS)
     yield f"{answer.tried} settings were tried; {more}"
 

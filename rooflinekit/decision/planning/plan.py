@@ -730,7 +730,7 @@ def plan(
         slo=tuple(map(str, question.slo)),
         confidence=question.confidence,
         answer=answer_in_words(best, question, [each for each in (expected, measured) if each]),
-        summary=tuple(filter(None, (_why(candidates, lost, question), expected, measured, router, _worth(measure)))),
+        summary=tuple(filter(None, (_why(candidates, lost, question), expected, measured, _worth(measure), router))),
         expected=expected,
         measured=measured,
         router=router,
