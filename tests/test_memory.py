@@ -546,6 +546,13 @@ def test_graphs_of_sixteen_captured_tokens_are_those_of_five_sizes(drafted, gib)
     assert got.graph_bytes / GIB == pytest.approx(gib, rel=0.1)
 
 
+def test_larger_graphs_take_memory_by_their_sizes():
+    # 51 sizes up to 512 tokens, 147 up to 2,048
+    usual, larger = (memory_of("llama-3.1-8b", graph_tokens=tokens) for tokens in (None, 2048))
+    assert larger.graph_bytes / usual.graph_bytes == pytest.approx(147 / 51)
+    assert memory_of("llama-3.1-8b", graph_tokens=0).graph_bytes == usual.graph_bytes  # of decode steps
+
+
 @pytest.mark.parametrize("engine", ["vllm", "vllm@0.19", "vllm@0.9", "vllm@0.6.3"])
 def test_memory_besides_never_grows_as_sequences_or_tokens_are_taken_away(engine):
     def besides(sequences, budget):

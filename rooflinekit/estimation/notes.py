@@ -48,7 +48,9 @@ def format_notes(plan: Plan) -> list[str]:
         notes.append(f"the cache is {asked}, as the activations; engines keep {wide} unless told so: --kv {wide}")
     if (mixture := MIXED_AS.get(plan.deployment.weights)) is not None:
         name = str(plan.deployment.weights).replace("_", "-", 1)
-        notes.append(f"{name} is costed as {mixture}: Unsloth chooses the format of each tensor, and the .gguf file has it")
+        notes.append(
+            f"{name} is costed as {mixture}: Unsloth chooses the format of each tensor, and the .gguf file has it"
+        )
     notes += [*_cut_blocks(plan), *_host_weights(plan), *_beside(plan), *_groups(plan)]
     if plan.calibration is None:
         return notes

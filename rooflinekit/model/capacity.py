@@ -338,7 +338,8 @@ def outside_of(plan: Plan, drafted: int = 0) -> Outside:
     replayed = rule.graphs + rule.graphs_per_layer * plan.model.depth / deployment.pp
     times, most = rule.graph_sizes
     if most:
-        asked = min(times * plan.most_sequences * (1 + drafted), most, plan.token_budget)
+        usual = min(times * plan.most_sequences * (1 + drafted), most)
+        asked = min(max(usual, deployment.settings.graph_tokens or 0), plan.token_budget)
         replayed *= captured_sizes(asked) / captured_sizes(most)
     graphs = 0.0 if deployment.settings.eager else replayed
     return Outside(context_bytes(rule, gpu, deployment.joined), non_torch, graphs)

@@ -71,8 +71,8 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
     `weights` overrides the matrices of the layers; embedding, LM head, norms and router keep 16 bit when it is
     narrower, and a wide one is also the stream. The cache follows `activations` when that is a format a cache can
     have (wide, FP8 or INT8), else the checkpoint's own cache format or the stream. `attention_weights` and `lm_head`
-    are those of attention's matrices and of the LM head, where they differ. Inputs that the checkpoint wants narrow
-    stay in the stream's format where the accelerator lacks theirs and engines have kernels that unpack the weights.
+    are those of attention's matrices and of the LM head, where they differ. Inputs that are to be narrow stay in the
+    stream's format where the accelerator lacks theirs and engines have kernels that unpack the weights.
 
     Raises DtypeError for a format that its role cannot have, that the accelerator has no units for, or for narrow
     activations over weights that they cannot be multiplied with.
@@ -90,9 +90,12 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
     layered = (formats.attention, output, formats.ffn, formats.experts, formats.shared_experts)
     if asked is not None and not asked.is_wide:
         _check_narrow(model, asked, layered, formats.lm_head)
+    unpacked = _UNPACKED if accelerator.vendor == "NVIDIA" and asked is None else ()
+    own = {stored: stored for stored in unpacked} | dict(() if weights else model.inputs)
     stated = tuple(
-        (stored, stream if stored.weight_only and not accelerator.supports(inputs) else inputs)
-        for stored, inputs in (() if weights else model.inputs)
+        (stored, stream if (stored.weight_only or stored in unpacked) and not accelerator.supports(inputs) else inputs)
+        for stored, inputs in own.items()
+        if stored not in unpacked or inputs is not stored or not accelerator.supports(stored)
     )
     inputs = asked
     if weights is not None and asked is None and accelerator.supports(weights):
@@ -130,6 +133,8 @@ AMD's checkpoints (Quark) have weights and inputs in MXFP4, and vLLM multiplies 
 Llama-3.3-70B-Instruct-MXFP4-Preview). On Blackwell engines keep the inputs of MXFP4 in 16 bit unless told otherwise;
 so does a checkpoint that names no format for them (gpt-oss).
 """
+_UNPACKED = (Dtype.FP8, Dtype.FP8_BLOCK, Dtype.NVFP4)
+"""What kernels of NVIDIA's older accelerators unpack and multiply in 16 bit, unasked (Marlin, in vLLM and SGLang)."""
 _INPUTS = (*_WIDE, Dtype.TF32, *dict.fromkeys(dtype for partners in _PARTNERS.values() for dtype in partners))
 
 

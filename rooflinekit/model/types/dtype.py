@@ -167,7 +167,7 @@ MIXED_AS = {
     Dtype.UD_Q2_K_XL: Dtype.Q2_K, Dtype.UD_Q3_K_XL: Dtype.Q3_K_M, Dtype.UD_Q4_K_XL: Dtype.Q4_K_M,
     Dtype.UD_Q5_K_XL: Dtype.Q5_K_M, Dtype.UD_Q6_K_XL: Dtype.Q6_K, Dtype.UD_Q8_K_XL: Dtype.Q8_0,
 }  # fmt: skip
-"""Unsloth's files choose a format for each tensor by measurement; without the file the mixture of its base stands in."""
+"""Unsloth's files choose a format for each tensor; without the file the mixture of its base stands in."""
 
 for _mixed in Dtype:  # mixtures count as their base
     if _base := re.fullmatch(r"(?:ud_)?(q\d_k)_(?:s|m|l|xl)", _mixed.value):

@@ -633,7 +633,9 @@ def _weight_formats(scheme: _Scheme, layers: Sequence[Layer], wide: Dtype, r: Re
                 mixed.setdefault(kind, Counter()).update(votes[kind])
     for kind, counter in mixed.items():
         told = ", ".join(f"{rows / counter.total():.0%} {dtype}" for dtype, rows in counter.most_common())
-        r.warnings.append(f"layers mix formats in their {kind} ({told}): each takes that of nearly all, or their mean bits")
+        r.warnings.append(
+            f"layers mix formats in their {kind} ({told}): each takes that of nearly all, or their mean bits"
+        )
     common = {kind: counter.most_common(1)[0][0] for kind, counter in kinds.items()}
     if usual == plain and all(counter.keys() <= {wide} for counter in kinds.values()):
         return []
