@@ -152,6 +152,7 @@ class MemoryModel:
         parts_of_peak = (
             (peak.layer_base, peak.layer_token, 0.0),
             (peak.sampler_base, peak.sampler_token, peak.sampler_row),
+            *([(peak.encoder, 0.0, 0.0)] if peak.encoder else []),
         )
         for stage in self.stages:
             parts = list[Numeric]()
