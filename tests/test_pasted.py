@@ -359,7 +359,7 @@ class TestOtherTools:
             "results": {"gsm8k": {"exact_match": 0.78}},
             "config": {"model": "vllm", "model_args": "pretrained=m"},
         }
-        with pytest.raises(SpecError, match="is of lm-eval, which scores answers and not speed"):
+        with pytest.raises(SpecError, match="holds scores of lm-eval, and no times"):
             runs_of(tmp_path, scores, "e.json")
 
     def test_guard_and_the_other_commands_read_the_same(self, tmp_path: Path) -> None:

@@ -46,10 +46,11 @@ def format_notes(plan: Plan) -> list[str]:
     asked, wide = plan.deployment.activations, precision.stream
     if plan.deployment.kv is None and asked is not None and not asked.is_wide and precision.kv is asked:
         notes.append(f"the cache is {asked}, as the activations; engines keep {wide} unless told so: --kv {wide}")
-    if (mixture := MIXED_AS.get(plan.deployment.weights)) is not None:
-        name = str(plan.deployment.weights).replace("_", "-", 1)
+    weights = plan.deployment.weights
+    if weights is not None and weights in MIXED_AS:
+        name = str(weights).replace("_", "-", 1)
         notes.append(
-            f"{name} is costed as {mixture}: Unsloth chooses the format of each tensor, and the .gguf file has it"
+            f"{name} is costed as {MIXED_AS[weights]}: Unsloth chooses formats by tensor; the .gguf file has them"
         )
     notes += [*_cut_blocks(plan), *_host_weights(plan), *_beside(plan), *_groups(plan)]
     if plan.calibration is None:
