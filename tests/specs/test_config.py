@@ -511,13 +511,17 @@ def test_whole_floats_are_sizes():
     ({"model_type": "siglip"}, "siglip is a vision model"),
     ({"_class_name": "UNet2DConditionModel"}, "'UNet2DConditionModel' is a diffusion model"),
     ({"model_type": "odd", "is_encoder_decoder": True}, "'odd' is an encoder-decoder"),
-    ({"model_type": "bart", "d_model": 64, "vocab_size": 9, "is_encoder_decoder": False}, "is_encoder_decoder = False leaves the decoder alone"),
     (LLAMA | {"architectures": ["LlamaForTokenClassification"]}, "classifies or scores"),
 ])  # fmt: skip
 def test_other_networks_are_refused_by_name(config, said):
     message = refused(config, ArchitectureError)
     assert said in message
     assert "rooflinekit costs decoders, T5 and Whisper" in message
+
+
+def test_the_decoder_of_an_encoder_decoder_is_not_costed_as_both():
+    config = {"model_type": "bart", "d_model": 64, "vocab_size": 9, "is_encoder_decoder": False}
+    assert "is_encoder_decoder = False leaves the decoder alone" in refused(config, ArchitectureError)
 
 
 def test_the_companion_file_is_no_config():
