@@ -442,7 +442,7 @@ def _cached(question: PlanQuestion, base: Replica, found: Found) -> None:
 
 def _changed(question: PlanQuestion, base: Replica, more: Mapping[str, Any], found: Found) -> Replica | None:
     """The same deployment with other options; None, and a refusal, where it does not exist or has no room."""
-    told = {key: value for key, value in base.scenario.items() if key not in ("model", "gpu")} | more
+    told = {key: value for key, value in base.scenario.items() if key not in ("model", "gpu")} | dict(more)
     found.tried += 1
     try:
         return lay_out(question.model, base.scenario["gpu"], told, question.demand, question.calibration)

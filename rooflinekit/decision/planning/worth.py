@@ -77,7 +77,7 @@ def measurements(question: PlanQuestion, order: Sequence[Ranked]) -> list[Measur
     for entry in order:
         if entry.option.kind != "mixed":
             firsts.setdefault(entry.option.names, entry.option)
-    found = []
+    found = list[tuple[Option, Option]]()
     for option in [*firsts.values()][:_DEPLOYMENTS]:
         question.progress("size fleets as after a measurement", len(found), len(firsts))
         after = option.sized(demand, question.slo, question.reserve, question.deviations * _left(question, option))
@@ -106,7 +106,7 @@ def _left(question: PlanQuestion, option: Option) -> float:
 def _measurement(question: PlanQuestion, option: Option, after: Option, best: Option) -> Measurement:
     part = max(option.parts, key=lambda part: part.gpus)
     demand, scenario = question.demand, part.replica.scenario
-    users = max(round(part.bearer.in_flight(part.seen(demand), part.load(demand)).users), 1)
+    users = max(round(float(part.bearer.in_flight(part.seen(demand), part.load(demand)).users)), 1)
     points = tuple(dict.fromkeys((users, max(users // _FEWER, 1))))
     felt = part.bearer.feel(part.seen(demand), part.load(demand), known=True)
     sure = all(part.working for part in best.parts)

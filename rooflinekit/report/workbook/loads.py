@@ -112,9 +112,10 @@ class Piece(NamedTuple):
     @property
     def question(self) -> PlanQuestion:
         """What `plan` is asked of this deployment alone."""
-        told = {f"{key}s".replace("seqss", "seqs"): (self.scenario[key],) for key in _SETTINGS if key in self.scenario}
+        budgets, limits = ((self.scenario[key],) if key in self.scenario else () for key in _SETTINGS)
+        space = Space((self.gpu,), token_budgets=budgets, max_num_seqs=limits)
         return PlanQuestion(
-            self.model, self.demand, self.slo, Space((self.gpu,), **told), Reserve(self.headroom), Tariff({}),
+            self.model, self.demand, self.slo, space, Reserve(self.headroom), Tariff({}),
             self.scenario.get("calibration"), self.confidence,
         )  # fmt: skip
 
