@@ -538,7 +538,7 @@ class Serving(Answering, total=False):
     workers: Annotated[int | None, Option("Processes that answer, beside one for quick questions.", most=64, usual="one a core")]
     site: Annotated[Path | None, Option("Folder that `make site` wrote, for the playground at /.", usual="build/site of this checkout, else a page on one model", kind="path")]
     engine_of: Annotated[str | None, Option("Serve as an engine at played times instead (OpenAI's interface): a MODEL with options of simulate, in quotes, or a plan's JSON file.", metavar="DEPLOYMENT", group="Engine")]
-    time: Annotated[str, Option("Of that engine: real; jump to each token at once; or held, until POST /clock moves it.", "real", complete=("real", "jump", "held"), kind="choice", metavar="real|jump|held", group="Engine")]
+    time: Annotated[str, Option("Of that engine: real; 0.1 for a tenth as fast; jump to each token at once; or held, until POST /clock moves it.", "real", metavar="real|NUMBER|jump|held", group="Engine")]
     streams: Annotated[int, Option("Answers of that engine that are under way at most.", 1024, most=100_000, group="Engine")]
 
 class Scored(Written, total=False):
