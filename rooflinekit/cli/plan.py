@@ -9,7 +9,16 @@ from rooflinekit.cli.command import command
 from rooflinekit.cli.failures import INTERRUPTED
 from rooflinekit.cli.output import Output, counting
 from rooflinekit.estimation.options import options_of, part_of
-from rooflinekit.estimation.scenario import Accelerators, Asked, LoadCase, Plan, Rollout, RolloutCase, StaticCase, Written
+from rooflinekit.estimation.scenario import (
+    Accelerators,
+    Asked,
+    LoadCase,
+    Plan,
+    Rollout,
+    RolloutCase,
+    StaticCase,
+    Written,
+)
 from rooflinekit.model.types.errors import InputError
 
 if TYPE_CHECKING:

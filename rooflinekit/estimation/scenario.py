@@ -381,9 +381,9 @@ class Rollout(TypedDict, total=False):
     in_flight: Annotated[int | None, Option("Answers under way at once; those not done go on in the next step (partial rollouts).", usual="those of the step, and it waits for the last", most=1_000_000)]
     rollout_gpus: Annotated[Counts, Option("Accelerators that generate, to choose from.", kind="counts", usual="1 to 128 replicas", most=1_000_000)]
     train_gpus: Annotated[int | None, Option("Accelerators that train beside these, one step behind.", usual="the same, in turn", most=1_000_000)]
-    train_mfu: Annotated[float, Option("Share of the 16-bit peak that training gets.", unit="share", above=True, most=1.0, usual="0.2, with experts 0.05")]
+    train_mfu: Annotated[float, Option("Share of the 16-bit peak that training gets.", unit="share", above=True, most=1.0, usual="0.25, with experts 0.025")]
 
-class RolloutCase(Lengths, Seeing, Rollout, total=False):
+class RolloutCase(Lengths, Layout, Rollout, total=False):
     """A deployment that generates for training."""
     load_gbps: Annotated[float, Option("Rate at which each replica gets new weights, in GB/s.", unit="GB/s", above=True, most=1e6, usual="16.6")]
     seed: Annotated[int, Option("Seed of the lengths.", 0, least=0, most=2**32 - 1)]

@@ -34,12 +34,21 @@ from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.units import GB, format_time
 from rooflinekit.version import __version__
 
-TRAIN_MFU = {"dense": 0.2, "experts": 0.03}
-MFU_NOTE = "training gets 20 % of the 16-bit peak, with experts 3 %"
-SYNC_NOTE = "weights come at 16.6 GB/s (verl's checkpoint engine between hosts of H20)"
+TRAIN_MFU = {"dense": 0.25, "experts": 0.025}
+"""Share of the 16-bit peak that training gets: geometric means of the ten steps of NeMo RL 0.4 on H100 that are
+published (docs/about/performance-summary.md, 06beed91), less the played generation where both take turns. They are 16
+to 33 % of dense models, and 1 to 6 % of those with experts; 10 % in release 0.6."""
+MFU_NOTE = (
+    "training gets 25 % of the 16-bit peak, with experts 2.5 % (assumption: the mean of NeMo RL's published steps, "
+    "which get 16 to 33 %, and 1 to 10 %); --train-mfu says what yours gets"
+)
 SYNC_GBPS = 16.6
 """Geometric mean of 61.1 GB in 4.38 s and 470 GB in 23.7 s: Qwen3-30B-A3B and 235B-A22B from 16 and 64 accelerators to
 as many others, verl's checkpoint engine on H20 (recipe/fully_async_policy/README.md, 19997f9e)."""
+SYNC_NOTE = (
+    "each replica gets its weights at 16.6 GB/s (verl's checkpoint engine, which sends all to each accelerator); where "
+    "each accelerator gets its share alone it is faster: --load-gbps"
+)
 _PASSES = 5.0  # forward, backward (twice a forward), log-probabilities of the policy and of the reference
 _TAIL = 0.9  # share of the answers after which the rest are stragglers
 _DOUBLINGS = 8  # fleets that are tried unless told
@@ -49,9 +58,10 @@ _DOUBLINGS = 8  # fleets that are tried unless told
 class RolloutStep(Plain):
     """A training step on one fleet.
 
-    train_gpus: those that do nothing else, 0 where the same do both; generation_s: until training has its answers, tail_s of it for the last tenth of them; recompute_s: caches of those
-    in flight, after an exchange of weights; training_s, sync_s: as the module says; tok_s_per_gpu: tokens of prompts and
-    answers over the step and all accelerators.
+    train_gpus: those that do nothing else, 0 where the same do both; generation_s: until training has its answers,
+    tail_s of it for the last tenth of them; recompute_s of it: caches of those in flight, after an exchange of weights;
+    training_s, sync_s: as the module says; tok_s_per_gpu: tokens of prompts and answers over the step and all
+    accelerators.
     """
 
     replicas: int
@@ -126,27 +136,30 @@ class _Rollout:
     asked: AskedLoad
     answers: int
     in_flight: int | None
-    train_gpus: int | None
+    train_gpus: int
+    flops: float  #: of training on the answers of a step
     mfu: float
-    sync: float
+    sync: float  #: [s]
+
+    @property
+    def tokens(self) -> float:
+        """Mean tokens of a prompt with its answer."""
+        drawn = self.asked.drawn
+        return (sum(drawn.isl) + sum(drawn.osl)) / len(drawn.isl)
 
     def step(self, replicas: int) -> tuple[RolloutStep, LoadPlay]:
         """A step on so many replicas, and what was played."""
-        plan = self.resolved.plan
+        plan, apart = self.resolved.plan, self.train_gpus
         play = play_load(self.resolved.predictor, self.asked, Scheduler(replicas=replicas, seed=self.asked.seed))
-        isl, osl = self.asked.isl.mean, float(play.played.osl.mean())
-        generation, tail = self._generation(play)
-        again = self._recomputed(play, replicas)
-        gpus = replicas * plan.deployment.gpus
-        apart = self.train_gpus or 0
-        flops = train_flops(plan, play.played.isl + play.played.osl, self.answers)
-        training = training_seconds(flops, apart or gpus, plan.system.accelerator.peak(Dtype.BF16), self.mfu)
-        generation += again
+        until, tail = self._generation(play)
+        again, gpus = self._recomputed(play, replicas), replicas * plan.deployment.gpus
+        generation, whole = until + again, gpus + apart
+        peak = plan.system.accelerator.peak(Dtype.BF16)
+        training = training_seconds(self.flops, apart or gpus, peak, self.mfu)
         step = (max(generation, training) if apart else generation + training) + self.sync
-        whole = gpus + apart
         return RolloutStep(
             replicas, gpus, apart, step, generation, tail, again, training, self.sync, step * whole / 3600.0,
-            self.answers * (isl + osl) / step / whole,
+            self.answers * self.tokens / step / whole,
         ), play  # fmt: skip
 
     def _generation(self, play: LoadPlay) -> tuple[float, float]:
@@ -205,12 +218,11 @@ def plan_rollout(
     )  # fmt: skip
     kind = "experts" if "experts" in plan.model.matrices else "dense"
     mfu, rate = given.get("train_mfu", TRAIN_MFU[kind]), given.get("load_gbps", SYNC_GBPS) * GB
-    question = _Rollout(resolved, asked, answers, in_flight, given.get("train_gpus"), mfu, weights / rate)
+    flops = train_flops(plan, [sum(pair) for pair in zip(asked.drawn.isl, asked.drawn.osl, strict=True)], answers)
+    question = _Rollout(resolved, asked, answers, in_flight, given.get("train_gpus", 0), flops, mfu, weights / rate)
     plays = [question.step(replicas) for replicas in _replicas(given.get("rollout_gpus"), gpus, users)]
-    steps = tuple(step for step, _ in plays)
     best, play = min(plays, key=lambda each: each[0].gpu_hours)
     low, high = play.reaches["tpot"].factors() if plan.calibration else (1.0, 1.0)
-    lengths = play.played.isl + play.played.osl
     notes = list(resolved.warnings)
     if plan.calibration:
         ends = " to ".join(format_time(best.generation_s * each) for each in (low, high))
@@ -219,23 +231,23 @@ def plan_rollout(
         notes.append(MFU_NOTE)
     if "load_gbps" not in given:
         notes.append(SYNC_NOTE)
-    refused = int(play.played.refused.sum())
-    if refused:
+    if refused := int(play.played.refused.sum()):
         notes.append(f"{refused} answers are refused: longer than the engine takes")
     waits = "the last of them" if in_flight is None else f"so many of {in_flight:,} in flight"
     where = "one step behind, on accelerators of its own" if "train_gpus" in given else "in turn on the same"
     return RolloutPlan(
         __version__, plan.model.name, plan.system.accelerator.name, plan.deployment.engine,
         f"{answers:,} answers a step; training waits for {waits}, {where}",
-        answers, answers * float(lengths.mean()), weights, train_flops(plan, lengths, answers), best, steps,
-        tuple(notes), {"model": str(model), "gpu": str(gpu), **given},
+        answers, answers * question.tokens, weights, flops, best, tuple(step for step, _ in plays), tuple(notes),
+        {"model": str(model), "gpu": str(gpu), **given},
     )  # fmt: skip
 
 
-def _replicas(told: Sequence[int] | None, gpus: int, most: int) -> list[int]:
+def _replicas(told: int | Sequence[int] | None, gpus: int, most: int) -> list[int]:
     """Replicas of each fleet: those of the accelerators that were told, else powers of two."""
     if told is None:
         return [2**power for power in range(_DOUBLINGS) if 2**power <= most]
+    told = [told] if isinstance(told, int) else told
     for each in told:
         if each % gpus:
             raise InputError(f"rollout_gpus {each}: a replica takes {gpus}; give a multiple of it")
