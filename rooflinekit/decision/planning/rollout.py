@@ -28,7 +28,7 @@ from rooflinekit.load.lengths import parse_length, spread_length
 from rooflinekit.load.scene import Scheduler
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.answer import Plain, Tabled
-from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.batch import Batch, whole_number
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.units import GB, format_time
@@ -107,11 +107,11 @@ def forward_flops(plan: Plan, lengths: Sequence[float]) -> float:
     """FLOPs of one pass over sequences of these lengths, logits of every token included."""
     import numpy as np  # noqa: PLC0415 - as elsewhere, where arrays are met
 
-    tokens, deployment = np.asarray(lengths, float), plan.deployment
+    tokens = np.asarray(lengths, float)
     timed = plan.time(Batch.prefill(1.0, tokens)).kernels
     own = sum(np.broadcast_to(each.kernel.count * each.kernel.flops, tokens.shape).sum() for each in timed)
     logits = 2.0 * plan.model.vocab * plan.model.hidden * (tokens - 1.0).sum()  # serving has those of the last alone
-    return float(own) * deployment.gpus / deployment.dp + float(logits)
+    return float(own) * plan.deployment.tp + float(logits)  # stages are added up, and ranks of dp have their own
 
 
 def train_flops(plan: Plan, lengths: Sequence[float], answers: int) -> float:
@@ -203,6 +203,7 @@ def plan_rollout(
     >>> made.best.rollout_gpus, round(made.best.sync_s, 2)
     (2, 1.0)
     """
+    answers = whole_number(answers, "answers")
     given = read(RolloutCase, scenario)
     resolved = resolve(model, gpu, read_deployment(part_of(given, DEPLOYMENT_KEYS)), given.get("calibration"))
     plan, memory = resolved.plan, resolved.predictor.memory
