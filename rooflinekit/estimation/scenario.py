@@ -378,9 +378,9 @@ class StaticCase(Lengths, Prefix, Seeing, total=False):
 class Rollout(TypedDict, total=False):
     """A training step of reinforcement learning."""
     samples: Annotated[int, Option("Answers of each prompt, which share its tokens in the cache.", 1, most=100_000)]
-    in_flight: Annotated[int | None, Option("Answers under way at once; those not done go on in the next step (partial rollouts).", usual="those of the step, and it waits for the last", most=1_000_000)]
+    in_flight: Annotated[int | None, Option("Partial rollouts: answers that are always under way.", usual="none goes on", most=1_000_000)]
     rollout_gpus: Annotated[Counts, Option("Accelerators that generate, to choose from.", kind="counts", usual="1 to 128 replicas", most=1_000_000)]
-    train_gpus: Annotated[int | None, Option("Accelerators that train beside these, one step behind.", usual="the same, in turn", most=1_000_000)]
+    train_gpus: Annotated[int | None, Option("Accelerators that train beside these, one step behind.", usual="the same", most=1_000_000)]
     train_mfu: Annotated[float, Option("Share of the 16-bit peak that training gets.", unit="share", above=True, most=1.0, usual="0.25, with experts 0.025")]
 
 class RolloutCase(Lengths, Layout, Rollout, total=False):
@@ -392,7 +392,7 @@ class RolloutCase(Lengths, Layout, Rollout, total=False):
 
 class Asked(Static, Prefix, Objectives, Rollout, total=False):
     """The question of a plan the other way round."""
-    rollout: Annotated[int | None, Option("Size rollouts of reinforcement learning instead: answers of a training step.", metavar="ANSWERS", most=1_000_000, group="Rollouts")]
+    rollout: Annotated[int | None, Option("Size rollouts instead (RL): answers of a training step.", metavar="ANSWERS", most=1_000_000, group="Rollouts")]
     slo: Annotated[str | Sequence[str] | None, Option("Objectives, such as 'p95 ttft<1s, p95 tpot<40ms'; without a percentile the mean. May be repeated: all have to hold.", kind="text", many=True, usual="p95 ttft<1s, p95 tpot<50ms", group="Load")]
     max: Annotated[str | None, Option("Ask instead for the largest batch, context, rate or users.", complete=("batch", "context", "rate", "users"), metavar="QUANTITY")]
     budget: Annotated[float | None, Option("With --max rate: USD a month that the whole fleet may cost. A --profile is scaled to it.", unit="USD/month", above=True)]

@@ -396,7 +396,7 @@ def inverse_rows(found: Solution | BreakEven) -> list[dict[str, object]]:
 
 def rollout_document(found: RolloutPlan) -> Document:
     """What a training step takes on each fleet."""
-    head = ["GPUs generate", "train", "step", "generation", "its last tenth", "training", "weights", "GPU-hours",
+    head = ["generate", "train", "step", "generation", "last 10 %", "training", "weights", "GPU-hours",
             "tok/s/GPU"]  # fmt: skip
     cells = [
         [amount(each.rollout_gpus, 0), amount(each.train_gpus, 0) if each.train_gpus else "in turn",
@@ -406,7 +406,7 @@ def rollout_document(found: RolloutPlan) -> Document:
     ]  # fmt: skip
     size = (f"A step has {found.tokens:,.0f} tokens and {found.train_flops:.3g} FLOPs of training; "
             f"each replica then gets {found.weight_bytes / 1e9:,.1f} GB.")  # fmt: skip
-    best = f"The fewest GPU-hours: {found.best.rollout_gpus} GPUs generate, {format_time(found.best.step_s)} a step."
+    best = f"The fewest GPU-hours: {found.best.gpus} GPUs, {format_time(found.best.step_s)} a step."
     return [
         Section(f"{found.model} on {found.gpu}: {found.question}", [Words(f"{size} {best}")]),
         Section("", [Table(head, cells)]),

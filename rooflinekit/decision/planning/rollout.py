@@ -76,6 +76,13 @@ class RolloutStep(Plain):
     gpu_hours: float
     tok_s_per_gpu: float
 
+    derived = ("gpus",)
+
+    @property
+    def gpus(self) -> int:
+        """All accelerators."""
+        return self.rollout_gpus + self.train_gpus
+
 
 @dataclass(frozen=True)
 class RolloutPlan(Tabled):
@@ -227,11 +234,12 @@ def plan_rollout(
     notes = list(resolved.warnings)
     if plan.calibration:
         ends = " to ".join(format_time(best.generation_s * each) for each in (low, high))
-        notes.append(f"with {best.rollout_gpus} GPUs generation takes {ends} (90 %)")
+        notes.append(f"on {best.rollout_gpus} GPUs generation takes {ends} (90 %)")
     if "train_mfu" not in given:
         notes.append(MFU_NOTE)
     if "load_gbps" not in given:
         notes.append(SYNC_NOTE)
+    notes.append("whether weights, gradients and optimizer of training fit is not looked at")
     if refused := int(play.played.refused.sum()):
         notes.append(f"{refused} answers are refused: longer than the engine takes")
     waits = "the last of them" if in_flight is None else f"so many of {in_flight:,} in flight"
