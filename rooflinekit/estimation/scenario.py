@@ -378,8 +378,8 @@ class StaticCase(Lengths, Prefix, Seeing, total=False):
 class Rollout(TypedDict, total=False):
     """A training step of reinforcement learning."""
     samples: Annotated[int, Option("Answers of each prompt, which share its tokens in the cache.", 1, most=100_000)]
-    in_flight: Annotated[int | None, Option("Partial rollouts: answers that are always under way.", usual="none goes on", most=1_000_000)]
-    rollout_gpus: Annotated[Counts, Option("Accelerators that generate, to choose from.", kind="counts", usual="1 to 128 replicas", most=1_000_000)]
+    in_flight: Annotated[int | None, Option("Partial rollouts: answers always under way.", usual="none", most=1_000_000)]
+    rollout_gpus: Annotated[Counts, Option("Accelerators that generate.", kind="counts", usual="1 to 128 replicas", most=1_000_000)]
     train_gpus: Annotated[int | None, Option("Accelerators that train beside these, one step behind.", usual="the same", most=1_000_000)]
     train_mfu: Annotated[float, Option("Share of the 16-bit peak that training gets.", unit="share", above=True, most=1.0, usual="0.25, with experts 0.025")]
 

@@ -354,7 +354,8 @@ class TestWithOpenAIsClient:
         asked = {"model": model.id, "messages": CHAT["messages"], "max_tokens": 5, "extra_body": {"ignore_eos": True}}
         whole = client.chat.completions.create(**asked)
         *pieces, last = client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **asked)
-        assert "".join(each.choices[0].delta.content for each in pieces) == whole.choices[0].message.content == " the" * 5
+        assert "".join(each.choices[0].delta.content for each in pieces) == " the" * 5
+        assert whole.choices[0].message.content == " the" * 5
         assert last.usage.completion_tokens == whole.usage.completion_tokens == 5
         (streamed,), (alone,) = last.rooflinekit["played"], whole.rooflinekit["played"]
         assert streamed["tpot_ms"] == pytest.approx(alone["tpot_ms"], rel=1e-9)  # no other request runs
