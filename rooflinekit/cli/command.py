@@ -76,6 +76,9 @@ class Command:
         Raises InputError for a text that cannot be read, and whatever the function raises.
         """
         given = {name: self.value(name, text) for name, text in texts.items() if text not in (None, False, [], ())}
+        for name in ("model", "name"):  # typed here, and so asked for
+            if isinstance(given.get(name), str) and "/" in given[name]:
+                given[name] = import_module("rooflinekit.specs.models").typed_model(given[name])
         if kind := given.pop("as", None):
             given |= {name: f"as:{kind}:{text}" for name, text in given.items() if name in self.arguments}
         free = [given.pop(name, [] if argument.many else None) for name, argument in self.arguments.items()]
