@@ -131,7 +131,7 @@ COMMANDS = {
     words: words if words in _APART else "writing" if words in _WRITING else "answers"
     for words in (
         "estimate", "explain", "simulate", "trace", "shapes", "levers", "cost", "sweep", "plan", "models", "gpus",
-        "show", "validate", "calibrate", "compare", "guard", "watch", "launch", *_WRITING,
+        "show", "validate", "calibrate", "compare", "verify", "guard", "watch", "launch", *_WRITING,
         "accuracy energy", "accuracy kernels", "accuracy memory", "accuracy serving",
     )
 }  # fmt: skip
@@ -141,7 +141,7 @@ PANELS = {
     "Predict": ("estimate", "explain", "simulate", "trace", "shapes"),
     "Decide": ("levers", "cost", "sweep", "plan", "launch"),
     "Look up": ("models", "gpus", "show"),
-    "Measure and compare": ("validate", "calibrate", "compare", "guard", "watch", "accuracy"),
+    "Measure and compare": ("validate", "calibrate", "compare", "verify", "guard", "watch", "accuracy"),
     "Show and serve": _WRITING,
 }
 """The headings of `rooflinekit --help`, and the commands below each."""

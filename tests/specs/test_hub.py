@@ -69,7 +69,7 @@ class Hub(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(body)
 
-    do_HEAD = do_GET
+    do_HEAD = do_GET  # noqa: N815
 
     def log_message(self, *words):
         pass
@@ -89,7 +89,9 @@ def ask(tmp_path):
     Hub.asked.clear()
 
     def run(*words):
-        return subprocess.run([sys.executable, "-m", "rooflinekit", *words], env=env, capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, "-m", "rooflinekit", *words], env=env, capture_output=True, text=True, check=False
+        )
 
     run.server = server
     yield run
