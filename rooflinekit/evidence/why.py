@@ -23,7 +23,7 @@ from rooflinekit.specs.engines import step_ranges
 #: Price by who says what is to change, as -ln of odds that it is wrong; assumptions.
 _OTHERWISE = "the file, otherwise"
 _PRICES = {"nobody": 1.0, "you": 2.0, "the file": 4.0, _OTHERWISE: 0.2}
-_RARE = {"gpu": 1.0, "engine": 1.0, "power_cap": 1.0, "replicas": 1.0, "pp": 1.0, "skew": 1.0, "token_budget": 1.0}
+_RARE = {"gpu": 1.0, "engine": 1.0, "power_cap": 1.0, "pp": 1.0, "skew": 1.0, "token_budget": 1.0}
 _DOUBLING = 0.2  # price of each factor of two of a length, of users or of a rate
 _DEVIATIONS = 2.0 * 1.645  # between the ends of a 90 % interval
 _IDENTITY, _ROUNDED = 0.02, 0.02  # deviations of Little's law and E2EL = TTFT + (n - 1) TPOT; the least of a time
@@ -83,9 +83,8 @@ def explain(run: Measurement, given: Given, room: int | None = None, own: Mappin
     posed = pose(run, given, room)
     case = _Case(run, given, room, _deviations(posed))
     base = case.misfit(posed, _means(posed))
-    single = list(
-        filter(None, (case.tried((change,)) for change in _changes(posed, given, told(run) if own is None else own)))
-    )
+    changes = [*_changes(posed, given, told(run) if own is None else own)]
+    single = list(filter(None, (case.tried((change,)) for change in changes)))
     single += list(filter(None, map(case.refined, _best_of_each(single)[:_PAIRED])))
     best = _best_of_each(single)[:_PAIRED]
     pairs: list[Reason] = []
@@ -281,8 +280,8 @@ def _alternatives(posed: Posed, given: Given) -> Iterator[tuple[str, Any, Sequen
     tp, pp, dp, ep = deployment.tp, deployment.pp, deployment.dp, deployment.ep
     yield "tp", tp, _DEGREES
     yield "pp", pp, (1, 2)
-    yield "dp", dp, _DEGREES
     if any(isinstance(layer.ffn, MixtureOfExperts) for layer in plan.model.layers):
+        yield "dp", dp, _DEGREES  # of a dense model these are replicas
         yield "ep", ep, (1, deployment.stage)
         yield "skew", deployment.skew, (0.0, 0.6, 1.2)
         if ep > 1:
