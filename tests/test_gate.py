@@ -30,6 +30,7 @@ from rooflinekit.specs.places import spec_dir
 pytestmark = pytest.mark.slow  # reads all files: 10 s
 
 LENT = re.compile(r"(?m)^  (\S+): {borrowed: (\S+), reach: (\w+)")
+KERNELS = yaml.safe_load((spec_dir("accelerator") / "calibrations/kernels.yaml").read_text(encoding="utf-8"))
 UNMEASURED = ("elementwise", "embedding", "sampling", "kv_append", "linear_attention", "sparse_attention")
 NAMES = calibration_names()
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
+from rooflinekit.evidence.why import Why
 
 #: Flags of each client, as its sources have them (rooflinekit/estimation/measuring.py says where they were read).
 FLAGS = {
@@ -41,6 +43,11 @@ FLAGS = {
 }  # fmt: skip
 
 
+def commands(**scenario: Any) -> dict[str, str]:
+    """Commands of an estimate by their clients."""
+    return {each["tool"]: each["command"] for each in rk.estimate("llama-3-8b", **scenario).measure}
+
+
 def options(command: str) -> dict[str, str]:
     """The flags of a command with their values, "" for those without."""
     found: dict[str, str] = {}
@@ -61,29 +68,29 @@ def options(command: str) -> dict[str, str]:
     ({"concurrency": 16, "requests": 32, "engine": "sglang"}, {"sglang bench_serving", "aiperf"}),
     ({"batch": 8, "engine": "sglang"}, {"sglang one_batch_server"}),
     ({"concurrency": 16, "requests": 32, "engine": "trtllm"}, {"vllm bench serve", "aiperf"}),
-    ({"batch": 1, "engine": "llama.cpp", "gpu": "rtx-4090"}, {"llama-bench (prompt)", "llama-bench (tokens)", "aiperf"}),
+    ({"engine": "llama.cpp", "gpu": "rtx-4090"}, {"llama-bench (prompt)", "llama-bench (tokens)", "aiperf"}),
     ({"batch": 1, "engine": "ideal"}, set()),
 ])  # fmt: skip
 def test_each_command_has_flags_that_its_client_has(scenario, tools):
-    found = rk.estimate("llama-3-8b", **scenario).measure
+    found = commands(**scenario)
     assert set(found) == tools
     for tool, command in found.items():
         assert options(command).keys() <= FLAGS[tool], command
 
 
 def test_the_numbers_are_those_of_the_estimate():
-    closed = rk.estimate("llama-3-8b", concurrency=16, isl=700, osl=90)
-    vllm, aiperf = (options(closed.measure[tool]) for tool in ("vllm bench serve", "aiperf"))
+    closed = commands(concurrency=16, requests=48, isl=700, osl=90)
+    vllm, aiperf = (options(closed[tool]) for tool in ("vllm bench serve", "aiperf"))
     assert [vllm[f"--random-{side}-len"] for side in ("input", "output")] == ["700", "90"]
-    assert (vllm["--max-concurrency"], vllm["--num-prompts"]) == ("16", str(closed.load.requests))
-    assert (aiperf["--concurrency"], aiperf["--request-count"]) == ("16", str(closed.load.requests))
+    assert (vllm["--max-concurrency"], vllm["--num-prompts"]) == ("16", "48")
+    assert (aiperf["--concurrency"], aiperf["--request-count"]) == ("16", "48")
     assert vllm["--model"] == "meta-llama/Meta-Llama-3-8B"
-    opened = rk.estimate("llama-3-8b", rate=4.0, burstiness=2.0)
-    vllm, aiperf = (options(opened.measure[tool]) for tool in ("vllm bench serve", "aiperf"))
+    opened = commands(rate=4.0, burstiness=2.0, requests=100, warmup=20)
+    vllm, aiperf = (options(opened[tool]) for tool in ("vllm bench serve", "aiperf"))
     assert (vllm["--request-rate"], vllm["--burstiness"]) == ("4", "0.25")  # shape of a gamma law with cv 2: 1/4
     assert (aiperf["--arrival-pattern"], aiperf["--arrival-smoothness"]) == ("gamma", "0.25")
-    assert vllm["--num-warmups"] == aiperf["--warmup-request-count"] == str(opened.load.warmup)
-    shared = options(rk.estimate("llama-3-8b", cached=512).measure["vllm bench serve"])
+    assert vllm["--num-warmups"] == aiperf["--warmup-request-count"] == "20"
+    shared = options(commands(cached=512)["vllm bench serve"])
     assert (shared["--random-prefix-len"], shared["--random-input-len"]) == ("512", "512")  # of 1,024
 
 
@@ -117,9 +124,16 @@ def test_a_result_that_the_prediction_holds_is_verified(checked):
     assert run["why"] is None
 
 
-def test_one_that_it_does_not_hold_is_explained(checked):
+def test_one_that_it_does_not_hold_is_explained(checked, monkeypatch):
+    monkeypatch.setattr("rooflinekit.evidence.compare.explain", lambda *_: Why(9.0, (), 40))
     found = checked(3.0)
     assert found.exit_code == 4
-    why = json.loads(found.stdout)["runs"][0]["why"]
-    assert why["misfit"] > why["reasons"][0]["score"] > why["reasons"][0]["misfit"]
-    assert why["tried"] > 20
+    assert json.loads(found.stdout)["runs"][0]["why"] == {"misfit": 9.0, "reasons": [], "tried": 40}
+
+
+@pytest.mark.slow
+def test_the_explanation_is_a_table(checked):
+    found = checked(3.0, "--format", "table")
+    assert "smallest changes that explain it" in found.stdout
+    assert "misfit as assumed" in found.stdout
+    assert max(map(len, found.stdout.splitlines())) <= 80

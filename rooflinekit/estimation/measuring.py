@@ -20,19 +20,21 @@ _PORTS = {"vllm": 8000, "sglang": 30000, "trtllm": 8000, "llama.cpp": 8080}  # w
 _FILE = "result.json"
 
 
-def benchmark_commands(plan: Plan, work: Workload, asked: AskedLoad | None = None) -> dict[str, str]:
-    """The command of each client, by its name; none for an engine without a server, nor for prompts with images.
+def benchmark_commands(plan: Plan, work: Workload, asked: AskedLoad | None = None) -> list[dict[str, str]]:
+    """The `command` of each client, with its name as `tool`.
+
+    None for an engine without a server, nor for prompts with images.
 
     asked: the load that was played; None for a static batch, which but a batch of one needs a client without a server.
     """
     engine, batch = plan.deployment.engine, int(work.batch)
     if engine not in _PORTS or plan.deployment.images:
-        return {}
+        return []
     found = dict(_static(plan, work)) if asked is None else {}
     if asked is not None or batch == 1:
         found |= dict(_served(plan, work, asked))
-    each = {tool: [word for option in words for word in option.split(" ", 1)] for tool, words in found.items()}
-    return {tool: shlex.join(words) for tool, words in each.items()}
+    each = ((tool, [word for option in words for word in option.split(" ", 1)]) for tool, words in found.items())
+    return [{"tool": tool, "command": shlex.join(words)} for tool, words in each]
 
 
 def _model(plan: Plan) -> str:

@@ -225,7 +225,7 @@ def _predicted(source: str, data: Mapping[str, Any]) -> Measurement:
         warmup=load.count("warmup") or None,
     )  # fmt: skip
     return Measurement(
-        source, PREDICTED, facts, *(Spread(whole.number(name)) for name in ("ttft_ms", "tpot_ms")),
+        source, PREDICTED, facts, Spread(whole.number("ttft_ms")), Spread(whole.number("tpot_ms")),
         e2e=Spread(whole.number("e2e_ms")), output_tok_s=whole.number("output_tok_s"), static=static,
         deployment=tuple(said.items()),
     )  # fmt: skip

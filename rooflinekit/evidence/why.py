@@ -91,7 +91,7 @@ def explain(run: Measurement, given: Given, room: int | None = None, own: Mappin
     if not best or best[0].misfit > _FITS * _figures(posed.run) / 2.0:
         both = ((*one.changes, *other.changes) for one, other in combinations(best, 2))
         pairs = list(filter(None, map(case.tried, both)))
-        pairs += case.fewest(tuple(change for change in changes if change.said_by == _OTHERWISE))
+    pairs += case.fewest(tuple(change for change in changes if change.said_by == _OTHERWISE))
     worth = [reason for reason in sorted((*best, *pairs), key=_score) if reason.score < base]
     return Why(base, tuple(worth[:_SHOWN]), len(single) + len(pairs))
 

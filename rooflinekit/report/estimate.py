@@ -93,8 +93,8 @@ def _detail(estimate: Estimate) -> Iterator[Section]:
     facts = [("energy", _spent(estimate.energy))] if estimate.energy else []
     facts += [("intervals", estimate.interval_tested)] if estimate.interval_tested else []
     yield Section("", [Facts(*facts)])
-    for tool, words in estimate.measure.items():
-        yield Section(f"measured by {tool}", [command(words)])
+    for each in estimate.measure:
+        yield Section(f"measured by {each['tool']}", [command(each["command"])])
     for title, step in _steps(estimate):
         table = Table(_KERNEL_HEADER, _kernels(step))
         if step is estimate.prefill:
