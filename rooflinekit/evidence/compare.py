@@ -254,7 +254,7 @@ def compare(
     stated = {entry.source: told(entry) for entry in entries if isinstance(entry, Measurement)}
     if predicted is not None and len(entries) > 1:
         entries.remove(predicted)
-        terms = {name: getattr(predicted, name) for name in ("facts", "deployment", "static")}
+        terms = {"facts": predicted.facts, "deployment": (), "static": predicted.static}
         entries = [replace(entry, **terms) if isinstance(entry, Measurement) and entry.tool == PREDICTED else entry
                    for entry in entries]  # fmt: skip
         given = given.assuming(predicted)

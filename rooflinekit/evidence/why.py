@@ -92,7 +92,8 @@ def explain(run: Measurement, given: Given, room: int | None = None, own: Mappin
         both = ((*one.changes, *other.changes) for one, other in combinations(best, 2))
         pairs = list(filter(None, map(case.tried, both)))
     pairs += case.fewest(tuple(change for change in changes if change.said_by == _OTHERWISE))
-    worth = [reason for reason in sorted((*best, *pairs), key=_score) if reason.score < base]
+    found = {frozenset(reason.changes): reason for reason in (*best, *pairs)}
+    worth = [reason for reason in sorted(found.values(), key=_score) if reason.score < base]
     return Why(base, tuple(worth[:_SHOWN]), len(single) + len(pairs))
 
 
@@ -231,7 +232,9 @@ def _changes(posed: Posed, given: Given, own: Mapping[str, Any]) -> Iterator[Cha
                 yield Change(option, was, value, said, _price(option, was, value, said))
     for option, value in own.items():  # the file itself says something else
         was = known.get(option, given.deployment.get(option, stated.get(option)))
-        if option not in ("model", "cv" if posed.facts.rate is None else "model") and not _alike(was, value):
+        idle = ("cv",) if posed.facts.rate is None else ()
+        idle += ("requests", "warmup", "rate") if posed.run.static else ()
+        if option not in ("model", *idle) and not _alike(was, value):
             yield Change(option, was, value, _OTHERWISE, _PRICES[_OTHERWISE])
 
 

@@ -154,13 +154,13 @@ def _reconciled(run: Run, why: Why) -> Iterator[Section]:
     """The changes that explain a run, best first, with what they would give."""
     times = [each for each in run.metrics if each.metric in ("ttft_ms", "tpot_ms")]
     rows = [
-        [" and ".join(f"{_option(change.option)} {_said(change.value)}" for change in reason.changes),
-         " and ".join(_said(change.was) for change in reason.changes),
-         *(ms(reason.predicted[each.metric]) for each in times), f"{reason.misfit:.2g}", f"{reason.score:.2g}"]
+        [", ".join(f"{_option(change.option)} {_said(change.value)}" for change in reason.changes),
+         ", ".join(_said(change.was) for change in reason.changes),
+         *(ms(reason.predicted[each.metric]) for each in times), f"{reason.misfit:.1f}", f"{reason.score:.1f}"]
         for reason in why.reasons
     ]  # fmt: skip
     head = [
-        "smallest changes that explain it",
+        "changes that explain it",
         "in place of",
         *(_NAMES[each.metric] for each in times),
         "misfit",
@@ -168,9 +168,9 @@ def _reconciled(run: Run, why: Why) -> Iterator[Section]:
     ]
     if rows:
         rows.append(["measured", "", *(ms(each.measured) for each in times), "", ""])
-        yield Section("", [Table(head, rows, left=(0, 1))])
+        yield Section("", [Table(head, rows, left=(0, 1), room=_CHANGES)])
     more = "" if rows else "; none is worth its price" if why.misfit > 1.0 else ": it needs no explanation"
-    yield Section("", [Words(f"misfit as assumed {why.misfit:.2g}, {why.tried} changes tried{more}")])
+    yield Section("", [Words(f"misfit as assumed {why.misfit:.1f}, {why.tried} changes tried{more}")])
 
 
 def _option(name: str) -> str:
@@ -180,9 +180,10 @@ def _option(name: str) -> str:
 def _said(value: Any) -> str:
     if value is None:
         return "its default"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+_CHANGES = 26  # columns of the changes, of which several take lines of their own
 _FACT_WORDS = {
     "hits": "cached share of prompts", "cv": "burstiness", "requests": "requests in all",
     "warmup": "requests of warm-up",
