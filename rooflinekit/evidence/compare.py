@@ -254,9 +254,9 @@ def compare(
     stated = {entry.source: told(entry) for entry in entries if isinstance(entry, Measurement)}
     if predicted is not None and len(entries) > 1:
         entries.remove(predicted)
-        terms = {"facts": predicted.facts, "deployment": (), "static": predicted.static}
-        entries = [replace(entry, **terms) if isinstance(entry, Measurement) and entry.tool == PREDICTED else entry
-                   for entry in entries]  # fmt: skip
+        for number, entry in enumerate(entries):
+            if isinstance(entry, Measurement) and entry.tool == PREDICTED:
+                entries[number] = replace(entry, facts=predicted.facts, deployment=(), static=predicted.static)
         given = given.assuming(predicted)
     found = compare_runs(entries, given, failures, progress, steps)
     if not why:

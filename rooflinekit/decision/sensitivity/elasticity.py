@@ -158,8 +158,8 @@ class Setting:
         found = resolve(self.model, self.gpu, self.deployment, self.calibration, self.draft)
         if self.kernel is not None and (own := found.predictor.plan.calibration) is not None:
             key, fit = self.kernel
-            other = replace(own, families={**own.families, key: fit})
-            return found.predictor.on(replace(found.predictor.plan, calibration=other)), found.warnings
+            tried = replace(own, families={**own.families, key: fit})
+            return found.predictor.on(replace(found.predictor.plan, calibration=tried)), found.warnings
         if self.model_change is None:
             return found.predictor, found.warnings
         plan = found.predictor.plan
