@@ -22,7 +22,7 @@ FLAGS = {
     },
     "vllm bench latency": {
         "--model", "--input-len", "--output-len", "--batch-size", "--output-json", "--tensor-parallel-size",
-        "--pipeline-parallel-size",
+        "--pipeline-parallel-size", "--enable-expert-parallel", "--kv-cache-dtype",
     },
     "sglang bench_serving": {
         "--backend", "--base-url", "--model", "--dataset-name", "--random-input-len", "--random-output-len",
@@ -63,7 +63,7 @@ def options(command: str) -> dict[str, str]:
     ({"concurrency": 16, "requests": 32}, {"vllm bench serve", "aiperf"}),
     ({"rate": 4.0, "requests": 200, "burstiness": 2.0}, {"vllm bench serve", "aiperf"}),
     ({"rate": 4.0, "osl_cv": 0.3, "requests": 32}, {"aiperf"}),
-    ({"batch": 8, "tp": 2}, {"vllm bench latency"}),
+    ({"batch": 8, "tp": 2, "kv": "fp8"}, {"vllm bench latency"}),
     ({"batch": 1, "cached": 512}, {"vllm bench serve", "aiperf"}),
     ({"concurrency": 16, "requests": 32, "engine": "sglang"}, {"sglang bench_serving", "aiperf"}),
     ({"batch": 8, "engine": "sglang"}, {"sglang one_batch_server"}),

@@ -16,7 +16,6 @@ from rooflinekit.evidence.why import _price, explain
 DENSE = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "tp": 1, "isl": 1024, "osl": 128, "concurrency": 16}
 MANY, SMALL = DENSE | {"concurrency": 64}, DENSE | {"model": "qwen3-0.6b", "concurrency": 4}
 LARGE = {"model": "qwen2.5-72b", "gpu": "h100-sxm", "tp": 4, "isl": 1024, "osl": 128, "concurrency": 16}
-EXPERTS = {"model": "qwen3-30b-a3b", "gpu": "h100-sxm", "isl": 1024, "osl": 128, "concurrency": 64}
 OPEN = {name: value for name, value in DENSE.items() if name != "concurrency"} | {"rate": 4.0}
 #: Name, what is so, what is assumed in its place (None: nobody says), and the option that is found.
 PLANTED = [
@@ -39,7 +38,7 @@ PLANTED = [
     ("two replicas", MANY | {"replicas": 2}, {"replicas": None}, "replicas"),
     ("half the rate", OPEN | {"rate": 2.0}, {"rate": 4.0}, "rate"),
     ("answers of unequal lengths", DENSE | {"osl_cv": 0.5}, {"osl_cv": None}, "osl_cv"),
-    ("data parallel attention", EXPERTS | {"tp": 1, "dp": 4, "ep": 4}, {"dp": None}, "dp"),
+    ("prompts of unequal lengths", MANY | {"isl_cv": 1.0}, {"isl_cv": None}, "isl_cv"),
     ("clockwork arrivals", OPEN | {"rate": 16.0, "cv": 0.0}, {"cv": None}, "cv"),
     ("an old engine", SMALL | {"engine": "vllm@0.6.6"}, {"engine": None}, "engine"),
 ]  # fmt: skip

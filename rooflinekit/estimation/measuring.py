@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rooflinekit.model.step import Plan
+from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.workload import Workload
 
 if TYPE_CHECKING:  # a static batch needs no load
@@ -47,11 +48,13 @@ def _static(plan: Plan, work: Workload) -> Iterator[tuple[str, list[str]]]:
     deployment, isl, osl, batch = plan.deployment, int(work.isl), int(work.osl), int(work.batch)
     if work.cached:
         return
-    if deployment.engine == "vllm":
+    if deployment.engine == "vllm" and deployment.dp == 1:
         degrees = [f"--tensor-parallel-size {deployment.tp}", f"--pipeline-parallel-size {deployment.pp}"]
         yield "vllm bench latency", [
             "vllm bench", "latency", f"--model {_model(plan)}", f"--input-len {isl}", f"--output-len {osl}",
-            f"--batch-size {batch}", *(word for word in degrees if not word.endswith(" 1")), f"--output-json {_FILE}",
+            f"--batch-size {batch}", *(word for word in degrees if not word.endswith(" 1")),
+            *(["--enable-expert-parallel"] if deployment.ep > 1 else ()),
+            *(["--kv-cache-dtype fp8"] if deployment.kv == Dtype.FP8 else ()), f"--output-json {_FILE}",
         ]  # fmt: skip
     if deployment.engine == "sglang":
         yield "sglang one_batch_server", [
