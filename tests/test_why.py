@@ -38,7 +38,7 @@ PLANTED = [
     ("two replicas", MANY | {"replicas": 2}, {"replicas": None}, "replicas"),
     ("half the rate", OPEN | {"rate": 2.0}, {"rate": 4.0}, "rate"),
     ("answers of unequal lengths", DENSE | {"osl_cv": 0.5}, {"osl_cv": None}, "osl_cv"),
-    ("prompts of unequal lengths", MANY | {"isl_cv": 1.0}, {"isl_cv": None}, "isl_cv"),
+    ("half the users", DENSE | {"concurrency": 8}, {"concurrency": 16}, "concurrency"),
     ("clockwork arrivals", OPEN | {"rate": 16.0, "cv": 0.0}, {"cv": None}, "cv"),
     ("an old engine", SMALL | {"engine": "vllm@0.6.6"}, {"engine": None}, "engine"),
 ]  # fmt: skip
