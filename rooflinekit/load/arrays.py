@@ -275,6 +275,8 @@ class State(NamedTuple):
     times: Numbers
     reading: Counts
     unread: Counts
+    read_since: Numbers
+    sent_before: Counts
     encoder_free: Numbers
     most_new: Counts
     most_past: Counts
@@ -413,7 +415,8 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
         sequence_time=numbers(replicas, 0.0), block_time=numbers(replicas, 0.0), blocked_time=numbers(replicas, 0.0),
         delays=numbers(replicas, 0.0), tokens_out=counts(replicas, 0), prompt_tokens=counts(replicas, 0),
         counts=counters, times=times, reading=counts(groups * rules.front_ends, NOBODY),
-        unread=counts(groups * rules.front_ends, NOBODY), encoder_free=numbers(encoders, 0.0),
+        unread=counts(groups * rules.front_ends, NOBODY), read_since=numbers(groups * rules.front_ends, 0.0),
+        sent_before=counts(groups * rules.front_ends, 0), encoder_free=numbers(encoders, 0.0),
         most_new=counts(per_step, 0), most_past=counts(per_step, 0), logging=room > 0, room=room,
         log_replica=counts(log, 0), log_began=numbers(log, 0.0), log_end=numbers(log, 0.0),
         log_time=numbers(log, 0.0), log_slope=numbers(log, 0.0), log_steps=counts(log, 0),

@@ -1007,28 +1007,51 @@ def send(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
 
 
 def read(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
-    """A front end reads a request in the time that is left beside the tokens that it streams: these come first."""
-    lanes = len(s.reading)
-    g = j % lanes % k.replicas
-    streamed = 0.0
-    if k.stream > 0.0:
-        for r in range(g * k.lanes, (g + 1) * k.lanes):
-            if s.until[r] >= 0.0 and s.decodes[r] > 0:
-                streamed += s.decodes[r] / s.time[r]
-        streamed *= k.stream * (k.replicas / lanes)
-    left = 1.0 - streamed
-    left = max(left, LEAST_LEFT)
-    post(now + c.front[j] / left, READY, j, s)
+    """A front end begins to read a request."""
+    lane = j % len(s.reading)
+    s.read_since[lane] = now
+    s.sent_before[lane] = tokens_made(now, lane % k.replicas, k, s)
+    post(now + c.front[j], READY, j, s)
 
 
 def have_read(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
-    """A front end has read a request, and reads the next."""
+    """A front end has read a request, and reads the next; before that it has sent what was made meanwhile.
+
+    With more tokens than it can send, a request takes it 1/LEAST_LEFT times its work at most.
+    """
     lane = j % len(s.reading)
+    if k.stream > 0.0:
+        sent = tokens_made(now, lane % k.replicas, k, s) - s.sent_before[lane]
+        elapsed = now - s.read_since[lane]
+        left = c.front[j] + sent * (k.stream / k.front_ends) - elapsed
+        left = min(left, c.front[j] / LEAST_LEFT - elapsed)
+        if left > k.stream:
+            post(now + left, READY, j, s)
+            return
     after = s.queue_after[j]
     s.reading[lane] = after
     if after != NOBODY:
         read(now, after, c, k, s)
     pass_encoders(now, j, c, k, s)
+
+
+def tokens_made(now: float, g: int, k: Rules, s: State) -> int:
+    """Tokens that a replica has decoded by now, those of the run under way included."""
+    made = 0
+    for r in range(g * k.lanes, (g + 1) * k.lanes):
+        made += s.tokens_out[r]
+        if s.until[r] >= 0.0 and s.decodes[r] > 0:
+            low = 0
+            high = s.steps[r]
+            while low < high:
+                middle = (low + high + 1) // 2
+                took = s.time[r] if middle == 1 else span(s.time[r], s.slope[r], middle)
+                if s.began[r] + took <= now:
+                    low = middle
+                else:
+                    high = middle - 1
+            made += low * s.decodes[r]
+    return made
 
 
 def pass_encoders(now: float, j: int, c: Clients, k: Rules, s: State) -> None:

@@ -103,10 +103,9 @@ class Replica:
             return FULL
         return ""
 
-    @property
-    def token_rate(self) -> float:
-        """Tokens that come out each second of the step under way [1/s]."""
-        return self.decodes / self._time if self.until >= 0.0 and self.decodes else 0.0
+    def tokens_made(self, now: float) -> int:
+        """Tokens that were decoded by now, those of the run under way included."""
+        return self.decoding.tokens + self.steps_over(now) * self.decodes
 
     def has(self, job: Job) -> bool:
         """Whether a request waits here or has its place here."""
