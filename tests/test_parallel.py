@@ -135,7 +135,7 @@ def test_work_is_conserved_but_for_counted_copies(name, deployment, decode):
     all_of_it = Batch.decode(16.0 * dp, 4096.0) if decode else Batch.prefill(16.0 * dp, 512.0)
     done, whole = flops(built, own), flops(base, all_of_it)
     for op, work in whole.items():
-        if not work or op in ("qkv_proj", "rope", "qk_norm", "sampling", "embedding"):
+        if not work or op in ("qkv_proj", "rope", "qk_norm", "sampling", "embedding", "index_qk_proj"):
             continue
         copies = tp if op in WHOLE else cp if op == "kv_b_proj" else 1.0
         if op in ("residual_norm", "final_norm", "embedding_norm") and deployment.sequence_parallel:

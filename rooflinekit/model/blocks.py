@@ -600,7 +600,7 @@ def gated_convolution_operations(block: GatedConvolution, shard: Shard) -> list[
     ]
 
 
-_BUILDERS: dict[type, Callable[[Any, Shard], list[Operation]]] = {
+BUILDERS: dict[type, Callable[[Any, Shard], list[Operation]]] = {
     Attention: attention_operations,
     CrossAttention: cross_operations,
     LatentAttention: latent_operations,
@@ -619,7 +619,7 @@ _NORM_VECTORS: dict[Norm, int] = {"rmsnorm": 1, "layernorm": 2, "layernorm_nobia
 
 def mixer_operations(mixer: Mixer, shard: Shard) -> list[Operation]:
     """What mixes the tokens of a layer, without the norms around it."""
-    return _BUILDERS[type(mixer)](mixer, shard)
+    return BUILDERS[type(mixer)](mixer, shard)
 
 
 def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
@@ -631,10 +631,10 @@ def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
     for block in blocks:
         before, after = _residuals(layer, block, shard)
         if apart and block is layer.ffn:
-            inner = _BUILDERS[type(block)](block, feed_forward_shard(shard))
+            inner = BUILDERS[type(block)](block, feed_forward_shard(shard))
             inner = sent_away(block, inner, shard, _dispatched_bytes(shard))
         else:
-            inner = _BUILDERS[type(block)](block, shard)
+            inner = BUILDERS[type(block)](block, shard)
         ops += [*before, *inner, *after]
     if layer.repeated:
         ops = [Repeated(op) if op.weights and not (isinstance(op, Linear) and op.own) else op for op in ops]

@@ -48,6 +48,7 @@ class Row(NamedTuple):
 
 
 _ROWS = {name: Row(**row) for name, row in table_of(__file__)["stops"].items()}
+_UNSAID = Tensor("unnamed", ("…",), (), "")  # of an operation that does not say what it makes
 _NORMS = ("residual_norm", "embedding_norm", "final_norm")
 
 
@@ -89,7 +90,7 @@ def _said(on: Scene, block: Any, op: Operation) -> Stops:
     row = _row(getattr(op, "name", kernels[0].name), made)
     shown = [on.made(replace(each, name=row.out or each.name) if len(made) == 1 else each) for each in made]
     note = ", ".join(filter(None, (row.note, _note(on, block, op))))
-    yield on.stop(row.name, row.does or _does(op, kernels[0]), shown, op, note)
+    yield on.stop(row.name, row.does or _does(op, kernels[0]), shown or [_UNSAID], op, note)
     if any(len(view.axes) > 1 for view in op.views):
         yield on.view("split heads", "cut the last axis into heads", *views)
     elif views and row.out:  # parts without a joint name are listed already
