@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import field
 
 import pandas as pd
 import pytest
+from html_pages import json_in, unpacked
 from typer.testing import CliRunner
 
 import rooflinekit as rk
@@ -129,7 +133,7 @@ def test_estimate_counts_it_by_hand():
 def test_shapes_walk_all_of_its_work(tp):
     walk = rk.shapes("llama-3-8b", tokens=6, tp=tp)
     stops = {stop.name: stop for stop in walk.phases[0].sections[1].stops}
-    assert [tensor.letters for tensor in stops["split heads"].outputs][0] in ("[S, 2·H, d]", "[S, 2·H/tp, d]")
+    assert next(tensor.letters for tensor in stops["split heads"].outputs) in ("[S, 2·H, d]", "[S, 2·H/tp, d]")
     assert stops["append to the cache"].outputs[0].numbers == "[6, 3, 128]"
     assert (
         stops["twin attention"].outputs[0].name == "unnamed"
@@ -162,7 +166,8 @@ def app():
 @pytest.mark.slow
 def test_pages_workbooks_and_frames(tmp_path):
     for name, command in {
-        "walk.html": ["shapes", "llama-3-8b", "--tokens", "6"], "page.html": ["report", "llama-3-8b", "--gpu", "h100-sxm"],
+        "walk.html": ["shapes", "llama-3-8b", "--tokens", "6"],
+        "page.html": ["report", "llama-3-8b", "--gpu", "h100-sxm"],
         "levers.csv": ["levers", "llama-3-8b"],
         "book.xlsx": ["workbook", "--model", "llama-3-8b", "--gpu", "h100-sxm"],
     }.items():  # fmt: skip
@@ -172,3 +177,78 @@ def test_pages_workbooks_and_frames(tmp_path):
     rows = rk.estimate_frame(pd.DataFrame({"model": ["llama-3-8b", "llama-3.2-1b"], "batch": [1, 1]}))
     assert (rows["error"] == "").all()
     assert rows["tpot_ms"][0] == pytest.approx(rk.estimate("llama-3-8b", batch=1).tpot_ms, rel=1e-9)
+
+
+OPTION = r"""
+import sys
+from importlib.util import find_spec, module_from_spec
+
+
+def edited(name, old, new):
+    # A module of the package with one line more, in place of the module.
+    spec = find_spec(name)
+    module = sys.modules[name] = module_from_spec(spec)
+    text = open(spec.origin, encoding="utf-8").read()
+    assert text.count(old) == 1, old
+    exec(compile(text.replace(old, old + new), spec.origin, "exec"), vars(module))
+    package, _, last = name.rpartition(".")
+    setattr(sys.modules[package], last, module)
+
+
+edited("rooflinekit.model.types.engine", "prefix_caching: str | None = None", "\n    rush: float = 1.0")
+edited("rooflinekit.estimation.scenario", "How the engine forms its steps under load.\"\"\"\n",
+       '    rush: Annotated[float, Option("Made-up haste of the scheduler.", 1.0, unit=Unit("rush", {"krush": 1e3}, '
+       '"2 or 1krush"), most=1e6, group="Engine")]\n')
+
+import json
+import pandas as pd
+import rooflinekit as rk
+from docs.generate.tables import refreshed, schema
+from rooflinekit.cli.app import app
+from rooflinekit.cli.command import find
+from typer.testing import CliRunner
+
+
+def said(*words):
+    result = CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+    return result.exit_code, result.output
+
+
+from rooflinekit.estimation.estimator import read_deployment
+
+frame = rk.estimate_frame(pd.DataFrame({"model": ["llama-3-8b"] * 2, "rush": [2.0, -1.0]}))
+code, output = said("report", "llama-3-8b", "--rush", "2krush", "--out", sys.argv[1])
+print(json.dumps({
+    "read": read_deployment({"rush": 2.0}).settings.rush,
+    "parsed": find("estimate").options["rush"].parse("2krush"),
+    "python": rk.estimate("llama-3-8b", rush=2.0).tpot_ms > 0,
+    "line": said("estimate", "llama-3-8b", "--rush", "2krush")[0],
+    "bad unit": said("estimate", "llama-3-8b", "--rush", "2km"),
+    "too much": said("estimate", "llama-3-8b", "--rush", "1e9"),
+    "shown": json.loads(said("estimate", "llama-3-8b", "--rush", "2", "--format", "json")[1])["inputs"].get("rush"),
+    "errors": frame["error"].tolist(),
+    "page": [code, output],
+    "docs": refreshed("<!-- options of estimate -->\n<!-- /options -->"),
+    "schema": json.loads(schema())["properties"]["rush"],
+}))
+"""
+
+
+@pytest.mark.slow
+def test_an_option_is_one_row(tmp_path):
+    """A row in the table and a field where it is read: lines, keywords, frames, pages, docs and messages follow."""
+    done = subprocess.run(
+        [sys.executable, "-c", OPTION, str(tmp_path / "page.html")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["read"], found["parsed"], found["python"], found["line"]) == (2.0, 2000.0, True, 0)
+    assert found["bad unit"][0] == 2 and "write 2 or 1krush" in found["bad unit"][1]
+    assert found["too much"][0] == 2 and "rush must be from 0 to 1,000,000" in found["too much"][1]
+    assert found["shown"] == 2.0
+    assert found["errors"][0] == "" and "rush" in found["errors"][1]
+    assert found["page"][0] == 0, found["page"]
+    options = json_in(unpacked((tmp_path / "page.html").read_text(encoding="utf-8")), "data")["options"]
+    assert options == ["--rush", "2000.0"]
+    assert "--rush" in found["docs"] and "Made-up haste of the scheduler" in found["docs"]
+    assert (found["schema"]["default"], found["schema"]["unit"], found["schema"]["maximum"]) == (1.0, "rush", 1e6)
