@@ -30,10 +30,10 @@ AREAS = {
     "rooflinekit/model": (
         "test_identities.py test_roofline.py test_timing.py test_memory.py test_dtype_units.py test_batch.py"
         " test_parallel.py test_routing.py test_kv_policy.py test_energy.py test_power.py test_lora.py test_images.py"
-        " test_groups.py test_speculation.py test_execution.py test_engines.py test_notice.py test_estimate.py"
+        " test_groups.py test_speculation.py test_execution.py test_engines.py test_worked_rows.py test_estimate.py"
         " test_invariants.py walk test_predictions.py"
     ),
-    "rooflinekit/load": "load serving test_traffic.py test_load_intervals.py test_held.py test_request.py",
+    "rooflinekit/load": "load serving test_traffic.py test_load_intervals.py test_request.py",
     "rooflinekit/decision/economics": "economics",
     "rooflinekit/decision/launching": "launching",
     "rooflinekit/decision/planning": "planning economics",
