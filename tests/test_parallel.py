@@ -12,6 +12,7 @@ import rooflinekit as rk
 from rooflinekit.estimation.estimator import estimate, read_deployment, resolve
 from rooflinekit.model.kernels.collective import tiers
 from rooflinekit.model.kernels.moe import Experts
+from rooflinekit.model.kernels.operation import elements as width_of
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.splits import check_deployment
 from rooflinekit.model.step import Plan, make_plan
@@ -83,8 +84,7 @@ def held(built):
 
 
 def key_value_share(built, op):
-    widths = dict(op.parts)
-    return sum(width for part, width in widths.items() if part in "kv") / sum(widths.values())
+    return width_of(tuple(part for part in op.parts if part[0] in ("K", "V"))) / op.n
 
 
 def qkv_copies(name, tp):
