@@ -76,8 +76,6 @@ def checked(case: Case, metric: str) -> Derivation:
         assert node.symbol not in ("table", "solved"), "a routine without a name"
         sums = node.formula.count(" + ") > 5
         assert len(node.formula) < 200 or sums, node.formula
-    if found.rule:
-        assert found.rule.exact == pytest.approx(found.root.value, rel=1e-7)
     return found
 
 
@@ -338,18 +336,6 @@ class TestAnswers:
 
     def test_the_ridge_of_h100_is_295(self) -> None:
         assert rk.explain("llama3-8b", "ridge").value == pytest.approx(295.3, rel=1e-3)
-
-    def test_the_rule_and_its_pieces(self) -> None:
-        rule = rk.explain("llama3-8b", "tpot", batch=1).rule
-        assert rule
-        assert rule.value == pytest.approx(2 * rk.parameters("llama3-8b").total / 3.35e12)
-        assert rule.node.formula == "P*b/(tp*W)"
-        assert next(amount for what, amount in rule.pieces if what.startswith("weights")) < 0
-        full, latent = (rk.explain(model, "kv_per_token").rule for model in ("llama-2-7b", "deepseek-v3"))
-        assert full
-        assert full.pieces == ()
-        assert latent
-        assert latent.pieces[0][1] < 0
 
     def test_memory_is_explained_even_where_it_does_not_fit(self) -> None:
         assert rk.explain("llama-3-70b", "memory").value > 140e9

@@ -366,7 +366,7 @@ def test_all_ranks_that_share_an_expert_get_its_tokens(plan_of):
     ("llama-3-8b", "decode.flops", {"context": 1}, 2 * 8.03e9, 0.1),  # a forward pass takes 2·P FLOP a token
     ("llama-3-70b", "decode.flops", {"context": 1, "allow_oom": True}, 140e9, 0.02),
     ("llama-3-70b", "prefill.flops", {"isl": 1024, "allow_oom": True}, 142e12, 0.02),
-    ("llama-3-8b", "prefill.attention.flops", {"isl": 6}, 2 * 9.4e6 * 21 / 36, 0.01),  # 9.4 MFLOP are the scores alone, masked ones too
+    ("llama-3-8b", "prefill.attention.flops", {"isl": 6}, 2 * 9.4e6 * 21 / 36, 0.01),  # 9.4: scores alone, masked too
     ("llama-3-8b", "prefill.flops", {"isl": 2048}, 29.7e12, 0.01),  # 30.8 where masked pairs are computed too
 ])  # fmt: skip
 def test_numbers_of_tutorials(model, metric, asked, stated, relative):

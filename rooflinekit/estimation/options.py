@@ -95,17 +95,18 @@ class Unit(NamedTuple):
 class Option:
     """One thing that a user can say: a row of the table of options.
 
-    unit: one that is known, or a `Unit`, which is known from then on. default: None where it depends on other things, and `usual` says on which. least, most: bounds; `above`: the lower
-    one itself is too small. also: old names, which still work. complete: what a shell offers, names or their kind.
-    many: the option may be repeated. hidden: a keyword of Python alone. short: a letter that stands for its name.
-    called: what messages say for a wrong word; otherwise its metavar or name. Its kind follows from its type.
+    default: None where it depends on other things, and `usual` says on which. unit: one that is known, or a `Unit`,
+    which is known from then on. least, most: bounds; `above`: the lower one itself is too small. also: old names, which
+    still work. complete: what a shell offers, names or their kind. many: the option may be repeated. hidden: a keyword
+    of Python alone. short: a letter that stands for its name. called: what messages say for a wrong word; otherwise its
+    metavar or name. Its kind follows from its type.
     """
 
     def __init__(  # noqa: PLR0913 - a row of a table has columns
         self, help: str, default: Any = None, *, unit: str | Unit = "", least: float | None = None,
-        most: float | None = None, above: bool = False, also: tuple[str, ...] = (), complete: str | tuple[str, ...] = (), usual: str = "",
-        kind: str = "", many: bool = False, hidden: bool = False, group: str = "", metavar: str = "", called: str = "",
-        short: str = "",
+        most: float | None = None, above: bool = False, also: tuple[str, ...] = (),
+        complete: str | tuple[str, ...] = (), usual: str = "", kind: str = "", many: bool = False,
+        hidden: bool = False, group: str = "", metavar: str = "", called: str = "", short: str = "",
     ) -> None:  # fmt: skip
         if isinstance(unit, Unit):
             _UNITS[unit.name] = {"": 1.0} | unit.factors
