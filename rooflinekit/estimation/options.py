@@ -109,7 +109,7 @@ class Option:
         hidden: bool = False, group: str = "", metavar: str = "", called: str = "", short: str = "",
     ) -> None:  # fmt: skip
         if isinstance(unit, Unit):
-            _UNITS[unit.name] = {"": 1.0} | unit.factors
+            _UNITS[unit.name] = {"": 1.0, **unit.factors}
             _EXAMPLES.update({unit.name: unit.example} if unit.example else {})
             unit = unit.name
         self.help, self.default, self.unit, self.least, self.above = help, default, unit, least, above
