@@ -7,14 +7,16 @@ from math import comb
 
 import pytest
 
+from rooflinekit.estimation.estimator import resolve
 from rooflinekit.model.kernels.collective import SCALED, exchange_tiers
 from rooflinekit.model.kernels.moe import Experts
 from rooflinekit.model.kernels.operation import Step
 from rooflinekit.model.kernels.routing import Routing
 from rooflinekit.model.step import changed
 from rooflinekit.model.types.batch import Batch
+from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.engine import StepCosts
+from rooflinekit.model.types.engine import LoadErrors, StepCosts
 from rooflinekit.model.types.kernel import Kernel
 from rooflinekit.model.types.time import KernelTime
 
@@ -55,6 +57,15 @@ def test_down_projections_have_a_format_of_their_own(matrices, each):
     assert kernel.weight_bytes == pytest.approx(matrices * 8 * 4 * each, rel=1e-12)
     plain = replace(op, down=None)
     assert sum(weights.bytes for weights in plain.weights) == pytest.approx(matrices * 8 * 4 * 0.53125, rel=1e-12)
+
+
+@pytest.mark.parametrize(("gpu", "calibration", "fitted"), [
+    ("h100-sxm", None, True), ("h100-sxm", "none", False), ("cpu-xeon-8480-2s", None, False),
+])  # fmt: skip
+def test_errors_under_load_are_those_of_a_fit_to_gpus(gpu, calibration, fitted):
+    plan = resolve("llama-3-8b", gpu, Deployment(), calibration).plan
+    assert plan.load_errors == (plan.engine.loaded if fitted else LoadErrors())
+    assert plan.engine.loaded != LoadErrors()
 
 
 def test_neighbours_hide_a_share_of_a_launch():
