@@ -68,6 +68,14 @@ def test_errors_under_load_are_those_of_a_fit_to_gpus(gpu, calibration, fitted):
     assert plan.engine.loaded != LoadErrors()
 
 
+@pytest.mark.parametrize(("model", "taken", "hidden"), [("gemma-4-e2b", 1, 1536), ("gemma-3n-e2b", 3, 2048)])
+def test_a_tokens_own_row_joins_all_streams_but_one(plan_of, model, taken, hidden):
+    """The projected row and each stream are read, each stream is written: (1 + 2·taken)·D elements a token, 2 bytes each."""
+    step = plan_of(model).kernels(Batch.decode(4.0, 100.0))
+    (kernel,) = (kernel for kernel in step if kernel.name == "token_norm")
+    assert kernel.activation_bytes == 4 * (1 + 2 * taken) * hidden * 2
+
+
 def test_neighbours_hide_a_share_of_a_launch():
     """Of a launch of 5 us in 20 us, 0.4 are hidden: 18 us, of which 3 are launch; a collective comes 7 us later."""
     kernel = Kernel("norm", "elementwise", 1, Dtype.BF16)
