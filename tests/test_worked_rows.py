@@ -70,7 +70,7 @@ def test_errors_under_load_are_those_of_a_fit_to_gpus(gpu, calibration, fitted):
 
 @pytest.mark.parametrize(("model", "taken", "hidden"), [("gemma-4-e2b", 1, 1536), ("gemma-3n-e2b", 3, 2048)])
 def test_a_tokens_own_row_joins_all_streams_but_one(plan_of, model, taken, hidden):
-    """The projected row and each stream are read, each stream is written: (1 + 2·taken)·D elements a token, 2 bytes each."""
+    """The projected row and each stream are read, each stream is written: (1 + 2·taken)·D elements a token."""
     step = plan_of(model).kernels(Batch.decode(4.0, 100.0))
     (kernel,) = (kernel for kernel in step if kernel.name == "token_norm")
     assert kernel.activation_bytes == 4 * (1 + 2 * taken) * hidden * 2
