@@ -92,7 +92,7 @@ def _said(on: Scene, block: Any, op: Operation) -> Stops:
     note = ", ".join(filter(None, (row.note, _note(on, block, op))))
     yield on.stop(row.name, row.does or _does(op, kernels[0]), shown or [_UNSAID], op, note)
     if any(len(view.axes) > 1 for view in op.views):
-        yield on.view("split heads", "cut the last axis into heads", *views)
+        yield on.view("split heads", "cut the last axis into heads", *views, note="a view: nothing moves")
     elif views and row.out:  # parts without a joint name are listed already
         yield on.view(f"split {row.out}", "cut the last axis", *views)
     if isinstance(op, BatchedLinear) and op.name == "q_absorb":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, fields, is_dataclass
 from functools import cached_property
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from rooflinekit.estimation.results import time_by_cause
 from rooflinekit.model.capacity import Memory, MemoryModel
@@ -432,8 +432,7 @@ def _signature(kernel: Kernel) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Law:
+class _Law(NamedTuple):
     """What energies of steps ask of a power law: inputs, but for the watts of the host."""
 
     idle: Numeric
@@ -442,8 +441,7 @@ class _Law:
     host: HostPower
 
 
-@dataclass(frozen=True)
-class _Chip:
+class _Chip(NamedTuple):
     """What steps ask of an accelerator besides their kernels: inputs in place of numbers, and nothing else."""
 
     memory_bandwidth: Numeric
@@ -463,8 +461,7 @@ class _Chip:
         return self.rates[dtype.unit.name]
 
 
-@dataclass(frozen=True)
-class _Machine:
+class _Machine(NamedTuple):
     """What steps ask of a system: its accelerator."""
 
     accelerator: _Chip
