@@ -445,7 +445,7 @@ def _latent_queries(block: LatentAttention, heads: int, shard: Shard) -> list[Op
 
 def _indexer_operations(indexer: Indexer, query_dim: int, shard: Shard, layer: str) -> list[Operation]:
     """The indexer is small and replicated on every rank."""
-    keys = (("index_k", indexer.head_dim), ("index_gate", indexer.heads))
+    keys = (("index k", indexer.head_dim), ("weights", indexer.heads))
     return [
         shard.linear("index_q_proj", query_dim, (("index_q", indexer.heads * indexer.head_dim),)),
         shard.linear("index_k_proj", shard.hidden, keys),
