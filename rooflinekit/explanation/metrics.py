@@ -76,8 +76,9 @@ class Leaves:
         return replace(thing, **changed)  # type: ignore[type-var]
 
     def _columns(self, name: str, size: float, source: Callable[[str], str]) -> Any:
-        words = name.replace("_", " ")
-        return size and self._fact(size, Quantity(name, f"columns of {words}", "", source("parts")))
+        words = re.findall(r"[^\W_]+", name.lower())  # a symbol is one word
+        called = Quantity("_".join(words), f"columns of {' '.join(words)}", "", source("parts"))
+        return size and self._fact(size, called)
 
     def _fact(self, value: float, quantity: Quantity) -> Any:
         return self.pool.fact(value, quantity)

@@ -122,8 +122,8 @@ def layer_cache(
     2048.0
     """
     if (kept_by := getattr(mixer, "cache", None)) is not None:
-        own: LayerCache = kept_by(tp, kv)
-        return own
+        said: LayerCache = kept_by(tp, kv)
+        return said
     keys = 0.0  # of the indexer
     match mixer:
         case Attention(shared=True) | None:

@@ -104,7 +104,7 @@ def _said(on: Scene, block: Any, op: Operation) -> Stops:
 def _does(op: Any, kernel: Kernel) -> str:
     """What a launch without words of its own does, by its kind."""
     if kernel.family == "gemm":
-        return "x·Wᵀ + bias" if getattr(op, "bias", 0) else "x·Wᵀ"
+        return "x·Wᵀ + bias" if getattr(op, "bias", False) else "x·Wᵀ"
     if isinstance(op, Elementwise):
         return "act(gate)·up" if op.read > op.written else "act(up)"
     return kernel.family.replace("_", " ")
@@ -118,7 +118,7 @@ def _note(on: Scene, block: Any, op: Any) -> str:
             return "W is the embedding table"
         case "kv_a_proj" | "qkv_a_proj" if sharded:
             return "every rank computes all of it"
-        case "kv_append" if sharded and getattr(block, "kv_rank", 0):
+        case "kv_append" if sharded and hasattr(block, "kv_rank"):
             return "one latent for all heads, on every rank: tp does not divide it"
         case "kv_append" if isinstance(block, Attention) and (block.window or block.chunk):
             return "an engine may drop keys that have left the window"
