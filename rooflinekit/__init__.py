@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rooflinekit.decision.planning.classes import ClassPlan, plan_classes
     from rooflinekit.decision.planning.inverse import break_even_prices, fewest_gpus, largest, required_bandwidth
     from rooflinekit.decision.planning.plan import PlanAnswer, plan
+    from rooflinekit.decision.planning.rollout import RolloutPlan, plan_rollout
     from rooflinekit.decision.sensitivity.levers import levers
     from rooflinekit.decision.sweeping.sweep import sweep
     from rooflinekit.estimation.estimator import estimate
@@ -65,6 +66,7 @@ _NAMES = {
     "decision.planning.classes": "ClassPlan plan_classes",
     "decision.planning.inverse": "break_even_prices fewest_gpus largest required_bandwidth",
     "decision.planning.plan": "PlanAnswer plan",
+    "decision.planning.rollout": "RolloutPlan plan_rollout",
     "decision.sensitivity.levers": "levers",
     "decision.sweeping.sweep": "sweep",
     "estimation.estimator": "estimate",
@@ -107,6 +109,7 @@ __all__ = [
     "ParameterCount",
     "PlanAnswer",
     "Report",
+    "RolloutPlan",
     "RooflinekitError",
     "SpecError",
     "TraceAnswer",
@@ -130,6 +133,7 @@ __all__ = [
     "parameters",
     "plan",
     "plan_classes",
+    "plan_rollout",
     "plot",
     "predict_step",
     "required_bandwidth",

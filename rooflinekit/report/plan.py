@@ -13,8 +13,9 @@ from rooflinekit.decision.planning.inverse import BreakEven, Solution
 from rooflinekit.decision.planning.over_time import OverTime
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
 from rooflinekit.decision.planning.rank import OWN_FORMATS
+from rooflinekit.decision.planning.rollout import RolloutPlan
 from rooflinekit.decision.planning.sensitivity import Sized, Swing
-from rooflinekit.model.types.units import percent, significant
+from rooflinekit.model.types.units import format_time, percent, significant
 from rooflinekit.report.document import Document, Facts, Items, Legend, Section, Table, Words, amount, ms, notes, three
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 5
@@ -391,3 +392,23 @@ def inverse_rows(found: Solution | BreakEven) -> list[dict[str, object]]:
     keys = ("what", "value", "unit", "model", "gpu", "answer")
     joined = {"subject_to": "; ".join(found.subject_to), "binds": "; ".join(found.binds)}
     return [{key: getattr(found, key) for key in keys} | joined | found.at]
+
+
+def rollout_document(found: RolloutPlan) -> Document:
+    """What a training step takes on each fleet."""
+    head = ["generate", "train", "step", "generation", "last 10 %", "training", "weights", "GPU-hours",
+            "tok/s/GPU"]  # fmt: skip
+    cells = [
+        [amount(each.rollout_gpus, 0), amount(each.train_gpus, 0) if each.train_gpus else "in turn",
+         *(format_time(getattr(each, f"{part}_s")) for part in ("step", "generation", "tail", "training", "sync")),
+         amount(each.gpu_hours), amount(each.tok_s_per_gpu, 0)]
+        for each in found.steps
+    ]  # fmt: skip
+    size = (f"A step has {found.tokens:,.0f} tokens and {found.train_flops:.3g} FLOPs of training; "
+            f"each replica then gets {found.weight_bytes / 1e9:,.1f} GB.")  # fmt: skip
+    best = f"The fewest GPU-hours: {found.best.gpus} GPUs, {format_time(found.best.step_s)} a step."
+    return [
+        Section(f"{found.model} on {found.gpu}: {found.question}", [Words(f"{size} {best}")]),
+        Section("", [Table(head, cells)]),
+        Section("", [notes(found.notes)]),
+    ]
