@@ -480,7 +480,7 @@ class TestCommand:
         node = Node("x", "a number", 1.0, "")
         for number in range(1, 61):
             node = Node("x", f"square {number}", 1.0, "", "x*x", (node, node))
-        found = Derivation("tpot", 1e3, "ms", 1e3, node, None, rk.estimate("llama-3-8b"))
+        found = Derivation("tpot", 1e3, "ms", 1e3, node, rk.estimate("llama-3-8b"))
         assert "shows it, up to 60" in plain_text(document(found))
         for text in (plain_text(document(found, 60)), markdown_text(document(found, 60))):
             assert text.count("square 59") == 2  # once opened, once as what stands above
