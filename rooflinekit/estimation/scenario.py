@@ -478,6 +478,10 @@ class Written(TypedDict, total=False):
     out: Annotated[Path | None, Option("Write to this file instead; its folder must exist.", kind="path")]
     force: Annotated[bool, Option("Overwrite an existing file.", False)]
 
+class Reconciled(Written, total=False):
+    """What is said of a disagreement."""
+    why: Annotated[bool, Option("Find the smallest changes of assumptions that explain each run.", False)]
+
 class Judged(Written, total=False):
     """What is written of a judgement."""
     junit: Annotated[Path | None, Option("Write JUnit XML to this file too, a test a row.", kind="path")]
@@ -585,7 +589,7 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "Rollouts": (Rollout,),
     "Question": (Asked, Guarding),
     "Contents": (Workbook, Page),
-    "Output": (Machines, Sweeping, Measuring, Scored, Shown, Judged, Serving, Detailed, Tree, Traced, Pictures),
+    "Output": (Machines, Sweeping, Measuring, Scored, Shown, Judged, Reconciled, Serving, Detailed, Tree, Traced, Pictures),
 }
 """Headings of the help, in their order; what an option says of its own group goes first."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -20,6 +21,7 @@ from rooflinekit.model.types.units import format_bytes, format_count, format_tim
 from rooflinekit.report.document import (
     Document,
     Facts,
+    Fixed,
     Section,
     Table,
     Words,
@@ -35,6 +37,7 @@ from rooflinekit.specs import load_accelerator
 
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
 _MEMORY_BAR = 16
+_COMMAND = 74  # columns of a command
 _ENDLESS = "no end"
 _FOLDED = 0.01  # share of a step below which kernels stand in one line together
 _MOVES = {
@@ -90,6 +93,8 @@ def _detail(estimate: Estimate) -> Iterator[Section]:
     facts = [("energy", _spent(estimate.energy))] if estimate.energy else []
     facts += [("intervals", estimate.interval_tested)] if estimate.interval_tested else []
     yield Section("", [Facts(*facts)])
+    for each in estimate.measure:
+        yield Section(f"measured by {each['tool']}", [command(each["command"])])
     for title, step in _steps(estimate):
         table = Table(_KERNEL_HEADER, _kernels(step))
         if step is estimate.prefill:
@@ -97,6 +102,17 @@ def _detail(estimate: Estimate) -> Iterator[Section]:
             yield Section("", [table])
         else:
             yield Section(f"{title}: {ms(step.time_ms)}", [table])
+
+
+def command(words: str) -> Fixed:
+    """A command of a shell, over as many lines as it takes, each option beside its value."""
+    lines = [""]
+    for option in re.split(r" (?=-)", words):
+        if lines[-1] and len(lines[-1]) + len(option) >= _COMMAND:
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {option}" if lines[-1] else f"  {option}"
+    return Fixed(lines, "sh")
 
 
 def _kernels(step: StepResult) -> list[list[str]]:

@@ -131,7 +131,8 @@ def _of_mean(length: Length, mean: float) -> Length:
 class Setting:
     """What `estimate` takes as names, a question, and the USD of one accelerator hour if anybody knows it.
 
-    model_change: what another model's attention would be; None for the model as it is.
+    model_change: what another model's attention would be; None for the model as it is. kernel: another fit under a key
+    of the calibration.
     """
 
     model: str | PathLike[str]
@@ -142,6 +143,7 @@ class Setting:
     draft: Speculation | None = None
     usd_per_gpu_hour: float | None = None
     model_change: Callable[[Model], Model] | None = None
+    kernel: tuple[str, FamilyFit] | None = None
 
     def on(self, **changes: Any) -> Setting:
         """The same with another choice in the deployment."""
@@ -154,6 +156,10 @@ class Setting:
     def resolved(self) -> tuple[Predictor, tuple[str, ...]]:
         """The predictor, and what a user should hear. Raises what `estimate` raises for names and deployments."""
         found = resolve(self.model, self.gpu, self.deployment, self.calibration, self.draft)
+        if self.kernel is not None and (own := found.predictor.plan.calibration) is not None:
+            key, fit = self.kernel
+            tried = replace(own, families={**own.families, key: fit})
+            return found.predictor.on(replace(found.predictor.plan, calibration=tried)), found.warnings
         if self.model_change is None:
             return found.predictor, found.warnings
         plan = found.predictor.plan
