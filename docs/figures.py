@@ -22,7 +22,6 @@ import pandas as pd
 
 import rooflinekit as rk
 from rooflinekit import Batch
-from rooflinekit.explanation.split_kv import split_kv
 from rooflinekit.report.palette import PALETTES
 
 FOLDER = Path(__file__).parent / "figures"
@@ -199,9 +198,12 @@ def flash_decoding() -> Any:
     """Share of the slots of an H100 at work, against the batch."""
     figure, axes = canvas()
     batches = range(1, 49)
-    choices = [split_kv(batch=b, heads=(32, 8, 128), context=8192, cores=132) for b in batches]
-    axes.plot(batches, [c.whole for c in choices], color=AMBER, label="one tile a sequence and KV head")
-    axes.plot(batches, [c.occupancy for c in choices], color=BLUE, label="contexts cut into parts")
+    names: dict[str, Any] = {}
+    page = (Path(__file__).parent / "techniques" / "flash-decoding.md").read_text(encoding="utf-8")
+    exec(page.partition("```python\n")[2].partition("\nfor batch")[0], names)  # the functions of the page
+    axes.plot(batches, [names["busy"](8 * b) for b in batches], color=AMBER, label="one tile a sequence and KV head")
+    cut = [names["busy"](8 * b * names["parts"](8 * b)) for b in batches]
+    axes.plot(batches, cut, color=BLUE, label="contexts cut into parts")
     axes.set(xlabel="sequences", ylabel="share of slots at work", ylim=(0, 1.05))
     axes.legend(loc="lower right")
     return figure

@@ -15,7 +15,7 @@ from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.load import load_calibration
 
 SLOW = (
-    "claims", "report", "validate", "serving/test_simulator_command.py",
+    "report", "validate", "serving/test_simulator_command.py",
     "sweeping/test_sweep.py", "test_accuracy.py", "test_accuracy_serving.py", "test_calibration_fit.py",
     "test_capacity_workbook.py", "test_docs.py", "test_engine_fit.py", "test_explain.py", "test_plots.py",
     "test_plots_look.py", "test_shell_examples.py",

@@ -76,8 +76,6 @@ def checked(case: Case, metric: str) -> Derivation:
         assert node.symbol not in ("table", "solved"), "a routine without a name"
         sums = node.formula.count(" + ") > 5
         assert len(node.formula) < 200 or sums, node.formula
-    if found.rule:
-        assert found.rule.exact == pytest.approx(found.root.value, rel=1e-7)
     return found
 
 
@@ -339,18 +337,6 @@ class TestAnswers:
     def test_the_ridge_of_h100_is_295(self) -> None:
         assert rk.explain("llama3-8b", "ridge").value == pytest.approx(295.3, rel=1e-3)
 
-    def test_the_rule_and_its_pieces(self) -> None:
-        rule = rk.explain("llama3-8b", "tpot", batch=1).rule
-        assert rule
-        assert rule.value == pytest.approx(2 * rk.parameters("llama3-8b").total / 3.35e12)
-        assert rule.node.formula == "P*b/(tp*W)"
-        assert next(amount for what, amount in rule.pieces if what.startswith("weights")) < 0
-        full, latent = (rk.explain(model, "kv_per_token").rule for model in ("llama-2-7b", "deepseek-v3"))
-        assert full
-        assert full.pieces == ()
-        assert latent
-        assert latent.pieces[0][1] < 0
-
     def test_memory_is_explained_even_where_it_does_not_fit(self) -> None:
         assert rk.explain("llama-3-70b", "memory").value > 140e9
         with pytest.raises(DoesNotFitError):
@@ -494,7 +480,7 @@ class TestCommand:
         node = Node("x", "a number", 1.0, "")
         for number in range(1, 61):
             node = Node("x", f"square {number}", 1.0, "", "x*x", (node, node))
-        found = Derivation("tpot", 1e3, "ms", 1e3, node, None, rk.estimate("llama-3-8b"))
+        found = Derivation("tpot", 1e3, "ms", 1e3, node, rk.estimate("llama-3-8b"))
         assert "shows it, up to 60" in plain_text(document(found))
         for text in (plain_text(document(found, 60)), markdown_text(document(found, 60))):
             assert text.count("square 59") == 2  # once opened, once as what stands above

@@ -47,7 +47,7 @@ def kernels(plan, batch):
 def matrices(plan):
     """Elements of every fused part of the linear layers: {"q": 16777216, ...}."""
     linears = [op for op in plan.operations if isinstance(op, Linear)]
-    return {part: width * op.k for op in linears for part, width in op.parts}
+    return {part.lower(): math.prod(axes) * op.k for op in linears for part, *axes in op.parts}
 
 
 def step_total(plan, batch, quantity):
@@ -360,6 +360,18 @@ def test_all_ranks_that_share_an_expert_get_its_tokens(plan_of):
     # 2 replicas of 4 ranks: the own group is the own replica, and each of its ranks sends a quarter
     close = kernels(plan_of("mixtral-8x7b", tp=4, dp=2, ep=2), batch)["expert_dispatch"]
     assert close.network_bytes == pytest.approx(10 * 11 / 14 * 4 * 4096 * 2 / 4)
+
+
+@pytest.mark.parametrize(("model", "metric", "asked", "stated", "relative"), [
+    ("llama-3-8b", "decode.flops", {"context": 1}, 2 * 8.03e9, 0.1),  # a forward pass takes 2·P FLOP a token
+    ("llama-3-70b", "decode.flops", {"context": 1, "allow_oom": True}, 140e9, 0.02),
+    ("llama-3-70b", "prefill.flops", {"isl": 1024, "allow_oom": True}, 142e12, 0.02),
+    ("llama-3-8b", "prefill.attention.flops", {"isl": 6}, 2 * 9.4e6 * 21 / 36, 0.01),  # 9.4: scores alone, masked too
+    ("llama-3-8b", "prefill.flops", {"isl": 2048}, 29.7e12, 0.01),  # 30.8 where masked pairs are computed too
+])  # fmt: skip
+def test_numbers_of_tutorials(model, metric, asked, stated, relative):
+    """https://fergusfinn.com/talks/inference-arithmetic, https://zubnet.ai/wiki/en/FLOPs and others state them."""
+    assert rk.explain(model, metric, calibration="none", **asked).value == pytest.approx(stated, rel=relative)
 
 
 def test_mamba_sums_dt_b_and_c_over_the_ranks(plan_of):

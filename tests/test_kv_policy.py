@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.explanation.split_kv import split_kv
 from rooflinekit.model.cache import cache_law
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.types.batch import Batch, Sequences
@@ -158,32 +157,3 @@ class TestAnswer:
             for p in ("full", "topk:2048", "evict:2048")
         ]
         assert rooms[1] < rooms[0] < rooms[2] / 3
-
-
-HEADS = st.tuples(st.integers(1, 8), st.sampled_from((1, 2, 4, 8)), st.sampled_from((64, 128, 256)))
-
-
-class TestSplitKV:
-    @given(st.integers(1, 512), HEADS, st.integers(1, 200_000), st.integers(8, 200))
-    def test_splitting_only_ever_fills_more(
-        self, batch: int, shape: tuple[int, int, int], context: int, cores: int
-    ) -> None:
-        group, kv_heads, width = shape
-        found = split_kv(batch, (group * kv_heads, kv_heads, width), context, cores)
-        assert found.whole <= found.occupancy <= 1.0
-        assert 1 <= found.splits <= max(1, -(-context // 64))
-        assert (found.merge_bytes == 0.0) is (found.splits == 1)
-        if found.tiles >= 1.6 * cores:
-            assert found.splits == 1
-
-    def test_one_long_sequence_fills_an_accelerator_only_in_parts(self) -> None:
-        """8 KV heads on 132 SMs with two tiles each: 3 % busy whole, 88 % in 29 parts, for 0.7 % of the bytes."""
-        found = split_kv(1, (32, 8, 128), 32_768, 132)
-        assert found.whole == pytest.approx(8 / 264)
-        assert found.occupancy == pytest.approx(8 * 29 / 264)
-        assert found.merge_bytes / (LLAMA / 32 * 32_768) == pytest.approx(0.0071, abs=1e-4)
-
-    def test_flash_attentions_own_example(self) -> None:
-        """48 tiles on 108 slots: two parts (89 %) rather than three (67 %); the comment above num_splits_heuristic."""
-        found = split_kv(6, (8, 8, 128), 8192, 54)
-        assert (found.splits, round(found.occupancy, 2)) == (2, 0.89)

@@ -12,6 +12,7 @@ import rooflinekit as rk
 from rooflinekit.estimation.estimator import estimate, read_deployment, resolve
 from rooflinekit.model.kernels.collective import tiers
 from rooflinekit.model.kernels.moe import Experts
+from rooflinekit.model.kernels.operation import elements as width_of
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.splits import check_deployment
 from rooflinekit.model.step import Plan, make_plan
@@ -34,7 +35,7 @@ WHOLE = {
     "residual_norm", "final_norm", "router", "qkv_a_proj", "kv_a_proj", "latent_norm", "qk_norm", "embedding_norm",
     "expert_select", "q_norm", "token_proj", "token_input_norm", "index_k_proj", "index_q_proj", "index_scores",
     "expert_down_latent", "expert_up_latent", "altup_proj", "altup_unproj", "altup_predict", "altup_correct",
-    "bypass_down", "bypass_up", "bypass_norm", "token_gate_proj", "token_up_proj", "token_norm",
+    "bypass_down", "bypass_up", "bypass_norm", "token_gate", "token_gate_proj", "token_up_proj", "token_norm",
 }  # fmt: skip
 SUMMED = {"o_proj", "down_proj", "Experts"}  # over ranks, each of which adds the bias
 ROWS = {"embedding", "lm_head"}  # cut, but rounded up to whole rows
@@ -83,8 +84,7 @@ def held(built):
 
 
 def key_value_share(built, op):
-    widths = dict(op.parts)
-    return sum(width for part, width in widths.items() if part in "kv") / sum(widths.values())
+    return width_of(tuple(part for part in op.parts if part[0] in ("K", "V"))) / op.n
 
 
 def qkv_copies(name, tp):
@@ -135,7 +135,7 @@ def test_work_is_conserved_but_for_counted_copies(name, deployment, decode):
     all_of_it = Batch.decode(16.0 * dp, 4096.0) if decode else Batch.prefill(16.0 * dp, 512.0)
     done, whole = flops(built, own), flops(base, all_of_it)
     for op, work in whole.items():
-        if not work or op in ("qkv_proj", "rope", "qk_norm", "sampling", "embedding"):
+        if not work or op in ("qkv_proj", "rope", "qk_norm", "sampling", "embedding", "index_qk_proj"):
             continue
         copies = tp if op in WHOLE else cp if op == "kv_b_proj" else 1.0
         if op in ("residual_norm", "final_norm", "embedding_norm") and deployment.sequence_parallel:

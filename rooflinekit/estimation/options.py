@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, TypeVar, cast, get_args
 
 from rooflinekit.model.types.batch import MOST_NUMBER, real_number, whole_number
 from rooflinekit.model.types.errors import InputError, UnknownNameError, WorkloadError, nearest_of
@@ -29,8 +29,6 @@ _UNITS: dict[str, Mapping[str, float]] = {  # unit of an option -> what may foll
         unit: {"": 1.0} | {name: each / _TIMES[unit] for name, each in _TIMES.items()} for unit in ("ms", "s", "min")
     },
     "W": {"": 1.0, "W": 1.0, "kW": 1e3, "MW": 1e6},
-    "MHz": {"": 1.0, "MHz": 1.0, "GHz": 1e3},
-    "g/kWh": {"": 1.0},
     "USD": _COUNTS | {f"{prefix}{end}": factor for prefix, factor in (("", 1.0), ("k", 1e3))
                       for end in ("USD", "$", "USD/h", "$/h", "USD/kWh", "$/kWh")},
     "USD/h": {f"{prefix}{end}{per}": factor * share
@@ -49,7 +47,7 @@ _UNITS: dict[str, Mapping[str, float]] = {  # unit of an option -> what may foll
 _NUMBER = re.compile(r"\$?\s*([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(\D*)")
 _CURRENCY = re.compile(r"(AUD|CAD|CHF|CNY|EUR|GBP|INR|JPY|KRW|SEK|[€£¥])\s*[\d.]")
 _EXAMPLES = {"1/s": "20 or 20rps", "ms": "40 or 1.5s", "s": "60 or 1h", "min": "5 or 1h", "W": "500 or 0.5kW",
-             "MHz": "1400 or 1.4GHz", "USD/month": "50000/month or 70/h",
+             "USD/month": "50000/month or 70/h",
              "USD/h": "2.5, 1800/month or 15000/year, in US dollars",
              "share": "0.2 or 20%", "GiB": "64 or 80GB", "GB/s": "50 or 400Gb/s"}  # fmt: skip
 _WORDS = {"count": "N", "loose count": "N", "text": "TEXT", "length": "TOKENS", "names": "LIST", "counts": "LIST",
@@ -86,21 +84,34 @@ def _no_number(text: str, unit: str) -> NoReturn:
     raise ValueError(f"{text!r} is not a number{hint}")
 
 
+class Unit(NamedTuple):
+    """A unit that an option brings along: what may follow its number with the factors, and an example for messages."""
+
+    name: str
+    factors: Mapping[str, float]
+    example: str = ""
+
+
 class Option:
     """One thing that a user can say: a row of the table of options.
 
-    default: None where it depends on other things, and `usual` says on which. least, most: bounds; `above`: the lower
-    one itself is too small. also: old names, which still work. complete: what a shell offers, names or their kind.
-    many: the option may be repeated. hidden: a keyword of Python alone. short: a letter that stands for its name.
-    called: what messages say for a wrong word; otherwise its metavar or name. Its kind follows from its type.
+    default: None where it depends on other things, and `usual` says on which. unit: one that is known, or a `Unit`,
+    which is known from then on. least, most: bounds; `above`: the lower one itself is too small. also: old names, which
+    still work. complete: what a shell offers, names or their kind. many: the option may be repeated. hidden: a keyword
+    of Python alone. short: a letter that stands for its name. called: what messages say for a wrong word; otherwise its
+    metavar or name. Its kind follows from its type.
     """
 
     def __init__(  # noqa: PLR0913 - a row of a table has columns
-        self, help: str, default: Any = None, *, unit: str = "", least: float | None = None, most: float | None = None,
-        above: bool = False, also: tuple[str, ...] = (), complete: str | tuple[str, ...] = (), usual: str = "",
-        kind: str = "", many: bool = False, hidden: bool = False, group: str = "", metavar: str = "", called: str = "",
-        short: str = "",
+        self, help: str, default: Any = None, *, unit: str | Unit = "", least: float | None = None,
+        most: float | None = None, above: bool = False, also: tuple[str, ...] = (),
+        complete: str | tuple[str, ...] = (), usual: str = "", kind: str = "", many: bool = False,
+        hidden: bool = False, group: str = "", metavar: str = "", called: str = "", short: str = "",
     ) -> None:  # fmt: skip
+        if isinstance(unit, Unit):
+            _UNITS[unit.name] = {"": 1.0, **unit.factors}
+            _EXAMPLES.update({unit.name: unit.example} if unit.example else {})
+            unit = unit.name
         self.help, self.default, self.unit, self.least, self.above = help, default, unit, least, above
         self.most, self._bounded = MOST_NUMBER if most is None else most, most is not None
         self.also, self.complete, self.usual, self.kind, self.many = also, complete, usual, kind, many

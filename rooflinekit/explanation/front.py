@@ -12,7 +12,6 @@ from rooflinekit.estimation.options import keywords
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.estimation.scenario import Scenario
 from rooflinekit.explanation.metrics import COUNTED, TIMELESS, Case, find_metric, full_name
-from rooflinekit.explanation.rules import Rule, mental_rule
 from rooflinekit.model.graph.tree import Node, tree
 from rooflinekit.model.types.answer import Answer, DeploymentAnswer
 from rooflinekit.model.types.errors import InputError
@@ -25,8 +24,7 @@ __all__ = ["TIMELESS", "Derivation", "derive", "explain", "make_case"]
 class Derivation(Answer):
     """One metric with its tree: `value` in `unit` is what `estimate` says; the tree is in SI units.
 
-    rule: mental arithmetic beside it, None where there is none. largest_gap: the largest error of a formula, read back
-    from its text, as a share of its number.
+    largest_gap: the largest error of a formula, read back from its text, as a share of its number.
     """
 
     metric: str
@@ -34,7 +32,6 @@ class Derivation(Answer):
     unit: str
     scale: float  #: of the root: value = scale · root.value
     root: Node = field(repr=False)
-    rule: Rule | None = field(repr=False)
     answer: Estimate = field(repr=False)
 
     @property
@@ -71,8 +68,7 @@ class Derivation(Answer):
         """Plain values, ready for JSON."""
         asked = {each.name: getattr(self.answer, each.name) for each in fields(DeploymentAnswer)}
         answered = {name: getattr(self, name) for name in ("metric", "value", "unit", "interval", "bound", "scale")}
-        rule = self.rule.to_dict() if self.rule else None
-        derived = {"derivation": self.root.to_dict(), "rule": rule, "formulas": self.formulas}
+        derived = {"derivation": self.root.to_dict(), "formulas": self.formulas}
         return asked | answered | derived | {"largest_gap": self.largest_gap, "warnings": list(self.warnings)}
 
 
@@ -128,5 +124,4 @@ def derive(case: Case, metric: str) -> Derivation:
     """The derivation of one metric of an answered question."""
     found = find_metric(case, metric)
     root = tree(found.output)
-    rule = mental_rule(case, found.name, root)
-    return Derivation(found.name, found.scale * root.value, found.unit, found.scale, root, rule, case.answer)
+    return Derivation(found.name, found.scale * root.value, found.unit, found.scale, root, case.answer)

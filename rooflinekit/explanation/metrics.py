@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
+from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 from rooflinekit.estimation.results import Estimate
@@ -49,6 +50,7 @@ _NAMES: dict[str, dict[str, str]] = table_of(__file__)
 _RESIDENT = "rooflinekit.model.footprint.resident_bytes; " + RULE
 _PEAK = "rooflinekit.model.footprint.activation_peak; " + RULE
 _PLACE = "layers that have it, over the stages"
+_STATE = Quantity("state", "elements of state of a sequence here")
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,15 @@ class Leaves:
             elif is_dataclass(value) and any("quantity" in inner.metadata for inner in fields(value)):
                 changed[entry.name] = self.told(value, source)
             elif entry.name == "parts":
-                columns = {name: f"columns of {name.replace('_', ' ')}" for name, _ in value}
-                changed["parts"] = tuple(
-                    (name, size and self._fact(size, Quantity(name, columns[name], "", source("parts"))))
-                    for name, size in value
-                )
+                changed["parts"] = tuple((name, self._columns(name, prod(axes), source)) for name, *axes in value)
+            elif entry.name == "axes":
+                changed["axes"] = (self._fact(prod(value), replace(_STATE, source=source("axes"))),)
         return replace(thing, **changed)  # type: ignore[type-var]
+
+    def _columns(self, name: str, size: float, source: Callable[[str], str]) -> Any:
+        words = re.findall(r"[^\W_]+", name.lower())  # a symbol is one word
+        called = Quantity("_".join(words), f"columns of {' '.join(words)}", "", source("parts"))
+        return size and self._fact(size, called)
 
     def _fact(self, value: float, quantity: Quantity) -> Any:
         return self.pool.fact(value, quantity)

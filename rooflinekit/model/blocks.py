@@ -34,7 +34,18 @@ from rooflinekit.model.kernels.collective import (
 from rooflinekit.model.kernels.elementwise import Elementwise, Embedding, Parameters, Sampling
 from rooflinekit.model.kernels.gemm import BatchedLinear, Linear, with_adapters
 from rooflinekit.model.kernels.moe import Experts
-from rooflinekit.model.kernels.operation import Idle, OfAnswers, OfPrompts, OnHost, Operation, Repeated
+from rooflinekit.model.kernels.operation import (
+    Idle,
+    OfAnswers,
+    OfPrompts,
+    OnHost,
+    Operation,
+    Output,
+    Part,
+    Repeated,
+    elements,
+    outputs,
+)
 from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
 from rooflinekit.model.kernels.routing import Routing
 from rooflinekit.model.precision import Precision
@@ -108,7 +119,9 @@ def expert_operations(block: MixtureOfExperts, shard: Shard) -> list[Operation]:
     """
     hidden = block.latent or shard.hidden
     router = shard.linear("router", shard.hidden, (("scores", block.experts),), "other", bias=block.router_bias)
-    ops: list[Operation] = [router, Elementwise("expert_select", block.experts, 2 * block.top_k, 5.0 * block.experts)]
+    chosen = Output("shares", (block.top_k,)), Output("chosen", (block.top_k,), dtype="int32")
+    select = Elementwise("expert_select", block.experts, 2 * block.top_k, 5.0 * block.experts, made=chosen)
+    ops: list[Operation] = [router, select]
     if block.latent:
         ops.append(shard.linear("expert_down_latent", shard.hidden, (("latent", block.latent),), "ffn"))
     there, back = _exchanges(block, hidden, shard)
@@ -204,33 +217,35 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
     """MHA, GQA or MQA: QKV, positions, cache, attention, output projection."""
     heads, kv_heads = block.heads // shard.tp, shard.kv_heads(block.kv_heads)
     inputs = shard.hidden * (2 if block.wide else 1)
-    width = heads * block.head_dim * (2 if block.gated else 1)
-    parts, cached = [("q", block.q_rank or width)], not block.shared
+    dim, cached = block.head_dim, not block.shared
+    queries: Part = ("Q, gate", heads, 2 * dim) if block.gated else ("Q", heads, dim)
+    parts: list[Part] = [("c_q", block.q_rank) if block.q_rank else queries]
     if cached:
-        parts.append(("k", kv_heads * block.head_dim))
+        parts.append(("K", kv_heads, dim))
     if cached and not block.keys_are_values:
-        parts.append(("v", kv_heads * block.v_head_dim))
+        parts.append(("V", kv_heads, block.v_head_dim))
     ops: list[Operation] = []
     apart = shard.precision.formats.value not in (None, shard.precision.formats.attention)
     if apart and cached and not block.keys_are_values:
         ops.append(shard.linear("v_proj", inputs, (parts.pop(),), bias=block.qkv_bias, of="value"))
     ops.insert(0, _without_keys(shard.linear("qkv_proj", inputs, tuple(parts), bias=block.qkv_bias), block))
-    ops += [op for name, wide in parts for op in _adapters(name, inputs, block.adapters, wide, shard)]
+    ops += [op for part in parts for op in _adapters(part[0].lower(), inputs, block.adapters, elements((part,)), shard)]
     if rank := block.q_rank:
         ops += [Elementwise("q_norm", rank, rank, 4.0 * rank, rank, shard.other),
-                shard.linear("q_b_proj", rank, (("q", width),))]  # fmt: skip
-    rotated = heads * block.head_dim + cached * kv_heads * block.head_dim
+                shard.linear("q_b_proj", rank, (queries,))]  # fmt: skip
+    turned: tuple[Part, ...] = (("Q", heads, dim), ("K", kv_heads, dim))[: 1 + cached]
+    rotated, made = elements(turned), outputs(turned)
     if block.q_norm or block.k_norm:
-        dim, tp = block.head_dim, shard.tp
+        tp = shard.tp
         scales = _local_norm(block.q_norm, block.heads, dim, tp) + _local_norm(block.k_norm, block.kv_heads, dim, tp)
-        ops.append(Elementwise("qk_norm", rotated, rotated, 4.0 * rotated, scales, shard.other))
+        ops.append(Elementwise("qk_norm", rotated, rotated, 4.0 * rotated, scales, shard.other, made=made))
     if block.rotary:
-        ops.append(Elementwise("rope", rotated, rotated, 3.0 * rotated))
+        ops.append(Elementwise("rope", rotated, rotated, 3.0 * rotated, made=made))
     if block.bidirectional:
         inner = BidirectionalAttention("encoder_attention", heads, block.head_dim)
         return [*ops, inner, _output(heads * block.v_head_dim, shard, block.o_bias)]
     if cached:
-        ops.append(KVAppend(kv_heads * (block.head_dim + block.v_head_dim)))
+        ops.append(KVAppend((("K cache", kv_heads, dim), ("V cache", kv_heads, block.v_head_dim))))
     name = "chunk_attention" if block.chunk else "window_attention" if block.window else "attention"
     core = AttentionCore(
         name, heads, kv_heads, block.head_dim, block.v_head_dim, block.window, block.chunk,
@@ -250,8 +265,8 @@ def attention_operations(block: Attention, shard: Shard) -> list[Operation]:
 
 def _without_keys(op: Linear, block: Attention | CrossAttention) -> Linear:
     """Without the bias of the keys, where they have none."""
-    widths = dict(op.parts)
-    return replace(op, bias=op.bias - widths["k"]) if block.unbiased_keys and op.bias else op
+    keys = elements(tuple(part for part in op.parts if part[0] == "K"))
+    return replace(op, bias=op.bias - keys) if block.unbiased_keys and op.bias else op
 
 
 def cross_operations(block: CrossAttention, shard: Shard) -> list[Operation]:
@@ -260,17 +275,18 @@ def cross_operations(block: CrossAttention, shard: Shard) -> list[Operation]:
     Where the encoder reads the prompt, a token is either the encoder's or the decoder's: self-attention's launch over
     the whole context is that over both caches, and none follows here.
     """
-    heads, wide = block.heads // shard.tp, shard.kv_heads(block.kv_heads) * block.head_dim
-    keys = shard.linear("cross_kv_proj", shard.hidden, (("k", wide), ("v", wide)), bias=block.qkv_bias)
-    width, length, dim = heads * block.head_dim, block.length, block.head_dim
+    heads, kv_heads, dim = block.heads // shard.tp, shard.kv_heads(block.kv_heads), block.head_dim
+    keys = shard.linear("cross_kv_proj", shard.hidden, (("K", kv_heads, dim), ("V", kv_heads, dim)),
+                        bias=block.qkv_bias)  # fmt: skip
+    width, wide, length = heads * dim, kv_heads * dim, block.length
     once = [
         _without_keys(keys, block),
         *([Elementwise("cross_k_norm", wide, wide, 4.0 * wide, dim, shard.other)] if block.normed else []),
-        KVAppend(2 * wide, "cross_append"),
+        KVAppend((("K cache", kv_heads, dim), ("V cache", kv_heads, dim)), "cross_append"),
     ]
-    core = [CrossCore(heads, shard.kv_heads(block.kv_heads), block.head_dim, length)] if length else []
+    core = [CrossCore(heads, kv_heads, dim, length)] if length else []
     return [
-        shard.linear("q_proj", shard.hidden, (("q", width),), bias=block.qkv_bias),
+        shard.linear("q_proj", shard.hidden, (("Q", heads, dim),), bias=block.qkv_bias),
         *([Elementwise("q_norm", width, width, 4.0 * width, dim + 2, shard.other)] if block.normed else []),
         *(_of_encoder(op, length) for op in once),
         *core,
@@ -291,7 +307,7 @@ def _chosen(block: Attention, indexer: Indexer, heads: int, kv_heads: int, shard
     return [
         shard.linear("index_qk_proj", shard.hidden, (("index_q", own * dim), ("index_k", dim))),
         Parameters("other", 2 * dim, shard.other),
-        KVAppend(dim, "index_append", index_key_bytes(dim, index)),
+        KVAppend((("index cache", dim),), "index_append", index_key_bytes(dim, index), index),
         IndexScores(own, dim, index, layer),
         ChosenCore(heads, kv_heads, block.head_dim, kv_heads * (block.head_dim + block.v_head_dim), layer,
                    top_k=indexer.top_k),
@@ -302,13 +318,21 @@ def compressed_operations(block: CompressedAttention, shard: Shard) -> list[Oper
     """DeepSeek-V4: queries and one key from latents, compressed keys, the indexer, and results out by groups."""
     heads, dim, ratio, indexer = block.heads // shard.tp, block.head_dim, block.ratio, block.indexer
     layer = f"{block.kind}_{shard.precision.formats.attention.value}"
-    normed, rotated = block.q_rank + dim, (heads + 1) * block.rope_dim
+    normed = block.q_rank + dim
     ops = [
-        shard.linear("qkv_a_proj", shard.hidden, (("q_a", block.q_rank), ("kv", dim))),
-        Elementwise("latent_norm", normed, normed, 4.0 * normed, normed, shard.other),
-        shard.linear("q_b_proj", block.q_rank, (("q", heads * dim),)),
-        Elementwise("rope", rotated, rotated, 3.0 * rotated),
-        KVAppend(dim),
+        shard.linear("qkv_a_proj", shard.hidden, (("c_q", block.q_rank), ("k", dim))),
+        Elementwise(
+            "latent_norm",
+            normed,
+            normed,
+            4.0 * normed,
+            normed,
+            shard.other,
+            made=outputs((("c_q", block.q_rank), ("k", dim))),
+        ),
+        shard.linear("q_b_proj", block.q_rank, (("Q", heads, dim),)),
+        _turned(heads, block.rope_dim),
+        KVAppend((("key cache", dim),)),
     ]
     if ratio:
         ops += _compressor("compress", dim, block, shard)
@@ -336,6 +360,13 @@ def _compressor(name: str, width: int, block: CompressedAttention, shard: Shard)
         Parameters("other", block.ratio * wide + width, shard.other),
         Elementwise(f"{name}_pool", 2 * wide, width // block.ratio or 1, 8.0 * wide),
     ]
+
+
+def _turned(heads: int, width: int) -> Elementwise:
+    """Rotary positions of the queries of all heads, and of one key."""
+    rotated = (heads + 1) * width
+    made = outputs((("Q rope", heads, width), ("k rope", width)))
+    return Elementwise("rope", rotated, rotated, 3.0 * rotated, made=made)
 
 
 def _output(width: int, shard: Shard, bias: bool = False) -> Linear:
@@ -369,11 +400,10 @@ def latent_operations(block: LatentAttention, shard: Shard) -> list[Operation]:
     """MLA: latents down, cache, and either the up-projected or the absorbed attention, by phase."""
     heads, stream = block.heads // shard.tp, shard.precision.stream
     weight = shard.precision.formats.attention
-    rotated = (heads + 1) * block.rope_dim
     ops = _latent_queries(block, heads, shard)
     if block.rotary:
-        ops.append(Elementwise("rope", rotated, rotated, 3.0 * rotated))
-    ops.append(KVAppend(block.latent_dim))
+        ops.append(_turned(heads, block.rope_dim))
+    ops.append(KVAppend((("latent cache", block.latent_dim),)))
     indexer, layer = block.indexer, f"dsa_{weight.value}" if block.indexer else ""
     if indexer is not None and not indexer.shared:
         ops += _indexer_operations(indexer, block.q_rank or shard.hidden, shard, layer)
@@ -400,26 +430,31 @@ def _latent_gate(width: int, gates: int, shard: Shard) -> list[Operation]:
 
 def _latent_queries(block: LatentAttention, heads: int, shard: Shard) -> list[Operation]:
     """The down-projections, on every rank, and the queries of this one; queries may skip the latent."""
-    queries, latent = (("q", heads * block.qk_dim),), ("kv_a", block.latent_dim)
-    normed = block.kv_rank + (block.q_rank or 0)
-    norm = Elementwise("latent_norm", normed, normed, 4.0 * normed, normed, shard.other)
+    queries: tuple[Part, ...] = ("Q nope", heads, block.nope_dim), ("Q rope", heads, block.rope_dim)
+    latents: tuple[Part, ...] = ("c_kv", block.kv_rank), ("k rope", block.rope_dim)
+    ranks: tuple[Part, ...] = latents[:1]
+    if block.q_rank is not None:
+        latents, ranks = (("c_q", block.q_rank), *latents), (("c_q", block.q_rank), *ranks)
+    normed = elements(ranks)
+    norm = Elementwise("latent_norm", normed, normed, 4.0 * normed, normed, shard.other, made=outputs(ranks))
     if block.q_rank is None:
-        return [shard.linear("q_proj", shard.hidden, queries), shard.linear("kv_a_proj", shard.hidden, (latent,)), norm]
-    down = shard.linear("qkv_a_proj", shard.hidden, (("q_a", block.q_rank), latent))
+        return [shard.linear("q_proj", shard.hidden, queries), shard.linear("kv_a_proj", shard.hidden, latents), norm]
+    down = shard.linear("qkv_a_proj", shard.hidden, latents)
     return [down, norm, shard.linear("q_b_proj", block.q_rank, queries)]
 
 
 def _indexer_operations(indexer: Indexer, query_dim: int, shard: Shard, layer: str) -> list[Operation]:
     """The indexer is small and replicated on every rank."""
-    keys = (("index_k", indexer.head_dim), ("index_gate", indexer.heads))
+    keys = (("index k", indexer.head_dim), ("weights", indexer.heads))
     return [
         shard.linear("index_q_proj", query_dim, (("index_q", indexer.heads * indexer.head_dim),)),
         shard.linear("index_k_proj", shard.hidden, keys),
         Parameters("other", 2 * indexer.head_dim, shard.other),  # LayerNorm on the index keys
         *_pooled(indexer, shard),
-        KVAppend(indexer.head_dim, "index_append", index_key_bytes(indexer.head_dim, shard.precision.index)),
+        KVAppend((("index cache", indexer.head_dim),), "index_append",
+                 index_key_bytes(indexer.head_dim, shard.precision.index), shard.precision.index),
         IndexScores(indexer.heads, indexer.head_dim, shard.precision.index, layer, indexer.pool),
-    ]
+    ]  # fmt: skip
 
 
 def _pooled(indexer: Indexer, shard: Shard) -> list[Operation]:
@@ -438,11 +473,14 @@ def delta_net_operations(block: GatedDeltaNet, shard: Shard) -> list[Operation]:
     keys, values = block.key_heads // shard.tp, block.value_heads // shard.tp
     key_width, value_width = keys * block.key_dim, values * block.value_dim
     mixed = 2 * key_width + value_width
-    whole = [("q", key_width), ("k", key_width), ("v", value_width), ("z", value_width)]
+    whole: list[Part] = [
+        ("Q", keys, block.key_dim), ("K", keys, block.key_dim), ("V", values, block.value_dim),
+        ("gate", values, block.value_dim),
+    ]  # fmt: skip
     decay_rank = 0 if block.whole_decay else block.decay_rank
     ranks = (("decay", decay_rank, key_width), ("gate", block.gate_rank, value_width))
     low = [(name, rank, width) for name, rank, width in ranks if rank]
-    small = [("b", values), *((name, rank) for name, rank, _ in low)]
+    small = [("β", values), *((name, rank) for name, rank, _ in low)]
     decays = key_width if block.decay_rank else values
     return [
         shard.linear("linear_qkvz_proj", shard.hidden, tuple(whole[:3] if block.gate_rank else whole)),
@@ -452,7 +490,7 @@ def delta_net_operations(block: GatedDeltaNet, shard: Shard) -> list[Operation]:
         ShortConvolution(mixed, block.conv_width, False, shard.other),
         StateUpdate(
             "delta_rule",
-            values * block.key_dim * block.value_dim,
+            (values, block.value_dim, block.key_dim),
             mixed + value_width + (key_width if block.decay_rank else 0),
             7.0,
             values + decays,
@@ -468,7 +506,8 @@ def rwkv7_operations(block: Rwkv7, shard: Shard) -> list[Operation]:
 
     Each of six mixtures of a token with the one before it goes into a matrix of its own; low ranks are on every rank.
     """
-    hidden, width = shard.hidden, block.heads // shard.tp * block.head_dim
+    hidden, heads, dim = shard.hidden, block.heads // shard.tp, block.head_dim
+    width = heads * dim
     ranks = {"decay": block.decay_rank, "rate": block.rate_rank, "value": block.value_rank, "gate": block.gate_rank}
     low = [
         op
@@ -484,7 +523,7 @@ def rwkv7_operations(block: Rwkv7, shard: Shard) -> list[Operation]:
         *(shard.linear(f"{part}_proj", hidden, ((part, width),)) for part in "rkv"),
         *low,
         _pass("delta_inputs", 5 * width, 6 * width, 12.0 * width, 2 * width, shard.other),
-        StateUpdate("wkv7", width * block.head_dim, 7 * width, 9.0, 0, shard.other),
+        StateUpdate("wkv7", (heads, dim, dim), 7 * width, 9.0, 0, shard.other),
         Elementwise("gated_norm", 5 * width, width, 12.0 * width, 3 * width, shard.other),
         shard.linear("o_proj", width, (("o", hidden),)),
         _pass("ffn_token_shift", 2 * hidden, hidden, 3.0 * hidden, hidden, shard.other),
@@ -494,10 +533,10 @@ def rwkv7_operations(block: Rwkv7, shard: Shard) -> list[Operation]:
 def lightning_operations(block: LightningAttention, shard: Shard) -> list[Operation]:
     """Lightning attention (MiniMax-M1): a decayed outer product, a norm, and a sigmoid output gate."""
     heads = block.heads // shard.tp
-    width = heads * block.head_dim
+    dim, width = block.head_dim, heads * block.head_dim
     return [
-        shard.linear("qkv_proj", shard.hidden, (("q", width), ("k", width), ("v", width))),
-        StateUpdate("lightning", heads * block.head_dim**2, 4 * width, 5.0, 0, shard.other),
+        shard.linear("qkv_proj", shard.hidden, (("Q", heads, dim), ("K", heads, dim), ("V", heads, dim))),
+        StateUpdate("lightning", (heads, dim, dim), 4 * width, 5.0, 0, shard.other),
         shard.linear("gate_proj", shard.hidden, (("gate", width),)),
         Elementwise("gated_norm", 2 * width, width, 8.0 * width, width, shard.other),
         shard.linear("o_proj", width, (("o", shard.hidden),)),
@@ -516,14 +555,14 @@ def mamba_operations(block: Mamba, shard: Shard) -> list[Operation]:
     if block.norm:
         joined.append(Elementwise("ssm_norm", projected, projected, 4.0 * projected, projected, shard.other))
     return [
-        shard.linear("in_proj", shard.hidden, (("x", inner), ("z", inner)), bias=block.proj_bias),
+        shard.linear("in_proj", shard.hidden, (("x", inner), ("gate", inner)), bias=block.proj_bias),
         ShortConvolution(inner, block.conv_width, block.conv_bias, shard.other),
-        shard.linear("x_proj", inner, (("dt", block.dt_rank), ("bc", 2 * block.state))),
+        shard.linear("x_proj", inner, (("dt", block.dt_rank), ("B", block.state), ("C", block.state))),
         *joined,
         shard.linear("dt_proj", block.dt_rank, (("dt", inner),), bias=True),
         StateUpdate(
             "selective_scan",
-            inner * block.state,
+            (inner, block.state),
             4 * inner + 2 * block.state,
             7.0,
             inner * (block.state + 1),
@@ -539,11 +578,11 @@ def mamba2_operations(block: Mamba2, shard: Shard) -> list[Operation]:
     inner = heads * block.head_dim
     groups = max(1, block.groups // shard.tp) * block.state
     mixed = inner + 2 * groups
-    parts = (("z", inner), ("x", inner), ("bc", 2 * groups), ("dt", heads))
+    parts = (("gate", inner), ("x", inner), ("B", groups), ("C", groups), ("dt", heads))
     return [
         shard.linear("in_proj", shard.hidden, parts, bias=block.proj_bias),
         ShortConvolution(mixed, block.conv_width, block.conv_bias, shard.other),
-        StateUpdate("ssd", inner * block.state, mixed + inner, 5.0, 3 * heads, shard.other),
+        StateUpdate("ssd", (heads, block.head_dim, block.state), mixed + inner, 5.0, 3 * heads, shard.other),
         Elementwise("gated_norm", 2 * inner, inner, 8.0 * inner, inner if block.norm else 0, shard.other),
         shard.linear("out_proj", inner, (("o", shard.hidden),), bias=block.proj_bias),
     ]
@@ -553,7 +592,7 @@ def gated_convolution_operations(block: GatedConvolution, shard: Shard) -> list[
     """LFM2: y = C · conv(B · x), with B, C and x projected at once."""
     width, bias = block.channels // shard.tp, block.bias
     return [
-        shard.linear("in_proj", shard.hidden, (("b", width), ("c", width), ("x", width)), bias=bias),
+        shard.linear("in_proj", shard.hidden, (("B", width), ("C", width), ("x", width)), bias=bias),
         Elementwise("conv_gate", 2 * width, width, 1.0 * width),
         ShortConvolution(width, block.conv_width, bias, shard.other),
         Elementwise("conv_output_gate", 2 * width, width, 1.0 * width),
@@ -561,7 +600,7 @@ def gated_convolution_operations(block: GatedConvolution, shard: Shard) -> list[
     ]
 
 
-_BUILDERS: dict[type, Callable[[Any, Shard], list[Operation]]] = {
+BUILDERS: dict[type, Callable[[Any, Shard], list[Operation]]] = {
     Attention: attention_operations,
     CrossAttention: cross_operations,
     LatentAttention: latent_operations,
@@ -580,7 +619,7 @@ _NORM_VECTORS: dict[Norm, int] = {"rmsnorm": 1, "layernorm": 2, "layernorm_nobia
 
 def mixer_operations(mixer: Mixer, shard: Shard) -> list[Operation]:
     """What mixes the tokens of a layer, without the norms around it."""
-    return _BUILDERS[type(mixer)](mixer, shard)
+    return BUILDERS[type(mixer)](mixer, shard)
 
 
 def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
@@ -592,10 +631,10 @@ def layer_operations(layer: Layer, shard: Shard) -> list[Operation]:
     for block in blocks:
         before, after = _residuals(layer, block, shard)
         if apart and block is layer.ffn:
-            inner = _BUILDERS[type(block)](block, feed_forward_shard(shard))
+            inner = BUILDERS[type(block)](block, feed_forward_shard(shard))
             inner = sent_away(block, inner, shard, _dispatched_bytes(shard))
         else:
-            inner = _BUILDERS[type(block)](block, shard)
+            inner = BUILDERS[type(block)](block, shard)
         ops += [*before, *inner, *after]
     if layer.repeated:
         ops = [Repeated(op) if op.weights and not (isinstance(op, Linear) and op.own) else op for op in ops]

@@ -115,11 +115,15 @@ def layer_cache(
 ) -> LayerCache:
     """What one layer keeps on one of `tp` accelerators, its cache in the format `kv`.
 
-    `index` is the format of a sparse attention's index keys. Summaries of pages are a share of the keys and values.
+    `index` is the format of a sparse attention's index keys. Summaries of pages are a share of the keys and values. A
+    mixer of a kind that is not known here says itself what it keeps, by a method `cache(tp, kv)`.
 
     >>> layer_cache(Attention(32, 8, 128, 128), tp=2).token_bytes
     2048.0
     """
+    if (kept_by := getattr(mixer, "cache", None)) is not None:
+        said: LayerCache = kept_by(tp, kv)
+        return said
     keys = 0.0  # of the indexer
     match mixer:
         case Attention(shared=True) | None:

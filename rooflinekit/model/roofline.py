@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.timing.forms import memory_time
+from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.model.types.kernel import ExpertsShape, GemmShape, Kernel
 from rooflinekit.model.types.numeric import Numeric, ceil_div, maximum, where
 from rooflinekit.model.types.time import KernelTime, Time
+
+
+class Rates(NamedTuple):
+    """What the parts of a step's time ask of an accelerator."""
+
+    memory_bandwidth: Numeric
+    l2_bytes: Numeric
+    peak: Callable[[Dtype], Numeric]
 
 
 @formula("s", "bytes that must cross the memory", "B")
@@ -53,7 +63,7 @@ def roofline_bound(kernel: Kernel, system: System) -> tuple[Numeric, Numeric, Nu
     return kernel.flops / gpu.peak(kernel.dtype), streamed / gpu.memory_bandwidth, network
 
 
-def peak_time(kernel: Kernel, accelerator: Accelerator) -> Numeric:
+def peak_time(kernel: Kernel, accelerator: Accelerator | Rates) -> Numeric:
     """What the arithmetic of all launches takes at the peak, n·F/P [s]; its share of the time is the MFU."""
     return 0.0 if kernel.on_host else kernel.count * kernel.flops / accelerator.peak(kernel.dtype)
 
@@ -181,7 +191,7 @@ TIME_PARTS = ("weights", "kv_cache", "activations", "compute", "network", "above
 _SAME = 1.0 + 1e-9  # of two times that differ by rounding alone
 
 
-def time_parts(step: StepTime, accelerator: Accelerator) -> dict[str, Numeric]:
+def time_parts(step: StepTime, accelerator: Accelerator | Rates) -> dict[str, Numeric]:
     """What the time of a step adds up from [s]: its datasheet bound by what binds, then what comes on top of it.
 
     A kernel's bound is its arithmetic at the peak, its bytes at the bandwidth or what it sends over links, whichever

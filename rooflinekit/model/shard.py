@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rooflinekit.model.kernels.collective import Collective, CollectiveKind, Tiers, tiers
 from rooflinekit.model.kernels.gemm import Linear
+from rooflinekit.model.kernels.operation import Part, elements
 from rooflinekit.model.precision import Precision
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
@@ -41,7 +42,7 @@ class Shard:
         self,
         name: str,
         k: int,
-        parts: tuple[tuple[str, int], ...],
+        parts: tuple[Part, ...],
         module: str = "attention",
         *,
         bias: bool = False,
@@ -50,7 +51,7 @@ class Shard:
         """A linear layer in the format of its kind of module, or of its part `of` where that has one of its own."""
         formats = self.precision.formats
         weight: Dtype = (getattr(formats, of) if of else None) or getattr(formats, module)
-        width = sum(size for _, size in parts) if bias else 0
+        width = elements(parts) if bias else 0
         return Linear(name, k, parts, weight, self.precision.compute(weight), module, width)
 
     def joined(self, name: str, kind: CollectiveKind, width: float, *, sampled: bool = False) -> Collective:

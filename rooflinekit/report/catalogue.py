@@ -14,6 +14,7 @@ from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.model import (
     Attention,
     CompressedAttention,
+    DenseFFN,
     LatentAttention,
     Layer,
     Mixer,
@@ -153,8 +154,10 @@ def _layer(layer: Layer) -> str:
     if isinstance(ffn, MixtureOfExperts):
         shared = f", shared {ffn.shared_width}" if ffn.shared_width else ""
         block = f"{ffn.experts} experts of {ffn.width}, top {ffn.top_k}{shared}"
+    elif isinstance(ffn, DenseFFN):
+        block = f"FFN {ffn.width}{' gated' if ffn.gated else ''}"
     else:
-        block = "no FFN" if ffn is None else f"FFN {ffn.width}{' gated' if ffn.gated else ''}"
+        block = "no FFN" if ffn is None else type(ffn).__name__
     heads = ""
     if isinstance(layer.mixer, Attention):
         keys = "of an earlier layer" if layer.mixer.shared else f"{layer.mixer.kv_heads} KV"

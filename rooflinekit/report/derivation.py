@@ -1,4 +1,4 @@
-"""A derivation: the tree, the rule of thumb, the sources."""
+"""A derivation: the tree, and its sources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rooflinekit.explanation.front import TIMELESS, Derivation
-from rooflinekit.explanation.rules import Rule
 from rooflinekit.model.graph.tree import FUNCTIONS, Node
 from rooflinekit.model.types.units import format_bytes, format_count, format_rate, format_time
 from rooflinekit.report.document import (
@@ -18,7 +17,6 @@ from rooflinekit.report.document import (
     Fixed,
     Items,
     Section,
-    Table,
     Words,
     asked,
     footer,
@@ -29,7 +27,6 @@ from rooflinekit.report.document import (
 )
 
 _LINES = 70  # nodes that are shown where no depth is asked for
-_SMALL = 5e-4  # of a number: pieces of a rule of thumb below it do not change its three digits
 _EXACT = 1e7  # counts below this are written out
 _UNIT = re.compile(r"(\d) ((?:[kMGTPEmµn]?(?:B|FLOP|s)\b|1/s|token))")
 _LONG = re.compile(r"\d+\.\d{6,}")  # digits that nobody reads
@@ -82,7 +79,6 @@ def document(found: Derivation, depth: int | None = None) -> Document:
         Section(f"{found.metric} of {headed(e)}", [Words(*facts)]),
         Section("", [tree]),
         Section("", [Words(*more)]),
-        *([_rule(found.rule)] if found.rule else []),
         Section("", [tree.sources]),
         footer("; ".join(rests), found.warnings, e.version),
     ]
@@ -205,20 +201,6 @@ def _height(node: Node, known: dict[int, int] | None = None) -> int:
 
 def _size(node: Node, depth: int) -> int:
     return 1 + (sum(_size(child, depth - 1) for child in node.children) if depth else 0)
-
-
-def _rule(rule: Rule) -> Section:
-    unit = rule.node.unit
-    texts = {child.symbol: quantity(child.value, child.unit) for child in rule.node.children}
-    start = _pretty(rule.node.formula) or rule.node.title
-    numbers = f" = {_pretty(substituted(rule.node.formula, texts))}" if rule.node.formula else ""
-    pieces = [
-        [what, ("+" if amount > 0 else "−") + quantity(abs(amount), unit)]
-        for what, amount in rule.pieces
-        if abs(amount) > _SMALL * abs(rule.exact)
-    ]
-    cells = [[start + numbers, quantity(rule.value, unit)], *pieces, ["exact", quantity(rule.exact, unit)]]
-    return Section("", [Words(f"rule of thumb: {rule.text}"), Table((), cells, room=WIDTH - 14)])
 
 
 def _items(node: Node, depth: int, sources: _Sources, level: int = 0) -> Iterator[str]:

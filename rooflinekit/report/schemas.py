@@ -134,8 +134,6 @@ _Traffic = _object(
     span_s=_Size | None,
 )
 _Million = _object("Million", **dict.fromkeys(("cached_input", "input", "output", "all"), _Size | None))
-_Part: Any = _object("Part", what=str, value=_Signed)
-_Rule = _object("Rule", text=str, value=_Signed, derivation=Node, difference=list[_Part])
 _About = {"engine": _Engine, "level": _Level, "calibration": _Calibration, "evidence": _one_of(EVIDENCE)}
 _Derivation = _object(
     "Derivation",
@@ -149,7 +147,6 @@ _Derivation = _object(
     bound=_Size | None,
     scale=_Signed,
     derivation=Node,
-    rule=_Rule | None,
     formulas=_Natural,
     largest_gap=_Size,
     warnings=list[str],

@@ -65,7 +65,7 @@ class TestByHand:
     def test_mla_keeps_576_elements_and_decodes_against_them(self) -> None:
         prefill, decode = rk.shapes("deepseek-v3", "h200-sxm", tokens=6, tp=8).phases
         assert stop_of(prefill.sections[1], "append to the cache").outputs[0].shape == (6, 576)
-        assert [tensor.shape for tensor in prefill.sections[1].stops[10].outputs] == [(6, 16, 192), (6, 16, 128)]
+        assert [tensor.shape for tensor in prefill.sections[1].stops[10].outputs] == [(6, 16, 128), (6, 16, 128)]
         assert stop_of(decode.sections[1], "join Q").outputs[0].shape == (1, 16, 576)
         assert stop_of(decode.sections[1], "scores").work.kv_read_bytes == 7 * 576 * 2
         assert not any(stop.kernel == "kv_b_proj" for stop in decode.sections[1].stops)

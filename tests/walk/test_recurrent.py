@@ -107,11 +107,11 @@ class Delta(Mixer):
 
         def each(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
             state = state * gain[:, t, :, None, None]
-            error = v[:, t] - (state * k[:, t, ..., None]).sum(-2)
-            state = state + k[:, t, ..., None] * (rate.sigmoid()[:, t, :, None] * error)[..., None, :]
-            return state, (state * q[:, t, ..., None]).sum(-2)
+            error = v[:, t] - (state * k[:, t, ..., None, :]).sum(-1)
+            state = state + (rate.sigmoid()[:, t, :, None] * error)[..., None] * k[:, t, ..., None, :]
+            return state, (state * q[:, t, ..., None, :]).sum(-1)
 
-        zeros = torch.zeros(B, b.value_heads, b.key_dim, b.value_dim)
+        zeros = torch.zeros(B, b.value_heads, b.value_dim, b.key_dim)
         out = self.recur("delta rule", zeros, each, n)
         (scale,) = self.parameter("gated norm", (b.value_dim,))
         out = F.rms_norm(out, (b.value_dim,), scale).flatten(-2) * F.silu(z)
@@ -170,8 +170,7 @@ class Duality(Mixer):
     def forward(self, x: Tensor) -> Tensor:
         b, n, shared = MAMBA2, x.shape[1], MAMBA2.groups * MAMBA2.state
         widths = [b.inner, b.inner, shared, shared, b.heads]
-        z, u, Bm, Cm, dt = self.linear("input projection", "zxbcdt", x, sum(widths)).split(widths, dim=-1)
-        self.note("split", gate=z, x=u, B=Bm, C=Cm, dt=dt)
+        z, u, Bm, Cm, dt = self.linear("input projection", "gate, x, B, C, dt", x, sum(widths)).split(widths, dim=-1)
         mixed = self.convolve(torch.cat([u, Bm, Cm], dim=-1), b.conv_width, True)
         u, Bm, Cm = mixed.split([b.inner, shared, shared], dim=-1)
         u = u.unflatten(-1, (b.heads, -1))

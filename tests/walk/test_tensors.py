@@ -139,9 +139,7 @@ class Reality:
             ("output projection", "W"): self.weights("mixer.o_proj"),
         }  # fmt: skip
         if spec.gated:
-            width = spec.heads * spec.head_dim
-            gate = self.out("mixer.qkv_proj").split([width, width, *self.block.mixer.widths[2:]], dim=-1)[1]
-            shapes["split heads", "gate"] = [tuple(gate.shape)]
+            shapes["split heads", "Q, gate"] = [(*heads[0][:-1], 2 * spec.head_dim)]
         return shapes
 
     def latent(self) -> Shapes:
@@ -181,12 +179,13 @@ class Reality:
             return shapes | {
                 ("K, V up-projection", "kv"): [tuple(up.shape)],
                 ("K, V up-projection", "W"): self.weights("mixer.kv_b_proj"),
-                ("split heads", "K"): [by_token(k)], ("split heads", "V"): [by_token(v)],
+                ("split heads", "K nope"): [by_token(k[..., : spec.nope_dim])],
+                ("split heads", "V"): [by_token(v)],
             }  # fmt: skip
         to_k, to_v = mixer._up()
         return shapes | {
             ("absorb into Q", "Q latent"): [by_token(q[..., : spec.kv_rank])],
-            ("absorb into Q", "W"): [tuple(to_k.shape)],
+            ("absorb into Q", "W"): [tuple(to_k.mT.shape)],
             ("join Q", "Q"): [by_token(q)],
             ("absorb from V", "heads"): [tuple(self.into("mixer.o_proj")[0].unflatten(-1, (spec.heads, -1)).shape)],
             ("absorb from V", "W"): [tuple(to_v.shape)],

@@ -23,7 +23,7 @@ from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.shard import Shard
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.errors import ArchitectureError
-from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, Layer
+from rooflinekit.model.types.model import Attention, DenseFFN, LatentAttention, Layer, MixtureOfExperts
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.version import __version__
 
@@ -163,8 +163,10 @@ def _kind(layer: Layer, phase: PhaseName) -> str:
         words.append(mixer.kind.replace("_", " "))
     if isinstance(ffn, DenseFFN):
         words.append("gated FFN" if ffn.gated else "FFN")
-    elif ffn is not None:
+    elif isinstance(ffn, MixtureOfExperts):
         words.append(f"{ffn.experts} experts, {ffn.top_k} a token" + (", shared ones" if ffn.shared_width else ""))
+    elif ffn is not None:
+        words.append(type(ffn).__name__)
     return "; ".join(words) + ("; side by side" if layer.parallel else "")
 
 

@@ -15,11 +15,9 @@ from typing import Any
 from rooflinekit.explanation.walk.letters import Lettered, ceiling, substitute, written
 from rooflinekit.explanation.walk.prompts import PhaseName, Prompts
 from rooflinekit.explanation.walk.result import Stop, Symbol, Tensor, Work
-from rooflinekit.model.kernels.attention import ChosenCore, IndexScores, LatentUpProjection
-from rooflinekit.model.kernels.elementwise import Elementwise, Embedding
-from rooflinekit.model.kernels.gemm import Linear
-from rooflinekit.model.kernels.operation import Step
-from rooflinekit.model.kernels.recurrent import ShortConvolution, StateUpdate
+from rooflinekit.model.kernels.attention import IndexScores
+from rooflinekit.model.kernels.gemm import BatchedLinear, Linear
+from rooflinekit.model.kernels.operation import Output, Step
 from rooflinekit.model.kernels.routing import Routing
 from rooflinekit.model.shard import Shard
 from rooflinekit.model.step import Plan
@@ -27,7 +25,7 @@ from rooflinekit.model.types.batch import Batch, Sequences
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
-from rooflinekit.model.types.model import Attention, LatentAttention
+from rooflinekit.model.types.model import Attention, DenseFFN, MixtureOfExperts, Model
 
 _DEGREES = {
     "tp": "ranks that share each layer; this is one of them",
@@ -37,10 +35,6 @@ _DEGREES = {
 }
 _KINDS = {"mha": "one for each query head", "mqa": "one for all query heads", "gqa": "shared by groups"}
 _SAME = {"v_head_dim": "head_dim", "embedding_dim": "hidden"}  # equal in most models, and then one letter
-_HELD = {
-    Linear: ("W", "bias"), LatentUpProjection: ("W",), Embedding: ("table",), Elementwise: ("scale",),
-    ShortConvolution: ("taps", "bias"), StateUpdate: ("parameters",), ChosenCore: ("sinks",),
-}  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -69,10 +63,12 @@ class Scene:
             size, same = getattr(part, each.name), getattr(part, _SAME.get(each.name, ""), None)
             if size and "quantity" in each.metadata:
                 quantity = each.metadata["quantity"]
-                meaning = quantity.meaning + (f", {_KINDS[part.kind]}" if quantity.symbol == "K" else "")
+                meaning = quantity.meaning + (
+                    f", {_KINDS[part.kind]}" if quantity.symbol == "K" and part.kind in _KINDS else ""
+                )
                 letters[each.name] = (letters[_SAME[each.name]] if size == same
                                       else self.letter(quantity.symbol, size, meaning))  # fmt: skip
-        if isinstance(part, (Attention, LatentAttention)):
+        if not isinstance(part, Model | DenseFFN | MixtureOfExperts):
             policy, indexed = self.plan.deployment.kv_policy, getattr(part, "indexer", None)
             budget = policy.in_prefill(None) if self.phase == "prefill" else policy.in_decode(None)
             self.limited = bool(budget or indexed or getattr(part, "window", None) or getattr(part, "chunk", None))
@@ -207,11 +203,27 @@ class Scene:
         """A tensor of the new tokens."""
         return self.tensor(name, *self.tokens, *axes, dtype=dtype)
 
-    def held(self, op: Any, *names: str) -> tuple[Tensor, ...]:
+    def made(self, output: Output) -> Tensor:
+        """A tensor that an operation says it makes: its role says which axes stand before its own."""
+        name, axes, dtype = output.name, output.axes, output.dtype
+        match output.role:
+            case "cache":
+                return self.tensor(name, *self.cached, *axes, dtype=dtype or self.plan.precision.kv)
+            case "state":
+                return self.tensor(name, self.sequences.sequences, *axes, dtype=dtype)
+            case "sampled":
+                return self.tensor(name, self.step.rows, *axes, dtype=dtype)
+            case "keys":
+                *batch, part = self.cached
+                return self.tensor(name, *batch, part * self.step.context_ranks, *axes, dtype=dtype)
+        return self.out(name, *axes, dtype=dtype)
+
+    def held(self, op: Any) -> tuple[Tensor, ...]:
         """The weights of an operation, also where another operation counts them."""
+        if isinstance(op, BatchedLinear):
+            return (self.tensor("W", op.batch, op.n, op.k, dtype=op.weight),)
         weights = replace(op, resident=True).weights if isinstance(op, Linear) else op.weights
-        return tuple(self.tensor(name, *each.shape, dtype=each.dtype)
-                     for name, each in zip(names or _HELD.get(type(op), ()), weights, strict=False))  # fmt: skip
+        return tuple(self.tensor(each.name, *each.shape, dtype=each.dtype) for each in weights)
 
     def view(self, name: str, does: str, *outputs: Tensor, note: str = "") -> Stop:
         """Another view of what is there: nothing moves."""

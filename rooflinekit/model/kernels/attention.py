@@ -9,7 +9,7 @@ from rooflinekit.model.graph.symbol import about, formula, named, quantity
 from rooflinekit.model.kernels.collective import Tiers, collective_kernel
 from rooflinekit.model.kernels.elementwise import elementwise_flops
 from rooflinekit.model.kernels.gemm import gemm_activation_bytes, gemm_kernel, gemm_weight_bytes
-from rooflinekit.model.kernels.operation import Operation, Step, Weights, pass_kernel
+from rooflinekit.model.kernels.operation import Operation, Output, Part, Step, Weights, elements, outputs, pass_kernel
 from rooflinekit.model.types.batch import Sequences
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
@@ -164,9 +164,20 @@ def sparse_label(layer: str, step: Step, phase: Sequences) -> str:
 class KVAppend(Operation):
     """Write the new tokens' keys and values (or latents) into the cache."""
 
-    elements: int = field(metadata=about("e", "elements cached of a token here"))
+    parts: tuple[Part, ...]
     name: str = "kv_append"
     token_bytes: float | None = None  #: what they take where their format is not the cache's [B]
+    dtype: Dtype | None = None  #: that format
+
+    @property
+    def elements(self) -> int:
+        """Elements cached of a token."""
+        return named(elements(self.parts), "e", "elements cached of a token here")
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The caches."""
+        return outputs(self.parts, "cache", self.dtype)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """Read the activations once, write the cache once."""
@@ -239,7 +250,7 @@ class AttentionCore(Core):
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The sinks."""
-        return (Weights("attention", (self.sinks,), Dtype.BF16),) if self.sinks else ()
+        return (Weights("attention", (self.sinks,), Dtype.BF16, "sinks"),) if self.sinks else ()
 
     def launch(self, step: Step, phase: Sequences, count: int) -> Kernel:
         """Over the keys that the layer's window or chunk, and the policy of the cache, leave."""
@@ -292,6 +303,17 @@ class LatentUpProjection(Operation):
     def weights(self) -> tuple[Weights, ...]:
         """The up-projection of keys and values."""
         return (Weights("attention", (self.heads * (self.nope_dim + self.v_dim), self.kv_rank), self.weight),)
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """Keys and values of every head."""
+        return (Output("kv", (self.heads * (self.nope_dim + self.v_dim),), "keys"),)
+
+    @property
+    def views(self) -> tuple[Output, ...]:
+        """The same by head, each key without its rotary part, which all share."""
+        parts = ("K nope", self.heads, self.nope_dim), ("V", self.heads, self.v_dim)
+        return outputs(parts, "keys")
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One GEMM over the keys of the prefilling sequences."""
@@ -371,7 +393,12 @@ class ChosenCore(Core):
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The sinks."""
-        return (Weights("attention", (self.sinks,), Dtype.FP32),) if self.sinks else ()
+        return (Weights("attention", (self.sinks,), Dtype.FP32, "sinks"),) if self.sinks else ()
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The results by head; scores are not parted, as they never leave the launch."""
+        return (Output("heads", (self.heads, self.head_dim)),)
 
     def launch(self, step: Step, phase: Sequences, count: int) -> Kernel:
         """Over the window, and over the keys that each query chose; together no more are read than there are."""

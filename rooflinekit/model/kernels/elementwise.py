@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from rooflinekit.model.graph.symbol import about, formula, quantity
-from rooflinekit.model.kernels.operation import Operation, Step, Weights, pass_kernel
+from rooflinekit.model.kernels.operation import Operation, Output, Step, Weights, pass_kernel
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import ASSUMED, Kernel, RowsShape
@@ -56,11 +56,17 @@ class Elementwise(Operation):
     parameters: int = quantity("p", "weights of its own", default=0)
     dtype: Dtype = Dtype.BF16
     assumed: bool = False  #: taken for one pass, which nobody measured
+    made: tuple[Output, ...] = field(default=(), compare=False)  #: its tensors, where it writes more than one
 
     @property
     def weights(self) -> tuple[Weights, ...]:
         """Scales and biases."""
-        return (Weights("other", (self.parameters,), self.dtype),) if self.parameters else ()
+        return (Weights("other", (self.parameters,), self.dtype, "scale"),) if self.parameters else ()
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """One tensor of all that it writes, or those that it was told of."""
+        return self.made or (Output("x", (self.written,)),)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch."""
@@ -103,7 +109,12 @@ class Embedding(Operation):
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The table."""
-        return (Weights(self.module, (self.rows, self.width), self.dtype),)
+        return (Weights(self.module, (self.rows, self.width), self.dtype, "table"),)
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """A row for each token."""
+        return (Output("x" if self.module == "embedding" else "positions", (self.width,)),)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One gather."""
@@ -117,6 +128,11 @@ class Sampling(Operation):
     """Pick a token from each row of logits: one read of V logits (16 bit) at the least."""
 
     vocab: int = field(metadata=about("V", "logits of a row"))
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The tokens."""
+        return (Output("token", (), "sampled", "int64"),)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One pass over the logits."""

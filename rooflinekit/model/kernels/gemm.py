@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from typing import Literal
 
 from rooflinekit.model.graph.symbol import about, formula, named, quantity
-from rooflinekit.model.kernels.operation import Operation, Step, Weights
+from rooflinekit.model.kernels.operation import Operation, Output, Part, Step, Weights, elements, outputs
 from rooflinekit.model.kernels.routing import touched
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
@@ -78,7 +78,7 @@ def with_adapters(ops: list[Operation], deployment: Deployment, stream: Dtype) -
     for op in ops:
         found.append(op)
         if isinstance(op, Linear) and op.name in TARGETS:
-            widths = tuple(width for _, width in op.parts)
+            widths = tuple(elements((part,)) for part in op.parts)
             own = deployment.lora_rank, deployment.lora_adapters, stream
             found.append(Adapter(f"{op.name}_lora", op.k, widths, *own))
     return found
@@ -126,12 +126,13 @@ def gemm_kernel(
 class Linear(Operation):
     """A linear layer, or several fused into one launch, over every token (or every sampled row).
 
-    `parts` names what is fused and how wide each part is on this accelerator; their sum is n.
+    `parts` names what is fused, and how many heads of which width, or columns, each part has on this accelerator; their
+    sum is n.
     """
 
     name: str
     k: int = field(metadata=about("k", "input width here"))
-    parts: tuple[tuple[str, int], ...]
+    parts: tuple[Part, ...]
     weight: Dtype
     compute: Dtype
     module: str
@@ -143,7 +144,7 @@ class Linear(Operation):
     @property
     def n(self) -> int:
         """Output width."""
-        return named(sum(width for _, width in self.parts), "n", "output width here")
+        return named(elements(self.parts), "n", "output width here")
 
     @property
     def weights(self) -> tuple[Weights, ...]:
@@ -152,7 +153,17 @@ class Linear(Operation):
             return ()
         matrix = Weights(self.module, (self.n, self.k), self.weight)
         kind = "other" if self.module == "lm_head" else self.module
-        return (matrix, Weights(kind, (self.bias,), self.weight.widened)) if self.bias else (matrix,)
+        return (matrix, Weights(kind, (self.bias,), self.weight.widened, "bias")) if self.bias else (matrix,)
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """All parts side by side."""
+        return (Output(", ".join(name for name, *_ in self.parts), (self.n,), self.rows),)
+
+    @property
+    def views(self) -> tuple[Output, ...]:
+        """The parts, by heads where they have any."""
+        return outputs(self.parts) if len(self.parts) > 1 or len(self.parts[0]) > 2 else ()
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One GEMM; the weights are streamed once however many tokens there are."""
@@ -188,6 +199,11 @@ class BatchedLinear(Operation):
     weight: Dtype
     compute: Dtype
     prompts: bool = False  #: prompts take this form too
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The results by head."""
+        return (Output("x", (self.batch, self.n)),)
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One batched GEMM over the decoding tokens, or over all."""

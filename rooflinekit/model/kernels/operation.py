@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 from math import inf, prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from rooflinekit.model.graph.symbol import formula, named
 from rooflinekit.model.types.batch import Batch, Sequences
@@ -101,6 +101,7 @@ class Weights:
     module: str  #: embedding, attention, ffn, experts, shared_experts, lm_head or other
     shape: tuple[int, ...]
     dtype: Dtype
+    name: str = "W"
 
     @property
     def count(self) -> int:
@@ -111,6 +112,39 @@ class Weights:
     def bytes(self) -> float:
         """Resident size [B]."""
         return self.count * self.dtype.bytes
+
+
+Part: TypeAlias = "tuple[str, *tuple[int, ...]]"
+"""A tensor's name, and its axes behind those of the tokens."""
+Role: TypeAlias = Literal["tokens", "sampled", "cache", "state", "keys"]
+
+
+def elements(parts: tuple[Part, ...]) -> int:
+    """Elements of all parts, of one token.
+
+    >>> elements((("Q", 32, 128), ("K", 8, 128)))
+    5120
+    """
+    return sum(prod(axes) for _, *axes in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A tensor that an operation makes.
+
+    The role says which axes stand before its own: new tokens, rows that are sampled, tokens in the cache, sequences,
+    or every key of a prompt.
+    """
+
+    name: str
+    axes: tuple[int, ...] = ()
+    role: Role = "tokens"
+    dtype: Dtype | str | None = None  #: where it is not the stream's, nor the cache's
+
+
+def outputs(parts: tuple[Part, ...], role: Role = "tokens", dtype: Dtype | str | None = None) -> tuple[Output, ...]:
+    """A tensor for each part."""
+    return tuple(Output(name, tuple(axes), role, dtype) for name, *axes in parts)
 
 
 class Operation:
@@ -124,6 +158,16 @@ class Operation:
     @property
     def weights(self) -> tuple[Weights, ...]:
         """What it keeps in memory."""
+        return ()
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The tensors it makes, for readers of shapes; none where it does not say."""
+        return ()
+
+    @property
+    def views(self) -> tuple[Output, ...]:
+        """What its output is cut into; nothing moves."""
         return ()
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import field
+from math import prod
 
-from rooflinekit.model.graph.symbol import about, formula
+from rooflinekit.model.graph.symbol import about, formula, named
 from rooflinekit.model.kernels.elementwise import own_bytes
-from rooflinekit.model.kernels.operation import Operation, Step, Weights, pass_kernel
+from rooflinekit.model.kernels.operation import Operation, Output, Step, Weights, pass_kernel
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kernel import Kernel
@@ -60,8 +61,13 @@ class ShortConvolution(Operation):
     @property
     def weights(self) -> tuple[Weights, ...]:
         """Taps, and a bias a channel if there is one."""
-        taps = Weights("attention", (self.channels, self.taps), self.dtype)
-        return (taps, Weights("attention", (self.channels,), self.dtype)) if self.bias else (taps,)
+        taps = Weights("attention", (self.channels, self.taps), self.dtype, "taps")
+        return (taps, Weights("attention", (self.channels,), self.dtype, "bias")) if self.bias else (taps,)
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The result, and the last inputs of each sequence."""
+        return Output("x", (self.channels,)), Output("state", (self.channels, self.taps - 1), "state")
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One pass over the tokens; reads and writes the state of each sequence."""
@@ -76,13 +82,14 @@ class ShortConvolution(Operation):
 
 @dataclass(frozen=True, slots=True)
 class StateUpdate(Operation):
-    """One recurrence S <- decay(S) + v k^T, read out by o = S q, over `state` elements a sequence.
+    """One recurrence S <- decay(S) + v k^T, read out by o = S q, over a state of these axes for each sequence.
 
-    flops_per_element: work on each state element for each token (2 update + 2 read-out, and what the variant adds).
+    The last axis is summed over in the read-out. flops_per_element: work on each state element for each token (2 update
+    + 2 read-out, and what the variant adds).
     """
 
     name: str
-    state: int = field(metadata=about("state", "elements of state of a sequence here"))
+    axes: tuple[int, ...]
     stream_width: int = field(metadata=about("e", "elements read and written of a token"))
     flops_per_element: float = field(metadata=about("f", "operations on an element of state"))
     parameters: int = field(metadata=about("p", "weights of its own"))
@@ -91,7 +98,17 @@ class StateUpdate(Operation):
     @property
     def weights(self) -> tuple[Weights, ...]:
         """Decay, skip and step-size parameters."""
-        return (Weights("other", (self.parameters,), self.dtype),) if self.parameters else ()
+        return (Weights("other", (self.parameters,), self.dtype, "parameters"),) if self.parameters else ()
+
+    @property
+    def state(self) -> int:
+        """Elements of state of a sequence."""
+        return named(prod(self.axes), "state", "elements of state of a sequence here")
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The state, and what is read out of it."""
+        return Output("state", self.axes, "state", STATE_DTYPE), Output("x", self.axes[:-1])
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
         """One launch; the state of each sequence is read and written once a step."""

@@ -10,17 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, fields, is_dataclass
 from functools import cached_property
-from types import SimpleNamespace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from rooflinekit.estimation.results import time_by_cause
-from rooflinekit.model.capacity import Memory
+from rooflinekit.model.capacity import Memory, MemoryModel
 from rooflinekit.model.graph import Pool, Symbol, trace
 from rooflinekit.model.graph.javascript import Instance, Library, Printed, array, call
 from rooflinekit.model.kernels.operation import Operation
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.power import PARTS, Energy
-from rooflinekit.model.roofline import TIME_PARTS, time_parts
+from rooflinekit.model.roofline import TIME_PARTS, Rates, time_parts
 from rooflinekit.model.serving.energy import TokenEnergy, load_power, static_energy, token_energy
 from rooflinekit.model.serving.flight import InFlight
 from rooflinekit.model.speculation import SpeculativePredictor
@@ -32,8 +31,9 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import IDEAL, Engine, StepCosts
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.frozen import dataclass, replace
-from rooflinekit.model.types.hardware import Accelerator, PowerLaw
+from rooflinekit.model.types.hardware import Accelerator, HostPower, PowerLaw, System
 from rooflinekit.model.types.kernel import Kernel
+from rooflinekit.model.types.numeric import Numeric
 from rooflinekit.model.types.time import ENDS, KernelTime, Time
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.page.plays import Split, decode_step, draft_work, prompt_step, scene_data, tables_of
@@ -119,8 +119,7 @@ class Program:
             rates = _rates(point.output_rate(work.batch, work.osl), predictor, point.tpot)
             both, chip = (point.prefill, point.decode), told.plan.system.accelerator
             rows = [[_row(each, told.plan.energy(each)) for each in step.kernels] for step in both]
-            faster: Any = SimpleNamespace(l2_bytes=chip.l2_bytes, peak=chip.peak)
-            faster.memory_bandwidth = chip.memory_bandwidth * at["speed"]
+            faster = Rates(chip.memory_bandwidth * at["speed"], chip.l2_bytes, chip.peak)
             parts = [list(time_parts(step, faster).values()) for step in both]
             energy = _energy(static_energy(told, work, point), work) if chip.power else 0.0
             kernels = [[each.kernel for each in step.kernels] for step in both]
@@ -177,8 +176,7 @@ class Program:
 
         def step(own: Predictor, function: Callable[..., Any], speed: Any, **at: Any) -> tuple[list[Any], None]:
             found, chip = function(own.plan, **at), own.plan.system.accelerator
-            faster: Any = SimpleNamespace(l2_bytes=chip.l2_bytes, peak=chip.peak)
-            faster.memory_bandwidth = chip.memory_bandwidth * speed
+            faster = Rates(chip.memory_bandwidth * speed, chip.l2_bytes, chip.peak)
             return [*_ends(found.total), *time_parts(found, faster).values()], None
 
         functions: dict[str, Instance] = {}
@@ -434,16 +432,46 @@ def _signature(kernel: Kernel) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-class _Chip:
-    """What steps ask of an accelerator besides their kernels, as numbers that are inputs."""
+class _Law(NamedTuple):
+    """What energies of steps ask of a power law: inputs, but for the watts of the host."""
 
-    def __init__(self, at: Mapping[str, Any], is_cpu: bool, law: PowerLaw | None) -> None:
-        self.memory_bandwidth, self.l2_bytes, self._at, self.is_cpu = at["bandwidth"], at["l2"], at, is_cpu
-        self.power = law and SimpleNamespace(**{name: at[name] for name in _POWER}, host=law.host)
+    idle: Numeric
+    limit: Numeric
+    held: Numeric
+    host: HostPower
 
-    def peak(self, dtype: Dtype) -> Any:
+
+class _Chip(NamedTuple):
+    """What steps ask of an accelerator besides their kernels: inputs in place of numbers, and nothing else."""
+
+    memory_bandwidth: Numeric
+    l2_bytes: Numeric
+    rates: Mapping[str, Numeric]
+    is_cpu: bool
+    power: _Law | None
+
+    @classmethod
+    def of(cls, at: Mapping[str, Numeric], is_cpu: bool, law: PowerLaw | None) -> _Chip:
+        """With these inputs."""
+        known = None if law is None else _Law(at["idle"], at["limit"], at["held"], law.host)
+        return cls(at["bandwidth"], at["l2"], at, is_cpu, known)
+
+    def peak(self, dtype: Dtype) -> Numeric:
         """Dense peak rate [FLOP/s]."""
-        return self._at[dtype.unit.name]
+        return self.rates[dtype.unit.name]
+
+
+class _Machine(NamedTuple):
+    """What steps ask of a system: its accelerator."""
+
+    accelerator: _Chip
+
+
+class _NoMemory:
+    """In place of a memory model where only steps are asked for."""
+
+    def evaluate(self, *_: object) -> None:
+        """Nothing."""
 
 
 def _numbers(gpu: Accelerator) -> dict[str, float]:
@@ -471,7 +499,7 @@ def _deployment(plan: Plan) -> Deployment:
 
 
 _FITTED: Any = "fitted"  # stands for a calibration where only that there is one matters
-_NO_MEMORY: Any = SimpleNamespace(evaluate=lambda *_: None)
+_NO_MEMORY = cast("MemoryModel", _NoMemory())
 
 
 def _symbols(whole: Any) -> list[Any]:
@@ -509,7 +537,7 @@ class _Outlined(Plan):
     def without_numbers(self, at: Mapping[str, Any], asked: dict[Any, Any]) -> _Outlined:
         """The same whose accelerator has inputs in place of numbers; `asked` is told which kernels it has."""
         gpu = self.system.accelerator
-        told: Any = SimpleNamespace(accelerator=_Chip(at, gpu.is_cpu, gpu.power))
+        told = cast("System", _Machine(_Chip.of(at, gpu.is_cpu, gpu.power)))
         return replace(
             self, system=told, deployment=_deployment(self), engine=_engine(self),
             calibration=self.calibration and _FITTED, own=self, asked=asked,
