@@ -301,7 +301,7 @@ class Simulation:
         self._push(self.now + self.fleet.front_end.time(job.isl), self._have_read, job)
 
     def _have_read(self, job: Job) -> None:
-        """It reads the next; before that it has sent what was made meanwhile (see `rooflinekit.load.loop.have_read`)."""
+        """It reads the next; first it has sent what was made meanwhile (see `rooflinekit.load.loop.have_read`)."""
         lane, front_end = (job.number - 1) % len(self._unread), self.fleet.front_end
         if front_end.stream > 0.0:
             (since, before), work = self._read_since[lane], front_end.time(job.isl)
