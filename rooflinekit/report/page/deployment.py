@@ -99,12 +99,13 @@ def lead(deployed: Deployed, pool: str = "", before: str = "", told_of: str = ""
     """
     answer, work = deployed.answer, deployed.work
     told = [note for note in answer.warnings if not note.startswith("does not fit")]  # the line in red says it
-    told += [*filled_notes(answer, int(work.batch), int(work.longest_context))]
+    static = filled_notes(answer, int(work.batch), int(work.longest_context))
     notes = [f"<li>{escape(told_of + note)}</li>" for note in told]
+    notes += [f'<li class="quiet">{escape(told_of + note)}</li>' for note in static]  # which the charts say themselves
     if not answer.memory.fits:
         advice = misfit(deployed.case.predictor, deployed.case.work).partition(" (--allow-oom")[0]
         bad = f"This deployment does not fit in memory; its times are what they would be. {advice}."
-        notes.insert(0, f'<li class="bad">{escape(told_of + bad)}</li>')
+        notes.insert(0, f'<li class="bad quiet">{escape(told_of + bad)}</li>')
     said = decode_sentence(answer) if pool else answer_sentence(answer)
     body = paragraphs([said], "answer") + paragraphs([pool] if pool else []) + paragraphs(facts(answer))
     return heading(before + headed(answer)) + body + (f'<ul class="notes">{"".join(notes)}</ul>' if notes else "")
