@@ -179,7 +179,7 @@ function arithmeticOf(part, view) {  // how the time of a kernel comes about, in
 const TIME_PARTS = [["weights", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["network", "network"], ["kernels above bound", "overhead"], ["engine", "engine"]];
 const TOLD = { prefill: ["first token", "ttft"], decode: ["token", "tpot"] };
 function stepTerms(view, step) {  // of the time that its tile states: of a step, and under load of a mean token or first token
-  const [title, which] = TOLD[step], span = felt(view)[which], made = view.load ? (step === "decode" ? tokenTerms : firstTerms)(view.load) : TIME_PARTS.map(([name, tint], place) => ({ title: name, tint, time: view.parts[step][place] }));
+  const [title, which] = TOLD[step], span = felt(view)[which], scale = span.time / sum(view.parts[step]), made = view.load ? (step === "decode" ? tokenTerms : firstTerms)(view.load) : TIME_PARTS.map(([name, tint], place) => ({ title: name, tint, time: scale * view.parts[step][place] }));  // the tile is the mean over the output, the parts are those at its mean context
   return { terms: made.map(({ title: name, tint, pale }) => [name, tint, pale]), parts: made.map(({ time }) => time), title: view.load ? `mean ${title}` : title, format: asTime, scale: 1e3, unit: "ms", span, bound: span.bound };
 }
 const ENERGY_PARTS = [["weights read", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["links", "network"], ["chip running", "overhead"], ["idle", "engine"]];
@@ -268,6 +268,7 @@ function ticked({ min, max }, label) {  // a logarithmic axis with ticks at 1, 2
 }
 
 function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, high, bound] of one
+  if (!rows.length) return base();  // no load of this deployment can be served
   const option = base(), at = (view, place) => [Math.log2(x(view)), y(view)[place]];
   const fits = rows.filter((view) => view.memory.fits), not = rows.filter((view) => !view.memory.fits);
   const line = (data, place, style, extra = {}) => ({ type: "line", data: data.map((view) => at(view, place)), symbol: "none", silent: true, lineStyle: style, ...extra });

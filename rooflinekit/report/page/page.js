@@ -277,7 +277,8 @@ function drawAll(view, reference, name) {
     () => [["", ...memoryParts.map(([, title]) => `${title} [B]`), "capacity [B]"], ...views.map(([title, each]) => [title || "now", ...memoryParts.map(([key]) => memoryRow(each)[key]), each.memory.capacity])]);
   drawRequest(view);
   clearTimeout(curving);
-  if (view.load && ["load", "cost", "energy"].includes(tab) && !KEPT.has(curveKey(view))) curveSoon(view, () => { loads(view); drawCurves(view, reference); });
+  curve = null;
+  if (view.load && ["load", "cost", "energy"].includes(tab) && !KEPT.has(curveKey(view))) curveSoon(view, () => drawCurves(view, reference));
   else drawCurves(view, reference);
 }
 function drawCurves(view, reference) {

@@ -41,7 +41,7 @@ function requestBars(load, wide) {
   const { osl, e2e, tpot } = load, first = firstTerms(load), until = timeOf(first), x = (time) => wide * time / e2e, half = small() ? wide : (wide - 28) / 2, top = 20, tall = 28;
   let since = 0;
   const begun = first.map((term) => { const at = since; since += term.time; return block(term, { x: x(at), y: top, width: Math.max(x(term.time), 0.3), height: tall }); });
-  const rest = wide - x(until), marked = stripes(load).map(([from, to]) => block({ tint: "prefill", pale: 0.75 }, { x: x(until) + rest * from, y: top, width: Math.max(rest * (to - from), 0.6), height: tall }));
+  const rest = Math.max(wide - x(until), 0), marked = stripes(load).map(([from, to]) => block({ tint: "prefill", pale: 0.75 }, { x: x(until) + rest * from, y: top, width: Math.max(rest * (to - from), 0.6), height: tall }));
   const one = x(until) + 0.6 * rest, lens = (from, width, left, tint, { time, high }) => svg("path", { d: `M${from} ${top + tall}H${from + width}L${left + half * time / Math.max(time, high)} ${top + tall + 34}H${left}Z`, fill: colour(tint), opacity: 0.1 });
   const zooms = small() ? [] : [lens(0, x(until), 0, "prefill", load.ttft), ...(osl > 1 ? [lens(one, Math.max(x(tpot.time), 2), half + 28, "decode", tpot)] : [])];
   const token = osl > 1 ? [enlarged(`A mean token, ${asTime(tpot.time)}`, tokenTerms(load), half, tpot)] : [];
