@@ -144,7 +144,7 @@ function shares() {
 }
 function showBar(view) {
   const times = felt(view), entry = (value, title) => make("span", title, {}, make("b", value));
-  byId("bar").replaceChildren(...[[asTime(times.tpot.time), "per token"], [asTime(times.ttft.time), "first token"], [`${three(times.rateEach)}/s`, "tokens, each GPU"], [view.memory.fits ? "fits" : "no fit", asShare(view.memory.total / view.memory.capacity)]].map(([value, title]) => entry(value, title)));
+  byId("bar").replaceChildren(...[[asTime(times.tpot.time), "per token"], [asTime(times.ttft.time), "first token"], [`${three(times.rateEach)} tok/s`, "each GPU"], [view.memory.fits ? `${asShare(view.memory.total / view.memory.capacity)} full` : "does not fit", "memory"]].map(([value, title]) => entry(value, title)));
 }
 
 // ---- heading, answer, facts and notes: Python wrote those of the first state, and the sentences of all others
@@ -213,6 +213,7 @@ function retell(view) {
   return box.replaceChildren(make("h1", `${DATA.heading ?? ""}${named}`), ...told, ...(notes.length ? [list] : []));
 }
 
+const AFTER = [];  // drawn after each change beside the charts: the board of a playground
 function update() {
   clearTimeout(moving);
   const view = answer(state), start = performance.now();
@@ -238,6 +239,7 @@ function update() {
   else showMoves(view, sortedMoves(changesOf().map((change) => moveOf(view, change))));
   showPicked(view);
   showBar(view);
+  for (const draw of AFTER) draw(view);
   document.documentElement.dataset.updateMs = (performance.now() - start).toFixed(1);
   later(view);
 }

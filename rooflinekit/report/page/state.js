@@ -109,9 +109,15 @@ function optionTitle(name, value) {
   const format = OFFERS.formats[state.model]?.[name];
   return `${format ? `${format}, ` : ""}${name === "kv" ? "default" : "as published"}`;
 }
+const familyOf = (model) => model.split("-")[0].replace(/[\d.]+$/, "") || model;
+function optionList(name) {  // models by family and accelerators by vendor, where a playground has many
+  const of = DATA.files && (name === "model" ? familyOf : name === "gpu" ? (gpu) => DATA.vendors[gpu] : null) || (() => ""), groups = new Map();
+  for (const value of optionsOf(name)) groups.set(of(value), [...(groups.get(of(value)) ?? []), make("option", optionTitle(name, value), { value })]);
+  return [...groups].flatMap(([label, options]) => (label ? [make("optgroup", "", { label }, ...options)] : options));
+}
 function picker(name) {
   const select = make("select", "", { id: `in-${name}`, "aria-label": TITLES[name] });
-  for (const value of optionsOf(name)) select.append(make("option", optionTitle(name, value), { value }));
+  select.append(...optionList(name));
   select.addEventListener("change", () => change({ [name]: typed(name, select.value) }));
   return select;
 }
@@ -184,6 +190,7 @@ function reflect() {
       const label = labelOf({ ...state, [name]: option.value }), there = label in OFFERS.plans || option.value === String(askedOf(state.model)[name]) || (DATA.files && (name === "model" || (name === "engine" && !fetched(state.model, option.value) && DATA.files[state.model][option.value])));
       const why = OFFERS.missing[label]?.startsWith("does not fit") ? "does not fit" : "not here";
       option.textContent = optionTitle(name, option.value) + (there ? "" : ` (${why})`);
+      if (name === "engine") option.hidden = option.disabled = option.value !== state.engine && !(DATA.runs ? DATA.runs[option.value].includes(state.gpu) : there);
     }
   }
   if (TRAFFIC.length) {
