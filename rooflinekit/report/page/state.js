@@ -181,9 +181,11 @@ function controls() {
   form.addEventListener("submit", (event) => event.preventDefault());
 }
 const counted = (word, count) => (count === 1 ? word : `${word}s`);
+let reflected = "";
 function reflect() {
   if (!byId("controls").children.length) return;
-  for (const name of CHOICES) {
+  const shown = `${labelOf(state)}${Object.keys(OFFERS.plans).length}`;
+  for (const name of shown === reflected ? [] : CHOICES) {  // a slider changes no choice
     const select = byId(`in-${name}`);
     select.value = String(state[name]);
     for (const option of select.options) {
@@ -193,6 +195,7 @@ function reflect() {
       if (name === "engine") option.hidden = option.disabled = option.value !== state.engine && !(DATA.runs ? DATA.runs[option.value].includes(state.gpu) : there);
     }
   }
+  reflected = shown;
   if (TRAFFIC.length) {
     for (const option of byId("in-traffic").options) option.textContent = SENT[option.value](state[option.value] ?? 2);
     byId("in-traffic").value = loadOf(state) ?? "batch";
