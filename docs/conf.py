@@ -70,7 +70,7 @@ def add_words(app: Any, page: str, source: list[str]) -> None:
     """Index entries below the title of a page: the search puts them first."""
     if page in SEARCHED:
         title, _, rest = source[0].partition("\n")
-        words = "\n".join(f"! single: {word}" for word in SEARCHED[page])
+        words = ", ".join(f"! {word}" for word in SEARCHED[page])
         source[0] = f"{title}\n\n```{{index}} {words}\n```\n{rest}"
 
 

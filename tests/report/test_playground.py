@@ -132,6 +132,7 @@ def test_the_board_has_the_fewest_gpus_that_hold_the_batch(browser: Browser, add
     for gpu in ("h100-sxm", "h200-sxm", "l40s"):
         tp, tpot = found[gpu]["tp"], found[gpu]["tpot"]
         held = rk.estimate(FIRST, gpu, tp=tp, batch=200)
+        assert held.memory.fits
         assert tpot * 1e3 == pytest.approx(held.tpot_ms, rel=1e-9)
         if tp > 1:
             assert not rk.estimate(FIRST, gpu, tp=tp // 2, batch=200, allow_oom=True).memory.fits
