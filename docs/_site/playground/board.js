@@ -19,6 +19,7 @@ function boardOf(view) {
   if (key === BOARD.key) return;
   Object.assign(BOARD, { key, left: Object.keys(DATA.vendors), found: {} });
   clearTimeout(BOARD.timer);
+  if (byId("board").open) showFound();
   BOARD.timer = setTimeout(function some() {  // in parts, so that nobody who moves a slider waits
     if (!byId("board").open) return void (BOARD.key = "");
     const end = performance.now() + 8;

@@ -176,7 +176,7 @@ function arithmeticOf(part, view) {  // how the time of a kernel comes about, in
 }
 
 // ---- what the time adds up from
-const TIME_PARTS = [["weights", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["network", "network"], ["kernels above bound", "overhead"], ["engine", "engine"]];
+const TIME_PARTS = [["weights", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["network", "network"], ["above bound", "overhead"], ["engine", "engine"]];
 const TOLD = { prefill: ["first token", "ttft"], decode: ["token", "tpot"] };
 function stepTerms(view, step) {  // of the time that its tile states: of a step, and under load of a mean token or first token
   const [title, which] = TOLD[step], span = felt(view)[which], scale = span.time / sum(view.parts[step]), made = view.load ? (step === "decode" ? tokenTerms : firstTerms)(view.load) : TIME_PARTS.map(([name, tint], place) => ({ title: name, tint, time: scale * view.parts[step][place] }));  // the tile is the mean over the output, the parts are those at its mean context

@@ -1,6 +1,6 @@
 // A load request by request: one to scale, some in order of arrival, and the first tokens of all.
 "use strict";
-const FIRST_PARTS = [["front", "front end", "engine"], ["late", "step under way", "overhead"], ["behind", "prompts before it", "prefill", 0.5], ["waits", "wait for a place", "other"], ["prompt", "own prompt", "prefill"]];
+const FIRST_PARTS = [["front", "front end", "engine"], ["late", "step under way", "overhead"], ["behind", "behind prompts", "prefill", 0.5], ["waits", "wait for a place", "other"], ["prompt", "own prompt", "prefill"]];
 const OTHERS = ["prompts of others", "prefill", 0.5];  // pale: the colour of prompts is that of the own one
 const LANES = 40, BARS = 48;  // requests that are drawn, and bars of first tokens
 
