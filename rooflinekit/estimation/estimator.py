@@ -70,8 +70,11 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Question:
-    """What was asked: a predictor, a workload, and the load where there is one."""
+    """What was asked: names as they were given, a predictor, a workload, and the load where there is one."""
 
+    model: str | PathLike[str]
+    gpu: str | PathLike[str]
+    calibration: str | None
     resolved: Resolved
     work: Workload
     asked: AskedLoad | None = None  #: the load to be played
@@ -111,7 +114,8 @@ def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[
     load = read_load(given, resolved.plan.image_tokens)
     if load is not None:
         refuse_static(given, deployment)
-    return Question(resolved, read_workload(given, resolved.plan, load), load)
+    calibration = None if given.get("calibration") is None else str(given["calibration"])
+    return Question(model, gpu, calibration, resolved, read_workload(given, resolved.plan, load), load)
 
 
 def read_workload(given: Mapping[str, Any], plan: Plan | None = None, load: AskedLoad | None = None) -> Workload:
@@ -137,11 +141,22 @@ def answer(question: Question, allow_oom: bool = False) -> Estimate:
     """Answer what was asked; raises DoesNotFitError as `estimate` does."""
     resolved, work = question.resolved, question.work
     if question.asked is not None:
-        return played(resolved, work, play(question))
+        return played(question, play(question))
     found = _answer(resolved, work)
     if not found.memory.fits and not allow_oom:
         raise DoesNotFitError(misfit(resolved.predictor, work))
+    return _of(question, found)
+
+
+def _of(question: Question, found: Estimate) -> Estimate:
+    """The answer, which remembers its question outside its fields: no JSON, comparison or pickle has it."""
+    vars(found)["question"] = question
     return found
+
+
+def question_of(answer: Estimate) -> Question | None:
+    """The question of an answer that was made in this process; None of one that was read back."""
+    return vars(answer).get("question")
 
 
 def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
@@ -320,8 +335,9 @@ def play(question: Question) -> LoadPlay:
     return play_load(question.resolved.predictor, question.asked)
 
 
-def played(resolved: Resolved, work: Workload, found: LoadPlay) -> Estimate:
+def played(question: Question, found: LoadPlay) -> Estimate:
     """The static answer at the batch that the load keeps running, with the times that were played in their place."""
+    resolved, work = question.resolved, question.work
     from rooflinekit.estimation.loaded import load_energy, load_memory, load_notes, load_result  # noqa: PLC0415 - as above
 
     asked, plan = found.asked, resolved.plan
@@ -329,7 +345,7 @@ def played(resolved: Resolved, work: Workload, found: LoadPlay) -> Estimate:
     load = load_result(found)
     static = _answer(resolved, replace(work, batch=float(max(round(found.sequences), 1))))
     energy = load_energy(found)
-    return replace(
+    answered = replace(
         static,
         **_felt(plan, (ttft, tpot), e2e, found.output_rate),
         interval_tested=plan.tested("load"),
@@ -340,6 +356,7 @@ def played(resolved: Resolved, work: Workload, found: LoadPlay) -> Estimate:
         inputs=static.inputs | {"concurrency": asked.users, "rate": asked.rate},
         warnings=(*load_notes(found), *resolved.warnings, *said(limit_remarks(plan, work))),
     )
+    return _of(question, answered)
 
 
 def _answer(resolved: Resolved, work: Workload) -> Estimate:

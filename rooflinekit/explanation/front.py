@@ -120,7 +120,7 @@ def make_case(
     if question.asked is None:
         return Case(resolved.predictor, work, answer(question, allow_oom))
     found = play(question)
-    said = played(resolved, work, found)
+    said = played(question, found)
     return Case(resolved.predictor, replace(work, batch=float(said.inputs["batch"])), said, found)
 
 
