@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
+from rooflinekit.decision.sensitivity.moves import ADVISED, Advice, advice, signed_share
 from rooflinekit.estimation.results import (
     EnergyResult,
     Estimate,
@@ -14,8 +14,6 @@ from rooflinekit.estimation.results import (
     SpeculationResult,
     StepResult,
 )
-from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.units import format_bytes, format_count, format_time, percent
 from rooflinekit.report.document import (
     Document,
@@ -31,39 +29,30 @@ from rooflinekit.report.document import (
     three,
 )
 from rooflinekit.report.request import LEAST, PARTS, Request, Waterfall, counted, latencies, share_text
-from rooflinekit.specs import load_accelerator
 
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
 _MEMORY_BAR = 16
 _ENDLESS = "no end"
+_ADVISED = 3  # moves on the first screen
 _FOLDED = 0.01  # share of a step below which kernels stand in one line together
-_MOVES = {
-    "weights": "weights take longest: {format}more users at once",
-    "kv_cache": "the KV cache takes longest: {format}shorter contexts",
-    "activations": "activations take longest: {format}a smaller batch",
-    "compute": "arithmetic takes longest: {format}a smaller batch",
-    "network": "the network takes longest: fewer GPUs a replica, or faster links",
-    "host": "the engine takes longest: more users, or several tokens a step",
-}  # fmt: skip
-_MORE = "`rooflinekit levers` ranks what helps; `-v` shows each kernel"
-_WIDE = ("fp32", "bf16", "fp16")  # formats that FP8 halves
-_PROMPTS = "prompts of others take longest: prefix caching, or prompts on GPUs of their own"
-_SMALL_KERNELS = "small kernels take longest: more users fill them, or fewer GPUs a replica"
+_MORE = "`rooflinekit levers` tries more; `-v` shows each kernel"
 
 
 def document(estimate: Estimate, kernels: bool = False) -> Document:
     """The answer on one screen; with `kernels`, what else is known of both steps, and their kernels, below it."""
     e, i = estimate, estimate.inputs
     end, request = ended(e), Request.of(e)
-    facts = Facts(*_memory(e, kernels), *([] if kernels else [("next", _next(e)), ("", _MORE)]))
+    facts = Facts(*_memory(e, kernels))
     speeds = [("draft", _drafted(e.speculation))] if e.speculation else []
     speeds += _speeds(e)
     return [
         Section(headed(e), [Words(f"{asked(e)}; {formats(i)}")]),
         Section("", [_times(e), Facts(*speeds)]),
         request.section() if request else _step(e),
-        Section("", [facts, *(() if kernels else end.blocks)]),
-        *((*_detail(e), end) if kernels else ()),
+        Section("", [facts]),
+        *(() if kernels else (_next(e),)),
+        *(_detail(e) if kernels else ()),
+        end,
     ]
 
 
@@ -217,27 +206,17 @@ def _spent(energy: EnergyResult) -> str:
 _SPENT = {"cache": "KV cache", "running": "chip running"}  # parts of the energy that have another name here
 
 
-def _next(estimate: Estimate) -> str:
-    """What helps with the largest part of a token's time."""
-    parts, inputs = estimate.decode.time_parts_ms, estimate.inputs
-    spent = (estimate.load and estimate.load.tpot_parts_ms) or {"prompts": 0.0}
-    if spent["prompts"] and spent["prompts"] >= max(spent.values()):
-        return _PROMPTS
-    if parts["above_bound"] > sum(parts.values()) / 2.0:
-        return _SMALL_KERNELS
-    largest = max(_MOVES, key=parts.__getitem__)
-    option = {"weights": "weights", "kv_cache": "kv"}.get(largest, "")
-    wide = option and inputs[option] in _WIDE and _takes_fp8(estimate, option)
-    return _MOVES[largest].format(format=f"try `--{option} fp8`, or " if wide else "narrower formats, or ")
-
-
-def _takes_fp8(estimate: Estimate, option: str) -> bool:
-    """Whether the deployment runs with FP8 there: weights need its arithmetic, and llama.cpp has formats of its own."""
-    if estimate.engine == "llama.cpp" or option == "kv":
-        return estimate.engine != "llama.cpp"
-    with suppress(RooflinekitError):
-        return load_accelerator(estimate.gpu).value.supports(Dtype.FP8)
-    return False
+def _next(estimate: Estimate) -> Section:
+    """The best moves that were tried, each with what it changes and what it needs."""
+    best: dict[str, Advice] = {}
+    for each in advice(estimate):
+        best.setdefault(each.option, each)
+    rows = [
+        [option, *(signed_share((each.ratio[metric] or 1.0) - 1.0) for metric in ADVISED), ", ".join(each.needs)]
+        for option, each in best.items()
+    ]  # fmt: skip
+    head = ["next", "TPOT", "cost", "TTFT", ""]
+    return Section("", [Table(head, rows[:_ADVISED], left=(0, 4)), Words(_MORE)])
 
 
 def _drafted(drafted: SpeculationResult) -> str:

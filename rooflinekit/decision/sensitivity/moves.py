@@ -19,7 +19,7 @@ from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
-from rooflinekit.model.types.model import Model
+from rooflinekit.model.types.model import MixtureOfExperts, Model
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
@@ -173,8 +173,8 @@ class Setting:
 
 _EXACT = "none: the same arithmetic"
 _CAVEATS = {
-    "weights": "weights are rounded to {bits} bits: measure quality on your task",
-    "kv": "keys and values are rounded to 8 bits: measure quality, above all on long contexts",
+    "weights": "{bits}-bit weights: measure quality",
+    "kv": "8-bit KV cache: measure quality",
     "batch": "none for quality; each user waits longer",
     "chunk": "none for quality; moves time between TTFT and TPOT",
     "engine": "none for quality; another engine",
@@ -263,8 +263,10 @@ def formats(setting: Setting, plan: Plan) -> Iterator[Tried]:
 
 
 def split(setting: Setting, plan: Plan) -> Iterator[Tried]:
-    """Twice and half the tensor parallelism."""
+    """Twice and half the tensor parallelism; of experts also each whole, with attention in replicas."""
     tp = plan.deployment.tp
+    if tp > 1 and plan.deployment.gpus == tp and any(isinstance(layer.ffn, MixtureOfExperts) for layer in plan.model.layers):
+        yield move(f"dp {tp} ep {tp}", {"tp": 1, "dp": tp, "ep": tp}, _EXACT, setting.on(tp=1, dp=tp, ep=tp))
     for degree in (2 * tp, tp // 2) if tp % 2 == 0 else (2 * tp,):
         yield move(f"tp {degree}", {"tp": degree}, _EXACT, setting.on(tp=degree))
 
@@ -381,7 +383,7 @@ def weaker(found: str | None, present: str) -> bool:
 ADVISED = ("tpot", "cost", "ttft")
 """What advice is about: time per token, cost of an output token, time to first token."""
 
-HERE = frozenset(("weights", "kv", "tp", "batch", "token_budget"))
+HERE = frozenset(("weights", "kv", "tp", "dp", "ep", "batch", "token_budget"))
 """What it changes: keywords of `estimate`, on the same accelerator and with the same engine."""
 
 LEAST = 0.02  # relative: a smaller gain is no advice
@@ -394,7 +396,7 @@ class Advice(Plain):
     """One of the best changes for a metric: evaluated, allowed, and worth more than it costs.
 
     metric: `tpot`, `cost` or `ttft`; change: of that metric, -0.2 for a fifth less; changes: keywords of `estimate`
-    that make the move; ratio: every metric over what it is now; price: in words, what the move costs.
+    that make the move; ratio: every metric over what it is now; needs: other accelerators and formats, in words.
     """
 
     metric: str
@@ -403,8 +405,17 @@ class Advice(Plain):
     changes: dict[str, Any]
     change: float
     ratio: dict[str, float | None]
-    price: tuple[str, ...]
+    needs: tuple[str, ...]
     evidence: str
+
+    derived = ("price",)
+
+    @property
+    def price(self) -> tuple[str, ...]:
+        """What the move costs, in words: metrics that become worse, and what it needs."""
+        losses = ((name, self.ratio.get(name) or 1.0) for name in ADVISED if name != self.metric)
+        return (*(f"{_NAMES[name]} {signed_share(ratio - 1.0)}" for name, ratio in losses if ratio >= 1.0 + LEAST),
+                *self.needs)  # fmt: skip
 
 
 def worth(ratio: dict[str, float | None], metric: str, loaded: bool) -> float:
@@ -439,16 +450,14 @@ def best(tried: Iterable[MoveResult], present: str, gpus: int, loaded: bool) -> 
 
 def _advice(made: MoveResult, metric: str, present: str, gpus: int) -> Advice:
     assert made.answer is not None
-    losses = ((name, made.ratio.get(name) or 1.0) for name in ADVISED if name != metric)
-    price = [f"{_NAMES[name]} {signed_share(ratio - 1.0)}" for name, ratio in losses if ratio >= 1.0 + LEAST]
-    if (taken := made.answer.gpus) != gpus:
-        price.append(f"{taken} GPU{'s' if taken > 1 else ''} in place of {gpus}")
-    if not made.caveat.startswith("none"):
-        price.append(made.caveat)
-    ratio = made.ratio[metric]
+    taken, ratio, needs = made.answer.gpus, made.ratio[metric], []
     assert ratio is not None
+    if taken != gpus:
+        needs.append(f"{taken} GPU{'s' if taken > 1 else ''} in place of {gpus}")
+    if not made.caveat.startswith("none"):
+        needs.append(made.caveat)
     return Advice(
-        metric, made.move, made.option, made.changes, ratio - 1.0, made.ratio, tuple(price), made.evidence or present
+        metric, made.move, made.option, made.changes, ratio - 1.0, made.ratio, tuple(needs), made.evidence or present
     )
 
 
@@ -511,6 +520,7 @@ def advice(answer: Estimate) -> tuple[Advice, ...]:
         short = replace(load, requests=max(_SCREENED, 2 * (load.users or 0)), warmup=_SCREENED // 5)
         at = replace(setting, question=replace(setting.question, load=short))
         shorter = [(each, tuple(replace(one, question=at.question) for one in some)) for each, some in changes]
-        kept = {each.move for each in tried(shorter, at, operate(at, asked.resolved.predictor, energy=False))[: len(ADVISED)]}
+        before = operate(at, asked.resolved.predictor, energy=False)
+        kept = {each.move for each in tried(shorter, at, before)[: len(ADVISED)]}
         changes = [each for each in changes if each[0].move in kept]
     return tried(changes, setting, now)
