@@ -41,11 +41,11 @@ def _asking(
     """
     seen = options_of(shown)
 
-    def ask(*words: str, to: Output, **scenario: Any) -> None:
+    def ask(*words: str | None, to: Output, **scenario: Any) -> None:
         how = {name: seen[name].check(name, scenario.pop(name)) for name in (*scenario,) if name in seen}
         to.check(pictures)
         with working(slow) if slow else nullcontext():
-            answer = _function(place)(*words, **scenario)
+            answer = _function(place)(*(word for word in words if word is not None), **scenario)
         to.draw(answer)
         to.show(answer, **how)
 
@@ -62,7 +62,7 @@ explain = _asking(
     "explanation.front:explain",
     "Derive one number of an estimate: formulas, numbers and sources, down to the kernels.",
     tables.Accelerator, tables.Scenario, shown=tables.Tree, slow="deriving",
-    arguments={"model": MODEL, "metric": Argument("tpot, ttft, memory, decode.attention, decode.flops, ridge ...")},
+    arguments={"model": MODEL, "metric": Argument("tpot (unless told), ttft, memory, decode.attention, decode.flops, ridge ...", False)},
 )  # fmt: skip
 trace = _asking(
     "decision.economics.retention:trace",

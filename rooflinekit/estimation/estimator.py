@@ -9,7 +9,7 @@ from functools import lru_cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
-from rooflinekit.estimation.notes import format_notes, limit_remarks, memory_remarks, misfit, said, state_notes
+from rooflinekit.estimation.notes import format_notes, limit_remarks, memory_remarks, misfit, room_for_one, said, state_notes
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.results import EnergyResult, Estimate, MemoryResult, SpeculationResult, StepResult, about
 from rooflinekit.estimation.scenario import (
@@ -332,7 +332,9 @@ def play(question: Question) -> LoadPlay:
     from rooflinekit.load.answer import play_load  # noqa: PLC0415 - as above
 
     assert question.asked is not None
-    return play_load(question.resolved.predictor, question.asked)
+    predictor, load = question.resolved.predictor, question.asked
+    with room_for_one(predictor, load.isl.mean, load.osl.mean):
+        return play_load(predictor, load)
 
 
 def played(question: Question, found: LoadPlay) -> Estimate:

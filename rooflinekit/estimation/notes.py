@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -17,7 +18,7 @@ from rooflinekit.model.timing.calibrated import BORROWED, Calibration
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
-from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.errors import DoesNotFitError, RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import ASSUMED, LORA, Kernel
@@ -253,11 +254,25 @@ def misfit(predictor: Predictor, work: Workload) -> str:
     """The sentence that refuses a deployment, with what would make it fit."""
     memory, plan = predictor.evaluate(work).memory, predictor.plan
     reason = "".join(said(memory_remarks(memory.needed_bytes, memory.available_bytes)))
-    remedies = [*_remedies(predictor, work, int(memory.max_batch))] or [*_larger_changes(predictor, work)]
-    nothing = "no tp, format or larger accelerator alone would fit; `rooflinekit plan` searches further"
-    advice = f"would fit: {', or '.join(remedies)}" if remedies else nothing
-    name = f"{plan.model.name} on {plan.system.accelerator.name}"
-    return f"{name} {reason}; {advice} (--allow-oom prints the numbers anyway)"
+    name, remedies = f"{plan.model.name} on {plan.system.accelerator.name}", fitting(predictor, work, memory.max_batch)
+    return f"{name} {reason}; {remedies} (--allow-oom prints the numbers anyway)"
+
+
+def fitting(predictor: Predictor, work: Workload, batch: Numeric = 0) -> str:
+    """The changes that would make it fit, in words; batch: sequences that do."""
+    remedies = [*_remedies(predictor, work, int(batch))] or [*_larger_changes(predictor, work)]
+    if remedies:
+        return f"would fit: {', or '.join(remedies)}"
+    return "no tp, format or larger accelerator alone would fit; `rooflinekit plan` searches further"
+
+
+@contextmanager
+def room_for_one(predictor: Predictor, isl: float, osl: float) -> Iterator[None]:
+    """Say what would make it fit where the cache has no room for one request of such lengths."""
+    try:
+        yield
+    except DoesNotFitError as error:
+        raise DoesNotFitError(f"{error}; {fitting(predictor, Workload(1.0, isl, osl))}") from None
 
 
 def _remedies(predictor: Predictor, work: Workload, batch: int) -> Iterator[str]:
