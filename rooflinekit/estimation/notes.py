@@ -307,7 +307,7 @@ def _larger_changes(predictor: Predictor, work: Workload) -> Iterator[str]:
     measured = {name.partition("--")[0] for name in calibration_names()}
     known = (load_accelerator(name).value for name in names("accelerator") if name in measured)
     larger = [each for each in known if each.memory_bytes > own.memory_bytes and each.vendor == own.vendor]
-    for other in sorted(larger, key=lambda each: (float(each.memory_bytes), each.name)):
+    for other in sorted(larger, key=lambda each: (each.price is None, float(each.memory_bytes), each.name)):
         system = System.of(other)
         sizes = (1 << power for power in range(min(system.domain_size, _ONE_HOST).bit_length()))
         found = (tp for tp in sizes if _fits(predictor, replace(deployment, tp=tp, system=None), work, system))

@@ -38,9 +38,9 @@ def scenarios(count: int, seed: int) -> Iterator[tuple[str, str, dict[str, Any]]
         }  # fmt: skip
         match draw.randrange(10):
             case 0:
-                asked |= {"rate": draw.choice((0.5, 2.0, 8.0)), "requests": 200}
+                asked |= {"rate": draw.choice((0.5, 2.0, 8.0)), "requests": 60}
             case 1:
-                asked |= {"concurrency": draw.choice((4, 16, 64)), "requests": 200}
+                asked |= {"concurrency": draw.choice((4, 16, 64)), "requests": 60}
             case _:
                 asked["batch"] = draw.choice((1, 4, 16, 64, 256))
         yield draw.choice(MODELS), draw.choice(GPUS), asked
