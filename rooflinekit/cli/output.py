@@ -24,7 +24,7 @@ _LONG = re.compile(r"\S{200,}")
 
 _LIMITS = {"memory": "\x1b[34m", "compute": "\x1b[33m", "network": "\x1b[32m", "overhead": "\x1b[90m"}
 _NARROWEST, _WIDEST = 60, 110  # columns of an answer in a terminal
-_PLAIN = "\x1b[0m"
+_PLAIN, _ALARM = "\x1b[0m", "\x1b[1;31m"
 
 
 class Output(NamedTuple):
@@ -104,6 +104,7 @@ def _coloured(text: str) -> str:
 
     colours = _LIMITS | {name: _LIMITS[limit] for table in (PARTS, FIRST, TOKEN) for name, limit in table.values()}
     text = re.sub(rf"(?m)\b(?:{'|'.join(_LIMITS)})$", lambda limit: f"{colours[limit[0]]}{limit[0]}{_PLAIN}", text)
+    text = re.sub(r"(?:DOES NOT FIT|OVERLOAD):[^\n]*", lambda hit: f"{_ALARM}{hit[0]}{_PLAIN}", text)
     return re.sub(
         rf"(?m)^({'|'.join(colours)}) .*[█▏].*$",
         lambda line: re.sub("[█▏]+", lambda bar: f"{colours[line[1]]}{bar[0]}{_PLAIN}", line[0]),
@@ -144,9 +145,9 @@ def _print(text: str) -> None:
         raise OSError(error.errno, error.strerror, "the standard output") from None
 
 
-def note(text: str) -> None:
+def note(text: str, start: str = "rooflinekit: ") -> None:
     """Say something beside the answer, on the standard error."""
-    print(f"rooflinekit: {visible(brief(text))}", file=sys.stderr)  # noqa: T201 - this is the edge
+    print(f"{start}{visible(brief(text))}", file=sys.stderr)  # noqa: T201 - this is the edge
 
 
 def brief(text: str) -> str:

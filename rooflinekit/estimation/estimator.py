@@ -46,6 +46,7 @@ from rooflinekit.model.types.vision import Images
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model, load_system, systems_of
 from rooflinekit.specs.calibration import choose_calibration, for_serving, load_calibration, stand_in
+from rooflinekit.specs.calibration.evidence import evidence
 from rooflinekit.specs.calibration.last_cache import last_cache
 from rooflinekit.specs.engines import load_engine, split_version, step_range
 from rooflinekit.specs.files import once
@@ -350,7 +351,7 @@ def played(question: Question, found: LoadPlay) -> Estimate:
     answered = replace(
         static,
         **_felt(plan, (ttft, tpot), e2e, found.output_rate),
-        interval_tested=plan.tested("load"),
+        interval_tested=_tested(plan, "load"),
         prefill=StepResult.of(found.prompt, plan.system.accelerator),
         memory=MemoryResult.of(load_memory(found)),
         load=load,
@@ -371,7 +372,7 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
         **about(plan),
         inputs=inputs(plan, work),
         **_felt(plan, (point.ttft, point.tpot), point.e2e(work.osl), rate),
-        interval_tested=plan.tested("static"),
+        interval_tested=_tested(plan, "static"),
         memory=MemoryResult.of(point.memory),
         prefill=StepResult.of(point.prefill, accelerator),
         decode=StepResult.of(point.decode, accelerator),
@@ -381,6 +382,11 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
         provenance=_provenance(plan),
         warnings=(*resolved.warnings, *said(limit_remarks(plan, work)), *said(memory_remarks(need, have))),
     )
+
+
+def _tested(plan: Plan, kind: str) -> str | None:
+    """How often such intervals held; None where fits of another accelerator, engine or format are used."""
+    return plan.tested(kind) if evidence(plan) == "measured" else None
 
 
 def _felt(plan: Plan, times: tuple[Time, Time], e2e: Numeric, rate: float) -> dict[str, Any]:

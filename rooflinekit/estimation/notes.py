@@ -65,13 +65,13 @@ def format_notes(plan: Plan) -> list[str]:
     keys = dict.fromkeys((k.family, k.dtype.value) for k in strangers if f"{k.family}/{k.dtype.value}" in untuned)
     notes += [
         f"the measured {dtype} {family} kernels ran without tuned settings; those of "
-        f"{untuned[f'{family}/{dtype}'].split('/')[1]} stand in, the interval widened"
+        f"{untuned[f'{family}/{dtype}'].split('/')[1]} are used, the interval widened"
         for family, dtype in keys
     ]
     others = [kernel for kernel in strangers if (kernel.family, kernel.dtype.value) not in keys]
     absent = dict.fromkeys((kernel.family, _arithmetic(kernel)) for kernel in others)
     notes += [
-        f"no measured {family} kernels in {formats}: the efficiency of another format stands in, its interval widened"
+        f"no measured {family} kernels in {formats}: the efficiency of another format is used, its interval widened"
         for family, formats in absent
     ]
     return [*notes, *_borrowed(plan, plan.calibration, kernels), *_slow_formats(plan, plan.calibration)]
@@ -97,7 +97,7 @@ def _borrowed(plan: Plan, calibration: Calibration, kernels: Sequence[Kernel]) -
             found.setdefault(rows.partition(" rows of ")[2] or rows, {})[kernel.family] = None
     if found:
         told = ", ".join(f"{' and '.join(families)} of {where}" for where, families in found.items())
-        yield f"no measurements of some kernels on {own}: {told} stand in, intervals widened"
+        yield f"no measurements of some kernels on {own}: {told} are used, intervals widened"
 
 
 def _arithmetic(kernel: Kernel) -> str:

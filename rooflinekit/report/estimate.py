@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from rooflinekit.decision.sensitivity.moves import ADVISED, Advice, advice, signed_share
+from rooflinekit.estimation.estimator import question_of
+from rooflinekit.estimation.notes import fitting
 from rooflinekit.estimation.results import (
     EnergyResult,
     Estimate,
@@ -46,14 +49,37 @@ def document(estimate: Estimate, kernels: bool = False) -> Document:
     speeds = [("draft", _drafted(e.speculation))] if e.speculation else []
     speeds += _speeds(e)
     return [
-        Section(headed(e), [Words(f"{asked(e)}; {formats(i)}")]),
-        Section("", [_times(e), Facts(*speeds)]),
+        Section(headed(e), [Words(f"{asked(e)}; {formats(i)}"), *_answered(e, request)]),
+        Section("", [_times(e), Facts(*_alone(e), *speeds)]),
         request.section() if request else _step(e),
         Section("", [facts]),
         *(() if kernels else (_next(e),)),
         *(_detail(e) if kernels else ()),
         end,
     ]
+
+
+def _answered(estimate: Estimate, request: Request | None) -> Iterator[Words]:
+    """The answer as a sentence, under load and where it does not fit."""
+    load, memory = estimate.load, estimate.memory
+    if not memory.fits:
+        more = format_bytes(memory.needed_bytes - memory.available_bytes)
+        yield Words(f"DOES NOT FIT: {more} too little on each GPU; the times are those it would have")
+    elif load is not None and not load.stable:
+        yield Words(
+            f"OVERLOAD: {three(load.rate)}/s arrive, {three(load.knee_rate)}/s can be served. First tokens wait longer "
+            "as long as it lasts"
+        )
+    elif request is not None:
+        yield Words(request.answer)
+
+
+def _alone(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    """What the TTFT of a static batch is of, beside that of one prompt alone."""
+    batch, question = estimate.inputs["batch"], question_of(estimate)
+    if estimate.load is None and batch > 1 and question is not None:
+        alone = question.resolved.predictor.ttft(replace(question.work, batch=1.0)).expected
+        yield "TTFT", f"all {batch:,} prompts at once; one alone {format_time(float(alone))}"
 
 
 def _step(estimate: Estimate) -> Section:
@@ -145,8 +171,6 @@ def _span(estimate: Estimate, key: str) -> list[str]:
 def _load(estimate: Estimate, load: LoadResult) -> list[tuple[str, str]]:
     """How near saturation is, what was played, and what meets the objectives."""
     served = f" of at most {three(load.knee_rate)} (knee, approximate)" if estimate.inputs["rate"] else ""
-    if not load.stable:
-        served = f" arrive, more than the {three(load.knee_rate)} that can be served (knee, approximate)"
     facts = [
         ("load", f"{three(load.rate)} requests/s{served}"),
         ("", f"{three(load.running)} of {load.slots:,} places taken; prompts {percent(load.prompt_share)} of the time"),
@@ -184,7 +208,7 @@ def _memory(estimate: Estimate, detailed: bool) -> list[tuple[str, str]]:
         ("", f"weights {format_bytes(memory.weight_bytes)} + KV {format_bytes(memory.kv_bytes)} + "
              f"activations {format_bytes(memory.activation_bytes)} + "
              f"engine {format_bytes(memory.overhead_bytes)}{each}"),
-        ("", f"{pool}, {three(memory.max_concurrency)} sequences of the {length} length"),
+        ("", f"{pool}, {int(memory.max_concurrency):,} sequences of the {length} length"),
         ("", f"at this batch a sequence has room for {longest}"),
     ]  # fmt: skip
 
@@ -207,7 +231,11 @@ _SPENT = {"cache": "KV cache", "running": "chip running"}  # parts of the energy
 
 
 def _next(estimate: Estimate) -> Section:
-    """The best moves that were tried, each with what it changes and what it needs."""
+    """The best moves that were tried, each with what it changes and what it needs; or what would make it fit."""
+    question = question_of(estimate)
+    if not estimate.memory.fits and question is not None:
+        found = fitting(question.resolved.predictor, question.work, estimate.memory.max_batch)
+        return Section("", [Facts(("next", found))])
     best: dict[str, Advice] = {}
     for each in advice(estimate):
         best.setdefault(each.option, each)
@@ -216,7 +244,8 @@ def _next(estimate: Estimate) -> Section:
         for option, each in best.items()
     ]  # fmt: skip
     head = ["next", "TPOT", "cost", "TTFT", ""]
-    return Section("", [Table(head, rows[:_ADVISED], left=(0, 4)), Words(_MORE)])
+    nothing = [] if rows else [Facts(("next", "no change that was tried gains more than it costs"))]
+    return Section("", [Table(head, rows[:_ADVISED], left=(0, 4)), *nothing, Words(_MORE)])
 
 
 def _drafted(drafted: SpeculationResult) -> str:

@@ -154,7 +154,7 @@ def _words(row: pd.Series, names: Sequence[str]) -> str:
 def batch_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
     """Time per token and throughput of a GPU over the batch, or over users."""
     axis = axis_of(table, ("batch", "concurrency"))
-    frame = frame_of("What a larger batch does", table, theme)
+    frame = frame_of("Larger batches", table, theme)
     return _over(table, axis, "batch", frame, ("tpot_ms", "output_tok_s_per_gpu"))
 
 
@@ -162,7 +162,7 @@ def context_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
     """Times over the prompt length, or over the context of the decode step."""
     axis = axis_of(table, ("isl", "context"))
     shown = ("ttft_ms", "tpot_ms") if axis == "isl" else ("tpot_ms", "output_tok_s_per_gpu")
-    return _over(table, axis, "context", frame_of("What a longer context does", table, theme), shown)
+    return _over(table, axis, "context", frame_of("Longer contexts", table, theme), shown)
 
 
 def frame_of(title: str, table: pd.DataFrame, theme: Theme) -> Frame:
@@ -275,7 +275,7 @@ def load_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
     Raises InputError if no load differs between rows, or for more lines than can be told apart.
     """
     axis = axis_of(table, _COUNTS["load"])
-    lines, frame = curves(table, axis), frame_of("What more load does", table, theme)
+    lines, frame = curves(table, axis), frame_of("Latency and throughput over the load", table, theme)
     if lines[0].clear and any(_column(line.rows, time, "low_") is not None for line in lines for time in _TIMES):
         frame = replace(frame, source=f"shaded: 90 % interval of the mean; {frame.source}")
     figure, panels = frame.panels(*_SIZE, 2)
@@ -361,7 +361,7 @@ def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[Curve], them
     if any(" knee " in gid for gid in drawn):
         found.append(Line2D([], [], color=theme.ink, ls=_UPRIGHT, lw=0.8, label="knee: more cannot be served"))
     if words := ring_words(lines):
-        words = words.replace(OVERLOADED, f"{OVERLOADED}: no limit to TTFT")
+        words = words.replace(OVERLOADED, f"{OVERLOADED}: TTFT grows without end")
         found.append(Line2D([], [], color=theme.ink, ls="", marker="o", mfc="none", ms=4.5, label=words))
     long = sum(len(str(mark.get_label())) + _MARK for mark in found) > _LETTERS
     columns = 3 if long else len(found)
