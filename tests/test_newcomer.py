@@ -13,7 +13,8 @@ from rooflinekit.cli.command import COMMANDS, MOST_SHOWN, find, first_options
 MODELS = ("llama3-8b", "llama-3.3-70b", "llama-3.1-405b", "qwen3-8b", "qwen3-32b", "qwen3-235b-a22b", "deepseek-v3",
           "gpt-oss-120b", "mixtral-8x7b", "gemma-3-27b")  # fmt: skip
 COMMON = ("estimate {}", "estimate {} --batch 64")
-OTHERS = ("estimate {} --rate 2 --requests 60", "explain {}", "levers {} --gpus h200-sxm", "cost {}", "shapes {} --tokens 6",
+OTHERS = ("estimate {} --rate 2 --requests 60", "explain {}", "levers {} --gpus h200-sxm", "cost {}",
+          "shapes {} --tokens 6",
           "simulate {} --rate 2 --requests 60", "launch {}", "sweep {} --batch 1,8")  # fmt: skip
 PLANS = ("plan {} --rate 5",)
 

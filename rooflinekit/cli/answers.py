@@ -89,7 +89,10 @@ explain = _asking(
     "explanation.front:explain",
     "Derive one number of an estimate: formulas, numbers and sources, down to the kernels.",
     tables.Accelerator, tables.Scenario, shown=tables.Tree, slow="deriving",
-    arguments={"model": MODEL, "metric": Argument("tpot (unless told), ttft, memory, decode.attention, decode.flops, ridge ...", False)},
+    arguments={
+        "model": MODEL,
+        "metric": Argument("tpot (unless told), ttft, memory, decode.attention, decode.flops, ridge ...", False),
+    },
 )  # fmt: skip
 trace = _asking(
     "decision.economics.retention:trace",

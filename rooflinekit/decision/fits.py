@@ -1,4 +1,4 @@
-"""Which accelerators hold a model, in whole hosts at most: the least tensor parallelism, a token's time and its price."""
+"""Accelerators that hold a model on one host: the least tensor parallelism, time per token, price of output tokens."""
 
 from __future__ import annotations
 
@@ -65,9 +65,7 @@ class FitsOn(Tabled):
 
 
 @keywords(Scenario)
-def fits_on(
-    model: str | PathLike[str], gpus: Iterable[str] | None = None, **scenario: Unpack[Scenario]
-) -> FitsOn:
+def fits_on(model: str | PathLike[str], gpus: Iterable[str] | None = None, **scenario: Unpack[Scenario]) -> FitsOn:
     """Find the accelerators that hold a model, on one host.
 
     Args:

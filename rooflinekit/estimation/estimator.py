@@ -9,7 +9,15 @@ from functools import lru_cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
-from rooflinekit.estimation.notes import format_notes, limit_remarks, memory_remarks, misfit, room_for_one, said, state_notes
+from rooflinekit.estimation.notes import (
+    format_notes,
+    limit_remarks,
+    memory_remarks,
+    misfit,
+    room_for_one,
+    said,
+    state_notes,
+)
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.results import EnergyResult, Estimate, MemoryResult, SpeculationResult, StepResult, about
 from rooflinekit.estimation.scenario import (

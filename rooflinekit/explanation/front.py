@@ -78,7 +78,10 @@ class Derivation(Answer):
 
 @keywords(Scenario)
 def explain(
-    model: str | PathLike[str], metric: str = "tpot", gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[Scenario]
+    model: str | PathLike[str],
+    metric: str = "tpot",
+    gpu: str | PathLike[str] = "h100-sxm",
+    **scenario: Unpack[Scenario],
 ) -> Derivation:
     """Derive one metric of `estimate(model, gpu, **scenario)`: formulas, numbers and sources, down to the datasheet.
 

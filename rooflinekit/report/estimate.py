@@ -31,7 +31,8 @@ from rooflinekit.report.document import (
     ms,
     three,
 )
-from rooflinekit.report.request import LEAST, PARTS, Request, Waterfall, counted, latencies, share_text
+from rooflinekit.report.look import STEP
+from rooflinekit.report.request import LEAST, Request, Waterfall, counted, latencies, share_text
 
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
 _MEMORY_BAR = 16
@@ -90,7 +91,7 @@ def _step(estimate: Estimate) -> Section:
 
 def _parts(step: StepResult) -> list[tuple[str, float, str]]:
     """What the time of a step adds up from."""
-    parts = ((name, step.time_parts_ms[part]) for part, (name, _) in PARTS.items())
+    parts = ((name, step.time_parts_ms[part]) for part, (name, *_) in STEP.items())
     return [(name, time / step.time_ms, ms(time)) for name, time in parts]
 
 

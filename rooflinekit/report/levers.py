@@ -19,19 +19,8 @@ from rooflinekit.report.document import (
     three,
     tokens_in,
 )
+from rooflinekit.report.look import RESOURCES
 
-_NAMES = {
-    "bandwidth": "memory bandwidth",
-    "flops": "FLOP/s",
-    "network": "network bandwidth",
-    "power": "power limit",
-    "launch": "kernel latencies",
-    "host": "host time",
-    "batch": "batch",
-    "users": "users",
-    "rate": "rate",
-    "context": "context",
-}
 _SMALL = 5e-3
 _ROUNDED = "measure quality"  # what the caveat of every format of fewer bits says
 _RATIOS = ("ttft", "tpot", "throughput", "cost")
@@ -76,7 +65,7 @@ def document(found: Levers) -> Document:
 
 def _slopes(found: Levers) -> list[list[str]]:
     return [
-        [_NAMES[entry.parameter], *("0" if abs(slope) < _SMALL else f"{slope:+.2f}"
+        [RESOURCES[entry.parameter], *("0" if abs(slope) < _SMALL else f"{slope:+.2f}"
                                    for slope in (getattr(entry, name) for name in _RATIOS))]
         for entry in found.elasticities
         if any(abs(getattr(entry, name)) >= _SMALL for name in _RATIOS)

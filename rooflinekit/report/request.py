@@ -12,6 +12,7 @@ from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.units import format_time, percent
 from rooflinekit.report.document import WIDTH, Section, Table, ms, three, wrapped
+from rooflinekit.report.look import FIRST, TOKEN, Part
 
 if TYPE_CHECKING:
     from rooflinekit.simulation.outcome import Outcome
@@ -22,23 +23,6 @@ LEAST = 0.005  # share of a time that is worth a line
 _SEMICOLON = "; "
 _TICKS = 5  # of the axis, at most
 _STATED = 0.01  # of a time: smaller standard errors are not written
-PARTS = {
-    "weights": ("weights", "memory"), "kv_cache": ("KV cache", "memory"), "activations": ("activations", "memory"),
-    "compute": ("arithmetic", "compute"), "network": ("network", "network"),
-    "above_bound": ("above bound", "overhead"), "host": ("engine", "overhead"),
-}  # fmt: skip
-"""What the time of a step is made of: its name here, and what it waits for."""
-
-FIRST = {
-    "front_end": ("front end", "overhead"), "under_way": ("step under way", "overhead"),
-    "behind": ("behind prompts", "network"), "place": ("wait for a place", "network"),
-    "prompt": ("own prompt", "compute"),
-}  # fmt: skip
-"""What a first token waits for: its name here, and the colour of it."""
-
-TOKEN = {**{"engine" if part == "host" else part: name for part, name in PARTS.items()},
-         "prompts": ("prompts of others", "compute")}  # fmt: skip
-"""What the time of a token is made of under load, likewise."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +93,8 @@ class Request:
         return Section("", [Axis(self), *bars])
 
 
-def _shares(
-    parts: Mapping[str, float], names: Mapping[str, tuple[str, str]], whole: float
-) -> list[tuple[str, float, str]]:
-    return [(name, parts[part] / whole, ms(parts[part])) for part, (name, _) in names.items() if part in parts]
+def _shares(parts: Mapping[str, float], names: Mapping[str, Part], whole: float) -> list[tuple[str, float, str]]:
+    return [(name, parts[part] / whole, ms(parts[part])) for part, (name, *_) in names.items() if part in parts]
 
 
 class Axis:

@@ -1,4 +1,4 @@
-"""Advice is what `estimate` says of the changed deployment: it improves the metric that it names, and says its price."""
+"""Advice is what `estimate` says of the changed deployment: it improves its metric, and says its price."""
 
 from __future__ import annotations
 

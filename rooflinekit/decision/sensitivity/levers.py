@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Unpack
 
@@ -414,7 +414,8 @@ def levers(
         setting = replace(setting, question=question)
     changes = moves(setting, plan, given.get("prefix"), draft, hours, models)
     tried = [try_move(each, setting, answer, warnings) for each in changes]
-    advised = best((made for made in tried if made.changes.keys() <= HERE), made["evidence"], answer.gpus, load is not None)
+    here = (each for each in tried if each.changes and each.changes.keys() <= HERE)
+    advised = best(here, made["evidence"], answer.gpus, load is not None)
     read = balance(predictor, replace(question.work, batch=answer.running))
     slopes = elasticities(predictor, question)
     return Levers(

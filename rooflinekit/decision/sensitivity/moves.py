@@ -264,8 +264,8 @@ def formats(setting: Setting, plan: Plan) -> Iterator[Tried]:
 
 def split(setting: Setting, plan: Plan) -> Iterator[Tried]:
     """Twice and half the tensor parallelism; of experts also each whole, with attention in replicas."""
-    tp = plan.deployment.tp
-    if tp > 1 and plan.deployment.gpus == tp and any(isinstance(layer.ffn, MixtureOfExperts) for layer in plan.model.layers):
+    tp, routed = plan.deployment.tp, any(isinstance(layer.ffn, MixtureOfExperts) for layer in plan.model.layers)
+    if routed and plan.deployment.gpus == tp > 1:
         yield move(f"dp {tp} ep {tp}", {"tp": 1, "dp": tp, "ep": tp}, _EXACT, setting.on(tp=1, dp=tp, ep=tp))
     for degree in (2 * tp, tp // 2) if tp % 2 == 0 else (2 * tp,):
         yield move(f"tp {degree}", {"tp": degree}, _EXACT, setting.on(tp=degree))
@@ -378,7 +378,7 @@ def weaker(found: str | None, present: str) -> bool:
     return EVIDENCE.index(found or present) > EVIDENCE.index(present)
 
 
-# --- advice ------------------------------------------------------------------------------------------------------------
+# --- advice ---------------------------------------------------------------------------------------------------------
 
 ADVISED = ("tpot", "cost", "ttft")
 """What advice is about: time per token, cost of an output token, time to first token."""

@@ -387,11 +387,12 @@ def _load_words(lines: Sequence[Curve], axis: str) -> str:
 
 
 def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
-    """Speed of a user against throughput of a GPU: a line for each deployment, with ticks of the batch or the load.
+    """Best trade-offs of a user's speed and a GPU's throughput: the front, its deployments in colour, the rest grey.
 
-    Of many lines those with most of the front, which is what nothing else beats in both, have colours and names.
+    Of many deployments those with most of the front have colours and names; numbers along it are the batch or the load.
+    What misses the objective for the time per token is shaded.
     """
-    frame = frame_of("Speed for a user against throughput of a GPU", table, theme)
+    frame = frame_of("Best trade-offs (Pareto front)", table, theme)
     goals = parse_goals("tok_s_user:tok_s_gpu")
     x, y = (goal.column for goal in goals)
     rows = answered(table)
@@ -405,14 +406,19 @@ def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
     for line in found:
         axes.plot(line.rows[x], line.rows[y], color=theme.soft, lw=0.7, marker="o", ms=2, alpha=0.45)
     for line, color in zip(named, tints(named, theme), strict=True):
-        axes.plot(line.rows[x], line.rows[y], color=color, lw=1.6, marker="o", ms=3.5, gid=f"line {line.label}")
+        own = line.rows[line.rows.index.isin(front.index)]
+        axes.plot(line.rows[x], line.rows[y], color=color, lw=0.9, marker="o", ms=2.5, gid=f"line {line.label}")
+        axes.plot(own[x], own[y], color=color, lw=0, marker="o", ms=5.5, gid=f"best {line.label}")
     axes.plot(rows[x][~holds], rows[y][~holds], ls="", marker="o", ms=4, mfc="none", mec=theme.soft, alpha=0.7,
               mew=0.8, gid="barred")  # fmt: skip
-    axes.plot(front[x], front[y], color=theme.ink, lw=0, marker="o", ms=6, mfc="none", mew=0.8, gid="front")
+    axes.plot(front[x], front[y], color=theme.ink, lw=1.4, marker="o", ms=6, mfc="none", mew=0.8, gid="front")
+    goals_ms = pd.to_numeric(table["tpot"], errors="coerce").dropna().unique() if "tpot" in table else ()
+    if len(goals_ms) == 1 and len(front):  # all rows have the same objective
+        axes.axvspan(axes.get_xlim()[0], 1e3 / float(goals_ms[0]), color=theme.soft, alpha=0.15, lw=0, gid="missed")
     axes.set(xscale="log", yscale="log", xlabel="output of one user [tok/s]", ylabel="output of one GPU [tok/s]")
     for each in (axes.xaxis, axes.yaxis):
         decades(each, scale_text)
-    told = ["", "circled: the front"] + (
+    told = ["", "line: the front"] + (
         [f"numbers: {_UNITS.get(axis, 'requests a second')}"] if axis and named else []
     )
     told += [f"grey: {len(found) - len(named)} others"] if len(found) - len(named) > _MOST else []
