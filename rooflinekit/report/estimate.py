@@ -31,8 +31,7 @@ from rooflinekit.report.document import (
     ms,
     three,
 )
-from rooflinekit.report.look import STEP
-from rooflinekit.report.request import LEAST, Request, Waterfall, counted, latencies, share_text
+from rooflinekit.report.request import LEAST, Request, Waterfall, counted, latencies, share_text, step_parts
 
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
 _MEMORY_BAR = 16
@@ -67,10 +66,7 @@ def _answered(estimate: Estimate, request: Request | None) -> Iterator[Words]:
         more = format_bytes(memory.needed_bytes - memory.available_bytes)
         yield Words(f"DOES NOT FIT: {more} too little on each GPU; the times are those it would have")
     elif load is not None and not load.stable:
-        yield Words(
-            f"OVERLOAD: {three(load.rate)}/s arrive, {three(load.knee_rate)}/s can be served. First tokens wait longer "
-            "as long as it lasts"
-        )
+        yield Words(f"OVERLOAD: {three(load.rate)}/s arrive, {three(load.knee_rate)}/s can be served")
     elif request is not None:
         yield Words(request.answer)
 
@@ -86,13 +82,7 @@ def _alone(estimate: Estimate) -> Iterator[tuple[str, str]]:
 def _step(estimate: Estimate) -> Section:
     """Where the time of a decode step goes."""
     step = estimate.decode
-    return Section("", [Waterfall(f"a decode step takes {ms(step.time_ms)}:", _parts(step))])
-
-
-def _parts(step: StepResult) -> list[tuple[str, float, str]]:
-    """What the time of a step adds up from."""
-    parts = ((name, step.time_parts_ms[part]) for part, (name, *_) in STEP.items())
-    return [(name, time / step.time_ms, ms(time)) for name, time in parts]
+    return Section("", [Waterfall(f"a decode step takes {ms(step.time_ms)}:", step_parts(step))])
 
 
 def _detail(estimate: Estimate) -> Iterator[Section]:
@@ -109,7 +99,7 @@ def _detail(estimate: Estimate) -> Iterator[Section]:
     for title, step in _steps(estimate):
         table = Table(_KERNEL_HEADER, _kernels(step))
         if step is estimate.prefill:
-            yield Section(f"{title}: {ms(step.time_ms)}", [Waterfall("", _parts(step))])
+            yield Section(f"{title}: {ms(step.time_ms)}", [Waterfall("", step_parts(step))])
             yield Section("", [table])
         else:
             yield Section(f"{title}: {ms(step.time_ms)}", [table])

@@ -8,11 +8,11 @@ from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from rooflinekit.estimation.results import Estimate
+from rooflinekit.estimation.results import Estimate, StepResult
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.units import format_time, percent
 from rooflinekit.report.document import WIDTH, Section, Table, ms, three, wrapped
-from rooflinekit.report.look import FIRST, TOKEN, Part
+from rooflinekit.report.look import FIRST, STEP, TOKEN, Part
 
 if TYPE_CHECKING:
     from rooflinekit.simulation.outcome import Outcome
@@ -86,7 +86,7 @@ class Request:
         bars = [Waterfall(f"the first token, {ms(self.ttft)}:", _shares(self.first, FIRST, self.ttft))]
         if self.tokens:
             ends = " – ".join(ms(end, "no end") for end in self.interval or ())
-            span = [f"90 % interval {ends}"] if ends else []
+            span = [f"90 %: {ends}"] if ends else []
             span += [] if self.bound is None else [f"datasheet bound {ms(self.bound)}"]
             title = f"a token after it, {ms(self.tpot)}{f' ({_SEMICOLON.join(span)})' if span else ''}:"
             bars.append(Waterfall(title, _shares(self.token, TOKEN, self.tpot)))
@@ -95,6 +95,11 @@ class Request:
 
 def _shares(parts: Mapping[str, float], names: Mapping[str, Part], whole: float) -> list[tuple[str, float, str]]:
     return [(name, parts[part] / whole, ms(parts[part])) for part, (name, *_) in names.items() if part in parts]
+
+
+def step_parts(step: StepResult) -> list[tuple[str, float, str]]:
+    """What the time of a step adds up from, for a waterfall."""
+    return _shares(step.time_parts_ms, STEP, step.time_ms)
 
 
 class Axis:
