@@ -19,6 +19,7 @@ from rooflinekit.estimation.results import (
 )
 from rooflinekit.model.types.units import format_bytes, format_count, format_time, percent
 from rooflinekit.report.document import (
+    Block,
     Document,
     Facts,
     Section,
@@ -52,10 +53,8 @@ def document(estimate: Estimate, kernels: bool = False) -> Document:
         Section(headed(e), [Words(f"{asked(e)}; {formats(i)}"), *_answered(e, request)]),
         Section("", [_times(e), Facts(*_alone(e), *speeds)]),
         request.section() if request else _step(e),
-        Section("", [facts]),
-        *(() if kernels else (_next(e),)),
-        *(_detail(e) if kernels else ()),
-        end,
+        Section("", [facts, *(() if kernels else (*_next(e), *end.blocks))]),
+        *((*_detail(e), end) if kernels else ()),
     ]
 
 
@@ -221,12 +220,12 @@ def _spent(energy: EnergyResult) -> str:
 _SPENT = {"cache": "KV cache", "running": "chip running"}  # parts of the energy that have another name here
 
 
-def _next(estimate: Estimate) -> Section:
+def _next(estimate: Estimate) -> list[Block]:
     """The best moves that were tried, each with what it changes and what it needs; or what would make it fit."""
     question = question_of(estimate)
     if not estimate.memory.fits and question is not None:
         found = fitting(question.resolved.predictor, question.work, estimate.memory.max_batch)
-        return Section("", [Facts(("next", found))])
+        return [Facts(("next", found))]
     best: dict[str, Advice] = {}
     for each in advice(estimate):
         best.setdefault(each.option, each)
@@ -236,7 +235,7 @@ def _next(estimate: Estimate) -> Section:
     ]  # fmt: skip
     head = ["next", "TPOT", "cost", "TTFT", ""]
     nothing = [] if rows else [Facts(("next", "no change that was tried gains more than it costs"))]
-    return Section("", [Table(head, rows[:_ADVISED], left=(0, 4)), *nothing, Words(_MORE)])
+    return [Table(head, rows[:_ADVISED], left=(0, 4)), *nothing, Words(_MORE, indent="")]
 
 
 def _drafted(drafted: SpeculationResult) -> str:
