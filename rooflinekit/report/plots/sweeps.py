@@ -418,9 +418,7 @@ def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
     axes.set(xscale="log", yscale="log", xlabel="output of one user [tok/s]", ylabel="output of one GPU [tok/s]")
     for each in (axes.xaxis, axes.yaxis):
         decades(each, scale_text)
-    told = ["", "line: the front"] + (
-        [f"numbers: {_UNITS.get(axis, 'requests a second')}"] if axis and named else []
-    )
+    told = ["", "line: the front"] + ([f"numbers: {_UNITS.get(axis, 'requests a second')}"] if axis and named else [])
     told += [f"grey: {len(found) - len(named)} others"] if len(found) - len(named) > _MOST else []
     told += ["rings: " + " or ".join(dict.fromkeys(why_not(rows)[~holds]))] if not holds.all() else []
     said = "; ".join(told)
