@@ -121,6 +121,9 @@ class Steps(TypedDict, total=False):
     scheduler_recv_interval: Annotated[int, Option("Decode steps between looks at the queue (SGLang).", 1, group="Engine", also=("receive_interval",))]
     batch_wait: Annotated[int, Option("Steps for which prompts are gathered (TensorRT-LLM).", 0, least=0, group="Engine")]
     prefix_caching: Annotated[str | None, Option("on or off: prompts that come again are in the cache.", usual="the engine's", complete=("on", "off"), group="Engine")]
+    front_end: Annotated[str, Option("http, or token-ids: prompts come as token ids to the engine's own interface.", "http", complete=("http", "token-ids"), group="Engine")]
+    api_servers: Annotated[int | None, Option("Processes that read requests and stream answers (vLLM's --api-server-count).", usual="the engine's", also=("api_server_count",), most=1024, group="Engine")]
+    stream_interval: Annotated[int, Option("Tokens that the front end sends together.", 1, group="Engine")]
 
 class Layout(Hardware, Parallelism, Formats, Engine, total=False):
     """Everything that lays out a plan."""
