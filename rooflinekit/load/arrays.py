@@ -33,20 +33,21 @@ Flags: TypeAlias = "Array[bool]"
 NOBODY = -1
 FOREVER = math.inf
 FOREVER_STEPS = 1 << 30
+LEAST_LEFT = 0.02  # of a front end, for requests while it streams: assumed
 
 # Park and Miller's numbers, x ← MULTIPLIER·x mod MODULUS (Communications of the ACM 31, 1988, p. 1192).
 MULTIPLIER = 16807
 MODULUS = 2147483647
 
 # What happens to a request, in `State.event_kind`.
-SENT, READY, ENCODED, ADMIT = range(4)
+SENT, READY, ENCODED = range(3)
 # Places of counters in `State.counts`.
 (
     NEXT, DONE, REJECTED, PREEMPTED, STAMP, ARRIVED, HEAD, TAIL, HELD_HEAD, HELD_TAIL, HELD_COUNT, ROUTED, TOUCHED,
     FLYING, COUNTING, WARMUP, ROWS, GAPS, COUNTERS,
 ) = range(19)  # fmt: skip
 # Places of times in `State.times`.
-NOW, HANDED, ENCODING, ENCODER_WAIT, TIMES = range(5)
+NOW, ENCODING, ENCODER_WAIT, TIMES = range(4)
 # Routers, in `Rules.router`.
 ROUND_ROBIN, RANDOM, LEAST_LOADED, SHARED = range(4)
 
@@ -56,7 +57,7 @@ class Clients(NamedTuple):
 
     users: of a closed loop, 0 of an open one; warmup: requests of a closed loop that end before the counted ones begin;
     send: when an open loop sends [s]; isl, osl, cached: tokens in, out, and of the prompt already in the cache;
-    priority: the lowest is first, where queues are ordered so; front: time in the front end [s]; drawn: replicas that a
+    priority: the lowest is first, where queues are ordered so; front: work of the front end [s]; drawn: replicas that a
     random router chooses, one after the other.
     """
 
@@ -85,8 +86,8 @@ class Rules(NamedTuple):
     queue_limit: waiting requests beyond which more are refused, -1 for none; blocks, block: of the cache of a replica,
     and tokens of each; width: tokens that a sequence computes in a decode step; drafted, acceptance: tokens of its
     draft in a row, and for each the chance that it is accepted if those before it were; lanes: parts of a replica's
-    sequences that its pipeline stages compute at once; apart: least time between two requests that front ends hand over
-    [s]; horizon: when the run ends [s]; receive_interval: decode steps from one look at the queue to the next;
+    sequences that its pipeline stages compute at once; front_ends: of each replica; stream: what one of them does for
+    each token that comes out [s]; horizon: when the run ends [s]; receive_interval: decode steps from one look at the queue to the next;
     batch_wait: decode steps for which prompts are held back, so that several are computed together.
     """
 
@@ -112,7 +113,8 @@ class Rules(NamedTuple):
     replicas: int
     lanes: int
     router: int
-    apart: float
+    front_ends: int
+    stream: float
     encoder_parts: Numbers
     encoder_send: float
     horizon: float
@@ -269,7 +271,8 @@ class State(NamedTuple):
     # of all
     counts: Counts
     times: Numbers
-    ready: Numbers
+    reading: Counts
+    unread: Counts
     encoder_free: Numbers
     most_new: Counts
     most_past: Counts
@@ -377,7 +380,6 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
     for place in (HEAD, TAIL, HELD_HEAD, HELD_TAIL):
         counters[place] = NOBODY
     times = numbers(TIMES, 0.0)
-    times[HANDED] = -math.inf
     draw = counts(n if rules.drafted else 0, 0)
     for j in range(len(draw)):
         draw[j] = first_draw(seed, j + 1)
@@ -408,7 +410,8 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
         steps_made=counts(replicas, 0), decode_steps=counts(replicas, 0), busy=numbers(replicas, 0.0),
         sequence_time=numbers(replicas, 0.0), block_time=numbers(replicas, 0.0), blocked_time=numbers(replicas, 0.0),
         delays=numbers(replicas, 0.0), tokens_out=counts(replicas, 0), prompt_tokens=counts(replicas, 0),
-        counts=counters, times=times, ready=numbers(groups, -math.inf), encoder_free=numbers(encoders, 0.0),
+        counts=counters, times=times, reading=counts(groups * rules.front_ends, NOBODY),
+        unread=counts(groups * rules.front_ends, NOBODY), encoder_free=numbers(encoders, 0.0),
         most_new=counts(per_step, 0), most_past=counts(per_step, 0), logging=room > 0, room=room,
         log_replica=counts(log, 0), log_began=numbers(log, 0.0), log_end=numbers(log, 0.0),
         log_time=numbers(log, 0.0), log_slope=numbers(log, 0.0), log_steps=counts(log, 0),

@@ -35,7 +35,7 @@ class FullEngine(NamedTuple):
 
 
 def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float, cached: float = 0.0) -> float:
-    """Requests a second that one replica sustains at most, at mean lengths, and its front end hands over [1/s].
+    """Requests a second that one replica sustains at most, at mean lengths [1/s].
 
     Args:
         tables: the step tables.
@@ -50,8 +50,7 @@ def full_rate(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float,
     >>> full_rate(constant_table(0.01).arrays, rules, 8.0, 5.0)  # four sequences of five steps each
     80.0
     """
-    handed_over = 1.0 / (rules.apart * rules.replicas) if rules.apart else math.inf
-    return min(full_engine(tables, rules, isl, osl, cached).rate, handed_over)
+    return full_engine(tables, rules, isl, osl, cached).rate
 
 
 def full_engine(tables: tuple[Table, Table], rules: Rules, isl: float, osl: float, cached: float = 0.0) -> FullEngine:

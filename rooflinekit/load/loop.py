@@ -17,7 +17,6 @@ replica, `j` a request.
 from __future__ import annotations
 
 from rooflinekit.load.arrays import (
-    ADMIT,
     ARRIVED,
     COUNTING,
     DONE,
@@ -28,11 +27,11 @@ from rooflinekit.load.arrays import (
     FOREVER,
     FOREVER_STEPS,
     GAPS,
-    HANDED,
     HEAD,
     HELD_COUNT,
     HELD_HEAD,
     HELD_TAIL,
+    LEAST_LEFT,
     LEAST_LOADED,
     MODULUS,
     MULTIPLIER,
@@ -992,20 +991,44 @@ def post(time: float, kind: int, j: int, s: State) -> None:
 
 
 def send(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
-    """A client sends a request; the front end reads the prompts of its lane one after the other."""
+    """A client sends a request; a front end reads one after the other."""
     s.sent[j] = now
-    front = c.front[j]
-    if front > 0.0:
-        lane = (j + 1) % len(s.ready)
-        ready = now + front
-        ready = max(ready, s.ready[lane])
-        s.ready[lane] = ready
-        if len(s.ready) == 1 and len(s.encoder_free) == 0:
-            hand_over(now, ready, j, c, k, s)
+    if c.front[j] > 0.0:
+        lane = j % len(s.reading)
+        s.queue_after[j] = NOBODY
+        if s.reading[lane] == NOBODY:
+            s.reading[lane] = j
+            read(now, j, c, k, s)
         else:
-            post(ready, READY, j, s)
+            s.queue_after[s.unread[lane]] = j
+        s.unread[lane] = j
     else:
         pass_encoders(now, j, c, k, s)
+
+
+def read(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
+    """A front end reads a request in the time that is left beside the tokens that it streams: these come first."""
+    lanes = len(s.reading)
+    g = j % lanes % k.replicas
+    streamed = 0.0
+    if k.stream > 0.0:
+        for r in range(g * k.lanes, (g + 1) * k.lanes):
+            if s.until[r] >= 0.0 and s.decodes[r] > 0:
+                streamed += s.decodes[r] / s.time[r]
+        streamed *= k.stream * (k.replicas / lanes)
+    left = 1.0 - streamed
+    left = max(left, LEAST_LEFT)
+    post(now + c.front[j] / left, READY, j, s)
+
+
+def have_read(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
+    """A front end has read a request, and reads the next."""
+    lane = j % len(s.reading)
+    after = s.queue_after[j]
+    s.reading[lane] = after
+    if after != NOBODY:
+        read(now, after, c, k, s)
+    pass_encoders(now, j, c, k, s)
 
 
 def pass_encoders(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
@@ -1028,19 +1051,6 @@ def pass_encoders(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
             last = max(last, ends)
         s.times[ENCODER_WAIT] += begun - now
         post(last + k.encoder_send, ENCODED, j, s)
-    elif c.front[j] > 0.0:
-        hand_over(now, now, j, c, k, s)
-    else:
-        come(now, j, c, k, s)
-
-
-def hand_over(now: float, ready: float, j: int, c: Clients, k: Rules, s: State) -> None:
-    """The front end hands a request over, the least time after the one before it."""
-    handed = s.times[HANDED] + k.apart
-    handed = max(handed, ready)
-    s.times[HANDED] = handed
-    if handed > now:
-        post(handed, ADMIT, j, s)
     else:
         come(now, j, c, k, s)
 
@@ -1194,9 +1204,7 @@ def happen(now: float, c: Clients, k: Rules, s: State) -> None:
     if kind == SENT:
         send(now, j, c, k, s)
     elif kind == READY:
-        pass_encoders(now, j, c, k, s)
-    elif kind == ENCODED:
-        hand_over(now, now, j, c, k, s)
+        have_read(now, j, c, k, s)
     else:
         come(now, j, c, k, s)
 

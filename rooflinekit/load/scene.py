@@ -80,9 +80,15 @@ class EncoderStation:
 class FrontEnd:
     """What a request passes before it comes to a queue."""
 
-    time: Callable[[int], float] = lambda isl: 0.0  #: of a prompt of so many tokens [s]
-    hand_over: float = 0.0  #: least time from one request to the next that it hands to a replica [s]
+    time: Callable[[int], float] = lambda isl: 0.0  #: its work for a prompt of so many tokens [s]
+    stream: float = 0.0  #: and for each token that it sends on [s]
+    servers: int = 1  #: processes that share the requests of a replica
     encoders: EncoderStation | None = None  #: before that, where images have accelerators of their own
+
+    def rate(self, isl: float, osl: float) -> float:
+        """Requests a second that the front ends of a replica read and answer at most."""
+        work = self.time(round(isl)) + max(osl - 1.0, 0.0) * self.stream
+        return self.servers / work if work else math.inf
 
     @property
     def most(self) -> float:
@@ -139,7 +145,8 @@ class Scene:
             replicas=self.replicas,
             lanes=self.table.lanes,
             router=ROUTERS[self.router],
-            apart=self.front.hand_over / self.replicas,
+            front_ends=self.front.servers,
+            stream=self.front.stream,
             encoder_parts=encoders.parts if encoders else [],
             encoder_send=encoders.send if encoders else 0.0,
         )
@@ -198,7 +205,7 @@ def kv_capacity_tokens(predictor: Predictor, context: float, sequences: int) -> 
     if fitting < 1:
         raise DoesNotFitError(
             f"{predictor.plan.model.name} on {predictor.plan.system.accelerator.name} has no room for one request of "
-            f"{context:.0f} tokens; raise tp, shorten requests or take 8-bit weights"
+            f"{context:.0f} tokens"
         )
     low, high = int(context), 2 * int(context) + 2
     while high < _FOLLOWED and memory.max_batch(float(high), context) >= fitting:
@@ -326,8 +333,13 @@ def drafting_of(predictor: Predictor, chosen: Scheduler, most: int, isl: float, 
 
 def front_end_of(predictor: Predictor, replicas: int = 1) -> FrontEnd:
     """What requests pass before they come to the queue of a replica; encoders of all replicas are together."""
-    costs = predictor.plan.costs
-    return FrontEnd(lambda isl: float(front_end(costs, isl)), costs.hand_over, _encoders(predictor.plan, replicas))
+    costs, deployment = predictor.plan.costs, predictor.plan.deployment
+    settings, encoders = deployment.settings, _encoders(predictor.plan, replicas)
+    if settings.front_end == "token-ids":
+        return FrontEnd(lambda isl: costs.hand_over, costs.detokenised, encoders=encoders)
+    servers = settings.api_servers or (deployment.dp if costs.servers_by_replica else 1)
+    stream = costs.detokenised + costs.chunk / settings.stream_interval
+    return FrontEnd(lambda isl: float(front_end(costs, isl)), stream, servers, encoders)
 
 
 def _encoders(plan: Plan, replicas: int) -> EncoderStation | None:

@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 from rooflinekit.load.arrivals import Arrival
+from rooflinekit.load.arrays import LEAST_LEFT
 from rooflinekit.load.scene import FrontEnd
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.ledger import Ledger
@@ -124,7 +125,6 @@ class Fleet:
             raise WorkloadError("a simulation needs at least one replica")
         self.replicas, self.prefills, self.link = replicas, prefills or [], link or Link()
         self.front_end = front_end or FrontEnd()
-        self.apart = self.front_end.hand_over / len(self.prefills or replicas)  #: each replica has a front end
         self.all = [*self.prefills, *replicas]
         self.route: Route = ROUTERS[router](self.prefills or replicas)
         self.hand_over: Route = ROUTERS["least-loaded"](replicas)
@@ -172,8 +172,8 @@ class Simulation:
         self._coming: dict[Job, None] = {}  # still in the front end
         self._gone: set[Job] = set()  # whose clients left before they came to a queue
         self._leaving: dict[Replica, list[Job]] = {}  # whose clients left while a step is under way
-        self._ready = [-math.inf] * len(fleet.prefills or fleet.replicas)  # when each front end has read its latest
-        self._handed = -math.inf  # when it hands over the latest of them
+        self._readers = list(fleet.prefills or fleet.replicas) * fleet.front_end.servers  # of each front end
+        self._unread: list[deque[Job]] = [deque() for _ in self._readers]  # who is read, and who comes next
         self._free_at = dict.fromkeys(fleet.prefills, 0.0)  # when each link has copied what it has
         self._index = {replica: index for index, replica in enumerate(fleet.all)}
         for replica in fleet.prefills:
@@ -284,32 +284,34 @@ class Simulation:
         self.ledger.enter(job, self.now)
         if following := self.source.after_arrival(job):
             self.expect(*following)
-        if (front_end := self.fleet.front_end.time(job.isl)) > 0.0:
+        if self.fleet.front_end.time(job.isl) > 0.0:
             self._coming[job] = None
-            lane = job.number % len(self._ready)  # a front end reads one prompt after the other
-            self._ready[lane] = max(self._ready[lane], self.now + front_end)
-            self._push(self._ready[lane], self._encode, job)
+            lane = (job.number - 1) % len(self._unread)
+            self._unread[lane].append(job)
+            if len(self._unread[lane]) == 1:
+                self._read(job)
         else:
             self._encode(job)
+
+    def _read(self, job: Job) -> None:
+        """A front end reads a request in the time that is left beside the tokens that it streams: these come first."""
+        front_end, replica = self.fleet.front_end, self._readers[(job.number - 1) % len(self._readers)]
+        streamed = replica.token_rate * (front_end.stream * (1.0 / front_end.servers))
+        self._push(self.now + front_end.time(job.isl) / max(1.0 - streamed, LEAST_LEFT), self._have_read, job)
+
+    def _have_read(self, job: Job) -> None:
+        """It reads the next."""
+        unread = self._unread[(job.number - 1) % len(self._unread)]
+        unread.popleft()
+        if unread:
+            self._read(unread[0])
+        self._encode(job)
 
     def _encode(self, job: Job) -> None:
         """Accelerators that encode images do so before the request is handed over."""
         if encoders := self.fleet.front_end.encoders:
             self._coming[job] = None
-            self._push(encoders.done(self.now), self._hand_over, job)
-        elif job in self._coming:
-            self._hand_over(job)
-        else:
-            self._admit(job)
-
-    def _hand_over(self, job: Job) -> None:
-        """In the order in which prompts were sent, so that a short one does not pass a long one before it.
-
-        One thread reads the prompts of a front end (vLLM's `AsyncMicrobatchTokenizer`, SGLang's `TokenizerManager`).
-        """
-        self._handed = max(self.now, self._handed + self.fleet.apart)
-        if self._handed > self.now:
-            self._push(self._handed, self._admit, job)
+            self._push(encoders.done(self.now), self._admit, job)
         else:
             self._admit(job)
 

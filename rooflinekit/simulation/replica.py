@@ -103,6 +103,11 @@ class Replica:
             return FULL
         return ""
 
+    @property
+    def token_rate(self) -> float:
+        """Tokens that come out each second of the step under way [1/s]."""
+        return self.decodes / self._time if self.until >= 0.0 and self.decodes else 0.0
+
     def has(self, job: Job) -> bool:
         """Whether a request waits here or has its place here."""
         return job in self.admitted or job in self.queue

@@ -45,7 +45,8 @@ class Load:
     blocks: int
     block: int
     front: tuple[float, float]  # seconds of a prompt, and of each of its tokens
-    hand_over: float
+    stream: float
+    front_ends: int
     replicas: int
     router: str
     drafted: int = 0
@@ -86,7 +87,8 @@ def random_load(seed: int) -> Load:
     load = Load(
         plan, tuple(arrivals), users, draw.choice((0, 0, 7)), limits,
         max(draw.choice((4000, 30_000, 1_000_000)) // block, 1), block,
-        draw.choice(((0.0, 0.0), (2e-3, 0.0), (3e-3, 2e-6))), draw.choice((0.0, 2e-4)), draw.choice((1, 1, 2, 5)),
+        draw.choice(((0.0, 0.0), (2e-4, 0.0), (3e-3, 2e-6))), draw.choice((0.0, 6e-5)), draw.choice((1, 1, 3)),
+        draw.choice((1, 1, 2, 5)),
         draw.choice(ROUTERS), drafted, seed=draw.randint(0, 9), room=draw.choice((0, 0, 40)),
     )  # fmt: skip
     if drafted:
@@ -134,7 +136,7 @@ def simulate(load: Load):
     gpus, parts, send = load.encoders
     each, token = load.front
     encoders = EncoderStation(gpus, parts, send) if gpus else None
-    front = FrontEnd(lambda isl: each + isl * token, load.hand_over, encoders)
+    front = FrontEnd(lambda isl: each + isl * token, load.stream, load.front_ends, encoders)
     fleet = Fleet([replica() for _ in range(load.replicas)], load.router, None, None, front)
     run = Simulation(fleet, Source(iter(load.arrivals), load.users or None, load.warmup), ledger)
     run.run()
@@ -166,7 +168,7 @@ def rules_of(load: Load) -> Rules:
     return policies.rules_of(
         load.limits, load.blocks, load.block, width=load.drafted + 1, drafted=load.drafted,
         acceptance=[load.acceptance] * load.drafted,
-        replicas=load.replicas, router=ROUTERS.index(load.router), apart=load.hand_over / load.replicas,
+        replicas=load.replicas, router=ROUTERS.index(load.router), front_ends=load.front_ends, stream=load.stream,
         encoder_parts=list(parts), encoder_send=send,
     )  # fmt: skip
 

@@ -176,13 +176,25 @@ def test_quantiles_are_of_the_sample():
     assert [Sample([4.0, 1.0, 3.0, 2.0]).quantile(share) for share in (0.25, 0.5, 0.51, 1.0)] == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_no_more_requests_are_served_than_the_front_end_hands_over():
+@pytest.mark.parametrize("told", [{}, {"front_end": "token-ids"}, {"api_servers": 2}])
+def test_no_more_requests_are_served_than_the_front_end_reads(told):
     """1,000 users of a small model, who could have 7,000 requests a second."""
-    work = {"gpu": "b200-sxm", "isl": 16, "osl": 1}
+    work = {"gpu": "b200-sxm", "isl": 16, "osl": 1} | told
     answer = rk.estimate("llama-3.2-1b", concurrency=1000, **work).load
-    most = 1.0 / load_engine("vllm").costs.hand_over
+    costs = load_engine("vllm").costs
+    each = costs.hand_over if "front_end" in told else costs.request + 16 * costs.token
+    most = told.get("api_servers", 1) / each
     assert 0.9 * most < answer.rate <= most * (1 + 1e-9)
     assert answer.knee_rate == rk.estimate("llama-3.2-1b", rate=1.0, **work).load.knee_rate == pytest.approx(most)
+
+
+def test_a_front_end_reads_in_the_time_that_is_left_beside_what_it_streams():
+    """Four sequences decode in steps of 10 ms; at 1 ms a token a prompt of 6 ms of work takes 6 / (1 - 4/10) = 10 ms."""
+    rules = rules_of(Limits(), blocks=1000, block=16, stream=1e-3)
+    osl = [100, 100, 100, 100, 10]
+    clients = Clients(0, 0, [0.0] * 4 + [0.1], [8] * 5, osl, [0] * 5, [0] * 5, [0.0] * 4 + [6e-3], [])
+    found = play(clients, rules, constant_table(0.01).arrays)
+    assert found.queued[4] - found.sent[4] == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])

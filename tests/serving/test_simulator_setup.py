@@ -40,8 +40,9 @@ def test_an_engine_that_reserves_whole_answers_holds_fewer_and_preempts_none():
     """8,192 tokens have room for four requests of 2,000 to their ends, and for the prompts of seven or eight."""
     work = {"isl": 1000, "osl": 1000, "concurrency": 16, "requests": 32, "kv_tokens": 8192}
     reserves, preempts = (rk.simulate("llama-3-8b", engine=engine, **work).to_dict() for engine in ("trtllm", "vllm"))
-    assert (reserves["requests"]["preemptions"], reserves["steps"]) == (0, 32 // 4 * 1000)
-    assert reserves["replicas"][0]["mean_batch"] == pytest.approx(4.0)
+    assert reserves["requests"]["preemptions"] == 0
+    assert reserves["steps"] == pytest.approx(32 // 4 * 1000, abs=4)  # the front end reads the first four in turn
+    assert reserves["replicas"][0]["mean_batch"] == pytest.approx(4.0, rel=1e-3)
     assert preempts["requests"]["preemptions"] > 0
 
 

@@ -64,7 +64,7 @@ def under_way(osl: Numeric, osl_cv: Numeric) -> Numeric:
 
 
 def front_end(costs: StepCosts, isl: Numeric) -> Numeric:
-    """Time of a request before it comes to the engine's queue: HTTP, hand-over, and the tokeniser [s].
+    """Work of the front end on a request before it comes to the engine's queue: HTTP, tokeniser, hand-over [s].
 
     >>> front_end(StepCosts(request=3e-3, token=3e-6), 1000.0)
     0.006

@@ -43,6 +43,9 @@ class EngineSettings:
     scheduler_recv_interval: int = 1  #: decode steps from one look at new requests to the next
     batch_wait: int = 0  #: decode steps for which prompts are held back, so that several are computed together
     prefix_caching: str | None = None  #: "on" or "off": whether a prompt that was sent before is found in the cache
+    front_end: str = "http"  #: http, or token-ids: prompts come as token ids to the engine's own interface
+    api_servers: int | None = None  #: processes that read requests and stream answers
+    stream_interval: int = 1  #: tokens that are sent together
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,10 @@ class StepCosts:
     graph_tokens: float = 0.0  #: of the largest step with prompts that replays CUDA graphs, around its attention
     request: float = quantity("request", "front end of a request", "s", default=0.0)
     token: float = quantity("token", "more of it for each token of the prompt: the tokeniser", "s", default=0.0)
-    hand_over: float = 0.0  #: least time from one request to the next that the front end hands to the scheduler [s]
+    chunk: float = quantity("send", "front end of what it sends at a time", "s", default=0.0)
+    detokenised: float = quantity("write", "front end of each token: the detokeniser", "s", default=0.0)
+    hand_over: float = 0.0  #: front end of a request that comes as token ids, without HTTP [s]
+    servers_by_replica: bool = False  #: each attention replica has a front end of its own
     overlap: float = 0.0  #: steps made up before the one under way has ended: a prompt joins the one after them
     graphs: bool = True  #: decode steps replay CUDA graphs; of prompts those of up to `graph_tokens` do
     padded: tuple[float, ...] = ()  #: rising sizes of CUDA graphs; a decode step is padded to the next

@@ -213,7 +213,9 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
         drafted = {"width": choice.verified + 1, "drafted": choice.draft_tokens, "acceptance": rates}
     settings, errors = plan.deployment.settings, plan.load_errors
     block = settings.block_size or int(plan.engine.memory.block)
-    told = rules_of(rules, 1, block, apart=front.hand_over, lanes=plan.lanes, **drafted)._asdict()
+    told = rules_of(
+        rules, 1, block, front_ends=front.servers, stream=front.stream, lanes=plan.lanes, **drafted
+    )._asdict()
     del told["horizon"]
     return {
         "tables": [split.numbers for split in splits],
@@ -227,7 +229,7 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
         "step_tokens": int(plan.token_budget),
         "admitted": rules.max_model_len,
         "anew": sorted({size for layer in plan.model.layer_counts if (size := getattr(layer.mixer, "chunk", None))}),
-        "front": [front.time(0), plan.costs.token],
+        "front": [front.time(0), front.time(1) - front.time(0)],
         "images": plan.image_tokens,
         "errors": [[errors.ttft, errors.ttft_places], [errors.tpot, errors.tpot_places]],
         "full": errors.full_places,
