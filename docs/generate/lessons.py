@@ -28,8 +28,12 @@ _LENGTHS = (1130, 240, 2600, 870, 1900, 410, 3300, 620)  # tokens that eight seq
 
 
 def _lesson(
-    slider: str, unit: str, parts: dict[str, str], stops: Iterable[tuple[str, dict[str, list[float]], str]],
-    times: int = 1, **more: bool
+    slider: str,
+    unit: str,
+    parts: dict[str, str],
+    stops: Iterable[tuple[str, dict[str, list[float]], str]],
+    times: int = 1,
+    **more: bool,
 ) -> Any:
     """A slider with its unit, colours by part, and at each stop bars by name and a sentence.
 

@@ -25,7 +25,7 @@ from rooflinekit.estimation.estimator import resolve
 from rooflinekit.model.types.deployment import ENGINES, Deployment
 from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.report.markup import filled, packed, script_json
-from rooflinekit.report.page.deployment import SENTENCES, Deployed, accountant, slider_data
+from rooflinekit.report.page.deployment import LOOK, SENTENCES, Deployed, accountant, slider_data
 from rooflinekit.report.page.offers import make_offers
 from rooflinekit.report.page.plays import load_data
 from rooflinekit.report.page.render import HERE, scripts
@@ -151,7 +151,7 @@ def write_app(folder: Path, files: dict[str, dict[str, str]], gpus: Sequence[str
         old.unlink()
     (folder / name).write_bytes(packed_app)
     data: dict[str, Any] = {
-        "asked": own.at, "engine": own.answer.engine, "process": own.asked.process, "words": SENTENCES,
+        "asked": own.at, "engine": own.answer.engine, "process": own.asked.process, "words": SENTENCES, "look": LOOK,
         "reference": None,
         "files": files,
         "vendors": {gpu: load_accelerator(gpu).value.vendor for gpu in gpus},

@@ -47,7 +47,6 @@ def test_lessons_say_what_they_teach() -> None:
     assert gaps == sorted(gaps)
     assert first == sorted(first, reverse=True)
 
-
     fixed, lanes = ({name: values for name, values in found["continuous-batching"]["stops"][-1]["bars"].items()
                      if name.startswith(kind)} for kind in ("static", "continuous"))  # fmt: skip
     work, idle = ([sum(map(sum, (values[at::2] for values in lane.values()))) for lane in (fixed, lanes)]

@@ -137,9 +137,13 @@ def test_the_board_has_the_fewest_gpus_that_hold_the_batch(browser: Browser, add
         if tp > 1:
             assert not rk.estimate(FIRST, gpu, tp=tp // 2, batch=200, allow_oom=True).memory.fits
     assert found["v100-sxm2-32gb"] is None  # it lacks bf16
-    words = browser.value("[...document.querySelectorAll('.holders button')].map((each) => each.className + each.innerText)")
+    words = browser.value(
+        "[...document.querySelectorAll('.holders button')].map((each) => each.className + each.innerText)"
+    )
     assert any(text.startswith("none") and "lacks the format" in text for text in words)
-    browser.value("[...document.querySelectorAll('.holders button')].find((each) => each.innerText.startsWith('h200')).click()")
+    browser.value(
+        "[...document.querySelectorAll('.holders button')].find((each) => each.innerText.startsWith('h200')).click()"
+    )
     browser.wait("state.gpu === 'h200-sxm'")
 
 

@@ -165,7 +165,9 @@ def test_what_does_not_fit_says_what_would(browser: Browser, pages: dict[str, Pa
     browser.open(pages["deployment"], "#b=1000&i=4000")
     assert "does not fit" in browser.value("byId('headline').innerText")
     assert "output tokens" not in browser.value("byId('tiles').innerText")  # nothing is sold that cannot run
-    batch = int(re.findall(r"Would fit: a batch of ([\d,]+)", browser.value("byId('under').innerText"))[0].replace(",", ""))
+    batch = int(
+        re.findall(r"Would fit: a batch of ([\d,]+)", browser.value("byId('under').innerText"))[0].replace(",", "")
+    )
     assert rk.estimate("llama-3-8b", batch=batch, isl=4000).memory.fits
     assert not rk.estimate("llama-3-8b", batch=batch + 1, isl=4000, allow_oom=True).memory.fits
     browser.open(pages["deployment"], "#b=500&i=4000")
@@ -455,7 +457,9 @@ def test_a_chip_lowers_the_metric_of_its_tab(browser: Browser, pages: dict[str, 
             return [of(view), of(other), then, other.memory.fits, said];
           });
         })()""")
-        shown = browser.value("[...document.querySelectorAll('#chips button')].map((each) => each.firstChild.textContent)")
+        shown = browser.value(
+            "[...document.querySelectorAll('#chips button')].map((each) => each.firstChild.textContent)"
+        )
         assert [said for *_, said in found] == shown
         assert all(after == then < 0.98 * now and fits for now, after, then, fits, _ in found), (tab, found)
 

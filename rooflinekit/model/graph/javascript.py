@@ -277,7 +277,9 @@ class Library:
         for place, template in enumerate(templates):
             source, rows = layout.function(f"f{place}", template)
             functions.append(source)
-            columns = [[values.setdefault(entry, len(values)) for entry in column] for column in zip(*rows, strict=True)]
+            columns = [
+                [values.setdefault(entry, len(values)) for entry in column] for column in zip(*rows, strict=True)
+            ]
             numbers.append([len(rows), *columns])
         names = ", ".join(f"f{place}" for place in range(len(templates)))
         source = _LIBRARY.replace("FUNCTIONS", "\n".join(functions)).replace("NAMES", names)

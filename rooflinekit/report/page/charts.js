@@ -176,15 +176,15 @@ function arithmeticOf(part, view) {  // how the time of a kernel comes about, in
 }
 
 // ---- what the time adds up from
-const TIME_PARTS = [["weights", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["network", "network"], ["above bound", "overhead"], ["engine", "engine"]];
+const LOOK = DATA.look, TIME_PARTS = LOOK?.step ?? [];  // names and colours, from the table of the terminal and the pictures
 const TOLD = { prefill: ["first token", "ttft"], decode: ["token", "tpot"] };
 function stepTerms(view, step) {  // of the time that its tile states: of a step, and under load of a mean token or first token
   const [title, which] = TOLD[step], span = felt(view)[which], scale = span.time / sum(view.parts[step]), made = view.load ? (step === "decode" ? tokenTerms : firstTerms)(view.load) : TIME_PARTS.map(([name, tint], place) => ({ title: name, tint, time: scale * view.parts[step][place] }));  // the tile is the mean over the output, the parts are those at its mean context
-  return { terms: made.map(({ title: name, tint, pale }) => [name, tint, pale]), parts: made.map(({ time }) => time), title: view.load ? `mean ${title}` : title, format: asTime, scale: 1e3, unit: "ms", span, bound: span.bound };
+  return { terms: made.map(({ title: name, tint }) => [name, tint]), parts: made.map(({ time }) => time), title: view.load ? `mean ${title}` : title, format: asTime, scale: 1e3, unit: "ms", span, bound: span.bound };
 }
 const ENERGY_PARTS = [["weights read", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["links", "network"], ["chip running", "overhead"], ["idle", "engine"]];
 const energyTerms = ({ parts }) => ({ terms: ENERGY_PARTS, parts, title: "one output token", format: asEnergy, scale: 1, unit: "J of one output token, prompt included" });
-const barsOf = ({ terms, parts }) => terms.map(([title, tint, pale], place) => ({ title, tint, pale, start: sum(parts.slice(0, place)), size: parts[place] })).filter(({ size }) => size >= 0.005 * sum(parts));
+const barsOf = ({ terms, parts }) => terms.map(([title, tint], place) => ({ title, tint, start: sum(parts.slice(0, place)), size: parts[place] })).filter(({ size }) => size >= 0.005 * sum(parts));
 function waterfallBars(told) {  // each begins where the one above it ends; then the whole, and its interval
   const { parts, title, span } = told, whole = sum(parts), [low, high] = span ? [span.low, span.high].map((end) => whole * end / span.time) : [whole, whole];
   const interval = { title: "90 % interval", tint: "soft", start: low, size: high - low, words: small() ? between(low, high).replace(" to ", " to\n") : between(low, high) };
@@ -201,7 +201,7 @@ function waterfall(told, wide) {  // as elements: a slider moves it, and the lib
   const line = bound ? [upright(bound, "bad", { "stroke-width": 1.4, "stroke-dasharray": "5 4" }), lettered(`bound ${asTime(bound)}`, x(bound), top - 11, { fill: colour("bad"), "text-anchor": "middle" })] : [];
   return [svg("svg", { width: wide, height: foot + 46, "font-family": "system-ui, sans-serif", "font-size": 12.5, "dominant-baseline": "central" },
     ...ticks.flatMap((at) => [upright(at / scale, "grid"), lettered(three(at), x(at / scale), foot + 13, { "text-anchor": "middle" })]), upright(0, "line"),
-    ...bars.map(({ tint, pale, start, size, words }, place) => svg("rect", { x: x(start), y: middle(place) - thick / 2, width: x(size) - left, height: thick, fill: colour(tint), "fill-opacity": words ? 0.5 : pale ?? 1 })), ...line,
+    ...bars.map(({ tint, start, size, words }, place) => svg("rect", { x: x(start), y: middle(place) - thick / 2, width: x(size) - left, height: thick, fill: colour(tint), "fill-opacity": words ? 0.5 : 1 })), ...line,
     ...bars.flatMap(({ title, start, size, words }, place) => [
       lettered(small() && title.length > 15 ? title.replace(/ (?=\S*$)/, "\n") : title, left - 8, middle(place), { fill: colour("ink"), "text-anchor": "end" }),
       lettered(words ?? `${format(size)}${share(size)}`, besides(start + size, words ?? `${format(size)}${share(size)}`), middle(place), stroke),

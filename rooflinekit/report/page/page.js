@@ -353,7 +353,7 @@ function drawFront(view, points) {
 function key(id, entries) {
   const box = byId(id);
   if (!box) return;
-  box.replaceChildren(...entries.map(([title, tint, more]) => make("li", "", {}, make("i", "", { class: more === true ? "round hollow" : "round", style: more === true ? `border-color: var(--${tint})` : `background: var(--${tint}); opacity: ${more || 1}` }), document.createTextNode(title))));
+  box.replaceChildren(...entries.map(([title, tint, hollow]) => make("li", "", {}, make("i", "", { class: hollow ? "round hollow" : "round", style: hollow ? `border-color: var(--${tint})` : `background: var(--${tint})` }), document.createTextNode(title))));
 }
 
 // ---- begin

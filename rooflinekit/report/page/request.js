@@ -1,15 +1,14 @@
 // A load request by request: one to scale, some in order of arrival, and the first tokens of all.
 "use strict";
-const FIRST_PARTS = [["front", "front end", "engine"], ["late", "step under way", "overhead"], ["behind", "behind prompts", "prefill", 0.5], ["waits", "wait for a place", "other"], ["prompt", "own prompt", "prefill"]];
-const OTHERS = ["prompts of others", "prefill", 0.5];  // pale: the colour of prompts is that of the own one
+const FIRST_PARTS = ["front", "late", "behind", "waits", "prompt"], OTHERS = LOOK?.others;
 const LANES = 40, BARS = 48;  // requests that are drawn, and bars of first tokens
 
-const firstTerms = ({ parts }) => FIRST_PARTS.map(([name, title, tint, pale]) => ({ title, tint, pale, time: parts[name] })).filter(({ time }) => time > 0);  // of a mean first token [s]
+const firstTerms = ({ parts }) => FIRST_PARTS.map((name, place) => ({ title: LOOK.first[place][0], tint: LOOK.first[place][1], time: parts[name] })).filter(({ time }) => time > 0);  // of a mean first token [s]
 function tokenTerms(load) {  // of a mean token behind it [s]: a decode step in its parts, and prompts of others
   const times = layersOf(load);
-  return [...TIME_PARTS, OTHERS].map(([title, tint, pale], place) => ({ title, tint, pale, time: times[place] })).filter(({ time }) => time > 0);
+  return [...TIME_PARTS, OTHERS].map(([title, tint], place) => ({ title, tint, time: times[place] })).filter(({ time }) => time > 0);
 }
-const block = ({ tint, pale = 1 }, more) => svg("rect", { fill: colour(tint), "fill-opacity": pale, ...more });
+const block = ({ tint }, more) => svg("rect", { fill: colour(tint), ...more });
 const timeOf = (terms) => sum(terms.map(({ time }) => time));
 function stripes({ log: { sent, begun, first, end }, e2e, filling }) {  // of the request nearest to the mean: when prompts of others were computed, as shares of the time of its tokens
   const far = (j) => Math.abs(end[j] - sent[j] - e2e);
@@ -34,14 +33,14 @@ function enlarged(title, terms, wide, { bound, low, high } = {}) {  // a bar of 
   const rects = terms.map((term) => { const at = since; since += term.time; return block(term, { x: x(at), y: 0, width: Math.max(x(term.time) - 1, 0.5), height: 34 }); });
   const ends = high > low ? [svg("path", { d: `M${x(low)} 68H${x(high)}`, stroke: colour("soft"), "stroke-width": 5, opacity: 0.5 }), svg("circle", { cx: x(all), cy: 68, r: 5, fill: colour("ink") }), mark(high, `90 % interval ${between(low, high)}`, 88, "soft")] : [];
   const least = bound > 0 ? [svg("path", { d: `M${x(bound)} 0V44`, stroke: colour("bad"), "stroke-width": 1.6, "stroke-dasharray": "5 3" }), mark(bound, `datasheet bound ${asTime(bound)}`, 54, "bad")] : [];
-  const rows = terms.filter(({ time }) => time >= 0.005 * all).map((term) => make("li", "", {}, make("i", "", { style: `background: ${colour(term.tint)}; opacity: ${term.pale ?? 1}` }), make("span", term.title), make("b", asTime(term.time)), make("em", asShare(term.time / all))));
+  const rows = terms.filter(({ time }) => time >= 0.005 * all).map((term) => make("li", "", {}, make("i", "", { style: `background: ${colour(term.tint)}` }), make("span", term.title), make("b", asTime(term.time)), make("em", asShare(term.time / all))));
   return make("div", "", {}, make("h3", title), svg("svg", { width: wide, height: ends.length ? 98 : least.length ? 62 : 38, "font-family": "system-ui, sans-serif", "font-size": 12.5, "dominant-baseline": "central" }, ...rects, ...least, ...ends), make("ul", "", { class: "parts" }, ...rows));
 }
 function requestBars(load, wide) {
   const { osl, e2e, tpot } = load, first = firstTerms(load), until = timeOf(first), x = (time) => wide * time / e2e, half = small() ? wide : (wide - 28) / 2, top = 20, tall = 28;
   let since = 0;
   const begun = first.map((term) => { const at = since; since += term.time; return block(term, { x: x(at), y: top, width: Math.max(x(term.time), 0.3), height: tall }); });
-  const rest = Math.max(wide - x(until), 0), marked = stripes(load).map(([from, to]) => block({ tint: "prefill", pale: 0.75 }, { x: x(until) + rest * from, y: top, width: Math.max(rest * (to - from), 0.6), height: tall }));
+  const rest = Math.max(wide - x(until), 0), marked = stripes(load).map(([from, to]) => block({ tint: "prefill" }, { x: x(until) + rest * from, y: top, width: Math.max(rest * (to - from), 0.6), height: tall }));
   const one = x(until) + 0.6 * rest, lens = (from, width, left, tint, { time, high }) => svg("path", { d: `M${from} ${top + tall}H${from + width}L${left + half * time / Math.max(time, high)} ${top + tall + 34}H${left}Z`, fill: colour(tint), opacity: 0.1 });
   const zooms = small() ? [] : [lens(0, x(until), 0, "prefill", load.ttft), ...(osl > 1 ? [lens(one, Math.max(x(tpot.time), 2), half + 28, "decode", tpot)] : [])];
   const token = osl > 1 ? [enlarged(`A mean token, ${asTime(tpot.time)}`, tokenTerms(load), half, tpot)] : [];

@@ -57,11 +57,11 @@ function layersOf({ parts, stepParts }) {  // seconds of a mean token: of TIME_P
 function partsOption(rows, x, xName, here) {  // areas on each other, up to what can be served
   const option = base(), shown = rows.filter(({ stable }) => stable);
   if (!shown.length) return option;
-  const terms = [...TIME_PARTS, OTHERS].map(([name, tint, opacity = 1], place) => [name, tint, opacity, place]).filter(([, , , place]) => shown.some((each) => layersOf(each)[place] > 0.005 * each.tpot.time));
-  key("load-parts-key", terms);
+  const terms = [...TIME_PARTS, OTHERS].map(([name, tint], place) => [name, tint, place]).filter(([, , place]) => shown.some((each) => layersOf(each)[place] > 0.005 * each.tpot.time));
+  key("load-parts-key", terms.map(([name, tint]) => [name, tint]));
   option.tooltip = { ...option.tooltip, trigger: "axis", formatter: (each) => `${three(2 ** each[0].value[0])} ${xName}\n${each.filter(({ value }) => value.length > 2).map(({ seriesName, value }) => `${seriesName} ${asTime(value[2])}`).join("\n")}` };
   const now = here && here.stable ? [{ type: "line", symbol: "none", silent: true, data: [[Math.log2(x(here)), 0], [Math.log2(x(here)), 1e3 * here.tpot.time]], lineStyle: { color: colour("ink"), width: 1.6 }, endLabel: { show: true, formatter: `now ${asTime(here.tpot.time)}`, ...text(12), color: colour("ink"), align: "right", offset: [-6, -8], ...outlined() } }] : [];
-  return { ...option, xAxis: doublings(xName, shown.map(x)), yAxis: along("", { label: { formatter: three } }), series: [...terms.map(([name, tint, opacity, place]) => ({ type: "line", name, symbol: "none", lineStyle: { width: 0 }, areaStyle: { color: colour(tint), opacity, origin: "start" }, data: shown.map((each) => [Math.log2(x(each)), 1e3 * sum(layersOf(each).slice(0, place + 1)), layersOf(each)[place]]) })).reverse(), ...now] };  // each covers the lower ones' ground, and they are drawn over it
+  return { ...option, xAxis: doublings(xName, shown.map(x)), yAxis: along("", { label: { formatter: three } }), series: [...terms.map(([name, tint, place]) => ({ type: "line", name, symbol: "none", lineStyle: { width: 0 }, areaStyle: { color: colour(tint), opacity: 1, origin: "start" }, data: shown.map((each) => [Math.log2(x(each)), 1e3 * sum(layersOf(each).slice(0, place + 1)), layersOf(each)[place]]) })).reverse(), ...now] };  // each covers the lower ones' ground, and they are drawn over it
 }
 function drawSpent(view, { rows, x, xName, here }) {  // dollars and joules of an output token over the load, or over the batch
   const price = priceOf(view), { energy } = felt(view), power = OFFERS.gpus[view.at.gpu].power, priced = price && !DATA.pool, known = energy && !DATA.pool;
