@@ -111,7 +111,7 @@ def continuous_batching() -> Any:
             for lane, answer in zip(fixed, group, strict=True):
                 lane.extend((answer, max(group) - answer))
         for answer in answers:
-            min(lanes, key=lambda lane: sum(lane)).extend((answer, 0.0))
+            min(lanes, key=sum).extend((answer, 0.0))
         ends = sum(fixed[0]), max(map(sum, lanes))
         for lane in lanes:
             lane[-1] = ends[1] - sum(lane)

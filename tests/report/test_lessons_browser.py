@@ -15,8 +15,8 @@ from docs.generate.lessons import DATA, LESSONS, written
 from .browser import Browser
 
 LEARN = Path(__file__).parents[2] / "docs" / "learn"
-PAGES = {name: (LEARN / f"{name}.md").read_text(encoding="utf-8")
-         for name in re.findall(r"^\d+\. \[[^]]+\]\(([a-z-]+)\.md\)", (LEARN / "index.md").read_text("utf-8"), re.M)}  # fmt: skip
+_PATH = re.findall(r"^\d+\. \[[^]]+\]\(([a-z-]+)\.md\)", (LEARN / "index.md").read_text(encoding="utf-8"), re.M)
+PAGES = {name: (LEARN / f"{name}.md").read_text(encoding="utf-8") for name in _PATH}
 """The lessons in the order in which the path lists them."""
 SLIDERS = re.findall(r"<div data-lesson.*</div>", "".join(PAGES.values()))
 

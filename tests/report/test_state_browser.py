@@ -451,7 +451,8 @@ def test_a_chip_lowers_the_metric_of_its_tab(browser: Browser, pages: dict[str, 
         browser.open(pages["deployment"], f"#{state}&t={tab}")
         browser.wait("byId('moves').textContent.includes('half the')")
         found = browser.value("""(() => {
-          const view = answer(state), [of] = METRICS[tab], rows = sortedMoves(changesOf().map((change) => moveOf(view, change)));
+          const view = answer(state), [of] = METRICS[tab];
+          const rows = sortedMoves(changesOf().map((change) => moveOf(view, change)));
           return chipsOf(view, rows).map(({ parts, then, said }) => {
             const other = answer(settled({ ...state, ...parts }));
             return [of(view), of(other), then, other.memory.fits, said];
