@@ -352,6 +352,10 @@ _SOURCES = """sources:
     title: "vLLM 0.19 and SGLang 0.5.6 before a stub, on a Xeon: 1.0 to 2.1 ms a request, 51 and 52 us a token"
     url: "reports/front-end-2026-11-29.md"
     read: true
+  hop:
+    title: "assumption: the scheduler, and two ways between processes; not measured"
+    url: "docs/engines.md"
+    read: true
   tokeniser:
     title: "the same, 32,000 entries: 1.9 us a token under vLLM (400 to 5,100), 2.1 and 3.3 under SGLang (420, 1,280)"
     url: "reports/front-end-2026-11-29.md"
@@ -443,6 +447,7 @@ def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
     for cost, (value, spread) in _FRONT_ENDS[kind].items():
         source = ("tokeniser" if cost == "token" else "front_end") if known else "front_end_of_vllm"
         lines.append(f"      {cost}: {{value: {value}, spread: {spread}, source: [{source}]}}\n")
+    lines.append("      hop: {value: 2 ms, spread: 1 ms, source: [hop]}\n")
     if name == _WATCHED:
         lines.append("      hand_over: {value: 200 us, source: [handed]}\n      servers_by_replica: true\n")
     return [*lines, "      overlap: {value: 1, source: [overlap]}\n"] if name.partition(" ")[0] in _PROMPTS else lines

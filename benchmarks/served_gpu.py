@@ -74,6 +74,7 @@ def predicted(path: Path, gpu: str) -> Iterator[Served]:
         isl, osl = row["total_input_tokens"] // len(requests), sum(lengths) / len(requests)
         users, wide = row.get("max_concurrency"), pstdev(lengths) / osl
         limits = {"engine": "vllm", "token_budget": row["token_budget"], "max_num_seqs": row["max_num_seqs"]}
+        limits |= {"front_end": "token-ids"}
         resolved = resolve(model, gpu, read_deployment(limits), None)
         arrivals = (Arrival(0.0 if users else each[0], isl, int(each[3])) for each in requests)
         outcome = serve(resolved, Load(arrivals, isl + osl, isl + max(lengths), users))

@@ -76,7 +76,7 @@ def test_stages_that_work_at_the_same_time_serve_no_more_than_as_many_accelerato
     knees = []
     for pp in (1, stages):
         setup = read_deployment({"pp": pp, "microbatches": pp, "engine": engine, "weights": "fp8", "kv": "fp8",
-                                 "max_num_seqs": 256 * pp})  # fmt: skip
+                                 "max_num_seqs": 256 * pp, "api_servers": 64})  # fmt: skip
         knees.append(_knee(resolve("llama-3-8b", "h200-sxm", setup, None).predictor, isl, osl))
     assert 0.5 * stages * knees[0] < knees[1] < 1.05 * stages * knees[0]
 

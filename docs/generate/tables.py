@@ -33,7 +33,7 @@ _COSTS = {
     "routed": "µs", "routed_launches": "kernels", "launch": "µs", "prompt": "factor",
     "expert_launches": "kernels", "block_launches": "kernels", "latent_launches": "kernels",
     "graph_tokens": "tokens", "request": "ms",
-    "token": "µs", "chunk": "µs", "detokenised": "µs", "hand_over": "µs", "overlap": "steps",
+    "hop": "ms", "token": "µs", "chunk": "µs", "detokenised": "µs", "hand_over": "µs", "overlap": "steps",
 }  # fmt: skip
 _SCALES = {"µs": 1e6, "ms": 1e3}
 

@@ -87,8 +87,9 @@ class Rules(NamedTuple):
     and tokens of each; width: tokens that a sequence computes in a decode step; drafted, acceptance: tokens of its
     draft in a row, and for each the chance that it is accepted if those before it were; lanes: parts of a replica's
     sequences that its pipeline stages compute at once; front_ends: of each replica; stream: what one of them does for
-    each token that comes out [s]; horizon: when the run ends [s]; receive_interval: decode steps from one look at the queue to the next;
-    batch_wait: decode steps for which prompts are held back, so that several are computed together.
+    each token that comes out [s]; hop: from there to the queue [s]; horizon: when the run ends [s]; receive_interval:
+    decode steps from one look at the queue to the next; batch_wait: decode steps for which prompts are held back, so
+    that several are computed together.
     """
 
     mixes: bool
@@ -115,6 +116,7 @@ class Rules(NamedTuple):
     router: int
     front_ends: int
     stream: float
+    hop: float
     encoder_parts: Numbers
     encoder_send: float
     horizon: float

@@ -13,7 +13,6 @@ upper bound there), and an answer that rests on it alone says so.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from rooflinekit.load.arrays import Rules, Table

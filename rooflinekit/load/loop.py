@@ -1051,6 +1051,8 @@ def pass_encoders(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
             last = max(last, ends)
         s.times[ENCODER_WAIT] += begun - now
         post(last + k.encoder_send, ENCODED, j, s)
+    elif c.front[j] > 0.0 and k.hop > 0.0:
+        post(now + k.hop, ENCODED, j, s)
     else:
         come(now, j, c, k, s)
 

@@ -83,6 +83,7 @@ class FrontEnd:
     time: Callable[[int], float] = lambda isl: 0.0  #: its work for a prompt of so many tokens [s]
     stream: float = 0.0  #: and for each token that it sends on [s]
     servers: int = 1  #: processes that share the requests of a replica
+    hop: float = 0.0  #: from there to the queue, encoders apart [s]
     encoders: EncoderStation | None = None  #: before that, where images have accelerators of their own
 
     def rate(self, isl: float, osl: float) -> float:
@@ -147,6 +148,7 @@ class Scene:
             router=ROUTERS[self.router],
             front_ends=self.front.servers,
             stream=self.front.stream,
+            hop=self.front.hop,
             encoder_parts=encoders.parts if encoders else [],
             encoder_send=encoders.send if encoders else 0.0,
         )
@@ -336,10 +338,10 @@ def front_end_of(predictor: Predictor, replicas: int = 1) -> FrontEnd:
     costs, deployment = predictor.plan.costs, predictor.plan.deployment
     settings, encoders = deployment.settings, _encoders(predictor.plan, replicas)
     if settings.front_end == "token-ids":
-        return FrontEnd(lambda isl: costs.hand_over, costs.detokenised, encoders=encoders)
+        return FrontEnd(lambda isl: costs.hand_over, costs.detokenised, hop=costs.hop, encoders=encoders)
     servers = settings.api_servers or (deployment.dp if costs.servers_by_replica else 1)
     stream = costs.detokenised + costs.chunk / settings.stream_interval
-    return FrontEnd(lambda isl: float(front_end(costs, isl)), stream, servers, encoders)
+    return FrontEnd(lambda isl: float(front_end(costs, isl)), stream, servers, costs.hop, encoders)
 
 
 def _encoders(plan: Plan, replicas: int) -> EncoderStation | None:

@@ -47,7 +47,8 @@ class Request:
             first, token = (load.ttft_parts_ms, load.tpot_parts_ms) if load else (None, None)
             bound: float | None = answer.bound["tpot_ms"]
             interval = answer.interval["tpot_ms"] if answer.interval else None
-            half = tuple(load.percentiles[key].get("p50") for key in ("ttft_ms", "tpot_ms")) if load else (None, None)
+            marks = load.percentiles if load else {"ttft_ms": {}, "tpot_ms": {}}
+            half = marks["ttft_ms"].get("p50"), marks["tpot_ms"].get("p50")
         else:
             times = answer.ttft_ms.mean, answer.tpot_ms.mean or 0.0, answer.e2e_ms.mean
             first, token, bound, interval = answer.ttft_parts_ms, answer.tpot_parts_ms, None, None

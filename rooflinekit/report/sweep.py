@@ -65,7 +65,7 @@ def _best(table: pd.DataFrame, varying: Sequence[str]) -> Iterator[str]:
         return
     for said, name, unit in _GOALS:
         if name in holds and holds[name].notna().any():
-            row = holds.loc[pd.to_numeric(holds[name]).idxmin()]
+            row = holds.iloc[int(pd.to_numeric(holds[name]).argmin())]
             where = ", ".join(f"{key} {_cell(row[key])}" for key in varying)
             yield f"{said}{significant(float(row[name]))}{unit}: {where}"
 

@@ -18,8 +18,8 @@ from itertools import count, cycle
 from random import Random
 from typing import Any
 
-from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.arrays import LEAST_LEFT
+from rooflinekit.load.arrivals import Arrival
 from rooflinekit.load.scene import FrontEnd
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.simulation.ledger import Ledger
@@ -312,6 +312,8 @@ class Simulation:
         if encoders := self.fleet.front_end.encoders:
             self._coming[job] = None
             self._push(encoders.done(self.now), self._admit, job)
+        elif job in self._coming and self.fleet.front_end.hop > 0.0:
+            self._push(self.now + self.fleet.front_end.hop, self._admit, job)
         else:
             self._admit(job)
 

@@ -47,6 +47,7 @@ class Load:
     front: tuple[float, float]  # seconds of a prompt, and of each of its tokens
     stream: float
     front_ends: int
+    hop: float
     replicas: int
     router: str
     drafted: int = 0
@@ -88,6 +89,7 @@ def random_load(seed: int) -> Load:
         plan, tuple(arrivals), users, draw.choice((0, 0, 7)), limits,
         max(draw.choice((4000, 30_000, 1_000_000)) // block, 1), block,
         draw.choice(((0.0, 0.0), (2e-4, 0.0), (3e-3, 2e-6))), draw.choice((0.0, 6e-5)), draw.choice((1, 1, 3)),
+        draw.choice((0.0, 2e-3)),
         draw.choice((1, 1, 2, 5)),
         draw.choice(ROUTERS), drafted, seed=draw.randint(0, 9), room=draw.choice((0, 0, 40)),
     )  # fmt: skip
@@ -136,7 +138,7 @@ def simulate(load: Load):
     gpus, parts, send = load.encoders
     each, token = load.front
     encoders = EncoderStation(gpus, parts, send) if gpus else None
-    front = FrontEnd(lambda isl: each + isl * token, load.stream, load.front_ends, encoders)
+    front = FrontEnd(lambda isl: each + isl * token, load.stream, load.front_ends, load.hop, encoders)
     fleet = Fleet([replica() for _ in range(load.replicas)], load.router, None, None, front)
     run = Simulation(fleet, Source(iter(load.arrivals), load.users or None, load.warmup), ledger)
     run.run()
@@ -168,7 +170,8 @@ def rules_of(load: Load) -> Rules:
     return policies.rules_of(
         load.limits, load.blocks, load.block, width=load.drafted + 1, drafted=load.drafted,
         acceptance=[load.acceptance] * load.drafted,
-        replicas=load.replicas, router=ROUTERS.index(load.router), front_ends=load.front_ends, stream=load.stream,
+        replicas=load.replicas, router=ROUTERS.index(load.router), front_ends=load.front_ends,
+        stream=load.stream, hop=load.hop,
         encoder_parts=list(parts), encoder_send=send,
     )  # fmt: skip
 

@@ -189,7 +189,7 @@ def test_no_more_requests_are_served_than_the_front_end_reads(told):
 
 
 def test_a_front_end_reads_in_the_time_that_is_left_beside_what_it_streams():
-    """Four sequences decode in steps of 10 ms; at 1 ms a token a prompt of 6 ms of work takes 6 / (1 - 4/10) = 10 ms."""
+    """Four sequences decode in 10 ms; at 1 ms a token, 6 ms of work on a prompt take 6 / (1 - 4/10) = 10 ms."""
     rules = rules_of(Limits(), blocks=1000, block=16, stream=1e-3)
     osl = [100, 100, 100, 100, 10]
     clients = Clients(0, 0, [0.0] * 4 + [0.1], [8] * 5, osl, [0] * 5, [0] * 5, [0.0] * 4 + [6e-3], [])

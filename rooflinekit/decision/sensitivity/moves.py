@@ -388,7 +388,7 @@ HERE = frozenset(("weights", "kv", "tp", "dp", "ep", "batch", "token_budget"))
 
 LEAST = 0.02  # relative: a smaller gain is no advice
 _SHOWN = 3  # moves of a metric
-_SCREENED = 400  # requests on which moves of a long load are compared first
+_PLAYED = 2  # moves that are played, of a load
 
 
 @dataclass(frozen=True)
@@ -493,8 +493,8 @@ def advice(answer: Estimate) -> tuple[Advice, ...]:
     """The best changes of a deployment that was answered, each evaluated as `estimate` would.
 
     Tried are number formats, tensor parallelism, of a static batch twice its size, and under load the tokens of a step:
-    on the same accelerator with the same engine (`levers` tries others). A long load is compared on its first requests,
-    and the best moves are then played whole. Empty for an answer that was read back, and for one that does not fit.
+    on the same accelerator with the same engine (`levers` tries others). Under load the moves that are best for a
+    static batch of the sequences that run are played. Empty for an answer that was read back, and for one that does not fit.
 
     >>> from rooflinekit.estimation.estimator import estimate
     >>> first = advice(estimate("llama-3-8b", batch=8))[0]
@@ -516,11 +516,11 @@ def advice(answer: Estimate) -> tuple[Advice, ...]:
     def tried(some: Iterable[Tried], at: Setting, here: Operating) -> tuple[Advice, ...]:
         return best((try_move(each, at, here, energy=False) for each in some), answer.evidence, gpus, load is not None)
 
-    if load is not None and load.count > 2 * _SCREENED:
-        short = replace(load, requests=max(_SCREENED, 2 * (load.users or 0)), warmup=_SCREENED // 5)
-        at = replace(setting, question=replace(setting.question, load=short))
-        shorter = [(each, tuple(replace(one, question=at.question) for one in some)) for each, some in changes]
-        before = operate(at, asked.resolved.predictor, energy=False)
-        kept = {each.move for each in tried(shorter, at, before)[: len(ADVISED)]}
-        changes = [each for each in changes if each[0].move in kept]
+    if load is not None:  # a step table and a play for each move would take longer than the answer itself
+        work, predictor = asked.work, asked.resolved.predictor
+        room = max(float(predictor.memory.max_batch(work.longest_context, work.isl - work.cached)), 1.0)
+        at = replace(setting, question=Question(replace(work, batch=min(float(answer.inputs["batch"]), room))))
+        static = [(each, tuple(replace(one, question=at.question) for one in some)) for each, some in changes]
+        first = dict.fromkeys(each.move for each in tried(static, at, operate(at, predictor, energy=False)))
+        changes = [each for each in changes if each[0].move in [*first][:_PLAYED]]
     return tried(changes, setting, now)

@@ -142,6 +142,7 @@ class StepCosts:
     token: float = quantity("token", "more of it for each token of the prompt: the tokeniser", "s", default=0.0)
     chunk: float = quantity("send", "front end of what it sends at a time", "s", default=0.0)
     detokenised: float = quantity("write", "front end of each token: the detokeniser", "s", default=0.0)
+    hop: float = quantity("hop", "from the front end to the scheduler, and back", "s", default=0.0)
     hand_over: float = 0.0  #: front end of a request that comes as token ids, without HTTP [s]
     servers_by_replica: bool = False  #: each attention replica has a front end of its own
     overlap: float = 0.0  #: steps made up before the one under way has ended: a prompt joins the one after them

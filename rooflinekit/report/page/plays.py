@@ -214,7 +214,7 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
     settings, errors = plan.deployment.settings, plan.load_errors
     block = settings.block_size or int(plan.engine.memory.block)
     told = rules_of(
-        rules, 1, block, front_ends=front.servers, stream=front.stream, lanes=plan.lanes, **drafted
+        rules, 1, block, front_ends=front.servers, stream=front.stream, hop=front.hop, lanes=plan.lanes, **drafted
     )._asdict()
     del told["horizon"]
     return {

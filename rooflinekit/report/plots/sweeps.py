@@ -412,7 +412,7 @@ def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
     axes.plot(rows[x][~holds], rows[y][~holds], ls="", marker="o", ms=4, mfc="none", mec=theme.soft, alpha=0.7,
               mew=0.8, gid="barred")  # fmt: skip
     axes.plot(front[x], front[y], color=theme.ink, lw=1.4, marker="o", ms=6, mfc="none", mew=0.8, gid="front")
-    goals_ms = pd.to_numeric(table["tpot"], errors="coerce").dropna().unique() if "tpot" in table else ()
+    goals_ms = [*pd.to_numeric(table["tpot"], errors="coerce").dropna().unique()] if "tpot" in table else []
     if len(goals_ms) == 1 and len(front):  # all rows have the same objective
         axes.axvspan(axes.get_xlim()[0], 1e3 / float(goals_ms[0]), color=theme.soft, alpha=0.15, lw=0, gid="missed")
     axes.set(xscale="log", yscale="log", xlabel="output of one user [tok/s]", ylabel="output of one GPU [tok/s]")
