@@ -78,6 +78,7 @@ class _LibraryFile(Layout):
     expect: _Expected | None = None
     rotary_tables: int = 1
     tower: int = 0
+    encoder_peak: int = 0
     vision: Mapping[str, Any] | None = None
 
 
@@ -250,6 +251,7 @@ def _from_library(path: Path, stored: str = "") -> Loaded[Model]:
         rotary_tables=file.rotary_tables,
         tower=file.tower if vision is None else vision.parameters,
         vision=vision,
+        encoder_peak=file.encoder_peak,
     )
     return Loaded(model, loaded.warnings)
 
