@@ -159,7 +159,8 @@ def test_engines_are_those_of_the_accelerator(browser: Browser, address: str) ->
     engines = "[...byId('in-engine').options].filter((each) => !each.hidden).map((each) => each.value)"
     browser.visit(address, READY)
     assert browser.value(engines) == list(engine_gpus(GPUS))
-    browser.visit(f"{address}#g=v100-sxm2-32gb&b=2&w=fp8", READY)
+    browser.value("change({ gpu: 'v100-sxm2-32gb' })")
+    browser.settle()
     assert browser.value(engines) == ["vllm"]
 
 
