@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "_site")]
 
 import rooflinekit  # noqa: E402 - needs the path above
+from rooflinekit.specs.files import read_yaml  # noqa: E402 - likewise
 
 project = "rooflinekit"
 author = "The rooflinekit developers"
@@ -61,6 +62,27 @@ def keep_colons(*event: Any) -> None:
         lines[:] = [f"{kind[0].removeprefix(':type: ')}: {rest}", ""]
 
 
+SEARCHED = read_yaml(HERE / "_site" / "search.yaml")
+"""Words that readers search for, by the page that answers them."""
+
+
+def add_words(app: Any, page: str, source: list[str]) -> None:
+    """Index entries below the title of a page: the search puts them first."""
+    if page in SEARCHED:
+        title, _, rest = source[0].partition("\n")
+        words = ", ".join(f"! {word}" for word in SEARCHED[page])
+        source[0] = f"{title}\n\n```{{index}} {words}\n```\n{rest}"
+
+
+def leave_out(app: Any, env: Any) -> None:
+    """Reports and the changelog do not stand among the results of a search."""
+    for page in env.found_docs:
+        if page.startswith("reports/") or page == "CHANGELOG":
+            env.metadata[page]["nosearch"] = ""
+
+
 def setup(app: Any) -> None:
     """After napoleon, which has priority 500."""
     app.connect("autodoc-process-docstring", keep_colons, priority=600)
+    app.connect("source-read", add_words)
+    app.connect("env-updated", leave_out)

@@ -19,12 +19,14 @@ TYPE_CHECKING = False  # that of `typing`, which takes longer to load than all t
 if TYPE_CHECKING:
     from rooflinekit.decision.economics.cost import cost
     from rooflinekit.decision.economics.retention import TraceAnswer, trace
+    from rooflinekit.decision.fits import fits_on
     from rooflinekit.decision.launching.launch import Launch, launch
     from rooflinekit.decision.planning.classes import ClassPlan, plan_classes
     from rooflinekit.decision.planning.inverse import break_even_prices, fewest_gpus, largest, required_bandwidth
     from rooflinekit.decision.planning.plan import PlanAnswer, plan
     from rooflinekit.decision.planning.rollout import RolloutPlan, plan_rollout
     from rooflinekit.decision.sensitivity.levers import levers
+    from rooflinekit.decision.sensitivity.moves import advice
     from rooflinekit.decision.sweeping.sweep import sweep
     from rooflinekit.estimation.estimator import estimate
     from rooflinekit.estimation.facts import kv_cache_bytes, max_context, parameters
@@ -67,7 +69,9 @@ _NAMES = {
     "decision.planning.inverse": "break_even_prices fewest_gpus largest required_bandwidth",
     "decision.planning.plan": "PlanAnswer plan",
     "decision.planning.rollout": "RolloutPlan plan_rollout",
+    "decision.fits": "fits_on",
     "decision.sensitivity.levers": "levers",
+    "decision.sensitivity.moves": "advice",
     "decision.sweeping.sweep": "sweep",
     "estimation.estimator": "estimate",
     "estimation.facts": "kv_cache_bytes max_context parameters",
@@ -115,6 +119,7 @@ __all__ = [
     "TraceAnswer",
     "UnknownNameError",
     "WorkloadError",
+    "advice",
     "break_even_prices",
     "compare",
     "cost",
@@ -122,6 +127,7 @@ __all__ = [
     "estimate_frame",
     "explain",
     "fewest_gpus",
+    "fits_on",
     "guard",
     "kv_cache_bytes",
     "largest",

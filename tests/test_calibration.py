@@ -229,7 +229,7 @@ def test_a_calibration_asked_for_away_from_home_says_so(tmp_path):
     assert at_home.calibration["name"] == "mine"
     assert at_home.warnings == ()
     away = rk.estimate("llama-3-8b", "a100-sxm-80gb", calibration=str(written(tmp_path)))
-    assert any("those of h100-sxm--vllm stand in" in warning for warning in away.warnings)
+    assert any("those of h100-sxm--vllm are used" in warning for warning in away.warnings)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -237,7 +237,7 @@ def test_untuned_kernels_do_not_serve(engine):
     """The FP8 experts of Hopper were measured at 2.2 ms a layer; what serves is no slower than 16-bit experts."""
     narrow, wide = (rk.estimate("mixtral-8x7b", tp=2, batch=8, engine=engine, weights=w) for w in ("fp8", "bf16"))
     assert narrow.tpot_ms < wide.tpot_ms
-    assert any("without tuned settings; those of fp8_block stand in" in warning for warning in narrow.warnings)
+    assert any("without tuned settings; those of fp8_block are used" in warning for warning in narrow.warnings)
 
 
 @pytest.mark.parametrize(("engine", "least", "most"), [("vllm", 1.3, 1.9), ("sglang", 1.1, 1.9)])

@@ -178,7 +178,8 @@ def test_graphs_of_one_shape_share_a_function_and_call_each_other() -> None:
     first, second = map(outer, inner)
     assert first.template is second.template
     printed = library.printed()
-    assert printed.data["numbers"] == [[[3.0], [5.0]], [[0], [1]]]
+    assert printed.data["values"] == [3.0, 5.0, 0, 1]
+    assert printed.data["numbers"] == [[2, [0, 1]], [2, [2, 3]]]  # two instances of each; a column of places of values
     assert "I[k[0]](y)" in printed.source
 
 

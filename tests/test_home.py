@@ -73,7 +73,7 @@ def test_an_a100_takes_the_fit_of_an_h100_under_llamacpp():
         found = rk.estimate(model, "a100-pcie-80gb", engine="llama.cpp", weights=weights, isl=1, osl=1024)
         assert found.tpot_ms == pytest.approx(1e3 / rate, rel=0.12), (model, weights)
         assert found.evidence == "stand-in"
-        assert any("those of h100-pcie--llama.cpp stand in" in note for note in found.warnings)
+        assert any("those of h100-pcie--llama.cpp are used" in note for note in found.warnings)
 
 
 def test_a_card_without_rows_of_prompts_says_so():

@@ -161,7 +161,7 @@ class TestNumbers:
     def test_the_memory_bar_ends_where_the_memory_does(self, estimate):
         picture, m = rk.plot(estimate, "memory"), estimate.memory
         free = artist(picture, "free")
-        assert (free.get_x() + free.get_width()) * 1e9 == pytest.approx(m.total_bytes + m.kv_pool_bytes - m.kv_bytes)
+        assert (free.get_x() + free.get_width()) * 1e9 == pytest.approx(m.capacity_bytes)
         assert artist(picture, "capacity").get_xdata()[0] * 1e9 == pytest.approx(m.capacity_bytes)
 
     def test_lines_are_the_rows(self, table):

@@ -61,7 +61,7 @@ def test_errors_stand_below_the_numbers_where_they_are_a_hundredth() -> None:
 
 def test_overload_says_what_arrives_and_what_can_be_served() -> None:
     text = text_of(rk.estimate("llama-3-8b", rate=40.0))
-    assert "40.0 requests/s arrive, more than the" in text
+    assert "OVERLOAD: 40.0/s arrive, 22.6/s can be served" in text
     assert "note: overload: 40 requests/s arrive" in text
 
 

@@ -132,7 +132,7 @@ def test_a_deep_key_is_required() -> None:
     tree = rk.explain("llama-3-8b", "tpot").to_dict()
     tree["derivation"]["children"][0]["children"][0]["unit"] = None
     levers = rk.levers("llama-3-8b").to_dict()
-    del levers["balance"]["lever"]
+    del levers["balance"]["weight_share"]
     for command, answer in (("estimate", estimate), ("shapes", walk), ("explain", tree), ("levers", levers)):
         assert not jsonschema.Draft202012Validator(SCHEMAS[command]()).is_valid(json.loads(json.dumps(answer))), command
 

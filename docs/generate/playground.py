@@ -25,11 +25,11 @@ from rooflinekit.estimation.estimator import resolve
 from rooflinekit.model.types.deployment import ENGINES, Deployment
 from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.report.markup import filled, packed, script_json
-from rooflinekit.report.page.deployment import SENTENCES, Deployed, accountant, slider_data
+from rooflinekit.report.page.deployment import LOOK, SENTENCES, Deployed, accountant, slider_data
 from rooflinekit.report.page.offers import make_offers
 from rooflinekit.report.page.plays import load_data
 from rooflinekit.report.page.render import HERE, scripts
-from rooflinekit.specs import load_model, names
+from rooflinekit.specs import load_accelerator, load_model, names
 from rooflinekit.specs.calibration import calibration_names
 from rooflinekit.version import __version__
 
@@ -123,31 +123,39 @@ def write_playground(folder: Path, models: Sequence[str], gpus: Sequence[str], s
         made = pool.imap(partial(kept_file, store=store), parts)
         for place, ((model, engine, _), path) in enumerate(zip(parts, made, strict=True), 1):
             content = path.read_bytes()
-            name = files[model][engine] = f"models/{model}.{engine}.{hashlib.sha256(content).hexdigest()[:8]}.gz"
-            (folder / name).write_bytes(content)
+            files[model][engine] = hashlib.sha256(content).hexdigest()[:8]
+            (folder / file_of(model, engine, files[model][engine])).write_bytes(content)
             sys.stderr.write(f"\r{place} of {len(parts)} files, {time.perf_counter() - start:.0f} s ")
             sys.stderr.flush()
     sys.stderr.write("\n")
-    written = {name for names in files.values() for name in names.values()}
+    written = {file_of(model, *each) for model, own in files.items() for each in own.items()}
     for old in (folder / "models").iterdir():
         if f"models/{old.name}" not in written:
             old.unlink()
-    write_app(folder, files)
+    write_app(folder, files, gpus)
 
 
-def write_app(folder: Path, files: dict[str, dict[str, str]]) -> None:
-    """The page and its scripts."""
+def file_of(model: str, engine: str, content: str) -> str:
+    """Where the file of a model with an engine stands, by the hash of its content; the page has the same names."""
+    return f"models/{model}.{engine}.{content}.gz"
+
+
+def write_app(folder: Path, files: dict[str, dict[str, str]], gpus: Sequence[str]) -> None:
+    """The page and its scripts; and accelerators by vendor."""
     own = first_deployment(FIRST if FIRST in files else next(iter(files)))
-    app = "\n".join(((TEMPLATES / "models.js").read_text(encoding="utf-8"), *scripts()))
+    first, last = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("models.js", "board.js"))
+    app = "\n".join((first, *scripts(), f"DATA.load = {script_json(load_data(None))};", last))
     packed_app = packed(app)
     name = f"app.{hashlib.sha256(packed_app).hexdigest()[:8]}.gz"
     for old in folder.glob("app.*.gz"):
         old.unlink()
     (folder / name).write_bytes(packed_app)
     data: dict[str, Any] = {
-        "asked": own.at, "engine": own.answer.engine, "process": own.asked.process, "words": SENTENCES,
-        "reference": None, "load": load_data(None),
+        "asked": own.at, "engine": own.answer.engine, "process": own.asked.process, "words": SENTENCES, "look": LOOK,
+        "reference": None,
         "files": files,
+        "vendors": {gpu: load_accelerator(gpu).value.vendor for gpu in gpus},
+        "runs": engine_gpus(gpus),
         "engines": list(dict.fromkeys(engine for names in files.values() for engine in names)),
         "offers": {
             "models": {model: load_model(model).value.max_context for model in files}, "gpus": {}, "plans": {},

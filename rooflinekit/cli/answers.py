@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,13 @@ from rooflinekit.cli.output import Output, counting, emit, note, to_json, workin
 from rooflinekit.cli.standard_input import pasted
 from rooflinekit.estimation import scenario as tables
 from rooflinekit.estimation.options import options_of
-from rooflinekit.model.types.errors import InputError, InterruptedRunError, UnknownNameError
+from rooflinekit.model.types.errors import (
+    DoesNotFitError,
+    InputError,
+    InterruptedRunError,
+    RooflinekitError,
+    UnknownNameError,
+)
 from rooflinekit.specs.escaping import csv_text
 from rooflinekit.specs.writing import check_target
 
@@ -35,23 +41,44 @@ def _function(place: str) -> Any:
 def _asking(
     place: str, said: str, *rows: Any, arguments: Mapping[str, Argument] | None = None, pictures: str = "",
     shown: Any = tables.Written, slow: str = "",
-) -> Callable[..., None]:  # fmt: skip
+) -> Callable[..., int | None]:  # fmt: skip
     """A command that asks one function and shows its answer; rows of `shown` are about how it is shown.
 
     slow: what it does, shown on a terminal while it lasts.
     """
     seen = options_of(shown)
 
-    def ask(*words: str, to: Output, **scenario: Any) -> None:
+    def ask(*words: str | None, to: Output, **scenario: Any) -> int | None:
         how = {name: seen[name].check(name, scenario.pop(name)) for name in (*scenario,) if name in seen}
         to.check(pictures)
-        with working(slow) if slow else nullcontext():
-            answer = _function(place)(*words, **scenario)
+        given = [word for word in words if word is not None]
+        try:
+            with working(slow) if slow else nullcontext():
+                answer = _function(place)(*given, **scenario)
+        except DoesNotFitError as error:
+            if to.format != "table":
+                raise
+            note(str(error))
+            return _others(given[0], scenario, error.exit_code)
         to.draw(answer)
         to.show(answer, **how)
+        return None
 
     ask.__doc__ = said
     return command(*rows, *((tables.Pictures,) if pictures else ()), shown, arguments=arguments)(ask)
+
+
+def _others(model: str, scenario: Mapping[str, Any], code: int) -> int:
+    """Say which accelerators with a price hold the model, on the standard error; give the exit code back."""
+    from rooflinekit.decision.fits import fits_on, priced
+    from rooflinekit.report.fits import lines
+
+    known = {name: value for name, value in scenario.items() if name in options_of(tables.Scenario) and name != "tp"}
+    with suppress(RooflinekitError):  # the misfit is said; what is more has to fit the scenario
+        for line in lines(fits_on(model, priced(), **known)):
+            note(line, "")
+        note(f"`rooflinekit gpus --fits {model}` has all", "")
+    return code
 
 
 estimate = _asking(
@@ -63,7 +90,10 @@ explain = _asking(
     "explanation.front:explain",
     "Derive one number of an estimate: formulas, numbers and sources, down to the kernels.",
     tables.Accelerator, tables.Scenario, shown=tables.Tree, slow="deriving",
-    arguments={"model": MODEL, "metric": Argument("tpot, ttft, memory, decode.attention, decode.flops, ridge ...")},
+    arguments={
+        "model": MODEL,
+        "metric": Argument("tpot (unless told), ttft, memory, decode.attention, decode.flops, ridge ...", False),
+    },
 )  # fmt: skip
 trace = _asking(
     "decision.economics.retention:trace",
@@ -313,13 +343,20 @@ def models(*, to: Output) -> None:
     _list([model_row(load_model(name).value) for name in names("model")], to)
 
 
-@command(tables.Written, arguments={})
-def gpus(*, to: Output) -> None:
-    """List the accelerators that are known."""
+@command(tables.Listed, arguments={})
+def gpus(*, to: Output, fits: str | None = None, **scenario: Any) -> None:
+    """List the accelerators that are known, or those that hold a model."""
+    if fits is not None:
+        from rooflinekit.decision.fits import fits_on
+
+        to.check()
+        return to.show(fits_on(fits, **scenario))
+    if scenario:
+        raise InputError(f"--{min(scenario)} belongs to --fits MODEL; give both")
     from rooflinekit.report.catalogue import accelerator_row
     from rooflinekit.specs import load_accelerator, names
 
-    _list([accelerator_row(load_accelerator(name).value) for name in names("accelerator")], to)
+    return _list([accelerator_row(load_accelerator(name).value) for name in names("accelerator")], to)
 
 
 def _list(rows: list[dict[str, Any]], to: Output) -> None:

@@ -13,13 +13,24 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rooflinekit.cli.command import COMMANDS, PANELS, Argument, Command, assumptions_of, examples_of, find, grouped
+from rooflinekit.cli.command import (
+    COMMANDS,
+    PANELS,
+    Argument,
+    Command,
+    assumptions_of,
+    examples_of,
+    find,
+    first_options,
+    grouped,
+)
 from rooflinekit.cli.failures import guarded
 from rooflinekit.cli.output import emit
 from rooflinekit.estimation.options import Option
 from rooflinekit.estimation.scenario import GROUPS, complete
 from rooflinekit.version import __version__
 
+_HELP_ALL = "--help-all"
 _NAMES, _WIDEST = 27, 110  # columns of the names in a help, and of all of it
 _EXPLAINED = "Names complete in your shell after rooflinekit --install-completion."
 
@@ -103,12 +114,16 @@ class OptionCommand(TyperCommand):
     asked: Command
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Arguments and options in two columns, below the headings of the table of options; and examples."""
+        """Examples first, then arguments and options in two columns, below the headings of the table of options."""
+        words, whole = ctx.command_path.partition(" ")[2], ctx.meta.get(_HELP_ALL)
         free = (name.upper() if row.required else f"[{name.upper()}]" for name, row in self.asked.arguments.items())
         lines = [f"Usage: {ctx.command_path} [OPTIONS] {' '.join(free)}", ""]
         lines += [*(line for part in self.asked.help.splitlines() for line in wrap(part, _width()) or [""]), ""]
+        if examples := examples_of(words):
+            lines += [*(f"  {example}" for example in examples), ""]
         lines += [line for name, row in self.asked.arguments.items() for line in _columns(name.upper(), row.help)]
-        for title, rows in grouped(self.asked.options, tuple(GROUPS)):
+        shown = self.asked.options if whole else first_options(words)
+        for title, rows in grouped(shown, tuple(GROUPS)):
             lines += ["", f"{title or 'Options'}:"]
             for name, row in rows.items():
                 word = "" if row.kind == "flag" else f" {row.metavar or row.word}"
@@ -116,15 +131,19 @@ class OptionCommand(TyperCommand):
                 told = f"{row.help} [{usual}]" if usual else row.help
                 short = f", -{row.short}" if row.short else ""
                 lines += _columns(f"--{name.replace('_', '-')}{short}{word}", told)
-        examples = [f"  {example}" for example in examples_of(ctx.command_path.partition(" ")[2])]
-        assumed = [line for text in assumptions_of(ctx.command_path.partition(" ")[2])
+        assumed = [line for text in assumptions_of(words)
                    for line in wrap(text, _width(), initial_indent="  ", subsequent_indent="    ")]  # fmt: skip
-        for title, body in (("Assumed unless options say otherwise", assumed), ("Examples", examples)):
-            lines += ["", f"{title}:", *body] if body else []
+        lines += ["", "Assumed unless options say otherwise:", *assumed] if assumed else []
+        if more := len(self.asked.options) - len(shown):
+            lines += ["", f"{more} more options: {ctx.command_path} {_HELP_ALL}"]
         formatter.write("\n".join(lines) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words, old names of options as their present ones."""
+        if _HELP_ALL in args:
+            ctx.meta[_HELP_ALL] = True
+            emit(ctx.get_help())
+            ctx.exit()
         present = []
         for word in args:
             flag, sign, text = word.partition("=")

@@ -162,6 +162,22 @@ def examples_of(words: str) -> list[str]:
     return lines
 
 
+MOST_SHOWN = 25
+"""Options of a first help screen."""
+
+
+def first_options(words: str) -> Mapping[str, Option]:
+    """The options of a command that its first help screen shows: all of them where they are few."""
+    from rooflinekit.specs.files import kept, read_yaml
+
+    options = find(words).options
+    if len(options) <= MOST_SHOWN:
+        return options
+    table = kept(read_yaml, Path(__file__).with_name("first_options.yaml"))
+    shown = table["only"].get(words) or (*table["every"], *table["besides"].get(words, ()))
+    return {name: option for name, option in options.items() if name in shown}
+
+
 def assumptions_of(words: str) -> Sequence[str]:
     """Notes that would stand below every answer of a command."""
     if words != "plan":

@@ -81,5 +81,5 @@ def _other(error: Exception, commands: Iterable[str]) -> int:
 def _say(message: str, code: int) -> int:
     """Say it in one line."""
     line = brief(" ".join(message.split()))
-    note(line if len(line) <= _MOST else f"{line[:_MOST]}…")
+    note(line if len(line) <= _MOST else f"{line[:_MOST].rpartition(' ')[0] or line[:_MOST]} …")
     return code

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 _LONG = re.compile(r"\S{200,}")
 
-_LIMITS = {"memory": "\x1b[34m", "compute": "\x1b[33m", "network": "\x1b[32m", "overhead": "\x1b[90m"}
 _NARROWEST, _WIDEST = 60, 110  # columns of an answer in a terminal
-_PLAIN = "\x1b[0m"
 
 
 class Output(NamedTuple):
@@ -100,13 +98,15 @@ def _coloured(text: str) -> str:
     >>> _coloured("host   1  overhead")
     'host   1  \x1b[90moverhead\x1b[0m'
     """
-    from rooflinekit.report.request import FIRST, PARTS, TOKEN
+    from rooflinekit.report.look import ALARM, BOLD, LIMITS, PLAIN, TERMINAL
 
-    colours = _LIMITS | {name: _LIMITS[limit] for table in (PARTS, FIRST, TOKEN) for name, limit in table.values()}
-    text = re.sub(rf"(?m)\b(?:{'|'.join(_LIMITS)})$", lambda limit: f"{colours[limit[0]]}{limit[0]}{_PLAIN}", text)
+    limits, named = "|".join(LIMITS), "|".join(map(re.escape, TERMINAL))
+    text = re.sub(rf"(?m)\b(?:{limits})$", lambda hit: f"{LIMITS[hit[0]]}{hit[0]}{PLAIN}", text)
+    text = re.sub(r"(?:DOES NOT FIT|OVERLOAD):[^\n]*", lambda hit: f"{ALARM}{hit[0]}{PLAIN}", text)
+    text = re.sub(r"(?m)^(?:TTFT|TPOT|end to end) +\d[\d.,]* [mµn]?s\b", lambda hit: f"{BOLD}{hit[0]}{PLAIN}", text)
     return re.sub(
-        rf"(?m)^({'|'.join(colours)}) .*[█▏].*$",
-        lambda line: re.sub("[█▏]+", lambda bar: f"{colours[line[1]]}{bar[0]}{_PLAIN}", line[0]),
+        rf"(?m)^({named}) .*[█▏].*$",
+        lambda line: re.sub("[█▏]+", lambda bar: f"{TERMINAL[line[1]]}{bar[0]}{PLAIN}", line[0]),
         text,
     )
 
@@ -144,9 +144,9 @@ def _print(text: str) -> None:
         raise OSError(error.errno, error.strerror, "the standard output") from None
 
 
-def note(text: str) -> None:
+def note(text: str, start: str = "rooflinekit: ") -> None:
     """Say something beside the answer, on the standard error."""
-    print(f"rooflinekit: {visible(brief(text))}", file=sys.stderr)  # noqa: T201 - this is the edge
+    print(f"{start}{visible(brief(text))}", file=sys.stderr)  # noqa: T201 - this is the edge
 
 
 def brief(text: str) -> str:

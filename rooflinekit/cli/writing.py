@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.cli.command import MAYBE_MODEL, command
+from rooflinekit.cli.command import MAYBE_MODEL, Argument, command
 from rooflinekit.cli.output import Output, emit, note, working
 from rooflinekit.estimation import scenario as tables
 from rooflinekit.estimation.options import options_of
@@ -76,15 +76,18 @@ _SHOWN = 3  # reasons that are printed; the sheet Notes has all
 
 @command(  # the lists of a workbook count where a deployment has one value, and come first in the help
     tables.Written, tables.Workbook, tables.Prefix, tables.Seeing, tables.Speculation, tables.Requests,
-    tables.Workbook, arguments={}, leave=("format",),
+    tables.Workbook, leave=("format",),
+    arguments={"models": Argument("Models to offer, as --model takes them.", False, many=True, complete="model")},
 )  # fmt: skip
-def workbook(*, to: Output, **said: Any) -> None:
+def workbook(models: list[str], *, to: Output, **said: Any) -> None:
     """Write a capacity workbook (.xlsx) whose formulas are live: results, sweeps, fleet and cost."""
     from rooflinekit.decision.economics.price import price_among, priced_names
     from rooflinekit.report.workbook import Choices, Planned, write_workbook
     from rooflinekit.simulation.execute import processors
     from rooflinekit.specs import load_accelerator
 
+    if models:
+        said["model"] = [*models, *said.get("model", ())]
     out = to.out or Path("workbook.xlsx")
     to._replace(out=out).check()
     offered, starts = (

@@ -10,7 +10,15 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
 from rooflinekit.estimation.measuring import benchmark_commands
-from rooflinekit.estimation.notes import format_notes, limit_remarks, memory_remarks, misfit, said, state_notes
+from rooflinekit.estimation.notes import (
+    format_notes,
+    limit_remarks,
+    memory_remarks,
+    misfit,
+    room_for_one,
+    said,
+    state_notes,
+)
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.results import EnergyResult, Estimate, MemoryResult, SpeculationResult, StepResult, about
 from rooflinekit.estimation.scenario import (
@@ -47,6 +55,7 @@ from rooflinekit.model.types.vision import Images
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model, load_system, systems_of
 from rooflinekit.specs.calibration import choose_calibration, for_serving, load_calibration, stand_in
+from rooflinekit.specs.calibration.evidence import evidence
 from rooflinekit.specs.calibration.last_cache import last_cache
 from rooflinekit.specs.engines import load_engine, split_version, step_range
 from rooflinekit.specs.files import once
@@ -71,8 +80,11 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Question:
-    """What was asked: a predictor, a workload, and the load where there is one."""
+    """What was asked: names as they were given, a predictor, a workload, and the load where there is one."""
 
+    model: str | PathLike[str]
+    gpu: str | PathLike[str]
+    calibration: str | None
     resolved: Resolved
     work: Workload
     asked: AskedLoad | None = None  #: the load to be played
@@ -112,7 +124,8 @@ def ask(model: str | PathLike[str], gpu: str | PathLike[str], scenario: Mapping[
     load = read_load(given, resolved.plan.image_tokens)
     if load is not None:
         refuse_static(given, deployment)
-    return Question(resolved, read_workload(given, resolved.plan, load), load)
+    calibration = None if given.get("calibration") is None else str(given["calibration"])
+    return Question(model, gpu, calibration, resolved, read_workload(given, resolved.plan, load), load)
 
 
 def read_workload(given: Mapping[str, Any], plan: Plan | None = None, load: AskedLoad | None = None) -> Workload:
@@ -138,11 +151,22 @@ def answer(question: Question, allow_oom: bool = False) -> Estimate:
     """Answer what was asked; raises DoesNotFitError as `estimate` does."""
     resolved, work = question.resolved, question.work
     if question.asked is not None:
-        return played(resolved, work, play(question))
+        return played(question, play(question))
     found = _answer(resolved, work)
     if not found.memory.fits and not allow_oom:
         raise DoesNotFitError(misfit(resolved.predictor, work))
+    return _of(question, found)
+
+
+def _of(question: Question, found: Estimate) -> Estimate:
+    """The answer, which remembers its question outside its fields: no JSON, comparison or pickle has it."""
+    vars(found)["question"] = question
     return found
+
+
+def question_of(answer: Estimate) -> Question | None:
+    """The question of an answer that was made in this process; None of one that was read back."""
+    return vars(answer).get("question")
 
 
 def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
@@ -318,11 +342,14 @@ def play(question: Question) -> LoadPlay:
     from rooflinekit.load.answer import play_load  # noqa: PLC0415 - as above
 
     assert question.asked is not None
-    return play_load(question.resolved.predictor, question.asked)
+    predictor, load = question.resolved.predictor, question.asked
+    with room_for_one(predictor, load.isl.mean, load.osl.mean):
+        return play_load(predictor, load)
 
 
-def played(resolved: Resolved, work: Workload, found: LoadPlay) -> Estimate:
+def played(question: Question, found: LoadPlay) -> Estimate:
     """The static answer at the batch that the load keeps running, with the times that were played in their place."""
+    resolved, work = question.resolved, question.work
     from rooflinekit.estimation.loaded import load_energy, load_memory, load_notes, load_result  # noqa: PLC0415 - as above
 
     asked, plan = found.asked, resolved.plan
@@ -330,10 +357,10 @@ def played(resolved: Resolved, work: Workload, found: LoadPlay) -> Estimate:
     load = load_result(found)
     static = _answer(resolved, replace(work, batch=float(max(round(found.sequences), 1))))
     energy = load_energy(found)
-    return replace(
+    answered = replace(
         static,
         **_felt(plan, (ttft, tpot), e2e, found.output_rate),
-        interval_tested=plan.tested("load"),
+        interval_tested=_tested(plan, "load"),
         prefill=StepResult.of(found.prompt, plan.system.accelerator),
         memory=MemoryResult.of(load_memory(found)),
         load=load,
@@ -342,6 +369,7 @@ def played(resolved: Resolved, work: Workload, found: LoadPlay) -> Estimate:
         inputs=static.inputs | {"concurrency": asked.users, "rate": asked.rate},
         warnings=(*load_notes(found), *resolved.warnings, *said(limit_remarks(plan, work))),
     )
+    return _of(question, answered)
 
 
 def _answer(resolved: Resolved, work: Workload) -> Estimate:
@@ -354,7 +382,7 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
         **about(plan),
         inputs=inputs(plan, work),
         **_felt(plan, (point.ttft, point.tpot), point.e2e(work.osl), rate),
-        interval_tested=plan.tested("static"),
+        interval_tested=_tested(plan, "static"),
         memory=MemoryResult.of(point.memory),
         prefill=StepResult.of(point.prefill, accelerator),
         decode=StepResult.of(point.decode, accelerator),
@@ -365,6 +393,11 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
         provenance=_provenance(plan),
         warnings=(*resolved.warnings, *said(limit_remarks(plan, work)), *said(memory_remarks(need, have))),
     )
+
+
+def _tested(plan: Plan, kind: str) -> str | None:
+    """How often such intervals held; None where fits of another accelerator, engine or format are used."""
+    return plan.tested(kind) if evidence(plan) == "measured" else None
 
 
 def _felt(plan: Plan, times: tuple[Time, Time], e2e: Numeric, rate: float) -> dict[str, Any]:

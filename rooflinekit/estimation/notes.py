@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -17,7 +18,7 @@ from rooflinekit.model.timing.calibrated import BORROWED, Calibration
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import MIXED_AS, Dtype, parse_dtype
-from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.errors import DoesNotFitError, RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
 from rooflinekit.model.types.kernel import ASSUMED, LORA, Kernel
@@ -70,13 +71,13 @@ def format_notes(plan: Plan) -> list[str]:
     keys = dict.fromkeys((k.family, k.dtype.value) for k in strangers if f"{k.family}/{k.dtype.value}" in untuned)
     notes += [
         f"the measured {dtype} {family} kernels ran without tuned settings; those of "
-        f"{untuned[f'{family}/{dtype}'].split('/')[1]} stand in, the interval widened"
+        f"{untuned[f'{family}/{dtype}'].split('/')[1]} are used, the interval widened"
         for family, dtype in keys
     ]
     others = [kernel for kernel in strangers if (kernel.family, kernel.dtype.value) not in keys]
     absent = dict.fromkeys((kernel.family, _arithmetic(kernel)) for kernel in others)
     notes += [
-        f"no measured {family} kernels in {formats}: the efficiency of another format stands in, its interval widened"
+        f"no measured {family} kernels in {formats}: the efficiency of another format is used, its interval widened"
         for family, formats in absent
     ]
     return [*notes, *_borrowed(plan, plan.calibration, kernels), *_slow_formats(plan, plan.calibration)]
@@ -102,7 +103,7 @@ def _borrowed(plan: Plan, calibration: Calibration, kernels: Sequence[Kernel]) -
             found.setdefault(rows.partition(" rows of ")[2] or rows, {})[kernel.family] = None
     if found:
         told = ", ".join(f"{' and '.join(families)} of {where}" for where, families in found.items())
-        yield f"no measurements of some kernels on {own}: {told} stand in, intervals widened"
+        yield f"no measurements of some kernels on {own}: {told} are used, intervals widened"
 
 
 def _arithmetic(kernel: Kernel) -> str:
@@ -259,11 +260,25 @@ def misfit(predictor: Predictor, work: Workload) -> str:
     """The sentence that refuses a deployment, with what would make it fit."""
     memory, plan = predictor.evaluate(work).memory, predictor.plan
     reason = "".join(said(memory_remarks(memory.needed_bytes, memory.available_bytes)))
-    remedies = [*_remedies(predictor, work, int(memory.max_batch))] or [*_larger_changes(predictor, work)]
-    nothing = "no tp, format or larger accelerator alone would fit; `rooflinekit plan` searches further"
-    advice = f"would fit: {', or '.join(remedies)}" if remedies else nothing
-    name = f"{plan.model.name} on {plan.system.accelerator.name}"
-    return f"{name} {reason}; {advice} (--allow-oom prints the numbers anyway)"
+    name, remedies = f"{plan.model.name} on {plan.system.accelerator.name}", fitting(predictor, work, memory.max_batch)
+    return f"{name} {reason}; {remedies} (--allow-oom prints the numbers anyway)"
+
+
+def fitting(predictor: Predictor, work: Workload, batch: Numeric = 0) -> str:
+    """The changes that would make it fit, in words; batch: sequences that do."""
+    remedies = [*_remedies(predictor, work, int(batch))] or [*_larger_changes(predictor, work)]
+    if remedies:
+        return f"would fit: {', or '.join(remedies)}"
+    return "no tp, format or larger accelerator alone would fit; `rooflinekit plan` searches further"
+
+
+@contextmanager
+def room_for_one(predictor: Predictor, isl: float, osl: float) -> Iterator[None]:
+    """Say what would make it fit where the cache has no room for one request of such lengths."""
+    try:
+        yield
+    except DoesNotFitError as error:
+        raise DoesNotFitError(f"{error}; {fitting(predictor, Workload(1.0, isl, osl))}") from None
 
 
 def _remedies(predictor: Predictor, work: Workload, batch: int) -> Iterator[str]:
@@ -298,7 +313,7 @@ def _larger_changes(predictor: Predictor, work: Workload) -> Iterator[str]:
     measured = {name.partition("--")[0] for name in calibration_names()}
     known = (load_accelerator(name).value for name in names("accelerator") if name in measured)
     larger = [each for each in known if each.memory_bytes > own.memory_bytes and each.vendor == own.vendor]
-    for other in sorted(larger, key=lambda each: (float(each.memory_bytes), each.name)):
+    for other in sorted(larger, key=lambda each: (each.price is None, float(each.memory_bytes), each.name)):
         system = System.of(other)
         sizes = (1 << power for power in range(min(system.domain_size, _ONE_HOST).bit_length()))
         found = (tp for tp in sizes if _fits(predictor, replace(deployment, tp=tp, system=None), work, system))

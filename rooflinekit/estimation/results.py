@@ -291,7 +291,7 @@ class Estimate(DeploymentAnswer):
     output_tok_s_per_gpu: float
     output_tok_s_per_user: float
     interval: dict[str, list[float]] | None  #: of 90 %; None at the bound
-    interval_tested: str | None  #: how much of what the fits had not seen lay inside such intervals
+    interval_tested: str | None  #: how many measurements left out of the fits lay inside; None of stand-ins
     bound: dict[str, float]
     memory: MemoryResult
     prefill: StepResult

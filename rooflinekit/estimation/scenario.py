@@ -23,7 +23,7 @@ MODELS, GPUS, ENGINES, FORMATS = "model", "accelerator", "engine", "format"  # w
 class Lengths(TypedDict, total=False):
     """Tokens of a request."""
     isl: Annotated[int | str, Option("Prompt length in tokens, or a distribution of them: uniform:100-200, lognormal:mean=900,cv=1.", 1024, unit="tokens", most=STEP)]
-    osl: Annotated[int | str, Option("Output length, likewise.", 256, unit="tokens", most=STEP)]
+    osl: Annotated[int | str, Option("Output length in tokens, or a distribution of them.", 256, unit="tokens", most=STEP)]
 
 class Prefix(TypedDict, total=False):
     """What the cache already holds."""
@@ -48,8 +48,8 @@ class Requests(TypedDict, total=False):
     rate: Annotated[float | None, Option("Requests a second that arrive; excludes --batch.", unit="1/s", above=True, most=1e9)]
     requests: Annotated[int | None, Option("Requests in all: a run of so many, from an empty engine to the last answer.", usual="10 a user, or 2000 at a rate", most=1_000_000_000)]
     burstiness: Annotated[float | None, Option("Variation of the gaps between arrivals, deviation over mean: 1 Poisson, 0 clockwork, more is bursty.", usual="1", most=1e9, also=("cv",))]
-    isl_cv: Annotated[float | None, Option("The same of prompt lengths, whose mean is --isl.", usual="0", most=1e9)]
-    osl_cv: Annotated[float | None, Option("The same of output lengths.", usual="0", most=1e9)]
+    isl_cv: Annotated[float | None, Option("Variation of prompt lengths (deviation over mean); their mean is --isl.", usual="0", most=1e9)]
+    osl_cv: Annotated[float | None, Option("Variation of output lengths (deviation over mean).", usual="0", most=1e9)]
 
 class Load(Users, Requests, Objectives, total=False):
     """What comes, and what users should feel."""
@@ -109,14 +109,14 @@ class Engine(TypedDict, total=False):
     block_size: Annotated[int | None, Option("Tokens of one block of the cache.", unit="tokens", usual="the engine's")]
     eager: Annotated[bool, Option("Without CUDA graphs.", False)]
     offload_layers: Annotated[int, Option("Layers that the host keeps and computes, the first ones (llama.cpp).", 0, least=0)]
-    offload_experts: Annotated[str | None, Option("Who keeps and computes the routed experts: cpu (llama.cpp).", usual="the accelerator", complete=("cpu",))]
+    offload_experts: Annotated[str | None, Option("Keep and compute the routed experts on the host: cpu (llama.cpp).", usual="the accelerator", complete=("cpu",))]
     n_cpu_moe: Annotated[int, Option("Layers, the first ones, whose routed experts the host keeps and computes (llama.cpp).", 0, least=0)]
     host_bandwidth: Annotated[float | None, Option("Bandwidth of the host's memory in GB/s, where it keeps weights.", unit="GB/s", above=True, usual="89.6: DDR5-5600, two channels")]
     kv_policy: Annotated[str, Option("Keys that full attention reads and keeps: full, window:N, sink:F+R, topk:N or evict:N.", "full", group="Formats")]
 
 class Steps(TypedDict, total=False):
     """How the engine forms its steps under load."""
-    policy: Annotated[str | None, Option("How steps are formed: chunked, continuous, chunked-prefill, prefill-priority ...", usual="the engine's", complete=("chunked", "continuous", "chunked-prefill", "prefill-priority", "decode-priority", "static"), group="Engine")]
+    policy: Annotated[str | None, Option("Scheduling policy: chunked, continuous, chunked-prefill, prefill-priority ...", usual="the engine's", complete=("chunked", "continuous", "chunked-prefill", "prefill-priority", "decode-priority", "static"), group="Engine")]
     graph_tokens: Annotated[int | None, Option("Largest step with prompts that replays CUDA graphs.", unit="tokens", least=0, usual="the engine's", group="Engine")]
     scheduler_recv_interval: Annotated[int, Option("Decode steps between looks at the queue (SGLang).", 1, group="Engine", also=("receive_interval",))]
     batch_wait: Annotated[int, Option("Steps for which prompts are gathered (TensorRT-LLM).", 0, least=0, group="Engine")]
@@ -290,7 +290,7 @@ class Traffic(Lengths, Users, Tiers, total=False):
     trace: Annotated[Path | None, Option("A trace of requests: rate, lengths and bursts come from it.")]
     sessions: Annotated[str | None, Option("Turns of conversations or agents at --rate: chat, coding-agent or swe-bench, as in simulate.", metavar="KIND")]
     whole_hosts: Annotated[bool, Option("Pay for whole hosts, whatever of them is used.", False)]
-    router: Annotated[str | None, Option("Who chooses the replica of a request: round-robin, random or least-loaded; with sessions or block ids prefix-affinity (a conversation stays with its replica) or random.", usual="round-robin; prefix-affinity with sessions or block ids", complete=("round-robin", "random", "least-loaded", "prefix-affinity"))]
+    router: Annotated[str | None, Option("Router of requests to replicas: round-robin, random or least-loaded; with sessions or block ids prefix-affinity (a conversation stays with its replica) or random.", usual="round-robin; prefix-affinity with sessions or block ids", complete=("round-robin", "random", "least-loaded", "prefix-affinity"))]
     clean: Annotated[bool, Option("Drop rows of a trace that cannot be trusted.", False)]
     classes: Annotated[Path | None, Option("File of request classes, YAML or CSV: name, rate, lengths, objectives, priority and model of each.")]
     peak: Annotated[float | None, Option("The busiest hour over the mean: the fleet is made for it, and paid all day.", least=1.0, most=1000.0, usual="1")]
@@ -300,15 +300,15 @@ class RequestClass(TypedDict, total=False):
     """One class of requests in a file of classes."""
     rate: Annotated[float | None, Option("Requests a second in the mean.", unit="1/s", above=True, most=1e7)]
     isl: Annotated[int | str, Option("Prompt length in tokens, or a distribution of them.", 1024, unit="tokens")]
-    osl: Annotated[int | str, Option("Output length, likewise.", 256, unit="tokens")]
+    osl: Annotated[int | str, Option("Output length in tokens, or a distribution of them.", 256, unit="tokens")]
     isl_cv: Annotated[float | None, Option("Variation of prompt lengths, whose mean is isl.", usual="0", most=1e3)]
-    osl_cv: Annotated[float | None, Option("The same of output lengths.", usual="0", most=1e3)]
+    osl_cv: Annotated[float | None, Option("Variation of output lengths (deviation over mean).", usual="0", most=1e3)]
     cached: Annotated[float, Option("Share of each prompt that a prefix cache finds.", 0.0, unit="share", most=0.999)]
     slo: Annotated[str | Sequence[str] | None, Option("Objectives of the class.", kind="text", usual="--slo")]
     priority: Annotated[int, Option("The lowest number is served first.", 0, least=0, most=1000, usual="0, of a job the last")]
     model: Annotated[str | None, Option("The model that answers.", usual="MODEL")]
     requests: Annotated[int | None, Option("Of a batch job in place of a rate: how many requests.", most=1_000_000_000)]
-    deadline: Annotated[float | None, Option("When a batch job has to be done.", unit="s", above=True)]
+    deadline: Annotated[float | None, Option("Deadline of a batch job.", unit="s", above=True)]
 
 class Accelerators(TypedDict, total=False):
     """Which accelerators there are to choose from."""
@@ -340,25 +340,25 @@ class Search(Steps, total=False):
     one_kind: Annotated[bool, Option("No fleets of two kinds of accelerator: the default.", False)]
     measured_only: Annotated[bool, Option("Leave out what no measured kernels stand behind.", False)]
     seed: Annotated[int, Option("Seed of the simulations.", 0, least=0, most=2**32 - 1)]
-    by: Annotated[str, Option("What is to be least: cost, gpus or energy (joules a token).", "cost", complete=("cost", "gpus", "energy"), metavar="QUANTITY")]
+    by: Annotated[str, Option("Ranks the fleets: least cost, gpus or energy (joules a token).", "cost", complete=("cost", "gpus", "energy"), metavar="QUANTITY")]
 
 class Reserves(Pricing, Rack, total=False):
     """Money, and what is kept free."""
     limit: Annotated[str | Mapping[str, float] | None, Option("The most accelerators of a kind, h100-sxm=16, or the most power at the meter, power=120kW (may be repeated).", kind="pairs", many=True, also=("limits",))]
     headroom: Annotated[float, Option("Share of a replica's capacity that is kept free at the peak.", 0.0, unit="share", most=0.999)]
     redundancy: Annotated[int, Option("Replicas that may fail at the peak: N+k.", 0, least=0, most=10_000)]
-    spare: Annotated[str | int | None, Option("What may fail at the peak in place of replicas: 1host or 2gpus. The fleet has as many more replicas.", usual="nothing", kind="text", metavar="COUNT")]
+    spare: Annotated[str | int | None, Option("Spare hosts or GPUs at the peak, in place of replicas: 1host or 2gpus. The fleet has as many more replicas.", usual="nothing", kind="text", metavar="COUNT")]
     confidence: Annotated[float, Option("Probability with which every objective has to hold.", 0.9, unit="share", least=0.5, most=0.999)]
     load_gbps: Annotated[float | None, Option("Rate at which weights come to a new replica, in GB/s.", unit="GB/s", above=True, most=1e6, usual="5")]
 
 class OverTime(TypedDict, total=False):
     """How the load goes over time."""
     profile: Annotated[Path | Sequence[float] | None, Option("Load over time: a CSV of hour and rate, or trace for the hours of --trace. Adds the fleet by the hour.", kind="text")]
-    growth: Annotated[str | float | None, Option("How the load grows: 8%/month or 100%/year.", usual="0", kind="text", metavar="SHARE")]
+    growth: Annotated[str | float | None, Option("Growth of the load: 8%/month or 100%/year.", usual="0", kind="text", metavar="SHARE")]
     autoscale: Annotated[bool, Option("Play autoscaling policies through the profile, and recommend the cheapest that meets the objectives.", False)]
     cold_start: Annotated[Counts, Option("Cold starts in minutes that are played beside the own one.", kind="counts", usual="2,5,8")]
     provision: Annotated[float | None, Option("Of the own cold start: until a machine is there.", unit="s", usual="120")]
-    weights_from: Annotated[str | None, Option("Where its weights come from: object-store, nvme or host-cache.", usual="nvme", complete=("object-store", "nvme", "host-cache"))]
+    weights_from: Annotated[str | None, Option("Source of a new replica's weights: object-store, nvme or host-cache.", usual="nvme", complete=("object-store", "nvme", "host-cache"))]
     engine_start: Annotated[float | None, Option("Until its engine serves, once it has them.", unit="s", usual="64")]
     min_replicas: Annotated[int, Option("Replicas that an autoscaler keeps, the spare ones beside them.", 1)]
     max_replicas: Annotated[int | None, Option("The most that it asks for.", usual="no limit")]
@@ -415,7 +415,7 @@ class Served(Steps, total=False):
     isl: Annotated[int | None, Option("Mean prompt length in tokens.", unit="tokens")]
     osl: Annotated[int | None, Option("Mean output length in tokens.", unit="tokens")]
     isl_cv: Annotated[float | None, Option("Deviation of prompt lengths over their mean.", most=10.0)]
-    osl_cv: Annotated[float | None, Option("The same of output lengths.", most=10.0)]
+    osl_cv: Annotated[float | None, Option("Variation of output lengths (deviation over mean).", most=10.0)]
     seed_reuse: Annotated[int | None, Option("Different prompts of the client, sent again and again.", usual="no two are equal", most=10_000_000)]
     concurrency: Annotated[int | None, Option("Requests that the client kept in flight.", also=("users",), most=10_000_000)]
     rate: Annotated[float | None, Option("Requests a second that the client offered.", unit="1/s", above=True)]
@@ -446,7 +446,7 @@ class Workbook(Lengths, total=False):
     dp: Annotated[Counts, Option("Attention data parallel degrees to offer.", kind="counts", usual="1")]
     cp: Annotated[Counts, Option("Context parallel degrees to offer.", kind="counts", usual="1")]
     microbatches: Annotated[Counts, Option("Numbers of microbatches to offer.", kind="counts", usual="1", most=4096)]
-    weights: Annotated[Names, Option("Weight formats to offer; own: the checkpoint's.", kind="names", usual="own,fp8", complete=FORMATS)]
+    weights: Annotated[Names, Option("Weight formats to offer; own: as published.", kind="names", usual="own,fp8", complete=FORMATS)]
     kv: Annotated[Names, Option("KV cache formats to offer; own: as activations.", kind="names", usual="own", complete=FORMATS)]
     batch: Annotated[int, Option("Sequences of the static batch.", 32, kind="loose count")]
     users: Annotated[int, Option("Users in an average hour.", 1000, kind="loose count", also=("concurrency",))]
@@ -482,6 +482,10 @@ class Reconciled(Written, total=False):
     """What is said of a disagreement."""
     why: Annotated[bool, Option("Find the smallest changes of assumptions that explain each run.", False)]
 
+class Listed(Static, Lengths, Written, total=False):
+    """Which accelerators are listed."""
+    fits: Annotated[str | None, Option("Only those that hold this model on one host: how many, time per token, price.", complete=MODELS, metavar="MODEL", group="Question")]
+
 class Judged(Written, total=False):
     """What is written of a judgement."""
     junit: Annotated[Path | None, Option("Write JUnit XML to this file too, a test a row.", kind="path")]
@@ -511,8 +515,8 @@ class Sweeping(Machines, total=False):
 
 class Launching(TypedDict, total=False):
     """What is started, and where."""
-    plan: Annotated[Path | None, Option("What `rooflinekit plan --format json` wrote, in place of MODEL.", kind="path", group="Replicas")]
-    candidate: Annotated[int | None, Option("Which candidate of the plan, from 1.", usual="its best", kind="loose count", group="Replicas")]
+    plan: Annotated[Path | None, Option("File that `rooflinekit plan --format json` wrote, in place of MODEL.", kind="path", group="Replicas")]
+    candidate: Annotated[int | None, Option("Candidate of the plan, from 1.", usual="its best", kind="loose count", group="Replicas")]
     replicas: Annotated[int, Option("Copies of the deployment.", 1, kind="loose count", most=10_000, group="Replicas")]
     host_gpus: Annotated[int, Option("Accelerators of one host.", 8, kind="loose count", group="Replicas")]
     target: Annotated[str | None, Option("Write a manifest instead: vllm-compose, kserve, llm-d, dynamo, lws or skypilot.", complete=("vllm-compose", "kserve", "llm-d", "dynamo", "lws", "skypilot"), group="Output")]

@@ -74,7 +74,10 @@ class Derivation(Answer):
 
 @keywords(Scenario)
 def explain(
-    model: str | PathLike[str], metric: str, gpu: str | PathLike[str] = "h100-sxm", **scenario: Unpack[Scenario]
+    model: str | PathLike[str],
+    metric: str = "tpot",
+    gpu: str | PathLike[str] = "h100-sxm",
+    **scenario: Unpack[Scenario],
 ) -> Derivation:
     """Derive one metric of `estimate(model, gpu, **scenario)`: formulas, numbers and sources, down to the datasheet.
 
@@ -116,7 +119,7 @@ def make_case(
     if question.asked is None:
         return Case(resolved.predictor, work, answer(question, allow_oom))
     found = play(question)
-    said = played(resolved, work, found)
+    said = played(question, found)
     return Case(resolved.predictor, replace(work, batch=float(said.inputs["batch"])), said, found)
 
 

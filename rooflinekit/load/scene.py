@@ -208,7 +208,7 @@ def kv_capacity_tokens(predictor: Predictor, context: float, sequences: int) -> 
     if fitting < 1:
         raise DoesNotFitError(
             f"{predictor.plan.model.name} on {predictor.plan.system.accelerator.name} has no room for one request of "
-            f"{context:.0f} tokens; raise tp, shorten requests or take 8-bit weights"
+            f"{context:.0f} tokens"
         )
     low, high = int(context), 2 * int(context) + 2
     while high < _FOLLOWED and memory.max_batch(float(high), context) >= fitting:

@@ -25,6 +25,7 @@ from rooflinekit.report.document import (
     ms,
     origin,
 )
+from rooflinekit.report.request import Request, Waterfall, step_parts
 
 _LINES = 70  # nodes that are shown where no depth is asked for
 _EXACT = 1e7  # counts below this are written out
@@ -77,11 +78,25 @@ def document(found: Derivation, depth: int | None = None) -> Document:
     rests = rests if found.metric in TIMELESS else [origin(e.calibration, e.evidence), *rests]
     return [
         Section(f"{found.metric} of {headed(e)}", [Words(*facts)]),
+        *_spent(found),
         Section("", [tree]),
         Section("", [Words(*more)]),
         Section("", [tree.sources]),
         footer("; ".join(rests), found.warnings, e.version),
     ]
+
+
+def _spent(found: Derivation) -> Iterator[Section]:
+    """Where the time goes, before the tree: parts of a request under load, of a step of a static batch."""
+    if found.metric not in ("tpot", "ttft"):
+        return
+    answer = found.answer
+    request = Request.of(answer)
+    if request is not None:
+        yield request.section()
+        return
+    step = answer.decode if found.metric == "tpot" else answer.prefill
+    yield Section("", [Waterfall(f"the step takes {ms(step.time_ms)}:", step_parts(step))])
 
 
 def rows(found: Derivation) -> list[dict[str, Any]]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+from rooflinekit.decision.sensitivity.moves import ADVISED, Advice, advice, signed_share
+from rooflinekit.estimation.estimator import question_of
+from rooflinekit.estimation.notes import fitting
 from rooflinekit.estimation.results import (
     EnergyResult,
     Estimate,
@@ -15,10 +18,9 @@ from rooflinekit.estimation.results import (
     SpeculationResult,
     StepResult,
 )
-from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.errors import RooflinekitError
 from rooflinekit.model.types.units import format_bytes, format_count, format_time, percent
 from rooflinekit.report.document import (
+    Block,
     Document,
     Facts,
     Fixed,
@@ -32,54 +34,57 @@ from rooflinekit.report.document import (
     ms,
     three,
 )
-from rooflinekit.report.request import LEAST, PARTS, Request, Waterfall, counted, latencies, share_text
-from rooflinekit.specs import load_accelerator
+from rooflinekit.report.request import LEAST, Request, Waterfall, counted, latencies, share_text, step_parts
 
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
 _MEMORY_BAR = 16
 _COMMAND = 74  # columns of a command
 _ENDLESS = "no end"
+_ADVISED = 3  # moves on the first screen
 _FOLDED = 0.01  # share of a step below which kernels stand in one line together
-_MOVES = {
-    "weights": "weights take longest: {format}more users at once",
-    "kv_cache": "the KV cache takes longest: {format}shorter contexts",
-    "activations": "activations take longest: {format}a smaller batch",
-    "compute": "arithmetic takes longest: {format}a smaller batch",
-    "network": "the network takes longest: fewer GPUs a replica, or faster links",
-    "host": "the engine takes longest: more users, or several tokens a step",
-}  # fmt: skip
-_MORE = "`rooflinekit levers` ranks what helps; `-v` shows each kernel"
-_WIDE = ("fp32", "bf16", "fp16")  # formats that FP8 halves
-_PROMPTS = "prompts of others take longest: prefix caching, or prompts on GPUs of their own"
-_SMALL_KERNELS = "small kernels take longest: more users fill them, or fewer GPUs a replica"
+_MORE = "`rooflinekit levers` tries more; `-v` shows each kernel"
 
 
 def document(estimate: Estimate, kernels: bool = False) -> Document:
     """The answer on one screen; with `kernels`, what else is known of both steps, and their kernels, below it."""
     e, i = estimate, estimate.inputs
     end, request = ended(e), Request.of(e)
-    facts = Facts(*_memory(e, kernels), *([] if kernels else [("next", _next(e)), ("", _MORE)]))
+    facts = Facts(*_memory(e, kernels))
     speeds = [("draft", _drafted(e.speculation))] if e.speculation else []
     speeds += _speeds(e)
     return [
-        Section(headed(e), [Words(f"{asked(e)}; {formats(i)}")]),
-        Section("", [_times(e), Facts(*speeds)]),
+        Section(headed(e), [Words(f"{asked(e)}; {formats(i)}"), *_answered(e, request)]),
+        Section("", [_times(e), Facts(*_alone(e), *speeds)]),
         request.section() if request else _step(e),
-        Section("", [facts, *(() if kernels else end.blocks)]),
+        Section("", [facts, *(() if kernels else (*_next(e), *end.blocks))]),
         *((*_detail(e), end) if kernels else ()),
     ]
+
+
+def _answered(estimate: Estimate, request: Request | None) -> Iterator[Words]:
+    """The answer as a sentence, under load and where it does not fit."""
+    load, memory = estimate.load, estimate.memory
+    if not memory.fits:
+        more = format_bytes(memory.needed_bytes - memory.available_bytes)
+        yield Words(f"DOES NOT FIT: {more} too little on each GPU; the times are those it would have")
+    elif load is not None and not load.stable:
+        yield Words(f"OVERLOAD: {three(load.rate)}/s arrive, {three(load.knee_rate)}/s can be served")
+    elif request is not None:
+        yield Words(request.answer)
+
+
+def _alone(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    """What the TTFT of a static batch is of, beside that of one prompt alone."""
+    batch, question = estimate.inputs["batch"], question_of(estimate)
+    if estimate.load is None and batch > 1 and question is not None:
+        alone = question.resolved.predictor.ttft(replace(question.work, batch=1.0)).expected
+        yield "TTFT", f"all {batch:,} prompts at once; one alone {format_time(float(alone))}"
 
 
 def _step(estimate: Estimate) -> Section:
     """Where the time of a decode step goes."""
     step = estimate.decode
-    return Section("", [Waterfall(f"a decode step takes {ms(step.time_ms)}:", _parts(step))])
-
-
-def _parts(step: StepResult) -> list[tuple[str, float, str]]:
-    """What the time of a step adds up from."""
-    parts = ((name, step.time_parts_ms[part]) for part, (name, _) in PARTS.items())
-    return [(name, time / step.time_ms, ms(time)) for name, time in parts]
+    return Section("", [Waterfall(f"a decode step takes {ms(step.time_ms)}:", step_parts(step))])
 
 
 def _detail(estimate: Estimate) -> Iterator[Section]:
@@ -98,7 +103,7 @@ def _detail(estimate: Estimate) -> Iterator[Section]:
     for title, step in _steps(estimate):
         table = Table(_KERNEL_HEADER, _kernels(step))
         if step is estimate.prefill:
-            yield Section(f"{title}: {ms(step.time_ms)}", [Waterfall("", _parts(step))])
+            yield Section(f"{title}: {ms(step.time_ms)}", [Waterfall("", step_parts(step))])
             yield Section("", [table])
         else:
             yield Section(f"{title}: {ms(step.time_ms)}", [table])
@@ -172,8 +177,6 @@ def _span(estimate: Estimate, key: str) -> list[str]:
 def _load(estimate: Estimate, load: LoadResult) -> list[tuple[str, str]]:
     """How near saturation is, what was played, and what meets the objectives."""
     served = f" of at most {three(load.knee_rate)} (knee, approximate)" if estimate.inputs["rate"] else ""
-    if not load.stable:
-        served = f" arrive, more than the {three(load.knee_rate)} that can be served (knee, approximate)"
     facts = [
         ("load", f"{three(load.rate)} requests/s{served}"),
         ("", f"{three(load.running)} of {load.slots:,} places taken; prompts {percent(load.prompt_share)} of the time"),
@@ -211,7 +214,7 @@ def _memory(estimate: Estimate, detailed: bool) -> list[tuple[str, str]]:
         ("", f"weights {format_bytes(memory.weight_bytes)} + KV {format_bytes(memory.kv_bytes)} + "
              f"activations {format_bytes(memory.activation_bytes)} + "
              f"engine {format_bytes(memory.overhead_bytes)}{each}"),
-        ("", f"{pool}, {three(memory.max_concurrency)} sequences of the {length} length"),
+        ("", f"{pool}, {int(memory.max_concurrency):,} sequences of the {length} length"),
         ("", f"at this batch a sequence has room for {longest}"),
     ]  # fmt: skip
 
@@ -233,27 +236,22 @@ def _spent(energy: EnergyResult) -> str:
 _SPENT = {"cache": "KV cache", "running": "chip running"}  # parts of the energy that have another name here
 
 
-def _next(estimate: Estimate) -> str:
-    """What helps with the largest part of a token's time."""
-    parts, inputs = estimate.decode.time_parts_ms, estimate.inputs
-    spent = (estimate.load and estimate.load.tpot_parts_ms) or {"prompts": 0.0}
-    if spent["prompts"] and spent["prompts"] >= max(spent.values()):
-        return _PROMPTS
-    if parts["above_bound"] > sum(parts.values()) / 2.0:
-        return _SMALL_KERNELS
-    largest = max(_MOVES, key=parts.__getitem__)
-    option = {"weights": "weights", "kv_cache": "kv"}.get(largest, "")
-    wide = option and inputs[option] in _WIDE and _takes_fp8(estimate, option)
-    return _MOVES[largest].format(format=f"try `--{option} fp8`, or " if wide else "narrower formats, or ")
-
-
-def _takes_fp8(estimate: Estimate, option: str) -> bool:
-    """Whether the deployment runs with FP8 there: weights need its arithmetic, and llama.cpp has formats of its own."""
-    if estimate.engine == "llama.cpp" or option == "kv":
-        return estimate.engine != "llama.cpp"
-    with suppress(RooflinekitError):
-        return load_accelerator(estimate.gpu).value.supports(Dtype.FP8)
-    return False
+def _next(estimate: Estimate) -> list[Block]:
+    """The best moves that were tried, each with what it changes and what it needs; or what would make it fit."""
+    question = question_of(estimate)
+    if not estimate.memory.fits and question is not None:
+        found = fitting(question.resolved.predictor, question.work, estimate.memory.max_batch)
+        return [Facts(("next", found))]
+    best: dict[str, Advice] = {}
+    for each in advice(estimate):
+        best.setdefault(each.option, each)
+    rows = [
+        [option, *(signed_share((each.ratio[metric] or 1.0) - 1.0) for metric in ADVISED), ", ".join(each.needs)]
+        for option, each in best.items()
+    ]  # fmt: skip
+    head = ["next", "TPOT", "cost", "TTFT", ""]
+    nothing = [] if rows else [Facts(("next", "no change that was tried gains more than it costs"))]
+    return [Table(head, rows[:_ADVISED], left=(0, 4)), *nothing, Words(_MORE, indent="")]
 
 
 def _drafted(drafted: SpeculationResult) -> str:

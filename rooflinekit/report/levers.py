@@ -19,23 +19,13 @@ from rooflinekit.report.document import (
     three,
     tokens_in,
 )
+from rooflinekit.report.look import RESOURCES
 
-_NAMES = {
-    "bandwidth": "memory bandwidth",
-    "flops": "FLOP/s",
-    "network": "network bandwidth",
-    "power": "power limit",
-    "launch": "kernel latencies",
-    "host": "host time",
-    "batch": "batch",
-    "users": "users",
-    "rate": "rate",
-    "context": "context",
-}
 _SMALL = 5e-3
 _ROUNDED = "measure quality"  # what the caveat of every format of fewer bits says
 _RATIOS = ("ttft", "tpot", "throughput", "cost")
-_OF = ["of", "TTFT", "TPOT", "tok/s", "cost"]
+_OF = ["of", "TTFT", "TPOT", "tok/s", "cost", "TPOT"]
+_BAR = 24  # columns of a bar
 _MOVE = ["move", "TTFT", "TPOT", "tok/s/GPU", "cost", "J/token", "GPUs", "$/Mtok", "evidence"]
 
 
@@ -64,7 +54,8 @@ def document(found: Levers) -> Document:
             "a token", indent="",
         )]),
         Section("", [Words(found.sentence, indent="")]),
-        Section("elasticity: percent by which each changes for one percent more", [Table(_OF, _slopes(found))]),
+        Section("elasticity: percent by which each changes for one percent more",
+                [Table(_OF, _slopes(found), left=(0, 5))]),
         Section(f"moves, best for {found.by} first: each over what it is now",
                 [Table(_MOVE, [_row(move) for move in strong])]),
         Section("on weaker evidence than now (--format json has the notes of each)" if weak else "",
@@ -75,9 +66,11 @@ def document(found: Levers) -> Document:
 
 
 def _slopes(found: Levers) -> list[list[str]]:
+    most = max(abs(entry.tpot) for entry in found.elasticities) or 1.0
     return [
-        [_NAMES[entry.parameter], *("0" if abs(slope) < _SMALL else f"{slope:+.2f}"
-                                   for slope in (getattr(entry, name) for name in _RATIOS))]
+        [RESOURCES[entry.parameter], *("0" if abs(slope) < _SMALL else f"{slope:+.2f}"
+                                   for slope in (getattr(entry, name) for name in _RATIOS)),
+         "█" * round(abs(entry.tpot) / most * _BAR)]
         for entry in found.elasticities
         if any(abs(getattr(entry, name)) >= _SMALL for name in _RATIOS)
     ]  # fmt: skip

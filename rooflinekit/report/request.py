@@ -8,10 +8,11 @@ from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from rooflinekit.estimation.results import Estimate
+from rooflinekit.estimation.results import Estimate, StepResult
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.units import format_time, percent
 from rooflinekit.report.document import WIDTH, Section, Table, ms, three, wrapped
+from rooflinekit.report.look import FIRST, STEP, TOKEN, Part
 
 if TYPE_CHECKING:
     from rooflinekit.simulation.outcome import Outcome
@@ -19,25 +20,9 @@ if TYPE_CHECKING:
 _MOST = 1e3  # above this, a share is a factor
 _BAR, _NARROWEST = 32, 16  # columns of a whole bar outside terminals, and of one at least
 LEAST = 0.005  # share of a time that is worth a line
+_SEMICOLON = "; "
 _TICKS = 5  # of the axis, at most
 _STATED = 0.01  # of a time: smaller standard errors are not written
-PARTS = {
-    "weights": ("weights", "memory"), "kv_cache": ("KV cache", "memory"), "activations": ("activations", "memory"),
-    "compute": ("arithmetic", "compute"), "network": ("network", "network"),
-    "above_bound": ("above bound", "overhead"), "host": ("engine", "overhead"),
-}  # fmt: skip
-"""What the time of a step is made of: its name here, and what it waits for."""
-
-FIRST = {
-    "front_end": ("front end", "overhead"), "under_way": ("step under way", "overhead"),
-    "behind": ("behind prompts", "network"), "place": ("wait for a place", "network"),
-    "prompt": ("own prompt", "compute"),
-}  # fmt: skip
-"""What a first token waits for: its name here, and the colour of it."""
-
-TOKEN = {**{"engine" if part == "host" else part: name for part, name in PARTS.items()},
-         "prompts": ("prompts of others", "compute")}  # fmt: skip
-"""What the time of a token is made of under load, likewise."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +35,8 @@ class Request:
     first: Mapping[str, float]
     token: Mapping[str, float]
     bound: float | None = None  #: of a token, by the datasheet
+    interval: Sequence[float] | None = None  #: of a token, 90 %
+    median: tuple[float | None, float | None] = (None, None)  #: first token and time per token of half of the requests
 
     @classmethod
     def of(cls, answer: Estimate | Outcome) -> Request | None:
@@ -59,18 +46,35 @@ class Request:
             times: tuple[float | None, float, float | None] = answer.ttft_ms, answer.tpot_ms, answer.e2e_ms
             first, token = (load.ttft_parts_ms, load.tpot_parts_ms) if load else (None, None)
             bound: float | None = answer.bound["tpot_ms"]
+            interval = answer.interval["tpot_ms"] if answer.interval else None
+            marks = load.percentiles if load else {"ttft_ms": {}, "tpot_ms": {}}
+            half = marks["ttft_ms"].get("p50"), marks["tpot_ms"].get("p50")
         else:
             times = answer.ttft_ms.mean, answer.tpot_ms.mean or 0.0, answer.e2e_ms.mean
-            first, token, bound = answer.ttft_parts_ms, answer.tpot_parts_ms, None
+            first, token, bound, interval = answer.ttft_parts_ms, answer.tpot_parts_ms, None, None
+            half = answer.ttft_ms.p50, answer.tpot_ms.p50
         ttft, tpot, e2e = times
         if first is None or token is None or ttft is None or e2e is None:
             return None
-        return cls(ttft, tpot, e2e, first, token, bound)
+        return cls(ttft, tpot, e2e, first, token, bound, interval, half)
 
     @property
     def tokens(self) -> int:
         """Tokens after the first."""
         return round((self.e2e - self.ttft) / self.tpot) if self.tpot else 0
+
+    @property
+    def answer(self) -> str:
+        """What half of the users see.
+
+        >>> Request(60.0, 10.0, 1000.0, {}, {}, median=(50.0, 12.5)).answer
+        'Half of the users see the first token within 50.0 ms and then read 80.0 tokens/s.'
+        """
+        first, token = self.median
+        if first is None:
+            return ""
+        read = f" and then read {three(1e3 / token)} tokens/s" if token else ""
+        return f"Half of the users see the first token within {ms(first)}{read}."
 
     @property
     def said(self) -> str:
@@ -82,16 +86,21 @@ class Request:
         """The axis of time, and both bars enlarged."""
         bars = [Waterfall(f"the first token, {ms(self.ttft)}:", _shares(self.first, FIRST, self.ttft))]
         if self.tokens:
-            bound = "" if self.bound is None else f" (datasheet bound {ms(self.bound)})"
-            title = f"a token after it, {ms(self.tpot)}{bound}:"
+            ends = " – ".join(ms(end, "no end") for end in self.interval or ())
+            span = [f"90 %: {ends}"] if ends else []
+            span += [] if self.bound is None else [f"datasheet bound {ms(self.bound)}"]
+            title = f"a token after it, {ms(self.tpot)}{f' ({_SEMICOLON.join(span)})' if span else ''}:"
             bars.append(Waterfall(title, _shares(self.token, TOKEN, self.tpot)))
         return Section("", [Axis(self), *bars])
 
 
-def _shares(
-    parts: Mapping[str, float], names: Mapping[str, tuple[str, str]], whole: float
-) -> list[tuple[str, float, str]]:
-    return [(name, parts[part] / whole, ms(parts[part])) for part, (name, _) in names.items() if part in parts]
+def _shares(parts: Mapping[str, float], names: Mapping[str, Part], whole: float) -> list[tuple[str, float, str]]:
+    return [(name, parts[part] / whole, ms(parts[part])) for part, (name, *_) in names.items() if part in parts]
+
+
+def step_parts(step: StepResult) -> list[tuple[str, float, str]]:
+    """What the time of a step adds up from, for a waterfall."""
+    return _shares(step.time_parts_ms, STEP, step.time_ms)
 
 
 class Axis:

@@ -22,6 +22,7 @@ from rooflinekit.decision.planning.autoscale import ColdStart
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer
 from rooflinekit.decision.sensitivity.elasticity import Elasticity
 from rooflinekit.decision.sensitivity.levers import Balance, Levers, MoveResult
+from rooflinekit.decision.sensitivity.moves import ADVISED, Advice
 from rooflinekit.estimation.loaded import TOKEN_PARTS
 from rooflinekit.estimation.results import Estimate, KernelResult, LoadResult, StepResult
 from rooflinekit.evidence.compare import Comparison, Gap, Metric, Run
@@ -183,7 +184,7 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
     Outcome: {**_About, "inputs": _Inputs, "timeline": None},
     Cost: {**_About, "inputs": _Inputs},
     Levers: {**_About, "inputs": _LeverInputs, "by": _one_of((*_LEVERS, "energy")), "price": _Price | None},
-    Balance: {"causes": _Shares, "lever": str, "weight_share": _Size, "kv_share": _Size},
+    Balance: {"causes": _Shares, "weight_share": _Size, "kv_share": _Size},
     Walk: {"inputs": _WalkInputs},
     Phase: {"name": Literal["prefill", "decode"], "total": Work},
     Section: {"count": _Count, "stops": None, "total_once": Work, "steps": list[Stop]},
@@ -220,8 +221,13 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
     Metric: {"error": _Signed | None, "verdict": str},
     Gap: {"notes": None, **dict.fromkeys((*_CAUSES, "e2e_ms"), _Signed)},
     Elasticity: dict.fromkeys(_LEVERS, _Signed),
+    Advice: {
+        "evidence": _one_of(EVIDENCE), "metric": _one_of(ADVISED), "change": _Signed, "price": list[str],
+        "changes": dict[str, Any],
+        "ratio": _object("AdviceRatio", **dict.fromkeys((*_LEVERS, "energy"), NotRequired[_Size | None])),
+    },
     MoveResult: {
-        "evidence": _one_of(EVIDENCE) | None,
+        "evidence": _one_of(EVIDENCE) | None, "changes": dict[str, Any],
         "ratio": _object("Ratio", **dict.fromkeys((*_LEVERS, "energy"), NotRequired[_Size | None])),
     },
 }  # fmt: skip

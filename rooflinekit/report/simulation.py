@@ -53,6 +53,8 @@ def document(outcome: Outcome) -> Document:
         for number, each in enumerate(shown)
     ]  # fmt: skip
     stopped = "; INTERRUPTED, the results are of what was done" if o.interrupted else ""
+    if request:
+        asked = Words(*asked.lines, request.answer)
     return [
         Section(f"{o.model} on {fleet}{machine(o.gpu, i['gpus'], i)}, {o.engine}", [asked]),
         Section("", [Table(["", *_MARKS.values()], rows)]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,6 +12,7 @@ from rooflinekit.model.types.units import significant
 from rooflinekit.report.document import Document, Section, Table, Words
 
 MOST = 60  # rows that a terminal shows
+_GOALS = (("lowest TPOT ", "tpot_ms", " ms"), ("cheapest output, $", "usd_per_million_output_tokens", "/Mtok"))
 _WIDEST = 28  # letters of a cell
 _SHOWN = {
     "evidence": "evidence", "fits": "fits", "stable": "stable", "ttft_ms": "TTFT ms", "ttft_p99_ms": "TTFT p99",
@@ -49,10 +50,24 @@ def document(table: pd.DataFrame, inputs: Sequence[str], most: int | None) -> Do
     rest = len(table) - len(shown)
     more = [f"{rest:,} more rows; --format csv or --out FILE has all of them"] if rest else []
     return [
-        Section("", [Words(*filter(None, [", ".join(same)]))]),
+        Section("", [Words(*filter(None, [", ".join(same)]), *_best(table, varying))]),
         Section("", [Table([*varying, *(_SHOWN[name] for name in results)], cells, left, drop=drop)]),
         Section("", [Words(*more)]),
     ]
+
+
+def _best(table: pd.DataFrame, varying: Sequence[str]) -> Iterator[str]:
+    """The row with the lowest time per token, and the one with the cheapest tokens, of several that hold."""
+    holds = table
+    for name in ("fits", "stable"):
+        holds = holds[holds[name].fillna(False).astype(bool)] if name in holds and holds[name].notna().any() else holds
+    if len(holds) < 2:
+        return
+    for said, name, unit in _GOALS:
+        if name in holds and holds[name].notna().any():
+            row = holds.iloc[int(pd.to_numeric(holds[name]).argmin())]
+            where = ", ".join(f"{key} {_cell(row[key])}" for key in varying)
+            yield f"{said}{significant(float(row[name]))}{unit}: {where}"
 
 
 def _tells(table: pd.DataFrame, name: str) -> bool:

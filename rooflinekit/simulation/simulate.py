@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any, NamedTuple, Unpack
 
 from rooflinekit.estimation.estimator import Resolved, image_inputs, read_deployment, resolve
+from rooflinekit.estimation.notes import room_for_one
 from rooflinekit.estimation.options import keywords, number_of, options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS
@@ -516,7 +517,7 @@ def make_load(
     given = [key for key in ("arrivals", "trace") if getattr(question, key) is not None]
     given += [key for key in ("rate", "concurrency") if getattr(question, key) is not None and question.trace is None]
     if len(given) != 1:
-        what = f"not {' and '.join(given)}" if given else "none is given"
+        what = f"not {' and '.join(given)}" if given else "give one, such as --rate 2"
         raise InputError(f"requests come by one of --rate, --concurrency, --arrivals and --trace; {what}")
     objective = _objective(question)
     users, warmup = question.concurrency, question.warmup or 0
@@ -704,7 +705,8 @@ def _played(
         setup, own = replace(setup, prefix_cache=True), deployment.engine
         notes += (f"the prefix cache is on, as {own} has it by default; --prefix-caching off computes prompts anew",)
     setup = replace(setup, hash_tokens=setup.hash_tokens or hash_tokens)
-    books, more = _served(resolved, load, setup, seen, resolved, None)
+    with room_for_one(resolved.predictor, load.typical - 1.0, 1.0):
+        books, more = _served(resolved, load, setup, seen, resolved, None)
     return books, more | {"warnings": (*notes, *_idle(given, load, setup), *more["warnings"])}
 
 

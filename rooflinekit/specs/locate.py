@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -25,7 +24,7 @@ _SUFFIXES = (".yaml", ".yml")
 _WEIGHTS = (".gguf", ".safetensors")  # files of weights, which are models too
 _LONGEST_NAME = 200  # characters; nothing longer is looked up in earnest
 _LEAST = 3  # letters and digits that a name must have to be sought inside others
-_ALIKE = 0.77  # of two spellings, as difflib counts
+_ALIKE, _BEGINNING = 0.77, 0.74  # of two spellings, and of how names begin, as difflib counts
 _MANY, _FEW = 6, 3  # suggestions that begin with the name; that are only like it
 _HEAD = 8192  # aliases stand in this many characters at the top of a file
 _BETWEEN_LETTERS = re.compile(r"(?<=[a-z])[^a-z\d/+]+(?=[a-z])")
@@ -153,9 +152,27 @@ def _suggestions(name: str, scanned: Sequence[_Aliases]) -> list[str]:
         hits = [(rank, False, _in_order(spelt), stem) for rank, spelt, stem in known if _within(wanted, spelt)]
     if hits:
         return list(dict.fromkeys(stem for *_, stem in sorted(hits)))[:_MANY]
+    from difflib import get_close_matches  # noqa: PLC0415 - only a slip pays for it
+
     spelt_out = {"".join(spelt): stem for _, spelt, stem in reversed(known)}
-    near = get_close_matches("".join(wanted), spelt_out, n=_MANY, cutoff=_ALIKE)
+    typed = "".join(wanted)
+    near = get_close_matches(typed, spelt_out, n=_MANY, cutoff=_ALIKE)
+    if not near and len(typed) > _LEAST:
+        return _alike_at_first(typed, known)
     return list(dict.fromkeys(spelt_out[text] for text in near))[:_FEW]
+
+
+def _alike_at_first(typed: str, known: list[tuple[int, tuple[str, ...], str]]) -> list[str]:
+    """The specs whose names begin nearly as what was typed, such as lama3 or h300: like ones in their order."""
+    from difflib import SequenceMatcher  # noqa: PLC0415 - as above
+
+    found = []
+    for rank, spelt, stem in known:
+        text = "".join(spelt)
+        score = max(SequenceMatcher(None, typed, text[: len(typed) + more]).ratio() for more in (0, 1))
+        if score >= _BEGINNING:
+            found.append((-score, rank, _in_order(spelt), stem))
+    return list(dict.fromkeys(stem for *_, stem in sorted(found)))[:_MANY]
 
 
 def _begins_partly(few: tuple[str, ...], many: tuple[str, ...]) -> bool:

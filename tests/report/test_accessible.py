@@ -75,8 +75,9 @@ def test_the_playground_has_no_serious_barrier(browser: Browser, address: str, w
     assert [line for theme in ("light", "dark") for line in serious(browser, theme)] == []
 
 
-def test_the_front_page_of_the_docs_has_no_serious_barrier(browser: Browser) -> None:
-    page = SITE / "index.html"
+@pytest.mark.parametrize("name", ["index", "learn/continuous-batching"])
+def test_a_page_of_the_docs_has_no_serious_barrier(browser: Browser, name: str) -> None:
+    page = SITE / f"{name}.html"
     if not page.exists():
         pytest.skip("make site has not been run")
     browser.size(1280, 900)

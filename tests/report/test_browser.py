@@ -109,6 +109,9 @@ def test_a_keyboard_reaches_everything(browser: Browser, pages: dict[str, Path])
 def test_pictures_have_words_and_tables(browser: Browser, pages: dict[str, Path]) -> None:
     browser.size(1280, 900)
     browser.open(pages["against"])
+    browser.wait(
+        "!curve && [...CHARTS.values()].every((chart) => !chart.option || !chart.stale || !chart.box.clientWidth)"
+    )
     charts = of_charts(browser, "[box.getAttribute('role'), box.getAttribute('aria-label'), box.nextSibling.tagName]")
     assert charts
     assert all(role == "img" and words and table == "DETAILS" for role, words, table in charts)

@@ -66,7 +66,7 @@ def test_each_deployment_of_a_page_has_the_notes_of_estimate(tmp_path: Path) -> 
         assert plan["evidence"] == told.evidence, label
         assert plan["formats"] == [told.inputs[name] for name in ("weights", "activations", "kv")]
         several.update(notes)
-    assert any("stand in" in note or "stands in" in note for note in several)
+    assert any("are used" in note or "is used" in note for note in several)
     assert len(several) > len(rk.estimate("llama-3.1-8b", batch=16).warnings)
 
 

@@ -9,11 +9,16 @@ from typing import Any
 
 import pytest
 
+import rooflinekit as rk
 from docs.generate.lessons import DATA, LESSONS, written
 
 from .browser import Browser
 
-PAGE = Path(__file__).parents[2] / "docs" / "lessons.md"
+LEARN = Path(__file__).parents[2] / "docs" / "learn"
+_PATH = re.findall(r"^\d+\. \[[^]]+\]\(([a-z-]+)\.md\)", (LEARN / "index.md").read_text(encoding="utf-8"), re.M)
+PAGES = {name: (LEARN / f"{name}.md").read_text(encoding="utf-8") for name in _PATH}
+"""The lessons in the order in which the path lists them."""
+SLIDERS = re.findall(r"<div data-lesson.*</div>", "".join(PAGES.values()))
 
 
 def lessons(text: str) -> dict[str, Any]:
@@ -23,7 +28,8 @@ def lessons(text: str) -> dict[str, Any]:
 def test_the_numbers_are_those_of_the_library() -> None:
     """Expected times may move by a tenth with a calibration before the sliders are written again."""
     kept, now = lessons(DATA.read_text(encoding="utf-8")), lessons(written())
-    assert re.findall(r'data-lesson="([a-z-]+)"', PAGE.read_text(encoding="utf-8")) == list(kept) == list(now)
+    assert re.findall(r'data-lesson="([a-z-]+)"', "".join(SLIDERS)) == list(now)
+    assert list(kept) == list(now)
     for name, lesson in now.items():
         assert [stop["at"] for stop in kept[name]["stops"]] == [stop["at"] for stop in lesson["stops"]]
         for old, new in zip(kept[name]["stops"], lesson["stops"], strict=True):
@@ -41,9 +47,27 @@ def test_lessons_say_what_they_teach() -> None:
     assert gaps == sorted(gaps)
     assert first == sorted(first, reverse=True)
 
+    fixed, lanes = ({name: values for name, values in found["continuous-batching"]["stops"][-1]["bars"].items()
+                     if name.startswith(kind)} for kind in ("static", "continuous"))  # fmt: skip
+    work, idle = ([sum(map(sum, (values[at::2] for values in lane.values()))) for lane in (fixed, lanes)]
+                  for at in (0, 1))  # fmt: skip
+    assert work[0] == work[1]  # the same answers
+    assert idle[1] < idle[0] / 2.0
+    gqa = [stop["bars"]["GQA, as it is"][0] * 1e9 for stop in found["attention"]["stops"]]
+    contexts = [int(stop["at"].replace(",", "")) for stop in found["attention"]["stops"]]
+    assert gqa == pytest.approx([rk.kv_cache_bytes("llama-3-70b", context) for context in contexts], rel=1e-3)
+
+
+def test_every_lesson_asks_three_questions() -> None:
+    """On one path of at most 30 minutes at 200 words a minute; the answers are folded."""
+    assert len(PAGES) == 13
+    for name, text in PAGES.items():
+        assert text.count("<details><summary>") == text.count("</details>") == 3, name
+    assert sum(len(text.split()) for text in PAGES.values()) < 30 * 200
+
 
 def test_a_key_moves_every_lesson(browser: Browser, tmp_path: Path) -> None:
-    boxes = "".join(re.findall(r"<div data-lesson.*</div>", PAGE.read_text(encoding="utf-8")))
+    boxes = "".join(SLIDERS)
     scripts = "".join(
         f'<script src="{(DATA.parent / name).as_uri()}"></script>' for name in ("lessons.js", "lesson.js")
     )

@@ -122,6 +122,48 @@ def test_of_many_accelerators_those_on_the_front_have_colours(browser: Browser, 
     assert named == ["l40s", "h200-sxm", "other accelerators"]
 
 
+def test_the_board_has_the_fewest_gpus_that_hold_the_batch(browser: Browser, address: str) -> None:
+    """It is open on the first screen; a click goes there."""
+    browser.visit(address, READY)
+    browser.wait("byId('board').open && Object.keys(BOARD.found).length === 4 && byId('found').children.length > 0")
+    browser.value("change({ batch: 200 })")
+    browser.wait("BOARD.key.includes('200') && !BOARD.left.length")
+    found = browser.value("BOARD.found")
+    for gpu in ("h100-sxm", "h200-sxm", "l40s"):
+        tp, tpot = found[gpu]["tp"], found[gpu]["tpot"]
+        held = rk.estimate(FIRST, gpu, tp=tp, batch=200)
+        assert held.memory.fits
+        assert tpot * 1e3 == pytest.approx(held.tpot_ms, rel=1e-9)
+        if tp > 1:
+            assert not rk.estimate(FIRST, gpu, tp=tp // 2, batch=200, allow_oom=True).memory.fits
+    assert found["v100-sxm2-32gb"] is None  # it lacks bf16
+    words = browser.value(
+        "[...document.querySelectorAll('.holders button')].map((each) => each.className + each.innerText)"
+    )
+    assert any(text.startswith("none") and "lacks the format" in text for text in words)
+    browser.value(
+        "[...document.querySelectorAll('.holders button')].find((each) => each.innerText.startsWith('h200')).click()"
+    )
+    browser.wait("state.gpu === 'h200-sxm'")
+
+
+def test_a_search_finds_models_and_accelerators(browser: Browser, address: str) -> None:
+    browser.visit(address, READY)
+    texts = "[...document.querySelectorAll('.holders button')].map((each) => each.firstChild.textContent)"
+    for words, expected in (("mix 8x", [OTHER]), ("nvidia l4", ["l40s"]), ("zz", [])):
+        browser.value(f"byId('find').value = '{words}'; byId('find').dispatchEvent(new Event('input'))")
+        assert browser.value(texts) == expected
+
+
+def test_engines_are_those_of_the_accelerator(browser: Browser, address: str) -> None:
+    engines = "[...byId('in-engine').options].filter((each) => !each.hidden).map((each) => each.value)"
+    browser.visit(address, READY)
+    assert browser.value(engines) == list(engine_gpus(GPUS))
+    browser.value("change({ gpu: 'v100-sxm2-32gb' })")
+    browser.settle()
+    assert browser.value(engines) == ["vllm"]
+
+
 @pytest.mark.parametrize(
     "state", ["#m=nothing", "#m=constructor&g=__proto__", "#e=constructor", "#tp=3&b=x", "#vs=m%3Dnothing"]
 )
@@ -134,7 +176,7 @@ def test_a_broken_address_is_mended(browser: Browser, address: str, state: str) 
 
 def test_a_file_that_is_not_there_is_said(browser: Browser, address: str) -> None:
     browser.visit(address, READY)
-    browser.value(f"DATA.files['{OTHER}'].vllm = 'models/none.gz'; change({{ model: '{OTHER}' }})")
+    browser.value(f"DATA.files['{OTHER}'].vllm = files['{OTHER}'].vllm = 'none'; change({{ model: '{OTHER}' }})")
     browser.wait(f"document.getElementById('said').textContent.includes('{OTHER} with vllm could not be fetched')")
     browser.errors.clear()
 

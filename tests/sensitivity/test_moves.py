@@ -215,14 +215,14 @@ class TestCommand:
         result = CliRunner().invoke(app, ["levers", "llama-3-8b", "--batch", "64", "--prefix", "0.5"])
         assert result.exit_code == 0
         assert max(map(len, result.stdout.splitlines())) <= 80
-        assert result.stdout.count("measure quality") == 1
+        assert result.stdout.count("measure quality on your task") == 1
         assert "network bandwidth" not in result.stdout  # of one GPU: it changes nothing
 
     def test_json_is_strict_and_csv_is_a_row_a_move(self) -> None:
         data = json.loads(run("--format", "json").stdout)
         rows = list(csv.DictReader(io.StringIO(run("--format", "csv").stdout)))
         assert [row["move"] for row in rows] == [move["move"] for move in data["moves"]]
-        assert data["balance"]["lever"] == "weights"
+        assert data["advice"][0]["option"] == "--weights int4"
 
     @pytest.mark.parametrize(("load", "row"), [("--rate", "rate"), ("--concurrency", "users")])
     def test_a_load_is_named(self, load: str, row: str) -> None:
@@ -230,7 +230,7 @@ class TestCommand:
         assert any(line.startswith(f"{row} ") for line in said.splitlines())
 
     def test_markdown(self) -> None:
-        assert run("--format", "md").stdout.count("|:--|") == 2
+        assert run("--format", "md").stdout.count("|:--|--:|") == 2
 
     def test_it_does_not_fit(self) -> None:
         result = CliRunner().invoke(app, ["levers", "llama-3-70b"])

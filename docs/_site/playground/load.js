@@ -9,7 +9,8 @@ async function unpacked(address) {
 }
 const { files, asked } = JSON.parse(document.getElementById("data").textContent), wanted = new URLSearchParams(location.hash.slice(1)).get("m");
 const EARLY = { model: Object.hasOwn(files, wanted) ? wanted : asked.model };  // the first model is fetched beside the scripts
-EARLY.text = unpacked(files[EARLY.model][asked.engine]);
+const fileOf = (model, engine) => `models/${model}.${engine}.${files[model][engine]}.gz`;
+EARLY.text = unpacked(fileOf(EARLY.model, asked.engine));
 unpacked(document.currentScript.dataset.app).then((text) => {
   const script = document.createElement("script");
   script.src = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));

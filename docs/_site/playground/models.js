@@ -1,9 +1,9 @@
 // The files of the models, one for each engine: each is fetched once, and what it offers is put beside what there is.
 "use strict";
 const FETCHED = {};
-const fetched = (model, engine) => !DATA.files[model][engine] || FETCHED[DATA.files[model][engine]]?.done;  // an engine that has no file has nothing to fetch
+const fetched = (model, engine) => !DATA.files[model][engine] || FETCHED[fileOf(model, engine)]?.done;  // an engine that has no file has nothing to fetch
 function fetchFile(model, engine) {
-  const file = DATA.files[model][engine], early = model === EARLY.model && engine === DATA.asked.engine && EARLY.text;
+  const file = fileOf(model, engine), early = model === EARLY.model && engine === DATA.asked.engine && EARLY.text;
   if (early) EARLY.text = null;
   const made = (FETCHED[file] ??= { text: (early || unpacked(file)).then(JSON.parse).then(adopt).then(() => { made.done = true; }).catch((error) => { delete FETCHED[file]; throw error; }) });
   return made.text;
@@ -28,5 +28,5 @@ async function adopt({ asked, offers, library: data, functions }) {
   (OFFERS.asked[asked.model] ??= {})[asked.engine] = asked;
   const known = Object.fromEntries(CHOICES.map((name) => [name, OPTIONS[name]]));
   for (const name of CHOICES) delete OPTIONS[name];
-  for (const name of CHOICES) if (known[name] && String(optionsOf(name)) !== String(known[name])) byId(`in-${name}`).replaceChildren(...optionsOf(name).map((value) => make("option", value, { value })));
+  for (const name of CHOICES) if (known[name] && String(optionsOf(name)) !== String(known[name])) byId(`in-${name}`).replaceChildren(...optionList(name));
 }

@@ -42,6 +42,7 @@ from rooflinekit.decision.economics.token_prices import (
     token_work,
 )
 from rooflinekit.estimation.estimator import estimate, read_deployment, resolve, shown
+from rooflinekit.estimation.notes import room_for_one
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.results import about
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, WORKLOAD_KEYS, Layout
@@ -329,7 +330,8 @@ def sequences_at(predictor: Predictor, asked: CostQuestion) -> float:
     Raises WorkloadError for a rate that cannot be sustained.
     """
     load = AskedLoad(asked.isl, asked.osl, rate=asked.rate, cached=float(asked.cached))
-    played = play_load(predictor, load)
+    with room_for_one(predictor, asked.isl.mean, asked.osl.mean):
+        played = play_load(predictor, load)
     if not played.stable:
         raise WorkloadError(f"overload: {asked.rate:g}/s arrive, {played.knee:.3g}/s can be served; add replicas")
     return played.sequences

@@ -346,7 +346,7 @@ def read_demand(given: dict[str, Any], slo: Sequence[Objective] = ()) -> Demand:
     if rate is not None and users is not None:
         raise InputError("rate and users exclude each other: arrivals a second, or users who wait for their answers")
     if rate is None and users is None and trace is None:
-        raise InputError("how much traffic? give rate (requests/s), users, or trace")
+        raise InputError("how much traffic? give rate (requests/s), users, or trace, such as --rate 10")
     tiers, router = read_tiers(given.get("cache_tier")), given.get("router")
     peak = given.get("peak", 1.0)
     if given.get("sessions") is not None:

@@ -89,7 +89,7 @@ def worst_evidence(option: Option) -> str:
     return max((evidence(part.replica.resolved.plan) for part in option.parts), key=EVIDENCE.index)
 
 
-OWN_FORMATS = "weights and cache are in the checkpoint's formats; others, such as fp8, are tried if asked for"
+OWN_FORMATS = "weights and cache are in the formats as published; others, such as fp8, are tried if asked for"
 
 
 def router_note(question: PlanQuestion, option: Option) -> str:

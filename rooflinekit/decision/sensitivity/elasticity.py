@@ -1,4 +1,4 @@
-"""What is asked of a deployment, and its elasticities: by how many percent an answer changes with a parameter.
+"""Elasticities: by how many percent an answer changes with a parameter.
 
     ε = d ln(metric)/d ln(parameter): slopes of the traced answer; of loads and whole numbers, central differences
 
@@ -10,161 +10,22 @@ for every time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from os import PathLike
 from typing import Any
 
-from rooflinekit.estimation.estimator import resolve
-from rooflinekit.estimation.notes import memory_remarks, said
-from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
-from rooflinekit.load.lengths import Fixed, Length, LogNormal, cv
+from rooflinekit.decision.sensitivity.moves import METRICS, Answer, Question
+from rooflinekit.load.answer import AskedLoad
+from rooflinekit.load.lengths import LogNormal
 from rooflinekit.model.graph.slope import slopes
 from rooflinekit.model.graph.symbol import Pool
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.step import make_plan
 from rooflinekit.model.timing.calibrated import FamilyFit
 from rooflinekit.model.timing.forms import parameters
-from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Attention, LatentAttention, Model
-from rooflinekit.model.types.speculation import Speculation
-from rooflinekit.model.types.workload import Workload
-
-METRICS = ("ttft", "tpot", "throughput", "cost")
 
 _RANK, _ROTARY = 4, 2  # DeepSeek-V2 (arXiv:2405.04434), 2.1: a latent of 4 heads, and a rotary part of half a head
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Times [s], output tokens a second of one accelerator, and its seconds that an output token takes.
-
-    Numbers, or the symbols of one scenario that is traced. batch: sequences that decode together; played: the load
-    behind them, None of a static batch. gpu_seconds times the price of an accelerator second is the cost of a token,
-    its share of the prompts included.
-    """
-
-    ttft: Any
-    tpot: Any
-    tok_s_per_gpu: Any
-    batch: Any
-    played: LoadPlay | None = None
-
-    @property
-    def gpu_seconds(self) -> Any:
-        """Accelerator seconds of one output token."""
-        return 1.0 / self.tok_s_per_gpu
-
-    def metrics(self) -> dict[str, Any]:
-        """The four that elasticities are about."""
-        return dict(zip(METRICS, (self.ttft, self.tpot, self.tok_s_per_gpu, self.gpu_seconds), strict=True))
-
-
-@dataclass(frozen=True)
-class Question:
-    """A static batch, or a load: then the work has its mean lengths, and the sequences that stand for it elsewhere."""
-
-    work: Workload
-    load: AskedLoad | None = None
-
-    @property
-    def parallel(self) -> float:
-        """Sequences of the batch, users, or requests a second."""
-        if self.load is None:
-            return float(self.work.batch)
-        return float(self.load.users or self.load.rate or 0.0)
-
-    @property
-    def parameter(self) -> str:
-        """What that is called."""
-        return "batch" if self.load is None else "rate" if self.load.users is None else "users"
-
-    def ask(self, predictor: Predictor) -> Answer:
-        """Evaluate the static batch, or play the load."""
-        gpus = predictor.plan.deployment.gpus
-        if self.load is None:
-            point = predictor.evaluate(self.work)
-            rate = point.output_rate(self.work.batch, self.work.osl) / gpus
-            return Answer(point.ttft.expected, point.tpot.expected, rate, self.work.batch)
-        found = play_load(predictor, self.load)
-        return Answer(found.samples["ttft"].mean, found.tpot, found.output_rate / gpus, found.played.running, found)
-
-    def misfit(self, predictor: Predictor) -> str:
-        """Why it cannot run; empty where it can."""
-        batch = 1.0 if self.load else self.work.batch
-        new = self.work.isl - self.work.cached
-        memory = predictor.memory.evaluate(batch, self.work.longest_context, new)
-        if self.load and float(predictor.memory.max_batch(self.load.typical, self.load.typical)) >= 1.0:
-            return ""
-        return next(said(memory_remarks(memory.needed_bytes, memory.available_bytes)), "")
-
-    def scaled(self, **changes: float) -> Question:
-        """The same with other numbers in its workload, and in the load what these are there."""
-        work, load = replace(self.work, **changes), self.load
-        if load is None:
-            return Question(work)
-        if "isl" in changes:
-            load = replace(load, isl=_of_mean(load.isl, changes["isl"]))
-        if "cached" in changes:
-            load = replace(load, cached=changes["cached"])
-        return Question(work, load)
-
-    def times(self, parallel: float) -> Question:
-        """The same with another batch, other users or another rate."""
-        if self.load is None:
-            return self.scaled(batch=parallel)
-        load = self.load
-        if load.users is None:
-            return replace(self, load=replace(load, rate=parallel))
-        told = None if load.requests is None else max(round(load.requests * parallel / load.users), int(parallel))
-        return replace(self, load=replace(load, users=int(parallel), requests=told))
-
-
-def _of_mean(length: Length, mean: float) -> Length:
-    """A length with another mean, that varies as much."""
-    spread = cv(length)
-    return LogNormal(mean, spread) if spread else Fixed(round(mean))
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What `estimate` takes as names, a question, and the USD of one accelerator hour if anybody knows it.
-
-    model_change: what another model's attention would be; None for the model as it is. kernel: another fit under a key
-    of the calibration.
-    """
-
-    model: str | PathLike[str]
-    gpu: str | PathLike[str]
-    deployment: Deployment
-    calibration: str | None
-    question: Question
-    draft: Speculation | None = None
-    usd_per_gpu_hour: float | None = None
-    model_change: Callable[[Model], Model] | None = None
-    kernel: tuple[str, FamilyFit] | None = None
-
-    def on(self, **changes: Any) -> Setting:
-        """The same with another choice in the deployment."""
-        return replace(self, deployment=replace(self.deployment, **changes))
-
-    def told(self, **settings: Any) -> Setting:
-        """The same with another setting of the engine."""
-        return self.on(settings=replace(self.deployment.settings, **settings))
-
-    def resolved(self) -> tuple[Predictor, tuple[str, ...]]:
-        """The predictor, and what a user should hear. Raises what `estimate` raises for names and deployments."""
-        found = resolve(self.model, self.gpu, self.deployment, self.calibration, self.draft)
-        if self.kernel is not None and (own := found.predictor.plan.calibration) is not None:
-            key, fit = self.kernel
-            tried = replace(own, families={**own.families, key: fit})
-            return found.predictor.on(replace(found.predictor.plan, calibration=tried)), found.warnings
-        if self.model_change is None:
-            return found.predictor, found.warnings
-        plan = found.predictor.plan
-        other = make_plan(self.model_change(plan.model), self.deployment, plan.system, plan.calibration, plan.engine)
-        return found.predictor.on(other), found.warnings
 
 
 def latent_variant(model: Model) -> Model:

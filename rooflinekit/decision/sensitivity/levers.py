@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import Any, Unpack
@@ -17,40 +17,52 @@ from rooflinekit.decision.economics.price import (
     quotes_of,
     read_carbon,
     read_price,
-    usd_per_million,
 )
 from rooflinekit.decision.sensitivity.backends import Backend, backends
-from rooflinekit.decision.sensitivity.elasticity import (
-    METRICS,
-    RESOURCES,
-    Elasticity,
+from rooflinekit.decision.sensitivity.elasticity import RESOURCES, Elasticity, elasticities, latent_variant
+from rooflinekit.decision.sensitivity.moves import (
+    HERE,
+    NO_CHANGE,
+    Advice,
+    MoveResult,
+    Operating,
     Question,
     Setting,
-    elasticities,
-    latent_variant,
+    Tried,
+    best,
+    chunks,
+    crowd,
+    engines,
+    formats,
+    joules_per_token,
+    move,
+    operate,
+    overload,
+    said_best,
+    split,
+    try_move,
+    weaker,
 )
 from rooflinekit.estimation.estimator import image_inputs, read_deployment, read_workload, resolve, shown
-from rooflinekit.estimation.loaded import load_energy
 from rooflinekit.estimation.options import keywords, part_of, quantity, read
 from rooflinekit.estimation.results import about, shares_by_cause
 from rooflinekit.estimation.scenario import DEPLOYMENT_KEYS, SPECULATION_KEYS, WORKLOAD_KEYS
 from rooflinekit.estimation.scenario import Levers as LeverOptions
 from rooflinekit.estimation.traffic import read_load
-from rooflinekit.load.answer import LoadPlay
 from rooflinekit.model.operating_point import Predictor
-from rooflinekit.model.serving.energy import load_power, static_power
+from rooflinekit.model.serving.energy import static_power
 from rooflinekit.model.step import Plan
 from rooflinekit.model.types.answer import DeploymentAnswer
 from rooflinekit.model.types.batch import positive
-from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.errors import InputError, RooflinekitError
+from rooflinekit.model.types.errors import InputError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Attention, LatentAttention
 from rooflinekit.model.types.speculation import Speculation
 from rooflinekit.model.types.units import percent
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.specs import load_accelerator, load_model, names
-from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
+
+__all__ = ["NO_CHANGE", "Balance", "Levers", "MoveResult", "balance", "levers"]
 
 _MOST = 1e9  # sequences or tokens beyond which no crossing is looked for
 _ROUNDS = 100
@@ -58,13 +70,6 @@ _ROUNDS = 100
 _NAMED = {"bandwidth": "memory bandwidth", "flops": "FLOP/s", "network": "network bandwidth",
           "power": "the power limit",
           "launch": "the latencies of kernels", "host": "the engine's host time"}  # fmt: skip
-_LEVERS = {
-    "weights": "Smaller weights help most",
-    "kv": "A smaller KV cache helps most",
-    "compute": "Faster arithmetic helps most",
-    "network": "Faster links help most",
-    "overhead": "Fewer launches and less host work help most",
-}
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class Balance:
     crossing_context: float | None
     causes: dict[str, float]
 
-    derived = ("lever", "weight_share", "kv_share")
+    derived = ("weight_share", "kv_share")
 
     @property
     def total_bytes(self) -> float:
@@ -101,14 +106,6 @@ class Balance:
         """Of the step's bytes."""
         return self.kv_bytes / self.total_bytes
 
-    @property
-    def lever(self) -> str:
-        """What the step is about: "weights" or "kv" where the memory takes most of its time, else the cause."""
-        cause = max(self.causes, key=self.causes.__getitem__)
-        if cause != "memory":
-            return cause
-        return "weights" if self.weight_bytes >= self.kv_bytes else "kv"
-
 
 def balance(predictor: Predictor, work: Workload) -> Balance:
     """Divide the bytes of a decode step, and find where cache and weights are equal.
@@ -119,8 +116,8 @@ def balance(predictor: Predictor, work: Workload) -> Balance:
     >>> from rooflinekit.estimation.estimator import read_deployment, resolve
     >>> bound = resolve("llama-3-8b", "h100-sxm", read_deployment({}), "none").predictor
     >>> b = balance(bound, Workload(32.0, 2048.0, 256.0, context=2048.0))
-    >>> b.lever, round(b.weight_bytes / 1e9, 2), round(b.kv_bytes / 1e9, 2)
-    ('weights', 15.01, 8.59)
+    >>> round(b.weight_bytes / 1e9, 2), round(b.kv_bytes / 1e9, 2)
+    (15.01, 8.59)
     >>> round(b.crossing_batch), round(b.crossing_context)  # 15.01 GB over 131 kB a token
     (56, 3578)
     """
@@ -166,18 +163,21 @@ def _crossing(reads: Callable[[float], tuple[float, float, float]]) -> float | N
     return high
 
 
-def in_words(found: Balance, slopes: Sequence[Elasticity], shared: bool = False, longest: int | None = None) -> str:
-    """Say which lever it is, by the bytes of a decode step, and what TPOT follows most.
+def in_words(
+    found: Balance, slopes: Sequence[Elasticity], advised: Sequence[Advice], shared: bool = False,
+    longest: int | None = None,
+) -> str:  # fmt: skip
+    """Say which moves are best, what a decode step reads, and what TPOT follows most.
 
     shared: steps hold prompts too, as under load; longest: context that the model admits.
 
     >>> b = Balance(8.0, 100.0, 90.0, 9.0, 1.0, 80.0, 1000.0, {"memory": 0.9, "compute": 0.1})
-    >>> in_words(b, [Elasticity("bandwidth", -0.1, -0.8, 0.7, -0.7)])[:61]
-    'Smaller weights help most: 90 % of the bytes of a decode step'
+    >>> in_words(b, [Elasticity("bandwidth", -0.1, -0.8, 0.7, -0.7)], ())[:61]
+    'No move tried here gains more than it costs. Weights are 90 %'
     """
-    first = (
-        f"{_LEVERS[found.lever]}: {found.weight_share * 100:.0f} % of the bytes of a decode step are weights, "
-        f"{found.kv_share * 100:.0f} % keys and values (batch {found.batch:.0f}, context {found.context:.0f})."
+    reads = (
+        f"Weights are {found.weight_share * 100:.0f} % of the bytes of a decode step, keys and values "
+        f"{found.kv_share * 100:.0f} % (batch {found.batch:.0f}, context {found.context:.0f})."
     )
     where = [] if found.crossing_batch is None else [f"batch {found.crossing_batch:,.0f} (at this context)"]
     if (context := found.crossing_context) is not None:
@@ -189,32 +189,16 @@ def in_words(found: Balance, slopes: Sequence[Elasticity], shared: bool = False,
     most = max((entry for entry in slopes if entry.parameter in RESOURCES), key=lambda entry: abs(entry.tpot))
     whose = "TPOT, with the prompts in its steps," if shared else "TPOT"
     last = f"{whose} follows {_NAMED[most.parameter]} most: 1 % more makes it {abs(most.tpot):.2f} % "
-    return " ".join([first, crossings, last + ("less." if most.tpot < 0 else "more.")])
+    return " ".join([said_best(advised), reads, crossings, last + ("less." if most.tpot < 0 else "more.")])
 
 
-_EXACT = "none: the same arithmetic"
 _CAVEATS = {
-    "weights": "weights are rounded to {bits} bits: measure quality on your task",
-    "kv": "keys and values are rounded to 8 bits: measure quality, above all on long contexts",
-    "batch": "none for quality; each user waits longer",
-    "chunk": "none for quality; moves time between TTFT and TPOT",
     "prefix": "none for quality; the share of prompts that hit is given, not predicted",
     "draft": "none if verified exactly; the acceptance is given, and depends on the text",
     "mla": "another model, which has to be trained",
     "gpu": "none for quality; another machine",
-    "engine": "none for quality; another engine",
     "cap": "none for quality; prompts take longer",
 }
-_ENGINES = ("vllm", "sglang", "trtllm")
-
-
-Tried = tuple["MoveResult", tuple[Setting, ...]]
-"""A move, and the settings with it, the next where the one before does not fit; none where it is not possible."""
-
-
-def _move(name: str, option: str, caveat: str, *settings: Setting, needs: str = "") -> Tried:
-    """One change; `needs`: why it is not possible."""
-    return MoveResult(name, option, caveat, not needs, needs), () if needs else settings
 
 
 def moves(  # noqa: PLR0913, PLR0917 - what there is to try
@@ -226,152 +210,65 @@ def moves(  # noqa: PLR0913, PLR0917 - what there is to try
     prefix: share of each prompt that is in the cache; gpus: accelerators to try with the USD of their hour, if known;
     kernels: measured ones to try in place of the present.
     """
-    yield from _formats(setting, plan)
-    yield from _engine(setting, plan)
+    yield from formats(setting, plan)
+    yield from split(setting, plan)
+    yield crowd(setting)
+    yield from chunks(setting, plan)
+    yield from engines(setting, plan)
     yield from map(partial(_backend, setting), kernels)
     yield from _requests(setting, prefix, draft)
     for name, hour in (gpus or {}).items():  # with the same split, or with more of them where they are too small
         there = replace(setting, gpu=name, usd_per_gpu_hour=hour).on(system=None)
         wider = (there.on(tp=setting.deployment.tp * factor) for factor in (2, 4, 8))
         present = load_accelerator(name).value.name == plan.system.accelerator.name
-        yield _move(f"gpu {name}", f"--gpu {name}", _CAVEATS["gpu"], there, *wider,
-                    needs="it is the present one" if present else "")  # fmt: skip
+        yield move(f"gpu {name}", {"gpu": name}, _CAVEATS["gpu"], there, *wider,
+                   needs="it is the present one" if present else "")  # fmt: skip
     gpu = plan.system.accelerator
     if gpu.power is not None and setting.deployment.power_cap is None:  # the cap with the fewest joules a token
         caps = [round(share * gpu.tdp_w) for share in _CAPS]
         capped = {cap: setting.on(power_cap=float(cap)) for cap in caps}
         work = setting.question.work
         cap = min(caps, key=lambda cap: (joules_per_token(capped[cap].resolved()[0], work) or 0.0, cap))
-        yield _move(f"power cap {cap} W", f"--power-cap {cap}", _CAVEATS["cap"], capped[cap])
+        yield move(f"power cap {cap} W", {"power_cap": cap}, _CAVEATS["cap"], capped[cap])
     mixers, needs = {layer.mixer for layer in plan.model.layers}, ""
     if any(isinstance(mixer, LatentAttention) for mixer in mixers):
         needs = "the model has latent attention already"
     elif not any(isinstance(mixer, Attention) and not mixer.window and not mixer.chunk for mixer in mixers):
         needs = "the model has no full attention layers"
-    yield _move("MLA model", "another model", _CAVEATS["mla"], replace(setting, model_change=latent_variant),
-                needs=needs)  # fmt: skip
+    yield move("MLA model", {}, _CAVEATS["mla"], replace(setting, model_change=latent_variant),
+               needs=needs, option="another model")  # fmt: skip
     for name in models:
-        yield _move(f"model {name}", name, "another model", replace(setting, model=name))
+        yield move(f"model {name}", {"model": name}, "another model", replace(setting, model=name), option=name)
 
 
 def _backend(setting: Setting, backend: Backend) -> Tried:
     """Another measured kernel in one role."""
     caveat = f"none for quality; {backend.kernel} in place of {backend.present}"
     how = backend.flag or f"--engine {backend.engine}"
-    return _move(backend.name, how, caveat, replace(setting, kernel=(backend.key, backend.fit)))
+    return move(backend.name, {}, caveat, replace(setting, kernel=(backend.key, backend.fit)), option=how)
 
 
 _CAPS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the rated power: what is tried as a cap
-
-
-def joules_per_token(predictor: Predictor, work: Workload) -> float | None:
-    """Energy of an output token of a static batch; None where no power limit is known."""
-    power = static_power(predictor, work)
-    return None if power is None else float(power.joules_per_output_token)
-
-
-def joules_under_load(found: LoadPlay, osl: float) -> float | None:
-    """The same of a load."""
-    energy = load_energy(found)
-    return None if energy is None else float(load_power(energy, osl, found.output_rate).joules_per_output_token)
-
-
-def _formats(setting: Setting, plan: Plan) -> Iterator[Tried]:
-    stored: Dtype = getattr(plan.precision.formats, plan.model.matrices[-1])
-    for dtype, bits in ((Dtype.FP8, 8), (Dtype.INT4, 4)):
-        needs = f"the weights are {stored} already" if stored.bytes < dtype.bytes * 1.25 else ""
-        yield _move(f"{dtype} weights", f"--weights {dtype}", _CAVEATS["weights"].format(bits=bits),
-                    setting.on(weights=dtype), needs=needs)  # fmt: skip
-    needs = f"the cache is {plan.precision.kv} already" if plan.precision.kv.bytes <= 1 else ""
-    yield _move("fp8 cache", "--kv fp8", _CAVEATS["kv"], setting.on(kv=Dtype.FP8), needs=needs)
-
-
-def _engine(setting: Setting, plan: Plan) -> Iterator[Tried]:
-    tp, question, budget = plan.deployment.tp, setting.question, plan.token_budget
-    for degree in (2 * tp, tp // 2) if tp % 2 == 0 else (2 * tp,):
-        yield _move(f"tp {degree}", f"--tp {degree}", _EXACT, setting.on(tp=degree))
-    word, twice = question.parameter, 2 * question.parallel
-    option = "--concurrency" if word == "users" else f"--{word}"
-    yield _move(f"{word} {twice:g}", f"{option} {twice:g}", _CAVEATS["batch"],
-                replace(setting, question=question.times(twice)))  # fmt: skip
-    for chunk in filter(None, (int(budget // 2), int(budget * 2))):
-        told = setting.told(token_budget=chunk)
-        yield _move(f"chunks of {chunk}", f"--token-budget {chunk}", _CAVEATS["chunk"], told)
-    for engine in _ENGINES:
-        if engine != plan.deployment.engine:
-            changed = setting.on(engine=engine, engine_version=None)
-            yield _move(f"engine {engine}", f"--engine {engine}", _CAVEATS["engine"], changed)
 
 
 def _requests(setting: Setting, share: float | None, draft: Speculation | None) -> Iterator[Tried]:
     """A prefix cache, and a draft: both need what nobody predicts."""
     work, name, caveat = setting.question.work, "prefix cache", _CAVEATS["prefix"]
     if share is None:
-        yield _move(name, "--prefix SHARE", caveat, needs="give --prefix, the share of each prompt that is cached")
+        needs = "give --prefix, the share of each prompt that is cached"
+        yield move(name, {}, caveat, needs=needs, option="--prefix SHARE")
     else:
         cached = min(float(round(share * float(work.isl))), float(work.isl) - 1.0)
         needs = f"{work.cached:.0f} tokens are cached already" if cached <= float(work.cached) else ""
         hits = replace(setting, question=setting.question.scaled(cached=cached))
-        yield _move(name if needs else f"{name} {percent(share)}", f"--cached {cached:.0f}", caveat, hits, needs=needs)
+        yield move(name if needs else f"{name} {percent(share)}", {"cached": int(cached)}, caveat, hits, needs=needs)
     if draft is None:
-        yield _move("speculation", "--draft", _CAVEATS["draft"],
-                    needs="give --draft, --draft-tokens and --acceptance: none is assumed")  # fmt: skip
+        needs = "give --draft, --draft-tokens and --acceptance: none is assumed"
+        yield move("speculation", {}, _CAVEATS["draft"], needs=needs, option="--draft")
     else:
         rates = ",".join(f"{rate:g}" for rate in draft.acceptance)
-        option = f"--draft {draft.draft} --draft-tokens {draft.draft_tokens} --acceptance {rates}"
-        yield _move(f"draft {draft.draft}", option, _CAVEATS["draft"], replace(setting, draft=draft))
-
-
-NO_CHANGE = "changes nothing"
-"""The reason why a possible move is not ranked."""
-
-MEASURES = (*METRICS, "energy")
-_SAME = 5e-3  # relative: a metric that changes by less does not change
-
-
-@dataclass(frozen=True, slots=True)
-class Operating:
-    """What a deployment answers; USD are None where nobody knows a price."""
-
-    ttft_ms: float
-    tpot_ms: float
-    output_tok_s: float
-    output_tok_s_per_gpu: float
-    gpus: int
-    running: float  #: sequences that decode together
-    kv_bytes_per_token: float
-    gpu_seconds_per_token: float  #: of an output token, its share of the prompts included
-    usd_per_million_output: float | None
-    joules_per_output_token: float | None  #: its share of the prompts included
-    stable: bool = True  #: whether the rate can be sustained
-
-
-@dataclass(frozen=True, slots=True)
-class MoveResult:
-    """One change and what it gives.
-
-    ratio: ttft, tpot, throughput (of one accelerator), cost and energy (of an output token) over those at present.
-    """
-
-    move: str
-    option: str
-    caveat: str
-    possible: bool
-    reason: str  #: why it is not possible, or not ranked
-    answer: Operating | None = None
-    ratio: dict[str, float | None] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()  #: what a user should hear about it that is not true of the present deployment
-    evidence: str | None = None  #: what its times rest on
-
-    def to_row(self) -> dict[str, Any]:
-        """One flat row; empty cells where it is not possible."""
-        head = {"move": self.move, "option": self.option, "possible": self.possible}
-        ratios = {f"{name}_ratio": self.ratio.get(name) for name in MEASURES}
-        fields = Operating.__slots__
-        numbers = {name: getattr(self.answer, name, None) for name in fields}
-        words = {"caveat": self.caveat, "reason": self.reason, "evidence": self.evidence}
-        words["warnings"] = "; ".join(self.warnings)
-        return {**head, **ratios, **numbers, **words}
+        changes = {"draft": draft.draft, "draft_tokens": draft.draft_tokens, "acceptance": rates}
+        yield move(f"draft {draft.draft}", changes, _CAVEATS["draft"], replace(setting, draft=draft))
 
 
 @dataclass(frozen=True)
@@ -384,16 +281,17 @@ class Levers(DeploymentAnswer):
     elasticities: tuple[Elasticity, ...]
     balance: Balance
     sentence: str
+    advice: tuple[Advice, ...]  #: the best moves on this accelerator with this engine
     moves: tuple[MoveResult, ...]  #: possible ones, best first, and then the others
     warnings: tuple[str, ...]
 
-    def weaker(self, move: MoveResult) -> bool:
+    def weaker(self, made: MoveResult) -> bool:
         """Whether its times rest on weaker evidence than the present ones."""
-        return _weaker(move, self.evidence)
+        return weaker(made.evidence, self.evidence)
 
     def to_rows(self) -> list[dict[str, Any]]:
         """The moves, one flat row each."""
-        return [move.to_row() for move in self.moves]
+        return [each.to_row() for each in self.moves]
 
 
 def checked(scenario: Mapping[str, Any]) -> dict[str, Any]:
@@ -465,76 +363,12 @@ def _priced(
     return present, hours, notes
 
 
-def operate(setting: Setting, predictor: Predictor) -> Operating:
-    """Ask the question, and price the answer where the price of an hour is known."""
-    answer, gpus, work = setting.question.ask(predictor), predictor.plan.deployment.gpus, setting.question.work
-    hour = setting.usd_per_gpu_hour
-    cost = None if hour is None else float(usd_per_million(hour, answer.tok_s_per_gpu))
-    if answer.played is None:
-        joules = joules_per_token(predictor, work)
-    else:
-        joules = joules_under_load(answer.played, float(work.osl))
-    return Operating(
-        answer.ttft * 1e3, answer.tpot * 1e3, answer.tok_s_per_gpu * gpus, answer.tok_s_per_gpu, gpus, answer.batch,
-        predictor.memory.kv_bytes_per_token, answer.gpu_seconds, cost, joules,
-        answer.played is None or answer.played.stable,
-    )  # fmt: skip
-
-
-def try_move(tried: Tried, present: Setting, now: Operating, known: tuple[str, ...]) -> MoveResult:
-    """Make the move; what is refused, or does not fit, says why. `known` warnings are true of the present one too."""
-    move, settings = tried
-    reason = move.reason
-    for attempt in settings:
-        try:
-            predictor, warnings = attempt.resolved()
-            misfit = attempt.question.misfit(predictor)
-            if not misfit:
-                break
-            reason = reason or misfit
-        except RooflinekitError as error:
-            reason = reason or str(error)
-    else:
-        return replace(move, possible=False, reason=reason)
-    then = operate(attempt, predictor)
-    cost: float | None = None
-    if attempt.gpu == present.gpu:  # accelerator seconds; on another in USD, if both prices are known
-        cost = then.gpu_seconds_per_token / now.gpu_seconds_per_token
-    elif then.usd_per_million_output is not None and now.usd_per_million_output is not None:
-        cost = then.usd_per_million_output / now.usd_per_million_output
-    joules, before = then.joules_per_output_token, now.joules_per_output_token
-    ratio = {
-        "ttft": then.ttft_ms / now.ttft_ms,
-        "tpot": then.tpot_ms / now.tpot_ms,
-        "throughput": then.output_tok_s_per_gpu / now.output_tok_s_per_gpu,
-        "cost": cost,
-        "energy": None if joules is None or before is None else joules / before,
-    }
-    same = all(value is not None and abs(value - 1.0) < _SAME for value in ratio.values())
-    wider = "" if attempt is settings[0] else f" tp {attempt.deployment.tp}"
-    return replace(
-        move, move=move.move + wider, option=move.option + wider.replace(" tp", " --tp"),
-        reason=NO_CHANGE if same else "", answer=then, ratio=ratio, evidence=evidence(predictor.plan),
-        warnings=tuple(warning for warning in (*warnings, *_overload(then)) if warning not in known),
-    )  # fmt: skip
-
-
-def _overload(found: Operating) -> Iterator[str]:
-    """That the rate cannot be sustained."""
-    if not found.stable:
-        yield "overload: the rate cannot be sustained, and first tokens wait the longer, the longer it lasts"
-
-
-def rank(move: MoveResult, by: str, present: str) -> tuple[int, float]:
+def rank(made: MoveResult, by: str, present: str) -> tuple[int, float]:
     """Possible moves by their gain; then those on weaker evidence than the present, without a price, and no moves."""
-    ratio = move.ratio.get(by)
-    if not move.possible or ratio is None or move.reason:
-        return 4 if not move.possible else 3 if move.reason else 2, 0.0
-    return int(_weaker(move, present)), -ratio if by == "throughput" else ratio
-
-
-def _weaker(move: MoveResult, present: str) -> bool:
-    return EVIDENCE.index(move.evidence or present) > EVIDENCE.index(present)
+    ratio = made.ratio.get(by)
+    if not made.possible or ratio is None or made.reason:
+        return 4 if not made.possible else 3 if made.reason else 2, 0.0
+    return int(weaker(made.evidence, present)), -ratio if by == "throughput" else ratio
 
 
 @keywords(LeverOptions)
@@ -556,9 +390,9 @@ def levers(
         InputError: (and its kinds) for anything that makes no sense; DoesNotFitError if the deployment does not fit.
 
     >>> found = levers("llama-3-8b", batch=1, isl=128, osl=128, calibration="none", gpus=["h200-sxm"])
-    >>> best = found.moves[0]
-    >>> found.balance.lever, best.move, round(best.ratio["tpot"], 2)  # 4 bits and a scale for 16, but for the LM head
-    ('weights', 'int4 weights', 0.31)
+    >>> first = found.advice[0]
+    >>> first.metric, first.option, round(first.ratio["tpot"], 2)  # 4 bits and a scale for 16, but for the LM head
+    ('tpot', '--weights int4', 0.31)
     """
     given = checked(scenario)
     deployment = read_deployment(part_of(given, DEPLOYMENT_KEYS))
@@ -594,7 +428,9 @@ def levers(
     if fastest:
         notes.append(f"no measured kernel is clearly faster than {plan.deployment.engine}'s own: {', '.join(fastest)}")
     changes = moves(setting, plan, given.get("prefix"), draft, hours, models, kernels)
-    tried = [try_move(move, setting, answer, warnings) for move in changes]
+    tried = [try_move(each, setting, answer, warnings) for each in changes]
+    here = (each for each in tried if each.changes and each.changes.keys() <= HERE)
+    advised = best(here, made["evidence"], answer.gpus, load is not None)
     read = balance(predictor, replace(question.work, batch=answer.running))
     slopes = elasticities(predictor, question)
     return Levers(
@@ -615,7 +451,8 @@ def levers(
         answer=answer,
         elasticities=slopes,
         balance=read,
-        sentence=in_words(read, slopes, load is not None, plan.model.max_context),
-        moves=tuple(sorted(tried, key=lambda move: rank(move, by, made["evidence"]))),
-        warnings=(*_overload(answer), *warnings, *notes),
+        sentence=in_words(read, slopes, advised, load is not None, plan.model.max_context),
+        advice=advised,
+        moves=tuple(sorted(tried, key=lambda each: rank(each, by, made["evidence"]))),
+        warnings=(*overload(answer), *warnings, *notes),
     )

@@ -264,22 +264,28 @@ class Library:
         >>> library = Library()
         >>> made = [library.add(trace(lambda m, n=n: {"bytes": 2.0 * m * n}, ["m"])) for n in (3.0, 5.0)]
         >>> printed = library.printed()
-        >>> print(*printed.source.splitlines()[-9:-5], printed.data["numbers"])
-        function f0(k, m) { const x1 = (2.0 * m) * k[0]; return [x1]; } [[[3.0], [5.0]]]
+        >>> print(*printed.source.splitlines()[-11:-7], printed.data["values"], printed.data["numbers"])
+        function f0(k, m) { const x1 = (2.0 * m) * k[0]; return [x1]; } [3.0, 5.0] [[2, [0, 1]]]
+
+        Each value stands once: a template has the number of its instances, and places of their values by column.
         """
         templates = list(self._templates.values())
         instances = [instance for template in templates for instance in template.instances.values()]
         places = {instance: place for place, instance in enumerate(instances)}
         layout = _Layout(places)
-        functions, numbers = [], []
+        functions, numbers, values = [], [], dict[float | str, int]()
         for place, template in enumerate(templates):
             source, rows = layout.function(f"f{place}", template)
             functions.append(source)
-            numbers.append(rows)
+            columns = [
+                [values.setdefault(entry, len(values)) for entry in column] for column in zip(*rows, strict=True)
+            ]
+            numbers.append([len(rows), *columns])
         names = ", ".join(f"f{place}" for place in range(len(templates)))
         source = _LIBRARY.replace("FUNCTIONS", "\n".join(functions)).replace("NAMES", names)
         tables = [[[layout.axes[axis] for axis in table.axes], table.values] for table in layout.tables]
-        return Printed(source, {"axes": list(layout.axes), "tables": tables, "numbers": numbers}, places)
+        data = {"axes": list(layout.axes), "tables": tables, "values": list(values), "numbers": numbers}
+        return Printed(source, data, places)
 
     def _lifted(self, graph: Graph, trim: bool) -> tuple[tuple[Any, ...], tuple[Constant, ...], list[Slot]]:
         """What is the same for all graphs that differ in their constants alone; the constants, and where they stand."""
@@ -363,8 +369,10 @@ class _Layout:
 _LIBRARY = f"""{RUNTIME}function library(data) {{
 const T = data.tables.map(([axes, values]) => lattice(axes.map((axis) => data.axes[axis]), values)), I = [];
 FUNCTIONS
+const values = data.values.map(Number);
 [NAMES].forEach((each, place) => {{
-  for (const row of data.numbers[place]) I.push(each.bind(null, row.map(Number)));
+  const [count, ...columns] = data.numbers[place];
+  for (let at = 0; at < count; at++) I.push(each.bind(null, columns.map((column) => values[column[at]])));
 }});
 return I;
 }}

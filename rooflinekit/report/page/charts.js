@@ -176,8 +176,12 @@ function arithmeticOf(part, view) {  // how the time of a kernel comes about, in
 }
 
 // ---- what the time adds up from
-const TIME_PARTS = [["weights", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["network", "network"], ["kernels above bound", "overhead"], ["engine", "engine"]];
-const stepTerms = (view, step) => ({ terms: TIME_PARTS, parts: view.parts[step], title: `${step} step`, format: asTime, scale: 1e3, unit: "ms of one step", span: step === "decode" ? view.tpot : view.ttft });
+const LOOK = DATA.look, TIME_PARTS = LOOK?.step ?? [];  // names and colours, from the table of the terminal and the pictures
+const TOLD = { prefill: ["first token", "ttft"], decode: ["token", "tpot"] };
+function stepTerms(view, step) {  // of the time that its tile states: of a step, and under load of a mean token or first token
+  const [title, which] = TOLD[step], span = felt(view)[which], scale = span.time / sum(view.parts[step]), made = view.load ? (step === "decode" ? tokenTerms : firstTerms)(view.load) : TIME_PARTS.map(([name, tint], place) => ({ title: name, tint, time: scale * view.parts[step][place] }));  // the tile is the mean over the output, the parts are those at its mean context
+  return { terms: made.map(({ title: name, tint }) => [name, tint]), parts: made.map(({ time }) => time), title: view.load ? `mean ${title}` : title, format: asTime, scale: 1e3, unit: "ms", span, bound: span.bound };
+}
 const ENERGY_PARTS = [["weights read", "weights"], ["KV cache", "cache"], ["activations", "activations"], ["arithmetic", "compute"], ["links", "network"], ["chip running", "overhead"], ["idle", "engine"]];
 const energyTerms = ({ parts }) => ({ terms: ENERGY_PARTS, parts, title: "one output token", format: asEnergy, scale: 1, unit: "J of one output token, prompt included" });
 const barsOf = ({ terms, parts }) => terms.map(([title, tint], place) => ({ title, tint, start: sum(parts.slice(0, place)), size: parts[place] })).filter(({ size }) => size >= 0.005 * sum(parts));
@@ -187,19 +191,20 @@ function waterfallBars(told) {  // each begins where the one above it ends; then
   return [...barsOf(told), { title, tint: "ink", start: 0, size: whole }, ...(high > low ? [interval] : [])];
 }
 function waterfall(told, wide) {  // as elements: a slider moves it, and the library of the other charts takes ten times as long
-  const { parts, format, scale, unit } = told, whole = sum(parts), bound = whole - sum(parts.slice(-2)), bars = waterfallBars(told), row = 38, top = 24;
+  const { parts, format, scale, unit, bound } = told, whole = sum(parts), bars = waterfallBars(told), row = 38, top = 24;
   const most = Math.max(...bars.map(({ start, size }) => start + size)), left = small() ? 118 : 150, span = wide - left - (small() ? 100 : 120), foot = top + row * bars.length;
   const x = (size) => left + span * size / most, stroke = { stroke: colour("card"), "stroke-width": 8, "paint-order": "stroke" };
   const upright = (at, tint, more) => svg("path", { d: `M${x(at)} ${top}V${foot}`, stroke: colour(tint), ...more }), tick = nice(most * scale / 5, small());
   const ticks = Array.from({ length: Math.floor(most * scale / tick) + 1 }, (_, place) => place * tick);
   const middle = (place) => top + row * (place + 0.5), thick = 0.62 * row, share = (size) => (size < whole ? `\u2002${asShare(size / whole)}` : "");
-  const line = told.terms === TIME_PARTS ? [upright(bound, "bad", { "stroke-width": 1.4, "stroke-dasharray": "5 4" }), lettered(`bound ${asTime(bound)}`, x(bound), top - 11, { fill: colour("bad"), "text-anchor": "middle" })] : [];
+  const besides = (at, words) => (bound && x(at) < x(bound) && x(bound) < x(at) + 14 + LETTER * words.length ? x(bound) : x(at)) + 7;  // the line of the bound strikes no words
+  const line = bound ? [upright(bound, "bad", { "stroke-width": 1.4, "stroke-dasharray": "5 4" }), lettered(`bound ${asTime(bound)}`, x(bound), top - 11, { fill: colour("bad"), "text-anchor": "middle" })] : [];
   return [svg("svg", { width: wide, height: foot + 46, "font-family": "system-ui, sans-serif", "font-size": 12.5, "dominant-baseline": "central" },
     ...ticks.flatMap((at) => [upright(at / scale, "grid"), lettered(three(at), x(at / scale), foot + 13, { "text-anchor": "middle" })]), upright(0, "line"),
     ...bars.map(({ tint, start, size, words }, place) => svg("rect", { x: x(start), y: middle(place) - thick / 2, width: x(size) - left, height: thick, fill: colour(tint), "fill-opacity": words ? 0.5 : 1 })), ...line,
     ...bars.flatMap(({ title, start, size, words }, place) => [
       lettered(small() && title.length > 15 ? title.replace(/ (?=\S*$)/, "\n") : title, left - 8, middle(place), { fill: colour("ink"), "text-anchor": "end" }),
-      lettered(words ?? `${format(size)}${share(size)}`, x(start + size) + 7, middle(place), stroke),
+      lettered(words ?? `${format(size)}${share(size)}`, besides(start + size, words ?? `${format(size)}${share(size)}`), middle(place), stroke),
     ]), lettered(unit, left + span / 2, foot + 33, { "font-size": 13, "text-anchor": "middle" }))];
 }
 
@@ -263,6 +268,7 @@ function ticked({ min, max }, label) {  // a logarithmic axis with ticks at 1, 2
 }
 
 function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, high, bound] of one
+  if (!rows.length) return base();  // no load of this deployment can be served
   const option = base(), at = (view, place) => [Math.log2(x(view)), y(view)[place]];
   const fits = rows.filter((view) => view.memory.fits), not = rows.filter((view) => !view.memory.fits);
   const line = (data, place, style, extra = {}) => ({ type: "line", data: data.map((view) => at(view, place)), symbol: "none", silent: true, lineStyle: style, ...extra });
@@ -271,8 +277,8 @@ function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, hi
   option.grid = { ...option.grid, right: more.bound || more.reference?.length ? 68 : 18, left: 58 };
   const dots = (data, style) => ({ type: "scatter", data: data.map((view) => ({ value: at(view, 1), said: more.say(view) })), symbolSize: 8, itemStyle: style, z: 5 });
   const across = rows.map(x), goal = 1e3 * more.goal || null, ys = [...rows.flatMap(y), ...(goal ? [goal] : [])].filter(Number.isFinite), reference = (more.reference ?? []).filter((view) => x(view) >= across[0] && x(view) <= across[across.length - 1]);
-  const range = around([...ys, ...reference.map((view) => y(view)[1])]), last = rows[rows.length - 1];
-  const named = [["expected", y(last)[1]], ...(more.bound ? [["bound", y(last)[3]]] : []), ...(reference.length ? [["other", y(reference[reference.length - 1])[1]]] : [])];
+  const [mainName, boundName] = more.names ?? ["expected", "bound"], range = around([...ys, ...reference.map((view) => y(view)[1])]), last = rows[rows.length - 1];
+  const named = [[mainName, y(last)[1]], ...(more.bound ? [[boundName, y(last)[3]]] : []), ...(reference.length ? [["pinned", y(reference[reference.length - 1])[1]]] : [])];
   const places = apart(named.map(([, value]) => 260 * Math.log(range.max / value) / Math.log(range.max / range.min)), 14);
   const end = (title) => ({ endLabel: { show: true, formatter: title, ...text(12), offset: [0, places[named.findIndex(([name]) => name === title)]] } });
   const bounded = rows.filter((view) => Number.isFinite(y(view)[0] + y(view)[2]));  // as far as slower steps keep up
@@ -281,16 +287,17 @@ function sweepOption(rows, x, y, more) {  // rows of answers; y: [low, value, hi
     type: "custom", silent: true, z: 1, data: [at(rows[0], 1)],
     renderItem: (_, api) => ({ type: "polygon", shape: { points: edge(api) }, style: { fill: main, opacity: 0.16 } }),
   }] : [];
-  const other = reference.length ? [line(reference, 1, { color: colour("soft"), width: 1.4, type: "dashed" }, end("other"))] : [];
+  const other = reference.length ? [line(reference, 1, { color: colour("soft"), width: 1.4, type: "dashed" }, end("pinned"))] : [];
   const here = more.here ? [{ type: "scatter", silent: true, data: [at(more.here, 1)], symbolSize: 17, itemStyle: { color: "transparent", borderColor: colour(more.here.memory.fits ? "ink" : "bad"), borderWidth: 2 }, z: 6 }] : [];
   const [first, most] = [across[0], across[across.length - 1]].map(Math.log2), tip = (words, tint, left) => ({ endLabel: { show: true, formatter: words, ...text(12), color: colour(tint), align: left ? "left" : "right", offset: left ? [0, -9] : [-8, -9] } });
   const ruled = (points, words, tint, left = false) => ({ type: "line", symbol: "none", silent: true, z: 2, data: points, lineStyle: { color: colour(tint), width: 1.2, type: "dashed" }, ...tip(words, tint, left) });
-  const rules = [...(goal ? [ruled([[most, goal], [first, goal]], "objective", "bad", true)] : []), ...(more.beyond > across[0] && more.beyond < across[across.length - 1] ? [ruled([[Math.log2(more.beyond), range.min], [Math.log2(more.beyond), range.max]], "overload", "soft")] : [])];
+  const shade = more.beyond > across[0] && more.beyond < across[across.length - 1] ? [{ type: "line", silent: true, symbol: "none", data: [[Math.log2(more.beyond), range.max], [most, range.max]], lineStyle: { width: 0 }, areaStyle: { color: colour("bad"), opacity: 0.08, origin: "start" }, z: 0 }] : [];
+  const rules = [...shade, ...(goal ? [ruled([[most, goal], [first, goal]], `objective ${asTime(goal / 1e3)}`, "bad", true)] : []), ...(more.beyond > across[0] && more.beyond < across[across.length - 1] ? [ruled([[Math.log2(more.beyond), range.min], [Math.log2(more.beyond), range.max]], `overload from ${three(more.beyond)}`, "bad")] : [])];
   return {
     ...option, xAxis: doublings(more.xName, across), yAxis: ticked(range, more.label),
     series: [
-      ...rules, ...band, ...other, ...(more.bound ? [line(rows, 3, { color: colour("soft"), width: 1.2, type: "dotted" }, end("bound"))] : []),
-      line(rows, 1, { color: main, width: 2 }, more.bound || reference.length ? end("expected") : {}),
+      ...rules, ...band, ...other, ...(more.bound ? [line(rows, 3, { color: more.names ? main : colour("soft"), width: 1.2, type: more.names ? "solid" : "dotted" }, end(boundName))] : []),
+      line(rows, 1, { color: main, width: 2 }, more.bound || reference.length ? end(mainName) : {}),
       dots(fits, { color: main }), dots(not, { color: colour("card"), borderColor: colour("bad"), borderWidth: 2 }), ...here,
     ],
   };

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -28,10 +28,12 @@ from rooflinekit.model.types.units import format_bytes
 from rooflinekit.model.types.workload import Workload
 from rooflinekit.report.derivation import quantity
 from rooflinekit.report.document import asked, headed, images_in, ms, three
+from rooflinekit.report.look import FIRST, STEP, TOKEN, Part
 from rooflinekit.report.page.offers import Asked, Offers, roofs
 from rooflinekit.report.page.plays import load_data
 from rooflinekit.report.page.program import Written
 from rooflinekit.report.page.render import card, heading, paragraphs, table
+from rooflinekit.report.palette import CLASSES
 from rooflinekit.report.walk import walk_page
 from rooflinekit.specs.files import read_yaml
 
@@ -99,12 +101,13 @@ def lead(deployed: Deployed, pool: str = "", before: str = "", told_of: str = ""
     """
     answer, work = deployed.answer, deployed.work
     told = [note for note in answer.warnings if not note.startswith("does not fit")]  # the line in red says it
-    told += [*filled_notes(answer, int(work.batch), int(work.longest_context))]
+    static = filled_notes(answer, int(work.batch), int(work.longest_context))
     notes = [f"<li>{escape(told_of + note)}</li>" for note in told]
+    notes += [f'<li class="quiet">{escape(told_of + note)}</li>' for note in static]  # which the charts say themselves
     if not answer.memory.fits:
         advice = misfit(deployed.case.predictor, deployed.case.work).partition(" (--allow-oom")[0]
         bad = f"This deployment does not fit in memory; its times are what they would be. {advice}."
-        notes.insert(0, f'<li class="bad">{escape(told_of + bad)}</li>')
+        notes.insert(0, f'<li class="bad quiet">{escape(told_of + bad)}</li>')
     said = decode_sentence(answer) if pool else answer_sentence(answer)
     body = paragraphs([said], "answer") + paragraphs([pool] if pool else []) + paragraphs(facts(answer))
     return heading(before + headed(answer)) + body + (f'<ul class="notes">{"".join(notes)}</ul>' if notes else "")
@@ -159,6 +162,7 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
         "options": flags,
         "process": deployed.asked.process,
         "words": SENTENCES | WORDS,
+        "look": LOOK,
         "admitted": running.settings.max_model_len,
         "reference": reference,
         "offers": {
@@ -174,6 +178,13 @@ def slider_data(offers: Offers, deployed: Deployed, against: Deployed | None) ->
         "library": printed.data,
     }, printed.source
 
+
+def _looks(parts: Iterable[Part]) -> list[list[str]]:
+    return [[part.name, CLASSES.get(part.tint, part.tint)] for part in parts]
+
+
+LOOK = {"step": _looks(STEP.values()), "first": _looks(FIRST.values()), "others": _looks([TOKEN["prompts"]])[0]}
+"""Names and colours of the parts of times, as the terminal and the pictures have them."""
 
 _CONTROLLED = (*DEGREES, "engine", "engine_version", "batch", "isl", "osl", "cached", "context", "rate", "concurrency",
                "weights", "kv")  # fmt: skip

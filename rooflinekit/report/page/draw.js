@@ -119,6 +119,7 @@ class Chart {
     this.height = height;
     this.renderer = renderer;
     this.box.setAttribute("role", this.box.className === "chart" ? "img" : "group");
+    this.box.setAttribute("aria-label", "A chart that is being worked out");
     this.data = make("details", "", {}, make("summary", "Numbers of this chart"));
     this.box.after(this.data);
     this.data.addEventListener("toggle", () => this.tabulate());

@@ -1,33 +1,42 @@
 // What a state says: sentences, tables and charts.
 "use strict";
 // ---- what a state says
-function tile(value, title, detail, bad = false) {
-  return make("div", "", { class: `tile${bad ? " bad" : ""}` }, make("span", title), make("b", value), make("span", detail));
+function tile(value, title, detail, kind = "") {
+  return make("div", "", { class: `tile ${kind}` }, make("span", title), make("b", value), make("span", detail));
 }
 const range = (span) => (span.low === span.high ? `bound ${asTime(span.bound)}` : `${between(span.low, span.high)}; bound ${asTime(span.bound)}`);
 function tiles(view) {
-  const { memory } = view;
-  const fit = memory.fits ? tile(`${asShare(memory.total / memory.capacity)} full`, "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${GROUPED.format(memory.room)} ${counted("sequence", memory.room)}`)
-    : tile("does not fit", "memory", `${asBytes(memory.needed - memory.available)} too much a GPU; ${wouldFit(view.at)}`, true);
-  const { load } = view, times = felt(view), first = tile(asTime(times.ttft.time), "first token (TTFT)", range(times.ttft)), { energy } = times;
-  const waits = load && !load.stable ? tile(asTime(times.ttft.time), "first token (TTFT)", `overload: up to ${asTime(load.longest)}, and longer the longer it lasts`, true) : first;
+  const { memory, load, at } = view, times = felt(view), { energy } = times, { fits } = memory, would = fits ? "" : "moot", priced = fits && !DATA.pool;
+  const fit = fits ? tile(`${asShare(memory.total / memory.capacity)} full`, "memory", `${asBytes(memory.total)} of ${asBytes(memory.capacity)}; room for ${GROUPED.format(memory.room)} ${counted("sequence", memory.room)}`)
+    : tile("does not fit", "memory", `${asBytes(memory.needed)} needed, ${asBytes(memory.available)} there`, "bad");
+  const named = (title) => (fits ? title : `${title}, if it fitted`), first = load && !load.stable ? tile("no limit", "first token (TTFT)", "grows without end (overload)", "bad") : tile(asTime(times.ttft.time), named(at.batch > 1 && !load ? `first token (TTFT), all ${GROUPED.format(at.batch)}` : "first token (TTFT)"), range(times.ttft), would);
   const running = load ? [tile(three(load.running), "sequences running", `${three(load.rate)} requests/s${"rate" in load.at ? `; at most ${three(load.knee)} can be served` : ""}`)] : [];
   byId("tiles").replaceChildren(
-    tile(asTime(times.tpot.time), "a token (TPOT)", range(times.tpot)), waits,
-    tile(`${three(times.rateUser)} tok/s`, "each user", `${three(times.rateEach)} each GPU${load ? "" : ", prompts included"}`), ...running,
-    ...(priceOf(view) && !DATA.pool ? [tile(asDollars(dollars(view)), "million output tokens", `at $${priceOf(view)[0]} an hour for each GPU`)] : []),
-    ...(energy && !DATA.pool ? [tile(asEnergy(energy.joules), "an output token", `each GPU at ${three(energy.watts)} W`)] : []), fit);
+    tile(asTime(times.tpot.time), named("per token (TPOT)"), range(times.tpot), would), ...(DATA.pool ? [] : [first]),
+    tile(`${three(times.rateUser)} tok/s`, "each user", `${three(times.rateEach)} each GPU${load ? "" : ", prompts included"}`, would), ...running,
+    ...(priceOf(view) && priced ? [tile(asDollars(dollars(view)), "1M output tokens", `at $${priceOf(view)[0]} an hour for each GPU`)] : []),
+    ...(energy && priced ? [tile(asEnergy(energy.joules), "energy of a token", `each GPU at ${three(energy.watts)} W`)] : []), fit);
 }
 const priceOf = (view) => OFFERS.gpus[view.at.gpu]?.price, dollars = (view) => priceOf(view)[0] / 3600 / felt(view).rateEach * 1e6;  // of output tokens, prompts included
-function lever(view) {  // what takes the time of a decode step, and what changes would do to it
-  const step = view.decode, by = causes(step), whole = sum(Object.values(by)), read = bytesOf(step);
-  const cause = CAUSES.reduce((best, name) => (by[name] > by[best] ? name : best));
-  const heavier = read.weights >= read.cache ? "weights" : "KV cache", alike = Math.abs(read.weights - read.cache) < 0.2 * (read.weights + read.cache);
-  const what = cause === "memory" ? `reading memory. ${alike ? "Weights and KV cache weigh about the same: smaller formats of both help" : heavier === "weights" ? "Smaller weights help most" : "A smaller KV cache or shorter prompts help most"}`
-    : cause === "compute" ? "arithmetic. Narrower formats help, more bandwidth does not"
-    : cause === "network" ? "sending between GPUs. Fewer GPUs or faster links help" : "launches and the engine. A larger batch helps";
-  const ranges = felt(view).tpot.low === felt(view).tpot.high ? "" : `Ranges are 90 % intervals${view.rows.plan.evidence === "measured" ? " from measured kernels." : ". Measurements of another GPU, engine or format stand in."}`;
-  return [`${asShare(by[cause] / whole)} of a decode step is ${what}.`, ranges, crossing(view, read)];
+function headlineOf(view) {  // the answer in one sentence; the numbers are those of the tiles
+  const { at, load, memory } = view, times = felt(view), told = (text) => make("b", text), reads = three(times.rateUser);
+  if (!memory.fits) return [`${at.model} does not fit on ${gpusOf(at.tp)} × ${at.gpu}: each GPU lacks ${asBytes(memory.needed - memory.available)}.`];
+  if (DATA.pool) return ["Each user reads ", told(`${reads} tokens`), " a second."];
+  if (load && !load.stable) return ["Overload: ", told(`${three(at.rate)} requests`), ` a second arrive, ${three(load.knee)} can be served.`];
+  if (load) return ["Half of the users see the first token within ", told(asTime(quantileOf(load.sorted.ttft, 0.5))), " and then read ", told(three(1 / (quantileOf(load.sorted.tpot, 0.5) || load.tpot.time))), " tokens a second."];
+  return [at.batch === 1 ? "The first token comes after " : `All ${GROUPED.format(at.batch)} first tokens come after `, told(asTime(times.ttft.time)), at.batch === 1 ? "; then the user reads " : "; then each user reads ", told(reads), " tokens a second."];
+}
+function underOf(view) {
+  const { at, load, memory } = view;
+  if (!memory.fits) return `${wouldFit(at).replace(/^w/, "W")}.`;
+  if (load && !load.stable) return `First tokens wait the longer, the longer it lasts: up to ${asTime(load.longest)} in the ${asTime(load.now)} that were played.`;
+  if (load) return `19 of 20 have it within ${asTime(quantileOf(load.sorted.ttft, 0.95))}.${"rate" in at ? ` Up to ${three(load.knee)} such requests a second can be served; this load takes ${asShare(at.rate / load.knee)} of that.` : ""}`;
+  return at.batch > 1 && !DATA.pool ? `One prompt alone takes ${asTime(new View(view.rows.plan, { ...at, batch: 1 }).ttft.time)}.` : "";
+}
+function shareOf(view) {  // the largest parts of the time of a token, as its chart has them
+  const { terms, parts } = stepTerms(view, "decode"), all = sum(parts), ranked = parts.map((time, place) => [time, terms[place][0]]).sort((one, other) => other[0] - one[0]).slice(0, 2);
+  const ranges = felt(view).tpot.low === felt(view).tpot.high ? "" : `Ranges are 90 % intervals${view.rows.plan.evidence === "measured" ? " from measured kernels." : ": no measurements for this combination, so those of a near one are used."}`;
+  return [`Largest parts of a token: ${ranked.map(([time, name]) => `${name} ${asShare(time / all)}`).join(", ")}.`, ranges, crossing(view, bytesOf(view.decode))];
 }
 function crossing(view, read) {  // more sequences read more experts, so that the weights grow with the batch too
   const each = read.cache / view.at.batch;
@@ -135,7 +144,7 @@ function shares() {
 }
 function showBar(view) {
   const times = felt(view), entry = (value, title) => make("span", title, {}, make("b", value));
-  byId("bar").replaceChildren(...[[asTime(times.tpot.time), "a token"], [asTime(times.ttft.time), "first token"], [`${three(times.rateEach)}/s`, "tokens, each GPU"], [view.memory.fits ? "fits" : "no fit", asShare(view.memory.total / view.memory.capacity)]].map(([value, title]) => entry(value, title)));
+  byId("bar").replaceChildren(...[[asTime(times.tpot.time), "per token"], [asTime(times.ttft.time), "first token"], [`${three(times.rateEach)} tok/s`, "each GPU"], [view.memory.fits ? `${asShare(view.memory.total / view.memory.capacity)} full` : "does not fit", "memory"]].map(([value, title]) => entry(value, title)));
 }
 
 // ---- heading, answer, facts and notes: Python wrote those of the first state, and the sentences of all others
@@ -179,7 +188,7 @@ function notesOf(view) {
   const { at, memory } = view, longest = at.isl + at.osl, most = OFFERS.models[at.model] ?? Infinity, running = Math.round(view.load?.sequences ?? 0);
   const { batch } = at, which = batch < running ? "fewer" : batch > 1 ? "many" : "one", { seqs, reserves } = view.rows.plan, { load } = view;
   return [
-    ...(memory.fits ? [] : [[`${say("short", { short: asBytes(memory.needed - memory.available) })}; ${wouldFit(at)}`, "bad"]]),
+    ...(memory.fits ? [] : [[`${say("short", { short: asBytes(memory.needed - memory.available) })}; ${wouldFit(at)}`, "bad quiet"]]),
     ...(load?.repeated ? [[say("repeated")]] : []),
     ...(load && !load.stable ? [[say("overload", { rate: at.rate, knee: Number(load.knee.toPrecision(4)), longest: three(load.longest), played: three(load.now) })]] : []),
     ...(load && at.users > load.slots ? [[say(reserves ? "reserved" : "places", { slots: load.slots, users: at.users })]] : []),
@@ -187,7 +196,7 @@ function notesOf(view) {
     ...view.rows.plan.notes.map((place) => [OFFERS.notes[place]]), ...(longest > most ? [[say("longest", { longest, model: at.model, most })]] : []),
     ...(longest > (DATA.admitted ?? Infinity) ? [[say("admitted", { longest, most: DATA.admitted })]] : []), ...(at.osl === 1 ? [[say("single")]] : []),
     ...(!load && batch > (seqs?.[1] ?? Infinity) ? [[say("turns", { most: seqs[0], batch })]] : []),
-    ...(load ? [[say("static", { which: say(which, { batch, longest, running }) })]] : []),
+    ...(load ? [[say("static", { which: say(which, { batch, longest, running }) }), "quiet"]] : []),
   ];
 }
 function togetherOf({ rows: { plan }, load }) {
@@ -204,6 +213,7 @@ function retell(view) {
   return box.replaceChildren(make("h1", `${DATA.heading ?? ""}${named}`), ...told, ...(notes.length ? [list] : []));
 }
 
+const AFTER = [];  // drawn after each change beside the charts: the board of a playground
 function update() {
   clearTimeout(moving);
   const view = answer(state), start = performance.now();
@@ -211,21 +221,25 @@ function update() {
   showTab();
   retell(view);
   byId("charts").hidden = !view;
-  byId("said").className = view ? "said" : "said bad-text";
+  byId("said").className = view ? "" : "bad-text";
   if (!view) {
     byId("said").textContent = `${state.model} on ${gpusOf(state.tp)} × ${state.gpu} with ${state.engine}: ${whyNot(state)}.`;
-    for (const id of ["tiles", "compared"]) byId(id).replaceChildren();
+    for (const id of ["tiles", "compared", "headline", "under", "best"]) byId(id).replaceChildren();
     return;
   }
   const reference = pinned ? answer(pinned) : against(), name = pinned ? titleOf(pinned) : DATA.reference?.title ?? "";
-  byId("said").replaceChildren(...lever(view).flatMap((line) => [document.createTextNode(`${line} `)]));
+  byId("headline").className = view.memory.fits && (view.load?.stable ?? true) ? "headline" : "headline bad-text";
+  byId("headline").replaceChildren(...headlineOf(view));
+  byId("under").textContent = underOf(view);
+  byId("said").textContent = shareOf(view).filter((line) => line).join(" ");
   tiles(view);
   compared(view, reference, name);
   drawAll(view, reference, name);
   if (view.load) movesSoon(view);
-  else showMoves(sortedMoves(changesOf().map((change) => moveOf(view, change))));
+  else showMoves(view, sortedMoves(changesOf().map((change) => moveOf(view, change))));
   showPicked(view);
   showBar(view);
+  for (const draw of AFTER) draw(view);
   document.documentElement.dataset.updateMs = (performance.now() - start).toFixed(1);
   later(view);
 }
@@ -244,24 +258,28 @@ function compared(view, reference, name) {
 }
 
 function drawAll(view, reference, name) {
-  key("roofline-key", [["prefill", "prefill"], ["decode", "decode"], ...(view.memory.fits ? [] : [["does not fit", "bad", true]]), ...(reference ? [[`the other, under roofs of its own`, "soft", true]] : [])]);
-  const gpu = OFFERS.gpus[state.gpu], views = [["", view], ...(reference ? [[" (other)", reference]] : [])];
+  key("roofline-key", [["prefill", "prefill"], ["decode", "decode"], ...(view.memory.fits ? [] : [["does not fit", "bad", true]]), ...(reference ? [["pinned, under its own roofs", "soft", true]] : [])]);
+  const gpu = OFFERS.gpus[state.gpu], views = [["", view], ...(reference ? [[" (pinned)", reference]] : [])];
   const slowest = [...view[step]].sort((a, b) => b.time - a.time).slice(0, 3).map((part) => `${part.name} ${asTime(part.time)}`).join(", ");
   const present = (found) => CAUSES.filter(found).map((cause) => [CAUSE_TITLES[cause], cause]);
   key("time-key", present((cause) => view[step].some((part) => causeOf(part) === cause)));
   showLens();
   byId("least").value = least || "";
   C.roofline.show(`Roofline of ${titleOf(state)}: every kernel by intensity and ${lens === "share" ? "the share of the roof that it reaches" : "achieved rate"}.`, () => rooflineOption(view, gpu, reference), () => kernelRows(view));
-  byId("why").textContent = `Why a ${step} step takes ${asTime(sum(view[step].map((part) => part.time)))}`;
-  C.waterfall.show(`What the time of a ${step} step adds up from.`, (wide) => waterfall(stepTerms(view, step), wide),
-    () => [["step", "part", "time [ms]"], ...STEPS.flatMap((name) => view.parts[name].map((time, place) => [name, TIME_PARTS[place][0], time * 1e3]))]);
+  const [named] = TOLD[step], terms = stepTerms(view, step), many = !view.load && step === "prefill" && view.at.batch > 1;
+  byId("why").textContent = `Why ${step === "decode" ? "a token" : "the first token"} takes ${asTime(terms.span.time)}${many ? ` (all ${GROUPED.format(view.at.batch)} prompts at once)` : ""}`;
+  byId("why-said").textContent = view.load ? `The mean ${named} of the requests that were played; the dashed line is the same at datasheet rates.` : "Up to the dashed line: reading, arithmetic and sending at datasheet rates. Behind it: kernels and engine above the bound.";
+  byId("kernels-said").textContent = `${view.load ? `A ${step} step of ${GROUPED.format(view.at.batch)} ${counted("sequence", view.at.batch)}, as many as this load keeps running. ` : ""}Widths are times. Colour: the limit of the kernel; hatched: time above the datasheet bound. Choose a kernel to see its arithmetic.`;
+  C.waterfall.show(`Parts of the time of ${step === "decode" ? "a token" : "the first token"}.`, (wide) => waterfall(terms, wide),
+    () => [["part", "time [ms]"], ...terms.parts.map((time, place) => [terms.terms[place][0], time * 1e3])]);
   C.time.show(`Time of each kernel of ${step}; the longest: ${slowest}.`, () => timeline(view, step), () => kernelRows(view).filter((row, place) => !place || row[0] === step));
   C.bytes.show(`Bytes that a step moves: weights, KV cache, activations.`, () => stackOption(bytesRows(views), CLASSES, asBytes, { id: "bytes", max: 1, scale: asPercent }),
     () => [["step", "weights [B]", "KV cache [B]", "activations [B]"], ...bytesRows(views).map(([title, b]) => [title.split("\n")[0], b.weights, b.cache, b.activations])]);
-  C.memory.show(`Memory of one GPU: ${asBytes(view.memory.total)} of ${asBytes(view.memory.capacity)}, ${view.memory.fits ? "fits" : "does not fit"}.`, () => memoryOption(views.map(([title, each]) => [title ? "other" : reference ? "here" : "used", each])),
-    () => [["", ...memoryParts.map(([, title]) => `${title} [B]`), "capacity [B]"], ...views.map(([title, each]) => [title || "here", ...memoryParts.map(([key]) => memoryRow(each)[key]), each.memory.capacity])]);
+  C.memory.show(`Memory of one GPU: ${asBytes(view.memory.total)} of ${asBytes(view.memory.capacity)}, ${view.memory.fits ? "fits" : "does not fit"}.`, () => memoryOption(views.map(([title, each]) => [title ? "pinned" : reference ? "now" : "used", each])),
+    () => [["", ...memoryParts.map(([, title]) => `${title} [B]`), "capacity [B]"], ...views.map(([title, each]) => [title || "now", ...memoryParts.map(([key]) => memoryRow(each)[key]), each.memory.capacity])]);
   drawRequest(view);
   clearTimeout(curving);
+  curve = null;
   if (view.load && ["load", "cost", "energy"].includes(tab) && !KEPT.has(curveKey(view))) curveSoon(view, () => drawCurves(view, reference));
   else drawCurves(view, reference);
 }
@@ -347,7 +365,7 @@ function begin() {
     time: new Chart("time"), bytes: new Chart("bytes", steps),
     memory: new Chart("memory", () => (DATA.reference || pinned ? 2 : 1) * 46 + 78), batch: new Chart("batch", () => 320), rate: new Chart("rate", () => 320),
     context: new Chart("context", () => 320), reads: new Chart("reads", () => 320), pareto: new Chart("pareto", () => 440),
-    one: new Chart("one"), lanes: new Chart("lanes"), firsts: new Chart("firsts", () => 240), tpot: new Chart("load-tpot", () => 320), ttft: new Chart("load-ttft", () => 320),
+    one: new Chart("one"), lanes: new Chart("lanes"), firsts: new Chart("firsts", () => 240), tpot: new Chart("load-tpot", () => 300), ttft: new Chart("load-ttft", () => 300), parts: new Chart("load-parts", () => 280),
     dollars: new Chart("dollars", () => 320), bill: new Chart("bill", () => 320), energy: new Chart("energy"), shares: new Chart("shares", () => 3 * 52 + 52), roof: new Chart("energy-roof", () => (small() ? 340 : 420)),
     joules: new Chart("joules", () => 320), watts: new Chart("watts", () => 320),
   });
@@ -359,10 +377,10 @@ function begin() {
   const tints = (names, titles) => names.map((name) => [titles[name] ?? name, name]);
   key("bytes-key", tints(["weights", "cache", "activations"], { cache: "KV cache" }));
   key("shares-key", ENERGY_PARTS);
-  key("one-key", REQUEST_PARTS.map(([, title, tint]) => [title, tint]));
   key("lanes-key", [["waits", "engine"], ["its prompt", "prefill"], ["its tokens", "decode"]]);
   key("energy-roof-key", STEPS.map((name) => [name, name]));
   key("memory-key", [...tints(["weights", "cache", "activations", "engine"], { cache: "KV cache" }), ["free", "soft", true]]);
+  new IntersectionObserver(([{ isIntersecting }]) => byId("bar").classList.toggle("on", !isIntersecting)).observe(byId("tiles"));
   addEventListener("hashchange", () => arrive(update));
   update();
 }

@@ -21,14 +21,16 @@ function pointsOf(view) {  // more and more load, past what can be served; of a 
   return values.map((value) => () => of(value));
 }
 const curveOf = (view) => pointsOf(view).map((point) => point()).filter((each) => each);
-let curving = 0;
+let curving = 0, curve = null;
+addEventListener("beforeprint", () => curve?.());
 function curveSoon(view, act) {  // in parts, so that nobody who moves a slider waits
   const left = pointsOf(view);
+  curve = () => { curve = null; clearTimeout(curving); loads(view); act(); };
   curving = setTimeout(function some() {
     const end = performance.now() + 6;
     while (left.length && performance.now() < end) left.shift()();
     if (left.length) curving = setTimeout(some);
-    else act();
+    else curve?.();
   }, 40);
 }
 function drawLoads(view, other) {  // what it drew, where the page is under load
@@ -39,8 +41,27 @@ function drawLoads(view, other) {  // what it drew, where the page is under load
   const xName = name === "rate" ? "requests a second" : "users", x = (each) => each.at[name], of = () => loads(view), against = () => (other?.load && name in other.at ? loads(other) : null);
   const say = (each) => `${three(x(each))} ${xName}\nTPOT ${asTime(each.tpot.time)} (${asTime(each.tpot.low)} to ${asTime(each.tpot.high)})\nTTFT ${asTime(each.ttft.time)} (${asTime(each.ttft.low)} to ${asTime(each.ttft.high)})\n${three(each.running)} sequences running${each.stable ? "" : `\noverload: times of the ${asTime(each.now ?? 0)} that were played`}`;
   const rows = () => [[xName, "TPOT [ms]", "low", "high", "TTFT [ms]", "low", "high", "running"], ...of().map((each) => [x(each), ...["tpot", "ttft"].flatMap((which) => ["time", "low", "high"].map((end) => each[which][end] * 1e3)), each.running])];
-  for (const which of ["tpot", "ttft"]) C[which].show(`${which.toUpperCase()} against ${xName}.`, () => sweepOption(of(), x, (each) => [...spanIn(which)(each).slice(0, 3), each[which].time * 1e3], { band: true, bound: false, here, say, label: three, xName, reference: against(), goal: (plan.load ?? DATA.load)?.goals?.[which === "ttft" ? 0 : 1], beyond: name === "rate" ? kneeOf(plan, view.at) : null }), rows);
+  const goals = (plan.load ?? DATA.load)?.goals ?? [], beyond = name === "rate" ? kneeOf(plan, view.at) : null, spread = (which) => (each) => [0.5, 0.5, 0.95, 0.95].map((share) => 1e3 * (quantileOf(each.sorted[which], share) || each[which].time));
+  for (const [place, which] of ["ttft", "tpot"].entries()) {
+    const goal = goals[place], meeting = goal && KEPT.has(curveKey(view)) ? of().filter((each) => spread(which)(each)[2] <= 1e3 * goal) : [];
+    byId(`load-${which}-said`).textContent = !goal || !KEPT.has(curveKey(view)) ? "Half of the requests lie below P50, 19 of 20 below P95." : meeting.length ? `19 of 20 requests meet ${asTime(goal)} up to ${three(x(meeting[meeting.length - 1]))} ${xName}.` : `At no load that was played do 19 of 20 requests meet ${asTime(goal)}.`;
+    C[which].show(`${which.toUpperCase()} against ${xName}, P50 and P95.`, () => sweepOption(of(), x, spread(which), { band: true, bound: true, names: ["P50", "P95"], here, say, label: three, xName, reference: against(), goal, beyond }), rows);
+  }
+  C.parts.show(`Parts of a mean token against ${xName}.`, () => partsOption(of(), x, xName, here), () => [[xName, ...TIME_PARTS.map(([title]) => `${title} [ms]`), `${OTHERS[0]} [ms]`], ...of().map((each) => [x(each), ...layersOf(each).map((time) => 1e3 * time)])]);
   return here && { rows: of, x, xName, here };
+}
+function layersOf({ parts, stepParts }) {  // seconds of a mean token: of TIME_PARTS, and prompts of others
+  const scale = parts.step / sum(stepParts);
+  return [...stepParts.map((time) => scale * time), parts.others];
+}
+function partsOption(rows, x, xName, here) {  // areas on each other, up to what can be served
+  const option = base(), shown = rows.filter(({ stable }) => stable);
+  if (!shown.length) return option;
+  const terms = [...TIME_PARTS, OTHERS].map(([name, tint], place) => [name, tint, place]).filter(([, , place]) => shown.some((each) => layersOf(each)[place] > 0.005 * each.tpot.time));
+  key("load-parts-key", terms.map(([name, tint]) => [name, tint]));
+  option.tooltip = { ...option.tooltip, trigger: "axis", formatter: (each) => `${three(2 ** each[0].value[0])} ${xName}\n${each.filter(({ value }) => value.length > 2).map(({ seriesName, value }) => `${seriesName} ${asTime(value[2])}`).join("\n")}` };
+  const now = here && here.stable ? [{ type: "line", symbol: "none", silent: true, data: [[Math.log2(x(here)), 0], [Math.log2(x(here)), 1e3 * here.tpot.time]], lineStyle: { color: colour("ink"), width: 1.6 }, endLabel: { show: true, formatter: `now ${asTime(here.tpot.time)}`, ...text(12), color: colour("ink"), align: "right", offset: [-6, -8], ...outlined() } }] : [];
+  return { ...option, xAxis: doublings(xName, shown.map(x)), yAxis: along("", { label: { formatter: three } }), series: [...terms.map(([name, tint, place]) => ({ type: "line", name, symbol: "none", lineStyle: { width: 0 }, areaStyle: { color: colour(tint), opacity: 1, origin: "start" }, data: shown.map((each) => [Math.log2(x(each)), 1e3 * sum(layersOf(each).slice(0, place + 1)), layersOf(each)[place]]) })).reverse(), ...now] };  // each covers the lower ones' ground, and they are drawn over it
 }
 function drawSpent(view, { rows, x, xName, here }) {  // dollars and joules of an output token over the load, or over the batch
   const price = priceOf(view), { energy } = felt(view), power = OFFERS.gpus[view.at.gpu].power, priced = price && !DATA.pool, known = energy && !DATA.pool;
@@ -58,7 +79,7 @@ function drawSpent(view, { rows, x, xName, here }) {  // dollars and joules of a
   if (!known) return;
   const tokens = [["output token\nall included", energy.parts], ["decode step\nits share", energy.step], ["prompt token", energy.prompt]].map(([title, parts]) => [`${title}\n${asEnergy(sum(parts))}`, Object.fromEntries(ENERGY_PARTS.map(([, tint], place) => [tint, parts[place]])), sum(parts)]);
   const table = () => [["", ...ENERGY_PARTS.map(([title]) => `${title} [J]`)], ...tokens.map(([title, , ], place) => [title.split("\n")[0], ...[energy.parts, energy.step, energy.prompt][place]])];
-  C.energy.show("What the energy of an output token adds up from.", (wide) => waterfall(energyTerms(energy), wide), table);
+  C.energy.show("Parts of the energy of an output token.", (wide) => waterfall(energyTerms(energy), wide), table);
   C.roof.show("Energy of a FLOP of each kernel against FLOP per byte.", () => energyRoofOption(view), () => [["step", "kernel", "FLOP per byte", "pJ per FLOP"], ...STEPS.flatMap((name) => view[name].filter((part) => part.flops > 0 && moved(part) > 0).map((part) => [name, part.name, part.flops / moved(part), 1e12 * sum(part.energy) / part.flops]))]);
   C.shares.show("Shares of the energy of an output token, of its decode step and of a prompt token.", () => stackOption(tokens, ENERGY_PARTS.map(([title, tint]) => [tint, title]), asEnergy, { id: "shares", max: 1, scale: asPercent }), table);
 }

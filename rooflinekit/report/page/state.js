@@ -9,7 +9,8 @@ const LOADS = DATA.pool ? [] : Object.keys(DATA.process ?? {}), TRAFFIC = DATA.a
 const NUMBERS = Object.fromEntries(Object.entries(LIMITS).filter(([name]) => DATA.asked && (name in DATA.asked || TRAFFIC.includes(name)))), WHOLE = (name) => name !== "speed" && name !== "rate";
 const SHORT = { model: "m", gpu: "g", tp: "tp", weights: "w", kv: "kv", engine: "e", batch: "b", rate: "r", users: "u", isl: "i", osl: "o", cached: "c", context: "x", speed: "bw", pinned: "vs", tab: "t", lens: "y", least: "s" };
 let state = { ...DATA.asked }, pinned = null, tab = "decode", step = "decode", lens = "rate", least = 0, painted = 0;
-const TABS = ["decode", "prefill", "load", "memory", "cost", "energy"];
+const LOADED = ["rate", "users"].some((name) => name in (DATA.asked ?? {})), TABS = LOADED ? ["load", "decode", "prefill", "memory", "cost", "energy"] : ["decode", "prefill", "load", "memory", "cost", "energy"];
+const firstTab = (at) => (loadOf(at) ? "load" : "decode");  // unless the address names one
 
 // ---- answers
 const APART = "\u0000", labelOf = (at) => CHOICES.map((name) => at[name]).join(APART);  // names come from users: no file has this in its name
@@ -56,10 +57,11 @@ const atLeast = (textual) => (Number(textual) > 0 && Number(textual) < 1e6 ? Num
 function read(address = location.hash) {
   const given = new URLSearchParams(address.slice(1)), vs = given.get(SHORT.pinned), other = vs === null ? null : stateIn(new URLSearchParams(vs));
   pinned = other && answer(other) ? other : null;
-  tab = TABS.includes(given.get(SHORT.tab)) ? given.get(SHORT.tab) : "decode";
+  const found = stateIn(given);
+  tab = TABS.includes(given.get(SHORT.tab)) ? given.get(SHORT.tab) : firstTab(found);
   least = atLeast(given.get(SHORT.least));
   lens = Object.hasOwn(LENSES, given.get(SHORT.lens)) ? given.get(SHORT.lens) : "rate";
-  return stateIn(given);
+  return found;
 }
 function stateIn(given) {  // what is not there, or makes no sense, is as it was asked for
   const found = { ...askedOf(...namesIn(given)) };
@@ -89,7 +91,7 @@ function writeSoon() {  // browsers ignore or refuse addresses that change more 
 function write() {
   const told = written(state);
   if (pinned) told.set(SHORT.pinned, written(pinned));
-  if (tab !== "decode") told.set(SHORT.tab, tab);
+  if (tab !== firstTab(state)) told.set(SHORT.tab, tab);
   if (lens !== "rate") told.set(SHORT.lens, lens);
   if (least) told.set(SHORT.least, least);
   history.replaceState(null, "", `#${told}`);
@@ -107,9 +109,15 @@ function optionTitle(name, value) {
   const format = OFFERS.formats[state.model]?.[name];
   return `${format ? `${format}, ` : ""}${name === "kv" ? "default" : "as published"}`;
 }
+const familyOf = (model) => model.split("-")[0].replace(/[\d.]+$/, "") || model;
+function optionList(name) {  // models by family and accelerators by vendor, where a playground has many
+  const of = DATA.files && (name === "model" ? familyOf : name === "gpu" ? (gpu) => DATA.vendors[gpu] : null) || (() => ""), groups = new Map();
+  for (const value of optionsOf(name)) groups.set(of(value), [...(groups.get(of(value)) ?? []), make("option", optionTitle(name, value), { value })]);
+  return [...groups].flatMap(([label, options]) => (label ? [make("optgroup", "", { label }, ...options)] : options));
+}
 function picker(name) {
   const select = make("select", "", { id: `in-${name}`, "aria-label": TITLES[name] });
-  for (const value of optionsOf(name)) select.append(make("option", optionTitle(name, value), { value }));
+  select.append(...optionList(name));
   select.addEventListener("change", () => change({ [name]: typed(name, select.value) }));
   return select;
 }
@@ -173,17 +181,21 @@ function controls() {
   form.addEventListener("submit", (event) => event.preventDefault());
 }
 const counted = (word, count) => (count === 1 ? word : `${word}s`);
+let reflected = "";
 function reflect() {
   if (!byId("controls").children.length) return;
-  for (const name of CHOICES) {
+  const shown = `${labelOf(state)}${Object.keys(OFFERS.plans).length}`;
+  for (const name of shown === reflected ? [] : CHOICES) {  // a slider changes no choice
     const select = byId(`in-${name}`);
     select.value = String(state[name]);
     for (const option of select.options) {
       const label = labelOf({ ...state, [name]: option.value }), there = label in OFFERS.plans || option.value === String(askedOf(state.model)[name]) || (DATA.files && (name === "model" || (name === "engine" && !fetched(state.model, option.value) && DATA.files[state.model][option.value])));
       const why = OFFERS.missing[label]?.startsWith("does not fit") ? "does not fit" : "not here";
       option.textContent = optionTitle(name, option.value) + (there ? "" : ` (${why})`);
+      if (name === "engine") option.hidden = option.disabled = option.value !== state.engine && !(DATA.runs ? DATA.runs[option.value].includes(state.gpu) : there);
     }
   }
+  reflected = shown;
   if (TRAFFIC.length) {
     for (const option of byId("in-traffic").options) option.textContent = SENT[option.value](state[option.value] ?? 2);
     byId("in-traffic").value = loadOf(state) ?? "batch";
@@ -205,6 +217,7 @@ function change(parts) {
   withFiles(filesOf(parts.model ?? state.model, parts.engine ?? state.engine), () => {
     const wanted = settled({ ...state, ...parts }), own = askedOf(wanted.model, wanted.engine);
     if (DATA.files && (parts.model || parts.engine) && !planOf(wanted)) for (const name of CHOICES) wanted[name] = own[name];  // where it fits
+    if (loadOf(wanted) !== loadOf(state) && tab === firstTab(state)) tab = firstTab(wanted);
     state = settled(wanted);
     writeSoon();
     cancelAnimationFrame(painted);

@@ -35,7 +35,7 @@ _FEW = 4  # replicas with a colour of their own
 
 def percentiles(outcome: Outcome, theme: Theme) -> Picture:
     """Median, 90th, 95th, 99th percentile and largest of each duration, on one scale."""
-    frame = headed("What users feel", outcome, theme)
+    frame = headed("Latency of requests: percentiles", outcome, theme)
     figure, (axes,) = frame.panels(7.2, 3.2)
     spreads = {name: getattr(outcome, key) for name, key in _DURATIONS.items()}
     spreads = {name: spread for name, spread in spreads.items() if spread.n}
@@ -99,7 +99,7 @@ _NAMES = {"cost": "cost of a token", "tpot": "time per output token", "ttft": "t
 
 def elasticities(levers: Levers, theme: Theme) -> Picture:
     """By how many percent each answer changes when a parameter grows by one percent."""
-    frame = headed("What the answer follows: change for 1 % more of each", levers, theme)
+    frame = headed("Sensitivity: change for 1 % more of each resource", levers, theme)
     figure, (axes,) = frame.panels(7.2, 3.4)
     names = [entry.parameter for entry in levers.elasticities]
     colors = theme.series
@@ -195,7 +195,7 @@ def hit_rate(found: TraceAnswer, theme: Theme) -> Picture:
     count = 3 if found.memories else 1
     place = "" if found.deployment is None else f", {found.deployment['model']} on {found.deployment['gpu']}"
     subject = f"{found.trace}, {found.replicas} replica{'s' if found.replicas > 1 else ''}{place}"
-    frame = Frame("What a prefix cache finds", subject, f"rooflinekit {found.version}", theme)
+    frame = Frame("Hit rate of a prefix cache", subject, f"rooflinekit {found.version}", theme)
     figure, panels = frame.panels(3.6 + 1.9 * count, 3.4, count, width_ratios=[2, 1, 1][:count])
     first = panels[0]
     sizes, shares = zip(*found.curve, strict=True)

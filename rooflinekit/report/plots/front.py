@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 FORMATS = ("svg", "png")
 PICTURES: Mapping[str, Mapping[str, str]] = {
     "Estimate": {"roofline": "roofline.roofline", "time": "steps.time_spent", "bytes": "steps.bytes_read",
-                 "memory": "steps.memory", "energy": "roofline.energy_roofline", "request": "request.request"},
+                 "memory": "steps.memory", "energy": "roofline.energy_roofline", "request": "request.request",
+                 "lanes": "load.lanes", "over-load": "load.over_load"},
     "DataFrame": {"batch": "sweeps.batch_sweep", "context": "sweeps.context_sweep", "load": "sweeps.load_sweep",
                   "pareto": "sweeps.pareto"},
     "Outcome": {"percentiles": "answers.percentiles", "timeline": "answers.timeline",
@@ -33,7 +34,8 @@ def plot(result: Any, kind: str | None = None, theme: str = "light") -> Picture:
     """Draw a result.
 
     Args:
-        result: an `Estimate` (roofline, time, bytes, memory, energy; of a load also request), a table of `sweep` or
+        result: an `Estimate` (roofline, time, bytes, memory, energy; of a load also request,
+            lanes, over-load), a table of `sweep` or
             `estimate_frame` (batch, context, load, pareto), an `Outcome` of `simulate` (percentiles, timeline,
             request), `Levers` (elasticities, moves), a `TraceAnswer` (hit-rate), a plan over time (hours), or a list of
             estimates of one model (intensity).
@@ -76,7 +78,7 @@ def drawable(result: Any) -> list[str]:
     if type(result).__name__ in ("Estimate", "Outcome"):
         from rooflinekit.report.request import Request  # noqa: PLC0415 - an answer is there, and so is its module
 
-        lacking = set() if Request.of(result) else {"request"}
+        lacking = set() if Request.of(result) else {"request", "lanes", "over-load"}
         if getattr(result, "energy", True) is None:  # a board whose power nobody knows
             lacking.add("energy")
         return [kind for kind in kinds if kind not in lacking]

@@ -10,15 +10,10 @@ from matplotlib.patches import Patch
 from rooflinekit.estimation.results import Estimate
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.report.document import ms
+from rooflinekit.report.look import FIRST, TOKEN, Part
 from rooflinekit.report.plots.style import Picture, Theme, headed, legend, shortened
-from rooflinekit.report.request import FIRST, LEAST, TOKEN, Request
+from rooflinekit.report.request import LEAST, Request
 from rooflinekit.simulation.outcome import Outcome
-
-_TINTS = {
-    "front_end": "engine", "under_way": "overhead", "behind": "network", "place": "other", "prompt": "compute",
-    "kv_cache": "KV", "above_bound": "overhead", "prompts": "compute",
-}  # fmt: skip
-"""Colours of parts that are no class of bytes and no cause of time."""
 
 _INSIDE = 0.09  # share of a bar that holds its time
 _MOST = 400  # tokens that are drawn one by one
@@ -44,7 +39,7 @@ def request(answer: Estimate | Outcome, theme: Theme) -> Picture:
     if found.bound is not None and found.tokens:
         token.axvline(found.bound, color=theme.ink, lw=1.0, ls="--", gid="bound")
     parts = "; ".join(
-        f"{title}: " + ", ".join(f"{names[part][0]} {ms(time)}" for part, time in times.items() if time)
+        f"{title}: " + ", ".join(f"{names[part].name} {ms(time)}" for part, time in times.items() if time)
         for title, times, names in zip(said, (found.first, found.token), (FIRST, TOKEN), strict=True)
     )
     words = f"{found.said[0].upper()}{found.said[1:]}, of {answer.model} on {answer.gpu}. {parts}."
@@ -65,16 +60,14 @@ def _whole(axes: Axes, found: Request, theme: Theme) -> None:
     axes.set_xlabel("")
 
 
-def _bar(
-    axes: Axes, parts: Mapping[str, float], names: Mapping[str, tuple[str, str]], title: str, theme: Theme
-) -> None:
+def _bar(axes: Axes, parts: Mapping[str, float], names: Mapping[str, Part], title: str, theme: Theme) -> None:
     """One bar in its parts, named above it."""
     whole, left, handles = sum(parts.values()), 0.0, []
-    for part, (name, _) in names.items():
+    for part, (name, tint, _) in names.items():
         time = parts.get(part, 0.0)
         if time < LEAST * whole or not time:
             continue
-        color = theme.tint(_TINTS.get(part, part))
+        color = theme.tint(tint)
         axes.barh(0, time, left=left, color=color, edgecolor=theme.paper, lw=0.8, height=0.8, gid=part)
         if time >= _INSIDE * whole:
             axes.text(left + time / 2, 0, ms(time), ha="center", va="center", fontsize=7, color=theme.on(color))

@@ -154,13 +154,13 @@ def memory(estimate: Estimate, theme: Theme) -> Picture:
     parts = {"weights": m.weight_bytes, "KV": m.kv_bytes, "activations": m.activation_bytes, "engine": m.overhead_bytes}
     end = max(m.capacity_bytes, m.total_bytes) / 1e9
     _stack(axes, parts, 1e9 * end, theme)
-    free = max(m.kv_pool_bytes - m.kv_bytes, 0.0)
+    free = max(m.capacity_bytes - m.total_bytes, 0.0)
     if m.fits and free:
         axes.barh(0, free / 1e9, left=m.total_bytes / 1e9, facecolor="none", edgecolor=theme.tint("KV"), hatch="////",
                   height=0.7, lw=0.5, gid="free")  # fmt: skip
         if free / 1e9 > _INSIDE * end:
             box = {"facecolor": theme.paper, "edgecolor": "none", "pad": 1.5}
-            words = f"free for KV\n{format_bytes(free)}"
+            words = f"free\n{format_bytes(free)}"
             axes.text((m.total_bytes + free / 2) / 1e9, 0, words, ha="center", va="center", fontsize=7, bbox=box)
     axes.axvline(m.capacity_bytes / 1e9, color=theme.ink, lw=1.4, gid="capacity",
                  path_effects=[withStroke(linewidth=3.4, foreground=theme.paper)])  # fmt: skip

@@ -154,7 +154,7 @@ def _words(row: pd.Series, names: Sequence[str]) -> str:
 def batch_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
     """Time per token and throughput of a GPU over the batch, or over users."""
     axis = axis_of(table, ("batch", "concurrency"))
-    frame = frame_of("What a larger batch does", table, theme)
+    frame = frame_of("Larger batches", table, theme)
     return _over(table, axis, "batch", frame, ("tpot_ms", "output_tok_s_per_gpu"))
 
 
@@ -162,7 +162,7 @@ def context_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
     """Times over the prompt length, or over the context of the decode step."""
     axis = axis_of(table, ("isl", "context"))
     shown = ("ttft_ms", "tpot_ms") if axis == "isl" else ("tpot_ms", "output_tok_s_per_gpu")
-    return _over(table, axis, "context", frame_of("What a longer context does", table, theme), shown)
+    return _over(table, axis, "context", frame_of("Longer contexts", table, theme), shown)
 
 
 def frame_of(title: str, table: pd.DataFrame, theme: Theme) -> Frame:
@@ -275,7 +275,7 @@ def load_sweep(table: pd.DataFrame, theme: Theme) -> Picture:
     Raises InputError if no load differs between rows, or for more lines than can be told apart.
     """
     axis = axis_of(table, _COUNTS["load"])
-    lines, frame = curves(table, axis), frame_of("What more load does", table, theme)
+    lines, frame = curves(table, axis), frame_of("Latency and throughput over the load", table, theme)
     if lines[0].clear and any(_column(line.rows, time, "low_") is not None for line in lines for time in _TIMES):
         frame = replace(frame, source=f"shaded: 90 % interval of the mean; {frame.source}")
     figure, panels = frame.panels(*_SIZE, 2)
@@ -361,7 +361,7 @@ def _legend(figure: Figure, panels: Sequence[Axes], lines: Sequence[Curve], them
     if any(" knee " in gid for gid in drawn):
         found.append(Line2D([], [], color=theme.ink, ls=_UPRIGHT, lw=0.8, label="knee: more cannot be served"))
     if words := ring_words(lines):
-        words = words.replace(OVERLOADED, f"{OVERLOADED}: no limit to TTFT")
+        words = words.replace(OVERLOADED, f"{OVERLOADED}: TTFT grows without end")
         found.append(Line2D([], [], color=theme.ink, ls="", marker="o", mfc="none", ms=4.5, label=words))
     long = sum(len(str(mark.get_label())) + _MARK for mark in found) > _LETTERS
     columns = 3 if long else len(found)
@@ -387,11 +387,12 @@ def _load_words(lines: Sequence[Curve], axis: str) -> str:
 
 
 def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
-    """Speed of a user against throughput of a GPU: a line for each deployment, with ticks of the batch or the load.
+    """Best trade-offs of a user's speed and a GPU's throughput: the front, its deployments in colour, the rest grey.
 
-    Of many lines those with most of the front, which is what nothing else beats in both, have colours and names.
+    Of many deployments those with most of the front have colours and names; numbers along it are the batch or the load.
+    What misses the objective for the time per token is shaded.
     """
-    frame = frame_of("Speed for a user against throughput of a GPU", table, theme)
+    frame = frame_of("Best trade-offs (Pareto front)", table, theme)
     goals = parse_goals("tok_s_user:tok_s_gpu")
     x, y = (goal.column for goal in goals)
     rows = answered(table)
@@ -405,16 +406,19 @@ def pareto(table: pd.DataFrame, theme: Theme) -> Picture:
     for line in found:
         axes.plot(line.rows[x], line.rows[y], color=theme.soft, lw=0.7, marker="o", ms=2, alpha=0.45)
     for line, color in zip(named, tints(named, theme), strict=True):
-        axes.plot(line.rows[x], line.rows[y], color=color, lw=1.6, marker="o", ms=3.5, gid=f"line {line.label}")
+        own = line.rows[line.rows.index.isin(front.index)]
+        axes.plot(line.rows[x], line.rows[y], color=color, lw=0.9, marker="o", ms=2.5, gid=f"line {line.label}")
+        axes.plot(own[x], own[y], color=color, lw=0, marker="o", ms=5.5, gid=f"best {line.label}")
     axes.plot(rows[x][~holds], rows[y][~holds], ls="", marker="o", ms=4, mfc="none", mec=theme.soft, alpha=0.7,
               mew=0.8, gid="barred")  # fmt: skip
-    axes.plot(front[x], front[y], color=theme.ink, lw=0, marker="o", ms=6, mfc="none", mew=0.8, gid="front")
+    axes.plot(front[x], front[y], color=theme.ink, lw=1.4, marker="o", ms=6, mfc="none", mew=0.8, gid="front")
+    goals_ms = [*pd.to_numeric(table["tpot"], errors="coerce").dropna().unique()] if "tpot" in table else []
+    if len(goals_ms) == 1 and len(front):  # all rows have the same objective
+        axes.axvspan(axes.get_xlim()[0], 1e3 / float(goals_ms[0]), color=theme.soft, alpha=0.15, lw=0, gid="missed")
     axes.set(xscale="log", yscale="log", xlabel="output of one user [tok/s]", ylabel="output of one GPU [tok/s]")
     for each in (axes.xaxis, axes.yaxis):
         decades(each, scale_text)
-    told = ["", "circled: the front"] + (
-        [f"numbers: {_UNITS.get(axis, 'requests a second')}"] if axis and named else []
-    )
+    told = ["", "line: the front"] + ([f"numbers: {_UNITS.get(axis, 'requests a second')}"] if axis and named else [])
     told += [f"grey: {len(found) - len(named)} others"] if len(found) - len(named) > _MOST else []
     told += ["rings: " + " or ".join(dict.fromkeys(why_not(rows)[~holds]))] if not holds.all() else []
     said = "; ".join(told)

@@ -127,7 +127,7 @@ def write_results(book: Book, calculation: Calculation, point: Found) -> None:
     status = lines.add("status", "Memory", status, "", "status", "OOM: out of memory; times are printed anyway")
     offered = told(status)
     lines.add("reason", "Why not", when(constants.offered, inputs.wrong, constants.reason), "", "text")
-    lines.add("evidence", "What times rest on", calculation.constants.evidence, "", "text")
+    lines.add("evidence", "Evidence of times", calculation.constants.evidence, "", "text")
     for name, title, kind in (
         ("ttft", "Time to first token (TTFT)", "prefill of all prompts and the first sample"),
         ("tpot", "Time per output token (TPOT)", "mean over output tokens 2..n"),

@@ -130,7 +130,7 @@ def write_fleet(
 
 def _at_peak(lines: Lines, inputs: Inputs, met: Mapping[str, Cell]) -> None:
     """What users meet."""
-    lines.section("What users meet at the peak")
+    lines.section("Latency at the peak")
     for name in ("ttft", "tpot"):
         lines.add(f"load_{name}_ms", f"{name.upper()} under load, mean", met[name], "ms")
         for end, words in (("low", "90 % interval, from"), ("high", "90 % interval, to"), ("p95", "P95 of requests")):
@@ -177,7 +177,7 @@ def write_tco(book: Book, inputs: Inputs, offers: Offers, served: Served) -> Non
     sheet = book.sheet("TCO", "Total cost of ownership", told)
     sheet.widths(34, 18, 14, 60)
     lines, gpus = Lines(book, sheet), served.gpus
-    lines.section("What counts")
+    lines.section("Hardware, power and prices")
     power, rented = _running(lines, inputs, offers, served)
     capital = shown(served.runs, gpus * inputs["capex"] / (inputs["years"] * _HOURS))
     capital = lines.add("capital_usd_h", "Owned: capital", capital, "USD/h", "two", "straight-line")
@@ -285,7 +285,7 @@ def write_comparison(
     told = (
         f"Only what was measured is ranked. Fleets are sized for {planned.confidence:.0%} confidence, or for expected "
         "times where the interval that decides is wider than 3 times. Fitted elsewhere: kernels of another "
-        "accelerator, engine or format stand in, so that the fleet may have to be larger."
+        "accelerator, engine or format are used, so that the fleet may have to be larger."
     )
     sheet.put(last + 2, 0, told, "note")
     sheet.page.set_row(_HEAD, 45)
@@ -355,7 +355,7 @@ def _sections(offers: Offers, asked: str, engine: str) -> Iterator[tuple[str, li
     yield "Calibrations", list(offers.calibrations.items())
     yield "Assumptions", [("", text) for text in read_words()["assumptions"]]
     if offers.notes:
-        yield "What a user should know", [("", text) for text in offers.notes]
+        yield "Notes", [("", text) for text in offers.notes]
     refused = [(entry.key.replace("|", ", "), entry.reason) for entry in offers.entries if entry.traced is None]
     if refused:
         yield "Not offered", refused

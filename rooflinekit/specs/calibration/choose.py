@@ -81,8 +81,8 @@ def stand_in(
         return calibration, None
     rule, reach = transfer_rule(), reach_of(calibration, accelerator, engine)
     note = (
-        f"no measurements of {accelerator.name} with {engine} in use: those of {name} stand in ({REACH[reach]}). "
-        f"Its wider intervals held {rule['tested'][reach]} of the kernels of accelerators left out"
+        f"no measurements of {accelerator.name} with {engine}: those of {name} are used ({REACH[reach]}). "
+        f"Their wider intervals held {rule['tested'][reach]} of the kernels of accelerators left out"
     )
     each = {id(fit): fit for fit in calibration.families.values()}  # one under two keys stays one
     moved = {place: carried(fit, calibration.accelerator, accelerator, reach) for place, fit in each.items()}

@@ -1,0 +1,533 @@
+"""Changes of a deployment, each evaluated; and advice: the best of them, with what they gain and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import field, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.estimation.estimator import question_of, resolve
+from rooflinekit.estimation.notes import memory_remarks, said
+from rooflinekit.estimation.results import Estimate
+from rooflinekit.model.operating_point import Predictor
+from rooflinekit.model.serving.energy import load_power, static_power
+from rooflinekit.model.speculation import SpeculativePredictor
+from rooflinekit.model.step import Plan, make_plan
+from rooflinekit.model.timing.calibrated import FamilyFit
+from rooflinekit.model.types.answer import Plain
+from rooflinekit.model.types.deployment import Deployment
+from rooflinekit.model.types.dtype import Dtype
+from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.model.types.frozen import dataclass
+from rooflinekit.model.types.model import MixtureOfExperts, Model
+from rooflinekit.model.types.speculation import Speculation
+from rooflinekit.model.types.workload import Workload
+from rooflinekit.specs.calibration.evidence import EVIDENCE, evidence
+
+if TYPE_CHECKING:
+    from rooflinekit.estimation.estimator import Question as Asked
+    from rooflinekit.load.answer import AskedLoad, LoadPlay
+    from rooflinekit.load.lengths import Length
+
+METRICS = ("ttft", "tpot", "throughput", "cost")
+MEASURES = (*METRICS, "energy")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Times [s], output tokens a second of one accelerator, and its seconds that an output token takes.
+
+    Numbers, or the symbols of one scenario that is traced. batch: sequences that decode together; played: the load
+    behind them, None of a static batch. gpu_seconds times the price of an accelerator second is the cost of a token,
+    its share of the prompts included.
+    """
+
+    ttft: Any
+    tpot: Any
+    tok_s_per_gpu: Any
+    batch: Any
+    played: LoadPlay | None = None
+
+    @property
+    def gpu_seconds(self) -> Any:
+        """Accelerator seconds of one output token."""
+        return 1.0 / self.tok_s_per_gpu
+
+    def metrics(self) -> dict[str, Any]:
+        """The four that elasticities are about."""
+        return dict(zip(METRICS, (self.ttft, self.tpot, self.tok_s_per_gpu, self.gpu_seconds), strict=True))
+
+
+@dataclass(frozen=True)
+class Question:
+    """A static batch, or a load: then the work has its mean lengths, and the sequences that stand for it elsewhere."""
+
+    work: Workload
+    load: AskedLoad | None = None
+
+    @property
+    def parallel(self) -> float:
+        """Sequences of the batch, users, or requests a second."""
+        if self.load is None:
+            return float(self.work.batch)
+        return float(self.load.users or self.load.rate or 0.0)
+
+    @property
+    def parameter(self) -> str:
+        """What that is called."""
+        return "batch" if self.load is None else "rate" if self.load.users is None else "users"
+
+    def ask(self, predictor: Predictor) -> Answer:
+        """Evaluate the static batch, or play the load."""
+        gpus = predictor.plan.deployment.gpus
+        if self.load is None:
+            point = predictor.evaluate(self.work)
+            rate = point.output_rate(self.work.batch, self.work.osl) / gpus
+            return Answer(point.ttft.expected, point.tpot.expected, rate, self.work.batch)
+        from rooflinekit.load.answer import play_load  # noqa: PLC0415 - a static batch loads no NumPy
+
+        found = play_load(predictor, self.load)
+        return Answer(found.samples["ttft"].mean, found.tpot, found.output_rate / gpus, found.played.running, found)
+
+    def misfit(self, predictor: Predictor) -> str:
+        """Why it cannot run; empty where it can."""
+        batch = 1.0 if self.load else self.work.batch
+        new = self.work.isl - self.work.cached
+        memory = predictor.memory.evaluate(batch, self.work.longest_context, new)
+        if self.load and float(predictor.memory.max_batch(self.load.typical, self.load.typical)) >= 1.0:
+            return ""
+        return next(said(memory_remarks(memory.needed_bytes, memory.available_bytes)), "")
+
+    def scaled(self, **changes: float) -> Question:
+        """The same with other numbers in its workload, and in the load what these are there."""
+        work, load = replace(self.work, **changes), self.load
+        if load is None:
+            return Question(work)
+        if "isl" in changes:
+            load = replace(load, isl=_of_mean(load.isl, changes["isl"]))
+        if "cached" in changes:
+            load = replace(load, cached=changes["cached"])
+        return Question(work, load)
+
+    def times(self, parallel: float) -> Question:
+        """The same with another batch, other users or another rate."""
+        if self.load is None:
+            return self.scaled(batch=parallel)
+        load = self.load
+        if load.users is None:
+            return replace(self, load=replace(load, rate=parallel))
+        told = None if load.requests is None else max(round(load.requests * parallel / load.users), int(parallel))
+        return replace(self, load=replace(load, users=int(parallel), requests=told))
+
+
+def _of_mean(length: Length, mean: float) -> Length:
+    """A length with another mean, that varies as much."""
+    from rooflinekit.load.lengths import Fixed, LogNormal, cv  # noqa: PLC0415 - as above
+
+    spread = cv(length)
+    return LogNormal(mean, spread) if spread else Fixed(round(mean))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What `estimate` takes as names, a question, and the USD of one accelerator hour if anybody knows it.
+
+    model_change: what another model's attention would be; None for the model as it is. kernel: another fit under a key
+    of the calibration.
+    """
+
+    model: str | PathLike[str]
+    gpu: str | PathLike[str]
+    deployment: Deployment
+    calibration: str | None
+    question: Question
+    draft: Speculation | None = None
+    usd_per_gpu_hour: float | None = None
+    model_change: Callable[[Model], Model] | None = None
+    kernel: tuple[str, FamilyFit] | None = None
+
+    @classmethod
+    def of(cls, asked: Asked) -> Setting:
+        """That of a question of `estimate`."""
+        predictor, load = asked.resolved.predictor, asked.asked
+        draft = predictor.draft.choice if isinstance(predictor, SpeculativePredictor) else None
+        work = asked.work if load is None else replace(asked.work, batch=float(load.users or 1))
+        deployment = predictor.plan.deployment
+        return cls(asked.model, asked.gpu, deployment, asked.calibration, Question(work, load), draft)
+
+    def on(self, **changes: Any) -> Setting:
+        """The same with another choice in the deployment."""
+        return replace(self, deployment=replace(self.deployment, **changes))
+
+    def told(self, **settings: Any) -> Setting:
+        """The same with another setting of the engine."""
+        return self.on(settings=replace(self.deployment.settings, **settings))
+
+    def resolved(self) -> tuple[Predictor, tuple[str, ...]]:
+        """The predictor, and what a user should hear. Raises what `estimate` raises for names and deployments."""
+        found = resolve(self.model, self.gpu, self.deployment, self.calibration, self.draft)
+        if self.kernel is not None and (own := found.predictor.plan.calibration) is not None:
+            key, fit = self.kernel
+            tried = replace(own, families={**own.families, key: fit})
+            return found.predictor.on(replace(found.predictor.plan, calibration=tried)), found.warnings
+        if self.model_change is None:
+            return found.predictor, found.warnings
+        plan = found.predictor.plan
+        other = make_plan(self.model_change(plan.model), self.deployment, plan.system, plan.calibration, plan.engine)
+        return found.predictor.on(other), found.warnings
+
+
+_EXACT = "none: the same arithmetic"
+_CAVEATS = {
+    "weights": "{bits}-bit weights: measure quality",
+    "kv": "8-bit KV cache: measure quality",
+    "batch": "none for quality; each user waits longer",
+    "chunk": "none for quality; moves time between TTFT and TPOT",
+    "engine": "none for quality; another engine",
+}
+_ENGINES = ("vllm", "sglang", "trtllm")
+
+NO_CHANGE = "changes nothing"
+"""The reason why a possible move is not ranked."""
+
+_SAME = 5e-3  # relative: a metric that changes by less does not change
+
+
+@dataclass(frozen=True, slots=True)
+class Operating:
+    """What a deployment answers; USD are None where nobody knows a price, joules where nobody asked for them."""
+
+    ttft_ms: float
+    tpot_ms: float
+    output_tok_s: float
+    output_tok_s_per_gpu: float
+    gpus: int
+    running: float  #: sequences that decode together
+    kv_bytes_per_token: float
+    gpu_seconds_per_token: float  #: of an output token, its share of the prompts included
+    usd_per_million_output: float | None
+    joules_per_output_token: float | None  #: its share of the prompts included
+    stable: bool = True  #: whether the rate can be sustained
+
+
+@dataclass(frozen=True, slots=True)
+class MoveResult:
+    """One change and what it gives.
+
+    changes: keywords of `estimate`; ratio: ttft, tpot, throughput (of one accelerator), cost and energy (of an output
+    token) over those at present.
+    """
+
+    move: str
+    option: str
+    caveat: str
+    possible: bool
+    reason: str  #: why it is not possible, or not ranked
+    answer: Operating | None = None
+    ratio: dict[str, float | None] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()  #: what a user should hear about it that is not true of the present deployment
+    evidence: str | None = None  #: what its times rest on
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    def to_row(self) -> dict[str, Any]:
+        """One flat row; empty cells where it is not possible."""
+        head = {"move": self.move, "option": self.option, "possible": self.possible}
+        ratios = {f"{name}_ratio": self.ratio.get(name) for name in MEASURES}
+        fields = Operating.__slots__
+        numbers = {name: getattr(self.answer, name, None) for name in fields}
+        words = {"caveat": self.caveat, "reason": self.reason, "evidence": self.evidence}
+        words["warnings"] = "; ".join(self.warnings)
+        return {**head, **ratios, **numbers, **words}
+
+
+Tried = tuple[MoveResult, tuple[Setting, ...]]
+"""A move, and the settings with it, the next where the one before does not fit; none where it is not possible."""
+
+
+def move(
+    name: str, changes: dict[str, Any], caveat: str, *settings: Setting, needs: str = "", option: str | None = None
+) -> Tried:
+    """One change; `needs`: why it is not possible; option: what the command line calls it, where it is no option."""
+    words = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in changes.items())
+    made = MoveResult(name, words if option is None else option, caveat, not needs, needs, changes=changes)
+    return made, () if needs else settings
+
+
+def formats(setting: Setting, plan: Plan) -> Iterator[Tried]:
+    """Narrower weights; a narrower cache, or a wide one where it is narrow."""
+    stored: Dtype = getattr(plan.precision.formats, plan.model.matrices[-1])
+    for dtype, bits in ((Dtype.FP8, 8), (Dtype.INT4, 4)):
+        needs = f"the weights are {stored} already" if stored.bytes < dtype.bytes * 1.25 else ""
+        yield move(f"{dtype} weights", {"weights": dtype.value}, _CAVEATS["weights"].format(bits=bits),
+                   setting.on(weights=dtype), needs=needs)  # fmt: skip
+    narrow, stream = plan.precision.kv.bytes <= 1, plan.precision.stream
+    needs = f"the cache is {plan.precision.kv} already" if narrow else ""
+    yield move("fp8 cache", {"kv": "fp8"}, _CAVEATS["kv"], setting.on(kv=Dtype.FP8), needs=needs)
+    if narrow:
+        yield move(f"{stream} cache", {"kv": stream.value}, "none: no rounding of keys and values",
+                   setting.on(kv=stream))  # fmt: skip
+
+
+def split(setting: Setting, plan: Plan) -> Iterator[Tried]:
+    """Twice and half the tensor parallelism; of experts also each whole, with attention in replicas."""
+    tp, routed = plan.deployment.tp, any(isinstance(layer.ffn, MixtureOfExperts) for layer in plan.model.layers)
+    if routed and plan.deployment.gpus == tp > 1:
+        yield move(f"dp {tp} ep {tp}", {"tp": 1, "dp": tp, "ep": tp}, _EXACT, setting.on(tp=1, dp=tp, ep=tp))
+    for degree in (2 * tp, tp // 2) if tp % 2 == 0 else (2 * tp,):
+        yield move(f"tp {degree}", {"tp": degree}, _EXACT, setting.on(tp=degree))
+
+
+def crowd(setting: Setting) -> Tried:
+    """Twice the batch, the users or the rate."""
+    question = setting.question
+    twice, key = 2 * question.parallel, {"users": "concurrency"}.get(question.parameter, question.parameter)
+    changes = {key: int(twice) if twice == int(twice) else twice}
+    return move(f"{question.parameter} {twice:g}", changes, _CAVEATS["batch"],
+                replace(setting, question=question.times(twice)))  # fmt: skip
+
+
+def chunks(setting: Setting, plan: Plan) -> Iterator[Tried]:
+    """Half and twice the tokens of a step."""
+    for chunk in filter(None, (int(plan.token_budget // 2), int(plan.token_budget * 2))):
+        yield move(f"chunks of {chunk}", {"token_budget": chunk}, _CAVEATS["chunk"], setting.told(token_budget=chunk))
+
+
+def engines(setting: Setting, plan: Plan) -> Iterator[Tried]:
+    """The other engines."""
+    for engine in _ENGINES:
+        if engine != plan.deployment.engine:
+            changed = setting.on(engine=engine, engine_version=None)
+            yield move(f"engine {engine}", {"engine": engine}, _CAVEATS["engine"], changed)
+
+
+def joules_per_token(predictor: Predictor, work: Workload) -> float | None:
+    """Energy of an output token of a static batch; None where no power limit is known."""
+    power = static_power(predictor, work)
+    return None if power is None else float(power.joules_per_output_token)
+
+
+def _joules(answer: Answer, predictor: Predictor, work: Workload) -> float | None:
+    """The same of a static batch or a load."""
+    if answer.played is None:
+        return joules_per_token(predictor, work)
+    from rooflinekit.estimation.loaded import load_energy  # noqa: PLC0415 - as above
+
+    energy = load_energy(answer.played)
+    if energy is None:
+        return None
+    return float(load_power(energy, float(work.osl), answer.played.output_rate).joules_per_output_token)
+
+
+def operate(setting: Setting, predictor: Predictor, energy: bool = True) -> Operating:
+    """Ask the question, and price the answer where the price of an hour is known; energy: with its joules."""
+    answer, gpus, work = setting.question.ask(predictor), predictor.plan.deployment.gpus, setting.question.work
+    hour, rate = setting.usd_per_gpu_hour, answer.tok_s_per_gpu
+    return Operating(
+        answer.ttft * 1e3, answer.tpot * 1e3, rate * gpus, rate, gpus, answer.batch,
+        predictor.memory.kv_bytes_per_token, answer.gpu_seconds,
+        None if hour is None else hour / 3600.0 / rate * 1e6, _joules(answer, predictor, work) if energy else None,
+        answer.played is None or answer.played.stable,
+    )  # fmt: skip
+
+
+def try_move(
+    tried: Tried, present: Setting, now: Operating, known: tuple[str, ...] = (), energy: bool = True
+) -> MoveResult:
+    """Make the move; what is refused, or does not fit, says why. `known` warnings are true of the present one too."""
+    made, settings = tried
+    reason = made.reason
+    for attempt in settings:
+        try:
+            predictor, warnings = attempt.resolved()
+            misfit = attempt.question.misfit(predictor)
+            if not misfit:
+                break
+            reason = reason or misfit
+        except RooflinekitError as error:
+            reason = reason or str(error)
+    else:
+        return replace(made, possible=False, reason=reason)
+    then = operate(attempt, predictor, energy)
+    cost: float | None = None
+    if attempt.gpu == present.gpu:  # accelerator seconds; on another in USD, if both prices are known
+        cost = then.gpu_seconds_per_token / now.gpu_seconds_per_token
+    elif then.usd_per_million_output is not None and now.usd_per_million_output is not None:
+        cost = then.usd_per_million_output / now.usd_per_million_output
+    joules, before = then.joules_per_output_token, now.joules_per_output_token
+    ratio = {
+        "ttft": then.ttft_ms / now.ttft_ms,
+        "tpot": then.tpot_ms / now.tpot_ms,
+        "throughput": then.output_tok_s_per_gpu / now.output_tok_s_per_gpu,
+        "cost": cost,
+        "energy": None if joules is None or before is None else joules / before,
+    }
+    same = all(value is None or abs(value - 1.0) < _SAME for name, value in ratio.items() if name != "energy")
+    same = same and (ratio["energy"] is None or abs(ratio["energy"] - 1.0) < _SAME)
+    more = {} if attempt is settings[0] else {"tp": attempt.deployment.tp}
+    wider = "".join(f" tp {degree}" for degree in more.values())
+    return replace(
+        made, move=made.move + wider, option=made.option + wider.replace(" tp", " --tp"),
+        reason=NO_CHANGE if same else "", answer=then, ratio=ratio, evidence=evidence(predictor.plan),
+        changes=made.changes | more,
+        warnings=tuple(warning for warning in (*warnings, *overload(then)) if warning not in known),
+    )  # fmt: skip
+
+
+def overload(found: Operating) -> Iterator[str]:
+    """That the rate cannot be sustained."""
+    if not found.stable:
+        yield "overload: the rate cannot be sustained, and first tokens wait the longer, the longer it lasts"
+
+
+def weaker(found: str | None, present: str) -> bool:
+    """Whether an evidence is weaker than the present one."""
+    return EVIDENCE.index(found or present) > EVIDENCE.index(present)
+
+
+# --- advice ---------------------------------------------------------------------------------------------------------
+
+ADVISED = ("tpot", "cost", "ttft")
+"""What advice is about: time per token, cost of an output token, time to first token."""
+
+HERE = frozenset(("weights", "kv", "tp", "dp", "ep", "batch", "token_budget"))
+"""What it changes: keywords of `estimate`, on the same accelerator and with the same engine."""
+
+LEAST = 0.02  # relative: a smaller gain is no advice
+_SHOWN = 3  # moves of a metric
+_PLAYED = 2  # moves that are played, of a load
+
+
+@dataclass(frozen=True)
+class Advice(Plain):
+    """One of the best changes for a metric: evaluated, allowed, and worth more than it costs.
+
+    metric: `tpot`, `cost` or `ttft`; change: of that metric, -0.2 for a fifth less; changes: keywords of `estimate`
+    that make the move; ratio: every metric over what it is now; needs: other accelerators and formats, in words.
+    """
+
+    metric: str
+    move: str
+    option: str
+    changes: dict[str, Any]
+    change: float
+    ratio: dict[str, float | None]
+    needs: tuple[str, ...]
+    evidence: str
+
+    derived = ("price",)
+
+    @property
+    def price(self) -> tuple[str, ...]:
+        """What the move costs, in words: metrics that become worse, and what it needs."""
+        losses = ((name, self.ratio.get(name) or 1.0) for name in ADVISED if name != self.metric)
+        return (*(f"{_NAMES[name]} {signed_share(ratio - 1.0)}" for name, ratio in losses if ratio >= 1.0 + LEAST),
+                *self.needs)  # fmt: skip
+
+
+def worth(ratio: dict[str, float | None], metric: str, loaded: bool) -> float:
+    """The gain of a metric times the largest loss of another, as a ratio: below 1, the move gains more than it costs.
+
+    Of a static batch, all of whose prompts come at once, TTFT is no loss.
+
+    >>> worth({"tpot": 0.6, "cost": 1.2, "ttft": 0.6}, "tpot", False)  # two accelerators: faster, and dearer
+    0.72
+    """
+    others = [ratio.get(name) or 1.0 for name in ADVISED if name != metric and (loaded or name != "ttft")]
+    return round((ratio[metric] or 1.0) * max(1.0, *others), 12)
+
+
+def best(tried: Iterable[MoveResult], present: str, gpus: int, loaded: bool) -> tuple[Advice, ...]:
+    """The best of some moves for each metric, the best of all metrics first.
+
+    Allowed are moves that fit, sustain the load, and rest on no weaker evidence than the present times (`present`).
+    """
+    allowed = [
+        each for each in tried
+        if each.possible and each.answer is not None and each.answer.stable and not weaker(each.evidence, present)
+    ]  # fmt: skip
+    found: list[list[Advice]] = []
+    for metric in ADVISED:
+        gains = [(worth(each.ratio, metric, loaded), each) for each in allowed
+                 if (each.ratio.get(metric) or 1.0) <= 1.0 - LEAST]  # fmt: skip
+        ranked = sorted((pair for pair in gains if pair[0] <= 1.0 - LEAST), key=lambda pair: pair[0])
+        found.append([_advice(each, metric, present, gpus) for _, each in ranked[:_SHOWN]])
+    return tuple(each for place in range(_SHOWN) for some in found for each in some[place : place + 1])
+
+
+def _advice(made: MoveResult, metric: str, present: str, gpus: int) -> Advice:
+    assert made.answer is not None
+    taken, ratio, needs = made.answer.gpus, made.ratio[metric], []
+    assert ratio is not None
+    if taken != gpus:
+        needs.append(f"{taken} GPU{'s' if taken > 1 else ''} in place of {gpus}")
+    if not made.caveat.startswith("none"):
+        needs.append(made.caveat)
+    return Advice(
+        metric, made.move, made.option, made.changes, ratio - 1.0, made.ratio, tuple(needs), made.evidence or present
+    )
+
+
+_NAMES = {"tpot": "TPOT", "cost": "cost", "ttft": "TTFT"}
+
+
+def signed_share(change: float) -> str:
+    """A relative change in percent, with its sign; a large one as a factor.
+
+    >>> signed_share(-0.4132), signed_share(0.004), signed_share(4.0)
+    ('−41 %', '+0 %', 'x 5.0')
+    """
+    if change > 1.0:
+        return f"x {1.0 + change:.1f}"
+    return f"{'+' if change > -5e-3 else '−'}{abs(100.0 * change):.0f} %"
+
+
+def said_best(advised: Sequence[Advice]) -> str:
+    """The best move of each metric, as sentences."""
+    first: dict[str, Advice] = {}
+    for each in advised:
+        first.setdefault(each.metric, each)
+    if not first:
+        return "No move tried here gains more than it costs."
+    return " ".join(
+        f"Best for {_NAMES[metric]}: {each.move}, {signed_share(each.change)}"
+        + (f" ({'; '.join(each.price)})." if each.price else ".")
+        for metric, each in first.items()
+    )
+
+
+def advice(answer: Estimate) -> tuple[Advice, ...]:
+    """The best changes of a deployment that was answered, each evaluated as `estimate` would.
+
+    Tried are number formats, tensor parallelism, of a static batch twice its size, and under load the tokens of a step:
+    on the same accelerator with the same engine (`levers` tries others). Under load the moves that are best for a
+    static batch of the sequences that run are played. Empty for an answer that was read back, and for one that does not fit.
+
+    >>> from rooflinekit.estimation.estimator import estimate
+    >>> first = advice(estimate("llama-3-8b", batch=8))[0]
+    >>> first.metric, first.option, -0.6 < first.change < -0.3
+    ('tpot', '--weights int4', True)
+    """
+    asked = question_of(answer)
+    if asked is None or not answer.memory.fits:
+        return ()
+    setting, plan, load = Setting.of(asked), asked.resolved.plan, asked.asked
+    changes = [*formats(setting, plan), *split(setting, plan)]
+    changes += [crowd(setting)] if load is None else chunks(setting, plan)
+    gpus, rate = plan.deployment.gpus, answer.output_tok_s_per_gpu
+    now = Operating(
+        answer.ttft_ms, answer.tpot_ms, answer.output_tok_s, rate, gpus, float(answer.inputs["batch"]),
+        answer.memory.kv_bytes_per_token, 1.0 / rate, None, None, answer.load is None or answer.load.stable,
+    )  # fmt: skip
+
+    def tried(some: Iterable[Tried], at: Setting, here: Operating) -> tuple[Advice, ...]:
+        return best((try_move(each, at, here, energy=False) for each in some), answer.evidence, gpus, load is not None)
+
+    if load is not None:  # a step table and a play for each move would take longer than the answer itself
+        work, predictor = asked.work, asked.resolved.predictor
+        room = max(float(predictor.memory.max_batch(work.longest_context, work.isl - work.cached)), 1.0)
+        at = replace(setting, question=Question(replace(work, batch=min(float(answer.inputs["batch"]), room))))
+        static = [(each, tuple(replace(one, question=at.question) for one in some)) for each, some in changes]
+        first = dict.fromkeys(each.move for each in tried(static, at, operate(at, predictor, energy=False)))
+        changes = [each for each in changes if each[0].move in [*first][:_PLAYED]]
+    return tried(changes, setting, now)
