@@ -29,7 +29,7 @@ from rooflinekit.specs import load_accelerator
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).parents[1]
-STATIC = [kind for kind in PICTURES["Estimate"] if kind != "request"]
+STATIC = [kind for kind in PICTURES["Estimate"] if kind not in ("request", "lanes", "over-load")]
 
 
 @pytest.fixture(scope="module")

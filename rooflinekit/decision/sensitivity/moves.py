@@ -501,7 +501,8 @@ def advice(answer: Estimate) -> tuple[Advice, ...]:
 
     Tried are number formats, tensor parallelism, of a static batch twice its size, and under load the tokens of a step:
     on the same accelerator with the same engine (`levers` tries others). Under load the moves that are best for a
-    static batch of the sequences that run are played. Empty for an answer that was read back, and for one that does not fit.
+    static batch of the sequences that run are played. Empty for an answer that was read back, and for one that does
+    not fit.
 
     >>> from rooflinekit.estimation.estimator import estimate
     >>> first = advice(estimate("llama-3-8b", batch=8))[0]
