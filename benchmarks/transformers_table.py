@@ -18,6 +18,7 @@ import math
 import re
 import signal
 import warnings
+from collections import Counter
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ OUTSIDE = (
     r"resampler|talker|token2wav|embed_tokens_extend|newline|view_sep|abstractor|gate_image"
 )
 INSIDE = r"(^|\.)(language_model|text_model|text_decoder|lm_head)(\.|$)"
+SECONDS = 120  # for a class
 SHORT = 6  # entries of a list that is kept as it is
 CORRECTIONS = "correction|expert_bias"  # balance corrections of routers, which are buffers in some classes
 NOT_COSTS = [
@@ -153,6 +155,37 @@ def packed(value: Any) -> Any:
     return {"*": [[each, len(list(run))] for each, run in groupby(value)]}
 
 
+def judged(name: str, mappings: list[Any]) -> tuple[str, str, dict[str, Any]]:
+    """How a class is read: exact, listed or not understood; why; and its facts."""
+    signal.alarm(SECONDS)
+    try:
+        model, config = built(name, mappings)
+        right, corrections = counted(model, config)
+        cached = grown(model)
+    except Exception as error:  # whatever a class does with its own default
+        return "listed", f"transformers builds none by default ({type(error).__name__})", {}
+    finally:
+        signal.alarm(0)
+    try:
+        read = model_from_config(config, name=name, origin=name).value
+    except RooflinekitError as error:
+        return "not understood" if "not understood" in str(error) else "listed", str(error), {}
+    ours = count_parameters(read).total
+    if any(getattr(layer.mixer, "indexer", None) for layer in read.layers):
+        cached = None  # index keys lie elsewhere in the class
+    grows = cache_law(read.layers, Dtype.BF16).bytes_per_token / 2
+    if ours in (right, right + corrections) and cached in (None, grows):
+        facts = {"parameters": right, "corrections": corrections, "cache": cached, "config": packed(config)}
+        return "exact", "", facts
+    kind = "listed" if name in OTHERWISE else "not understood"
+    return kind, OTHERWISE.get(name, f"{ours:,} read, {right:,} built; {grows}, {cached}"), {}
+
+
+def late(_number: int, _frame: object) -> None:
+    """End a class that takes longer than SECONDS."""
+    raise TimeoutError
+
+
 def main() -> None:
     """Walk the table and print the three numbers, with every class that is not read exactly."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -165,49 +198,19 @@ def main() -> None:
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     torch.set_default_dtype(torch.bfloat16)
-    kinds: dict[str, list[str]] = {"exact": [], "listed": [], "not understood": []}
-    facts: dict[str, Any] = {}
+    signal.signal(signal.SIGALRM, late)
+    kinds: Counter[str] = Counter()
+    found: dict[str, Any] = {}
     for name, mappings in sorted(names().items()):
         if asked.classes and name not in asked.classes:
             continue
-        signal.alarm(300)
-        try:
-            model, config = built(name, mappings)
-            right, corrections = counted(model, config)
-            cached = grown(model)
-        except Exception as error:  # whatever a class does with its own default
-            right, problem = None, f"transformers builds none by default ({type(error).__name__})"
-        signal.alarm(0)
-        if right is None:
-            kind, told = "listed", problem
-        else:
-            try:
-                read = model_from_config(config, name=name, origin=name).value
-            except RooflinekitError as error:
-                told = str(error)
-                kind = "not understood" if "not understood" in told else "listed"
-            else:
-                ours = count_parameters(read).total
-                if any(getattr(layer.mixer, "indexer", None) for layer in read.layers):
-                    cached = None  # index keys lie elsewhere in the class
-                grows = cache_law(read.layers, Dtype.BF16).bytes_per_token / 2
-                same = ours in (right, right + corrections) and cached in (None, grows)
-                kind = "exact" if same else "listed" if name in OTHERWISE else "not understood"
-                told = OTHERWISE.get(name, "") or f"{ours:,} read, {right:,} built; {grows}, {cached}"
-                facts[name] = {
-                    "parameters": right,
-                    "corrections": corrections,
-                    "cache": cached,
-                    "config": packed(config),
-                }
-        kinds[kind].append(name)
-        if kind != "exact":
-            print(f"{kind:15} {name:28} {told}", flush=True)
-            facts.pop(name, None)
-    print(", ".join(f"{len(found)} {kind}" for kind, found in kinds.items()), f"of {sum(map(len, kinds.values()))}")
+        kind, told, found[name] = judged(name, mappings)
+        kinds[kind] += 1
+        print(f"{kind:15} {name:28} {told}", flush=True)
+    print(", ".join(f"{kinds[kind]} {kind}" for kind in ("exact", "listed", "not understood")), f"of {len(found)}")
     if asked.write:
-        if asked.classes and FACTS.is_file():
-            facts = dict(sorted((json.loads(FACTS.read_text(encoding="utf-8")) | facts).items()))
+        kept = json.loads(FACTS.read_text(encoding="utf-8")) if FACTS.is_file() else {}
+        facts = {name: row for name, row in sorted({**kept, **found}.items()) if row}
         rows = ",\n".join(
             f"{json.dumps(name)}: {json.dumps(row, separators=(',', ':'))}" for name, row in facts.items()
         )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rooflinekit.decision.planning.classes import ClassPlan, plan_classes
     from rooflinekit.decision.planning.inverse import break_even_prices, fewest_gpus, largest, required_bandwidth
     from rooflinekit.decision.planning.plan import PlanAnswer, plan
+    from rooflinekit.decision.planning.rollout import RolloutPlan, plan_rollout
     from rooflinekit.decision.sensitivity.levers import levers
     from rooflinekit.decision.sensitivity.moves import advice
     from rooflinekit.decision.sweeping.sweep import sweep
@@ -68,6 +69,7 @@ _NAMES = {
     "decision.planning.inverse": "break_even_prices fewest_gpus largest required_bandwidth",
     "decision.planning.plan": "PlanAnswer plan",
     "decision.fits": "fits_on",
+    "decision.planning.rollout": "RolloutPlan plan_rollout",
     "decision.sensitivity.levers": "levers",
     "decision.sensitivity.moves": "advice",
     "decision.sweeping.sweep": "sweep",
@@ -111,6 +113,7 @@ __all__ = [
     "ParameterCount",
     "PlanAnswer",
     "Report",
+    "RolloutPlan",
     "RooflinekitError",
     "SpecError",
     "TraceAnswer",
@@ -136,6 +139,7 @@ __all__ = [
     "parameters",
     "plan",
     "plan_classes",
+    "plan_rollout",
     "plot",
     "predict_step",
     "required_bandwidth",

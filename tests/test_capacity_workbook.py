@@ -18,11 +18,12 @@ from typer.testing import CliRunner
 
 import rooflinekit as rk
 from rooflinekit.cli.app import app
+from rooflinekit.load.curve import SHARES
 from rooflinekit.model.graph.cells import Cell
 from rooflinekit.model.types.errors import InputError, UnknownNameError
 from rooflinekit.report.workbook import Choices, Planned, write_workbook
 from rooflinekit.report.workbook.curves import likely
-from rooflinekit.report.workbook.loads import SHARES, Rung
+from rooflinekit.report.workbook.loads import Rung
 from rooflinekit.specs import load_accelerator
 
 FEW: dict[str, Any] = {"batches": (), "contexts": (), "headrooms": (), "weights": ("own",), "kv": ("own",)}
@@ -75,6 +76,11 @@ class Opened:
         """What sheet Loads says of a deployment."""
         rows = self.book["Loads"].iter_rows(min_row=5, values_only=True)
         return [Rung(*row[1:]) for row in rows if row[0] == key]
+
+    @property
+    def together(self) -> int:
+        """Replicas behind whose router the loads of the chosen deployment were played."""
+        return int(str(self.value("out_played")).rsplit("one of ", 1)[1].split()[0])
 
     @property
     def chosen(self) -> str:
@@ -131,21 +137,34 @@ def between(rungs: list[Rung], rate: float, name: str) -> float:
     return float(getattr(low, name) + share * (getattr(high, name) - getattr(low, name)))
 
 
+def reach(rungs: list[Rung], name: str, goal: float) -> float:
+    """The largest rate at which P95 keeps an objective at the confidence, where steps take so much longer; 0: none."""
+    values = [getattr(rung, f"{name}_sure") for rung in rungs]
+    held = next((place for place, value in enumerate(values) if value > goal), len(rungs)) - 1
+    if held < 0:
+        return 0.0
+    rate = rungs[held].rate
+    if held < len(rungs) - 1:
+        share = (goal - values[held]) / (values[held + 1] - values[held])
+        rate += share * (rungs[held + 1].rate - rate)
+    return rate / float(getattr(rungs[held], f"{name}_pace"))
+
+
 def assert_fleet(opened: Opened) -> None:
     """Replicas keep the headroom of what meets the objectives, and users meet what was played."""
     rungs, (capacity, bound) = opened.rungs(opened.chosen), opened.out("capacity", "bound")
     goals = {name: opened.value(f"in_{name}") for name in ("ttft", "tpot")}
-    if not rungs or any(getattr(rungs[0], name) > goal for name, goal in goals.items()):
+    ends = {name: reach(rungs, name, goal) if rungs else 0.0 for name, goal in goals.items()}
+    if not min(ends.values()):
         assert opened.out("replicas", "capacity", "load_ttft_ms", "probability") == ["n/a"] * 4
         assert opened.value("out_fleet_reason")
         return
-    at = {name: between(rungs, capacity, name) for name in goals}
-    assert all(at[name] <= goal * (1.0 + 1e-9) for name, goal in goals.items())
-    ends = rungs[-1].rate if bound == "knee" else goals[bound.lower()]
-    assert ends == pytest.approx(capacity if bound == "knee" else at[bound.lower()], rel=1e-9)
+    assert capacity == pytest.approx(min(ends.values()), rel=1e-9)
+    assert bound in {"knee", min(ends, key=lambda name: ends[name]).upper()}
     peak, headroom, each = (opened.value(name) for name in ("out_peak_rate", "in_headroom", "out_replica_rate"))
-    replicas = max(math.ceil(peak / ((1.0 - headroom) * capacity)), 1)
-    assert opened.out("replicas", "replica_rate") == [replicas, pytest.approx(peak / replicas)]
+    replicas = opened.value("out_replicas")
+    assert replicas in {math.ceil(peak / ((1.0 - headroom) * capacity)), opened.together}
+    assert opened.value("out_replica_rate") == pytest.approx(peak / replicas)
     names = {"load_ttft_ms": "ttft", "load_tpot_ms": "tpot", "load_ttft_p95_ms": "ttft_p95", "running": "running",
              "load_tpot_p95_ms": "tpot_p95", "queue_ms": "queue"}  # fmt: skip
     wanted = [between(rungs, each, name) for name in names.values()]
@@ -263,23 +282,32 @@ class TestLoads:
 
     def test_the_rungs_are_what_estimate_plays(self, values: Opened) -> None:
         rungs = values.rungs(values.chosen)
-        assert len(rungs) == len(SHARES) + 1
-        for place in (1, 4, 8):  # where intervals are played, too
-            rung = rungs[place]
-            e = rk.estimate("llama-3.1-8b", rate=rung.rate)
+        assert 2 < len(rungs) <= len(SHARES) + 1
+        for place in (1, 7, len(rungs) - 1):  # where intervals are played, too
+            rung, even = rungs[place], values.together**-0.5
+            e = rk.estimate("llama-3.1-8b", rate=rung.rate, burstiness=even, max_model_len=1280)
             assert e.load is not None
             assert e.interval is not None
             assert e.energy is not None
-            told = (e.ttft_ms, *(e.interval["ttft_ms"] or ()), e.load.percentiles["ttft_ms"]["p95"],
-                    e.tpot_ms, *(e.interval["tpot_ms"] or ()), e.load.percentiles["tpot_ms"]["p95"],
-                    e.load.running, e.load.queue_ms, e.energy.plug_w_per_gpu)  # fmt: skip
-            assert rung[1:] == pytest.approx(told, rel=1e-9)
+            told = {
+                "ttft": e.ttft_ms, "ttft_low": (e.interval["ttft_ms"] or ())[0], "tpot": e.tpot_ms,
+                "tpot_high": (e.interval["tpot_ms"] or ())[1], "running": e.load.running, "queue": e.load.queue_ms,
+                "watts": e.energy.plug_w_per_gpu,
+            } | {f"{each}_p95": e.load.percentiles[f"{each}_ms"]["p95"] for each in ("ttft", "tpot")}  # fmt: skip
+            assert rung._asdict() == pytest.approx(rung._asdict() | told, rel=1e-9)
             assert rung.rate == pytest.approx(SHARES[place - 1] * e.load.knee_rate, rel=1e-9)
             assert values.out("knee", "slots") == [pytest.approx(e.load.knee_rate, rel=1e-9), e.load.slots]
 
     def test_fleets_stand_between_rungs(self, values: Opened) -> None:
         assert_fleet(values)
-        assert values.value("out_bound") == "knee"
+
+    def test_the_fleet_is_that_of_plan(self, values: Opened) -> None:
+        """To the last bit of what one replica bears, and to the accelerator."""
+        best = rk.plan(
+            "llama-3.1-8b", slo="p95 ttft<1s, p95 tpot<50ms", isl=1024, osl=256, tp=[1], aggregated_only=True,
+            rate=PLANNED.peak_rate / PLANNED.peak, peak=PLANNED.peak, headroom=PLANNED.headroom,
+        ).best  # fmt: skip
+        assert values.out("gpus", "capacity") == [best.gpus, pytest.approx(best.fleets[0].capacity, rel=1e-12)]
 
     def test_more_load_is_felt(self, values: Opened) -> None:
         """Waits, steps, percentiles and power rise with the rate; means lie inside their intervals, below P95."""
@@ -287,7 +315,7 @@ class TestLoads:
             rungs = values.rungs(key)
             for name in ("rate", "ttft", "tpot", "ttft_p95", "tpot_p95", "running"):
                 column = [getattr(rung, name) for rung in rungs]
-                assert all(after >= 0.998 * before for before, after in pairwise(column)), (key, name)  # as played
+                assert all(after >= 0.98 * before for before, after in pairwise(column)), (key, name)  # as played
             assert rungs[0].watts < rungs[1].watts
             for rung in rungs:
                 assert rung.ttft_low < rung.ttft < min(rung.ttft_high, rung.ttft_p95)
@@ -309,7 +337,8 @@ class TestLoads:
 
     @pytest.mark.parametrize(("limit", "share"), [(10.0, 0.5), (20.0, 0.95), (5.0, 0.05), (1e-3, 0.0), (1e4, 1.0)])
     def test_an_objective_holds_as_surely_as_the_interval_says(self, limit: float, share: float) -> None:
-        time = {"ttft": Cell("A1", 10.0), "ttft_low": Cell("A2", 5.0), "ttft_high": Cell("A3", 20.0)}
+        time = {"ttft": Cell("A1", 8.0), "ttft_low": Cell("A2", 4.0), "ttft_high": Cell("A3", 16.0),
+                "ttft_p95": Cell("A5", 10.0)}  # fmt: skip
         assert likely(time, "ttft", Cell("A4", limit)).value == pytest.approx(share, abs=1e-4)
 
 
@@ -475,18 +504,19 @@ class TestComparison:
         rows = compare.book["Compare"].iter_rows(values_only=True)
         words = [str(cell) for row in rows for cell in row if cell is not None]
         assert {"replicas at the headroom", "GPUs at the headroom"} <= set(words)
-        assert any("not a confidence as in `plan`" in each for each in words)
+        assert any("sized as `plan` sizes them" in each for each in words)
 
     def test_each_accelerator_has_its_row(self, compare: Opened) -> None:
-        peak = DEMAND.peak_rate
+        peak, goals = DEMAND.peak_rate, {"ttft": 1000.0, "tpot": 50.0}
         for gpu, row in compared(compare).items():
             needed = {}
             for tp in RIVALS.tp:
                 rungs = compare.rungs(f"llama-3.3-70b|{gpu}|{tp}|own|own")
-                if rungs and max(rung.ttft for rung in rungs) <= 1000.0 and max(rung.tpot for rung in rungs) <= 50.0:
-                    needed[tp] = tp * math.ceil(peak / (0.8 * rungs[-1].rate))
-            if row["bound"] == "knee":
-                assert row["gpus"] == needed[row["tp"]] == min(needed.values()), gpu
+                bears = min(reach(rungs, name, goal) for name, goal in goals.items()) if rungs else 0.0
+                if bears:
+                    needed[tp] = tp * math.ceil(peak / (0.8 * bears))
+            assert row["gpus"] >= needed[row["tp"]], gpu
+            assert row["gpus"] <= 1.1 * min(needed.values()) + row["tp"], gpu
             rungs = compare.rungs(f"llama-3.3-70b|{gpu}|{row['tp']}|own|own")
             rate = peak / row["replicas"]
             assert row["ttft"] == pytest.approx(between(rungs, rate, "ttft_p95"), rel=1e-9)
@@ -508,7 +538,7 @@ class TestComparison:
 
     @pytest.mark.skipif(SOFFICE is None, reason="LibreOffice (soffice) is not installed")
     def test_it_is_live(self, rivals: Path, compare: Opened, tmp_path: Path) -> None:
-        """Of fleets whose kernels were measured, the cheapest that keeps its objectives as surely as a plan asks."""
+        """Of fleets whose kernels were measured the cheapest is marked."""
         typed: dict[str, dict[str, Any]] = {
             "free": {"users": 50_000, "headroom": 0.6}, "lax": {"tpot": 500.0}, "other": {"osl": 128},
         }  # fmt: skip
@@ -523,10 +553,9 @@ class TestComparison:
             assert {other[name] for name in gone} == {"n/a"}, "they were those of other lengths"
         for name in ("first", "free", "lax"):
             measured = [row for row in rows[name].values() if row["evidence"] == "measured"]
-            able = [row for row in measured if row["probability"] >= 0.9]
-            least = min((row["million"] for row in able), default=math.nan)
+            least = min((row["million"] for row in measured), default=math.nan)
             for row in rows[name].values():
-                assert (row["rank"] == "least") == (row in able and row["million"] == least), name
+                assert (row["rank"] == "least") == (row in measured and row["million"] == least), name
 
 
 class TestRefusals:

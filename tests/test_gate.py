@@ -23,7 +23,7 @@ from rooflinekit.model.types.hardware import Accelerator, System
 from rooflinekit.specs import load_accelerator
 from rooflinekit.specs.calibration import calibration_names, choose_calibration, for_serving, load_calibration
 from rooflinekit.specs.calibration.choose import donors
-from rooflinekit.specs.calibration.load import SERVED, calibration_path, transfer_rule
+from rooflinekit.specs.calibration.load import SERVED, calibration_path, kernel_entry, transfer_rule
 from rooflinekit.specs.locate import names
 from rooflinekit.specs.places import spec_dir
 
@@ -33,12 +33,6 @@ LENT = re.compile(r"(?m)^  (\S+): {borrowed: (\S+), reach: (\w+)")
 KERNELS = yaml.safe_load((spec_dir("accelerator") / "calibrations/kernels.yaml").read_text(encoding="utf-8"))
 UNMEASURED = ("elementwise", "embedding", "sampling", "kv_append", "linear_attention", "sparse_attention")
 NAMES = calibration_names()
-
-
-def entry(engine: str, chip: str, key: str) -> Mapping[str, Any] | None:
-    """What kernels.yaml says of a fit: the entry with the longest beginning of its key, one of this chip first."""
-    fitting = [each for each in KERNELS[engine] if key.startswith(each["fit"]) and chip in each.get("chips", [chip])]
-    return max(fitting, key=lambda each: (len(each["fit"]), "chips" in each), default=None)
 
 
 def rows(operation: str, *grids: Mapping[str, list[Any]]) -> tuple[str, Measured]:
@@ -96,7 +90,7 @@ def test_each_measured_fit_names_its_kernel_and_whether_the_engine_picks_it(name
     for key, fit in families.items():
         if not fit.rows or fit.source.startswith(BORROWED) or key.split("/")[0] in UNMEASURED or "/" not in key:
             continue
-        found = entry(engine, chip, key)
+        found = kernel_entry(engine, chip, key)
         assert found is not None, f"kernels.yaml does not name the kernel of {key}"
         served = f"{key}{SERVED}" in families or any(key.startswith(fit) for fit in untuned)
         assert found["default"] or served, f"{key} is no kernel that {engine} picks, and nothing else is served"
@@ -125,7 +119,7 @@ def test_no_engine_is_twice_as_slow_as_the_fastest_without_a_reason(chip: str) -
         for engine, slow in times.items():
             share = float(np.mean(slow > 2.0 * np.minimum.reduce(list(times.values()))))
             key = max((key for key, fit in own[engine].families.items() if fit is fits[engine]), key=len)
-            named = (entry(engine, chip, key) or {}).get("slow")
+            named = (kernel_entry(engine, chip, key) or {}).get("slow")
             assert share <= 0.1 or named, f"{engine}: {key} takes over twice the fastest in {share:.0%} of the shapes"
 
 
@@ -197,9 +191,9 @@ def test_names_of_kernels_are_of_chips_and_fits_that_are_there() -> None:
 
 
 def test_a_fit_of_no_chip_and_a_slow_one_without_a_reason_would_be_found() -> None:
-    assert entry("vllm", "h100-sxm", "gemm/bf16")["kernel"].startswith("torch")
-    assert entry("vllm", "tpu-v6e", "gemm/bf16")["kernel"] == "XLA"
-    assert entry("sglang", "h100-sxm", "attention_made_up") is not None
-    assert entry("trtllm", "h100-sxm", "made_up") is None
+    assert kernel_entry("vllm", "h100-sxm", "gemm/bf16")["kernel"].startswith("torch")
+    assert kernel_entry("vllm", "tpu-v6e", "gemm/bf16")["kernel"] == "XLA"
+    assert kernel_entry("sglang", "h100-sxm", "attention_made_up") is not None
+    assert kernel_entry("trtllm", "h100-sxm", "made_up") is None
     with pytest.raises(RooflinekitError):
         load_calibration("h100-sxm--made-up")

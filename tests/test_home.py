@@ -25,6 +25,8 @@ AT_HOME = {"gpu": "rtx-4090", "engine": "llama.cpp", "isl": 64, "osl": 8}
 @pytest.mark.parametrize(("model", "weights", "size_gb"), [  # of files on the Hugging Face hub
     ("llama-3-8b", "q4_k_m", 4.92), ("llama-3-8b", "q5_k_m", 5.73), ("llama-3-8b", "q6_k", 6.60),
     ("llama-3-8b", "q8_0", 8.54), ("llama-2-7b", "q4_k_m", 4.08), ("llama-2-7b", "q4_0", 3.83),
+    ("llama-3-8b", "q2_k", 3.17), ("llama-3-8b", "q3_k_s", 3.66), ("llama-3-8b", "q3_k_m", 4.01),
+    ("llama-3-8b", "q3_k_l", 4.32), ("llama-3-8b", "q4_k_s", 4.69), ("llama-3-8b", "q5_k_s", 5.59),
     ("llama-3-70b", "q4_k_m", 42.52), ("qwen3-30b-a3b", "q8_0", 32.48),
 ])  # fmt: skip
 def test_formats_give_the_size_of_published_files(model, weights, size_gb):
@@ -34,6 +36,15 @@ def test_formats_give_the_size_of_published_files(model, weights, size_gb):
     operations = model_operations(loaded, deployment, precision)
     size = sum(count * each.bytes for op, count in operations.items() for each in op.weights)
     assert size / 1e9 == pytest.approx(size_gb, rel=0.005)
+
+
+def test_a_mixture_of_unsloth_takes_that_of_its_base_and_says_so():
+    asked = {"gpu": "ryzen-ai-max-395", "engine": "llama.cpp", "isl": 64, "osl": 8}
+    told = rk.estimate("qwen3-30b-a3b", weights="UD-Q4_K_XL", **asked)
+    base = rk.estimate("qwen3-30b-a3b", weights="q4_k_m", **asked)
+    assert told.tpot_ms == base.tpot_ms
+    assert any("ud-q4_k_xl is costed as q4_k_m" in note for note in told.warnings)
+    assert parse_dtype("q8-k-xl") is Dtype.UD_Q8_K_XL
 
 
 def test_bits_follow_from_blocks():

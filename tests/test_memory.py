@@ -546,6 +546,24 @@ def test_graphs_of_sixteen_captured_tokens_are_those_of_five_sizes(drafted, gib)
     assert got.graph_bytes / GIB == pytest.approx(gib, rel=0.1)
 
 
+def test_the_largest_video_that_is_profiled_is_taken_from_the_pool():
+    # vLLM issue 51494: 2,558,976 tokens at 2.44 x 1,048,576; 768,000 patches x (2 x 6,144 + 1,280) x 2 B
+    asked = {"gpu": "b200-sxm", "tp": 8, "weights": "nvfp4", "block_size": 128, "max_model_len": 1_048_576}
+    got = memory_of("minimax-m3", **asked)
+    assert got.activation_bytes == 768_000 * (2 * 6_144 + 1_280) * 2
+    assert got.kv_pool_tokens == pytest.approx(2_558_976, rel=0.05)
+    # one group: 60 layers with a head of keys and values, 57 of them with index keys, all in 16 bit
+    assert got.kv_pool_bytes / got.kv_pool_tokens == pytest.approx(60 * 512 + 57 * 256, rel=1e-4)
+    assert memory_of("minimax-m3", engine="sglang", **asked).activation_bytes < got.activation_bytes / 4  # none there
+
+
+def test_larger_graphs_take_memory_by_their_sizes():
+    # 51 sizes up to 512 tokens, 147 up to 2,048
+    usual, larger = (memory_of("llama-3.1-8b", graph_tokens=tokens) for tokens in (None, 2048))
+    assert larger.graph_bytes / usual.graph_bytes == pytest.approx(147 / 51)
+    assert memory_of("llama-3.1-8b", graph_tokens=0).graph_bytes == usual.graph_bytes  # of decode steps
+
+
 @pytest.mark.parametrize("engine", ["vllm", "vllm@0.19", "vllm@0.9", "vllm@0.6.3"])
 def test_memory_besides_never_grows_as_sequences_or_tokens_are_taken_away(engine):
     def besides(sequences, budget):

@@ -359,7 +359,7 @@ class TestOtherTools:
             "results": {"gsm8k": {"exact_match": 0.78}},
             "config": {"model": "vllm", "model_args": "pretrained=m"},
         }
-        with pytest.raises(SpecError, match="is of lm-eval, which scores answers and not speed"):
+        with pytest.raises(SpecError, match="holds scores of lm-eval, and no times"):
             runs_of(tmp_path, scores, "e.json")
 
     def test_guard_and_the_other_commands_read_the_same(self, tmp_path: Path) -> None:
@@ -427,6 +427,18 @@ class TestLogs:
             "v.log", "INFO 04-05 [gpu_model_runner.py:1186] Model loading took 15.1749 GB and 59.3 seconds"
         )
         assert log.weight_bytes == pytest.approx(16.29e9, rel=1e-3)
+
+    def test_the_sum_that_vllm_makes_at_the_end_is_read(self) -> None:
+        # two RTX 5090 (club-3090, issue 1087), and a server with adapters
+        log = read_startup(
+            "v.log",
+            "INFO 08-22 [gpu_worker.py:789] Free memory on device (30.27/31.4 GiB) on startup. Desired GPU memory "
+            "utilization is (0.92, 28.88 GiB). Actual usage is 15.03 GiB for consumed memory (weights + non-torch), "
+            "1.59 GiB for peak activation, and 0.09 GiB for CUDAGraph memory. Current kv cache memory in use is 12.26 "
+            "GiB.\nargs: Namespace(enable_lora=True, max_loras=2, max_lora_rank=16, max_cpu_loras=12)\n",
+        )
+        assert (log.activation_bytes, log.graph_bytes, log.kv_bytes) == (1.59 * GIB, 0.09 * GIB, 12.26 * GIB)
+        assert dict(log.deployment) == {"memory_fraction": 0.92, "lora_rank": 16, "lora_adapters": 2}
 
     def test_tokens_of_a_hybrid_model_follow_from_pool_concurrency_and_length(self, tmp_path: Path) -> None:
         (log,) = read_startups("c.log", COMPOSE)

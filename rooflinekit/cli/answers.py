@@ -26,6 +26,7 @@ from rooflinekit.specs.writing import check_target
 
 if TYPE_CHECKING:
     from rooflinekit.decision.launching.launch import Launch
+    from rooflinekit.evidence.compare import Comparison
 
 _EVERY = 1000  # requests between two moves of the progress bar
 _SCRIPT = "launch.sh"
@@ -236,26 +237,38 @@ def _write(made: Launch, folder: Path, to: Output) -> None:
     emit("\n".join(f"wrote {folder / name}" for name in files))
 
 
-@command(
-    tables.Served,
-    tables.Written,
-    arguments={
-        "files": Argument(
-            "Results of benchmark clients, pasted ones too (- is standard input), start-up logs.", many=True
-        )
-    },
-)
-def compare(files: list[str], *, to: Output, **said: Any) -> int:
+_RESULTS = {"files": Argument(
+    "Results of benchmark clients, pasted ones too (- is standard input), start-up logs, predictions (JSON).", many=True
+)}  # fmt: skip
+
+
+@command(tables.Served, tables.Reconciled, arguments=_RESULTS)
+def compare(files: list[str], *, to: Output, why: bool = False, **said: Any) -> int:
     """Set measured benchmark files beside the prediction, and say what the gap is made of."""
+    found = _compared(files, to, "all" if why else "", said)
+    return 4 if found.failed else 0
+
+
+@command(tables.Served, tables.Written, arguments=_RESULTS)
+def verify(files: list[str], *, to: Output, **said: Any) -> int:
+    """Check a prediction with the result of the benchmark that it names, and explain what lies outside its interval.
+
+    The exit code is 4 where a figure does.
+    """
+    found = _compared(files, to, "outside", said)
+    return 4 if found.failed or not all(run.inside for run in found.runs) else 0
+
+
+def _compared(files: list[str], to: Output, why: str, said: Mapping[str, Any]) -> Comparison:
     from rooflinekit.evidence.compare import Given
     from rooflinekit.evidence.compare import compare as compared
 
     given = Given.of(**said)
     to.check()
     with pasted(files) as paths, counting("comparing", len(files)) as progress:
-        found = compared(paths, given, progress=progress)
+        found = compared(paths, given, progress=progress, why=why)
     to.show(found)
-    return 4 if found.failed else 0
+    return found
 
 
 @command(

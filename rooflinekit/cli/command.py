@@ -76,6 +76,9 @@ class Command:
         Raises InputError for a text that cannot be read, and whatever the function raises.
         """
         given = {name: self.value(name, text) for name, text in texts.items() if text not in (None, False, [], ())}
+        for name in ("model", "name"):  # typed here, and so asked for
+            if isinstance(given.get(name), str) and "/" in given[name]:
+                given[name] = import_module("rooflinekit.specs.models").typed_model(given[name])
         if kind := given.pop("as", None):
             given |= {name: f"as:{kind}:{text}" for name, text in given.items() if name in self.arguments}
         free = [given.pop(name, [] if argument.many else None) for name, argument in self.arguments.items()]
@@ -128,7 +131,7 @@ COMMANDS = {
     words: words if words in _APART else "writing" if words in _WRITING else "answers"
     for words in (
         "estimate", "explain", "simulate", "trace", "shapes", "levers", "cost", "sweep", "plan", "models", "gpus",
-        "show", "validate", "calibrate", "compare", "guard", "watch", "launch", *_WRITING,
+        "show", "validate", "calibrate", "compare", "verify", "guard", "watch", "launch", *_WRITING,
         "accuracy energy", "accuracy kernels", "accuracy memory", "accuracy serving",
     )
 }  # fmt: skip
@@ -138,7 +141,7 @@ PANELS = {
     "Predict": ("estimate", "explain", "simulate", "trace", "shapes"),
     "Decide": ("levers", "cost", "sweep", "plan", "launch"),
     "Look up": ("models", "gpus", "show"),
-    "Measure and compare": ("validate", "calibrate", "compare", "guard", "watch", "accuracy"),
+    "Measure and compare": ("validate", "calibrate", "compare", "verify", "guard", "watch", "accuracy"),
     "Show and serve": _WRITING,
 }
 """The headings of `rooflinekit --help`, and the commands below each."""

@@ -9,13 +9,23 @@ from rooflinekit.cli.command import command
 from rooflinekit.cli.failures import INTERRUPTED
 from rooflinekit.cli.output import Output, counting
 from rooflinekit.estimation.options import options_of, part_of
-from rooflinekit.estimation.scenario import Accelerators, Asked, LoadCase, Plan, StaticCase, Written
+from rooflinekit.estimation.scenario import (
+    Accelerators,
+    Asked,
+    LoadCase,
+    Plan,
+    Rollout,
+    RolloutCase,
+    StaticCase,
+    Written,
+)
 from rooflinekit.model.types.errors import InputError
 
 if TYPE_CHECKING:
     from rooflinekit.decision.planning.classes import ClassPlan
     from rooflinekit.decision.planning.inverse import BreakEven, Solution
     from rooflinekit.decision.planning.plan import PlanAnswer
+    from rooflinekit.decision.planning.rollout import RolloutPlan
 
 _LISTS = ("engine", "weights", "kv", "tp", "pp", "ep", "dp", "token_budget", "max_num_seqs")
 _STATIC = ("batch", "cached")
@@ -45,12 +55,17 @@ def plan(
 
 def _answered(
     model: str, gpus: list[str], slo: str | None, inverse: tuple[str | None, str | None], asked: dict[str, Any]
-) -> PlanAnswer | ClassPlan | Solution | BreakEven:
+) -> PlanAnswer | ClassPlan | Solution | BreakEven | RolloutPlan:
     """Ask the question that the options make."""
     from rooflinekit.decision.planning.inverse import break_even_prices, fewest_gpus
     from rooflinekit.decision.planning.plan import plan as run
 
     largest, least = inverse
+    if (answers := asked.pop("rollout", None)) is not None:
+        if largest or least or slo:
+            raise InputError("--rollout asks how long a training step takes; leave --max, --find and objectives out")
+        return _rollout(answers, model, gpus, asked)
+    _refuse(part_of(asked, options_of(Rollout)), "goes with --rollout")
     if (classes := asked.pop("classes", None)) is not None:
         from rooflinekit.decision.planning.classes import plan_classes
 
@@ -78,6 +93,24 @@ def _answered(
         return (fewest_gpus if least else run)(model, gpus, slo, progress=progress, **asked)
 
 
+def _rollout(answers: int, model: str, gpus: list[str], asked: dict[str, Any]) -> RolloutPlan:
+    """Training steps on fleets of one deployment."""
+    from rooflinekit.decision.planning.rollout import plan_rollout
+
+    single = _single("--rollout asks", gpus, asked)
+    _refuse({key: value for key, value in asked.items() if key not in (*options_of(RolloutCase), *_LISTS)},
+            "has no part in --rollout")  # fmt: skip
+    return plan_rollout(answers, model, gpus[0], **asked | single)
+
+
+def _single(asking: str, gpus: list[str], asked: dict[str, Any]) -> dict[str, Any]:
+    """The one element of each list, of a question about one deployment."""
+    for key, found in {"--gpu": gpus, **part_of(asked, _LISTS)}.items():
+        if len(found) != 1:
+            raise InputError(f"{asking} about one deployment; give {key} once")
+    return {key: found[0] for key, found in part_of(asked, _LISTS).items()}
+
+
 def _one_deployment(
     model: str, gpus: list[str], largest: str | None, slo: str | None, asked: dict[str, Any]
 ) -> Solution:
@@ -85,13 +118,7 @@ def _one_deployment(
     from rooflinekit.decision.planning import inverse
     from rooflinekit.decision.planning.inverse import required_bandwidth
 
-    single: dict[str, Any] = {"engine": "vllm"}  # the answer names it, given or not
-    for key in part_of(asked, _LISTS):
-        if len(asked[key]) != 1:
-            raise InputError(f"--max and --find bandwidth ask about one deployment; give {key} once")
-        single[key] = asked[key][0]
-    if len(gpus) != 1:
-        raise InputError("--max and --find bandwidth ask about one deployment; give one --gpu")
+    single = {"engine": "vllm"} | _single("--max and --find bandwidth ask", gpus, asked)  # it is named, given or not
     loaded = largest in ("rate", "users", "concurrency")
     taken = [*(options_of(LoadCase) | options_of(StaticCase)), *(["confidence"] if loaded else ())]
     fleets = {key: value for key, value in asked.items() if key not in (*taken, *_LISTS, *_SEARCHED)}

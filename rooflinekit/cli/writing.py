@@ -128,7 +128,7 @@ def serve(
     """
     if engine_of is not None:
         _refuse({"workers": workers, "site": site, "seconds": seconds}, "is of the other server; leave --engine-of out")
-        _serve_engine(engine_of, (host, port), time or "real", streams)
+        _serve_engine(engine_of, (host, port), (time or "real").lower(), streams)
         return
     _refuse({"time": time, "streams": streams}, "goes with --engine-of")
     from rooflinekit.service.web import listen, run

@@ -9,6 +9,7 @@ from functools import lru_cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
+from rooflinekit.estimation.measuring import benchmark_commands
 from rooflinekit.estimation.notes import (
     format_notes,
     limit_remarks,
@@ -364,6 +365,7 @@ def played(question: Question, found: LoadPlay) -> Estimate:
         memory=MemoryResult.of(load_memory(found)),
         load=load,
         energy=None if energy is None else EnergyResult.of(energy, work, found.output_rate),
+        measure=benchmark_commands(plan, work, asked),
         inputs=static.inputs | {"concurrency": asked.users, "rate": asked.rate},
         warnings=(*load_notes(found), *resolved.warnings, *said(limit_remarks(plan, work))),
     )
@@ -387,6 +389,7 @@ def _answer(resolved: Resolved, work: Workload) -> Estimate:
         speculation=SpeculationResult.of(predictor, work),
         load=None,
         energy=EnergyResult.of(static_energy(predictor, work, point), work, None) if accelerator.power else None,
+        measure=benchmark_commands(plan, work),
         provenance=_provenance(plan),
         warnings=(*resolved.warnings, *said(limit_remarks(plan, work)), *said(memory_remarks(need, have))),
     )

@@ -17,7 +17,7 @@ from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.timing.calibrated import BORROWED, Calibration
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
-from rooflinekit.model.types.dtype import Dtype, parse_dtype
+from rooflinekit.model.types.dtype import MIXED_AS, Dtype, parse_dtype
 from rooflinekit.model.types.errors import DoesNotFitError, RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
@@ -47,6 +47,12 @@ def format_notes(plan: Plan) -> list[str]:
     asked, wide = plan.deployment.activations, precision.stream
     if plan.deployment.kv is None and asked is not None and not asked.is_wide and precision.kv is asked:
         notes.append(f"the cache is {asked}, as the activations; engines keep {wide} unless told so: --kv {wide}")
+    weights = plan.deployment.weights
+    if weights is not None and weights in MIXED_AS:
+        name = str(weights).replace("_", "-", 1)
+        notes.append(
+            f"{name} is costed as {MIXED_AS[weights]}: Unsloth chooses formats by tensor; the .gguf file has them"
+        )
     notes += [*_cut_blocks(plan), *_host_weights(plan), *_beside(plan), *_groups(plan)]
     if plan.calibration is None:
         return notes

@@ -378,10 +378,24 @@ class StaticCase(Lengths, Prefix, Seeing, total=False):
     """A deployment whose largest batch or context is asked for."""
     batch: Annotated[int, Option("Sequences of the static batch.", 1, most=STEP)]
 
+class Rollout(TypedDict, total=False):
+    """A training step of reinforcement learning."""
+    samples: Annotated[int, Option("Answers of each prompt, which share its tokens in the cache.", 1, most=100_000)]
+    in_flight: Annotated[int | None, Option("Partial rollouts: answers always under way.", usual="none", most=1_000_000)]
+    rollout_gpus: Annotated[Counts, Option("Accelerators that generate.", kind="counts", usual="1 to 128 replicas", most=1_000_000)]
+    train_gpus: Annotated[int | None, Option("Accelerators that train beside these, one step behind.", usual="the same", most=1_000_000)]
+    train_mfu: Annotated[float, Option("Share of the 16-bit peak that training gets.", unit="share", above=True, most=1.0, usual="0.25, with experts 0.025")]
+
+class RolloutCase(Lengths, Layout, Rollout, total=False):
+    """A deployment that generates for training."""
+    load_gbps: Annotated[float, Option("Rate at which each replica gets new weights, in GB/s.", unit="GB/s", above=True, most=1e6, usual="16.6")]
+    seed: Annotated[int, Option("Seed of the lengths.", 0, least=0, most=2**32 - 1)]
+
 # What is searched, priced and loaded besides on the command line alone: lists of accelerators, files, the inverse.
 
-class Asked(Static, Prefix, Objectives, total=False):
+class Asked(Static, Prefix, Objectives, Rollout, total=False):
     """The question of a plan the other way round."""
+    rollout: Annotated[int | None, Option("Size rollouts instead (RL): answers of a training step.", metavar="ANSWERS", most=1_000_000, group="Rollouts")]
     slo: Annotated[str | Sequence[str] | None, Option("Objectives, such as 'p95 ttft<1s, p95 tpot<40ms'; without a percentile the mean. May be repeated: all have to hold.", kind="text", many=True, usual="p95 ttft<1s, p95 tpot<50ms", group="Load")]
     max: Annotated[str | None, Option("Ask instead for the largest batch, context, rate or users.", complete=("batch", "context", "rate", "users"), metavar="QUANTITY")]
     budget: Annotated[float | None, Option("With --max rate: USD a month that the whole fleet may cost. A --profile is scaled to it.", unit="USD/month", above=True)]
@@ -468,6 +482,10 @@ class Listed(Static, Lengths, Written, total=False):
     """Which accelerators are listed."""
     fits: Annotated[str | None, Option("Only those that hold this model on one host: how many, time per token, price.", complete=MODELS, metavar="MODEL", group="Question")]
 
+class Reconciled(Written, total=False):
+    """What is said of a disagreement."""
+    why: Annotated[bool, Option("Find the smallest changes of assumptions that explain each run.", False)]
+
 class Judged(Written, total=False):
     """What is written of a judgement."""
     junit: Annotated[Path | None, Option("Write JUnit XML to this file too, a test a row.", kind="path")]
@@ -545,7 +563,7 @@ class Serving(Answering, total=False):
     workers: Annotated[int | None, Option("Processes that answer, beside one for quick questions.", most=64, usual="one a core")]
     site: Annotated[Path | None, Option("Folder that `make site` wrote, for the playground at /.", usual="build/site of this checkout, else a page on one model", kind="path")]
     engine_of: Annotated[str | None, Option("Serve as an engine at played times instead (OpenAI's interface): a MODEL with options of simulate, in quotes, or a plan's JSON file.", metavar="DEPLOYMENT", group="Engine")]
-    time: Annotated[str, Option("Of that engine: real; jump to each token at once; or held, until POST /clock moves it.", "real", complete=("real", "jump", "held"), kind="choice", metavar="real|jump|held", group="Engine")]
+    time: Annotated[str, Option("Of that engine: real; 0.1 for a tenth as fast; jump to each token at once; or held, until POST /clock moves it.", "real", metavar="real|NUMBER|jump|held", group="Engine")]
     streams: Annotated[int, Option("Answers of that engine that are under way at most.", 1024, most=100_000, group="Engine")]
 
 class Scored(Written, total=False):
@@ -572,9 +590,10 @@ GROUPS: Mapping[str, tuple[type, ...]] = {
     "Dialogues": (Dialogues,),
     "Over time": (OverTime,),
     "Search": (Search,),
+    "Rollouts": (Rollout,),
     "Question": (Asked, Guarding),
     "Contents": (Workbook, Page),
-    "Output": (Machines, Sweeping, Measuring, Scored, Shown, Judged, Serving, Detailed, Tree, Traced, Pictures),
+    "Output": (Machines, Sweeping, Measuring, Scored, Shown, Judged, Reconciled, Serving, Detailed, Tree, Traced, Pictures),
 }
 """Headings of the help, in their order; what an option says of its own group goes first."""
 

@@ -197,6 +197,15 @@ class Given:
             option = min(others).replace("_", "-")
             raise InputError(f"{name} says itself how its steps ran; leave --{option} out")
 
+    def assuming(self, prediction: Measurement) -> Given:
+        """The same, with what a prediction assumes where the user says nothing."""
+        read = prediction.facts
+        facts = {name: getattr(read, name) for name in _FACTS if getattr(self.facts, name) is None}
+        if self.facts.rate is not None or self.facts.concurrency is not None:
+            facts |= {"rate": self.facts.rate, "concurrency": self.facts.concurrency}
+        stated = _stated(load_model(str(read.model)).value, dict(prediction.deployment), self)
+        return replace(self, facts=replace(self.facts, **facts), deployment=stated | dict(self.deployment))
+
     def with_logs(self, entries: Sequence[Measurement | StartUp]) -> Given:
         """The same, with what start-up logs among the entries say where the user says nothing, and logs agree."""
         logs = [entry for entry in entries if isinstance(entry, StartUp)]

@@ -21,7 +21,9 @@ from rooflinekit.evidence.benchmark_runs import (
 )
 from rooflinekit.evidence.kernel_fit.groups import read_measurements as read_rows
 from rooflinekit.evidence.measured import Facts, Measurement, StartUp, is_of_harness, read_measurements
+from rooflinekit.evidence.measurement import PREDICTED
 from rooflinekit.evidence.steps import compare_model, read_steps
+from rooflinekit.evidence.why import Why, explain, told
 from rooflinekit.load.answer import AskedLoad
 from rooflinekit.model.types.answer import Answer
 from rooflinekit.model.types.errors import InputError, RooflinekitError
@@ -172,6 +174,12 @@ class Run:
     overloaded: bool = False  #: more requests arrive than the prediction can serve; times are those of the run alone
     interval: Mapping[str, tuple[float, float]] | None = None
     evidence: str | None = None
+    why: Why | None = None  #: changes of assumptions that would explain it, where that was asked
+
+    @property
+    def inside(self) -> bool:
+        """Whether no figure lies outside its interval."""
+        return all(each.verdict in ("", "inside") for each in self.metrics)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON of one run."""
@@ -179,6 +187,7 @@ class Run:
         data = {"source": self.source, "tool": self.tool, **asdict(self.facts), "metrics": rows}
         data |= {"gap": self.gap.to_dict() if self.gap else None, "notes": list(self.notes)}
         data |= {name: getattr(self, name) for name in ("overloaded", "interval", "evidence")}
+        data["why"] = None if self.why is None else asdict(self.why)
         return data | {"calibration": self.calibration, "version": __version__}
 
 
@@ -194,18 +203,21 @@ def compare(
     files: str | PathLike[str] | Sequence[str | PathLike[str]],
     given: Given | None = None,
     progress: Callable[[str], None] | None = None,
+    why: str = "",
     **said: Any,
 ) -> Comparison:
     """Read files, predict each run of them, and set both side by side.
 
     A start-up log among the files says how the engine of the others was started, where `given` does not, and caps their
     running batch by the tokens that its cache held. Steps that `rooflinekit validate` measured have no load and no
-    queue: they are set beside a static batch.
+    queue: they are set beside a static batch. The first prediction among the files (an estimate's JSON) says what is
+    assumed of the others, where `given` does not.
 
     Args:
         files: one or more results of benchmark clients, start-up logs, measurement files with steps.
         given: what the files leave out.
         progress: called with the name of each run.
+        why: "all" finds the changes of assumptions that explain each run; "outside" those of runs outside an interval.
         **said: the same as keywords: model, gpu, engine, tp, pp, ep, dp, weights, activations, kv, isl, osl,
             concurrency, rate, osl_cv, calibration, replicas.
 
@@ -238,7 +250,23 @@ def compare(
     for path in ours:
         with listed(failures, str(path)):
             steps += _steps(path, given, alone=not entries)
-    return compare_runs(entries, given, failures, progress, steps)
+    predicted = next((one for one in entries if isinstance(one, Measurement) and one.tool == PREDICTED), None)
+    stated = {entry.source: told(entry) for entry in entries if isinstance(entry, Measurement)}
+    if predicted is not None and len(entries) > 1:
+        entries.remove(predicted)
+        for number, entry in enumerate(entries):
+            if isinstance(entry, Measurement) and entry.tool == PREDICTED:
+                entries[number] = replace(entry, facts=predicted.facts, deployment=(), static=predicted.static)
+        given = given.assuming(predicted)
+    found = compare_runs(entries, given, failures, progress, steps)
+    if not why:
+        return found
+    room, given = room_of(entries), given.with_logs(entries)
+    read = {entry.source: entry for entry in entries if isinstance(entry, Measurement)}
+    asked = [run.source in read and (why == "all" or not run.inside) for run in found.runs]
+    runs = (replace(run, why=explain(read[run.source], given, room, stated[run.source])) if each else run
+            for run, each in zip(found.runs, asked, strict=True))  # fmt: skip
+    return replace(found, runs=tuple(runs))
 
 
 def compare_runs(

@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+from rooflinekit.estimation.options import options_of
+from rooflinekit.estimation.scenario import Placed
 from rooflinekit.evidence.exposition import (
     WANTED,
     Interval,
@@ -25,7 +27,7 @@ from rooflinekit.evidence.exposition import (
     read_request_log,
     spans,
 )
-from rooflinekit.evidence.measurement import Facts, Fields, Measurement, Spread, StartUp
+from rooflinekit.evidence.measurement import PREDICTED, Facts, Fields, Measurement, Spread, StartUp
 from rooflinekit.evidence.pasted import is_pasted, read_pasted
 from rooflinekit.evidence.startup import is_startup, read_startup, read_startups
 from rooflinekit.evidence.tools import accelerators, engine_of, from_tool
@@ -50,7 +52,9 @@ TOOLS = (
     "a recording of `rooflinekit watch`",
     "requests with OpenTelemetry's gen_ai attributes (JSON lines)",
     "whole steps of `rooflinekit validate` (JSON lines)",
+    "a prediction (rooflinekit estimate --format json)",
 )
+_ELSEWHERE = ("engine", "engine_version", "tp", "max_num_seqs")  # of a prediction's inputs: facts, or read apart
 _EXPOSITION = re.compile(r"^# (HELP|TYPE) |^(vllm|sglang|trtllm|llamacpp)[:_]\w+[ {]", re.MULTILINE)
 _JSON = re.compile(r'\s*(?:\{(?!"log":)|\[\s*[\[{\]])')  # and no log, whose lines may begin with [
 _HARNESS = re.compile(r'\s*\{"type": *"header"')  # the first line of a measurement file of ours
@@ -187,11 +191,44 @@ def from_json(source: str, data: Mapping[str, Any]) -> Iterator[Measurement]:
         yield _serving_client(Fields(source, data), "sglang bench_serving", "e2e_latency_ms", ("model", "model_id"))
     elif "total_input_tokens" in data and "model_id" in data:
         yield _serving_client(Fields(source, data), "vllm bench serve", "e2el_ms", ("model_id",))
+    elif isinstance(data.get("inputs"), Mapping) and "level" in data and "tpot_ms" in data:
+        yield _predicted(source, data)
     elif any(isinstance(block, Mapping) and "avg" in block for block in blocks):
         tool = "aiperf" if "aiperf_version" in data or "schema_version" in data else "genai-perf"
         yield _aiperf(source, tool, data)
     else:
         yield from from_tool(source, data)
+
+
+# what `rooflinekit estimate --format json` wrote: a prediction in a measurement's place
+
+
+def _predicted(source: str, data: Mapping[str, Any]) -> Measurement:
+    """A prediction, with all that it assumes and is not the default."""
+    whole, inputs = Fields(source, data), Fields(source, data["inputs"])
+    load, options = whole.inside("load"), options_of(Placed)
+    static = inputs.count("concurrency") is None and inputs.number("rate") is None
+    isl = inputs.number("isl")
+    said = {name: value for name, value in inputs.data.items()
+            if name in options and value not in (None, False, options[name].default)}  # fmt: skip
+    said = {name: value for name, value in said.items() if name not in _ELSEWHERE}
+    if said.get("attention_weights") == said.get("weights"):
+        said.pop("attention_weights", None)
+    if said.get("lm_head") in ("bf16", "fp16", "fp32"):
+        said.pop("lm_head")
+    engine = "@".join(filter(None, (whole.text("engine"), inputs.text("engine_version"))))
+    users = inputs.count("batch") if static else inputs.count("concurrency")
+    facts = Facts(
+        whole.text("model"), whole.text("gpu"), engine, inputs.count("tp"), isl, inputs.number("osl"), users,
+        inputs.number("rate"), requests=users if static else load.count("requests"),
+        max_num_seqs=inputs.count("max_num_seqs"), hits=(inputs.number("cached") or 0.0) / isl if isl else None,
+        warmup=load.count("warmup") or None,
+    )  # fmt: skip
+    return Measurement(
+        source, PREDICTED, facts, Spread(whole.number("ttft_ms")), Spread(whole.number("tpot_ms")),
+        e2e=Spread(whole.number("e2e_ms")), output_tok_s=whole.number("output_tok_s"), static=static,
+        deployment=tuple(said.items()),
+    )  # fmt: skip
 
 
 # vLLM's `bench serve` (vllm/benchmarks/serve.py) and SGLang's `bench_serving`, which share most keys

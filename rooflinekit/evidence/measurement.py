@@ -9,6 +9,9 @@ from typing import Any
 from rooflinekit.model.types.errors import SpecError
 from rooflinekit.specs.foreign import MOST, number_of
 
+PREDICTED = "rooflinekit estimate"
+"""The tool of a run that is a prediction of ours."""
+
 
 @dataclass(frozen=True)
 class Spread:

@@ -21,7 +21,7 @@ from rooflinekit.specs.foreign import MOST, number_of
 
 _SIZES = {"GiB": GIB, "GB": GIB, "MiB": GIB / 1024.0}  # engines that label GB divide by 2^30 too
 _STATES = re.compile(r"\b(?:conv_state|ssm_state|intermediate_ssm_state_cache|conv_window):? ([\d.]+) ?GB")
-_TOLD = ("memory_fraction", "token_budget", "max_model_len", "block_size", "pp", "dp")
+_TOLD = ("memory_fraction", "token_budget", "max_model_len", "block_size", "pp", "dp", "lora_rank", "lora_adapters")
 _DIVIDED = 1.05  # tokens of all sequences of the longest length, over those that are printed, above rounding
 _BEGIN = 1 << 20  # characters of a file within which an engine says how it starts
 _NO_ENGINE = ("formats", "caches", "prefixes")

@@ -396,12 +396,12 @@ def play_load(
     return LoadPlay(predictor, asked, scene, played, largest_rate(scene, asked), scheduler)
 
 
-def scene_for(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler) -> Scene:
-    """What requests of these lengths are played on.
+def scene_for(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler, longest: int = 0) -> Scene:
+    """What requests of these lengths are played on; longest: tokens that the step table has room for at least.
 
     Raises DoesNotFitError where the cache holds not one request.
     """
-    return scene_of(predictor, scheduler, asked.typical, asked.longest, asked.isl.mean)
+    return scene_of(predictor, scheduler, asked.typical, max(asked.longest, longest), asked.isl.mean)
 
 
 def largest_rate(scene: Scene, asked: AskedLoad) -> float:

@@ -30,10 +30,14 @@ _GROWS = 1.25  # users of a closed loop from one rung to the next
 
 @dataclass(frozen=True)
 class Crossing:
-    """The last load at which something holds, and the rung above at which it fails (None: it holds at the last)."""
+    """The last load at which something holds, and the rung above at which it fails (None: it holds at the last).
+
+    rung: place in the ladder of the last rung at which it holds, -1 where it holds at none.
+    """
 
     load: float
     fails: float | None
+    rung: int = -1
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ class LoadCurve:
     """Loads of one deployment, or of several replicas behind their router, by the load of one replica.
 
     asked: the load, of which the rate or the users vary; most: users of a closed loop at most; scheduler: replicas and
-    their router, which the rate is multiplied with; settled: requests of each user that come before those that count.
+    their router, which the rate is multiplied with; settled: requests of each user that come before those that count;
+    longest: tokens of requests of other curves, with which this one shares its step table.
     """
 
     predictor: Predictor
@@ -49,6 +54,7 @@ class LoadCurve:
     scheduler: Scheduler = field(default_factory=Scheduler)
     most: int = 1
     settled: int = 0
+    longest: int = 0
     _plays: dict[float, LoadPlay] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -64,7 +70,7 @@ class LoadCurve:
     @cached_property
     def scene(self) -> Scene:
         """What all loads are played on."""
-        return scene_for(self.predictor, self.asked, self.scheduler)
+        return scene_for(self.predictor, self.asked, self.scheduler, self.longest)
 
     @cached_property
     def loads(self) -> tuple[float, ...]:
@@ -112,12 +118,13 @@ class LoadCurve:
         share = min(max((load - low) / (high - low), 0.0), 1.0) if high > low else 0.0
         return self.play(low), self.play(high) if share else self.play(low), share
 
-    def last(self, left: Callable[[float], float], most: float = math.inf) -> Crossing:
+    def last(self, left: Callable[[float], float], most: float = math.inf, near: int | None = None) -> Crossing:
         """The last load at which at least 1 is `left`, where that falls with the load; 0 if there is less at the first.
 
-        The rung is found by bisection, or among users from below; between it and the next stands a straight line. Of
-        two functions of which one is nowhere less, that one never crosses at a smaller load. most: the load beyond
-        which nobody looks.
+        The rung is found by steps that double from the one that is near, then by bisection; between it and the next
+        stands a straight line. Of two functions of which one is nowhere less, that one never crosses at a smaller load.
+        most: the load beyond which nobody looks; near: place of the rung where it may end (None: the middle of an open
+        loop, the first of a closed one, whose play is the shortest).
 
         >>> from rooflinekit.estimation.estimator import resolve
         >>> from rooflinekit.load.lengths import Fixed
@@ -128,23 +135,26 @@ class LoadCurve:
         3.0
         """
         rungs = self.loads
-        last = bisect_left(rungs, most) + 1  # one beyond the first rung that is as much
-        low, high = -1, min(last, len(rungs))
-        if self.closed:  # the more users, the longer their play
-            step = 1
-            while low + step < high and left(rungs[low + step]) >= 1.0:
-                low, step = low + step, 2 * step
-            high = min(low + step, high)
+        last = min(bisect_left(rungs, most) + 1, len(rungs))  # one beyond the first rung that is as much
+        low, high, step = -1, last, 1
+        near = 0 if near is None and self.closed else near
+        at = (low + high) // 2 if near is None else min(max(near, 0), last - 1)
         while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if left(rungs[middle]) >= 1.0 else (low, middle)
+            if left(rungs[at]) >= 1.0:
+                low = at
+            else:
+                high = at
+            if near is not None and (low < 0 or high == last):  # one end is not known
+                at, step = (max(high - step, 0), 2 * step) if low < 0 else (min(low + step, last - 1), 2 * step)
+            else:
+                at = (low + high) // 2
         if low < 0:
             return Crossing(0.0, rungs[0])
-        if high == min(last, len(rungs)):
-            return Crossing(rungs[high - 1], None)
+        if high == last:
+            return Crossing(rungs[high - 1], None, low)
         share = _share(left(rungs[low]), left(rungs[high]))
         load = rungs[low] + share * (rungs[high] - rungs[low])
-        return Crossing(float(math.floor(load + 1e-9)) if self.closed else load, rungs[high])
+        return Crossing(float(math.floor(load + 1e-9)) if self.closed else load, rungs[high], low)
 
 
 def _share(left: float, over: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -226,26 +227,36 @@ def usual_policy(plan: Plan, longer: bool) -> str:
 
 
 def kept_table(plan: Plan, *size: int) -> StepTable:
-    """A step table; the latest few are kept with their plans, which a planner asks for several times.
+    """A step table; the latest few are kept with their plans, and others as long as something plays on them.
 
     Attention does not know how many tokens a step may have, nor how many sequences may run: plans that differ in these
     limits alone read the attention of one table.
     """
     kept, table = _tables.pop((id(plan), size), (None, None))
+    if table is None and (held := _played_on.get((id(plan), size))) and held[0]() is plan:
+        kept, table = plan, held[1]()
     if table is None or kept is not plan:
         table = build_table(plan, *size)
         like = next((other for (_, sized), (known, other) in reversed(_tables.items())
                      if sized[1:3] == size[1:3] and _alike(plan, known)), None)  # fmt: skip
         if like is not None:
             table = replace(table, decode=_read_from(like.decode, table.decode), prefill=like.prefill)
+            if like.several and table.several and like.several.counts == table.several.counts:
+                table = replace(table, several=like.several)
     _tables[id(plan), size] = plan, table
+    _played_on[id(plan), size] = weakref.ref(plan), weakref.ref(table)
+    if len(_played_on) > _WATCHED:
+        gone = [key for key, (_, known) in _played_on.items() if known() is None]
+        for key in gone:
+            del _played_on[key]
     if len(_tables) > _KEPT:
         del _tables[next(iter(_tables))]
     return table
 
 
 _tables: dict[tuple[int, tuple[int, ...]], tuple[Plan, StepTable]] = {}
-_KEPT = 16
+_played_on: dict[tuple[int, tuple[int, ...]], tuple[weakref.ref[Plan], weakref.ref[StepTable]]] = {}
+_KEPT, _WATCHED = 16, 1024
 
 
 def _alike(plan: Plan, other: Plan) -> bool:

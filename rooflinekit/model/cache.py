@@ -264,7 +264,8 @@ def cache_layout(plan: Plan, layers: Iterable[Layer]) -> Layout:
     alike = Counter(layer_cache(layer.mixer, *kept_as) for layer in kept)
     if rule.budget != "none":
         crossing = any(isinstance(layer.mixer, CrossAttention) for layer in kept)  # blocks of their own, as small
-        if len(alike) > 1 and rule.hybrid and not crossing:
+        unlike = len({kind.cap for kind in alike}) > 1 or any(kind.state_bytes for kind in alike)
+        if len(alike) > 1 and unlike and rule.hybrid and not crossing:
             asked = rule.state_blocks if law.state_bytes and not deployment.settings.eager else 0.0
             return replace(_grouped(alike, law, block), states=asked)
         if not rule.hybrid and any(kind.token_bytes and kind.cap == math.inf for kind in alike):
@@ -283,6 +284,7 @@ def _padded_latent(layer: Layer, rule: MemoryRule) -> Layer:
 def _grouped(kinds: Counter[LayerCache], law: CacheLaw, block: int) -> Layout:
     """Groups of equally many layers share the pool's blocks (vLLM, kv_cache_utils).
 
+    Layers that need equally many slots (UniformTypeKVCacheSpecs) are one group whatever their sizes, and come not here.
     A group has as many layers as the rarest kind, or as the commonest where that has less than 1.5 times as many;
     kinds are padded to whole groups. Recurrent states take one block a layer, so a block has enough tokens to hold
     one.

@@ -152,6 +152,7 @@ class MemoryModel:
         parts_of_peak = (
             (peak.layer_base, peak.layer_token, 0.0),
             (peak.sampler_base, peak.sampler_token, peak.sampler_row),
+            *([(peak.encoder, 0.0, 0.0)] if peak.encoder else []),
         )
         for stage in self.stages:
             parts = list[Numeric]()
@@ -338,7 +339,8 @@ def outside_of(plan: Plan, drafted: int = 0) -> Outside:
     replayed = rule.graphs + rule.graphs_per_layer * plan.model.depth / deployment.pp
     times, most = rule.graph_sizes
     if most:
-        asked = min(times * plan.most_sequences * (1 + drafted), most, plan.token_budget)
+        usual = min(times * plan.most_sequences * (1 + drafted), most)
+        asked = min(max(usual, deployment.settings.graph_tokens or 0), plan.token_budget)
         replayed *= captured_sizes(asked) / captured_sizes(most)
     graphs = 0.0 if deployment.settings.eager else replayed
     return Outside(context_bytes(rule, gpu, deployment.joined), non_torch, graphs)

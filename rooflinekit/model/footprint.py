@@ -145,7 +145,7 @@ class Peak:
     """Activations at their peak as a function of tokens and of rows of logits [B].
 
     A layer holds its widest block for every token; the sampler holds the last hidden states and copies of the logits.
-    They follow each other, so the larger one counts.
+    They follow each other, so the larger one counts, and so does what encoders hold where that is more.
     """
 
     layer_token: float = field(metadata=about("token", "bytes of a token while a layer runs", "B"))
@@ -153,6 +153,7 @@ class Peak:
     sampler_token: float = field(metadata=about("kept", "bytes of a token while tokens are sampled", "B"))
     sampler_row: float = field(metadata=about("row", "bytes of a row of logits", "B"))
     sampler_base: float = field(metadata=about("base", "held while tokens are sampled, whatever the step", "B"))
+    encoder: float = 0.0  #: held while the largest image or video is encoded
 
     def layer(self, tokens: Numeric) -> Numeric:
         """While a layer runs over `tokens`."""
@@ -163,12 +164,13 @@ class Peak:
         return self.sampler_base + tokens * self.sampler_token + rows * self.sampler_row
 
     def bytes(self, tokens: Numeric, rows: Numeric) -> Numeric:
-        """The larger of the two.
+        """The largest of them.
 
-        >>> Peak(10.0, 0.0, 1.0, 100.0, 0.0).bytes(20.0, 3.0)
-        320.0
+        >>> Peak(10.0, 0.0, 1.0, 100.0, 0.0).bytes(20.0, 3.0), Peak(10.0, 0.0, 1.0, 100.0, 0.0, 999.0).bytes(20.0, 3.0)
+        (320.0, 999.0)
         """
-        return maximum(self.layer(tokens), self.sampler(tokens, rows))
+        found = maximum(self.layer(tokens), self.sampler(tokens, rows))
+        return maximum(found, self.encoder) if self.encoder else found
 
 
 def activation_peak(plan: Plan, token_budget: float) -> Peak:
@@ -191,6 +193,7 @@ def activation_peak(plan: Plan, token_budget: float) -> Peak:
         sampler_token=between if rows else hidden + between,
         sampler_row=0.0 if rows else hidden + columns * stream + rule.sampler_copies * logits,
         sampler_base=rule.sampler_base + scratch * logits + kept + encoded + rows,
+        encoder=0.0 if plan.deployment.encoder_gpus or not rule.profiled else model.encoder_peak * stream,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rooflinekit.model.types.deployment import Deployment
-from rooflinekit.model.types.dtype import BLOCKS, Dtype
+from rooflinekit.model.types.dtype import BLOCKS, MIXED_AS, Dtype
 from rooflinekit.model.types.errors import DtypeError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator
@@ -71,8 +71,8 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
     `weights` overrides the matrices of the layers; embedding, LM head, norms and router keep 16 bit when it is
     narrower, and a wide one is also the stream. The cache follows `activations` when that is a format a cache can
     have (wide, FP8 or INT8), else the checkpoint's own cache format or the stream. `attention_weights` and `lm_head`
-    are those of attention's matrices and of the LM head, where they differ. Inputs that the checkpoint wants narrow
-    stay in the stream's format where the accelerator lacks theirs and engines have kernels that unpack the weights.
+    are those of attention's matrices and of the LM head, where they differ. Inputs that are to be narrow stay in the
+    stream's format where the accelerator lacks theirs and engines have kernels that unpack the weights.
 
     Raises DtypeError for a format that its role cannot have, that the accelerator has no units for, or for narrow
     activations over weights that they cannot be multiplied with.
@@ -90,9 +90,12 @@ def resolve_precision(model: Model, deployment: Deployment, accelerator: Acceler
     layered = (formats.attention, output, formats.ffn, formats.experts, formats.shared_experts)
     if asked is not None and not asked.is_wide:
         _check_narrow(model, asked, layered, formats.lm_head)
+    unpacked = _UNPACKED if accelerator.vendor == "NVIDIA" and asked is None else ()
+    own = {stored: stored for stored in unpacked} | dict(() if weights else model.inputs)
     stated = tuple(
-        (stored, stream if stored.weight_only and not accelerator.supports(inputs) else inputs)
-        for stored, inputs in (() if weights else model.inputs)
+        (stored, stream if (stored.weight_only or stored in unpacked) and not accelerator.supports(inputs) else inputs)
+        for stored, inputs in own.items()
+        if stored not in unpacked or inputs is not stored or not accelerator.supports(stored)
     )
     inputs = asked
     if weights is not None and asked is None and accelerator.supports(weights):
@@ -130,6 +133,8 @@ AMD's checkpoints (Quark) have weights and inputs in MXFP4, and vLLM multiplies 
 Llama-3.3-70B-Instruct-MXFP4-Preview). On Blackwell engines keep the inputs of MXFP4 in 16 bit unless told otherwise;
 so does a checkpoint that names no format for them (gpt-oss).
 """
+_UNPACKED = (Dtype.FP8, Dtype.FP8_BLOCK, Dtype.NVFP4)
+"""What kernels of NVIDIA's older accelerators unpack and multiply in 16 bit, unasked (Marlin, in vLLM and SGLang)."""
 _INPUTS = (*_WIDE, Dtype.TF32, *dict.fromkeys(dtype for partners in _PARTNERS.values() for dtype in partners))
 
 
@@ -213,27 +218,48 @@ class Recipe:
 
     Source: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-quant.cpp
 
-    base: of most matrices. more: of values and down projections in the outer eighths of the layers and every third one
-    between them. grouped: of values that four or more query heads share. first: of down projections in the first
-    eighth. head: of the LM head, or of the table that is both.
+    base: of most matrices. value, output, down: of values, attention outputs and down projections, where another.
+    more: of values and down projections in the outer eighths of the layers and every third one between them. grouped:
+    of values that four or more query heads share. lead: of values in so many first layers. first: of down projections
+    in the first layers, one of so many. head: of the LM head, or of the table that is both.
     """
 
     base: Dtype
     more: Dtype | None = None
     grouped: Dtype | None = None
-    first: Dtype | None = None
+    first: tuple[int, Dtype] | None = None
     head: Dtype = Dtype.Q6_K
+    value: Dtype | None = None
+    output: Dtype | None = None
+    down: Dtype | None = None
+    lead: tuple[int, Dtype] | None = None
+
+    def parts(self, place: int, depth: int) -> tuple[Dtype | None, Dtype | None]:
+        """The formats of values and of the down projection of a layer, none where the base."""
+        if self.more and has_more_bits(place, depth):
+            return self.more, self.more
+        early = self.first is not None and place < depth // self.first[0]
+        down = self.first[1] if self.first and early else self.down
+        return (self.lead[1] if self.lead and place < self.lead[0] else self.value), down
 
 
+_K3, _K4, _K5 = Dtype.Q3_K, Dtype.Q4_K, Dtype.Q5_K
 RECIPES = {
     **{dtype: Recipe(dtype) for dtype in BLOCKS},
     Dtype.Q8_0: Recipe(Dtype.Q8_0, head=Dtype.Q8_0),
-    Dtype.Q4_K_M: Recipe(Dtype.Q4_K, more=Dtype.Q6_K),
-    Dtype.Q5_K_M: Recipe(Dtype.Q5_K, more=Dtype.Q6_K),
-    Dtype.IQ4_NL: Recipe(Dtype.IQ4_NL, grouped=Dtype.Q5_K, first=Dtype.Q5_K),
-    Dtype.IQ4_XS: Recipe(Dtype.IQ4_XS, grouped=Dtype.Q5_K, first=Dtype.Q5_K),
+    Dtype.Q2_K: Recipe(Dtype.Q2_K, grouped=_K4, value=_K3, output=_K3, down=_K3),
+    Dtype.Q3_K_S: Recipe(_K3),
+    Dtype.Q3_K_M: Recipe(_K3, value=_K4, output=_K4, down=_K4, lead=(2, _K5), first=(16, _K5)),
+    Dtype.Q3_K_L: Recipe(_K3, value=_K5, output=_K5, down=_K5),
+    Dtype.Q4_K_S: Recipe(_K4, lead=(4, _K5), first=(8, _K5)),
+    Dtype.Q4_K_M: Recipe(_K4, more=Dtype.Q6_K),
+    Dtype.Q5_K_S: Recipe(_K5),
+    Dtype.Q5_K_M: Recipe(_K5, more=Dtype.Q6_K),
+    Dtype.IQ4_NL: Recipe(Dtype.IQ4_NL, grouped=_K5, first=(8, _K5)),
+    Dtype.IQ4_XS: Recipe(Dtype.IQ4_XS, grouped=_K5, first=(8, _K5)),
 }
 """What `--weights` in a GGUF format means for the tensors of a model."""
+RECIPES.update({dtype: RECIPES[base] for dtype, base in MIXED_AS.items()})
 
 
 def has_more_bits(layer: int, depth: int) -> bool:
@@ -258,11 +284,10 @@ def gguf_formats(model: Model, dtype: Dtype) -> tuple[WeightFormats, tuple[Weigh
     layers = []
     for place, layer in enumerate(model.layers):
         mixer, ffn = layer.mixer, layer.ffn
-        richer = recipe.more if has_more_bits(place, model.depth) else None
-        value, down = richer, richer or (recipe.first if place < model.depth // 8 else None)
+        value, down = recipe.parts(place, model.depth)
         if recipe.grouped and isinstance(mixer, Attention) and mixer.heads >= _GROUPED * mixer.kv_heads:
             value = recipe.grouped
         if isinstance(ffn, MixtureOfExperts) and ffn.experts == _SPARSE:
             value = Dtype.Q8_0
-        layers.append(replace(usual, value=value, down=down, shared_down=down))
+        layers.append(replace(usual, value=value, attention_output=recipe.output, down=down, shared_down=down))
     return usual, tuple(layers)

@@ -39,7 +39,9 @@ with needing("serving over HTTP", "serve"):
     from rooflinekit.service.web import LOCAL, here_alone, read_token
 
 CLOCKS = ("real", "jump", "held")
-"""real: seconds pass. jump: the clock goes to the next token at once. held: `POST /clock` moves it."""
+"""real: seconds pass; a number instead says how many played ones pass in each. jump: the clock goes to the next token
+at once. held: `POST /clock` moves it."""
+_SCALES = (1e-3, 1e3)  # played seconds in a second: the least and the most
 STREAMS = 1024
 """Answers that are under way at once, where nobody says another number."""
 TIME = "x-rooflinekit-time"
@@ -246,12 +248,24 @@ class Asked:
         return due
 
 
+def _scale(clock: str) -> float:
+    """Played seconds in a second of a clock that is real; raises InputError for one that is none."""
+    try:
+        scale = 1.0 if clock == "real" else float(clock)
+    except ValueError:
+        scale = math.nan
+    if not _SCALES[0] <= scale <= _SCALES[1]:
+        least, most = _SCALES
+        raise InputError(f"time {clock!r} is not one of {', '.join(CLOCKS)} or a number from {least:g} to {most:g}")
+    return scale
+
+
 class Player:
     """Moves an engine on as its clock goes."""
 
     def __init__(self, engine: PlayedEngine, clock: str) -> None:
         self.engine, self.kind = engine, clock
-        self.clock = RealClock() if clock == "real" else SetClock()
+        self.clock = SetClock() if clock in ("jump", "held") else RealClock(_scale(clock))
         self.woken, self._playing = asyncio.Event(), asyncio.Lock()
         self.unread = set[object]()  # answers with tokens that their streams have not sent
         self.failed = False  #: whether it ended by a bug
@@ -262,10 +276,11 @@ class Player:
             self.woken.clear()
             if self.kind == "jump":
                 await self.until(math.inf)
-            elif self.kind == "real":
+            elif isinstance(self.clock, RealClock):
                 self.engine.advance(self.clock.now())
                 if (coming := self.engine.coming()) < math.inf:
-                    timer = asyncio.get_running_loop().call_later(max(coming - self.clock.now(), 0.0), self.woken.set)
+                    wait = self.clock.seconds_until(coming)
+                    timer = asyncio.get_running_loop().call_later(wait, self.woken.set)
                     await self.woken.wait()
                     timer.cancel()
                     continue
@@ -514,15 +529,13 @@ def application(
 
     Args:
         engine: what plays.
-        clock: one of CLOCKS.
+        clock: one of CLOCKS, or played seconds in a second.
         streams: answers that are under way at once; more are refused with 429.
         local: whether requests that name another host are refused.
         ready: called when it answers.
 
     Raises InputError for a clock that is none, and for a token that no header can hold.
     """
-    if clock not in CLOCKS:
-        raise InputError(f"clock {clock!r} is not one of {', '.join(CLOCKS)}")
     server = _Server(engine, clock, streams)
 
     @asynccontextmanager
@@ -564,7 +577,7 @@ def run(listening: Any, engine: PlayedEngine, clock: str, streams: int, ready: C
     Args:
         listening: the socket.
         engine: what plays.
-        clock: one of CLOCKS.
+        clock: as `application` takes it.
         streams: answers that are under way at once.
         ready: called when the server answers.
 

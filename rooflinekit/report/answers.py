@@ -14,7 +14,8 @@ _WRITTEN = {
     "Estimate": "estimate", "FitsOn": "fits", "Guarded": "measured.guard",
     "Launch": "launch", "Levers": "levers", "Loaded": "catalogue",
     "Outcome": "simulation", "OverTime": "plan.over_time", "ParameterCount": "catalogue", "PlanAnswer": "plan",
-    "Solution": "plan.inverse", "TraceAnswer": "cost.trace", "Walk": "walk", "Watched": "measured.watch",
+    "RolloutPlan": "plan.rollout", "Solution": "plan.inverse", "TraceAnswer": "cost.trace", "Walk": "walk",
+    "Watched": "measured.watch",
 }  # fmt: skip
 """Types of answers, and the module with the `document` and `rows` of each; what follows the dot stands before both."""
 _FOLDED = ("Estimate", "Walk")  # whose sections a notebook opens one by one

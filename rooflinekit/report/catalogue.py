@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rooflinekit.model.cache import model_cache_law
-from rooflinekit.model.parameter_count import ParameterCount, count_parameters
+from rooflinekit.model.parameter_count import ParameterCount, count_parameters, stored_bytes
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.model import (
@@ -124,6 +124,7 @@ def model_entry(model: Model) -> dict[str, Any]:
         "params_active_without_vocabulary": count.active_without_vocabulary,
         "params_by_module": {name: getattr(count, name) for name in _MODULES},
         "params_tower": model.tower,
+        "weight_bytes": None if model.unpriced else stored_bytes(model),
         "hidden_size": model.hidden,
         "vocab_size": model.vocab,
         "tied_embeddings": model.tied,
@@ -194,6 +195,7 @@ def _model(model: Model) -> tuple[list[Section], list[tuple[str, str]]]:
             if model.tower
             else []
         ),
+        *([["stored", format_bytes(size), f"{size:,.0f} B of weights"]] if (size := entry["weight_bytes"]) else []),
         ["KV per token", format_bytes(cache), f"{cache:,.0f} B in {entry['kv_dtype']}"],
     ]
     if entry["state_bytes"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from rooflinekit.report.document import (
     Block,
     Document,
     Facts,
+    Fixed,
     Section,
     Table,
     Words,
@@ -36,6 +38,7 @@ from rooflinekit.report.request import LEAST, Request, Waterfall, counted, laten
 
 _KERNEL_HEADER = ["kernel", "n", "FLOP", "bytes", "FLOP/B", "time", "bound", "share", "limit"]
 _MEMORY_BAR = 16
+_COMMAND = 74  # columns of a command
 _ENDLESS = "no end"
 _ADVISED = 3  # moves on the first screen
 _FOLDED = 0.01  # share of a step below which kernels stand in one line together
@@ -95,6 +98,8 @@ def _detail(estimate: Estimate) -> Iterator[Section]:
     facts = [("energy", _spent(estimate.energy))] if estimate.energy else []
     facts += [("intervals", estimate.interval_tested)] if estimate.interval_tested else []
     yield Section("", [Facts(*facts)])
+    for each in estimate.measure:
+        yield Section(f"measured by {each['tool']}", [command(each["command"])])
     for title, step in _steps(estimate):
         table = Table(_KERNEL_HEADER, _kernels(step))
         if step is estimate.prefill:
@@ -102,6 +107,17 @@ def _detail(estimate: Estimate) -> Iterator[Section]:
             yield Section("", [table])
         else:
             yield Section(f"{title}: {ms(step.time_ms)}", [table])
+
+
+def command(words: str) -> Fixed:
+    """A command of a shell, over as many lines as it takes, each option beside its value."""
+    lines = [""]
+    for option in re.split(r" (?=-)", words):
+        if lines[-1] and len(lines[-1]) + len(option) >= _COMMAND:
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {option}" if lines[-1] else f"  {option}"
+    return Fixed(lines, "sh")
 
 
 def _kernels(step: StepResult) -> list[list[str]]:

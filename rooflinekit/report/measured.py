@@ -15,6 +15,7 @@ from rooflinekit.evidence.compare import CAUSES, Comparison, Metric, Run
 from rooflinekit.evidence.engine_fit.fit import EngineFit
 from rooflinekit.evidence.guard import Check, Guarded
 from rooflinekit.evidence.watching import Beside, Figure, Watched
+from rooflinekit.evidence.why import Why
 from rooflinekit.model.types.units import format_bytes, format_time, percent, significant
 from rooflinekit.report.document import (
     WIDTH,
@@ -144,7 +145,49 @@ def _run(run: Run) -> Iterator[Section]:
         if run.gap.in_flight is not None:
             offered = f" of {facts.concurrency}" if facts.concurrency else ""
             yield Section("", [Words(f"{run.gap.in_flight:.1f}{offered} requests were in flight on average")])
+    if run.why is not None:
+        yield from _reconciled(run, run.why)
     yield footer(calibrated(run.calibration), run.notes)
+
+
+def _reconciled(run: Run, why: Why) -> Iterator[Section]:
+    """The changes that explain a run, best first, with what they would give."""
+    times = [each for each in run.metrics if each.metric in ("ttft_ms", "tpot_ms")]
+    rows = [
+        [", ".join(f"{_option(change.option)} {_said(change.value)}" for change in reason.changes),
+         ", ".join(_said(change.was) for change in reason.changes),
+         *(ms(reason.predicted[each.metric]) for each in times), f"{reason.misfit:.1f}", f"{reason.score:.1f}"]
+        for reason in why.reasons
+    ]  # fmt: skip
+    head = [
+        "changes that explain it",
+        "in place of",
+        *(_NAMES[each.metric] for each in times),
+        "misfit",
+        "score",
+    ]
+    if rows:
+        rows.append(["measured", "", *(ms(each.measured) for each in times), "", ""])
+        yield Section("", [Table(head, rows, left=(0, 1), room=_CHANGES)])
+    more = "" if rows else "; none is worth its price" if why.misfit > 1.0 else ": it needs no explanation"
+    yield Section("", [Words(f"misfit as assumed {why.misfit:.1f}, {why.tried} changes tried{more}")])
+
+
+def _option(name: str) -> str:
+    return _FACT_WORDS.get(name, f"--{name.replace('_', '-')}")
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "its default"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_CHANGES = 26  # columns of the changes, of which several take lines of their own
+_FACT_WORDS = {
+    "hits": "cached share of prompts", "cv": "burstiness", "requests": "requests in all",
+    "warmup": "requests of warm-up",
+}  # fmt: skip
 
 
 def _interval(metric: Metric) -> str:

@@ -9,15 +9,19 @@ from typing import Any
 from rooflinekit.decision.economics.price import POWER_NOTE, HourlyPrice
 from rooflinekit.decision.planning.classes import ClassFleet, ClassPlan
 from rooflinekit.decision.planning.cost import LOAD_NOTE, Point
+from rooflinekit.decision.planning.fleet import WIDE
 from rooflinekit.decision.planning.inverse import BreakEven, Solution
 from rooflinekit.decision.planning.over_time import OverTime
 from rooflinekit.decision.planning.plan import Candidate, Fleet, PlanAnswer, split_name
 from rooflinekit.decision.planning.rank import OWN_FORMATS
+from rooflinekit.decision.planning.rollout import RolloutPlan
 from rooflinekit.decision.planning.sensitivity import Sized, Swing
-from rooflinekit.model.types.units import percent, significant
+from rooflinekit.decision.planning.worth import Measurement
+from rooflinekit.model.types.units import format_time, percent, significant
 from rooflinekit.report.document import Document, Facts, Items, Legend, Section, Table, Words, amount, ms, notes, three
 
 _SHOWN, _EXPLAINED, _POINTS = 8, 5, 5
+_SENTENCES, _SOURCES = 3, 2  # below the table at most; prices of which the sources are named there
 _MILLION = 7  # column of the price of output tokens
 _LOAD, _LOAD_LEGEND = 8, "Load: share of what the objectives allow."
 ASSUMPTIONS = (POWER_NOTE, LOAD_NOTE, OWN_FORMATS)
@@ -37,10 +41,10 @@ def document(answer: PlanAnswer, details: bool = False) -> Document:
     ]
     over = over_time_document(answer.over_time) if answer.over_time else []
     if not details:
-        more = "-v shows how it was sized, latencies, power, intervals and why others lost"
+        more = "-v shows sizing, latencies and why others lost"
         return [
             *head,
-            Section("", [Words(*answer.summary, indent="")]),
+            Section("", [Words(*answer.summary[:_SENTENCES], indent="")]),
             *_sensitivity(answer.sensitivity),
             *over,
             Section("", [notes(_known(answer, more))]),
@@ -56,6 +60,7 @@ def document(answer: PlanAnswer, details: bool = False) -> Document:
         Section("", [candidates, Words(*left), Legend(candidates, told, {_LOAD: _LOAD_LEGEND})]),
         Section("", [_latencies(answer.best)]),
         Section("", [Facts(*_facts(answer.best))]),
+        *_measurements(answer.measure),
         *_sensitivity(answer.sensitivity),
         *over,
         Section("why the others lost" if lost else "", [Items(*lost, indent="   ", most=_EXPLAINED)]),
@@ -78,7 +83,7 @@ def _fleets_by_gpu(answer: PlanAnswer) -> Table:
         rows.append([
             f"{place}{'' if each.known else '?'}", _short(each.gpu), each.name, f"{each.gpus:,}",
             f"{sum(host.count for host in each.hosts):,}", amount(cost.usd_per_month, 0), three(cost.input_usd),
-            three(cost.output_usd), peak, holds, each.evidence if each.known else "interval > 3x",
+            three(cost.output_usd), peak, holds, each.evidence if each.known else f"interval > {WIDE:g}x",
         ])  # fmt: skip
     return Table(head, rows, left=(0, 1, 2, 10), gap=1, drop=(4, 6, 7))
 
@@ -95,6 +100,13 @@ def _sensitivity(swings: Sequence[Swing]) -> list[Section]:
     return [Section("the fleet where one assumption is a fifth off", [table, Words(told)])] if swings else []
 
 
+def _measurements(several: Sequence[Measurement]) -> list[Section]:
+    """What each is worth, and its commands."""
+    head = "the measurements that would pay"
+    return [Section(head if not number else "", [Words(f"{each}:"), Items(*each.commands, indent="   ")])
+            for number, each in enumerate(several)]  # fmt: skip
+
+
 def _short(gpu: str) -> str:
     """Names of several accelerators without what they have in common."""
     kinds = gpu.split("+")
@@ -104,9 +116,12 @@ def _short(gpu: str) -> str:
 
 def _known(answer: PlanAnswer, more: str) -> Iterator[str]:
     """What a buyer should hear beside the table."""
-    for gpu, price in answer.prices.items():
-        if price is not None:
-            yield f"{gpu}: {HourlyPrice(**price)}"
+    prices = {gpu: HourlyPrice(**price) for gpu, price in answer.prices.items() if price is not None}
+    if len(prices) > _SOURCES:
+        each = ", ".join(f"{gpu} ${price.usd_per_gpu_hour:g}" for gpu, price in prices.items())
+        yield f"a GPU-hour: {each} (-v has the sources)"
+    else:
+        yield from (f"{gpu}: {price}" for gpu, price in prices.items())
     yield from (warning for warning in answer.warnings if warning not in ASSUMPTIONS)
     yield f"{answer.tried} settings were tried; {more}"
 
@@ -391,3 +406,23 @@ def inverse_rows(found: Solution | BreakEven) -> list[dict[str, object]]:
     keys = ("what", "value", "unit", "model", "gpu", "answer")
     joined = {"subject_to": "; ".join(found.subject_to), "binds": "; ".join(found.binds)}
     return [{key: getattr(found, key) for key in keys} | joined | found.at]
+
+
+def rollout_document(found: RolloutPlan) -> Document:
+    """What a training step takes on each fleet."""
+    head = ["generate", "train", "step", "generation", "last 10 %", "training", "weights", "GPU-hours",
+            "tok/s/GPU"]  # fmt: skip
+    cells = [
+        [amount(each.rollout_gpus, 0), amount(each.train_gpus, 0) if each.train_gpus else "in turn",
+         *(format_time(getattr(each, f"{part}_s")) for part in ("step", "generation", "tail", "training", "sync")),
+         amount(each.gpu_hours), amount(each.tok_s_per_gpu, 0)]
+        for each in found.steps
+    ]  # fmt: skip
+    size = (f"A step has {found.tokens:,.0f} tokens and {found.train_flops:.3g} FLOPs of training; "
+            f"each replica then gets {found.weight_bytes / 1e9:,.1f} GB.")  # fmt: skip
+    best = f"The fewest GPU-hours: {found.best.gpus} GPUs, {format_time(found.best.step_s)} a step."
+    return [
+        Section(f"{found.model} on {found.gpu}: {found.question}", [Words(f"{size} {best}")]),
+        Section("", [Table(head, cells)]),
+        Section("", [notes(found.notes)]),
+    ]

@@ -248,17 +248,24 @@ def _listed(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]
         entries = json.load(text)
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{path}: is not valid JSON ({type(error).__name__})") from None
+    none = bool(entries)
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, Mapping):
             raise SpecError(f"{path}: entry {number} of its list is no object")
         turns = entry.get("conversations", entry.get("messages"))
         if not isinstance(turns, list):
+            none = False
             yield number, {str(name).strip().lower(): value for name, value in entry.items()}
             continue
         said = [turn.get("value", turn.get("content")) for turn in turns[:2] if isinstance(turn, Mapping)]
         counts = [round(len(one) / _LETTERS) for one in said if isinstance(one, str)]
         if len(counts) == 2 and min(counts) >= _ASKED[0] and counts[0] <= _ASKED[1] and sum(counts) <= _ASKED[2]:
+            none = False
             yield number, {"prompt_tokens_of_text": counts[0], "answer_tokens_of_text": counts[1]}
+    if none:
+        least, prompt, both = _ASKED
+        raise SpecError(f"{path}: no conversation has {least} to {prompt:,} tokens in and {least} or more out, "
+                        f"{both:,} at most together")  # fmt: skip
 
 
 def _csv_rows(path: Path, text: IO[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -101,6 +101,8 @@ def resolve(kind: Kind, name: str | os.PathLike[str]) -> Loaded[Path]:
         return found
     if _usable(kind, Path(text)):
         return Loaded(Path(text))
+    if (found := _by_beginning(text, scanned)) is not None:
+        return found
     raise unknown_name(kind, text, _suggestions(text, scanned))
 
 
@@ -273,6 +275,17 @@ def _by_alias(name: str, scanned: list[_Aliases]) -> Loaded[Path] | None:
         return None
     said = f"{name!r} is not a known id; took {hits[0].stem} by its last part"
     return Loaded(hits[0], (said,) if "/" in name else ())
+
+
+def _by_beginning(name: str, scanned: Sequence[_Aliases]) -> Loaded[Path] | None:
+    """The one spec whose name begins so, or the one that all others which do begin with; a name has a number in it."""
+    begun = re.sub(r"[\s_]", "-", name.lower()).rpartition("/")[2] + "-"
+    hits = {entry.path.stem: entry.path for entry in scanned if entry.path.stem.startswith(begun)}
+    first, *others = sorted(hits, key=len) or [""]
+    if not first or not re.search(r"\d", begun) or any(not stem.startswith(f"{first}-") for stem in others):
+        return None
+    also = f" (others: {', '.join(others)})" if others else ""
+    return Loaded(hits[first], (f"{name!r} is not a known name; took {first}, which begins so{also}",))
 
 
 def _within(few: tuple[str, ...], many: tuple[str, ...]) -> bool:

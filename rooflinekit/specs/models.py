@@ -8,26 +8,26 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rooflinekit.model.parameter_count import stored_bytes
-from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError, nearest, needing
+from rooflinekit.model.types.errors import InputError, SpecError, UnknownNameError, nearest
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts, Model, WeightFormats
 from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.config.keys import usual_keys, usual_names
 from rooflinekit.specs.config.vision import read_vision
 from rooflinekit.specs.files import kept, read_json, read_yaml, refuse_cut
+from rooflinekit.specs.hub import CACHED, COMPANION, HUB, ID, INDEX, cached_config, fetch, fetched_bytes
 from rooflinekit.specs.locate import Loaded, resolve
-from rooflinekit.specs.places import admitted, spec_dir
+from rooflinekit.specs.places import spec_dir
 from rooflinekit.specs.section import Layout, Section
 from rooflinekit.specs.weight_files import model_from_gguf, safetensors_bytes
 
 _EXAMPLE = Path(__file__).with_name("model_template.yaml")
-_HUB, _AS = "hf:", "as:"
-_COMPANION = "hf_quant_config.json"
-_INDEX, _SEVERAL = "model.safetensors.index.json", "its safetensors headers"
+_AS = "as:"
+_SEVERAL = "its safetensors headers"
 _HEAVIER = 1.25  # than its files: towers and heads that are not counted make a checkpoint heavier, never lighter
 _FORMAT_IN_NAME = r"(?i)(?<![a-z])(fp8|nvfp4|mxfp4|fp4|awq|gptq|int4|int8|w\da\d+|bnb)(?![a-z])"
 _INT8 = {"targets": ["Linear"], "weights": {"num_bits": 8}, "input_activations": {"num_bits": 8}}
@@ -45,8 +45,6 @@ _STORED: Mapping[str, Mapping[str, Any] | None] = {
     r"gguf": None,
 }  # fmt: skip
 _TOLD = 3  # differences that one warning names
-_ID = r"[\w.-]+/[\w.-]+"
-_CACHED = r"models--([\w.-]+?)--([\w.-]+)"
 _ENDING = r"(?:^[\w-][\w.-]*/)?[\w-][\w.-]*$"
 _LONGEST_NAME = 200
 _FILES = (".json", ".gguf", ".safetensors", ".yaml", ".yml")  # endings of paths that can be no name
@@ -78,6 +76,7 @@ class _LibraryFile(Layout):
     expect: _Expected | None = None
     rotary_tables: int = 1
     tower: int = 0
+    encoder_peak: int = 0
     vision: Mapping[str, Any] | None = None
 
 
@@ -110,8 +109,8 @@ def load_model(name: str | os.PathLike[str]) -> Loaded[Model]:
     if text.startswith(_AS):
         kind, _, text = text.removeprefix(_AS).partition(":")
         name = text
-    if text.startswith(_HUB):
-        return _from_config(_download(text.removeprefix(_HUB)), text.removeprefix(_HUB), kind)
+    if text.startswith(HUB):
+        return _from_config(fetch(text.removeprefix(HUB)), text.removeprefix(HUB), kind)
     cached = cached_config(text)
     try:
         resolved = resolve("model", name)
@@ -125,6 +124,27 @@ def load_model(name: str | os.PathLike[str]) -> Loaded[Model]:
         return _from_config(cached, text, kind)
     loaded = _of_path(resolved.value, kind)
     return Loaded(loaded.value, (*resolved.warnings, *loaded.warnings))
+
+
+def typed_model(name: str) -> str:
+    """The name of a model that a person typed; an id of the hub that is not known here is fetched first.
+
+    Typing it where huggingface_hub is installed is asking for it. Names that stand in files are never fetched so, nor
+    those of Python and of the services.
+
+    Raises SpecError where it cannot be fetched, with the nearest known names.
+    """
+    if not re.fullmatch(rf"{ID}(?:@[\w.-]+)?", name) or Path(name).exists() or find_spec("huggingface_hub") is None:
+        return name
+    try:
+        load_model(name)
+    except UnknownNameError as unknown:
+        try:
+            fetch(name)
+        except SpecError as error:
+            near = f"; nearest known: {', '.join(unknown.suggestions)}" if unknown.suggestions else ""
+            raise SpecError(f"{error}{near}") from None
+    return name
 
 
 def _of_path(path: Path, kind: str) -> Loaded[Model]:
@@ -147,7 +167,7 @@ def _of_path(path: Path, kind: str) -> Loaded[Model]:
 def _by_last_part(text: str, error: SpecError) -> Loaded[Model]:
     """The model that the last part of a path to nothing names; raises what was raised for the path where none does."""
     path = Path(text)
-    cached = next((found for part in reversed(path.parts) if (found := re.fullmatch(_CACHED, part))), None)
+    cached = next((found for part in reversed(path.parts) if (found := re.fullmatch(CACHED, part))), None)
     name = "/".join(cached.groups()) if cached else path.name
     if path.exists() or path.suffix.lower() in _FILES or len(path.parts) < 2:
         raise error
@@ -162,7 +182,7 @@ def _stored(name: str, unknown: UnknownNameError) -> Loaded[Model]:
 
     Raises what was raised for the whole name, with the way to its config.json where it may lie on the hub.
     """
-    fetches = f"{_HUB}{name} reads its own config.json (pip install 'rooflinekit[hub]')"
+    fetches = f"{HUB}{name} reads its own config.json (pip install 'rooflinekit[hub]')"
     for ending in _STORED:
         found = re.fullmatch(rf"(?i)(.+?)[-_.]({ending})", name)
         if not found:
@@ -177,16 +197,16 @@ def _stored(name: str, unknown: UnknownNameError) -> Loaded[Model]:
             if _STORED[ending] is None:
                 told = (f"{name!r} holds files of several formats: read as {loaded.value.name} in its own; "
                         "give the .gguf file, or --weights")  # fmt: skip
-            aliases = (name, *loaded.value.aliases) if re.fullmatch(_ID, name) else loaded.value.aliases
-            told += f"; {fetches}" if re.fullmatch(_ID, name) else ""
+            aliases = (name, *loaded.value.aliases) if re.fullmatch(ID, name) else loaded.value.aliases
+            told += f"; {fetches}" if re.fullmatch(ID, name) else ""
             return Loaded(replace(loaded.value, aliases=aliases), (told, *warnings))
-    if re.fullmatch(_ID, name):
+    if re.fullmatch(ID, name):
         unknown.args = (f"{unknown}; {fetches}",)
     raise unknown
 
 
 def _from_config(path: Path, name: str, kind: str = "") -> Loaded[Model]:
-    companions = path.with_name(_COMPANION), path.with_name(_INDEX)
+    companions = path.with_name(COMPANION), path.with_name(INDEX)
     loaded, claim = kept(_read_config, path, *companions, also=(name, kind))
     return Loaded(loaded.value, (*loaded.warnings, *_contradicted(loaded.value, claim)))
 
@@ -204,9 +224,13 @@ def _read_config(path: Path, companion: Path, index: Path, name: str, kind: str)
     metadata = listed.get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, Mapping) else None
     indexed = float(total) if isinstance(total, int | float) and not isinstance(total, bool) else 0.0
-    size = sum(map(safetensors_bytes, files)) if files else indexed
-    in_vain = _unquantised(loaded.value, size, files[0].name if len(files) == 1 else _SEVERAL if files else _INDEX)
-    return Loaded(loaded.value, (*loaded.warnings, *in_vain)), claimed_name(config, path)
+    size = sum(map(safetensors_bytes, files)) if files else fetched_bytes(path)
+    where = files[0].name if len(files) == 1 else _SEVERAL if size else INDEX
+    model, in_vain = loaded.value, _unquantised(loaded.value, size or indexed, where)
+    if size:
+        told = f"{where}: {size:,} bytes of tensors; {stored_bytes(model):,.0f} are costed"
+        model = replace(model, notes=(*model.notes, told))
+    return Loaded(model, (*loaded.warnings, *in_vain)), claimed_name(config, path)
 
 
 def _unquantised(model: Model, size: float, where: str) -> Iterator[str]:
@@ -250,6 +274,7 @@ def _from_library(path: Path, stored: str = "") -> Loaded[Model]:
         rotary_tables=file.rotary_tables,
         tower=file.tower if vision is None else vision.parameters,
         vision=vision,
+        encoder_peak=file.encoder_peak,
     )
     return Loaded(model, loaded.warnings)
 
@@ -261,7 +286,7 @@ def claimed_name(config: Mapping[str, Any], path: Path) -> str | None:
     'Llama-3.1-70B'
     """
     for part in path.parts:
-        if cached := re.fullmatch(_CACHED, part):
+        if cached := re.fullmatch(CACHED, part):
             return "/".join(cached.groups())
     stated = config.get("_name_or_path")
     if not isinstance(stated, str) or len(stated) > _LONGEST_NAME:
@@ -317,45 +342,3 @@ def _told(values: Counter[object] | None) -> str:
     if len(named) < 2:
         return named[0][0] if named else "none"
     return ", ".join(f"{name} ({times} layers)" for name, times in named)
-
-
-def cached_config(identifier: str) -> Path | None:
-    """The config.json of `org/name` or `org/name@revision` in the local Hugging Face cache, or None."""
-    identifier, _, revision = identifier.partition("@")
-    if not re.fullmatch(_ID, identifier):
-        return None
-    entry = _hub_cache() / f"models--{identifier.replace('/', '--')}"
-    if not admitted(entry) or not entry.is_dir():
-        return None
-    commit, known = revision, []
-    with suppress(OSError, ValueError):
-        commit = (entry / "refs" / (revision or "main")).read_text(encoding="utf-8").strip()
-    with suppress(OSError):
-        known = sorted((entry / "snapshots").iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
-    folders = [*([entry / "snapshots" / commit] if commit else []), *([] if revision else known)]
-    return next((path for folder in folders if (path := folder / "config.json").is_file()), None)
-
-
-def _hub_cache() -> Path:
-    """Where huggingface_hub keeps its files: $HF_HUB_CACHE, $HF_HOME/hub, else ~/.cache/huggingface/hub."""
-    if chosen := os.environ.get("HF_HUB_CACHE"):
-        return Path(chosen)
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    return Path(home).expanduser() / "hub"
-
-
-def _download(identifier: str) -> Path:
-    """The config.json of `org/name` or `org/name@revision` and its companion, downloaded into the cache."""
-    if not admitted(_hub_cache()):
-        raise SpecError(f"{_HUB}{identifier[:60]} is a download; only names of the catalogue are read here")
-    with needing("a download from the Hugging Face hub", "hub"):
-        hub = import_module("huggingface_hub")
-    identifier, _, revision = identifier.partition("@")
-    try:
-        path = Path(hub.hf_hub_download(identifier, "config.json", revision=revision or None))
-    except (OSError, ValueError) as error:  # the hub's own errors derive from these
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise SpecError(f"{identifier}: cannot be downloaded: {reason[0]}") from None
-    with suppress(OSError, ValueError):
-        hub.hf_hub_download(identifier, _COMPANION, revision=revision or None)
-    return path

@@ -281,3 +281,11 @@ def test_documents_are_valid_by_the_published_schemas(made: dict[str, rk.Launch]
                     jsonschema.validate(document, schema)
                     checked += 1
     assert checked > 8
+
+
+def test_services_are_valid_by_the_schema_of_kubernetes(made: dict[str, rk.Launch]) -> None:
+    validator = pytest.importorskip("kubernetes_validate", reason="needs the package kubernetes-validate")
+    found = [each for each in documents(made["two hosts"], "lws") if each["kind"] == "Service"]
+    assert found
+    for each in found:
+        validator.validate(each, "1.31", strict=True)

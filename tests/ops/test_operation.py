@@ -85,6 +85,35 @@ class TestMetrics:
         assert set(re.findall(r"^\| `([A-Z]\w+)` \|", page, re.MULTILINE)) == set(ROWS["alerts"])
 
 
+CALM = {
+    'rooflinekit_seconds{metric="ttft",kind="measured"}': "0.2x60",
+    'rooflinekit_seconds{metric="ttft",kind="high"}': "0.3x60",
+    'rooflinekit_drift_ratio{metric="tpot"}': "0x60",
+    "rooflinekit_headroom_ratio": "0.5x60",
+    'rooflinekit_predicted_replicas{model="m",gpu="g"}': "2x60",
+    'rooflinekit_replicas{model="m",gpu="g"}': "2x60",
+    "vllm:num_requests_waiting": "1x60",
+    "vllm:num_requests_running": "50x60",
+    "vllm:num_preemptions_total": "7x60",
+    "rooflinekit_interval_end_seconds": "0+60x60",
+}
+AMISS = CALM | {
+    'rooflinekit_seconds{metric="ttft",kind="measured"}': "0.4x60",
+    'rooflinekit_drift_ratio{metric="tpot"}': "0.1x60",
+    "rooflinekit_headroom_ratio": "-0.1x60",
+    'rooflinekit_predicted_replicas{model="m",gpu="g"}': "3x60",
+    "vllm:num_requests_waiting": "100+10x60",
+    "vllm:num_preemptions_total": "7+5x60",
+    "rooflinekit_interval_end_seconds": "0x60",
+}
+"""Forty minutes of metrics, as promtool writes them, where all is well and where nothing is."""
+FIRING = {
+    "SlowerThanPredicted": {"metric": "ttft"}, "PerformanceDrift": {"metric": "tpot"},
+    "TooFewReplicas": {"model": "m", "gpu": "g"},
+}  # fmt: skip
+"""Labels of what fires, beside its severity."""
+
+
 class TestRules:
     def test_every_name_is_exported_or_recorded(self) -> None:
         engines: dict[str, Any] = yaml.safe_load(
@@ -114,6 +143,32 @@ class TestRules:
         path = tmp_path / "rules.yaml"
         path.write_text(operation.rules())
         subprocess.run(["promtool", "check", "rules", str(path)], check=True, capture_output=True)
+
+    @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool of Prometheus is not installed")
+    def test_alerts_fire_when_they_should_and_else_not(self, tmp_path: Path) -> None:
+        (tmp_path / "rules.yaml").write_text(operation.rules())
+        tests = [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "alert_rule_test": [
+                    {"eval_time": "40m", "alertname": alert, "exp_alerts": [{}] if alert in firing else []}
+                    for alert in ROWS["alerts"]
+                ],
+            }
+            for series, firing in ((CALM, ()), (AMISS, ROWS["alerts"]))
+        ]
+        for test in tests:  # labels are those of the series that fires, which the rules carry
+            for each in test["alert_rule_test"]:
+                if each["exp_alerts"]:
+                    _, _, severity, said = ROWS["alerts"][each["alertname"]]
+                    labels = {"severity": severity} | FIRING.get(each["alertname"], {})
+                    text = said.replace("{{ $labels.metric }}", labels.get("metric", ""))
+                    each["exp_alerts"] = [{"exp_labels": labels, "exp_annotations": {"summary": text}}]
+        (tmp_path / "tests.yaml").write_text(json.dumps({"rule_files": ["rules.yaml"], "tests": tests}))
+        words = ["promtool", "test", "rules", "tests.yaml"]
+        run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stdout + run.stderr
 
 
 class TestDashboard:

@@ -467,3 +467,10 @@ def test_tokens_that_nobody_drafts_are_refused_as_in_estimate():
         rk.simulate("llama-3-8b", rate=1.0, requests=5, draft_tokens=3)
     with pytest.raises(InputError, match="draft_tokens needs a draft"):
         rk.estimate("llama-3-8b", draft_tokens=3)
+
+
+def test_conversations_that_are_all_too_short_are_not_called_an_empty_file(tmp_path):
+    path = tmp_path / "chat.json"
+    path.write_text('[{"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]}]')
+    with pytest.raises(SpecError, match="no conversation has 4 to 1,024 tokens in"):
+        load_trace(path)

@@ -519,6 +519,11 @@ def test_other_networks_are_refused_by_name(config, said):
     assert "rooflinekit costs decoders, T5 and Whisper" in message
 
 
+def test_the_decoder_of_an_encoder_decoder_is_not_costed_as_both():
+    config = {"model_type": "bart", "d_model": 64, "vocab_size": 9, "is_encoder_decoder": False}
+    assert "is_encoder_decoder = False leaves the decoder alone" in refused(config, ArchitectureError)
+
+
 def test_the_companion_file_is_no_config():
     assert "companion" in refused({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}})
 

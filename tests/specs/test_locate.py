@@ -157,6 +157,17 @@ def test_a_family_name_takes_the_commonest_model_and_says_so(name, taken, others
     assert (found.value.stem, found.warnings) == (taken, (f"{name!r} is ambiguous; took {taken}{others}",))
 
 
+def test_the_beginning_of_one_name_is_that_name_and_says_so():
+    for kind, name, taken in (("model", "devstral-2", "devstral-2-123b"), ("accelerator", "RTX 3060", "rtx-3060-12gb"),
+                              ("model", "qwen3-235b", "qwen3-235b-a22b")):  # fmt: skip
+        found = resolve(kind, name)
+        assert found.value.stem == taken
+        assert f"took {taken}, which begins so" in found.warnings[0]
+    for name in ("llama-3", "qwen3", "deepseek-v4"):  # several, none of which the others begin with
+        with pytest.raises(UnknownNameError):
+            resolve("model", name)
+
+
 def test_a_users_folder_that_is_not_there_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("ROOFLINEKIT_SPECS", str(tmp_path / "nowhere"))
     with pytest.raises(SpecError, match=r"^ROOFLINEKIT_SPECS = .*nowhere: no such folder; create it"):

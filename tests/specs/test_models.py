@@ -10,6 +10,8 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from oracle import kv_elements_per_token, parameters
@@ -26,8 +28,8 @@ from rooflinekit.model.types.errors import (
 from rooflinekit.specs import load_model, spec_dir
 from rooflinekit.specs.config.importer import model_from_config
 from rooflinekit.specs.files import read_yaml
+from rooflinekit.specs.hub import cached_config
 from rooflinekit.specs.locate import resolve, tokens
-from rooflinekit.specs.models import cached_config
 
 SHIPPED = sorted(path.stem for path in spec_dir("model").glob("*.yaml"))
 FACTS = Path(__file__).parents[2].parent / "shared" / "data" / "specs" / "models.csv"
@@ -239,47 +241,52 @@ def test_a_name_that_nobody_knows():
 
 
 def test_a_download_needs_the_extra(monkeypatch):
-    from rooflinekit.specs import models
+    from rooflinekit.specs import hub
 
     def absent(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(models, "import_module", absent)
+    monkeypatch.setattr(hub, "import_module", absent)
     with pytest.raises(MissingExtraError, match=r"rooflinekit\[hub\]"):
         load_model("hf:org/name")
 
 
 def test_a_download_that_fails_is_one_line(monkeypatch):
-    from rooflinekit.specs import models
+    from rooflinekit.specs import hub
 
-    class Hub:
+    class Hub(SimpleNamespace):
+        HfApi = Mock()
+
         @staticmethod
         def hf_hub_download(identifier, file, revision=None):
             raise OSError(f"{identifier} at {revision}: 404\nsecond line")
 
-    monkeypatch.setattr(models, "import_module", lambda name: Hub)
+    monkeypatch.setattr(hub, "import_module", lambda name: Hub)
     with pytest.raises(InputError, match="org/name: cannot be downloaded: org/name at abc: 404") as caught:
         load_model("hf:org/name@abc")
     assert "\n" not in str(caught.value)
 
 
 def test_a_model_of_the_hub_is_downloaded_by_its_id(monkeypatch, tmp_path):
-    from rooflinekit.specs import models
+    from rooflinekit.specs import hub
 
     config = read_yaml(spec_dir("model") / "llama-3-8b.yaml")["config"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     fetched = []
 
-    class Hub:
+    class Hub(SimpleNamespace):
+        HfApi = Mock()
+
         @staticmethod
         def hf_hub_download(identifier, file, revision=None):
             fetched.append((identifier, file, revision))
             return str(tmp_path / file)
 
-    monkeypatch.setattr(models, "import_module", lambda name: Hub)
+    monkeypatch.setattr(hub, "import_module", lambda name: Hub)
     model = load_model("hf:org/tuned-llama@abc").value
     assert (model.name, model.layers) == ("org/tuned-llama@abc", load_model("llama-3-8b").value.layers)
-    assert fetched == [("org/tuned-llama", name, "abc") for name in ("config.json", "hf_quant_config.json")]
+    files = ("config.json", "hf_quant_config.json", "model.safetensors.index.json")
+    assert fetched == [("org/tuned-llama", name, "abc") for name in files]
 
 
 def test_equal_layers_are_one_object():

@@ -115,7 +115,7 @@ def test_layers_keep_formats_of_their_own():
     assert [each.experts for each in loaded.value.layer_formats] == [BLOCK, BLOCK, WIDE, BLOCK]
     assert (loaded.value.formats.attention, loaded.warnings) == (BLOCK, ())
     loaded = load(BLOCKED | {"modules_to_not_convert": ["model.layers.0.self_attn.q_a_proj"]})
-    assert "layers mix formats in their attention (3 fp8_block, 1 bf16 modules)" in loaded.warnings[0]
+    assert "layers mix formats in their attention (75% fp8_block, 25% bf16)" in loaded.warnings[0]
 
 
 def test_mixed_precision_by_layer():
@@ -403,6 +403,24 @@ def test_checkpoints_have_the_bytes_that_their_exporter_writes(name):
         return
     assert stored_bytes(loaded.value) == pytest.approx(row["bytes"], rel=2e-5)
     assert loaded.warnings == ()
+
+
+def test_weights_that_are_quantised_in_each_step_are_stored_wide():
+    online = {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"}
+    loaded = load(online)
+    assert loaded.value.formats == WeightFormats.uniform(WIDE)
+    assert "quantization_mode = online: weights are stored as they were" in loaded.warnings[0]
+
+
+def test_matrices_of_one_kind_in_two_formats_have_their_mean_bits():
+    # the gate in 16 bit, up in 4 with groups of 64: half of each
+    mixed = {"quant_method": "awq", "bits": 4, "group_size": 64, "modules_to_not_convert": ["mlp.gate_proj"]}
+    config = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
+              "intermediate_size": 1024, "vocab_size": 64, "max_position_embeddings": 64, "torch_dtype": "bfloat16"}  # fmt: skip
+    found = model_from_config(config | {"quantization_config": mixed}, name="m", origin="config.json")
+    assert found.value.formats.ffn.bytes == pytest.approx((16 + 4 + 20 / 64) / 2 / 8)
+    assert found.value.formats.down.bytes == pytest.approx((4 + 20 / 64) / 8)
+    assert "50% bf16" in found.warnings[0]
 
 
 def test_bits_that_are_asked_for_are_the_bytes_of_the_matrices():

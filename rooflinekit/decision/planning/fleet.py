@@ -116,6 +116,7 @@ class Replica:
             if self.kept is not None and demand.prefixes is not None:
                 source = partial(demand.prefixes.drawn, self.kept)
                 asked = replace(asked, cached=self.kept.cached, source=source)
+            longest = asked.longest
             asked = _OF_ROLE[role](asked)
             if (several := demand.together) > 1:  # as many for each replica as for one alone
                 asked = replace(asked, requests=several * asked.counted, warmup=several * asked.filling)
@@ -127,7 +128,7 @@ class Replica:
                 router=router,
             )
             settled = _SETTLED if demand.closed else 0
-            self._curves[key] = law, LoadCurve(self.predictor, asked, chosen, most, settled)
+            self._curves[key] = law, LoadCurve(self.predictor, asked, chosen, most, settled, longest)
         return self._curves[key][1]
 
 
@@ -161,13 +162,15 @@ _OF_ROLE: dict[str, Callable[[AskedLoad], AskedLoad]] = {
 class Bearer:
     """What bears a load: a replica that serves, or one of a pool of prefill or decode replicas.
 
-    transfer: what keys and values of a mean prompt take to come to a decode replica [s].
+    transfer: what keys and values of a mean prompt take to come to a decode replica [s]; near: rungs at which
+    objectives ended the capacity of another replica, and its accelerators, where the search for this one's begins.
     """
 
     replica: Replica
     role: str = "serve"
     transfer: float = 0.0
     seed: int = 0
+    near: dict[Any, int] = field(default_factory=dict, repr=False, compare=False)
 
     def curve(self, demand: Demand) -> LoadCurve:
         """What is played of it."""
@@ -415,7 +418,11 @@ def ability(bearer: Bearer, demand: Demand, slo: Sequence[Objective], deviations
         name, most = str(each) if each else "knee", math.inf
         if least < math.inf:  # a load at which this one need not be looked at any further
             most = least if demand.closed else least * steps(curve.played_near(least))
-        found = curve.last(left, most)
+        places = (bearer.role, name, deviations), (bearer.role, name)
+        near = next((bearer.near[place] for place in places if place in bearer.near), None)
+        found = curve.last(left, most, len(curve.loads) if near is None and least < math.inf else near)
+        if found.fails is not None:  # else another objective has ended the search
+            bearer.near.update(dict.fromkeys(places, found.rung))
         if not found.load:
             return Ability(0.0, (name,))
         load = found.load / steps(found.load)
@@ -513,9 +520,13 @@ class Part:
         n replicas carry what n times one bears behind the router of n of them: the least n for which that is enough,
         so that a larger peak never takes fewer.
         """
-        least = 1
+        least, guess = 1, 1
         if not demand.closed and demand.arrival_cv > 0.0:
             least = beside(demand.peak_load / (bearer.knee(demand) * (1.0 - reserve.headroom)))
+            guess = beside(bearer.near.get((bearer.role, "gpus", deviations), 0) / bearer.replica.gpus)
+        if guess > least:  # as even as behind so many replicas; where no fewer carry it, no step below has to be played
+            able = ability(bearer, demand.seen(guess), slo, deviations)
+            least = max(least, min(beside(working_replicas(able, demand, reserve)), guess)) if able.load else guess
         while True:
             seen = demand.seen(least)
             able = ability(bearer, seen, slo, deviations)
@@ -523,10 +534,9 @@ class Part:
             if not able.load and evener.arrival_cv < seen.arrival_cv and ability(bearer, evener, slo, deviations).load:
                 least *= 2  # more replicas get more even arrivals
                 continue
-            if not able.load:
-                return cls(bearer, able, 0, reserve, deviations=deviations)
-            working = max(working_replicas(able, demand, reserve), least)
-            if demand.closed or beside(working) <= least:
+            working = max(working_replicas(able, demand, reserve), least) if able.load else 0
+            if not able.load or demand.closed or beside(working) <= least:
+                bearer.near[bearer.role, "gpus", deviations] = working * bearer.replica.gpus
                 return cls(bearer, able, working, reserve, deviations=deviations)
             least *= 2
 

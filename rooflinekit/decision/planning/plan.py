@@ -48,6 +48,7 @@ from rooflinekit.decision.planning.search import (
     silent,
 )
 from rooflinekit.decision.planning.sensitivity import Swing, swings
+from rooflinekit.decision.planning.worth import Measurement, measurements
 from rooflinekit.estimation.options import keywords, options_of, part_of, read
 from rooflinekit.estimation.scenario import IMAGE_SIZE, SPECULATION_KEYS, Plan, Steps
 from rooflinekit.model.types.answer import Plain, Tabled, plain_fields
@@ -278,6 +279,7 @@ class PlanAnswer(Tabled):
     warnings: tuple[str, ...]
     over_time: OverTime | None = None
     sensitivity: tuple[Swing, ...] = ()
+    measure: tuple[Measurement, ...] = ()
 
     derived = ("best",)
 
@@ -305,6 +307,7 @@ def split_name(scenario: dict[str, Any]) -> str:
     """
     degrees = [(key, scenario.get(key, 1)) for key in ("tp", "pp", "dp", "ep")]
     beside = [f"+ {scenario['encoder_gpus']} for images"] if scenario.get("encoder_gpus") else []
+    beside += [f"+ {scenario['redundant_experts']} copies of experts"] if scenario.get("redundant_experts") else []
     beside += ["two-batch" if scenario.get("two_batch") else "deepep"] if "all_to_all" in scenario else []
     beside += [f"+ {scenario['draft']} ({scenario['draft_tokens']})"] if "draft" in scenario else []
     return " ".join([*(f"{key.upper()}{n}" for key, n in degrees if n > 1 or key == "tp"), *beside])
@@ -378,6 +381,11 @@ def _measured_in_words(candidates: Sequence[Candidate]) -> str | None:
         return None
     money = "" if other.cost.usd_per_hour is None else f", ${other.cost.usd_per_hour:,.2f} an hour"
     return f"The cheapest with measured kernels is {other.name} on {other.gpu}: {_gpus(other.gpus)}{money}."
+
+
+def _worth(measure: Sequence[Measurement]) -> str:
+    """The measurement that pays most."""
+    return f"A measurement would pay: {measure[0]} (-v has the commands)." if measure else ""
 
 
 def _why(candidates: Sequence[Candidate], lost: Sequence[Candidate], question: PlanQuestion) -> str:
@@ -707,8 +715,9 @@ def plan(
         found.interrupted |= over is not None and over.interrupted
     except KeyboardInterrupt:  # the plan is known
         found.interrupted = True
-    sensitive = list[Swing]()
+    sensitive, measure = list[Swing](), list[Measurement]()
     try:
+        measure += measurements(question, order)
         sensitive += swings(question, order[0].option) if question.sensitivity else []
     except KeyboardInterrupt:  # the plan is known
         found.interrupted = True
@@ -721,7 +730,7 @@ def plan(
         slo=tuple(map(str, question.slo)),
         confidence=question.confidence,
         answer=answer_in_words(best, question, [each for each in (expected, measured) if each]),
-        summary=tuple(filter(None, (_why(candidates, lost, question), expected, measured, router))),
+        summary=tuple(filter(None, (_why(candidates, lost, question), expected, measured, _worth(measure), router))),
         expected=expected,
         measured=measured,
         router=router,
@@ -735,6 +744,7 @@ def plan(
         warnings=tuple(dict.fromkeys(warnings(question, found, order))),
         over_time=over,
         sensitivity=tuple(sensitive),
+        measure=tuple(measure),
     )
 
 

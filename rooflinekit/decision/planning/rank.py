@@ -57,10 +57,9 @@ def ranked(question: PlanQuestion, found: Found) -> list[Ranked]:
         name = _name(entry.option)
         tries[name] = tries.get(name, 0) + 1
         more = entry.option.grown(max(math.ceil(_GROWS * entry.option.replicas), 1))
-        why = (
-            refused_fleet(question, more.parts) or "its requests one by one miss an objective, with replicas added too"
-        )
-        if tries[name] >= _TRIES or refused_fleet(question, more.parts):
+        refused = refused_fleet(question, more.parts)
+        if tries[name] >= _TRIES or refused:
+            why = refused or "its requests one by one miss an objective, with replicas added too"
             found.refused.append(Refusal(", ".join(name), why))
         else:
             left.append(replace(entry, option=more))

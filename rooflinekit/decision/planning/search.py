@@ -34,6 +34,7 @@ from rooflinekit.decision.planning.profile import Course
 from rooflinekit.estimation.results import shares_by_cause
 from rooflinekit.estimation.scenario import IMAGE_SIZE
 from rooflinekit.load.compiled import prepare
+from rooflinekit.load.curve import SHARES
 from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.errors import DeploymentError, DoesNotFitError, DtypeError, WorkloadError
@@ -67,7 +68,10 @@ _TRIES = 64  # replicas that are added where an objective of the whole request f
 _ANSWER = 2.0  # tokens from which there is something to decode
 _REQUESTS = 200_000  # of all plays of one accelerator, about
 _COMPILING = "compile the loop that plays loads, once"
-_BETTER = 1.0 + 1e-3  # a setting has to bear this much more than one that was tried before
+_BETTER = 1.01  # a setting has to bear this much more than one that was tried before; plays err by as much
+_FAR = 1.25  # times a limit, beyond which an objective is missed by far
+_FULLER = 1.1  # times a full engine, as other settings may fill it
+_BEGINS = {"prefill": "ttft", "decode": "tpot"}  # what a pool answers for
 _MIXED = 64  # replicas of one kind in a mixed fleet, from none up and from the most down
 _PAIRS = 3  # of pools on unlike accelerators that are sized
 _LONG = 256  # tokens to which the longest admitted sequence is rounded up
@@ -140,22 +144,29 @@ def most_accelerators(model: Model) -> int:
 def splits(model: Model, system: System, space: Space, staged: bool = False) -> list[Split]:
     """Splits of one replica, the fewest accelerators first; whether each exists is checked when it is laid out.
 
-    Powers of two for tp. With experts: whole experts on every rank or none (ep), and attention replicated over some of
-    them (dp). Pipeline stages (`staged`), and tp over the hosts of a named system, are tried where nothing else holds
-    the model, or when they are asked for.
+    Powers of two for tp. With experts: whole experts on every rank or none (ep), with copies of some where they do not
+    come out even, and attention replicated over some of them (dp), or over the whole scale-up domain.
+    Pipeline stages (`staged`), and tp over the hosts of a named system, are tried where nothing else holds the model,
+    or when they are asked for.
     """
-    experts = any(isinstance(layer.ffn, MixtureOfExperts) for layer in model.layer_counts)
+    experts = max((ffn.experts for layer in model.layer_counts if isinstance(ffn := layer.ffn, MixtureOfExperts)),
+                  default=0)  # fmt: skip
     most = space.max_gpus or (_STAGED if staged else most_accelerators(model))
     tps = space.tp or _powers(min(system.max_gpus if space.system and staged else system.domain_size, most))
     stages = (1, *_STAGES) if space.system else _STAGES
     pps = space.pp or (stages if staged else (1,))
-    dps = space.dp or (_powers(most) if experts and system.max_gpus > 1 else (1,))
+    domain = (system.domain_size,) if system.domain_size <= most else ()
+    dps = space.dp or (tuple({*_powers(most), *domain}) if experts and system.max_gpus > 1 else (1,))
     found = []
     for tp, pp, dp in product(tps, pps, dps):
         group = tp * dp
         eps = space.ep or ((1, group) if dp == 1 and group > 1 else (group,)) if experts else (space.ep or (1,))
-        fits = group * pp <= min(max(most, *tps), system.max_gpus)
-        found += [{"tp": tp, "pp": pp, "ep": ep, "dp": dp} for ep in dict.fromkeys(eps) if fits or space.told]
+        if group * pp > min(max(most, *tps), system.max_gpus) and not space.told:
+            continue
+        for ep in dict.fromkeys(eps):
+            split = {"tp": tp, "pp": pp, "ep": ep, "dp": dp}
+            copies = -experts % ep if ep <= experts and "redundant_experts" not in space.steps else 0
+            found.append(split | ({"redundant_experts": copies} if copies else {}))  # as many as make ranks even
     return sorted(found, key=lambda split: (split["tp"] * split["pp"] * split["dp"], split["pp"], split["dp"]))
 
 
@@ -185,6 +196,7 @@ class PlanQuestion:
     course: Course | None = None
     sensitivity: bool = False
     progress: Progress = field(default=silent, repr=False)
+    near: dict[Any, int] = field(default_factory=dict, repr=False, compare=False)  #: where capacities ended so far
 
     @property
     def deviations(self) -> float:
@@ -203,9 +215,36 @@ class PlanQuestion:
             return part
         return Part.of(bearer, self.demand, self.slo, self.reserve, 0.0)
 
+    def misses(self, replica: Replica, working: int, deviations: float, role: str = "serve", link: float = 0.0) -> bool:
+        """Whether so few of these replicas miss an objective by far, with the engine's and with the smallest settings.
+
+        Each is played once, at the load of so few, and steps are at least as slow as that; what lies between both
+        settings is not as far from either as an objective is missed.
+        """
+        seen = self.demand.seen(working)
+        load = self.demand.peak_load / (working * (1.0 - self.reserve.headroom))
+        smallest = {
+            "token_budget": min(self.space.token_budgets or BUDGETS),
+            "max_num_seqs": min(self.space.max_num_seqs or SEQUENCES),
+        }
+        for setting in ({}, smallest) if role == "serve" else ({},):
+            try:
+                bearer = self.bearer(retuned(replica, setting, self.demand) if setting else replica, role, link)
+            except DoesNotFitError:
+                continue
+            if load >= bearer.knee(seen) * _FULLER:
+                continue
+            felt = bearer.feel(seen, load, exact=True)
+            own = (each for each in self.slo if role == "serve" or each.metric == _BEGINS[role])
+            if felt.stable and all(
+                math.prod(felt.factors(each.metric, deviations)) * each.value(felt) <= _FAR * each.limit for each in own
+            ):
+                return False
+        return True
+
     def bearer(self, replica: Replica, role: str = "serve", transfer: float = 0.0) -> Bearer:
         """What bears a load in the plays of this question."""
-        return Bearer(replica, role, transfer, self.seed)
+        return Bearer(replica, role, transfer, self.seed, self.near)
 
 
 @dataclass(frozen=True)
@@ -218,7 +257,7 @@ class Refusal(Plain):
 
 @dataclass(frozen=True)
 class Near:
-    """What an objective comes to on a deployment on which nobody waits, over its limit, and what takes the time."""
+    """What an objective comes to on a deployment at the least load that is played, over its limit, and its cause."""
 
     over: float
     objective: Objective
@@ -319,7 +358,10 @@ def _name(gpu: str, scenario: dict[str, Any]) -> str:
     split = " ".join(f"{key}{scenario[key]}" for key in ("tp", "pp", "ep", "dp") if scenario.get(key, 1) > 1)
     formats = " ".join(f"{key} {scenario[key]}" for key in ("weights", "kv") if key in scenario)
     encoders = f"+ {scenario['encoder_gpus']} for images" if "encoder_gpus" in scenario else ""
-    return " ".join(part for part in (gpu, split or "tp1", encoders, formats, scenario["engine"]) if part)
+    draft = f"with {scenario['draft_tokens']} tokens of {scenario['draft']}" if "draft" in scenario else ""
+    exchange = "two-batch" if scenario.get("two_batch") else scenario.get("all_to_all", "")
+    every = (gpu, split or "tp1", exchange, encoders, formats, scenario["engine"], draft)
+    return " ".join(part for part in every if part)
 
 
 def _kind(replica: Replica) -> tuple[Any, ...]:
@@ -327,39 +369,45 @@ def _kind(replica: Replica) -> tuple[Any, ...]:
     return (replica.gpu, *(replica.scenario.get(key) for key in ("engine", "weights", "kv", "encoder_gpus")))
 
 
+def _sureness(question: PlanQuestion, base: Replica) -> float:
+    """Place of the interval for which such replicas can be bought."""
+    wide = all(base.width(question.demand, each.metric) > WIDE for each in question.slo)
+    return 0.0 if wide else question.deviations
+
+
 def _known(question: PlanQuestion, base: Replica, found: Found) -> list[tuple[float, float]]:
     """What fleets of this kind cost that are known at least as well as this one can be."""
-    wide = all(base.width(question.demand, each.metric) > WIDE for each in question.slo)
-    least = min(question.deviations, 0.0) if wide else question.deviations
+    least = _sureness(question, base)
     own = (each for each in found.options if _kind(each.parts[0].replica) == _kind(base))
     return [question.tariff.rank(each) for each in own if each.deviations >= least]
 
 
-def _cannot_win(question: PlanQuestion, base: Replica, found: Found) -> bool:
-    """Whether even full engines would cost more than a fleet of this kind that is known, with any setting.
+def _beaten(question: PlanQuestion, base: Replica, found: Found) -> bool:
+    """Whether each fleet of these replicas that would cost less than what is known misses an objective by far.
 
-    One replica; then full engines with the default, and with the largest token budget and limit of sequences that are
-    tried. No objective binds them, and a draft gives at most all of its tokens.
+    At the confidence asked for and at expected times, with each draft and exchange of experts, and without.
     """
-    space, demand, rank = question.space, question.demand, question.tariff.rank
-    known = _known(question, base, found)
-    if not known or demand.closed or demand.prefixes is not None or question.tariff.saves is not None:
-        return False
+    demand, slo, rank = question.demand, question.slo, question.tariff.rank
+    sure = _sureness(question, base)
+    own = [each for each in found.options if each.kind == "aggregated" and each.deviations >= sure
+           and _kind(each.parts[0].replica) == _kind(base)]  # fmt: skip
+    if not own or demand.closed or demand.prefixes is not None or question.tariff.saves is not None or question.course:
+        return False  # over time another fleet than that of the peak may win
     one = Part(question.bearer(base), Ability(1.0, ()), 1, question.reserve)
-    if rank(Option("aggregated", (one,))) > min(known):
-        return True
-    drafted = max((draft["draft_tokens"] + 1 for draft in space.drafts), default=1)
-    largest = {
-        "token_budget": max(space.token_budgets or BUDGETS),
-        "max_num_seqs": max(space.max_num_seqs or SEQUENCES),
-    }
-    for setting in ({}, largest):
-        try:
-            _, part = _fewest(question, [retuned(base, setting, demand) if setting else base], "serve")[0]
-        except DoesNotFitError:
-            return False  # a smaller one may fit
-        if rank(Option("aggregated", (replace(part, working=-(-part.working // drafted)),))) <= min(known):
-            return False
+    known: dict[int, Replica | None] = {-1: base}
+    others = (*question.space.drafts, *(EXCHANGES if base.scenario.get("ep", 1) > 1 else ()))
+    for deviations in {sure, 0.0}:
+        same = (each if each.deviations == deviations else each.sized(demand, slo, question.reserve, deviations)
+                for each in own)  # fmt: skip
+        fewer = bisect_left(
+            range(1, _CLUSTER // base.gpus + 1), min(map(rank, same)),
+            key=lambda working: rank(Option("aggregated", (replace(one, working=working),))),
+        )  # fmt: skip
+        for place in range(-1, len(others) if fewer else -1):
+            if place not in known:
+                known[place] = _changed(question, base, others[place], found)
+            if (replica := known[place]) and not question.misses(replica, fewer, deviations):
+                return False
     return True
 
 
@@ -392,38 +440,59 @@ def _cached(question: PlanQuestion, base: Replica, found: Found) -> None:
             found.options.append(Option("aggregated", (part,)))
 
 
+def _changed(question: PlanQuestion, base: Replica, more: Mapping[str, Any], found: Found) -> Replica | None:
+    """The same deployment with other options; None, and a refusal, where it does not exist or has no room."""
+    told = {key: value for key, value in base.scenario.items() if key not in ("model", "gpu")} | dict(more)
+    found.tried += 1
+    try:
+        return lay_out(question.model, base.scenario["gpu"], told, question.demand, question.calibration)
+    except (DoesNotFitError, DeploymentError, DtypeError) as error:
+        found.refused.append(Refusal(_name(base.gpu, told), str(error)))
+        return None
+
+
 def _drafted(question: PlanQuestion, base: Replica, found: Found) -> None:
     """The same with each draft; a candidate where a replica bears more with it."""
-    demand = question.demand
     plain = next((part.ability.load for part in found.able if part.replica is base), 0.0)
-    told = {key: value for key, value in base.scenario.items() if key not in ("model", "gpu")}
     for draft in question.space.drafts:
-        found.tried += 1
-        name = f"{_name(base.gpu, base.scenario)} with {draft['draft_tokens']} tokens of {draft['draft']}"
-        try:
-            replica = lay_out(question.model, base.scenario["gpu"], told | draft, demand, question.calibration)
-        except (DoesNotFitError, DeploymentError) as error:
-            found.refused.append(Refusal(name, str(error)))
+        if (replica := _changed(question, base, draft, found)) is None:
             continue
-        part = question.part(replica)
-        bears = part.ability.load
+        part, name = question.part(replica), _name(base.gpu, replica.scenario)
+        bears, unit = part.ability.load, question.demand.unit
         if bears <= plain * _BETTER:
-            found.refused.append(Refusal(name, f"serves {bears:.3g} {demand.unit}, and {plain:.3g} without the draft"))
+            found.refused.append(Refusal(name, f"serves {bears:.3g} {unit}, and {plain:.3g} without the draft"))
             continue
         _offered(question, part, name, found)
         _cached(question, replica, found)
 
 
 def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica | None:
-    """Try the settings of a split: token budgets, then limits of sequences at the best of them.
+    """A split with its best settings and exchange of experts, as a candidate where it meets the objectives.
 
-    The one that bears most stands and is returned, the engine's defaults where nothing is better; None where full
-    engines would cost more than what is known.
+    The one that bears most is returned; None where full engines would cost more than what is known.
     """
-    space, demand, name = question.space, question.demand, _name(base.gpu, base.scenario)
-    if _cannot_win(question, base, found):
-        found.refused.append(Refusal(name, "full engines would cost more than a fleet that is known"))
+    name = _name(base.gpu, base.scenario)
+    if _beaten(question, base, found):
+        found.refused.append(Refusal(name, "as few as would cost less than a fleet that is known miss the objectives"))
         return None
+    best = settled(question, base, found)
+    if best is None:
+        found.refused.append(Refusal(name, "no setting has room"))
+        return None
+    best = _exchanged(question, best, found)
+    if best.working:
+        _offered(question, best, name, found)
+    else:
+        found.refused.append(Refusal(name, _how_near(question, best, found)))
+    return best.replica
+
+
+def settled(question: PlanQuestion, base: Replica, found: Found) -> Part | None:
+    """A split with the settings at which it bears most: token budgets, then limits of sequences at the best of them.
+
+    Those of the engine stand where nothing is better; None where none has room.
+    """
+    space, demand = question.space, question.demand
     best: Part | None = None
     chosen: dict[str, int] = {}
     budgets: Sequence[int | None] = space.token_budgets or (None, *BUDGETS)
@@ -449,15 +518,7 @@ def _aggregated(question: PlanQuestion, base: Replica, found: Found) -> Replica 
             part = question.part(replica)
             if best is None or _better(part, best):
                 best, chosen = part, setting
-    if best is None:
-        found.refused.append(Refusal(name, "no setting has room"))
-        return None
-    best = _exchanged(question, best, found)
-    if not best.working:
-        found.refused.append(Refusal(name, _how_near(question, best, found)))
-        return best.replica
-    _offered(question, best, name, found)
-    return best.replica
+    return best
 
 
 EXCHANGES: tuple[dict[str, Any], ...] = ({"all_to_all": "deepep"}, {"all_to_all": "deepep", "two_batch": True})
@@ -466,16 +527,9 @@ EXCHANGES: tuple[dict[str, Any], ...] = ({"all_to_all": "deepep"}, {"all_to_all"
 
 def _exchanged(question: PlanQuestion, best: Part, found: Found) -> Part:
     """The same with another exchange of the experts, where that bears more."""
-    told = {key: value for key, value in best.replica.scenario.items() if key not in ("model", "gpu")}
-    for exchange in EXCHANGES if told.get("ep", 1) > 1 else ():
-        found.tried += 1
-        try:
-            replica = lay_out(
-                question.model, best.replica.scenario["gpu"], told | exchange, question.demand, question.calibration
-            )
-        except (DoesNotFitError, DeploymentError, DtypeError):
-            continue
-        if room_left(question.bearer(replica), best, question.demand, question.slo) > _BETTER:
+    for exchange in EXCHANGES if best.replica.scenario.get("ep", 1) > 1 else ():
+        replica = _changed(question, best.replica, exchange, found)
+        if replica and room_left(question.bearer(replica), best, question.demand, question.slo) > _BETTER:
             part = question.part(replica)
             best = part if _better(part, best) else best
     return best
@@ -516,7 +570,7 @@ def refused_fleet(question: PlanQuestion, parts: Sequence[Part]) -> str:
 
 
 def _how_near(question: PlanQuestion, able: Part, found: Found) -> str:
-    """What the objectives that fail come to at next to no load."""
+    """What the objectives that fail come to at the least load that is played."""
     replica, demand = able.replica, question.demand
     feels = loaded_feels(able.bearer, demand, able.bearer.curve(demand).loads[0])
     plain, name, near = feels(1.0), _name(replica.gpu, replica.scenario), []
@@ -533,9 +587,8 @@ def _how_near(question: PlanQuestion, able: Part, found: Found) -> str:
     if not near:
         return f"{', '.join(able.ability.binds)} fails at any load"
     found.near.append(tuple(near))
-    return "even without waiting " + ", ".join(
-        f"{each.objective} is missed with {each.seconds * 1e3:.4g} ms" for each in near
-    )
+    least = "with one user" if demand.closed else f"at {SHARES[0]:.0%} of a full engine's rate"
+    return f"even {least} " + ", ".join(f"{each.objective} is missed with {each.seconds * 1e3:.4g} ms" for each in near)
 
 
 class _Pools(NamedTuple):
@@ -629,6 +682,10 @@ def _cheapest_pool(
     for replica, least in _fewest(question, replicas, role):
         if best and best.deviations == question.deviations and least.gpus > best.gpus:
             break
+        if best and best.deviations == question.deviations and question.misses(
+            replica, max(best.gpus // replica.gpus, 1), best.deviations, role, transfer
+        ):  # fmt: skip
+            continue
         part = question.part(replica, role, transfer)
         if part.working and (best is None or _pool_rank(part) < _pool_rank(best)):
             best = part

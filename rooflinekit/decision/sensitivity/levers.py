@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from typing import Any, Unpack
 
@@ -17,6 +18,7 @@ from rooflinekit.decision.economics.price import (
     read_carbon,
     read_price,
 )
+from rooflinekit.decision.sensitivity.backends import Backend, backends
 from rooflinekit.decision.sensitivity.elasticity import RESOURCES, Elasticity, elasticities, latent_variant
 from rooflinekit.decision.sensitivity.moves import (
     HERE,
@@ -201,17 +203,19 @@ _CAVEATS = {
 
 def moves(  # noqa: PLR0913, PLR0917 - what there is to try
     setting: Setting, plan: Plan, prefix: float | None = None, draft: Speculation | None = None,
-    gpus: Mapping[str, float | None] | None = None, models: Sequence[str] = (),
+    gpus: Mapping[str, float | None] | None = None, models: Sequence[str] = (), kernels: Sequence[Backend] = (),
 ) -> Iterator[Tried]:  # fmt: skip
     """Every move, possible or not; whether it runs and fits is for the caller to find out.
 
-    prefix: share of each prompt that is in the cache; gpus: accelerators to try with the USD of their hour, if known.
+    prefix: share of each prompt that is in the cache; gpus: accelerators to try with the USD of their hour, if known;
+    kernels: measured ones to try in place of the present.
     """
     yield from formats(setting, plan)
     yield from split(setting, plan)
     yield crowd(setting)
     yield from chunks(setting, plan)
     yield from engines(setting, plan)
+    yield from map(partial(_backend, setting), kernels)
     yield from _requests(setting, prefix, draft)
     for name, hour in (gpus or {}).items():  # with the same split, or with more of them where they are too small
         there = replace(setting, gpu=name, usd_per_gpu_hour=hour).on(system=None)
@@ -235,6 +239,13 @@ def moves(  # noqa: PLR0913, PLR0917 - what there is to try
                needs=needs, option="another model")  # fmt: skip
     for name in models:
         yield move(f"model {name}", {"model": name}, "another model", replace(setting, model=name), option=name)
+
+
+def _backend(setting: Setting, backend: Backend) -> Tried:
+    """Another measured kernel in one role."""
+    caveat = f"none for quality; {backend.kernel} in place of {backend.present}"
+    how = backend.flag or f"--engine {backend.engine}"
+    return move(backend.name, {}, caveat, replace(setting, kernel=(backend.key, backend.fit)), option=how)
 
 
 _CAPS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the rated power: what is tried as a cap
@@ -412,7 +423,11 @@ def levers(
     if load is not None and load.users is None:
         question = replace(question, work=replace(work, batch=float(max(round(answer.running), 1))))
         setting = replace(setting, question=question)
-    changes = moves(setting, plan, given.get("prefix"), draft, hours, models)
+    kernels, fastest = backends(predictor, replace(question.work, batch=answer.running))
+    notes += map(str, kernels)
+    if fastest:
+        notes.append(f"no measured kernel is clearly faster than {plan.deployment.engine}'s own: {', '.join(fastest)}")
+    changes = moves(setting, plan, given.get("prefix"), draft, hours, models, kernels)
     tried = [try_move(each, setting, answer, warnings) for each in changes]
     here = (each for each in tried if each.changes and each.changes.keys() <= HERE)
     advised = best(here, made["evidence"], answer.gpus, load is not None)

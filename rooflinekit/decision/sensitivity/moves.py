@@ -14,6 +14,7 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.energy import load_power, static_power
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan, make_plan
+from rooflinekit.model.timing.calibrated import FamilyFit
 from rooflinekit.model.types.answer import Plain
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import Dtype
@@ -132,7 +133,8 @@ def _of_mean(length: Length, mean: float) -> Length:
 class Setting:
     """What `estimate` takes as names, a question, and the USD of one accelerator hour if anybody knows it.
 
-    model_change: what another model's attention would be; None for the model as it is.
+    model_change: what another model's attention would be; None for the model as it is. kernel: another fit under a key
+    of the calibration.
     """
 
     model: str | PathLike[str]
@@ -143,6 +145,7 @@ class Setting:
     draft: Speculation | None = None
     usd_per_gpu_hour: float | None = None
     model_change: Callable[[Model], Model] | None = None
+    kernel: tuple[str, FamilyFit] | None = None
 
     @classmethod
     def of(cls, asked: Asked) -> Setting:
@@ -164,6 +167,10 @@ class Setting:
     def resolved(self) -> tuple[Predictor, tuple[str, ...]]:
         """The predictor, and what a user should hear. Raises what `estimate` raises for names and deployments."""
         found = resolve(self.model, self.gpu, self.deployment, self.calibration, self.draft)
+        if self.kernel is not None and (own := found.predictor.plan.calibration) is not None:
+            key, fit = self.kernel
+            tried = replace(own, families={**own.families, key: fit})
+            return found.predictor.on(replace(found.predictor.plan, calibration=tried)), found.warnings
         if self.model_change is None:
             return found.predictor, found.warnings
         plan = found.predictor.plan

@@ -15,8 +15,8 @@ class Dtype(Enum):
     `bytes` counts block scales: fp8_block one fp32 scale per 128 x 128 tile (DeepSeek-V3, arXiv:2412.19437, 3.3.2);
     mxfp4 one 8-bit scale per 32 elements (OCP MX v1.0); nvfp4 one fp8 scale per 16 (NVIDIA Blackwell);
     int4 one fp16 scale per group of 128 (AWQ arXiv:2306.00978, GPTQ arXiv:2210.17323 default group), int4_g64 and
-    int4_g32 per group of 64 and 32. Those of GGUF files follow from their blocks (`BLOCKS`); q4_k_m and q5_k_m mix
-    two of them, tensor by tensor (`model.precision`), and count here as the commoner one. Besides these, `4.25bpw` is
+    int4_g32 per group of 64 and 32. Those of GGUF files follow from their blocks (`BLOCKS`); names with a size (q4_k_m)
+    mix several, tensor by tensor (`model.precision`), and count here as the commonest one. Besides these, `4.25bpw` is
     any number of bits a weight, scales included, that kernels dequantise to 16 bit.
 
     >>> Dtype.NVFP4.bytes, Dtype.MXFP4.bytes, Dtype.BF16.bytes, Dtype.Q6_K.bytes
@@ -39,13 +39,18 @@ class Dtype(Enum):
     MXFP4 = "mxfp4"
     Q2_K = "q2_k"
     Q3_K = "q3_k"
+    Q3_K_S = "q3_k_s"
+    Q3_K_M = "q3_k_m"
+    Q3_K_L = "q3_k_l"
     Q4_0 = "q4_0"
     Q4_1 = "q4_1"
     Q4_K = "q4_k"
+    Q4_K_S = "q4_k_s"
     Q4_K_M = "q4_k_m"
     Q5_0 = "q5_0"
     Q5_1 = "q5_1"
     Q5_K = "q5_k"
+    Q5_K_S = "q5_k_s"
     Q5_K_M = "q5_k_m"
     Q6_K = "q6_k"
     Q8_0 = "q8_0"
@@ -61,6 +66,12 @@ class Dtype(Enum):
     TQ1_0 = "tq1_0"
     TQ2_0 = "tq2_0"
     Q1_0 = "q1_0"
+    UD_Q2_K_XL = "ud_q2_k_xl"
+    UD_Q3_K_XL = "ud_q3_k_xl"
+    UD_Q4_K_XL = "ud_q4_k_xl"
+    UD_Q5_K_XL = "ud_q5_k_xl"
+    UD_Q6_K_XL = "ud_q6_k_xl"
+    UD_Q8_K_XL = "ud_q8_k_xl"
 
     __hash__ = object.__hash__  # members are single objects; Enum's own runs Python for each look into a table
 
@@ -142,8 +153,8 @@ _UNITS = {Dtype.FP8_BLOCK: Dtype.FP8, Dtype.INT4_G64: Dtype.INT4, Dtype.INT4_G32
 
 BLOCKS = {
     Dtype.Q2_K: (256, 84), Dtype.Q3_K: (256, 110),
-    Dtype.Q4_0: (32, 18), Dtype.Q4_1: (32, 20), Dtype.Q4_K: (256, 144), Dtype.Q4_K_M: (256, 144),
-    Dtype.Q5_0: (32, 22), Dtype.Q5_1: (32, 24), Dtype.Q5_K: (256, 176), Dtype.Q5_K_M: (256, 176),
+    Dtype.Q4_0: (32, 18), Dtype.Q4_1: (32, 20), Dtype.Q4_K: (256, 144),
+    Dtype.Q5_0: (32, 22), Dtype.Q5_1: (32, 24), Dtype.Q5_K: (256, 176),
     Dtype.Q6_K: (256, 210), Dtype.Q8_0: (32, 34),
     Dtype.IQ1_M: (256, 56), Dtype.IQ1_S: (256, 50), Dtype.IQ2_S: (256, 82), Dtype.IQ2_XS: (256, 74),
     Dtype.IQ2_XXS: (256, 66), Dtype.IQ3_S: (256, 110), Dtype.IQ3_XXS: (256, 98),
@@ -151,6 +162,16 @@ BLOCKS = {
     Dtype.Q1_0: (128, 18),
 }  # fmt: skip
 """Weights of a block and its bytes, scales included (block_* in ggml-common.h, github.com/ggml-org/llama.cpp)."""
+
+MIXED_AS = {
+    Dtype.UD_Q2_K_XL: Dtype.Q2_K, Dtype.UD_Q3_K_XL: Dtype.Q3_K_M, Dtype.UD_Q4_K_XL: Dtype.Q4_K_M,
+    Dtype.UD_Q5_K_XL: Dtype.Q5_K_M, Dtype.UD_Q6_K_XL: Dtype.Q6_K, Dtype.UD_Q8_K_XL: Dtype.Q8_0,
+}  # fmt: skip
+"""Unsloth's files choose a format for each tensor; without the file the mixture of its base stands in."""
+
+for _mixed in Dtype:  # mixtures count as their base
+    if _base := re.fullmatch(r"(?:ud_)?(q\d_k)_(?:s|m|l|xl)", _mixed.value):
+        BLOCKS[_mixed] = BLOCKS[Dtype.Q8_0 if _base[1] == "q8_k" else Dtype(_base[1])]
 
 BITS_A_WEIGHT = r"(\d{1,2}(?:\.\d{1,7})?) ?bpw"
 """How a number of bits a weight is written."""
@@ -210,6 +231,7 @@ def parse_dtype(text: str | Dtype) -> Dtype:
     if isinstance(text, Dtype):
         return text
     folded = str(text).strip().lower().replace("-", "_").removeprefix("torch.")
+    folded = re.sub(r"^(?=q\d_k_xl$)", "ud_", folded)
     try:
         return Dtype(_ALIASES.get(folded, folded))
     except ValueError:

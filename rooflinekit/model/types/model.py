@@ -407,6 +407,7 @@ class Model:
     unpriced: str = ""  #: why the formats of the checkpoint are not costed; weights that are given stand in for them
     rotary_tables: int = 1  #: of cosines and sines an engine keeps, each of `max_context` positions
     tower: int = 0  #: parameters of vision towers and projectors, in 16 bit, which take memory whatever is asked
+    encoder_peak: int = 0  #: elements that its encoders hold at once for the largest item that engines profile
     vision: Vision | None = None  #: the tower that encodes images, where it is described; None: images are refused
     encoder: Encoder | None = None  #: of an encoder-decoder, whose decoder is `layers`
     mtp_layers: int = 0  #: multi-token-prediction layers in the checkpoint; counted apart, never in the totals

@@ -202,7 +202,11 @@ def below(deployed: Deployed, walk: str) -> str:
     inside = table(("quantity", "value", "unit", "confidence", "source"), rows)
     summary = f"<details><summary>{len(rows)} numbers with their sources</summary>{inside}</details>"
     sources = card("Where the numbers come from", summary, "provenance", of=deployed.named)
-    return f'<div class="wrap">{walk}{_derivation_card(deployed)}{sources}</div>'
+    commands = "".join(f"<h3>{escape(each['tool'])}</h3><pre>{escape(each['command'])}</pre>"
+                       for each in deployed.answer.measure)  # fmt: skip
+    measured = f"<details><summary>Commands of benchmark clients</summary>{commands}</details>" if commands else ""
+    verify = card("Measure it", measured, of=deployed.named) if measured else ""
+    return f'<div class="wrap">{walk}{_derivation_card(deployed)}{verify}{sources}</div>'
 
 
 def foot_notes(answer: Estimate) -> str:

@@ -5,25 +5,27 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
+from rooflinekit.load.curve import SHARES
 from rooflinekit.model.graph.cells import Cell, composed, function, literal, when
 from rooflinekit.model.types.time import SIGMAS
 from rooflinekit.report.workbook.data import Constants
 from rooflinekit.report.workbook.inputs import Inputs
-from rooflinekit.report.workbook.loads import SHARES, Rung
+from rooflinekit.report.workbook.loads import Rung
 from rooflinekit.report.workbook.offers import Offers
-from rooflinekit.report.workbook.sheet import Book, Sheet, every, known, shown
+from rooflinekit.report.workbook.sheet import Book, Sheet, known, shown
 from rooflinekit.report.workbook.views import Area, draw
 
 _HEAD = 3  # row of the heads
-_HEADS = ("rate of a replica [1/s]", "TTFT [ms]", "TTFT low [ms]", "TTFT high [ms]", "TTFT P95 [ms]", "TPOT [ms]",
-          "TPOT low [ms]", "TPOT high [ms]", "TPOT P95 [ms]", "sequences at once", "wait before the first step [ms]",
-          "power of a GPU [W]")  # fmt: skip
-_STYLES = ("three", *["two"] * 8, "one", "two", "whole")
+_HEADS = ("rate of a replica [1/s]", "TTFT [ms]", "TTFT low [ms]", "TTFT high [ms]", "TTFT P95 [ms]",
+          "TTFT P95 at the confidence [ms]", "its steps over the expected", "TPOT [ms]", "TPOT low [ms]",
+          "TPOT high [ms]", "TPOT P95 [ms]", "TPOT P95 at the confidence [ms]", "its steps over the expected",
+          "sequences at once", "wait before the first step [ms]", "power of a GPU [W]")  # fmt: skip
+_STYLES = ("three", *["two"] * 12, "one", "two", "whole")
 _RUNGS = len(SHARES) + 1  # with the one at no load
-_HOLDS = ("TTFT holds for", "TPOT holds for", "objectives hold to [1/s]", "bound by")
+_HOLDS = ("TTFT holds to [1/s]", "TPOT holds to [1/s]", "objectives hold to [1/s]", "bound by")
 _NARROW = 1e-9  # of an end that is the mean: then the mean is sure
 
 
@@ -92,6 +94,36 @@ class Curve:
         sure = when(runs, shown(wide, composed("min", *chances)), "n/a")
         return found | {"likely": sheet.put(row, 3 + len(_HEADS), sure, "share")}
 
+    def reach(self) -> tuple[Cell, Cell]:
+        """The largest rate at which both P95 hold at the confidence, and which of them ends it, as `plan` has them.
+
+        Each holds from no load up to the first rung at which it fails; slower steps take as many times fewer requests.
+        """
+        first, rates = len(_HEADS), self.cells["rate"]
+        reached, ends = list[Cell](), list[Cell]()
+        for place, name in enumerate(("ttft", "tpot"), first):
+            values, limit = self.cells[f"{name}_sure"], self.inputs[name]
+            to = self.sheet.put(self.top, place, shown(self.runs, when(values[0] <= limit, 0.0, -1.0)), "three")
+            for number in range(_RUNGS - 1):
+                (here, beyond), (low, high) = rates[number : number + 2], values[number : number + 2]
+                share = (limit - low) / (high - low)
+                further = when(high > limit, here + share * (beyond - here), beyond)
+                holds = when(known(to), to >= here, literal(False))
+                to = self.sheet.put(self.top + number + 1, place, when(holds, further, to), "three")
+            reached.append(to)
+            area, known_rates = self._column("rate")
+            at = float(to.value) if self.runs.value else 0.0
+            below = function(f"MATCH(MAX({{0}},0),{area},1)", float(max(bisect_right(known_rates, at), 1)), to)
+            paces, known_paces = self._column(f"{name}_pace")
+            pace = function(f"INDEX({paces},{{0}})", known_paces[int(below.value) - 1], below)
+            ends.append(shown(self.runs, to / composed("max", pace, literal(_NARROW))))
+        last = self.top + _RUNGS - 1
+        least, knee = composed("min", *ends), composed("min", *reached) >= rates[-1]
+        why = when(knee, "knee", when(ends[0] <= ends[1], "TTFT", "TPOT"))
+        bound = self.sheet.put(last, first + 3, shown(self.runs, why), "words")
+        capacity = shown(self.runs, composed("max", least, literal(0.0)))
+        return self.sheet.put(last, first + 2, capacity, "three"), bound
+
     def _column(self, name: str) -> tuple[str, list[float]]:
         """A range, and its values."""
         at = Rung._fields.index(name)
@@ -100,10 +132,10 @@ class Curve:
 
 
 def likely(found: Mapping[str, Cell], name: str, limit: Cell) -> Cell:
-    """Probability that a mean holds: normal in the logarithm, on either side of it, to the interval's end."""
-    mean, low, high = (found[f"{name}{end}"] for end in ("", "_low", "_high"))
-    width = composed("log", when(limit >= mean, high / mean, mean / low))
-    sigmas = composed("log", limit / mean) * SIGMAS / composed("max", width, literal(_NARROW))
+    """Probability that a P95 holds: normal in the logarithm, on either side, to the end of the mean's interval."""
+    mean, low, high, slow = (found[f"{name}{end}"] for end in ("", "_low", "_high", "_p95"))
+    width = composed("log", when(limit >= slow, high / mean, mean / low))
+    sigmas = composed("log", limit / slow) * SIGMAS / composed("max", width, literal(_NARROW))
     return function("NORMSDIST({0})", NormalDist().cdf(_number(sigmas)), sigmas)
 
 
@@ -143,7 +175,7 @@ def write_curves(book: Book, inputs: Inputs, offers: Offers, chosen: Mapping[str
     area = Area(sheet, _HEAD + 1, _HEAD + 1 + _RUNGS, (1, 2, 3))
     below = _HEAD + len(found) * (_RUNGS + 4)
     draw(book, "curve", area, ("Mean time to first token, of the chosen", _HEADS[0], "ms"), (below, 0))
-    area = Area(sheet, _HEAD + 1, _HEAD + 1 + _RUNGS, (5, 6, 7))
+    area = Area(sheet, _HEAD + 1, _HEAD + 1 + _RUNGS, (7, 8, 9))
     draw(book, "curve", area, ("Mean time per output token, of the chosen", _HEADS[0], "ms"), (below, 7))
     return found
 
@@ -172,27 +204,6 @@ class _Writer:
                 value = getattr(rungs[min(number, len(rungs) - 1)], field) if rungs else 0.0
                 held = shown(played, function(f"INDEX({area},{{0}})", value, place))
                 cells[field].append(sheet.put(top + number, column, held, style))
-        capacity, bound = _reach(sheet, top, cells, self.inputs)
-        runs = played & self.inputs.stale.equals("")
-        return Curve(self.book, self.inputs, sheet, top, cells, runs, load, capacity, bound)
-
-
-def _reach(sheet: Sheet, top: int, cells: Mapping[str, Sequence[Cell]], inputs: Inputs) -> tuple[Cell, Cell]:
-    """The largest rate at which both means hold, from no load up to the first rung at which one fails; and which."""
-    metrics, first, rates = ("ttft", "tpot"), len(_HEADS), cells["rate"]
-    fits = [cells[name][0] <= inputs[name] for name in metrics]
-    capacity, bound = when(every(fits), 0.0, -1.0), when(fits[0], "TPOT", "TTFT")
-    for number in range(_RUNGS - 1):
-        row, here, beyond = top + number, rates[number], rates[number + 1]
-        there, left = known(here), list[Cell]()
-        for place, name in enumerate(metrics, first):
-            low, high = cells[name][number], cells[name][number + 1]
-            share = when(high > inputs[name], (inputs[name] - low) / (high - low), 1.0)
-            left.append(sheet.put(row, place, shown(there, share), "share"))
-        least = composed("min", *left)
-        ends = when(least >= 1.0, beyond, here + least * (beyond - here))
-        why = when(least >= 1.0, "knee", when(left[0] <= left[1], "TTFT", "TPOT"))
-        holds = capacity >= here
-        bound = sheet.put(row, first + 3, shown(there, when(holds, why, bound)), "words")
-        capacity = sheet.put(row, first + 2, shown(there, when(holds, ends, capacity)), "three")
-    return capacity, bound
+        curve = Curve(self.book, self.inputs, sheet, top, cells, played, load, literal(0.0), literal(""))
+        capacity, bound = curve.reach()
+        return replace(curve, capacity=capacity, bound=bound, runs=played & self.inputs.stale.equals(""))

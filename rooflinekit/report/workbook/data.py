@@ -36,7 +36,8 @@ class Constants:
 
 LOADED = {
     "knee": "largest rate of a full engine [1/s]", "places": "sequences at once", "first": "its first row on Loads",
-    "rungs": "rows on Loads", "unplayed": "why no load was played",
+    "rungs": "rows on Loads", "together": "replicas behind whose router arrivals are as even", "played": "played with",
+    "unplayed": "why no load was played",
 }  # fmt: skip
 """What sheet Deployments says of the loads of each."""
 
@@ -193,7 +194,8 @@ def _loaded(offers: Offers) -> dict[str, dict[str, float | str]]:
         ladder = offers.ladder(entry)
         found[entry.key] = {
             "knee": ladder.knee, "places": float(ladder.places), "first": float(row),
-            "rungs": float(len(ladder.rungs)), "unplayed": ladder.reason,
+            "rungs": float(len(ladder.rungs)), "together": float(ladder.together),
+            "played": ladder.settings if ladder.rungs else "", "unplayed": ladder.reason,
         }  # fmt: skip
         row += len(ladder.rungs)
     return found

@@ -1,35 +1,42 @@
-"""Loads of the offered deployments, played at rungs: shares of the rate of a full engine, all with the same draws."""
+"""Loads of the offered deployments, sized by the rule of `plan`: rungs of the load curve that it reads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rooflinekit.estimation.estimator import ask, refuse_groups
+from rooflinekit.decision.planning.cost import Tariff
+from rooflinekit.decision.planning.demand import Demand, beside
+from rooflinekit.decision.planning.fleet import Bearer, Reserve, lay_out
+from rooflinekit.decision.planning.objective import Objective
+from rooflinekit.decision.planning.search import Found, PlanQuestion, Space, longest_admitted, settled
+from rooflinekit.estimation.estimator import refuse_groups
 from rooflinekit.estimation.loaded import load_energy
-from rooflinekit.load.answer import AskedLoad, LoadPlay
+from rooflinekit.load.answer import STEADY, AskedLoad, LoadPlay
 from rooflinekit.load.compiled import prepare
-from rooflinekit.load.curve import LoadCurve
+from rooflinekit.load.curve import SHARES
 from rooflinekit.model.power import plug_power
 from rooflinekit.model.serving.energy import load_power
 from rooflinekit.model.types.errors import DoesNotFitError, RooflinekitError
 from rooflinekit.simulation.execute import execute
 
-SHARES = (0.1, 0.3, 0.5, 0.65, 0.77, 0.86, 0.92, 0.97)
-"""Of the rate of a full engine: the rungs. Dense where waits bend upwards."""
-
-_SPANNED = (0, 3, 7)  # rungs whose intervals are played; those of the others are between, as ratios to their means
+_SPANNED = (0, 6, 14)  # rungs whose intervals are played; those of the others are between, as ratios to their means
 _EACH = 6  # deployments that a process has to play so that it is worth its start
-_P95 = 0.95
+_PLAYS = len(SHARES) + 15  # of one deployment, about: the rungs, settings that are tried, intervals
+P95 = 0.95
+"""Percentile of the objectives, as `plan` has them unless told."""
+
+_SETTINGS = ("token_budget", "max_num_seqs")
 
 
 class Rung(NamedTuple):
     """What users meet at a rate of one replica [1/s]; times [ms], and mean power of a board at the plug [W].
 
+    sure: P95 at the confidence that the fleet is sized for, where steps take `pace` times as long as expected.
     running: sequences at once; queue: wait before the first step; watts: 0 where nobody knows it.
     """
 
@@ -38,10 +45,14 @@ class Rung(NamedTuple):
     ttft_low: float
     ttft_high: float
     ttft_p95: float
+    ttft_sure: float
+    ttft_pace: float
     tpot: float
     tpot_low: float
     tpot_high: float
     tpot_p95: float
+    tpot_sure: float
+    tpot_pace: float
     running: float
     queue: float
     watts: float
@@ -49,75 +60,124 @@ class Rung(NamedTuple):
 
 @dataclass(frozen=True)
 class Ladder:
-    """The rungs that can be sustained, after one at no load; the knee [1/s], places, and why there are no rungs."""
+    """The rungs that can be sustained, after one at no load; the knee [1/s], places, and why there are no rungs.
+
+    working: replicas for the peak as it was made, by the rule of `plan`; together: replicas behind whose router
+    arrivals are as even as those that were played; scenario: as it was played, by the keywords of `estimate`.
+    """
 
     knee: float = 0.0
     places: int = 0
     rungs: tuple[Rung, ...] = ()
     reason: str = ""
+    working: int = 0
+    together: int = 1
+    scenario: Mapping[str, Any] = field(default_factory=dict)
 
-    def capacity(self, ttft: float, tpot: float) -> float:
-        """The largest rate at which both means [ms] hold, on straight lines between rungs; 0 where none does."""
-        if not self.rungs or self.rungs[0].ttft > ttft or self.rungs[0].tpot > tpot:
-            return 0.0
-        for below, above in pairwise(self.rungs):
-            left = [
-                (most - low) / (high - low)
-                for most, low, high in ((ttft, below.ttft, above.ttft), (tpot, below.tpot, above.tpot))
-                if high > most
-            ]
-            if left:
-                return below.rate + min(left) * (above.rate - below.rate)
-        return self.rungs[-1].rate
+    @property
+    def settings(self) -> str:
+        """What `plan` has chosen of the engine, in words."""
+        chosen = [f"{key} {self.scenario[key]}" for key in _SETTINGS if key in self.scenario]
+        return ", ".join([*(chosen or ["the engine's own settings"]), f"one of {self.together} replicas or more"])
+
+
+@dataclass(frozen=True)
+class Cached(Demand):
+    """Traffic of which so many tokens of each prompt are in the cache."""
+
+    tokens: float = 0.0
+
+    @property
+    def cached(self) -> float:
+        """Tokens of a mean prompt that are in the cache."""
+        return self.tokens
+
+    def asked(self, seed: int) -> AskedLoad:
+        """One of the loads of a replica."""
+        return replace(super().asked(seed), cached=self.tokens)
 
 
 class Piece(NamedTuple):
-    """A deployment by names, its load, and how many requests the process that plays it has to play in all."""
+    """A deployment by names, the traffic with its objectives, and requests that its process has to play in all."""
 
     model: str
     gpu: str
     scenario: Mapping[str, Any]
-    load: AskedLoad
+    demand: Demand
+    slo: tuple[Objective, ...]
+    headroom: float
+    confidence: float
     requests: int = 0
+
+    @property
+    def question(self) -> PlanQuestion:
+        """What `plan` is asked of this deployment alone."""
+        budgets, limits = ((self.scenario[key],) if key in self.scenario else () for key in _SETTINGS)
+        space = Space((self.gpu,), token_budgets=budgets, max_num_seqs=limits)
+        return PlanQuestion(
+            self.model, self.demand, self.slo, space, Reserve(self.headroom), Tariff({}),
+            self.scenario.get("calibration"), self.confidence,
+        )  # fmt: skip
 
 
 def play_ladders(pieces: Sequence[Piece], workers: int = 1) -> Iterator[Ladder]:
     """Play deployments, in processes where there are many."""
     workers = max(min(workers, len(pieces) // _EACH), 1)
-    requests = sum(each.load.count for each in pieces) * len(SHARES) // workers
+    requests = len(pieces) * STEADY * _PLAYS // workers
     return execute(play_ladder, (each._replace(requests=requests) for each in pieces), workers)
 
 
 def play_ladder(piece: Piece) -> Ladder:
-    """Play one deployment up to the first rung at which requests pile up."""
+    """Size one deployment, and play its curve up to the first rung at which requests pile up."""
     prepare(piece.requests)
-    predictor = ask(piece.model, piece.gpu, piece.scenario).resolved.predictor
-    curve = LoadCurve(predictor, piece.load)
+    question, found = piece.question, Found()
+    scenario = {key: value for key, value in piece.scenario.items() if key != "calibration"}
     try:
-        refuse_groups(predictor.plan.deployment, "a static batch, not under load", "ffn_gpus")
-        rates = (share * curve.full for share in SHARES)
-        plays = list(takewhile(lambda found: found.stable, map(curve.play, rates)))
+        replica = lay_out(piece.model, piece.gpu, scenario, piece.demand, question.calibration)
+        plan = replica.resolved.plan
+        refuse_groups(plan.deployment, "a static batch, not under load", "ffn_gpus")
+        admitted = {"max_model_len": longest_admitted(plan.model, piece.demand, found)} | scenario
+        replica = lay_out(piece.model, piece.gpu, admitted, piece.demand, question.calibration)
+        part = settled(question, replica, found)
+        if part is None:
+            return Ladder(reason="no setting of the engine has room")
+        alone = part.bearer.knee(piece.demand) * (1.0 - piece.headroom)
+        seen = piece.demand.seen(together := beside(part.working or piece.demand.peak_load / alone))
+        curve = part.bearer.curve(seen)
+        plays = list(takewhile(lambda each: each.stable, map(curve.play, curve.loads)))
     except DoesNotFitError as error:
         return Ladder(reason=str(error))
     except RooflinekitError as error:
         return Ladder(places=1, reason=str(error))
     if not plays:
         return Ladder(curve.full, 1, reason="requests pile up at the lowest rate that was played")
-    rungs = [_rung(found, spans) for found, spans in zip(plays, _spans(plays), strict=True)]
-    law = predictor.plan.system.accelerator.power
+    sure = [_sure(part.bearer, seen, load, part.deviations) for load, _ in zip(curve.loads, plays, strict=False)]
+    rungs = [_rung(*each) for each in zip(plays, _spans(plays), sure, strict=True)]
+    law = plan.system.accelerator.power
     idle = 0.0 if law is None else float(plug_power(law.idle, law.host))
     none = rungs[0]._replace(rate=0.0, running=0.0, watts=idle)
-    return Ladder(plays[0].knee, plays[0].places, (none, *rungs))
+    return Ladder(
+        plays[0].knee, plays[0].places, (none, *rungs), "", part.working, together, part.replica.scenario
+    )  # fmt: skip
 
 
-def _rung(found: LoadPlay, spans: Sequence[float]) -> Rung:
+def _sure(bearer: Bearer, seen: Demand, load: float, deviations: float) -> list[tuple[float, float]]:
+    """P95 of TTFT and TPOT at a place of the interval [ms], and the pace of steps there."""
+    felt, found = bearer.feel(seen, load), []
+    for metric in ("ttft", "tpot"):
+        steps, further = felt.factors(metric, deviations)
+        found.append((1e3 * steps * further * felt.value(metric, P95), steps))
+    return found
+
+
+def _rung(found: LoadPlay, spans: Sequence[float], sure: Sequence[tuple[float, float]]) -> Rung:
     parts, tokens = found.played.first_parts, load_energy(found)
     watts = 0.0 if tokens is None else float(load_power(tokens, found.asked.osl.mean, found.output_rate).plug)
     ttft, tpot = 1e3 * found.samples["ttft"].mean, 1e3 * found.tpot
     low, high, token_low, token_high = spans
     return Rung(
-        found.rate, ttft, low * ttft, high * ttft, 1e3 * found.quantile("ttft", _P95),
-        tpot, token_low * tpot, token_high * tpot, 1e3 * found.quantile("tpot", _P95),
+        found.rate, ttft, low * ttft, high * ttft, 1e3 * found.quantile("ttft", P95), *sure[0],
+        tpot, token_low * tpot, token_high * tpot, 1e3 * found.quantile("tpot", P95), *sure[1],
         found.played.running, 1e3 * (parts.behind + parts.place), watts,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any
 
+from rooflinekit.decision.planning.objective import Objective
 from rooflinekit.estimation.estimator import Resolved, ask
 from rooflinekit.estimation.traffic import read_load
 from rooflinekit.load.answer import AskedLoad
@@ -24,7 +25,7 @@ from rooflinekit.model.types.errors import InputError, RooflinekitError
 from rooflinekit.model.types.hardware import Accelerator
 from rooflinekit.model.types.time import ENDS, KernelTime
 from rooflinekit.model.types.workload import Workload
-from rooflinekit.report.workbook.loads import Ladder, Piece, play_ladders
+from rooflinekit.report.workbook.loads import P95, Cached, Ladder, Piece, play_ladders
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration.evidence import evidence
 
@@ -152,6 +153,7 @@ class Planned:
     burstiness: float = 1.0
     isl_cv: float = 0.0
     osl_cv: float = 0.0
+    confidence: float = 0.9  #: with which objectives hold, as of a plan
 
     @property
     def peak_rate(self) -> float:
@@ -169,7 +171,21 @@ class Planned:
         varied = {key: value for key in ("isl_cv", "osl_cv") if (value := getattr(self, key))}
         load = read_load(lengths | varied | {"rate": 1.0}, found.plan.image_tokens)
         assert load is not None
-        return replace(load, cached=float(self.cached))
+        return load
+
+    def demand(self, found: Resolved) -> Cached:
+        """The traffic of all replicas of a deployment, as `plan` has it."""
+        load, rate = self.load(found), self.peak_rate / self.peak
+        return Cached(rate, None, self.peak, load.isl, load.osl, load.burstiness, tokens=float(self.cached))
+
+    @property
+    def slo(self) -> tuple[Objective, ...]:
+        """Objectives of the yellow cells."""
+        return Objective("ttft", P95, self.ttft_ms / 1e3), Objective("tpot", P95, self.tpot_ms / 1e3)
+
+    def piece(self, found: Resolved, model: str, gpu: str, scenario: Mapping[str, Any]) -> Piece:
+        """A deployment that serves it."""
+        return Piece(model, gpu, scenario, self.demand(found), self.slo, self.headroom, self.confidence)
 
 
 @dataclass(frozen=True)
@@ -218,18 +234,17 @@ class Offers:
         Raises WorkloadError where more of a prompt is cached than there is.
         """
         Workload.checked(planned.batch, planned.isl, planned.osl, planned.cached)
-        pieces = [Piece(*self.asked[key], planned.load(found)) for key, found in self.runs.items()]
+        pieces = [planned.piece(found, *self.asked[key]) for key, found in self.runs.items()]
         found = replace(self, ladders=dict(zip(map(_key, self.runs), play_ladders(pieces, workers), strict=True)))
-        return replace(found, rivals=tuple(found._rival(rival, planned) for rival in self.rivals))
+        return replace(found, rivals=tuple(map(found._rival, self.rivals)))
 
-    def _rival(self, rival: Rival, planned: Planned) -> Rival:
+    def _rival(self, rival: Rival) -> Rival:
         """All but the split is as at the start."""
         own, tp, best = 1, 2, (math.inf, rival.tp)
         for key, found in self.runs.items():
             if key != tuple({own: rival.gpu.name, tp: key[tp]}.get(at, word) for at, word in enumerate(self.start)):
                 continue
-            capacity = (1.0 - planned.headroom) * self.ladders[_key(key)].capacity(planned.ttft_ms, planned.tpot_ms)
-            replicas = max(math.ceil(planned.peak_rate / capacity), 1) if capacity else math.inf
+            replicas = self.ladders[_key(key)].working or math.inf
             best = min(best, (replicas * found.plan.deployment.gpus, int(key[tp])), key=lambda each: each[0])
         return replace(rival, tp=best[1])
 

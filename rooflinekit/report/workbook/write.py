@@ -31,6 +31,7 @@ from rooflinekit.specs.writing import open_workbook, whole
 from rooflinekit.version import __version__
 
 _HOURS = 8760.0
+_ROUNDING = 1e-9
 _YEARS = 6
 
 
@@ -48,23 +49,26 @@ class Served:
 class Fleet:
     """What sizes a fleet: requests at the peak, the curve of one replica, its accelerators.
 
-    runs: whether a replica keeps the objectives at some load.
+    made: requests at the peak for which it was played; runs: whether a replica keeps the objectives at some load.
     """
 
     peak: Cell
     curve: Curve
     gpus: Cell
+    made: float
     runs: Cell
 
     @classmethod
-    def of(cls, peak: Cell, curve: Curve, gpus: Cell) -> Fleet:
+    def of(cls, inputs: Inputs, curve: Curve, gpus: Cell, made: float) -> Fleet:
         """Of replicas with this curve."""
-        return cls(peak, curve, gpus, when(curve.runs, curve.capacity > 0.0, literal(False)))
+        peak = inputs.rate * inputs["peak"]
+        return cls(peak, curve, gpus, made, when(curve.runs, curve.capacity > 0.0, literal(False)))
 
     def replicas(self, headroom: Cell) -> Cell:
-        """Replicas: ⌈peak/((1 − headroom)·capacity)⌉, at least one."""
+        """Replicas: ⌈peak/((1 − headroom)·capacity)⌉; at the peak that was played, as many as make arrivals so even."""
         least = composed("ceil", self.peak / ((literal(1.0) - headroom) * self.curve.capacity))
-        return shown(self.runs, composed("max", least, literal(1.0)))
+        even = when(self.peak >= self.made * (1.0 - _ROUNDING), self.curve.load["together"], 1.0)
+        return shown(self.runs, composed("max", least, even))
 
 
 def why_not(calculation: Calculation, curve: Curve) -> Cell:
@@ -83,7 +87,9 @@ def fleet_status(calculation: Calculation) -> Cell:
     return status_of(calculation, calculation.constants.load["places"] >= 1.0, calculation.inputs.stale.equals(""))
 
 
-def write_fleet(book: Book, calculation: Calculation, curve: Curve, headrooms: Sequence[float]) -> Served:
+def write_fleet(
+    book: Book, calculation: Calculation, curve: Curve, headrooms: Sequence[float], planned: Planned
+) -> Served:  # fmt: skip
     """Replicas for the peak, how busy they are, what users meet; and the same for other headrooms."""
     note = "Loads are played, at the rates of sheet Curves; between them stand straight lines."
     sheet = book.sheet("Fleet", "Fleet: replicas for the peak", note)
@@ -91,15 +97,19 @@ def write_fleet(book: Book, calculation: Calculation, curve: Curve, headrooms: S
     inputs, lines, gpus, load = calculation.inputs, Lines(book, sheet), calculation.gpus, curve.load
     lines.section("Demand")
     rate = lines.add("rate", "Requests, average hour", inputs.rate, "1/s", "three")
-    peak = lines.add("peak_rate", "Requests, busiest hour", rate * inputs["peak"], "1/s", "three")
-    fleet = Fleet.of(peak, curve, gpus)
+    fleet = Fleet.of(inputs, curve, gpus, planned.peak_rate)
+    peak = lines.add("peak_rate", "Requests, busiest hour", fleet.peak, "1/s", "three")
     lines.section("One replica")
     lines.add("fleet_status", "Memory", fleet_status(calculation), "", "status", "OOM: not one request fits")
     lines.add("fleet_reason", "Why not", why_not(calculation, curve), "", "text")
     lines.add("slots", "Sequences at once", shown(curve.runs, load["places"]), "", "whole", "room in the cache")
     knee = shown(curve.runs, load["knee"])
     knee = lines.add("knee", "Knee: largest rate", knee, "1/s", "three", "of a full engine, by its steps")
-    note = "at which mean TTFT and TPOT keep their objectives; at most the last rate that was played"
+    lines.add(
+        "played", "Settings of the engine", shown(curve.runs, load["played"]), "", "text", "those that `plan` takes"
+    )
+    sure = f"{planned.confidence:.0%} confidence"
+    note = f"at which P95 of TTFT and TPOT keep their objectives with {sure}; at most the last rate that was played"
     lines.add("capacity", "Capacity", shown(fleet.runs, curve.capacity), "1/s", "three", note)
     lines.add("bound", "Capacity is bound by", shown(fleet.runs, curve.bound), "", "words")
     lines.section("Fleet")
@@ -122,12 +132,13 @@ def _at_peak(lines: Lines, inputs: Inputs, met: Mapping[str, Cell]) -> None:
     """What users meet."""
     lines.section("Latency at the peak")
     for name in ("ttft", "tpot"):
-        time = lines.add(f"load_{name}_ms", f"{name.upper()} under load, mean", met[name], "ms")
+        lines.add(f"load_{name}_ms", f"{name.upper()} under load, mean", met[name], "ms")
         for end, words in (("low", "90 % interval, from"), ("high", "90 % interval, to"), ("p95", "P95 of requests")):
             lines.add(f"load_{name}_{end}_ms", words, met[f"{name}_{end}"], "ms")
-        verdict = when(known(time), when(time <= inputs[name], "MEETS", "MISSES"), "n/a")
+        slow = met[f"{name}_p95"]
+        verdict = when(known(slow), when(slow <= inputs[name], "MEETS", "MISSES"), "n/a")
         lines.add(f"{name}_objective", "Objective", verdict, "", "status")
-    note = "that both means keep their objectives, of the two the smaller; n/a: no interval"
+    note = "that both P95 keep their objectives, of the two the smaller; n/a: no interval"
     lines.add("probability", "Probability", met["likely"], "", "share", note)
     lines.add("running", "Sequences that run at once", met["running"], "", "one")
     lines.add("queue_ms", "Wait before the first step", met["queue"], "ms")
@@ -148,8 +159,9 @@ def _by_headroom(lines: Lines, inputs: Inputs, fleet: Fleet, headrooms: Sequence
         sheet.put(number, 3, shown(runs, fleet.peak / replicas / fleet.curve.load["knee"]), "share")
         rate = sheet.put(number, 4, shown(runs, fleet.peak / replicas), "three")
         met = fleet.curve.at(f"headroom {number - first + 1}", rate)
-        ttft, tpot = sheet.put(number, 5, met["ttft"], "one"), sheet.put(number, 6, met["tpot"], "two")
-        kept = when((ttft <= inputs["ttft"]) & (tpot <= inputs["tpot"]), "MEETS", "MISSES")
+        for column, name, style in ((5, "ttft", "one"), (6, "tpot", "two")):
+            sheet.put(number, column, met[name], style)
+        kept = when((met["ttft_p95"] <= inputs["ttft"]) & (met["tpot_p95"] <= inputs["tpot"]), "MEETS", "MISSES")
         sheet.put(number, 7, shown(runs, kept), "status")
     last = first + len(headrooms) - 1
     rule = {"validate": "decimal", "criteria": "between", "minimum": 0.0, "maximum": 0.95}
@@ -233,16 +245,15 @@ _HEADS = ("GPU", "tensor parallel", "memory", "replicas at the headroom", "GPUs 
           "probability", "power of a GPU [W]", "evidence", "why not")  # fmt: skip
 _TEXTS = (0, 2, 5, 9, 14, 15)
 _HOUR = 7  # the column of the cost
-_RANKED = 16  # a column that nobody sees: the cost of those measured and sure enough
-_SURE = 0.9  # the confidence that a plan asks for by default
+_RANKED = 16  # a column that nobody sees: the cost of those measured
 
 
 def compare_inputs(book: Book, inputs: Inputs, offers: Offers) -> dict[str, list[Cell]]:
     """The deployment of each accelerator: that of Inputs, on a split of its own that may be changed here."""
     note = (
-        "Model, formats, demand and headroom are those of Inputs. The headroom sizes the fleets, and not a confidence "
-        "as in `plan`. Yellow splits may be changed, prices stand on sheet GPUs. P95 and the probability that mean "
-        "TTFT and TPOT keep their objectives are at the peak, power is in the average hour."
+        "Model, formats, demand and headroom are those of Inputs, and fleets are sized as `plan` sizes them. Yellow "
+        "splits may be changed, prices stand on sheet GPUs. P95 and the probability that P95 of TTFT and TPOT keep "
+        "their objectives are at the peak, power is in the average hour."
     )
     sheet = book.sheet("Compare", "Accelerators for the peak", note)
     sheet.widths(20, 11, 10, 11, 11, 10, 13, 13, 13, 10, 12, 12, 12, 12, 18, 60)
@@ -257,22 +268,24 @@ def compare_inputs(book: Book, inputs: Inputs, offers: Offers) -> dict[str, list
 
 
 def write_comparison(
-    book: Book, inputs: Inputs, offers: Offers, calculations: Mapping[str, Calculation], curves: Mapping[str, Curve]
+    book: Book, offers: Offers, calculations: Mapping[str, Calculation], curves: Mapping[str, Curve], planned: Planned
 ) -> None:
     """Replicas, cost and evidence of each accelerator, at the peak of sheet Fleet."""
+    inputs = next(iter(calculations.values())).inputs
     sheet = book.sheet("Compare")
     sheet.heads(_HEAD, _HEADS, _TEXTS)
-    last, costs = _HEAD + len(offers.rivals), list[tuple[Cell, Cell, Cell]]()
+    last, costs = _HEAD + len(offers.rivals), list[tuple[Cell, Cell]]()
     for row, rival in enumerate(offers.rivals, _HEAD + 1):
         calculation, curve = calculations[rival.gpu.name], curves[rival.gpu.name]
         price = price_of(offers, inputs, literal(float(row - _HEAD)), rival)
-        costs.append(_compared(sheet, row, calculation, curve, price))
+        fleet = Fleet.of(inputs, curve, calculation.gpus, planned.peak_rate)
+        costs.append(_compared(sheet, row, calculation, fleet, price))
     _rank(sheet, costs)
     status_colours(book, sheet, (_HEAD + 1, 2, last, 2))
     told = (
-        f"Only what was measured is ranked, and keeps its objectives with a probability of {_SURE:.0%} at least; more "
-        "--headroom makes a fleet surer. Where no probability is shown, cost alone ranks. Fitted elsewhere: kernels of "
-        "another accelerator, engine or format are used, so that the fleet may have to be larger."
+        f"Only what was measured is ranked. Fleets are sized for {planned.confidence:.0%} confidence, or for expected "
+        "times where the interval that decides is wider than 3 times. Fitted elsewhere: kernels of another "
+        "accelerator, engine or format are used, so that the fleet may have to be larger."
     )
     sheet.put(last + 2, 0, told, "note")
     sheet.page.set_row(_HEAD, 45)
@@ -281,10 +294,10 @@ def write_comparison(
     draw(book, "bars", Area(sheet, _HEAD, last, (_HOUR,)), titles, (last + 4, 0))
 
 
-def _compared(sheet: Sheet, row: int, calculation: Calculation, curve: Curve, price: Cell) -> tuple[Cell, Cell, Cell]:
-    """One row; the answer is its cost, its evidence and its probability."""
+def _compared(sheet: Sheet, row: int, calculation: Calculation, fleet: Fleet, price: Cell) -> tuple[Cell, Cell]:
+    """One row; the answer is its cost and its evidence."""
     inputs, constants, rate = calculation.inputs, calculation.constants, calculation.inputs.rate
-    fleet, name = Fleet.of(rate * inputs["peak"], curve, calculation.gpus), calculation.of
+    curve, name = fleet.curve, calculation.of
     sheet.put(row, 2, fleet_status(calculation), "status")
     replicas = sheet.put(row, 3, fleet.replicas(inputs["headroom"]), "whole")
     runs = known(replicas)
@@ -297,28 +310,23 @@ def _compared(sheet: Sheet, row: int, calculation: Calculation, curve: Curve, pr
     peak = curve.at(f"{name} at the peak", shown(runs, fleet.peak / replicas))
     sheet.put(row, 10, peak["ttft_p95"], "two")
     sheet.put(row, 11, peak["tpot_p95"], "two")
-    likely = sheet.put(row, 12, peak["likely"], "share")
+    sheet.put(row, 12, peak["likely"], "share")
     sheet.put(row, 13, curve.at(f"{name} in the average hour", shown(runs, rate / replicas))["watts"], "whole")
     evidence = sheet.put(row, 14, constants.evidence)
     sheet.put(row, 15, why_not(calculation, curve), "note")
-    return cost, evidence, likely
+    return cost, evidence
 
 
-def _rank(sheet: Sheet, costs: Sequence[tuple[Cell, Cell, Cell]]) -> None:
-    """The least dear of those whose kernels were measured, and whose objectives hold as surely as a plan asks."""
+def _rank(sheet: Sheet, costs: Sequence[tuple[Cell, Cell]]) -> None:
+    """The least dear of those whose kernels were measured."""
     own = [
-        sheet.put(
-            row,
-            _RANKED,
-            when(told.equals("measured") & known(cost), when(known(chance), when(chance >= _SURE, cost, ""), cost), ""),
-            "faint",
-        )
-        for row, (cost, told, chance) in enumerate(costs, _HEAD + 1)
+        sheet.put(row, _RANKED, when(told.equals("measured") & known(cost), cost, ""), "faint")
+        for row, (cost, told) in enumerate(costs, _HEAD + 1)
     ]
     numbers = [cell.value for cell in own if not isinstance(cell.value, str)]
     area = sheet.area((_HEAD + 1, _RANKED), (_HEAD + len(costs), _RANKED))
     least = function(f"MIN({area})", min(numbers, default=0.0))
-    for row, (cell, (cost, _, _)) in enumerate(zip(own, costs, strict=True), _HEAD + 1):
+    for row, (cell, (cost, _)) in enumerate(zip(own, costs, strict=True), _HEAD + 1):
         rank = when(known(cell), when(cell <= least, "least", ""), when(known(cost), "not ranked", ""))
         sheet.put(row, 9, rank, "words")
 
@@ -427,9 +435,9 @@ def _fill(book: Book, offers: Offers, choices: Choices, planned: Planned, worker
             points.append((batch, osl, calculation.point(f"{name.lower()} {len(points) + 1}", batch, isl, osl)))
         if points:
             write_sweep(book, calculation, name, points)
-    write_tco(book, inputs, offers, write_fleet(book, calculation, curves[_CHOSEN], choices.headrooms))
+    write_tco(book, inputs, offers, write_fleet(book, calculation, curves[_CHOSEN], choices.headrooms, planned))
     compared = {name: Calculation(book, offers, found, inputs, block, name) for name, found in constants.items()}
-    write_comparison(book, inputs, offers, compared, curves)
+    write_comparison(book, offers, compared, curves, planned)
     write_labels(book, offers, block)
     write_tables(book, calculation.constants.tables)
     asked = {"choices": asdict(choices), "planned": asdict(planned)}

@@ -38,13 +38,14 @@ def evidence(plan: Plan) -> str:
 def _share(plan: Plan, calibration: Calibration, batch: Batch) -> float:
     """Share of a step's kernels, by time, that were measured."""
     kernels = [kernel for kernel in plan.kernels(batch) if kernel.family not in _PASSES]
-    here = [kernel for kernel in kernels if _here(calibration, kernel)]
+    here = [kernel for kernel in kernels if measured_here(calibration, kernel)]
     if len(here) in (0, len(kernels)):
         return float(bool(here))
     measured, whole = (float(time_step(some, plan.system, calibration).expected) for some in (here, kernels))
     return measured / whole
 
 
-def _here(calibration: Calibration, kernel: Kernel) -> bool:
+def measured_here(calibration: Calibration, kernel: Kernel) -> bool:
+    """Whether the kernel's fit rests on measurements of its own accelerator, engine and format."""
     fit = calibration.fit(kernel)
     return fit.rows > 0 and not fit.source.startswith(BORROWED) and calibration.measured(kernel)

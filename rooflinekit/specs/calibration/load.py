@@ -122,6 +122,17 @@ def transfer_rule() -> dict[str, Any]:
     return kept(read_yaml, spec_dir("accelerator") / "calibrations" / "transfer.yaml")
 
 
+def kernel_entry(engine: str, chip: str, key: str) -> Mapping[str, Any] | None:
+    """What calibrations/kernels.yaml says of a fit: the entry with the longest beginning of its key, this chip's first.
+
+    >>> kernel_entry("vllm", "h200-sxm", "moe/bf16")["kernel"]
+    'TritonExperts'
+    """
+    listed = kept(read_yaml, spec_dir("accelerator") / "calibrations" / "kernels.yaml").get(engine, ())
+    fitting = [each for each in listed if key.startswith(each["fit"]) and chip in each.get("chips", [chip])]
+    return max(fitting, key=lambda each: (len(each["fit"]), "chips" in each), default=None)
+
+
 def dense_share(lender: str, here: Accelerator, reach: str) -> float:
     """Share of the peak that arithmetic reaches on a chip, over that on the one whose fit serves there.
 

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rooflinekit.model.types.errors import SpecError
+from rooflinekit.model.types.errors import ArchitectureError, SpecError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import Norm
 from rooflinekit.specs.config.keys import Keys
@@ -128,6 +128,12 @@ class Reading:
             warnings.append(f"{types.count('hybrid')} layers, listed as two each, take turns with "
                             f"{keys.size('num_mem_blocks', 1)} of attention, whose weights count once")  # fmt: skip
         if family.attends == "encoder":  # self-attention, then attention to the encoder with the block
+            if keys.config.get("is_encoder_decoder") is False:
+                keys.refuse(
+                    "is_encoder_decoder",
+                    "leaves the decoder alone, which is not costed; true costs both",
+                    ArchitectureError,
+                )
             pairs = keys.maybe("depth") or keys.maybe("encoder_depth")
             if pairs is None:  # the keys of an encoder or a decoder alone
                 called = keys.read.get("model_type") or keys.read.get("architectures")

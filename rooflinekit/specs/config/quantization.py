@@ -18,6 +18,7 @@ from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import DtypeError, SpecError, nearest_of
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.model import (
+    Attention,
     CompressedAttention,
     DenseFFN,
     LatentAttention,
@@ -49,6 +50,7 @@ _NESTED = r"[*+}][^()]*\)[*+{]"
 _VALUE = 2  # place of the value projection among those of softmax attention
 _SMALL = 4096  # weights that share a scale, whose bytes count below it
 _LARGEST = 10**7
+_NEARLY_ALL = 0.75  # of the weights of a kind: their format stands for all
 _BY_MODULE = ("module_fqn_to_config", "fqn_to_config")  # torchao's lists of recipes
 _EMBEDDINGS = ("model.embed_tokens", "language_model.model.embed_tokens")
 _UP_DOWN = ("gate_proj", "up_proj", "down_proj")
@@ -205,6 +207,12 @@ def _read(keys: Keys, r: Reading, plain: Formats, layers: Sequence[Layer], narro
         near = nearest_of(stated, sorted({*_METHODS, *table["same"], *table["integers"]}))
         raise DtypeError(f"{keys.at('quant_method')} = {shown(stated or None)} is not known; nearest: {near}")
     row = table["integers"].get(method)
+    if row is not None and "wide" in row:
+        key, _, value = row["wide"].partition("=")
+        if shown(keys.config.get(key)).strip("'") == value:
+            r.warnings.append(f"{keys.at(key)} = {value}: weights are stored as they were")
+            keys.read.update(dict.fromkeys(keys.unread(), "weights are stored as they were"))
+            return plain
     scheme = _METHODS[method](keys, r.warnings) if row is None else _integers(keys, row)
     _check_unread(keys, r.warnings)
     if scheme is None:
@@ -590,7 +598,8 @@ def _recipe(keys: Keys, name: str, data: Keys) -> _Stored:
         value = value.get("_data") if isinstance(value, Mapping) else value
         if isinstance(value, str):
             data.note(key, value)
-            if (found := re.search(r"int(\d+)", value)) and "bits" not in row:
+            found = re.search(r"(?:int|float)(\d{1,2})", value)
+            if found and (key == "weight_dtype" or "bits" not in row):
                 row["bits"] = int(found[1])
     for key in ("weight_granularity", "granularity"):
         value = data.config.get(key)
@@ -613,18 +622,20 @@ def _weight_formats(scheme: _Scheme, layers: Sequence[Layer], wide: Dtype, r: Re
     mixed: dict[str, Counter[Dtype]] = {}  # within a layer
     for number, layer in enumerate(layers):
         votes: dict[str, Counter[Dtype]] = {}
-        for kind, spellings in _modules(layer, r.family.modules):
+        for kind, spellings, rows in _modules(layer, r.family.modules):
             routed = kind == "experts" or (kind == "down" and "experts" in votes)
             dtype = scheme.format_of(spellings, number // (len(layers) // r.stated_depth))
-            votes.setdefault(kind, Counter())[wide if dtype is None or scheme.experts_only > routed else dtype] += 1
-        chosen.append({kind: counter.most_common(1)[0][0] for kind, counter in votes.items()})
+            votes.setdefault(kind, Counter())[wide if dtype is None or scheme.experts_only > routed else dtype] += rows
+        chosen.append({kind: _common_format(counter) for kind, counter in votes.items()})
         for kind, dtype in chosen[-1].items():
             kinds.setdefault(kind, Counter())[dtype] += 1
             if len(votes[kind]) > 1:
                 mixed.setdefault(kind, Counter()).update(votes[kind])
     for kind, counter in mixed.items():
-        told = ", ".join(f"{count} {dtype}" for dtype, count in counter.most_common())
-        r.warnings.append(f"layers mix formats in their {kind} ({told} modules): each takes that of most")
+        told = ", ".join(f"{rows / counter.total():.0%} {dtype}" for dtype, rows in counter.most_common())
+        r.warnings.append(
+            f"layers mix formats in their {kind} ({told}): each takes that of nearly all, or their mean bits"
+        )
     common = {kind: counter.most_common(1)[0][0] for kind, counter in kinds.items()}
     if usual == plain and all(counter.keys() <= {wide} for counter in kinds.values()):
         return []
@@ -632,6 +643,18 @@ def _weight_formats(scheme: _Scheme, layers: Sequence[Layer], wide: Dtype, r: Re
     if common.get(heaviest) is wide:
         r.warnings.append(f"the checkpoint leaves its {heaviest}, most of its weights, in {wide}")
     return [_formats_of(replace(usual, **_wholes(common)), own) for own in chosen]
+
+
+def _common_format(counter: Counter[Dtype]) -> Dtype:
+    """The format of nearly all weights of a kind in one layer; where they differ, their mean bits.
+
+    >>> _common_format(Counter({Dtype.FP8: 9, Dtype.BF16: 1})), _common_format(Counter({Dtype.FP8: 1, Dtype.BF16: 1}))
+    (<Dtype.FP8: 'fp8'>, <Dtype.12bpw: '12bpw'>)
+    """
+    dtype, rows = counter.most_common(1)[0]
+    if rows >= _NEARLY_ALL * counter.total():
+        return dtype
+    return Dtype.of_bits(8 * sum(each.bytes * rows for each, rows in counter.items()) / counter.total())
 
 
 def _wholes(formats: Mapping[str, Dtype]) -> dict[str, Dtype]:
@@ -647,16 +670,21 @@ def _formats_of(usual: WeightFormats, own: Mapping[str, Dtype]) -> WeightFormats
     return replace(formats, **{part: own[part] for part, of in parts.items() if own.get(part, of) is not of})
 
 
-def _modules(layer: Layer, own: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The linear layers of a block: the kind of each, and the names it may go by; `own`: where the class keeps some."""
+def _modules(layer: Layer, own: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    """The linear layers of a block: the kind of each, the names it may go by, and its rows beside those of its kind.
+
+    `own` says where the class keeps some.
+    """
     mixer, ffn = layer.mixer, layer.ffn
     if mixer is not None:
         latent = isinstance(mixer, LatentAttention | CompressedAttention)
         softmax = latent or mixer.kind in ("mha", "gqa", "mqa", "cross_attention", "lightning", "kda")
         names = _spellings("latent" if latent else "softmax" if softmax else "state")
         value = "value" if softmax and not latent else "attention"
-        yield from ((value if part == _VALUE else "attention", names[part]) for part in range(len(names)))
-        yield "attention_output", _spellings("softmax_out" if softmax else "state_out")[0]
+        shares = mixer.heads // mixer.kv_heads if isinstance(mixer, Attention) else 1
+        for part, spelt in enumerate(names):
+            yield value if part == _VALUE else "attention", spelt, 1 if part else shares
+        yield "attention_output", _spellings("softmax_out" if softmax else "state_out")[0], 1
     kinds = ["ffn"] if isinstance(ffn, DenseFFN) else []
     if isinstance(ffn, MixtureOfExperts):
         kinds = ["experts", "shared_experts"] if ffn.shared_width else ["experts"]
@@ -665,7 +693,7 @@ def _modules(layer: Layer, own: Mapping[str, str]) -> Iterator[tuple[str, tuple[
         down = "shared_down" if kind == "shared_experts" else "down"
         kinds_of = (kind, kind, down)
         gated = ffn is not None and ffn.gated
-        yield from list(zip(kinds_of, parts, strict=True))[0 if gated else 1 :]
+        yield from list(zip(kinds_of, parts, (1, 1, 1), strict=True))[0 if gated else 1 :]
 
 
 _OF = {"attention_output": "attention", "value": "attention", "down": "ffn", "shared_down": "shared_experts"}

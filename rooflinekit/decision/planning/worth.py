@@ -1,0 +1,144 @@
+"""The measurements that would pay: which load points on which deployment take most dollars of doubt off a plan.
+
+A fleet is sized for the place d of the interval of the times that end its capacity, whose logarithm errs by s. A run
+of a load errs by σ itself, so that after it the error is
+
+    s' = (1/s² + 1/σ²)^(−1/2)
+
+and the same confidence stands at d·s'/s. What the cheapest fleet costs less then is what the run is worth. Lindley
+(1956), Annals of Mathematical Statistics 27(4): information is worth what the decision gains by it.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rooflinekit.decision.economics.price import MONTH_HOURS
+from rooflinekit.decision.planning.fleet import Option, Part
+from rooflinekit.decision.planning.rank import Ranked
+from rooflinekit.decision.planning.search import PlanQuestion
+from rooflinekit.load.answer import PER_USER
+from rooflinekit.model.types.answer import Plain
+
+NOISE = {"ttft": 0.4, "tpot": 0.05}
+"""Standard deviation of the logarithm of what one run says: what `calibrate` believes before it has seen any."""
+MOST = 5
+"""Load points that are named at most."""
+_DEPLOYMENTS = 3  # that are looked at, one for each accelerator
+_FEWER = 8  # users of the second load point over those of the first: small and large batches tell costs apart
+_RUNS = {
+    "vllm": "vllm bench serve --model MODEL --dataset-name random --ignore-eos --random-input-len {isl} "
+    "--random-output-len {osl} --num-prompts {requests} --max-concurrency {users} --save-result "
+    "--result-filename {file}",
+    "sglang": "python -m sglang.bench_serving --backend sglang --dataset-name random --random-range-ratio 1 "
+    "--random-input-len {isl} --random-output-len {osl} --num-prompts {requests} --max-concurrency {users} "
+    "--output-file {file}",
+}  # fmt: skip
+"""What measures a load, by engine; that of vLLM speaks to any server with OpenAI's interface."""
+
+
+@dataclass(frozen=True)
+class Measurement(Plain):
+    """Load points on one deployment that would take most doubt off a plan.
+
+    users: of closed loops, one a run; minutes: that they take together; gpus: accelerators that are needed;
+    gpus_after: those of the fleet that is bought then; usd_per_month: what it costs less (None without a price, or
+    where no fleet is known to hold before); commands: to start the server, to measure, to calibrate, to plan again.
+    """
+
+    gpu: str
+    scenario: dict[str, Any]
+    users: tuple[int, ...]
+    minutes: float
+    gpus: int
+    gpus_after: int
+    usd_per_month: float | None
+    commands: tuple[str, ...]
+
+    def __str__(self) -> str:
+        less = f"a fleet of {self.gpus_after:,} GPUs that is known to hold"
+        worth = less if self.usd_per_month is None else f"${self.usd_per_month:,.0f} a month less"
+        users = " and ".join(map(str, self.users))
+        return f"{worth}: {users} users on {self.gpus} {self.gpu}, {max(math.ceil(self.minutes), 2)} minutes"
+
+
+def measurements(question: PlanQuestion, order: Sequence[Ranked]) -> list[Measurement]:
+    """Of the cheapest deployment of each accelerator those that would make the plan cheaper, the most first."""
+    demand, rank, best = question.demand, question.tariff.rank, order[0].option
+    if question.deviations <= 0.0 or demand.closed or demand.prefixes is not None or demand.trace is not None:
+        return []
+    if not order[0].known:  # which is bought at expected times: sureness would take this today
+        best = best.sized(demand, question.slo, question.reserve, question.deviations)
+    firsts: dict[tuple[str, ...], Option] = {}
+    for entry in order:
+        if entry.option.kind != "mixed":
+            firsts.setdefault(entry.option.names, entry.option)
+    found = list[tuple[Option, Option]]()
+    for option in [*firsts.values()][:_DEPLOYMENTS]:
+        question.progress("size fleets as after a measurement", len(found), len(firsts))
+        after = option.sized(demand, question.slo, question.reserve, question.deviations * _left(question, option))
+        dearer = not all(part.working for part in best.parts) or rank(after) < rank(best)
+        if all(part.working for part in after.parts) and dearer:
+            found.append((after, option))
+    named: list[Measurement] = []
+    for after, option in sorted(found, key=lambda each: rank(each[0])):
+        if sum(len(each.users) for each in named) < MOST - 1:
+            named.append(_measurement(question, option, after, best))
+    return named
+
+
+def _left(question: PlanQuestion, option: Option) -> float:
+    """Share of its standard deviation that the error of what ends the capacity has left after a run."""
+    shares = []
+    for part in option.parts:
+        felt = part.bearer.feel(part.seen(question.demand), part.load(question.demand), known=True)
+        for each in question.slo:
+            if each.metric in NOISE and str(each) in part.ability.binds:
+                own = math.log(math.prod(felt.factors(each.metric, question.deviations))) / question.deviations
+                shares.append(NOISE[each.metric] / math.hypot(own, NOISE[each.metric]) if own > 0.0 else 1.0)
+    return max(shares, default=1.0)
+
+
+def _measurement(question: PlanQuestion, option: Option, after: Option, best: Option) -> Measurement:
+    part = max(option.parts, key=lambda part: part.gpus)
+    demand, scenario = question.demand, part.replica.scenario
+    users = max(round(float(part.bearer.in_flight(part.seen(demand), part.load(demand)).users)), 1)
+    points = tuple(dict.fromkeys((users, max(users // _FEWER, 1))))
+    felt = part.bearer.feel(part.seen(demand), part.load(demand), known=True)
+    sure = all(part.working for part in best.parts)
+    hours = [question.tariff.per_hour(each) if sure else None for each in (best, after)]
+    saved = None if hours[0] is None or hours[1] is None else (hours[0] - hours[1]) * MONTH_HOURS
+    return Measurement(
+        gpu=part.replica.gpu,
+        scenario=scenario,
+        users=points,
+        minutes=len(points) * PER_USER * felt.value("e2el", None) / 60.0,
+        gpus=part.replica.gpus,
+        gpus_after=after.gpus,
+        usd_per_month=saved,
+        commands=tuple(_commands(question, part, points)),
+    )
+
+
+def _commands(question: PlanQuestion, part: Part, points: Sequence[int]) -> Iterator[str]:
+    """What starts the server, measures each load, and takes the files back into the prediction."""
+    scenario, demand = part.replica.scenario, question.demand
+    told = {key: each for key, each in scenario.items() if key not in ("model", "cached") and each not in (1, False)}
+    flags = " ".join(
+        f"--{key.replace('_', '-')}" if each is True else f"--{key.replace('_', '-')} {shlex.quote(str(each))}"
+        for key, each in told.items()
+    )  # fmt: skip
+    model = shlex.quote(question.model)
+    yield f"rooflinekit launch {model} {flags}"
+    run = _RUNS.get(scenario["engine"], _RUNS["vllm"])
+    files = [f"{part.replica.gpu}-{users}.json" for users in points]
+    for users, file in zip(points, files, strict=True):
+        lengths = {"isl": round(demand.isl.mean), "osl": round(demand.osl.mean)}
+        yield run.format(**lengths, requests=PER_USER * users, users=users, file=file)
+    made = f"{part.replica.gpu}.yaml"
+    yield f"rooflinekit calibrate {' '.join(files)} --model {model} {flags} --out {made}"
+    yield f"rooflinekit plan {model} --gpu {scenario['gpu']} --calibration {made}  # and the rest of the question"

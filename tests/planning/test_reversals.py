@@ -1,0 +1,73 @@
+"""A looser question never costs more: random questions, of each of which one part is loosened."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+import rooflinekit as rk
+from rooflinekit.model.types.errors import InfeasibleError
+
+GPUS = ("h100-sxm", "l40s", "b200-sxm", "h200-sxm")
+KINDS = ("ttft", "tpot", "confidence", "rate", "price", "gpus", "seed")
+FEW, ALL = 3, 200
+_ERROR = 0.02  # of a fleet over seeds, or one replica
+
+
+def drawn(number: int) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """A question, the same with one part looser, and which part that is."""
+    draw, kind = random.Random(number), KINDS[number % len(KINDS)]
+    gpus = draw.sample(GPUS, 1 if number < FEW and kind != "gpus" else 2)
+    asked: dict[str, Any] = {
+        "gpus": gpus, "ttft": draw.uniform(0.3, 3.0), "tpot": draw.uniform(15.0, 80.0), "seed": draw.randrange(5),
+        "confidence": draw.choice((0.5, 0.7, 0.9)), "rate": draw.uniform(5.0, 200.0), "isl": draw.choice((500, 2000)),
+        "osl": draw.choice((100, 300)), "prices": {gpu: draw.uniform(1.0, 5.0) for gpu in GPUS},
+        "pools": number >= FEW and draw.random() < 0.3, "tp": [1] if number < FEW else [1, 2],
+    }  # fmt: skip
+    looser = {
+        "ttft": {"ttft": asked["ttft"] * draw.uniform(1.05, 2.0)},
+        "tpot": {"tpot": asked["tpot"] * draw.uniform(1.05, 2.0)},
+        "confidence": {"confidence": draw.uniform(0.5, asked["confidence"])},
+        "rate": {"rate": asked["rate"] * draw.uniform(0.5, 0.95)},
+        "price": {"prices": asked["prices"] | {gpus[0]: asked["prices"][gpus[0]] * draw.uniform(0.5, 0.95)}},
+        "gpus": {"gpus": [*gpus, next(gpu for gpu in GPUS if gpu not in gpus)]},
+        "seed": {"seed": asked["seed"] + 1},
+    }[kind]  # fmt: skip
+    return asked, asked | looser, kind
+
+
+def cost(asked: dict[str, Any]) -> tuple[float, int]:
+    """USD an hour, and what one more replica would take; infinite where no fleet holds."""
+    slo = f"p95 ttft<{asked['ttft']}s, p95 tpot<{asked['tpot']}ms"
+    told = {key: asked[key] for key in ("confidence", "rate", "isl", "osl", "seed", "tp")}
+    prices = {gpu: asked["prices"][gpu] for gpu in asked["gpus"]}
+    try:
+        best = rk.plan("llama-3-8b", asked["gpus"], slo, aggregated_only=not asked["pools"], prices=prices,
+                       **told).best  # fmt: skip
+    except InfeasibleError:
+        return float("inf"), 0
+    assert best.cost.usd_per_hour is not None
+    return best.cost.usd_per_hour, max(fleet.gpus_per_replica * prices[best.gpu] for fleet in best.fleets)
+
+
+def assert_no_reversal(number: int) -> None:
+    """What is looser costs no more; another seed as much, but for its error."""
+    asked, looser, kind = drawn(number)
+    (before, replica), (after, _) = cost(asked), cost(looser)
+    if kind == "seed":
+        assert abs(after - before) <= max(_ERROR * before, replica) or before == after, (number, before, after)
+    else:
+        assert after <= before * (1.0 + 1e-9), (number, kind, before, after)
+
+
+@pytest.mark.parametrize("number", range(FEW))
+def test_a_looser_question_costs_no_more(number: int) -> None:
+    assert_no_reversal(number)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(FEW, ALL))
+def test_no_question_of_200_reverses(number: int) -> None:
+    assert_no_reversal(number)
