@@ -221,11 +221,17 @@ def loads(model, wanted):
 
 @pytest.mark.parametrize("model", ["llama-3-8b", "qwen3-30b-a3b"])
 def test_short_prompts_of_a_lone_user_replay_graphs(model):
-    """128 to 512 tokens on an H200, and a front end of 3 ms. Launched one by one they would take 1.4 times as long."""
+    """128 to 512 tokens on an H200, and 2 ms between processes. Launched one by one they would take 1.4 times as long."""
     found = list(loads(model, lambda row, isl, osl: isl <= 512 and osl == 1 and row.get("max_concurrency") == 1))
     assert len(found) >= 2
     for row, isl, _ in found:
-        asked = {"isl": int(isl), "osl": 1, "concurrency": 1, "token_budget": row["token_budget"]}
+        asked = {
+            "isl": int(isl),
+            "osl": 1,
+            "concurrency": 1,
+            "token_budget": row["token_budget"],
+            "front_end": "token-ids",
+        }
         graphed = rk.estimate(model, "h200-sxm", engine="vllm", **asked)
         assert graphed.ttft_ms == pytest.approx(row["mean_ttft_ms"], rel=0.12)
         assert rk.estimate(model, "h200-sxm", engine="vllm", eager=True, **asked).ttft_ms > 1.4 * row["mean_ttft_ms"]
@@ -241,7 +247,9 @@ def test_users_of_a_real_vllm_wait_as_predicted(model):
     assert len(found) >= 5
     for row, isl, osl in found:
         asked = {"concurrency": row["max_concurrency"], "requests": row["completed"], "isl": isl, "osl": round(osl)}
-        answer = rk.estimate(model, "h200-sxm", engine="vllm", token_budget=row["token_budget"], **asked)
+        answer = rk.estimate(
+            model, "h200-sxm", engine="vllm", token_budget=row["token_budget"], front_end="token-ids", **asked
+        )
         off = 0.11 if osl > 1 else 0.15
         assert answer.e2e_ms == pytest.approx(row["mean_e2el_ms"], rel=off)
 

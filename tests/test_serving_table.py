@@ -157,7 +157,7 @@ def test_rows_of_one_deployment_are_one_group(tmp_path):
         ({"tp": 1.5}, "tp must be a whole number"),
         ({"n_gpus": 4, "tp": 2}, "n_gpus=4"),
         ({"weight_dtype": "fp7"}, "fp7"),
-        ({"weight_dtype": "nvfp4"}, "nvfp4"),
+        ({"weight_dtype": "nvfp4", "gpu": "mi250x"}, "nvfp4"),
         ({"metric": "goodput"}, "metric 'goodput' under load 'static' is not known"),
         ({"metric": np.nan}, "metric nan"),
         ({"load": "bursts"}, "load 'bursts' is not known"),

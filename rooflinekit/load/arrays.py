@@ -40,7 +40,7 @@ MULTIPLIER = 16807
 MODULUS = 2147483647
 
 # What happens to a request, in `State.event_kind`.
-SENT, READY, ENCODED = range(3)
+SENT, READY, PASSED, ENCODED = range(4)
 # Places of counters in `State.counts`.
 (
     NEXT, DONE, REJECTED, PREEMPTED, STAMP, ARRIVED, HEAD, TAIL, HELD_HEAD, HELD_TAIL, HELD_COUNT, ROUTED, TOUCHED,

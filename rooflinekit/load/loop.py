@@ -38,6 +38,7 @@ from rooflinekit.load.arrays import (
     NEXT,
     NOBODY,
     NOW,
+    PASSED,
     PREEMPTED,
     RANDOM,
     READY,
@@ -1032,7 +1033,10 @@ def have_read(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
     s.reading[lane] = after
     if after != NOBODY:
         read(now, after, c, k, s)
-    pass_encoders(now, j, c, k, s)
+    if k.hop > 0.0:
+        post(now + k.hop, PASSED, j, s)
+    else:
+        pass_encoders(now, j, c, k, s)
 
 
 def tokens_made(now: float, g: int, k: Rules, s: State) -> int:
@@ -1074,8 +1078,6 @@ def pass_encoders(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
             last = max(last, ends)
         s.times[ENCODER_WAIT] += begun - now
         post(last + k.encoder_send, ENCODED, j, s)
-    elif c.front[j] > 0.0 and k.hop > 0.0:
-        post(now + k.hop, ENCODED, j, s)
     else:
         come(now, j, c, k, s)
 
@@ -1230,6 +1232,8 @@ def happen(now: float, c: Clients, k: Rules, s: State) -> None:
         send(now, j, c, k, s)
     elif kind == READY:
         have_read(now, j, c, k, s)
+    elif kind == PASSED:
+        pass_encoders(now, j, c, k, s)
     else:
         come(now, j, c, k, s)
 

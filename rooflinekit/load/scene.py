@@ -84,7 +84,7 @@ class FrontEnd:
     time: Callable[[int], float] = lambda isl: 0.0  #: its work for a prompt of so many tokens [s]
     stream: float = 0.0  #: and for each token that it sends on [s]
     servers: int = 1  #: processes that share the requests of a replica
-    hop: float = 0.0  #: from there to the queue, encoders apart [s]
+    hop: float = 0.0  #: from there to the queue, or to encoders [s]
     encoders: EncoderStation | None = None  #: before that, where images have accelerators of their own
 
     def rate(self, isl: float, osl: float) -> float:

@@ -315,15 +315,16 @@ class Simulation:
         unread.popleft()
         if unread:
             self._read(unread[0])
-        self._encode(job)
+        if front_end.hop > 0.0:
+            self._push(self.now + front_end.hop, self._encode, job)
+        else:
+            self._encode(job)
 
     def _encode(self, job: Job) -> None:
         """Accelerators that encode images do so before the request is handed over."""
         if encoders := self.fleet.front_end.encoders:
             self._coming[job] = None
             self._push(encoders.done(self.now), self._admit, job)
-        elif job in self._coming and self.fleet.front_end.hop > 0.0:
-            self._push(self.now + self.fleet.front_end.hop, self._admit, job)
         else:
             self._admit(job)
 

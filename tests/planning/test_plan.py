@@ -399,7 +399,7 @@ def test_formats_are_never_changed_unless_asked(quick: PlanAnswer) -> None:
     assert all("weights" not in f.scenario and "kv" not in f.scenario for c in quick.candidates for f in c.fleets)
     asked = _plan(weights=["bf16", "fp8"])
     assert {f.scenario["weights"] for c in asked.candidates for f in c.fleets} == {"bf16", "fp8"}
-    refused = rk.plan(MODEL, ["a100-sxm-80gb"], SLO, **(QUICK | {"rate": 5, "prices": {}, "weights": ["bf16", "fp8"]}))
+    refused = rk.plan(MODEL, ["mi250x"], SLO, **(QUICK | {"rate": 5, "prices": {}, "weights": ["bf16", "fp8"]}))
     assert any("fp8" in each.what and "no fp8" in each.why for each in refused.refused)
 
 

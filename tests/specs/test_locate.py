@@ -133,10 +133,10 @@ LISTED = {
     ("accelerator", "mi3", "mi300x, mi325x, mi350x, mi355x"),
     ("accelerator", "tpu", "tpu-v4, tpu-v5e, tpu-v5p"),
     ("accelerator", "4090rtx", ""),
-    ("accelerator", "6080", ""),
+    ("accelerator", "6080", "rtx-2080-ti, rtx-3080-10gb, rtx-4080, rtx-4080-super, rtx-5080, rtx-6000-ada"),
     ("accelerator", "q", ""),
     ("model", "claude-3", ""),
-    ("model", "gpt-4", ""),
+    ("model", "gpt-4", "gpt2, gpt2-large, gpt2-medium, gpt2-xl, gpt-3-175b, gpt-j-6b"),
 ])  # fmt: skip
 def test_suggestions_begin_with_what_was_typed_and_are_never_far_off(kind, name, suggested):
     with pytest.raises(UnknownNameError) as error:

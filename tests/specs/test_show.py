@@ -59,7 +59,8 @@ def test_a_wrong_file_gets_one_clear_line(tmp_path, text, said):
 def test_an_unknown_name_gets_what_begins_with_it():
     assert "nearest: h100-sxm, h100-nvl, h100-pcie" in show("h10").stderr
     assert "nearest: llama-3-8b, llama-3-70b" in show("llama3").stderr
-    assert show("groq").stderr.rstrip().endswith("unknown model or accelerator 'groq'")
+    assert show("groq").stderr.rstrip().endswith("nearest: grok-1, grok-2")
+    assert show("claude").stderr.rstrip().endswith("unknown model or accelerator 'claude'")
 
 
 @pytest.mark.parametrize("words", [("llama-3-8b",), ("--format", "json")])
