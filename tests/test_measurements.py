@@ -221,7 +221,7 @@ def loads(model, wanted):
 
 @pytest.mark.parametrize("model", ["llama-3-8b", "qwen3-30b-a3b"])
 def test_short_prompts_of_a_lone_user_replay_graphs(model):
-    """128 to 512 tokens on an H200, and 2 ms between processes. Launched one by one they would take 1.4 times as long."""
+    """128 to 512 tokens on an H200, and 2 ms between processes. Launched one by one they take 1.4 times as long."""
     found = list(loads(model, lambda row, isl, osl: isl <= 512 and osl == 1 and row.get("max_concurrency") == 1))
     assert len(found) >= 2
     for row, isl, _ in found:
