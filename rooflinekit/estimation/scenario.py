@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Annotated, TypedDict
 
-from rooflinekit.estimation.options import Option, options_of
+from rooflinekit.estimation.options import Option, Unit, options_of
 
 # One row an option, however long.
 # fmt: off
@@ -69,7 +69,7 @@ class Hardware(TypedDict, total=False):
     """What it is built into, and how it is run."""
     system: System
     power_cap: Annotated[float | None, Option("Limit of each accelerator's power in W: arithmetic slows with the cube root, memory does not.", unit="W", above=True, usual="rated")]
-    clock: Annotated[float | None, Option("Locked core clock in MHz: arithmetic slows with it, memory does not.", unit="MHz", above=True, usual="the accelerator's")]
+    clock: Annotated[float | None, Option("Locked core clock in MHz: arithmetic slows with it, memory does not.", unit=Unit("MHz", {"MHz": 1.0, "GHz": 1e3}, "1400 or 1.4GHz"), above=True, usual="the accelerator's")]
 
 class Degrees(TypedDict, total=False):
     """How many accelerators share what."""
@@ -244,7 +244,7 @@ class Retention(Layout, Tiers, Price, total=False):
 class Pricing(Price, total=False):
     """What an accelerator hour costs."""
     pue: Annotated[float | None, Option("Power of the building over power of the machines.", least=1.0, most=10.0, usual="1")]
-    carbon: Annotated[str | float | None, Option("Grams of CO2 a kWh, or a grid: world, france, germany, ireland ...", unit="g/kWh", kind="text")]
+    carbon: Annotated[str | float | None, Option("Grams of CO2 a kWh, or a grid: world, france, germany, ireland ...", unit=Unit("g/kWh", {}), kind="text")]
 
 class Rack(TypedDict, total=False):
     """What holds the machines."""
@@ -478,13 +478,13 @@ class Written(TypedDict, total=False):
     out: Annotated[Path | None, Option("Write to this file instead; its folder must exist.", kind="path")]
     force: Annotated[bool, Option("Overwrite an existing file.", False)]
 
-class Listed(Static, Lengths, Written, total=False):
-    """Which accelerators are listed."""
-    fits: Annotated[str | None, Option("Only those that hold this model on one host: how many, time per token, price.", complete=MODELS, metavar="MODEL", group="Question")]
-
 class Reconciled(Written, total=False):
     """What is said of a disagreement."""
     why: Annotated[bool, Option("Find the smallest changes of assumptions that explain each run.", False)]
+
+class Listed(Static, Lengths, Written, total=False):
+    """Which accelerators are listed."""
+    fits: Annotated[str | None, Option("Only those that hold this model on one host: how many, time per token, price.", complete=MODELS, metavar="MODEL", group="Question")]
 
 class Judged(Written, total=False):
     """What is written of a judgement."""
