@@ -37,7 +37,7 @@ from rooflinekit.specs.calibration import load_calibration
 
 MODEL = "llama-3.1-8b"
 LOADS = ((1, 128, 256), (8, 1024, 256), (32, 256, 512), (96, 512, 128))  # users, tokens in, tokens out
-TRUE = {"step": 9e-4, "memory": 1.06, "request": 0.006}
+TRUE = {"step": 9e-4, "memory": 1.06, "request": 0.0022}
 GIVEN = Given(Facts(model=MODEL, gpu="h100-sxm", tp=1, engine="vllm"))
 
 
@@ -154,7 +154,7 @@ def test_known_costs_are_found_again(truth):
         miss = np.log(value / each.value) if name == "memory" else value - each.value
         assert abs(miss) < 1.645 * each.spread, name
     tokens, first = (found.errors[metric] for metric in ("tpot_ms", "ttft_ms"))
-    assert min(tokens.before, first.before) > 0.05
+    assert min(tokens.before, first.before) > 0.04
     assert (tokens.after < 0.01, tokens.unseen < 0.02) == (True, True)
     # Four first tokens, each believed to hang on the client by tens of percent, tell little of 3 ms of front end:
     # it moves towards the truth, and it is all that is left of their error. One user's short prompt waits for its
@@ -388,8 +388,9 @@ def test_every_prediction_takes_the_file(truth):
 
 def rounded(costs, read):
     """Costs as a file of nine decimals gives them back."""
-    names = [name for name in MOST if getattr(costs, name) == pytest.approx(getattr(read, name), rel=1e-5, abs=1e-11)]
-    assert set(names) == set(MOST)
+    known = {*MOST, "hop", "token", "chunk", "detokenised", "hand_over"}
+    names = {name for name in known if getattr(costs, name) == pytest.approx(getattr(read, name), rel=1e-5, abs=1e-11)}
+    assert names == known
     return {name: getattr(read, name) for name in names} | {"interval": read.interval}
 
 

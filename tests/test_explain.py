@@ -507,7 +507,6 @@ class TestCommand:
     @pytest.mark.parametrize(("arguments", "code", "words"), [
         (["llama3-8b", "tpto"], 2, "unknown metric 'tpto'; nearest: tpot"),
         (["llama3-8b", "zzzz"], 2, "nearest: tpot, ttft, memory"),
-        (["llama3-8b"], 2, "missing argument 'metric': tpot, ttft, memory"),
         (["llama3-8b", "queue"], 2, "add --concurrency or --rate"),
         (["llama3-8b", "tpot", "--depth", "0"], 2, "depth must be"),
         (["llama3-8b", "tpot", "--depth", "deep"], 2, "whole number"),
@@ -520,4 +519,4 @@ class TestCommand:
         assert result.exit_code == code, result.output
         assert result.stdout == ""
         assert words in result.stderr
-        assert result.stderr.count("\n") == 1
+        assert result.stderr.split("\nfits ")[0].count("\n") <= 1  # behind it, which accelerators hold the model

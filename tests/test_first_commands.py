@@ -30,7 +30,8 @@ def check(line: str) -> None:
         assert out
         return
     assert code in (3, 4), (line, code, err)
-    remedies = re.search(r"would fit: (.*?)(?: \(--allow-oom|; |$)", f"{out}{err}".replace("\n", " "))
+    told = re.split(r"\n(?:fits|narrower) ", f"{out}{err}")[0].replace("\n", " ")
+    remedies = re.search(r"would fit: (.*?)(?: \(--allow-oom|; |$)", told)
     assert remedies, (line, out, err)
     for remedy in re.split(r", or ", remedies[1].strip()):
         again = run(f"{line} {remedy}")

@@ -190,7 +190,8 @@ class Waterfall:
         """The title on a line of its own, and bars over the whole width."""
         beside = max((len(name) + len(time) for name, _, time in self.parts), default=0) + len("    100 %  ")
         table = self._table(max(width - beside, _NARROWEST))
-        return [*filter(None, [self.title]), *Table((), table.rows, table.left).text(width)]
+        lines = Table((), table.rows, table.left).text(width)
+        return [*filter(None, [self.title]), *(line.replace("\u00a0", " ") for line in lines)]
 
     def markdown(self) -> list[str]:
         """A table with bars."""

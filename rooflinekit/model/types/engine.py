@@ -162,7 +162,8 @@ class StepCosts:
 
     def working_as(self, other: StepCosts) -> StepCosts:
         """These costs of an engine that works as another does: graphs, mixed steps, whole prompts, few rows."""
-        return replace(self, graphs=other.graphs, mixes=other.mixes, splits=other.splits, vectors=other.vectors)
+        return replace(self, graphs=other.graphs, mixes=other.mixes, splits=other.splits, vectors=other.vectors,
+                       servers_by_replica=other.servers_by_replica)  # fmt: skip
 
 
 Places = tuple[float, float, float, float, float, float, float]

@@ -229,7 +229,7 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
         "step_tokens": int(plan.token_budget),
         "admitted": rules.max_model_len,
         "anew": sorted({size for layer in plan.model.layer_counts if (size := getattr(layer.mixer, "chunk", None))}),
-        "front": [front.time(0), front.time(1) - front.time(0)],
+        "front": [front.time(0), plan.costs.token if settings.front_end == "http" else 0.0],
         "images": plan.image_tokens,
         "errors": [[errors.ttft, errors.ttft_places], [errors.tpot, errors.tpot_places]],
         "full": errors.full_places,

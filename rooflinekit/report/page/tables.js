@@ -103,8 +103,9 @@ function even(value) {  // Python's round: halves to the even one
   const whole = Math.round(value);
   return whole - value === 0.5 && whole % 2 ? whole - 1 : whole;
 }
-function fullRate(tables, rules, ...lengths) {  // and that the front end hands over
-  return Math.min(engineRate(tables, rules, ...lengths), rules.apart ? 1 / (rules.apart * rules.replicas) : Infinity);
+function fullRate(tables, rules, [each, token], isl, osl, yielded) {  // and that the front ends read and answer
+  const work = each + even(isl) * token + Math.max(osl - 1, 0) * rules.stream;
+  return Math.min(engineRate(tables, rules, isl, osl, yielded), work ? rules.front_ends / work : Infinity);
 }
 function engineRate([t, h], rules, isl, osl, yielded) {  // requests a second that are sustained at most, at mean lengths
   const fresh = Math.max(isl, 1), held = isl + (rules.reserves ? osl : osl / 2), places = Math.max(Math.min(rules.most, Math.max(rules.blocks * rules.block / held, 1)) / rules.lanes, 1);
