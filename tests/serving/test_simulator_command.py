@@ -137,7 +137,7 @@ def test_what_is_cut_and_rejected_is_said():
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["llama-3-8b"], "--rate, --concurrency, --arrivals and --trace; none is given"),
+    (["llama-3-8b"], "--rate, --concurrency, --arrivals and --trace; give one"),
     (["llama-3-8b", "--rate", "1", "--concurrency", "2"], "not rate and concurrency"),
     (["llama-3-8b", "--rate", "-1"], "rate must be "),
     (["llama-3-8b", "--rate", "nan"], "rate must be "),
