@@ -133,7 +133,7 @@ def test_replicas_share_a_load_evenly(tmp_path, load):
     one = figures(tmp_path / "one.csv", **load)
     twice = {key: 2 * load[key] for key in ("rate", "concurrency") if load.get(key)}
     two = figures(tmp_path / "two.csv", **load | twice, replicas=2, n_gpus=4)
-    total, near = ("output_tok_s_total", "prefill_tok_s"), 1e-9 if load.get("load") is None else 0.12  # of chance
+    total, near = ("output_tok_s_total", "prefill_tok_s"), 1e-9 if load.get("load") is None else 0.25  # of chance
     assert two == pytest.approx({name: one[name] * (2 if name in total else 1) for name in one}, rel=near)
 
 

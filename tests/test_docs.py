@@ -82,7 +82,12 @@ def test_what_python_prints_is_real(page: str, code: str, output: str) -> None:
     assert output == printed(code), f"{page}: run `make docs`"
 
 
-@pytest.mark.parametrize(("page", "number", "block"), blocks("console"))
+LONG = {("docs/sessions.md", 3), ("docs/plan-classes.md", 1), ("docs/plan-over-time.md", 6)}  # plans of ten seconds
+
+
+@pytest.mark.parametrize(("page", "number", "block"), [
+    pytest.param(*each, marks=[pytest.mark.long] * (each[:2] in LONG)) for each in blocks("console")
+])  # fmt: skip
 def test_outputs_are_real(page: str, number: int, block: str) -> None:
     assert block == real(block), f"{page}, block {number}: run `make docs`"
 

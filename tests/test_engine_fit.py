@@ -230,6 +230,7 @@ def test_what_beats_the_datasheet_is_not_fitted(tmp_path):
         fit([write(tmp_path, as_vllm(load, wrong), "wrong.json")])
 
 
+@pytest.mark.long
 def test_order_and_copies_do_not_matter(truth, tmp_path):
     files, found, _ = truth
     assert fit(files[::-1]).text == found.text
@@ -241,6 +242,7 @@ def test_order_and_copies_do_not_matter(truth, tmp_path):
     assert any("is the same run as" in note for note in fit([*files, spaced]).notes)
 
 
+@pytest.mark.long
 def test_two_fits_in_a_row_are_one(truth, tmp_path):
     """What the first files said is the prior of the second fit; up to the noise, which each estimates anew."""
     files, together, _ = truth

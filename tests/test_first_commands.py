@@ -45,7 +45,10 @@ def test_the_first_command_and_the_second(model: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [
+    each if each in ("llama3-8b", "deepseek-v3", "gpt-oss-120b") else pytest.param(each, marks=pytest.mark.long)
+    for each in MODELS
+])  # fmt: skip
 def test_the_next_eight_commands(model: str) -> None:
     for line in OTHERS:
         check(line.format(model))

@@ -164,6 +164,7 @@ def app():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_pages_workbooks_and_frames(tmp_path):
     for name, command in {
         "walk.html": ["shapes", "llama-3-8b", "--tokens", "6"],

@@ -116,9 +116,16 @@ def folder(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+LONG = {"docs/cli.md-5", "docs/cli.md-17", "docs/fit-back.md-0"}  # plans and fits: ten seconds and more each
+
+
 @pytest.mark.parametrize(
     ("page", "block"),
-    [pytest.param(page, block, id=f"{page}-{number}") for page, number, block in blocks("sh") if lines(block)],
+    [
+        pytest.param(page, block, id=f"{page}-{number}", marks=[pytest.mark.long] * (f"{page}-{number}" in LONG))
+        for page, number, block in blocks("sh")
+        if lines(block)
+    ],
 )
 def test_shell_blocks_run(page: str, block: str, folder: Path) -> None:
     """Line after line; what an earlier one writes over is told to. A `>` takes what the command prints."""

@@ -78,6 +78,7 @@ def missed(tool: str) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_mistakes_planted_in_results_are_found():
     """By the intervals of predictions: at least 18 of 22."""
     assert len(PLANTED) == 22

@@ -320,6 +320,7 @@ class TestOverHttp:
             assert last["usage"]["completion_tokens"] == 20
 
     @pytest.mark.slow
+    @pytest.mark.long
     def test_a_client_feels_what_simulate_says(self) -> None:
         """On a clock five times as slow, so that a busy machine makes it less late: the better of two is looked at."""
         asked = {"rate": 15.0, "requests": 60, "isl": "uniform:500-1500", "osl": "uniform:20-40"}

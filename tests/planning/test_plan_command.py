@@ -60,6 +60,7 @@ def test_the_terminal_shows_the_answer_within_80_columns() -> None:
     assert all(said in more for said in ("GPUs = ", "more may fail", "why the others lost"))
 
 
+@pytest.mark.long
 def test_the_table_counts_what_it_leaves_out() -> None:
     """A stand-in that is shown below the first eight is not counted as left out too."""
     words = ["plan", "llama-3-8b", "--rate", "20", "--gpu", "h100-sxm,a100-sxm-80gb,mi300x",

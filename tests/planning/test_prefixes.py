@@ -134,6 +134,7 @@ def test_what_contradicts_sessions_is_refused(given, said):
         read(Traffic, {"rate": 1.0, "router": "affinity"})
 
 
+@pytest.mark.long
 def test_with_a_draft_the_caches_are_candidates_too():
     """Four of them, with and without each, where it is tokens that have to be fast."""
     found = plan("llama-3.1-8b", slo="p95 ttft<5s, p95 tpot<9ms", draft="eagle3", draft_tokens=[1], **ASKED)

@@ -115,6 +115,7 @@ def test_a_slider_changes_the_numbers_and_the_address(browser: Browser, pages: d
     assert browser.value("document.activeElement.id") == "pin", "a keyboard goes on where it was"
 
 
+@pytest.mark.long
 def test_a_key_moves_every_slider(browser: Browser, pages: dict[str, Path]) -> None:
     """To the next value up and back, from any value that was typed; nothing pulls it back."""
     for page, typed in (("deployment", {"batch": 100, "isl": 777, "cached": 3}), ("against", {"rate": 7.7}),
@@ -563,6 +564,7 @@ EXTREME = [
 NOISE = r"\b(?:NaN|Infinity|undefined|null|\[object)"
 
 
+@pytest.mark.long
 def test_extreme_states_are_drawn_without_an_error(browser: Browser, pages: dict[str, Path]) -> None:
     """Addresses beyond each end, and every slider at both of its ends: words and pictures have numbers only."""
     browser.size(1280, 900)

@@ -47,6 +47,7 @@ def tiny(monkeypatch):
     torch.set_num_threads(threads)
 
 
+@pytest.mark.long
 def test_from_a_run_to_an_estimate_on_this_machine(tiny, tmp_path):
     """validate, calibrate, estimate, accuracy: the example of the README, at shapes that say nothing about speed."""
     result = run("--device", "cpu", "--model", "smollm2-135m", "--out", tmp_path)
