@@ -18,7 +18,8 @@ LOWEST := build/lowest
 LOWEST_PYTHON ?= $(or $(shell command -v python3.11),$(PYTHON))
 LOWEST_PIP := $(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct
 
-SPHINX := $(BIN)/python -m sphinx -b html -c docs -d build/doctrees -j 2 -n -q -W --keep-going . build/site
+# one process: the words of docs/_site/search.yaml are lost between several
+SPHINX := $(BIN)/python -m sphinx -b html -c docs -d build/doctrees -n -q -W --keep-going . build/site
 
 .DEFAULT_GOAL := help
 .PHONY: help run smoke test test-slow test-all test-long check lint types bench gpu gpu-report calibration report-kernels report-serving predictions catalogue reports docs notebooks figures screenshots site playground clean
