@@ -408,7 +408,7 @@ def largest_rate(scene: Scene, asked: AskedLoad) -> float:
     """Requests a second that can be sustained, by the law of a full engine; nothing is played [1/s]."""
     each = full_rate(scene.tables, scene.rules, asked.isl.mean, asked.osl.mean, asked.cached)
     front = scene.front
-    return min(min(each, front.rate(asked.isl.mean, asked.osl.mean)) * scene.replicas, front.most)
+    return min(min(each, front.rate(asked.isl.mean)) * scene.replicas, front.most)
 
 
 @once

@@ -87,9 +87,9 @@ class FrontEnd:
     hop: float = 0.0  #: from there to the queue, or to encoders [s]
     encoders: EncoderStation | None = None  #: before that, where images have accelerators of their own
 
-    def rate(self, isl: float, osl: float) -> float:
-        """Requests a second that the front ends of a replica read and answer at most."""
-        work = self.time(round(isl)) + max(osl - 1.0, 0.0) * self.stream
+    def rate(self, isl: float) -> float:
+        """Requests a second that the front ends of a replica read at most."""
+        work = self.time(round(isl))
         return self.servers / work if work else math.inf
 
     @property

@@ -103,8 +103,8 @@ function even(value) {  // Python's round: halves to the even one
   const whole = Math.round(value);
   return whole - value === 0.5 && whole % 2 ? whole - 1 : whole;
 }
-function fullRate(tables, rules, [each, token], isl, osl, yielded) {  // and that the front ends read and answer
-  const work = each + even(isl) * token + Math.max(osl - 1, 0) * rules.stream;
+function fullRate(tables, rules, [each, token], isl, osl, yielded) {  // and that the front ends read
+  const work = each + even(isl) * token;
   return Math.min(engineRate(tables, rules, isl, osl, yielded), work ? rules.front_ends / work : Infinity);
 }
 function engineRate([t, h], rules, isl, osl, yielded) {  // requests a second that are sustained at most, at mean lengths
