@@ -936,6 +936,7 @@ def end(now: float, r: int, c: Clients, k: Rules, s: State) -> int:
             note_gaps(s, r)
         ended = advance(now, r, c, k, s)
         s.last_pass[r] = now
+        s.passed[r] = decodes
     if n:
         s.looked[r] = s.decode_steps[r]
         s.gathering[r] = NOBODY
@@ -1010,13 +1011,17 @@ def send(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
 def read(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
     """A front end begins to read a request."""
     lane = j % len(s.reading)
+    work = c.front[j]
+    if k.stream > 0.0:
+        work += unsent(now, lane % k.replicas, k, s)
     s.read_since[lane] = now
+    s.read_work[lane] = work
     s.sent_before[lane] = tokens_made(now, lane % k.replicas, k, s)
-    post(now + c.front[j], READY, j, s)
+    post(now + work, READY, j, s)
 
 
 def have_read(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
-    """A front end has read a request, and reads the next; before that it has sent what was made meanwhile.
+    """A front end has read a request, and reads the next; before that it has sent the tokens made until now.
 
     With more tokens than it can send, a request takes it 1/LEAST_LEFT times its work at most.
     """
@@ -1024,7 +1029,7 @@ def have_read(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
     if k.stream > 0.0:
         sent = tokens_made(now, lane % k.replicas, k, s) - s.sent_before[lane]
         elapsed = now - s.read_since[lane]
-        left = c.front[j] + sent * (k.stream / k.front_ends) - elapsed
+        left = s.read_work[lane] + sent * (k.stream / k.front_ends) - elapsed
         left = min(left, c.front[j] / LEAST_LEFT - elapsed)
         if left > k.stream:
             post(now + left, READY, j, s)
@@ -1043,19 +1048,40 @@ def tokens_made(now: float, g: int, k: Rules, s: State) -> int:
     """Tokens that a replica has decoded by now, those of the run under way included."""
     made = 0
     for r in range(g * k.lanes, (g + 1) * k.lanes):
-        made += s.tokens_out[r]
-        if s.until[r] >= 0.0 and s.decodes[r] > 0:
-            low = 0
-            high = s.steps[r]
-            while low < high:
-                middle = (low + high + 1) // 2
-                took = s.time[r] if middle == 1 else span(s.time[r], s.slope[r], middle)
-                if s.began[r] + took <= now:
-                    low = middle
-                else:
-                    high = middle - 1
-            made += low * s.decodes[r]
+        made += s.tokens_out[r] + steps_over(now, r, s) * s.decodes[r]
     return made
+
+
+def unsent(now: float, g: int, k: Rules, s: State) -> float:
+    """Work of a front end for the tokens of the latest step that it has not sent yet [s].
+
+    A front end that falls behind joins the tokens of a sequence, so no more than one step's wait.
+    """
+    left = 0.0
+    for r in range(g * k.lanes, (g + 1) * k.lanes):
+        over = steps_over(now, r, s)
+        ended = s.last_pass[r]
+        tokens = s.passed[r]
+        if over > 0:
+            ended = s.began[r] + (s.time[r] if over == 1 else span(s.time[r], s.slope[r], over))
+            tokens = s.decodes[r]
+        left += max(0.0, tokens * (k.stream / k.front_ends) - (now - ended))
+    return left
+
+
+def steps_over(now: float, r: int, s: State) -> int:
+    """Decode steps of the run under way that have ended by now."""
+    low = 0
+    if s.until[r] >= 0.0 and s.decodes[r] > 0:
+        high = s.steps[r]
+        while low < high:
+            middle = (low + high + 1) // 2
+            took = s.time[r] if middle == 1 else span(s.time[r], s.slope[r], middle)
+            if s.began[r] + took <= now:
+                low = middle
+            else:
+                high = middle - 1
+    return low
 
 
 def pass_encoders(now: float, j: int, c: Clients, k: Rules, s: State) -> None:

@@ -174,7 +174,7 @@ class Simulation:
         self._leaving: dict[Replica, list[Job]] = {}  # whose clients left while a step is under way
         self._readers = list(fleet.prefills or fleet.replicas) * fleet.front_end.servers  # of each front end
         self._unread: list[deque[Job]] = [deque() for _ in self._readers]  # who is read, and who comes next
-        self._read_since = [(0.0, 0)] * len(self._readers)  # when that began, and tokens that were made before
+        self._reads = [(0.0, 0.0, 0)] * len(self._readers)  # when that began, its work, and tokens made before it
         self._free_at = dict.fromkeys(fleet.prefills, 0.0)  # when each link has copied what it has
         self._index = {replica: index for index, replica in enumerate(fleet.all)}
         for replica in fleet.prefills:
@@ -296,18 +296,21 @@ class Simulation:
 
     def _read(self, job: Job) -> None:
         """A front end begins to read a request."""
-        lane = (job.number - 1) % len(self._readers)
-        self._read_since[lane] = self.now, self._readers[lane].tokens_made(self.now)
-        self._push(self.now + self.fleet.front_end.time(job.isl), self._have_read, job)
+        lane, front_end = (job.number - 1) % len(self._readers), self.fleet.front_end
+        replica, work = self._readers[lane], front_end.time(job.isl)
+        if front_end.stream > 0.0:
+            work += replica.unsent(self.now, front_end.stream / front_end.servers)
+        self._reads[lane] = self.now, work, replica.tokens_made(self.now)
+        self._push(self.now + work, self._have_read, job)
 
     def _have_read(self, job: Job) -> None:
-        """It reads the next; first it has sent what was made meanwhile (see `rooflinekit.load.loop.have_read`)."""
+        """It reads the next; first it has sent the tokens made until now (see `rooflinekit.load.loop.have_read`)."""
         lane, front_end = (job.number - 1) % len(self._unread), self.fleet.front_end
         if front_end.stream > 0.0:
-            (since, before), work = self._read_since[lane], front_end.time(job.isl)
+            since, work, before = self._reads[lane]
             sent, elapsed = self._readers[lane].tokens_made(self.now) - before, self.now - since
             left = work + sent * (front_end.stream / front_end.servers) - elapsed
-            left = min(left, work / LEAST_LEFT - elapsed)
+            left = min(left, front_end.time(job.isl) / LEAST_LEFT - elapsed)
             if left > front_end.stream:
                 self._push(self.now + left, self._have_read, job)
                 return

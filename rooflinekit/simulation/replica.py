@@ -48,8 +48,8 @@ class Replica:
     __slots__ = (
         "_firsts", "_fresh", "_ghost_keys", "_ghosts", "_landed", "_reserved", "_slope", "_stall", "_starts", "_time",
         "_width", "admitted", "began", "clock", "decodes", "decoding", "exports", "fetches", "host", "last_pass",
-        "ledger", "limits", "loading", "loads", "partial", "places", "pool", "queue", "shares", "staged", "staging",
-        "steps", "until", "work",
+        "ledger", "limits", "loading", "loads", "partial", "passed", "places", "pool", "queue", "shares", "staged",
+        "staging", "steps", "until", "work",
     )  # fmt: skip
 
     def __init__(
@@ -71,7 +71,7 @@ class Replica:
         self._reserved = 0  # blocks that those who are admitted have yet to take, where room is reserved
         self._width: int = getattr(clock, "width", 1)  # tokens that a sequence computes in a decode step
         self.until = -1.0  #: end of the step or run under way [s]; below 0 while idle
-        self.last_pass = 0.0  # end of the latest decode step [s]
+        self.last_pass, self.passed = 0.0, 0  # end of the latest decode step [s], and sequences that decoded in it
         self._landed: list[Job] = []  # prompts that came from other replicas during the step
         self._fresh: list[Job] = []  # who got a token since then
         self._ghosts = self._ghost_keys = 0  # places and keys of finished sequences that a static batch still pads
@@ -106,6 +106,13 @@ class Replica:
     def tokens_made(self, now: float) -> int:
         """Tokens that were decoded by now, those of the run under way included."""
         return self.decoding.tokens + self.steps_over(now) * self.decodes
+
+    def unsent(self, now: float, stream: float) -> float:
+        """Work of a front end for tokens of the latest step that it has not sent yet, at `stream` seconds each [s]."""
+        over, ended, tokens = self.steps_over(now), self.last_pass, self.passed
+        if over > 0:
+            ended, tokens = self._step_end(over), self.decodes
+        return max(0.0, tokens * stream - (now - ended))
 
     def has(self, job: Job) -> bool:
         """Whether a request waits here or has its place here."""
@@ -216,7 +223,7 @@ class Replica:
             if self.limits.reserves:
                 self._reserved -= free - pool.free
             self._ghost_keys += self._ghosts * steps
-            self.last_pass = now
+            self.last_pass, self.passed = now, decodes
             for job in ended:
                 self._finish(job)
         if self.shares:

@@ -189,12 +189,15 @@ def test_no_more_requests_are_served_than_the_front_end_reads(told):
 
 
 def test_a_front_end_reads_in_the_time_that_is_left_beside_what_it_streams():
-    """Four sequences decode in 10 ms, 1 ms a token: beside 25 ms of work it sends those of 110, 120 and 130 ms."""
+    """Four sequences decode in 10 ms, 1 ms a token to send: a request comes at 102 ms and takes 25 ms of work.
+
+    Two tokens of 100 ms are still to be sent then, and those of 110, 120, 130 and 140 ms come before it is read.
+    """
     rules = rules_of(Limits(), blocks=1000, block=16, stream=1e-3)
     osl = [100, 100, 100, 100, 10]
-    clients = Clients(0, 0, [0.0] * 4 + [0.1], [8] * 5, osl, [0] * 5, [0] * 5, [0.0] * 4 + [25e-3], [])
+    clients = Clients(0, 0, [0.0] * 4 + [0.102], [8] * 5, osl, [0] * 5, [0] * 5, [0.0] * 4 + [25e-3], [])
     found = play(clients, rules, constant_table(0.01).arrays)
-    assert found.queued[4] - found.sent[4] == pytest.approx(0.025 + 3 * 4e-3)
+    assert found.queued[4] - found.sent[4] == pytest.approx(2e-3 + 25e-3 + 4 * 4e-3)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
