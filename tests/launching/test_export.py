@@ -284,3 +284,29 @@ def test_a_hybrid_is_never_told_of_more_sequences_than_it_has_blocks_for_their_s
     assert told < measured
     with pytest.raises(rk.DoesNotFitError, match=r"max_num_seqs 5000: .* use at most \d+"):
         rk.launch(**scenario | {"max_num_seqs": 5000, "token_budget": 8192})
+
+
+@pytest.mark.parametrize(
+    ("engine", "told", "flags"),
+    [
+        ("vllm@0.14.1", {"api_servers": 4, "stream_interval": 8}, {"--api-server-count": "4", "--stream-interval": "8"}),
+        (
+            "sglang@0.5.9",
+            {"api_servers": 2, "stream_interval": 30, "scheduler_recv_interval": 10},
+            {"--tokenizer-worker-num": "2", "--stream-interval": "30", "--scheduler-recv-interval": "10"},
+        ),
+        ("vllm@0.14.1", {}, {}),
+    ],
+)
+def test_the_front_end_and_the_looks_at_the_queue_are_told(engine, told, flags):
+    (server,) = rk.launch("llama-3-8b", concurrency=64, engine=engine, **told).servers
+    fronts = ("--api-server-count", "--tokenizer-worker-num", "--stream-interval", "--scheduler-recv-interval")
+    assert {name: value for name, value in options(server).items() if name in fronts} == flags
+
+
+def test_gathered_prompts_are_a_key_of_trtllm_and_nothing_elsewhere():
+    told = {"concurrency": 64, "batch_wait": 40}
+    made = rk.launch("llama-3-8b", engine="trtllm@1.2.1", **told)
+    assert yaml.safe_load(next(iter(made.files.values())))["batch_wait_timeout_iters"] == 40
+    with pytest.raises(rk.DeploymentError, match="no setting that is known for this: steps for which prompts are gath"):
+        rk.launch("llama-3-8b", engine="vllm@0.14.1", **told)

@@ -31,7 +31,8 @@ def _common(target: Target) -> list[Wish]:
     other_kv = kv is not (target.plan.model.kv_dtype or stream) or not kv.is_wide
     exchanged = f"experts are exchanged by {deployment.all_to_all}"
     length = f"longest sequence; requests are {inputs['isl']} + {inputs['osl']} tokens"
-    block = deployment.settings.block_size
+    settings = deployment.settings
+    block, looks = settings.block_size, settings.scheduler_recv_interval
     return [
         Wish("pp", deployment.pp, f"{deployment.pp} pipeline stages", when=deployment.pp > 1),
         Wish("all_to_all", target.exchanged, exchanged, word=True, when=bool(target.exchanged)),
@@ -44,6 +45,12 @@ def _common(target: Target) -> list[Wish]:
         Wish("quantization", online, quantised, word=True, when=online is not None),
         Wish("kv", kv.value, f"KV cache in {kv}", word=True, when=other_kv),
         Wish("block", block, "tokens of one block of the cache", when=block is not None),
+        Wish("api_servers", settings.api_servers, "processes that read requests and send answers",
+             when=settings.api_servers is not None),
+        Wish("stream_interval", settings.stream_interval, "tokens that are sent together",
+             when=settings.stream_interval > 1),
+        Wish("receive_interval", looks, "decode steps between two looks at new requests", when=looks > 1),
+        Wish("batch_wait", settings.batch_wait, "steps for which prompts are gathered", when=settings.batch_wait > 0),
     ]  # fmt: skip
 
 
