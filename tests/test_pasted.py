@@ -422,6 +422,18 @@ class TestLogs:
         assert log.kv_bytes / 171_008 == pytest.approx(16 * 2 * 4 * 256 * 2, rel=1e-3)  # 16 layers, 4 heads, 256 wide
         assert dict(log.deployment) == {"memory_fraction": 0.9, "token_budget": 8192, "max_model_len": 169_000}
 
+    def test_front_ends_and_looks_at_the_queue_are_read(self) -> None:
+        log = read_startup("s.log", SGLANG_LOG.replace("x=None", "stream_interval=30, scheduler_recv_interval=10"))
+        assert (log.deployment["stream_interval"], log.deployment["scheduler_recv_interval"]) == (30, 10)
+        usual = read_startup("s.log", SGLANG_LOG.replace("x=None", "stream_interval=1, tokenizer_worker_num=1"))
+        assert "stream_interval" not in usual.deployment
+        log = read_startup(
+            "v.log",
+            "non-default args: {'api_server_count': 4, 'stream_interval': 8, 'max_num_seqs': 512}\n"
+            "GPU KV cache size: 178,880 tokens",
+        )
+        assert dict(log.deployment) == {"api_servers": 4, "stream_interval": 8}
+
     def test_vllm_s_gigabytes_are_gibibytes_too(self) -> None:
         log = read_startup(
             "v.log", "INFO 04-05 [gpu_model_runner.py:1186] Model loading took 15.1749 GB and 59.3 seconds"

@@ -21,7 +21,8 @@ from rooflinekit.specs.foreign import MOST, number_of
 
 _SIZES = {"GiB": GIB, "GB": GIB, "MiB": GIB / 1024.0}  # engines that label GB divide by 2^30 too
 _STATES = re.compile(r"\b(?:conv_state|ssm_state|intermediate_ssm_state_cache|conv_window):? ([\d.]+) ?GB")
-_TOLD = ("memory_fraction", "token_budget", "max_model_len", "block_size", "pp", "dp", "lora_rank", "lora_adapters")
+_TOLD = ("memory_fraction", "token_budget", "max_model_len", "block_size", "lora_rank", "lora_adapters")
+_TOLD_ABOVE_ONE = ("pp", "dp", "api_servers", "stream_interval", "scheduler_recv_interval")
 _DIVIDED = 1.05  # tokens of all sequences of the longest length, over those that are printed, above rounding
 _BEGIN = 1 << 20  # characters of a file within which an engine says how it starts
 _NO_ENGINE = ("formats", "caches", "prefixes")
@@ -91,7 +92,8 @@ def read_startup(source: str, text: str) -> StartUp:
     model, version = (said.get(name, (None,))[0] for name in ("model", "version"))
     told: dict[str, Any] = formats_of(said.get("quantization", ("",))[0], said.get("kv", ("",))[0])
     told |= {name: value if name == "memory_fraction" else int(value)
-             for name in _TOLD if (value := number.get(name, 0.0)) > (name in ("pp", "dp"))}  # fmt: skip
+             for name in _TOLD + _TOLD_ABOVE_ONE
+             if (value := number.get(name, 0.0)) > (name in _TOLD_ABOVE_ONE)}  # fmt: skip
     if "eager" in said:
         told["eager"] = True
     if "ep" in said and (ranks := (tp or 1) * int(told.get("dp", 1))) > 1:

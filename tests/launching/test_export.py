@@ -289,7 +289,11 @@ def test_a_hybrid_is_never_told_of_more_sequences_than_it_has_blocks_for_their_s
 @pytest.mark.parametrize(
     ("engine", "told", "flags"),
     [
-        ("vllm@0.14.1", {"api_servers": 4, "stream_interval": 8}, {"--api-server-count": "4", "--stream-interval": "8"}),
+        (
+            "vllm@0.14.1",
+            {"api_servers": 4, "stream_interval": 8},
+            {"--api-server-count": "4", "--stream-interval": "8"},
+        ),
         (
             "sglang@0.5.9",
             {"api_servers": 2, "stream_interval": 30, "scheduler_recv_interval": 10},
