@@ -32,7 +32,7 @@ def main() -> None:
     loads = pd.read_csv(LOADS, keep_default_na=False)
     loads = loads[(loads["osl"] > 1) & (loads["users"] >= 64)]
     for share in [float(word) for word in sys.argv[1:]] or [LEAST_LEFT]:
-        loop.LEAST_LEFT = share
+        vars(loop)["LEAST_LEFT"] = share
         ratios = np.array([mean_ttft(row) / row["ttft_mean_ms"] for _, row in loads.iterrows()])
         print(f"share {share}: played over measured, rms of its logarithm {np.sqrt(np.mean(np.log(ratios) ** 2)):.2f}")
         for (_, row), ratio in zip(loads.iterrows(), ratios, strict=True):
