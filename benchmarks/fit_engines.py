@@ -451,6 +451,7 @@ def _yaml_costs(name: str, costs: dict[str, Any]) -> list[str]:
     lines.append("      hop: {value: 2 ms, spread: 1 ms, source: [hop]}\n")
     if name == _WATCHED:
         lines.append("      hand_over: {value: 200 us, source: [handed]}\n      servers_by_replica: true\n")
+        lines.append("      tokenises_beside: true  # AsyncMicrobatchTokenizer, before that make_async: one thread\n")
     return [*lines, "      overlap: {value: 1, source: [overlap]}\n"] if name.partition(" ")[0] in _PROMPTS else lines
 
 

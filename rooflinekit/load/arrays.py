@@ -89,9 +89,9 @@ class Rules(NamedTuple):
     and tokens of each; width: tokens that a sequence computes in a decode step; drafted, acceptance: tokens of its
     draft in a row, and for each the chance that it is accepted if those before it were; lanes: parts of a replica's
     sequences that its pipeline stages compute at once; front_ends: of each replica; stream: what one of them does for
-    each token that comes out [s]; hop: from there to the queue [s]; horizon: when the run ends [s]; receive_interval:
-    decode steps from one look at the queue to the next; batch_wait: decode steps for which prompts are held back, so
-    that several are computed together.
+    each token that comes out, and a thread beside it for each token of a prompt [s]; hop: from there to the queue
+    [s]; horizon: when the run ends [s]; receive_interval: decode steps from one look at the queue to the next;
+    batch_wait: decode steps for which prompts are held back, so that several are computed together.
     """
 
     mixes: bool
@@ -118,6 +118,7 @@ class Rules(NamedTuple):
     router: int
     front_ends: int
     stream: float
+    tokeniser: float
     hop: float
     encoder_parts: Numbers
     encoder_send: float
@@ -279,7 +280,7 @@ class State(NamedTuple):
     reading: Counts
     unread: Counts
     read_since: Numbers
-    read_work: Numbers
+    behind: Numbers
     sent_before: Counts
     encoder_free: Numbers
     most_new: Counts
@@ -421,7 +422,7 @@ def new_state(  # noqa: PLR0913, PLR0917 - what there is to lay out
         delays=numbers(replicas, 0.0), tokens_out=counts(replicas, 0), prompt_tokens=counts(replicas, 0),
         counts=counters, times=times, reading=counts(groups * rules.front_ends, NOBODY),
         unread=counts(groups * rules.front_ends, NOBODY), read_since=numbers(groups * rules.front_ends, 0.0),
-        read_work=numbers(groups * rules.front_ends, 0.0),
+        behind=numbers(groups * rules.front_ends, 0.0),
         sent_before=counts(groups * rules.front_ends, 0), encoder_free=numbers(encoders, 0.0),
         most_new=counts(per_step, 0), most_past=counts(per_step, 0), logging=room > 0, room=room,
         log_replica=counts(log, 0), log_began=numbers(log, 0.0), log_end=numbers(log, 0.0),

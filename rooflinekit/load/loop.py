@@ -1011,26 +1011,26 @@ def send(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
 def read(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
     """A front end begins to read a request."""
     lane = j % len(s.reading)
-    work = c.front[j]
-    if k.stream > 0.0:
-        work += unsent(now, lane % k.replicas, k, s)
+    behind = unsent(now, lane % k.replicas, k, s) if k.stream > 0.0 else 0.0
     s.read_since[lane] = now
-    s.read_work[lane] = work
+    s.behind[lane] = behind
     s.sent_before[lane] = tokens_made(now, lane % k.replicas, k, s)
-    post(now + work, READY, j, s)
+    post(now + c.front[j] + max(0.0, behind - c.isl[j] * k.tokeniser), READY, j, s)
 
 
 def have_read(now: float, j: int, c: Clients, k: Rules, s: State) -> None:
     """A front end has read a request, and reads the next; before that it has sent the tokens made until now.
 
-    With more tokens than it can send, a request takes it 1/LEAST_LEFT times its work at most.
+    It sends beside a tokeniser that has a thread of its own. With more tokens than it can send, the rest of a request
+    takes it 1/LEAST_LEFT times its work at most.
     """
     lane = j % len(s.reading)
     if k.stream > 0.0:
         sent = tokens_made(now, lane % k.replicas, k, s) - s.sent_before[lane]
         elapsed = now - s.read_since[lane]
-        left = s.read_work[lane] + sent * (k.stream / k.front_ends) - elapsed
-        left = min(left, c.front[j] / LEAST_LEFT - elapsed)
+        beside = c.isl[j] * k.tokeniser
+        left = c.front[j] + max(0.0, s.behind[lane] + sent * (k.stream / k.front_ends) - beside) - elapsed
+        left = min(left, beside + (c.front[j] - beside) / LEAST_LEFT - elapsed)
         if left > k.stream:
             post(now + left, READY, j, s)
             return

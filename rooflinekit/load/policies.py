@@ -99,7 +99,8 @@ def rules_of(limits: Limits, blocks: int, block: int, **more: Any) -> Rules:
     policy = limits.policy
     usual: dict[str, Any] = {
         "width": 1, "drafted": 0, "acceptance": [], "replicas": 1, "lanes": 1, "router": ROUTERS["round-robin"],
-        "front_ends": 1, "stream": 0.0, "hop": 0.0, "encoder_parts": [], "encoder_send": 0.0, "horizon": math.inf,
+        "front_ends": 1, "stream": 0.0, "tokeniser": 0.0, "hop": 0.0, "encoder_parts": [], "encoder_send": 0.0,
+        "horizon": math.inf,
     }  # fmt: skip
     return Rules(
         mixes=policy.mixes,

@@ -83,6 +83,7 @@ class FrontEnd:
 
     time: Callable[[int], float] = lambda isl: 0.0  #: its work for a prompt of so many tokens [s]
     stream: float = 0.0  #: and for each token that it sends on [s]
+    tokeniser: float = 0.0  #: the part of its work for a token of the prompt that it does beside what it sends [s]
     servers: int = 1  #: processes that share the requests of a replica
     hop: float = 0.0  #: from there to the queue, or to encoders [s]
     encoders: EncoderStation | None = None  #: before that, where images have accelerators of their own
@@ -149,6 +150,7 @@ class Scene:
             router=ROUTERS[self.router],
             front_ends=self.front.servers,
             stream=self.front.stream,
+            tokeniser=self.front.tokeniser,
             hop=self.front.hop,
             encoder_parts=encoders.parts if encoders else [],
             encoder_send=encoders.send if encoders else 0.0,
@@ -352,7 +354,8 @@ def front_end_of(predictor: Predictor, replicas: int = 1) -> FrontEnd:
         return FrontEnd(lambda isl: costs.hand_over, costs.detokenised, hop=costs.hop, encoders=encoders)
     servers = settings.api_servers or (deployment.dp if costs.servers_by_replica else 1)
     stream = costs.detokenised + costs.chunk / settings.stream_interval
-    return FrontEnd(lambda isl: float(front_end(costs, isl)), stream, servers, costs.hop, encoders)
+    beside = costs.token if costs.tokenises_beside else 0.0
+    return FrontEnd(lambda isl: float(front_end(costs, isl)), stream, beside, servers, costs.hop, encoders)
 
 
 def _encoders(plan: Plan, replicas: int) -> EncoderStation | None:

@@ -174,7 +174,7 @@ class Simulation:
         self._leaving: dict[Replica, list[Job]] = {}  # whose clients left while a step is under way
         self._readers = list(fleet.prefills or fleet.replicas) * fleet.front_end.servers  # of each front end
         self._unread: list[deque[Job]] = [deque() for _ in self._readers]  # who is read, and who comes next
-        self._reads = [(0.0, 0.0, 0)] * len(self._readers)  # when that began, its work, and tokens made before it
+        self._reads = [(0.0, 0.0, 0)] * len(self._readers)  # when that began, what was unsent, tokens made before
         self._free_at = dict.fromkeys(fleet.prefills, 0.0)  # when each link has copied what it has
         self._index = {replica: index for index, replica in enumerate(fleet.all)}
         for replica in fleet.prefills:
@@ -297,20 +297,22 @@ class Simulation:
     def _read(self, job: Job) -> None:
         """A front end begins to read a request."""
         lane, front_end = (job.number - 1) % len(self._readers), self.fleet.front_end
-        replica, work = self._readers[lane], front_end.time(job.isl)
+        replica, behind = self._readers[lane], 0.0
         if front_end.stream > 0.0:
-            work += replica.unsent(self.now, front_end.stream / front_end.servers)
-        self._reads[lane] = self.now, work, replica.tokens_made(self.now)
-        self._push(self.now + work, self._have_read, job)
+            behind = replica.unsent(self.now, front_end.stream / front_end.servers)
+        self._reads[lane] = self.now, behind, replica.tokens_made(self.now)
+        work = front_end.time(job.isl)
+        self._push(self.now + work + max(0.0, behind - job.isl * front_end.tokeniser), self._have_read, job)
 
     def _have_read(self, job: Job) -> None:
         """It reads the next; first it has sent the tokens made until now (see `rooflinekit.load.loop.have_read`)."""
         lane, front_end = (job.number - 1) % len(self._unread), self.fleet.front_end
         if front_end.stream > 0.0:
-            since, work, before = self._reads[lane]
+            (since, behind, before), work = self._reads[lane], front_end.time(job.isl)
             sent, elapsed = self._readers[lane].tokens_made(self.now) - before, self.now - since
-            left = work + sent * (front_end.stream / front_end.servers) - elapsed
-            left = min(left, front_end.time(job.isl) / LEAST_LEFT - elapsed)
+            beside = job.isl * front_end.tokeniser
+            left = work + max(0.0, behind + sent * (front_end.stream / front_end.servers) - beside) - elapsed
+            left = min(left, beside + (work - beside) / LEAST_LEFT - elapsed)
             if left > front_end.stream:
                 self._push(self.now + left, self._have_read, job)
                 return

@@ -46,6 +46,7 @@ class Load:
     block: int
     front: tuple[float, float]  # seconds of a prompt, and of each of its tokens
     stream: float
+    beside: bool  # a thread of its own tokenises prompts
     front_ends: int
     hop: float
     replicas: int
@@ -88,7 +89,8 @@ def random_load(seed: int) -> Load:
     load = Load(
         plan, tuple(arrivals), users, draw.choice((0, 0, 7)), limits,
         max(draw.choice((4000, 30_000, 1_000_000)) // block, 1), block,
-        draw.choice(((0.0, 0.0), (2e-4, 0.0), (3e-3, 2e-6))), draw.choice((0.0, 6e-5)), draw.choice((1, 1, 3)),
+        draw.choice(((0.0, 0.0), (2e-4, 0.0), (3e-3, 2e-6))), draw.choice((0.0, 6e-5)),
+        draw.choice((False, True)), draw.choice((1, 1, 3)),
         draw.choice((0.0, 2e-3)),
         draw.choice((1, 1, 2, 5)),
         draw.choice(ROUTERS), drafted, seed=draw.randint(0, 9), room=draw.choice((0, 0, 40)),
@@ -138,7 +140,9 @@ def simulate(load: Load):
     gpus, parts, send = load.encoders
     each, token = load.front
     encoders = EncoderStation(gpus, parts, send) if gpus else None
-    front = FrontEnd(lambda isl: each + isl * token, load.stream, load.front_ends, load.hop, encoders)
+    front = FrontEnd(
+        lambda isl: each + isl * token, load.stream, token * load.beside, load.front_ends, load.hop, encoders
+    )
     fleet = Fleet([replica() for _ in range(load.replicas)], load.router, None, None, front)
     run = Simulation(fleet, Source(iter(load.arrivals), load.users or None, load.warmup), ledger)
     run.run()
@@ -171,7 +175,7 @@ def rules_of(load: Load) -> Rules:
         load.limits, load.blocks, load.block, width=load.drafted + 1, drafted=load.drafted,
         acceptance=[load.acceptance] * load.drafted,
         replicas=load.replicas, router=ROUTERS.index(load.router), front_ends=load.front_ends,
-        stream=load.stream, hop=load.hop,
+        stream=load.stream, tokeniser=load.front[1] * load.beside, hop=load.hop,
         encoder_parts=list(parts), encoder_send=send,
     )  # fmt: skip
 

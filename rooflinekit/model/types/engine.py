@@ -145,6 +145,7 @@ class StepCosts:
     hop: float = quantity("hop", "from the front end to the scheduler, and back", "s", default=0.0)
     hand_over: float = 0.0  #: front end of a request that comes as token ids, without HTTP [s]
     servers_by_replica: bool = False  #: each attention replica has a front end of its own
+    tokenises_beside: bool = False  #: a thread of the front end tokenises prompts while another sends answers
     overlap: float = 0.0  #: steps made up before the one under way has ended: a prompt joins the one after them
     graphs: bool = True  #: decode steps replay CUDA graphs; of prompts those of up to `graph_tokens` do
     padded: tuple[float, ...] = ()  #: rising sizes of CUDA graphs; a decode step is padded to the next
@@ -163,7 +164,8 @@ class StepCosts:
     def working_as(self, other: StepCosts) -> StepCosts:
         """These costs of an engine that works as another does: graphs, mixed steps, whole prompts, few rows."""
         return replace(self, graphs=other.graphs, mixes=other.mixes, splits=other.splits, vectors=other.vectors,
-                       servers_by_replica=other.servers_by_replica)  # fmt: skip
+                       servers_by_replica=other.servers_by_replica,
+                       tokenises_beside=other.tokenises_beside)  # fmt: skip
 
 
 Places = tuple[float, float, float, float, float, float, float]

@@ -214,8 +214,9 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
     settings, errors = plan.deployment.settings, plan.load_errors
     block = settings.block_size or int(plan.engine.memory.block)
     told = rules_of(
-        rules, 1, block, front_ends=front.servers, stream=front.stream, hop=front.hop, lanes=plan.lanes, **drafted
-    )._asdict()
+        rules, 1, block, front_ends=front.servers, stream=front.stream, tokeniser=front.tokeniser, hop=front.hop,
+        lanes=plan.lanes, **drafted,
+    )._asdict()  # fmt: skip
     del told["horizon"]
     return {
         "tables": [split.numbers for split in splits],
