@@ -48,7 +48,8 @@ def load_of(users: int, rate: float) -> Load:
         time += draw.expovariate(rate) if rate else 0.0
         arrivals.append(Arrival(time, draw.randint(128, 2048), draw.randint(50, 350)))
     limits = Limits(POLICIES["chunked"], 2048, 64 if users else 256)
-    return Load("vllm", tuple(arrivals), users, 0, limits, 30_000, 16, (2e-3, 1e-6), 2e-4, 1, "round-robin")
+    front = {"front": (1.5e-3, 1.9e-6), "stream": 5.2e-5, "beside": True, "front_ends": 1, "hop": 2e-3}
+    return Load("vllm", tuple(arrivals), users, 0, limits, 30_000, 16, replicas=1, router="round-robin", **front)
 
 
 def timed(play: Callable[[], object]) -> list[float]:
