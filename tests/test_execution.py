@@ -105,6 +105,14 @@ def test_launches_of_experts_blocks_and_latent_keys_are_counted_where_the_host_w
     assert prompt(block_launches=2) - alone == pytest.approx((4 * 61 + 2 * 61) * 1e-3)
 
 
+def test_a_prompt_launches_the_chunks_of_a_recurrence_one_by_one():
+    """36 delta rules of Qwen3-Next: ten kernels each in a prompt, one in a decode step."""
+    plan = resolve("qwen3-next-80b-a3b", "b200-sxm", read_deployment({"tp": 2}), None).plan
+    for batch, launches in ((Batch.prefill(1.0, 64.0), 360), (Batch.decode(1.0, 64.0), 36)):
+        rules = [kernel for kernel in plan.kernels(batch) if kernel.name == "delta_rule"]
+        assert launches_of(rules, plan.costs) == launches
+
+
 def test_prompts_that_fit_into_a_graph_launch_their_attention_alone():
     """Two launches in each of 32 layers, attention and its cache write, up to twice the sequences that may run."""
 

@@ -495,6 +495,7 @@ def delta_net_operations(block: GatedDeltaNet, shard: Shard) -> list[Operation]:
             7.0,
             values + decays,
             shard.other,
+            prompt_launches=10,
         ),
         Elementwise("gated_norm", 2 * value_width, value_width, 8.0 * value_width, block.value_dim, shard.other),
         shard.linear("o_proj", value_width, (("o", shard.hidden),)),
@@ -536,7 +537,7 @@ def lightning_operations(block: LightningAttention, shard: Shard) -> list[Operat
     dim, width = block.head_dim, heads * block.head_dim
     return [
         shard.linear("qkv_proj", shard.hidden, (("Q", heads, dim), ("K", heads, dim), ("V", heads, dim))),
-        StateUpdate("lightning", (heads, dim, dim), 4 * width, 5.0, 0, shard.other),
+        StateUpdate("lightning", (heads, dim, dim), 4 * width, 5.0, 0, shard.other, prompt_launches=4),
         shard.linear("gate_proj", shard.hidden, (("gate", width),)),
         Elementwise("gated_norm", 2 * width, width, 8.0 * width, width, shard.other),
         shard.linear("o_proj", width, (("o", shard.hidden),)),
@@ -582,7 +583,7 @@ def mamba2_operations(block: Mamba2, shard: Shard) -> list[Operation]:
     return [
         shard.linear("in_proj", shard.hidden, parts, bias=block.proj_bias),
         ShortConvolution(mixed, block.conv_width, block.conv_bias, shard.other),
-        StateUpdate("ssd", (heads, block.head_dim, block.state), mixed + inner, 5.0, 3 * heads, shard.other),
+        StateUpdate("ssd", (heads, block.head_dim, block.state), mixed + inner, 5.0, 3 * heads, shard.other, 6),
         Elementwise("gated_norm", 2 * inner, inner, 8.0 * inner, inner if block.norm else 0, shard.other),
         shard.linear("out_proj", inner, (("o", shard.hidden),), bias=block.proj_bias),
     ]

@@ -157,7 +157,7 @@ def _launches_of(kernel: Kernel, costs: StepCosts) -> int:
     if kernel.family == "mla_prefill":
         return kernel.count * costs.latent_launches
     blocks = kernel.family == "gemm" and kernel.dtype is Dtype.FP8_BLOCK
-    return kernel.count * (costs.block_launches if blocks else 1)
+    return kernel.count * (costs.block_launches if blocks else kernel.launches)
 
 
 def _launches(costs: StepCosts, iteration: Iteration) -> tuple[float, float, float]:

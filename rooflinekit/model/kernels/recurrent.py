@@ -85,7 +85,9 @@ class StateUpdate(Operation):
     """One recurrence S <- decay(S) + v k^T, read out by o = S q, over a state of these axes for each sequence.
 
     The last axis is summed over in the read-out. flops_per_element: work on each state element for each token (2 update
-    + 2 read-out, and what the variant adds).
+    + 2 read-out, and what the variant adds). prompt_launches: kernels that engines launch for it in a step with
+    prompts, which they compute by chunks (SGLang 0.5.9: layers/attention/fla/chunk.py, linear/lightning_attn.py,
+    mamba/ops/ssd_*.py; vLLM has the same).
     """
 
     name: str
@@ -94,6 +96,7 @@ class StateUpdate(Operation):
     flops_per_element: float = field(metadata=about("f", "operations on an element of state"))
     parameters: int = field(metadata=about("p", "weights of its own"))
     dtype: Dtype
+    prompt_launches: int = 1
 
     @property
     def weights(self) -> tuple[Weights, ...]:
@@ -111,11 +114,12 @@ class StateUpdate(Operation):
         return Output("state", self.axes, "state", STATE_DTYPE), Output("x", self.axes[:-1])
 
     def kernels(self, step: Step, count: int) -> list[Kernel]:
-        """One launch; the state of each sequence is read and written once a step."""
+        """The work of one pass; the state of each sequence is read and written once a step."""
         state = state_bytes(step.batch.sequences, self.state, STATE_DTYPE.bytes)
         kernel = pass_kernel(
             step, self.name, "linear_attention", count, step.tokens, self.stream_width, kv_read_bytes=state,
             kv_write_bytes=state, flops=recurrence_flops(step.tokens, self.state, self.flops_per_element),
             weight_bytes=own_bytes(self.parameters, self.dtype.bytes),
+            launches=self.prompt_launches if step.batch.prefilling is not None else 1,
         )  # fmt: skip
         return [kernel]

@@ -235,6 +235,7 @@ class Kernel:
     on_host: bool = False  #: its weights and cache lie in the host's memory
     dequantised: bool = False  #: weights are kept in a narrower format than the arithmetic's
     narrowed: bool = False  #: its activations come in the narrow format of the arithmetic: it quantises none
+    launches: int = 1  #: kernels that an engine launches for it without a graph, where the engine's costs say nothing
     place: str = ""  #: group of accelerators that it runs on, or link between two; "": those that hold the cache
 
     @property
