@@ -130,8 +130,8 @@ def report(folder: Path, gpu: str, notes: list[str]) -> str:
         f"{len(found)} loads of vLLM {first['server_version']}, from {folder}. Its README says how they were taken: "
         "random weights, requests as token ids to vLLM's AsyncLLM, no HTTP and no tokenizer. Driver "
         f"{device['driver_version']}, power limit {device['power.limit']}. No fit of kernels or steps has seen these "
-        "rows. `played` serves the very requests, in their order and lengths. `estimate` draws as many, by mean lengths, the "
-        "variation of the answers, and users or rate.", "",
+        "rows. `played` serves the very requests, in their order and lengths. `estimate` draws as many, by mean "
+        "lengths, the variation of the answers, and users or rate.", "",
         "Median error in %; in brackets the median bias and the worst load.", "", *_summary(found),
         *(line for note in notes for line in ("", note)),
     ]  # fmt: skip
