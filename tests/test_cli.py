@@ -295,12 +295,19 @@ def test_bad_input_is_one_line_that_names_it(arguments, said):
 
 
 @pytest.mark.parametrize(("value", "option"), [
-    ("2.5", "--batch"), ("many", "--batch"), ("", "--isl"), ("1e3", "--osl"), ("xml", "--format"), ("nan", "--tp"),
+    ("2.5", "--batch"), ("many", "--batch"), ("", "--isl"), ("1.5e0", "--osl"), ("xml", "--format"), ("nan", "--tp"),
 ])  # fmt: skip
 def test_a_value_of_the_wrong_kind_names_its_option(value, option):
     line = refused(run("estimate", "llama3-8b", option, value))
     assert option in line or f"rooflinekit: {option.removeprefix('--')} " in line
     assert "whole number" in line or "integer" in line or "'table', 'json', 'csv'" in line
+
+
+def test_a_count_may_be_written_with_an_exponent():
+    assert "1000 out" in run("estimate", "llama3-8b", "--osl", "1e3").stdout
+    assert "must be at most 1,000,000,000, not 1,000,000,000,000" in refused(
+        run("estimate", "llama3-8b", "--rate", "10", "--requests", "1e12")
+    )
 
 
 def test_a_fractional_batch_is_quoted_back():

@@ -215,7 +215,7 @@ class Option:
         if re.fullmatch(r"[+-]?\d+", word):
             return int(word)
         try:
-            value = math.nan if "e" in word.lower() else quantity(word)
+            value = float(word) if "e" in word.lower() else quantity(word)
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or value != int(value):
