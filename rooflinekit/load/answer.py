@@ -168,7 +168,7 @@ class LoadPlay:
     asked: AskedLoad
     scene: Scene
     played: Played
-    knee: float  #: largest rate that can be sustained [1/s], by the law of a full engine
+    knee: float  #: largest rate that can be sustained [1/s]: the law's, or that served where requests pile up below it
     scheduler: Scheduler
 
     @property
@@ -393,7 +393,10 @@ def play_load(
     if not played.counted.any():
         longest = scene.limits.max_model_len or scene.blocks * scene.block
         raise WorkloadError(f"all requests are refused: of {asked.typical:.0f} tokens, where {longest} is the most")
-    return LoadPlay(predictor, asked, scene, played, largest_rate(scene, asked), scheduler)
+    knee = largest_rate(scene, asked)
+    if asked.rate is not None and asked.rate < knee and all(played.growth):
+        knee = min(knee, int(played.counted.sum()) / played.makespan)
+    return LoadPlay(predictor, asked, scene, played, knee, scheduler)
 
 
 def scene_for(predictor: Predictor, asked: AskedLoad, scheduler: Scheduler, longest: int = 0) -> Scene:

@@ -188,6 +188,13 @@ def test_no_more_requests_are_served_than_the_front_end_reads(told):
     assert answer.knee_rate == rk.estimate("llama-3.2-1b", rate=1.0, **work).load.knee_rate == pytest.approx(most)
 
 
+def test_the_rate_that_can_be_served_is_below_one_that_piles_up():
+    """One process sends the tokens of 25,000 a second late, long before the engine is full: its requests pile up."""
+    load = rk.estimate("llama-3.2-1b", isl=512, osl=256, rate=150, requests=3000).load
+    assert not load.stable
+    assert load.knee_rate < load.rate
+
+
 def test_a_front_end_reads_in_the_time_that_is_left_beside_what_it_streams():
     """Four sequences decode in 10 ms, 1 ms a token to send: a request comes at 102 ms and takes 25 ms of work.
 
