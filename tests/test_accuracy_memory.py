@@ -164,6 +164,9 @@ def test_measured_start_ups():
     assert groups["vllm", "kv_pool_gib_per_gpu"].median_ape <= 0.01
     assert groups["vllm", "kv_pool_tokens"].median_ape <= 0.015
     assert groups["vllm", "activation_peak_gib"].median_ape <= 0.05
+    for quantity, side in (("weights_gib_per_gpu", 0.005), ("kv_pool_gib_per_gpu", 0.005), ("kv_pool_tokens", 0.01),
+                           ("activation_peak_gib", 0.02)):  # fmt: skip
+        assert abs(groups["vllm", quantity].median_bias) <= side, quantity
     failed = [
         run for run in read_memory_tables([TABLE]) if "refused" in run.facts["notes"] or "failed" in run.facts["notes"]
     ]

@@ -323,6 +323,11 @@ def test_published_figures_are_met(published):
     errors = [(group.key["source_key"] in static, group.median_ape) for group in published.groups]
     assert np.median([error for alone, error in errors if alone]) < 0.09
     assert np.median([error for alone, error in errors if not alone]) < 0.25
+    sides = [(group.key["source_key"] in static, group.key["metric"], group.median_bias) for group in published.groups]
+    assert abs(np.median([side for alone, _, side in sides if alone])) < 0.04
+    assert abs(np.median([side for alone, metric, side in sides if not alone and "tok_s" in metric])) < 0.05
+    first = np.median([side for alone, metric, side in sides if not alone and metric == "ttft_ms"])
+    assert -0.35 < first < 0.1  # first tokens under load come later than predicted
 
 
 def test_no_published_figure_beats_the_bound():

@@ -10,7 +10,7 @@ import pytest
 from test_compare import VLLM
 
 from rooflinekit.model.types.errors import InputError, RooflinekitError, SpecError
-from rooflinekit.service.tools import TOOLS
+from rooflinekit.ops.tools import TOOLS
 from rooflinekit.simulation.traces import load_trace
 from rooflinekit.specs import load_accelerator, load_model
 from rooflinekit.specs.calibration import load_calibration

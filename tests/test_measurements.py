@@ -101,6 +101,7 @@ def test_the_fit_predicts_its_own_file_cold(fitted):
     scores = kernel_accuracy([path], str(path.with_name("calibration.yaml")))
     assert {group.key["op"] for group in scores.groups} == {"gemm", "elementwise"}
     assert all(group.median_ape < 0.04 for group in scores.groups)
+    assert all(abs(group.median_bias) < 0.02 for group in scores.groups)
 
 
 def test_cold_rows_are_not_taken_for_a_warm_loop():
@@ -208,6 +209,8 @@ def test_steps_of_a_real_vllm_lie_inside_their_intervals(phase):
     assert len(found) >= 4
     assert all(step.low_ms <= step.measured_ms <= step.high_ms for step in found)
     assert all(abs(step.error) < (0.05 if phase == "decode" else 0.2) for step in found)
+    low, high = (-0.03, 0.03) if phase == "decode" else (-0.1, 0.0)
+    assert low < sum(step.error for step in found) / len(found) < high
 
 
 def loads(model, wanted):

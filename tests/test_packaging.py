@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
+import os
 import re
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from typer.main import get_command
@@ -31,12 +33,12 @@ ROOMS = (
     "simulation",
     "explanation",
     "decision",
-    "evidence",
     "report",
-    "service",
+    "evidence",
     "ops",
     "cli",
 )
+WINGS = ("evidence", "ops")  # a package that leaves one out answers everything else
 OUTSIDE = ("__init__", "__main__", "version")  # the lazy front door, what runs the command line, and a number
 MODULES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = sorted(path for folder in ("rooflinekit", "validate", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
@@ -236,12 +238,76 @@ class TestRooms:
                 assert room_of(below) in ROOMS, f"{module} imports {below}"
                 assert ROOMS.index(room_of(below)) <= ROOMS.index(room), f"{module} imports {below}"
 
+    def test_no_room_of_the_core_imports_a_wing(self, imports: dict[str, set[str]]) -> None:
+        core = {module: below for module, below in imports.items() if room_of(module) not in (*WINGS, "cli", *OUTSIDE)}
+        assert {module for module, below in core.items() if {room_of(name) for name in below} & set(WINGS)} == set()
+
     def test_no_modules_import_each_other_in_a_circle(self, imports: dict[str, set[str]]) -> None:
         order = TopologicalSorter(imports)
         try:
             order.prepare()
         except CycleError as circle:
             pytest.fail(" imports ".join(reversed(circle.args[1])))
+
+
+def without(wing: str, folder: Path) -> Path:
+    """A package in which everything is a link to ours, but the wing is missing."""
+    inside = folder / "rooflinekit"
+    inside.mkdir()
+    for path in PACKAGE.iterdir():
+        if path.name not in (wing, "__pycache__"):
+            (inside / path.name).symlink_to(path)
+    for name in ("pyproject.toml", *SHIPPED):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+class TestWings:
+    LINES: ClassVar = {
+        "evidence": {
+            "watch day.prom": 2, "calibrate gemm.csv --out mine.yaml": 2, "compare bench.json": 2, "guard now.json": 2,
+            "accuracy serving": 2, "show --template rules": 0,
+        },
+        "ops": {
+            "serve": 2, "mcp": 2, "launch llama3-8b --target lws": 2, "show --template rules": 2,
+            "accuracy serving --help": 0,
+        },
+    }  # fmt: skip
+    BOTH: ClassVar = {"estimate llama3-8b --batch 32": 0, "--help": 0}
+
+    @pytest.mark.parametrize("wing", WINGS)
+    def test_a_package_without_it_answers_all_else_and_says_what_is_missing(self, wing: str, tmp_path: Path) -> None:
+        lines = self.BOTH | self.LINES[wing]
+        modules = [name for name in FILES if room_of(name) not in (wing, "cli", *OUTSIDE)]
+        code = """
+import json, sys
+sys.meta_path = [finder for finder in sys.meta_path if "__editable__" not in str(finder)]  # it knows the checkout
+from importlib import import_module
+from rooflinekit.cli.run import main
+modules, lines = json.load(sys.stdin)
+for module in modules:
+    import_module(module)
+for line in lines:
+    try:
+        main(line.split())
+    except SystemExit as end:
+        print("ENDED", end.code, line, file=sys.stderr, flush=True)
+"""
+        for name in ("day.prom", "gemm.csv", "bench.json", "now.json"):
+            (tmp_path / name).touch()
+        run = subprocess.run(
+            [sys.executable, "-c", code], cwd=without(wing, tmp_path), env=os.environ | {"PYTHONPATH": str(tmp_path)},
+            input=json.dumps([modules, [*lines]]), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stderr
+        ended = [line.split(" ", 2) for line in run.stderr.splitlines() if line.startswith("ENDED")]
+        assert {line: int(code or 0) for _, code, line in ended} == lines
+        said = [line for line in run.stderr.splitlines() if line.startswith("rooflinekit:")]
+        assert len(said) == sum(code == 2 for code in lines.values())
+        assert {line[: len(f"rooflinekit: rooflinekit.{wing}")] for line in said} == {
+            f"rooflinekit: rooflinekit.{wing}"
+        }
+        assert all("is left out of this installation" in line for line in said)
 
 
 class TestModules:

@@ -23,15 +23,15 @@ import rooflinekit as rk
 from rooflinekit.cli.app import app
 from rooflinekit.estimation.options import options_of
 from rooflinekit.model.types.errors import InputError, RooflinekitError
-from rooflinekit.service import workers as pool
-from rooflinekit.service.tools import TOOLS
-from rooflinekit.service.workers import BusyError, TimeUpError, Workers
+from rooflinekit.ops import workers as pool
+from rooflinekit.ops.tools import TOOLS
+from rooflinekit.ops.workers import BusyError, TimeUpError, Workers
 
 pytest.importorskip("starlette", reason="needs rooflinekit[serve]")
 pytest.importorskip("uvicorn", reason="needs rooflinekit[serve]")
 from starlette.testclient import TestClient
 
-from rooflinekit.service import pages, web
+from rooflinekit.ops import pages, web
 
 STATIC = {"model": "llama3-8b", "batch": 32, "isl": 2048}
 LONG = {"model": "llama-3-70b", "tp": 4, "rate": 50, "requests": 5000, "osl": "uniform:3000-4000", "draft_tokens": 3,
@@ -429,7 +429,7 @@ def test_the_command_serves_until_it_is_ended(port):
 def test_a_server_that_cannot_answer_does_not_say_that_it_serves(port):
     """The port is bound when the application turns out not to start."""
     script = f"""
-import rooflinekit.service.web as web
+import rooflinekit.ops.web as web
 from rooflinekit.cli.run import main
 
 def broken(*_):
@@ -569,7 +569,7 @@ class TestAssistants:
         import anyio
         from mcp import Client
 
-        from rooflinekit.service.assistants import server
+        from rooflinekit.ops.assistants import server
 
         async def run():
             async with Client(server()) as made:
@@ -624,7 +624,7 @@ class TestAssistants:
         assert "roofline" in texts[-1]
 
     def test_no_file_is_a_resource(self):
-        from rooflinekit.service import assistants
+        from rooflinekit.ops import assistants
 
         for uri in ("rooflinekit://model//etc/passwd", "file:///etc/passwd", "rooflinekit://model/../x"):
             with pytest.raises(RooflinekitError):

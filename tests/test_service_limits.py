@@ -37,18 +37,18 @@ pytest.importorskip("starlette", reason="needs rooflinekit[serve]")
 pytest.importorskip("uvicorn", reason="needs rooflinekit[serve]")
 from starlette.testclient import TestClient
 
-from rooflinekit.service import web
-from rooflinekit.service.log import Sparing
-from rooflinekit.service.openapi import openapi
-from rooflinekit.service.tools import TOOLS
-from rooflinekit.service.workers import TimeUpError, Workers
-from rooflinekit.service.workers import answer as answered
+from rooflinekit.ops import web
+from rooflinekit.ops.log import Sparing
+from rooflinekit.ops.openapi import openapi
+from rooflinekit.ops.tools import TOOLS
+from rooflinekit.ops.workers import TimeUpError, Workers
+from rooflinekit.ops.workers import answer as answered
 
 posix = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc and signals")
 TABLES = [each for each in vars(scenario).values() if isclass(each) and each.__module__ == scenario.__name__]
 LATE = 1.0  # seconds that a head may take in these tests
 BEGIN = f"""
-from rooflinekit.service import connections
+from rooflinekit.ops import connections
 connections._HEADERS = {LATE}
 from rooflinekit.cli import main
 main()
@@ -57,7 +57,7 @@ FOREVER = (
     sys.executable,
     "-c",
     """
-from rooflinekit.service import workers
+from rooflinekit.ops import workers
 def forever(*_):
     while True: pass
 workers.answer = forever
@@ -204,8 +204,8 @@ class TestTime:
             assert ask(port, "estimate", STATIC)[0] == 200
 
     def test_a_static_question_has_a_limit_too(self, monkeypatch):
-        monkeypatch.setattr("rooflinekit.service.workers._COMMAND", FOREVER)
-        monkeypatch.setattr("rooflinekit.service.workers._QUICK", 1.0)
+        monkeypatch.setattr("rooflinekit.ops.workers._COMMAND", FOREVER)
+        monkeypatch.setattr("rooflinekit.ops.workers._QUICK", 1.0)
 
         async def asked():
             few = Workers(1)
@@ -377,7 +377,7 @@ class TestConnections:
 
     def test_a_log_says_how_much_was_left_out(self, monkeypatch):
         clock = [0.0]
-        monkeypatch.setattr("rooflinekit.service.log.time.monotonic", lambda: clock[0])
+        monkeypatch.setattr("rooflinekit.ops.log.time.monotonic", lambda: clock[0])
         few = Sparing()
         records = [logging.LogRecord("x", logging.ERROR, "", 0, "no %s", ("file",), None) for _ in range(5001)]
         assert sum(few.filter(each) for each in records[:5000]) == 20

@@ -110,6 +110,7 @@ def test_rows_of_an_h100_lie_near_the_law():
     assert np.median(np.abs(errors)) < 0.03
     assert np.quantile(np.abs(errors), 0.85) < 0.075
     assert np.max(np.abs(errors)) < 0.14
+    assert abs(np.median(errors)) < 0.015  # two standard errors of 27 rows that scatter by 3.7 %
 
 
 @pytest.mark.parametrize("folder", ["h100-sxm-2026-11-27", "h200-sxm-2026-11-28"])
@@ -122,6 +123,7 @@ def test_attention_of_prompts_draws_what_boards_of_our_own_drew(folder):
             errors += list(shown / read - 1.0)
     assert len(errors) >= 3
     assert np.max(np.abs(errors)) < 0.12
+    assert -0.08 < np.median(errors) < 0.0  # what stays within the limit is below what was read
 
 
 def test_prompts_without_a_pause_take_what_a_real_vllm_took():

@@ -40,13 +40,13 @@ from rooflinekit.evidence.exposition import (
 )
 from rooflinekit.evidence.measured import read_intervals, read_measurements
 from rooflinekit.evidence.measurement import Facts, Measurement, Spread
+from rooflinekit.evidence.report import _left
 from rooflinekit.evidence.startup import read_startup
 from rooflinekit.evidence.watching import LEARNT, Change, Watched, Watcher, headroom, set_beside, watch
 from rooflinekit.load.answer import AskedLoad, LoadPlay, play_load
 from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.types.errors import InputError, SpecError
-from rooflinekit.report.measured import _left
 from rooflinekit.specs.calibration.load import load_calibration
 
 pytest.importorskip("prometheus_client")

@@ -283,7 +283,7 @@ def guard(files: list[str], *, to: Output, junit: Path | None = None, baseline: 
     The exit code is 4 where something has.
     """
     from rooflinekit.evidence.guard import guard as judge
-    from rooflinekit.report.measured import guard_line, junit_xml
+    from rooflinekit.evidence.report import guard_line, junit_xml
 
     if junit is not None:
         check_target(junit, to.force)
@@ -296,6 +296,22 @@ def guard(files: list[str], *, to: Output, junit: Path | None = None, baseline: 
     for row in found.regressions if to.out is not None else ():
         note(guard_line(row, found.against))
     return 4 if found.regressions else 0
+
+
+@command(
+    tables.Served, tables.Watching, tables.Written, leave=("concurrency",),
+    arguments={"sources": Argument(
+        "Addresses of servers' metrics, or recordings and request logs; start-up logs beside them.", many=True
+    )},
+)  # fmt: skip
+def watch(sources: list[str], *, to: Output, **said: Any) -> int:
+    """Set a running fleet beside its prediction: gaps and their causes, drifts, headroom.
+
+    Several addresses are replicas that share the load.
+    """
+    from rooflinekit.cli.watch import watch as run
+
+    return run(sources, to, **said)
 
 
 def _scoring(

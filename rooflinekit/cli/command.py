@@ -125,7 +125,7 @@ def command(
     return decorated
 
 
-_APART = ("sweep", "plan", "validate", "calibrate", "watch")  # which have modules of their own
+_APART = ("sweep", "plan", "validate", "calibrate")  # which have modules of their own
 _WRITING = ("workbook", "report", "serve", "mcp")
 COMMANDS = {
     words: words if words in _APART else "writing" if words in _WRITING else "answers"

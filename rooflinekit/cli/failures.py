@@ -65,6 +65,11 @@ def _other(error: Exception, commands: Iterable[str]) -> int:
     if kind == "NoArgsIsHelpError":
         emit(str(getattr(error, "message", "")))  # the help
         return 0
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("rooflinekit."):
+        return _say(
+            f"{error.name} is left out of this installation, and this command needs it; the whole package comes with "
+            "pip install --force-reinstall rooflinekit", 2,
+        )  # fmt: skip
     if not hasattr(error, "format_message"):
         return _say(f"internal error, please report: {kind}: {error}", 1)
     message = error.format_message().replace("\n", " ").strip().rstrip(".")

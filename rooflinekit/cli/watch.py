@@ -1,4 +1,4 @@
-"""`rooflinekit watch`."""
+"""How `rooflinekit watch` looks at servers and files; the command stands in `answers`, and loads this when it runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from typing import Any, BinaryIO, cast
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from rooflinekit.cli.command import Argument, command
 from rooflinekit.cli.output import Output, note
-from rooflinekit.estimation.scenario import Served, Watching, Written
 from rooflinekit.evidence.benchmark_runs import Given
 from rooflinekit.evidence.exposition import (
     SCRAPED,
@@ -54,20 +52,11 @@ _LONGEST_LINE = 1 << 24  # bytes
 _CLEAR = "\x1b[H\x1b[2J"
 
 
-@command(
-    Served, Watching, Written, leave=("concurrency",),
-    arguments={"sources": Argument(
-        "Addresses of servers' metrics, or recordings and request logs; start-up logs beside them.", many=True
-    )},
-)  # fmt: skip
 def watch(
-    sources: list[str], *, to: Output, once: bool = False, follow: bool = False, every: float = 60.0,
+    sources: list[str], to: Output, once: bool = False, follow: bool = False, every: float = 60.0,
     record: Path | None = None, update: Path | None = None, listen: int | None = None, **said: Any,
 ) -> int:  # fmt: skip
-    """Set a running fleet beside its prediction: gaps and their causes, drifts, headroom.
-
-    Several addresses are replicas that share the load.
-    """
+    """Watch until the sources end or somebody interrupts; returns the exit code."""
     live, files, logs = _told_apart(sources, follow, record is not None or (listen is not None and not follow))
     if record is not None:
         _check_recording(record)

@@ -131,7 +131,7 @@ def serve(
         _serve_engine(engine_of, (host, port), (time or "real").lower(), streams)
         return
     _refuse({"time": time, "streams": streams}, "goes with --engine-of")
-    from rooflinekit.service.web import listen, run
+    from rooflinekit.ops.web import listen, run
     from rooflinekit.simulation.execute import processors
 
     seconds = _SECONDS if seconds is None else seconds
@@ -150,7 +150,7 @@ def _serve_engine(told: str, address: tuple[str, int], time: str, streams: int |
     """Serve as an engine until a signal comes."""
     from rooflinekit.ops.engine import Deployed, PlayedEngine
     from rooflinekit.ops.openai import STREAMS, run
-    from rooflinekit.service.web import listen
+    from rooflinekit.ops.web import listen
 
     host, port = address
     if told.strip().endswith(".json") and " " not in told.strip() and Path(told.strip()).is_file():
@@ -194,6 +194,6 @@ def _options(told: str) -> dict[str, Any]:
 @command(tables.Answering, arguments={})
 def mcp(*, to: Output, seconds: float = _SECONDS) -> None:
     """Answer an assistant over standard input and output, by the Model Context Protocol."""
-    from rooflinekit.service.assistants import run
+    from rooflinekit.ops.assistants import run
 
     run(seconds)

@@ -23,7 +23,7 @@ from uuid import uuid4
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.model.types.errors import InputError, RooflinekitError, needing
 from rooflinekit.ops.engine import PlayedEngine, RealClock, SetClock, Stream
-from rooflinekit.service.log import log, log_sparingly
+from rooflinekit.ops.log import log, log_sparingly
 from rooflinekit.version import __version__
 
 with needing("serving over HTTP", "serve"):
@@ -35,8 +35,8 @@ with needing("serving over HTTP", "serve"):
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from rooflinekit.service.connections import Bounds, Connection, more_descriptors
-    from rooflinekit.service.web import LOCAL, here_alone, read_token
+    from rooflinekit.ops.connections import Bounds, Connection, more_descriptors
+    from rooflinekit.ops.web import LOCAL, here_alone, read_token
 
 CLOCKS = ("real", "jump", "held")
 """real: seconds pass; a number instead says how many played ones pass in each. jump: the clock goes to the next token

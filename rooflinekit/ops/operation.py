@@ -10,13 +10,15 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from rooflinekit.evidence.watching import SMALLEST, Watched
 from rooflinekit.model.types.errors import InputError
 from rooflinekit.specs.files import table_of
+
+if TYPE_CHECKING:
+    from rooflinekit.evidence.watching import Watched
 
 _rows = partial(table_of, __file__)
 _CAUSES = {"tpot": {"batch": "batch_ms", "stalls": "stall_ms", "step": "step_ms"},
@@ -37,6 +39,8 @@ class Said(NamedTuple):
 
 def values(answer: Watched) -> Iterator[Said]:
     """Every value that `watch --listen` exports of what was seen."""
+    from rooflinekit.evidence.watching import SMALLEST  # noqa: PLC0415 - the wing that makes what is exported
+
     now, room, changes = answer.now, answer.headroom, {each.metric: each.change for each in answer.drifts}
 
     def said(name: str, value: float | None, *labels: str, scale: float = 1.0) -> Said:

@@ -8,23 +8,28 @@ from typing import Any
 
 from rooflinekit.report.document import Document, html_text, plain_text
 
-_WRITTEN = {
-    "Accuracy": "measured.accuracy", "BreakEven": "plan.inverse", "ClassPlan": "plan.classes",
-    "Comparison": "measured.comparison", "Cost": "cost", "Derivation": "derivation", "EngineFit": "measured.fit",
-    "Estimate": "estimate", "FitsOn": "fits", "Guarded": "measured.guard",
+WRITTEN = {
+    "BreakEven": "plan.inverse", "ClassPlan": "plan.classes", "Cost": "cost", "Derivation": "derivation",
+    "Estimate": "estimate", "FitsOn": "fits",
     "Launch": "launch", "Levers": "levers", "Loaded": "catalogue",
     "Outcome": "simulation", "OverTime": "plan.over_time", "ParameterCount": "catalogue", "PlanAnswer": "plan",
     "RolloutPlan": "plan.rollout", "Solution": "plan.inverse", "TraceAnswer": "cost.trace", "Walk": "walk",
-    "Watched": "measured.watch",
 }  # fmt: skip
-"""Types of answers, and the module with the `document` and `rows` of each; what follows the dot stands before both."""
+"""Types of answers, and the module with the `document` and `rows` of each; what follows the dot stands before both.
+
+The answers of a wing stand in its own module `report`, in a table `WRITTEN` of what stands before both.
+"""
 _FOLDED = ("Estimate", "Walk")  # whose sections a notebook opens one by one
 _SHOWN: dict[str, dict[str, Any]] = {"Derivation": {"depth": 2}, "Estimate": {"kernels": True}}  # in a notebook
 
 
 def _writer(answer: Any, what: str) -> Any:
     """The function that makes this of an answer, its module imported now; None where there is none of its own."""
-    module, _, kind = _WRITTEN[type(answer).__name__].partition(".")
+    name, room = type(answer).__name__, type(answer).__module__.split(".")[1]
+    if name not in WRITTEN:
+        wing = import_module(f"rooflinekit.{room}.report")
+        return getattr(wing, f"{wing.WRITTEN[name]}_{what}", None)
+    module, _, kind = WRITTEN[name].partition(".")
     return getattr(import_module(f"rooflinekit.report.{module}"), f"{kind}_{what}" if kind else what, None)
 
 

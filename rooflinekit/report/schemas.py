@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypeAlias, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, NotRequired, TypeAlias, get_type_hints
 
 from pydantic import Field, TypeAdapter, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
@@ -25,8 +25,6 @@ from rooflinekit.decision.sensitivity.levers import Balance, Levers, MoveResult
 from rooflinekit.decision.sensitivity.moves import ADVISED, Advice
 from rooflinekit.estimation.loaded import TOKEN_PARTS
 from rooflinekit.estimation.results import Estimate, KernelResult, LoadResult, StepResult
-from rooflinekit.evidence.compare import Comparison, Gap, Metric, Run
-from rooflinekit.evidence.measurement import Facts
 from rooflinekit.explanation.walk.result import Phase, Section, Stop, Walk, Work
 from rooflinekit.load.played import PERCENTILES, FirstParts
 from rooflinekit.load.policies import POLICIES
@@ -62,14 +60,14 @@ _Size = Annotated[float, Field(ge=0)]
 _Positive = Annotated[float, Field(gt=0)]
 _Count = Annotated[int, Field(ge=1)]
 _Natural = Annotated[int, Field(ge=0)]
-_Signed = Annotated[float, Field()]
-_Ends = Annotated[list[_Size | None], Field(min_length=2, max_length=2)]
+Signed = Annotated[float, Field()]
+Ends = Annotated[list[_Size | None], Field(min_length=2, max_length=2)]
 _Span = Annotated[list[_Size], Field(min_length=2, max_length=2)]
 _BITS = {"type": "string", "pattern": f"^{BITS_A_WEIGHT}$"}
 _Dtype = Annotated[str, WithJsonSchema({"anyOf": [{"enum": [dtype.value for dtype in Dtype]}, _BITS]})]
 _Level = Literal["expected", "bound"]
 _Engine = _one_of(ENGINES)
-_Calibration = _object("Calibration", name=str, hash=str) | None
+CalibrationName = _object("Calibration", name=str, hash=str) | None
 _Plain = Annotated[Any, WithJsonSchema({"type": ["string", "number", "boolean", "array", "null"]})]
 
 
@@ -135,27 +133,25 @@ _Traffic = _object(
     span_s=_Size | None,
 )
 _Million = _object("Million", **dict.fromkeys(("cached_input", "input", "output", "all"), _Size | None))
-_About = {"engine": _Engine, "level": _Level, "calibration": _Calibration, "evidence": _one_of(EVIDENCE)}
+_About = {"engine": _Engine, "level": _Level, "calibration": CalibrationName, "evidence": _one_of(EVIDENCE)}
 _Derivation = _object(
     "Derivation",
     **dict.fromkeys(("version", "model", "gpu"), str),
     **_About,
     inputs=_Asked,
     metric=str,
-    value=_Signed,
+    value=Signed,
     unit=str,
-    interval=_Ends | None,
+    interval=Ends | None,
     bound=_Size | None,
-    scale=_Signed,
+    scale=Signed,
     derivation=Node,
     formulas=_Natural,
     largest_gap=_Size,
     warnings=list[str],
 )
 _Inputs = dict[str, _Plain]
-_Felt = _object("Felt", **dict.fromkeys(("ttft_ms", "tpot_ms"), NotRequired[_Ends | None]))
-_OfRun = _object("OfRun", **dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_ms", "output_tok_s"), NotRequired[_Ends | None]))
-_CAUSES = ("step_ms", "interference_ms", "queue_ms", "protocol_ms")
+_Felt = _object("Felt", **dict.fromkeys(("ttft_ms", "tpot_ms"), NotRequired[Ends | None]))
 _ModelRow: Any = _object(
     "ModelRow",
     **dict.fromkeys(("name", "mixers", "weights"), str),
@@ -215,14 +211,9 @@ _SPECIAL: Mapping[type, Mapping[str, Any]] = {
     KernelResult: {
         "bound": _one_of(_REGIMES), "dtype": _Dtype, "family": _one_of((*FAMILIES, "host")), "count": _Count,
     },
-    Run: {
-        **get_type_hints(Facts), "facts": None, "calibration": _Calibration, "version": str, "interval": _OfRun | None,
-    },
-    Metric: {"error": _Signed | None, "verdict": str},
-    Gap: {"notes": None, **dict.fromkeys((*_CAUSES, "e2e_ms"), _Signed)},
-    Elasticity: dict.fromkeys(_LEVERS, _Signed),
+    Elasticity: dict.fromkeys(_LEVERS, Signed),
     Advice: {
-        "evidence": _one_of(EVIDENCE), "metric": _one_of(ADVISED), "change": _Signed, "price": list[str],
+        "evidence": _one_of(EVIDENCE), "metric": _one_of(ADVISED), "change": Signed, "price": list[str],
         "changes": dict[str, Any],
         "ratio": _object("AdviceRatio", **dict.fromkeys((*_LEVERS, "energy"), NotRequired[_Size | None])),
     },
@@ -239,13 +230,15 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-class _Answers(GenerateJsonSchema):
+class Answers(GenerateJsonSchema):
     """Every key required, none besides them; no time, size or share is negative, the value of a fact may be."""
+
+    special: ClassVar = _SPECIAL
 
     def dataclass_schema(self, schema: Any) -> Schema:
         """A class of answers, with what its JSON has in place of some fields."""
         kind = schema["cls"]
-        special = _SPECIAL.get(kind, {})
+        special = self.special.get(kind, {})
         made = super().dataclass_schema(schema)["properties"]
         plain = {key: _not_negative(key, entry) for key, entry in made.items() if key not in special}
         whole = plain | {key: self._of(kind) for key, kind in special.items() if kind is not None}
@@ -288,12 +281,13 @@ def _not_negative(name: str, schema: Schema) -> Schema:
     return {**schema, "minimum": 0} if numeric else schema
 
 
-def served(tool: str) -> Schema:
-    """The JSON Schema of what a tool of the service answers.
+def served(tool: str, kind: Any = None, generator: type[Answers] = Answers) -> Schema:
+    """The JSON Schema of what a tool of the service answers: one of the core's types, or another `kind`.
 
     An estimate is without the origins of its facts, and a derivation is cut: a node says how many parts it had.
     """
-    made = schema_of(_SERVED[tool])
+    answer = _object(f"{tool.title()}Served", tool=Literal[tool], answer=kind or _SERVED[tool], basis=_Basis)
+    made = schema_of(answer, generator)
     if tool == "estimate":
         del made["$defs"]["Estimate"]["properties"]["provenance"]
         made["$defs"]["Estimate"]["required"].remove("provenance")
@@ -316,7 +310,7 @@ def _schema(command: str, kind: Any, description: str) -> Schema:
 _Basis = _object(
     "Basis",
     level=_Level | None,
-    interval=dict[str, _Ends | None] | _Ends | None,
+    interval=dict[str, Ends | None] | Ends | None,
     evidence=_one_of(EVIDENCE) | None,
     sources=list[str],
 )
@@ -325,19 +319,16 @@ ERROR = _object("Error", error=str)
 HEALTH = _object("Health", version=str)
 """What the service says of itself."""
 _SERVED: Mapping[str, Any] = {
-    tool: _object(f"{tool.title()}Served", tool=Literal[tool], answer=answer, basis=_Basis)
-    for tool, answer in (
-        ("estimate", Estimate), ("plan", PlanAnswer), ("levers", Levers), ("explain", _Derivation),
-        ("simulate", Outcome), ("compare", Comparison), ("models", _object("Models", models=list[_ModelRow])),
-        ("gpus", _object("Accelerators", accelerators=list[_AcceleratorRow])),
-    )
+    "estimate": Estimate, "plan": PlanAnswer, "levers": Levers, "explain": _Derivation, "simulate": Outcome,
+    "models": _object("Models", models=list[_ModelRow]),
+    "gpus": _object("Accelerators", accelerators=list[_AcceleratorRow]),
 }  # fmt: skip
 """By tool."""
 
 
-def schema_of(kind: Any) -> Schema:
+def schema_of(kind: Any, generator: type[Answers] = Answers) -> Schema:
     """The JSON Schema of a type of answers."""
-    return TypeAdapter(kind).json_schema(mode="serialization", schema_generator=_Answers)
+    return TypeAdapter(kind).json_schema(mode="serialization", schema_generator=generator)
 
 
 _PER_ACCELERATOR = (

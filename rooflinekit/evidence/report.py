@@ -34,6 +34,14 @@ from rooflinekit.report.document import (
 from rooflinekit.specs.engines import UNITLESS
 from rooflinekit.version import __version__
 
+WRITTEN = {
+    "Accuracy": "accuracy",
+    "Comparison": "comparison",
+    "EngineFit": "fit",
+    "Guarded": "guard",
+    "Watched": "watch",
+}
+"""Types of answers, and what stands before the `document` and the `rows` of each."""
 _HEADER = ["n", "median", "p90", "bias", "in 80 %", "in 90 %", "width"]
 _SHOWN = ("median_ape", "p90_ape", "bias", "coverage80", "coverage90")
 _KEYS = {

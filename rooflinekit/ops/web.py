@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 from typing_extensions import override
 
 from rooflinekit.model.types.errors import InputError, RooflinekitError, needing
+from rooflinekit.ops.log import log_sparingly
+from rooflinekit.ops.tools import TOOLS, Tool
+from rooflinekit.ops.workers import BusyError, TimeUpError, Workers
 from rooflinekit.report.markup import strict_json
-from rooflinekit.service.log import log_sparingly
-from rooflinekit.service.tools import TOOLS, Tool
-from rooflinekit.service.workers import BusyError, TimeUpError, Workers
 from rooflinekit.simulation.execute import processors
 from rooflinekit.specs.files import reason
 from rooflinekit.version import __version__
@@ -39,8 +39,8 @@ with needing("serving over HTTP", "serve"):
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from rooflinekit.service.connections import Bounds, Connection
-    from rooflinekit.service.pages import MODEL, Pages
+    from rooflinekit.ops.connections import Bounds, Connection
+    from rooflinekit.ops.pages import MODEL, Pages
 
 TOKEN = "ROOFLINEKIT_TOKEN"
 """Variable of the environment: what callers have to show."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from rooflinekit.estimation import scenario
@@ -245,5 +246,6 @@ TOOLS: Mapping[str, Tool] = {
         Tool("gpus", "List the accelerators that are known.", _listed("accelerator"), scenario.Accelerator, {},
              ("gpu",)),
     )
+    if tool.name != "compare" or find_spec("rooflinekit.evidence")
 }  # fmt: skip
-"""By name."""
+"""By name; `compare` is offered where the package has the wing that answers it."""

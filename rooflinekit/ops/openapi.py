@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from rooflinekit.service.tools import TOOLS
+from rooflinekit.ops.tools import TOOLS
 from rooflinekit.version import __version__
 
 Schema: TypeAlias = dict[str, Any]
@@ -24,7 +24,7 @@ def openapi() -> Schema:
     >>> openapi()["paths"]["/healthz"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
     {'$ref': '#/components/schemas/Health'}
     """
-    from rooflinekit.report.schemas import ERROR, HEALTH, schema_of, served  # noqa: PLC0415 - asked for once
+    from rooflinekit.report.schemas import ERROR, HEALTH, schema_of  # noqa: PLC0415 - asked for once
 
     shared: Schema = {}
     refused = _reference(shared, "Error", schema_of(ERROR))
@@ -33,7 +33,7 @@ def openapi() -> Schema:
     paths: Schema = {}
     for name, tool in TOOLS.items():
         asked = {"required": True, **_body(_reference(shared, f"{name}.question", tool.schema))}
-        found = _body(_reference(shared, f"{name}.answer", served(name)), "the answer, and what it rests on")
+        found = _body(_reference(shared, f"{name}.answer", _answered(name)), "the answer, and what it rests on")
         post = {
             "operationId": name,
             "summary": tool.help,
@@ -48,6 +48,17 @@ def openapi() -> Schema:
         "openapi": "3.1.0", "info": {"title": "rooflinekit", "version": __version__}, "paths": paths,
         "components": {"schemas": shared, "securitySchemes": {"token": token}}, "security": [{}, {"token": []}],
     }  # fmt: skip
+
+
+def _answered(tool: str) -> Schema:
+    """The schema of what a tool answers."""
+    if tool == "compare":
+        from rooflinekit.evidence.schemas import comparison_served  # noqa: PLC0415 - another wing
+
+        return comparison_served()
+    from rooflinekit.report.schemas import served  # noqa: PLC0415 - as above
+
+    return served(tool)
 
 
 def described() -> bytes:

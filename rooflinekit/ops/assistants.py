@@ -15,9 +15,9 @@ from importlib import import_module
 from typing import Any
 
 from rooflinekit.model.types.errors import InputError, RooflinekitError, needing
-from rooflinekit.service.log import log_sparingly
-from rooflinekit.service.tools import TOOLS
-from rooflinekit.service.workers import Workers, line_of
+from rooflinekit.ops.log import log_sparingly
+from rooflinekit.ops.tools import TOOLS
+from rooflinekit.ops.workers import Workers, line_of
 from rooflinekit.specs import Kind, in_catalogue, names, read_text, resolve
 from rooflinekit.version import __version__
 

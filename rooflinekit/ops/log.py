@@ -7,7 +7,7 @@ import time
 
 from typing_extensions import override
 
-log = logging.getLogger("rooflinekit.service")
+log = logging.getLogger("rooflinekit.ops")
 _LINES, _WINDOW = 20, 10.0  # records that are written in so many seconds
 
 

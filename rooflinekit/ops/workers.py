@@ -20,18 +20,18 @@ from contextlib import AsyncExitStack, suppress
 from math import ceil
 
 from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.ops.log import log, log_sparingly
+from rooflinekit.ops.openapi import described
+from rooflinekit.ops.pages import made_page
+from rooflinekit.ops.tools import TOOLS
 from rooflinekit.report.markup import strict_json
-from rooflinekit.service.log import log, log_sparingly
-from rooflinekit.service.openapi import described
-from rooflinekit.service.pages import made_page
-from rooflinekit.service.tools import TOOLS
 
 _PLACES_EACH = 8  # callers that may wait for each worker
 _PLACES_QUICK = 256  # callers that may wait with a quick question
 _QUICK = 5.0  # seconds of a quick question: it takes milliseconds, unless it is meant to harm
 _MEMORY = 4 * 2**30  # bytes of address space of a worker
 _NICE = 5  # so that the server answers while its workers work
-_COMMAND = (sys.executable, "-c", "from rooflinekit.service.workers import work; work()")
+_COMMAND = (sys.executable, "-c", "from rooflinekit.ops.workers import work; work()")
 _ONE_CORE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _DOCUMENTS: Mapping[str, Callable[[], bytes]] = {"page": made_page, "openapi": described}
 
