@@ -68,7 +68,7 @@ class Case:
 
     run: StartUpRun
     setup: StartUpSetup
-    engine: Engine | None
+    engine: Engine
     kind: tuple[int, int]
 
 
@@ -85,8 +85,8 @@ def cases(files: list[Path]) -> list[Case]:
     return found
 
 
-def family(constant: str, engine: Engine | None) -> tuple[str, ...]:
-    if engine is None or engine.name != "vllm":
+def family(constant: str, engine: Engine) -> tuple[str, ...]:
+    if engine.name != "vllm":
         return ()
     return next((ranges for ranges in FAMILIES[constant] if engine.since in ranges), ())
 
@@ -111,7 +111,7 @@ def base(seen: list[Case], part: str) -> float | None:
     left = []
     for case in seen:
         recurrent = any(layer.mixer and layer.mixer.kind == "gated_delta_net" for layer in case.setup.model.layers)
-        if case.engine is None or recurrent or case.setup.model.tower or "activation_peak_gib" not in case.run.values:
+        if recurrent or case.setup.model.tower or "activation_peak_gib" not in case.run.values:
             continue
         rule = replace(case.engine.memory, layer_base=0.0, sampler_base=0.0)
         plan = run_plan(case.setup, replace(case.engine, memory=rule))
@@ -132,7 +132,7 @@ def graphs(seen: list[Case]) -> float | None:
     found = set()
     for case in seen:
         stated = case.setup.deployment.settings.max_num_seqs is not None
-        if case.engine is not None and stated and case.run.values.get("cudagraph_gib", 0.0) > 0:
+        if stated and case.run.values.get("cudagraph_gib", 0.0) > 0:
             count, held = captured_graphs(run_plan(case.setup, case.engine))
             left = case.run.values["cudagraph_gib"] * GIB - held - case.engine.memory.graphs
             found.add(left / (count * case.setup.model.depth / case.setup.deployment.pp))
@@ -141,8 +141,6 @@ def graphs(seen: list[Case]) -> float | None:
 
 def fitted(everything: list[Case], case: Case, held_out: bool) -> dict[str, object]:
     """Constants for one run, from the runs of its family; those of its own architecture left out if asked."""
-    if case.engine is None:
-        return {}
     found: dict[str, object] = {}
     for constant in FAMILIES:
         ranges = family(constant, case.engine)
@@ -163,9 +161,8 @@ def fitted(everything: list[Case], case: Case, held_out: bool) -> dict[str, obje
 def held_out_errors(everything: list[Case]) -> dict[tuple[str, str], list[float]]:
     errors = defaultdict(list)
     for case in everything:
-        engine = case.engine
-        if engine is not None:
-            engine = replace(engine, memory=replace(engine.memory, **fitted(everything, case, held_out=True)))
+        rule = replace(case.engine.memory, **fitted(everything, case, held_out=True))
+        engine = replace(case.engine, memory=rule)
         predicted = predict_run(case.setup, engine)
         for quantity, value in case.run.values.items():
             if quantity in predicted and value > 0:
@@ -178,7 +175,7 @@ def constants(everything: list[Case]) -> list[str]:
     lines = []
     for constant, families in FAMILIES.items():
         for ranges in families:
-            own = [c for c in everything if c.engine and family(constant, c.engine) == ranges]
+            own = [c for c in everything if family(constant, c.engine) == ranges]
             values: dict[str, float | None] = {}
             if constant == "non_torch":
                 for name, many in (("one GPU", False), ("several", True)):
@@ -200,7 +197,7 @@ def verdicts(everything: list[Case]) -> list[str]:
     lines = []
     for case in everything:
         notes = case.run.facts.get("notes", "").lower()
-        if case.engine is not None and ("refused" in notes or "failed" in notes or "not fit" in notes):
+        if "refused" in notes or "failed" in notes or "not fit" in notes:
             fits = bool(memory_of(case.setup, case.engine).fits)
             lines.append(
                 f"| {case.run.facts['run_id']} | {case.run.facts['model']} | {'fits' if fits else 'does not fit'} |"

@@ -340,9 +340,7 @@ def outside_of(plan: Plan, drafted: int = 0) -> Outside:
         non_torch = slow if bus or gpu.link_kind.endswith("bridge") else rule.non_torch[1]
     count, held = captured_graphs(plan, drafted)
     graphs = rule.graphs + rule.graphs_per_layer * count * plan.model.depth / deployment.pp + held
-    return Outside(
-        context_bytes(rule, gpu, deployment.joined), non_torch, 0.0 if deployment.settings.eager else graphs
-    )
+    return Outside(context_bytes(rule, gpu, deployment.joined), non_torch, 0.0 if deployment.settings.eager else graphs)
 
 
 def captured_graphs(plan: Plan, drafted: int = 0) -> tuple[int, float]:

@@ -34,6 +34,7 @@ from rooflinekit.model.types.units import MIB
 
 _SEGMENT, _LARGE, _REMAINDER = 2 * MIB, 10 * MIB, MIB
 _SCALE = 4.0  # bytes of one in fp32
+_COPIES = 4  # of the inputs of a step, on several accelerators under llama.cpp
 _BY_CHANNEL = (Dtype.FP8, Dtype.INT8)  # one fp32 scale an output channel
 
 
@@ -188,7 +189,7 @@ def activation_peak(plan: Plan, token_budget: float) -> Peak:
                 default=0)  # fmt: skip
     gathered = _gathered_bytes(plan)
     around = (1.0 + max(layer.carried for layer in model.layer_counts)) * hidden  # hidden states and residual
-    rows = token_budget * (logits + 4.0 * model.hidden) if rule.sampler_tokens else 0.0
+    rows = _step_buffer(plan, token_budget, columns) if rule.step_buffer else 0.0
     between = around if plan.deployment.pp > 1 else 0.0  # those from the stage before
     return Peak(
         layer_token=around + max(blocks, default=0.0) * stream + between,
@@ -215,6 +216,27 @@ def _gathered_bytes(plan: Plan) -> float:
             if isinstance(mixer, LatentAttention):
                 widths.append(rule.latent_rows * (mixer.kv_rank + mixer.rope_dim) * Dtype.BF16.bytes)
     return longest * max(widths)
+
+
+def _step_buffer(plan: Plan, tokens: float, columns: int) -> float:
+    """The compute buffer of ggml for a step of so many tokens, in fp32 [B]: room for the widest of its parts.
+
+    These are logits, a feed-forward block or, without flash attention, attention scores with their mask in fp32 and in
+    fp16. Of several accelerators each has 4 copies of a step's inputs then (GGML_SCHED_MAX_COPIES).
+    """
+    model, deployment = plan.model, plan.deployment
+    widths = [columns + model.hidden]
+    for layer in model.layer_counts:
+        if isinstance(layer.ffn, DenseFFN | MixtureOfExperts):
+            copies = layer.ffn.top_k if isinstance(layer.ffn, MixtureOfExperts) else 1
+            widths.append(2 * layer.ffn.width * copies + 2 * model.hidden)
+    shared = 0
+    if plan.engine.memory.kept_scores:
+        longest = deployment.settings.max_model_len or model.max_context or 0
+        heads = (layer.mixer.heads for layer in model.layer_counts if isinstance(layer.mixer, Attention))
+        widths.append(longest * (max(heads, default=0) + 1.5) + 3 * model.hidden)
+        shared = (_COPIES - 1) * longest + _COPIES * model.hidden if deployment.pp > 1 else 0
+    return Dtype.FP32.bytes * tokens * (max(widths) + shared)
 
 
 def _block_elements(plan: Plan, ffn: DenseFFN | MixtureOfExperts | None, budget: float) -> float:

@@ -470,6 +470,8 @@ def make_plan(
     """
     check_deployment(model, deployment, system)
     model = model.beside(deployment.images) if deployment.images else model
+    if engine.memory.head_place and deployment.pp > 1:
+        model = replace(model, head_place=True)
     precision = resolve_precision(model, deployment, system.accelerator)
     operations = model_operations(model, _as_run(deployment, system), precision, system.domain_size)
     fitted = _as_fitted(engine, system, calibration, precision)

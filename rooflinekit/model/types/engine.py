@@ -81,7 +81,9 @@ class MemoryRule:
     graphs_count: bool = True  #: whether the budget pays for them
     sampler_copies: float = 0.0  #: fp32 copies of the logits that the sampler holds beside the logits themselves
     sampler_scratch: bool = False  #: it uses a row of fp32 logits for each multiprocessor
-    sampler_tokens: bool = False  #: room for fp32 logits of all tokens of a step, kept from the start
+    step_buffer: bool = False  #: fp32 room for the widest part of a whole step, kept from the start (ggml)
+    kept_scores: bool = False  #: and for all its attention scores, without flash attention
+    head_place: bool = False  #: the head counts as one more layer where pipeline stages split the depth
     layer_base: float = 0.0  #: what the allocator holds besides, while a layer runs
     sampler_base: float = 0.0  #: the same while the sampler runs
     state_base: float = 0.0  #: and what layers with a recurrent state add to it, for each value head of a rank
