@@ -416,6 +416,7 @@ class Model:
     source: str = ""
     notes: tuple[str, ...] = ()
     origin: str = ""  #: where it was read from (file)
+    file_bytes: int = 0  #: of all tensors of that file; 0: it holds none
     read_keys: dict[str, str] = field(default_factory=dict, compare=False, hash=False)  #: config key -> what it gave
 
     @property
