@@ -362,18 +362,18 @@ def captured_graphs(plan: Plan, drafted: int = 0) -> tuple[int, float]:
     softmax = (layer.mixer for layer in plan.model.layer_counts if isinstance(layer.mixer, Attention))
     values = max((mixer.heads * mixer.v_head_dim for mixer in softmax), default=0) / deployment.tp
     held = mixed * activation_peak(plan, plan.token_budget).layer_token + parts * own * values * Dtype.FP32.bytes
-    return captured_sizes(mixed) + (captured_sizes(own) if own else 0), held
+    return sum(captured_sizes(most, rule.graph_step) for most in (mixed, own)), held
 
 
-def captured_sizes(most: float) -> int:
-    """How many batch sizes are captured up to `most` tokens: 1, 2, 4, each 8th, and from 256 on each 16th.
+def captured_sizes(most: float, step: float = 256.0) -> int:
+    """How many batch sizes are captured up to `most` tokens: 1, 2, 4, each 8th, and from `step` on each 16th.
 
-    vLLM, config/vllm.py `_set_cudagraph_sizes`.
+    vLLM, config/vllm.py `_set_cudagraph_sizes`; before 0.11 each 8th to the end.
 
     >>> [captured_sizes(most) for most in (4, 16, 32, 512)]  # logs: 5 (largest=16), 7 (largest=32), 51 (largest=512)
     [3, 5, 7, 51]
     """
-    return sum(size <= most for size in (1, 2, 4, *range(8, 256, 8), *range(256, int(most) + 1, 16)))
+    return sum(size <= most for size in (1, 2, 4, *range(8, int(step), 8), *range(int(step), int(most) + 1, 16)))
 
 
 def context_bytes(rule: MemoryRule, gpu: Accelerator, ranks: int) -> float:

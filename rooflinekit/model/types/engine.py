@@ -76,6 +76,7 @@ class MemoryRule:
     graphs: float = 0.0  #: CUDA graphs: a fixed part
     graphs_per_layer: float = 0.0  #: and what each layer adds to each captured graph
     graph_sizes: Pair = (0.0, 0.0)  #: captured sizes end at so many times the tokens of a decode step, and here at most
+    graph_step: float = 512.0  #: size from which captured ones are 16 apart, not 8
     graph_decode: bool = False  #: decode steps have whole graphs of their own, beside those of the mixed steps
     graph_splits: float = 0.0  #: parts that FlashAttention 3 cuts keys into in those, with results of each in fp32
     graphs_count: bool = True  #: whether the budget pays for them
