@@ -225,7 +225,7 @@ def _step_buffer(plan: Plan, tokens: float, columns: int) -> float:
     fp16. Of several accelerators each has 4 copies of a step's inputs then (GGML_SCHED_MAX_COPIES).
     """
     model, deployment = plan.model, plan.deployment
-    widths = [columns + model.hidden]
+    widths = [float(columns + model.hidden)]
     for layer in model.layer_counts:
         if isinstance(layer.ffn, DenseFFN | MixtureOfExperts):
             copies = layer.ffn.top_k if isinstance(layer.ffn, MixtureOfExperts) else 1

@@ -58,8 +58,8 @@ def refuse_other_networks(config: Mapping[str, Any], origin: str, known: Sequenc
         and not (model_type == "git" and "residual_moe" in config)
     ):
         why = uncosted()[model_type]
-        told = f"{model_type} is a decoder that is not costed: {why} (--as {why.split()[-1]} reads it as one where its keys allow it)"
-        raise ArchitectureError(f"{origin}: {told}")
+        instead = f"--as {why.split()[-1]} reads it as one where its keys allow it"
+        raise ArchitectureError(f"{origin}: {model_type} is a decoder that is not costed: {why} ({instead})")
     kind = next((kind for kind, names in _file()["kinds"].items() if model_type in names.split()), None)
     if kind is None and config.get("_class_name") is not None:
         kind, name = "a diffusion model", shown(config["_class_name"])
