@@ -4,7 +4,7 @@
 
 Most of a memory rule is read from the engines' sources. What is left, for vLLM's V1, is what lies outside the allocator
 (`non_torch`), what the allocator holds besides while a layer or the sampler runs (`layer_base`, `sampler_base`), and
-CUDA graphs (a fixed part and one for each layer). Each run is predicted with constants from the runs of other
+CUDA graphs (what each layer adds to each). Each run is predicted with constants from the runs of other
 architectures; printed constants are those of all runs, and are what the profiles should hold.
 """
 
@@ -30,11 +30,11 @@ from rooflinekit.evidence.accuracy_memory import (
     run_plan,
     setup_of,
 )
-from rooflinekit.model.capacity import make_memory_model
+from rooflinekit.model.capacity import captured_graphs, make_memory_model
 from rooflinekit.model.footprint import activation_peak
 from rooflinekit.model.types.engine import Engine
 from rooflinekit.model.types.errors import RooflinekitError
-from rooflinekit.model.types.units import GIB
+from rooflinekit.model.types.units import GIB, MIB
 from rooflinekit.report.answers import document_of
 from rooflinekit.report.document import markdown_text
 
@@ -68,7 +68,7 @@ class Case:
 
     run: StartUpRun
     setup: StartUpSetup
-    engine: Engine | None
+    engine: Engine
     kind: tuple[int, int]
 
 
@@ -85,8 +85,8 @@ def cases(files: list[Path]) -> list[Case]:
     return found
 
 
-def family(constant: str, engine: Engine | None) -> tuple[str, ...]:
-    if engine is None or engine.name != "vllm":
+def family(constant: str, engine: Engine) -> tuple[str, ...]:
+    if engine.name != "vllm":
         return ()
     return next((ranges for ranges in FAMILIES[constant] if engine.since in ranges), ())
 
@@ -111,7 +111,7 @@ def base(seen: list[Case], part: str) -> float | None:
     left = []
     for case in seen:
         recurrent = any(layer.mixer and layer.mixer.kind == "gated_delta_net" for layer in case.setup.model.layers)
-        if case.engine is None or recurrent or case.setup.model.tower or "activation_peak_gib" not in case.run.values:
+        if recurrent or case.setup.model.tower or "activation_peak_gib" not in case.run.values:
             continue
         rule = replace(case.engine.memory, layer_base=0.0, sampler_base=0.0)
         plan = run_plan(case.setup, replace(case.engine, memory=rule))
@@ -127,24 +127,20 @@ def base(seen: list[Case], part: str) -> float | None:
     return max(median(left), 0.0) if left else None
 
 
-def graphs(seen: list[Case]) -> tuple[float, float] | None:
-    """Fixed part and part of each layer: of the lines through two runs, that of least median relative error."""
-    points = [
-        (c.setup.model.depth / c.setup.deployment.pp, c.run.values["cudagraph_gib"] * GIB)
-        for c in seen
-        if c.run.values.get("cudagraph_gib", 0.0) > 0
-    ]
-    lines = []
-    for x, y in points:
-        slopes = [(other - y) / (place - x) for place, other in points if place != x]
-        lines += [(y - slope * x, slope) for slope in slopes if slope >= 0 and y >= slope * x]
-    return min(lines, key=lambda line: median(abs((line[0] + line[1] * x) / y - 1.0) for x, y in points), default=None)
+def graphs(seen: list[Case]) -> float | None:
+    """What a layer adds to a graph, beside the fixed part; equal runs, and those that state their settings, count."""
+    found = set()
+    for case in seen:
+        stated = case.setup.deployment.settings.max_num_seqs is not None
+        if stated and case.run.values.get("cudagraph_gib", 0.0) > 0:
+            count, held = captured_graphs(run_plan(case.setup, case.engine))
+            left = case.run.values["cudagraph_gib"] * GIB - held - case.engine.memory.graphs
+            found.add(left / (count * case.setup.model.depth / case.setup.deployment.pp))
+    return median(found) if found else None
 
 
 def fitted(everything: list[Case], case: Case, held_out: bool) -> dict[str, object]:
     """Constants for one run, from the runs of its family; those of its own architecture left out if asked."""
-    if case.engine is None:
-        return {}
     found: dict[str, object] = {}
     for constant in FAMILIES:
         ranges = family(constant, case.engine)
@@ -154,8 +150,8 @@ def fitted(everything: list[Case], case: Case, held_out: bool) -> dict[str, obje
             value = non_torch(seen, case)
             found |= {} if value is None else {constant: (value, value)}
         elif constant == "graphs":
-            line = graphs(seen)
-            found |= {} if line is None else {"graphs": line[0], "graphs_per_layer": line[1]}
+            value = graphs(seen)
+            found |= {} if value is None else {"graphs_per_layer": value}
         else:
             value = base(seen, constant)
             found |= {} if value is None else {constant: value}
@@ -165,9 +161,8 @@ def fitted(everything: list[Case], case: Case, held_out: bool) -> dict[str, obje
 def held_out_errors(everything: list[Case]) -> dict[tuple[str, str], list[float]]:
     errors = defaultdict(list)
     for case in everything:
-        engine = case.engine
-        if engine is not None:
-            engine = replace(engine, memory=replace(engine.memory, **fitted(everything, case, held_out=True)))
+        rule = replace(case.engine.memory, **fitted(everything, case, held_out=True))
+        engine = replace(case.engine, memory=rule)
         predicted = predict_run(case.setup, engine)
         for quantity, value in case.run.values.items():
             if quantity in predicted and value > 0:
@@ -180,18 +175,18 @@ def constants(everything: list[Case]) -> list[str]:
     lines = []
     for constant, families in FAMILIES.items():
         for ranges in families:
-            own = [c for c in everything if c.engine and family(constant, c.engine) == ranges]
+            own = [c for c in everything if family(constant, c.engine) == ranges]
             values: dict[str, float | None] = {}
             if constant == "non_torch":
                 for name, many in (("one GPU", False), ("several", True)):
                     some = [c for c in own if several(c) is many]
                     values[name] = non_torch(some, some[0]) if some else None
             elif constant == "graphs":
-                values = dict(zip(("fixed", "a layer"), graphs(own) or (None, None), strict=True))
+                values["a layer of a graph"] = graphs(own)
             else:
                 values[""] = base(own, constant)
             text = ", ".join(
-                f"{name} {value / GIB:.4f} GiB".strip() for name, value in values.items() if value is not None
+                f"{name} {value / MIB:.4g} MiB".strip() for name, value in values.items() if value is not None
             )
             lines.append(f"{constant}, vLLM from {', '.join(ranges)} ({len(own)} runs): {text}")
     return lines
@@ -202,7 +197,7 @@ def verdicts(everything: list[Case]) -> list[str]:
     lines = []
     for case in everything:
         notes = case.run.facts.get("notes", "").lower()
-        if case.engine is not None and ("refused" in notes or "failed" in notes or "not fit" in notes):
+        if "refused" in notes or "failed" in notes or "not fit" in notes:
             fits = bool(memory_of(case.setup, case.engine).fits)
             lines.append(
                 f"| {case.run.facts['run_id']} | {case.run.facts['model']} | {'fits' if fits else 'does not fit'} |"

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from rooflinekit.cli.app import app
 from rooflinekit.evidence.accuracy_memory import (
     engine_of,
-    gguf_memory,
     memory_accuracy,
     memory_of,
     predict_run,
@@ -21,7 +20,6 @@ from rooflinekit.evidence.accuracy_memory import (
 )
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.errors import SpecError
-from rooflinekit.specs import load_model
 
 GIB = 2**30
 TABLE = Path(__file__).parents[2] / "shared" / "data" / "memory" / "measured.csv"
@@ -142,16 +140,21 @@ def test_an_accelerator_nobody_knows_has_the_memory_that_is_told(tmp_path):
     assert "kv_pool_gib_per_gpu" not in predicted
 
 
-def test_llama_cpp_splits_its_layers_with_the_output_as_one_more():
-    # Llama-3-8B in Q4_K_M at 8,192 tokens, 33 places on 4 GPUs: 9 layers on the first, 7 and the output on the last
-    model = load_model("llama-3-8b").value
-    got = gguf_memory(model, 4.89, 8192, 512, 4)
-    assert got.kv_bytes == 9 * 2 * 1024 * 2 * 8192
-    assert got.weight_bytes / GIB == pytest.approx(1.2769, rel=0.002)
-    assert got.compute_bytes / GIB == pytest.approx(0.625, rel=0.001)
-    alone = gguf_memory(model, 4.89, 8192, 512)
-    assert alone.kv_bytes == GIB
-    assert alone.compute_bytes / GIB == pytest.approx(0.5469, rel=0.001)
+@pytest.mark.parametrize(("gpus", "weights", "cache", "buffer"), [
+    (1, 4.3003, 1.0, 0.5469), (2, 2.2365, 0.5312, 0.625), (4, 1.2769, 0.2812, 0.625), (8, 0.7895, 0.1562, 0.625),
+])  # fmt: skip
+def test_llama_cpp_splits_its_layers_with_the_output_as_one_more(tmp_path, gpus, weights, cache, buffer):
+    # logs of Llama-3-8B in Q4_K_M at 8,192 tokens: 33 places, of 4 GPUs 9 layers on the first, 7 and the output last
+    told = setup(
+        tmp_path, engine="llama.cpp", engine_version="b2824", model="Llama-3-8B", gpu="3090", pp=str(gpus),
+        weight_dtype="gguf Q4_K - Medium (4.89 BPW)", gpu_total_gib="", max_num_batched_tokens="512", max_num_seqs="",
+        gpu_memory_utilization="",
+    )  # fmt: skip
+    got = predict_run(told, engine_of(told))
+    assert got["weights_gib_per_gpu"] == pytest.approx(weights, rel=1e-4)
+    assert got["kv_pool_gib_per_gpu"] == pytest.approx(cache, rel=1e-3)
+    assert got["activation_peak_gib"] == pytest.approx(buffer, rel=1e-3)
+    assert engine_of(told).until == "b6325"
 
 
 @pytest.mark.skipif(not TABLE.exists(), reason="the table of measured start-ups is not here")

@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_answered_with_those_that_do() -> None:
     result = CliRunner().invoke(app, ["estimate", "deepseek-v3", "--batch", "64"])
     assert result.exit_code == 3
     first, *rest = result.stderr.splitlines()
-    assert "does not fit: needs 687.3 GB per accelerator" in first
+    assert "does not fit: needs 687.2 GB per accelerator" in first
     assert rest[0].startswith("fits       4 x mi300x (")
     assert any(line.startswith("narrower   8 x h100-sxm int4 (") for line in rest)
     assert rest[-1] == "`rooflinekit gpus --fits deepseek-v3` has all"

@@ -468,6 +468,14 @@ def test_a_split_through_the_blocks_of_fp8_is_named(name, split, refuses):
     assert any("refuses this split" in warning for warning in warnings) is refuses
 
 
+@pytest.mark.parametrize(
+    ("gpu", "tp", "told"), [("rtx-4090", 2, "the engine's own"), ("l40s", 4, "NCCL's ring"), ("h100-sxm", 2, "")]
+)
+def test_the_all_reduce_over_pcie_is_named(gpu, tp, told):
+    notes = " ".join(rk.estimate("llama-3.1-8b", gpu, tp=tp).warnings)
+    assert told in notes if told else "all-reduce over" not in notes
+
+
 def test_many_accelerators_on_pcie_reduce_with_nccl():
     """vLLM and SGLang switch their custom all-reduce off for more than two accelerators without NVLink."""
     auto, ring = (rk.estimate("llama-3.1-8b", "l40s", tp=4, all_reduce=name) for name in ("auto", "ring"))

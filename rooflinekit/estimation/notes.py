@@ -13,7 +13,7 @@ from rooflinekit.model.footprint import resident_bytes
 from rooflinekit.model.kernels.operation import OnHost
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import time_step
-from rooflinekit.model.step import Plan, make_plan
+from rooflinekit.model.step import PAIR, Plan, make_plan
 from rooflinekit.model.timing.calibrated import BORROWED, Calibration
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
@@ -53,7 +53,7 @@ def format_notes(plan: Plan) -> list[str]:
         notes.append(
             f"{name} is costed as {MIXED_AS[weights]}: Unsloth chooses formats by tensor; the .gguf file has them"
         )
-    notes += [*_cut_blocks(plan), *_host_weights(plan), *_beside(plan), *_groups(plan)]
+    notes += [*_cut_blocks(plan), *_host_weights(plan), *_beside(plan), *_groups(plan), *_over_pcie(plan)]
     if plan.calibration is None:
         return notes
     kernels = plan.kernels(Batch.prefill(1.0, 8.0)) + plan.kernels(Batch.decode(1.0, 8.0))
@@ -81,6 +81,16 @@ def format_notes(plan: Plan) -> list[str]:
         for family, formats in absent
     ]
     return [*notes, *_borrowed(plan, plan.calibration, kernels), *_slow_formats(plan, plan.calibration)]
+
+
+def _over_pcie(plan: Plan) -> Iterator[str]:
+    """Say which all-reduce is taken where accelerators have no links of their own, and how to name another."""
+    deployment, system = plan.deployment, plan.system
+    if deployment.tp > 1 and deployment.all_reduce == "auto" and system.over_pcie:
+        if deployment.tp > PAIR:
+            yield "all-reduce over PCI Express: NCCL's ring, as engines take it for more than two accelerators"
+        elif system.link_bandwidth == system.accelerator.pcie_bandwidth:
+            yield "all-reduce over PCI Express: the engine's own; without peer-to-peer: --system pcie-box-staged"
 
 
 def state_notes(predictor: Predictor) -> Iterator[str]:

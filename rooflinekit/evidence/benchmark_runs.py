@@ -343,7 +343,8 @@ def known_facts(source: str, read: Facts, given: Facts, needed: Sequence[str]) -
         known = replace(known, rate=given.rate, concurrency=given.concurrency)
     missing = [option for name, option in _OPTIONS.items() if name in needed and not getattr(known, name)]
     if "load" in needed and known.rate is None and known.concurrency is None:
-        missing.append("--concurrency or --rate")
+        all_at_once = f" (--concurrency {known.requests} where all came at once)" if known.requests else ""
+        missing.append(f"--concurrency or --rate{all_at_once}")
     if missing:
         raise InputError(f"{source} does not say how it was run; add {', '.join(missing)}")
     return replace(known, engine=known.engine or str(_USUAL["engine"]), tp=known.tp or 1)

@@ -748,7 +748,7 @@ def stage_operations(
 ) -> Counter[Operation]:
     """The operations of one pipeline stage on one of its accelerators."""
     shard = Shard(model.hidden, precision, deployment, domain)
-    first = stage * model.depth // deployment.pp
+    first = model.stage_edge(stage, deployment.pp)
     layers = Counter(
         (layer, precision.at(place), place < deployment.offload_layers, place < deployment.n_cpu_moe)
         for place, layer in enumerate(model.stage_layers(stage, deployment.pp), first)
@@ -761,9 +761,11 @@ def stage_operations(
         runs.insert(0, (entry_operations(model, shard), 1))
         if deployment.images:
             runs[:0] = _encoder_operations(model.seeing(deployment.images), deployment.images, shard)
-    last = model.stage_layers(stage, deployment.pp)[-1]
-    ends = stage == deployment.pp - 1
-    runs.append((exit_operations(model, shard) if ends else [_send(shard, stage + 1, last.carried)], 1))
+    if stage == deployment.pp - 1:
+        runs.append((exit_operations(model, shard), 1))
+    else:
+        carried = model.layers[model.stage_edge(stage + 1, deployment.pp) - 1].carried
+        runs.append(([_send(shard, stage + 1, carried)], 1))
     if model.encoder is not None:
         runs = _beside_encoder(model, model.encoder, runs, shard) if stage == 0 else _answering(model.encoder, runs)
     order: list[Operation] = []

@@ -12,10 +12,11 @@ from rooflinekit.model.cache import Layout, cache_law, cache_layout
 from rooflinekit.model.footprint import Peak, activation_peak, resident_bytes
 from rooflinekit.model.graph.symbol import about, fact, named
 from rooflinekit.model.step import Plan
+from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import MemoryRule
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import Accelerator
-from rooflinekit.model.types.model import Layer
+from rooflinekit.model.types.model import Attention, Layer
 from rooflinekit.model.types.numeric import Numeric, ceil_div, floor_div, is_zero, maximum, minimum, where
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _UNCHUNKED = 32_768  # tokens; vLLM V0 profiles in chunks where longer sequences
 _ENDLESS = 1e15  # sequences; more are not counted
 _ROUNDING = 1e-12  # of a sum that is the capacity by definition
 _LEAST_PROMPT = 2048  # tokens of the profiled prompt at the least (the same)
+_SPLITTING = "9.0"  # compute capability for which vLLM takes FlashAttention 3
 
 
 @dataclass(frozen=True)
@@ -336,25 +338,42 @@ def outside_of(plan: Plan, drafted: int = 0) -> Outside:
         bus = gpu.link_kind in ("pcie", "none")
         slow = rule.non_torch_bus or rule.non_torch[not bus]
         non_torch = slow if bus or gpu.link_kind.endswith("bridge") else rule.non_torch[1]
-    replayed = rule.graphs + rule.graphs_per_layer * plan.model.depth / deployment.pp
+    count, held = captured_graphs(plan, drafted)
+    graphs = rule.graphs + rule.graphs_per_layer * count * plan.model.depth / deployment.pp + held
+    return Outside(context_bytes(rule, gpu, deployment.joined), non_torch, 0.0 if deployment.settings.eager else graphs)
+
+
+def captured_graphs(plan: Plan, drafted: int = 0) -> tuple[int, float]:
+    """How many CUDA graphs an engine captures, and what their largest steps hold [B].
+
+    vLLM has a graph for each size of a mixed step, in which attention runs outside, and one for each size of a decode
+    step. Graphs share memory, so the largest step counts: the activations of a layer, and in a decode step the fp32
+    results of the parts that FlashAttention 3 (compute capability 9.0) cuts keys into.
+    """
+    rule, deployment = plan.engine.memory, plan.deployment
     times, most = rule.graph_sizes
-    if most:
-        usual = min(times * plan.most_sequences * (1 + drafted), most)
-        asked = min(max(usual, deployment.settings.graph_tokens or 0), plan.token_budget)
-        replayed *= captured_sizes(asked) / captured_sizes(most)
-    graphs = 0.0 if deployment.settings.eager else replayed
-    return Outside(context_bytes(rule, gpu, deployment.joined), non_torch, graphs)
+    if not most:
+        return 0, 0.0
+    decoded = plan.most_sequences * (1 + drafted)
+    mixed = min(max(min(times * decoded, most), deployment.settings.graph_tokens or 0), plan.token_budget)
+    own = min(decoded, mixed) if rule.graph_decode else 0.0
+    splits = plan.system.accelerator.compute_capability == _SPLITTING and plan.precision.stream is not Dtype.FP32
+    parts = rule.graph_splits * splits
+    softmax = (layer.mixer for layer in plan.model.layer_counts if isinstance(layer.mixer, Attention))
+    values = max((mixer.heads * mixer.v_head_dim for mixer in softmax), default=0) / deployment.tp
+    held = mixed * activation_peak(plan, plan.token_budget).layer_token + parts * own * values * Dtype.FP32.bytes
+    return sum(captured_sizes(most, rule.graph_step) for most in (mixed, own)), held
 
 
-def captured_sizes(most: float) -> int:
-    """How many batch sizes are captured up to `most` tokens: 1, 2, 4, each 8th, and from 256 on each 16th.
+def captured_sizes(most: float, step: float = 256.0) -> int:
+    """How many batch sizes are captured up to `most` tokens: 1, 2, 4, each 8th, and from `step` on each 16th.
 
-    vLLM, config/vllm.py `_set_cudagraph_sizes`. A graph is captured for each, so their memory is in proportion.
+    vLLM, config/vllm.py `_set_cudagraph_sizes`; before 0.11 each 8th to the end.
 
     >>> [captured_sizes(most) for most in (4, 16, 32, 512)]  # logs: 5 (largest=16), 7 (largest=32), 51 (largest=512)
     [3, 5, 7, 51]
     """
-    return sum(size <= most for size in (1, 2, 4, *range(8, 256, 8), *range(256, int(most) + 1, 16)))
+    return sum(size <= most for size in (1, 2, 4, *range(8, int(step), 8), *range(int(step), int(most) + 1, 16)))
 
 
 def context_bytes(rule: MemoryRule, gpu: Accelerator, ranks: int) -> float:

@@ -33,6 +33,8 @@ from rooflinekit.model.types.numeric import Numeric, maximum
 from rooflinekit.model.types.units import MIB
 
 _SEGMENT, _LARGE, _REMAINDER = 2 * MIB, 10 * MIB, MIB
+_SCALE = 4.0  # bytes of one in fp32
+_COPIES = 4  # of the inputs of a step, on several accelerators under llama.cpp
 _BY_CHANNEL = (Dtype.FP8, Dtype.INT8)  # one fp32 scale an output channel
 
 
@@ -183,18 +185,58 @@ def activation_peak(plan: Plan, token_budget: float) -> Peak:
     columns = model.vocab if model.outputs is None else model.outputs
     logits = columns * 4.0
     kept = token_budget * _workspace_elements(plan, token_budget) * stream if rule.expert_workspace else 0.0
-    recurrent = any(isinstance(layer.mixer, GatedDeltaNet) for layer in model.layer_counts)
+    heads = max((layer.mixer.value_heads for layer in model.layer_counts if isinstance(layer.mixer, GatedDeltaNet)),
+                default=0)  # fmt: skip
+    gathered = _gathered_bytes(plan)
     around = (1.0 + max(layer.carried for layer in model.layer_counts)) * hidden  # hidden states and residual
-    rows = token_budget * (logits + 4.0 * model.hidden) if rule.sampler_tokens else 0.0
+    rows = _step_buffer(plan, token_budget, columns) if rule.step_buffer else 0.0
     between = around if plan.deployment.pp > 1 else 0.0  # those from the stage before
     return Peak(
         layer_token=around + max(blocks, default=0.0) * stream + between,
-        layer_base=rule.layer_base + rule.state_base * recurrent / plan.deployment.tp + encoded,
+        layer_base=rule.layer_base + rule.state_base * heads / plan.deployment.tp + encoded + gathered,
         sampler_token=between if rows else hidden + between,
         sampler_row=0.0 if rows else hidden + columns * stream + rule.sampler_copies * logits,
-        sampler_base=rule.sampler_base + scratch * logits + kept + encoded + rows,
+        sampler_base=rule.sampler_base + scratch * logits + kept + encoded + gathered + rows,
         encoder=0.0 if plan.deployment.encoder_gpus or not rule.profiled else model.encoder_peak * stream,
     )
+
+
+def _gathered_bytes(plan: Plan) -> float:
+    """The buffer into which prompts of sparse attention gather what they look at, as long as the engine runs [B].
+
+    vLLM: 40 index keys in FP8 with an fp32 scale for each token of the longest sequence, or 5 latents in 16 bit
+    (v1/attention/backends/mla/indexer.py, get_max_prefill_buffer_size).
+    """
+    rule, model = plan.engine.memory, plan.model
+    longest = plan.deployment.settings.max_model_len or model.max_context or 0
+    widths = [0.0]
+    for mixer in (layer.mixer for layer in model.layer_counts):
+        if isinstance(mixer, LatentAttention | CompressedAttention) and mixer.indexer:
+            widths.append(rule.index_rows * (mixer.indexer.head_dim + _SCALE))
+            if isinstance(mixer, LatentAttention):
+                widths.append(rule.latent_rows * (mixer.kv_rank + mixer.rope_dim) * Dtype.BF16.bytes)
+    return longest * max(widths)
+
+
+def _step_buffer(plan: Plan, tokens: float, columns: int) -> float:
+    """The compute buffer of ggml for a step of so many tokens, in fp32 [B]: room for the widest of its parts.
+
+    These are logits, a feed-forward block or, without flash attention, attention scores with their mask in fp32 and in
+    fp16. Of several accelerators each has 4 copies of a step's inputs then (GGML_SCHED_MAX_COPIES).
+    """
+    model, deployment = plan.model, plan.deployment
+    widths = [float(columns + model.hidden)]
+    for layer in model.layer_counts:
+        if isinstance(layer.ffn, DenseFFN | MixtureOfExperts):
+            copies = layer.ffn.top_k if isinstance(layer.ffn, MixtureOfExperts) else 1
+            widths.append(2 * layer.ffn.width * copies + 2 * model.hidden)
+    shared = 0
+    if plan.engine.memory.kept_scores:
+        longest = deployment.settings.max_model_len or model.max_context or 0
+        heads = (layer.mixer.heads for layer in model.layer_counts if isinstance(layer.mixer, Attention))
+        widths.append(longest * (max(heads, default=0) + 1.5) + 3 * model.hidden)
+        shared = (_COPIES - 1) * longest + _COPIES * model.hidden if deployment.pp > 1 else 0
+    return Dtype.FP32.bytes * tokens * (max(widths) + shared)
 
 
 def _block_elements(plan: Plan, ffn: DenseFFN | MixtureOfExperts | None, budget: float) -> float:

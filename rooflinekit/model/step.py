@@ -470,6 +470,8 @@ def make_plan(
     """
     check_deployment(model, deployment, system)
     model = model.beside(deployment.images) if deployment.images else model
+    if engine.memory.head_place and deployment.pp > 1:
+        model = replace(model, head_place=True)
     precision = resolve_precision(model, deployment, system.accelerator)
     operations = model_operations(model, _as_run(deployment, system), precision, system.domain_size)
     fitted = _as_fitted(engine, system, calibration, precision)
@@ -511,14 +513,13 @@ def _as_run(deployment: Deployment, system: System) -> Deployment:
     Over PCI Express alone, vLLM and SGLang switch their custom kernel off for more than two accelerators, and NCCL's
     ring is left (custom_all_reduce.py in both).
     """
-    if deployment.all_reduce != "auto" or deployment.tp <= _PAIR:
-        return deployment
-    if not 0.0 < float(system.link_bandwidth) <= float(system.accelerator.pcie_bandwidth):
+    if deployment.all_reduce != "auto" or deployment.tp <= PAIR or not system.over_pcie:
         return deployment
     return deployment if deployment.sequence_parallel else replace(deployment, all_reduce="ring")
 
 
-_PAIR = 2
+PAIR = 2
+"""Accelerators up to which engines' own all-reduce runs over PCI Express."""
 _DBO = "tokens", "dbo_decode_token_threshold and dbo_prefill_token_threshold of vLLM"
 _PREPROCESSED = "its preprocessor (specs/config/vision.yaml)"
 _PARALLEL = "docs/parallelism.md"

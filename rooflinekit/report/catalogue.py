@@ -125,7 +125,7 @@ def model_entry(model: Model) -> dict[str, Any]:
         "params_active_without_vocabulary": count.active_without_vocabulary,
         "params_by_module": {name: getattr(count, name) for name in _MODULES},
         "params_tower": model.tower,
-        "weight_bytes": None if model.unpriced else stored_bytes(model),
+        "weight_bytes": None if model.unpriced else float(model.file_bytes) or stored_bytes(model),
         "hidden_size": model.hidden,
         "vocab_size": model.vocab,
         "tied_embeddings": model.tied,

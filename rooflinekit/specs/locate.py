@@ -191,13 +191,15 @@ def _in_order(spelt: tuple[str, ...]) -> tuple[tuple[int, float, str], ...]:
 
 
 def kind_of_file(name: str) -> Kind | None:
-    """What a path holds, by its content: a model has `config`, an accelerator `compute` and `memory`; None for a name.
+    """What a file holds, by its content: a model has `config`, an accelerator `compute` and `memory`.
+
+    None for a name, and for a path to nothing, whose last part may be one.
 
     Raises SpecError if it is neither, or cannot be read.
     """
-    if not _looks_like_path(name):
-        return None
     path = Path(name).expanduser()
+    if not _looks_like_path(name) or not path.exists():
+        return None
     admit(path)
     if path.is_dir() or path.suffix.lower() in (".json", *_WEIGHTS):
         return "model"

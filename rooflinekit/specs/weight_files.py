@@ -212,7 +212,7 @@ def model_from_gguf(path: Path) -> Loaded[Model]:
     model, notes, beside = network(path, name, header.facts, header.tensors)
     tensors = [tensor for tensor in header.tensors if tensor not in beside]
     notes += _unlike(model, tensors, path)
-    return Loaded(replace(model, source=f"header of {path.name}"), tuple(notes))
+    return Loaded(replace(model, source=f"header of {path.name}", file_bytes=header.bytes), tuple(notes))
 
 
 def _whole(path: Path, header: GGUFHeader) -> GGUFHeader:

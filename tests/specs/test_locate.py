@@ -190,6 +190,7 @@ def test_a_file_is_what_it_holds(tmp_path, file, text, kind):
     assert kind_of_file(str(write(tmp_path, file, text))) == kind
     assert kind_of_file(str(tmp_path)) == "model"
     assert kind_of_file("llama-3-8b") is None
+    assert kind_of_file(str(tmp_path / "models" / "llama-3-8b")) is None  # a path to nothing, whose last part is a name
 
 
 def test_a_file_that_is_neither_is_refused(tmp_path):

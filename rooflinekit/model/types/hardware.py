@@ -243,6 +243,11 @@ class System:
         return self.name or f"{self.accelerator.name} system"
 
     @property
+    def over_pcie(self) -> bool:
+        """Whether PCI Express is all that joins the accelerators of a domain."""
+        return 0.0 < float(self.link_bandwidth) <= float(self.accelerator.pcie_bandwidth)
+
+    @property
     def spans(self) -> bool:
         """Whether tp may reach over the network cards: between named nodes, and machines of one accelerator."""
         return bool(self.nic_bandwidth) and (bool(self.name) or self.domain_size == 1)

@@ -410,11 +410,13 @@ class Model:
     encoder_peak: int = 0  #: elements that its encoders hold at once for the largest item that engines profile
     vision: Vision | None = None  #: the tower that encodes images, where it is described; None: images are refused
     encoder: Encoder | None = None  #: of an encoder-decoder, whose decoder is `layers`
+    head_place: bool = False  #: the head counts as one more layer where pipeline stages split the depth (llama.cpp)
     mtp_layers: int = 0  #: multi-token-prediction layers in the checkpoint; counted apart, never in the totals
     aliases: tuple[str, ...] = ()
     source: str = ""
     notes: tuple[str, ...] = ()
     origin: str = ""  #: where it was read from (file)
+    file_bytes: int = 0  #: of all tensors of that file; 0: it holds none
     read_keys: dict[str, str] = field(default_factory=dict, compare=False, hash=False)  #: config key -> what it gave
 
     @property
@@ -422,9 +424,15 @@ class Model:
         """Number of layers."""
         return len(self.layers)
 
+    def stage_edge(self, stage: int, stages: int) -> int:
+        """The first layer of one of `stages` pipeline stages, which split the depth as evenly as it goes."""
+        if self.head_place:
+            return min(-(-stage * (self.depth + 1) // stages), self.depth)
+        return stage * self.depth // stages
+
     def stage_layers(self, stage: int, stages: int) -> tuple[Layer, ...]:
-        """The layers of one of `stages` pipeline stages, which split the depth as evenly as it goes."""
-        return self.layers[stage * self.depth // stages : (stage + 1) * self.depth // stages]
+        """The layers of one of `stages` pipeline stages."""
+        return self.layers[self.stage_edge(stage, stages) : self.stage_edge(stage + 1, stages)]
 
     def seeing(self, images: Images) -> Vision:
         """The tower that encodes images.

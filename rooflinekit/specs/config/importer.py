@@ -29,6 +29,7 @@ from rooflinekit.specs.config.quantization import read_formats
 from rooflinekit.specs.config.refusals import (
     refuse_other_networks,
     refuse_unknown_keys,
+    uncosted,
     unidentified,
     unknown_keys,
 )
@@ -69,7 +70,7 @@ def model_from_config(
     outer = config = _thinking(config)
     config, warnings = _text_decoder(config, origin), list[str]()
     for part in (outer, config):
-        refuse_other_networks(part, origin, class_names())
+        refuse_other_networks(part, origin, class_names(), kind)
     if kind and family_of(kind) is None:
         raise ArchitectureError(f"no class {kind[:60]!r} is known; nearest: {', '.join(nearest(kind, class_names()))}")
     said = config.get("model_type")
@@ -79,7 +80,8 @@ def model_from_config(
             f"model_type {said!r} is not known: it has only keys of {kind} and is read as one (--as {kind})"
         )
     elif kind:
-        warnings.append(f"read as {kind}, as asked, in place of {shown(said)}")
+        less = f": {uncosted()[said].partition(';')[0]}, which is not counted" if said in uncosted() else ""
+        warnings.append(f"read as {kind}, as asked, in place of {shown(said)}{less}")
     model_type, family = _identify({**config, "model_type": kind} if kind else config, origin)
     defaults = {**family.defaults, **({} if config is outer else family.nested)}
     for key in family.first:  # sizes of text and images

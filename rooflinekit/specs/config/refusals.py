@@ -42,8 +42,10 @@ def _pattern(name: str) -> str:
     return "|".join(_file()["patterns"][name])
 
 
-def refuse_other_networks(config: Mapping[str, Any], origin: str, known: Sequence[str]) -> None:
+def refuse_other_networks(config: Mapping[str, Any], origin: str, known: Sequence[str], kind_asked: str = "") -> None:
     """Refuse encoders, encoder-decoders beyond those `known`, speech, vision and diffusion models, other heads.
+
+    Decoders that are not costed are refused too, unless a class is given to read them as.
 
     Raises ArchitectureError naming the class.
     """
@@ -51,10 +53,13 @@ def refuse_other_networks(config: Mapping[str, Any], origin: str, known: Sequenc
     listed = config.get("architectures")
     if (
         isinstance(model_type, str)
+        and not kind_asked
         and model_type in uncosted()
         and not (model_type == "git" and "residual_moe" in config)
     ):
-        raise ArchitectureError(f"{origin}: {model_type} is a decoder that is not costed: {uncosted()[model_type]}")
+        why = uncosted()[model_type]
+        instead = f"--as {why.split()[-1]} reads it as one where its keys allow it"
+        raise ArchitectureError(f"{origin}: {model_type} is a decoder that is not costed: {why} ({instead})")
     kind = next((kind for kind, names in _file()["kinds"].items() if model_type in names.split()), None)
     if kind is None and config.get("_class_name") is not None:
         kind, name = "a diffusion model", shown(config["_class_name"])
