@@ -12,7 +12,7 @@ _WRITTEN = {
     "Accuracy": "measured.accuracy", "BreakEven": "plan.inverse", "ClassPlan": "plan.classes",
     "Comparison": "measured.comparison", "Cost": "cost", "Derivation": "derivation", "EngineFit": "measured.fit",
     "Estimate": "estimate", "FitsOn": "fits", "Guarded": "measured.guard",
-    "Launch": "launch", "Levers": "levers", "Loaded": "catalogue",
+    "Launch": "launch", "League": "league", "Levers": "levers", "Loaded": "catalogue",
     "Outcome": "simulation", "OverTime": "plan.over_time", "ParameterCount": "catalogue", "PlanAnswer": "plan",
     "RolloutPlan": "plan.rollout", "Solution": "plan.inverse", "TraceAnswer": "cost.trace", "Walk": "walk",
     "Watched": "measured.watch",
