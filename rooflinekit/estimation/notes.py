@@ -75,9 +75,10 @@ def format_notes(plan: Plan) -> list[str]:
         for family, dtype in keys
     ]
     if odd := next(filter(odd_heads, kernels), None):
+        heads = f"{odd.shaped(AttentionShape).heads:.0f}"
         notes.append(
-            f"latent attention was measured with 1 to 128 heads, powers of two. {odd.shaped(AttentionShape).heads:.0f} run "
-            "padded, or on another backend: its interval is widened"
+            f"latent attention was measured with 1 to 128 heads, powers of two. {heads} run padded, or on another "
+            "backend: its interval is widened"
         )
     others = [k for k in strangers if (k.family, k.dtype.value) not in keys and not odd_heads(k)]
     absent = dict.fromkeys((kernel.family, _arithmetic(kernel)) for kernel in others)

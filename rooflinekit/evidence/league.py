@@ -283,8 +283,8 @@ def _of_runs(path: Path, given: Given, unanswered: Counter[str]) -> Iterator[tup
         plan, load = posed.resolved.plan, posed.load
         users = float(load.users or 0) if posed.work is None else float(posed.work.batch)
         kind = "static" if posed.work is not None else "poisson" if load.users is None else "concurrency"
-        asked: dict[str, Any] = {"load": kind, "isl": load.isl.mean, "osl": load.osl.mean, "users": users, "rate": load.rate or 0.0,
-                 "requests": load.requests or 0}  # fmt: skip
+        asked: dict[str, Any] = {"load": kind, "isl": load.isl.mean, "osl": load.osl.mean, "users": users}
+        asked |= {"rate": load.rate or 0.0, "requests": load.requests or 0}
         question = Question(**asked, **_deployment(plan))
         for each in metrics_of(posed.run, expected):
             answers = {OURS: each.predicted, BOUND: each.bound}

@@ -96,8 +96,8 @@ def _file() -> dict[str, Any]:
 
 def power_provenance(law: PowerLaw) -> list[Provenance]:
     """The law's numbers with their source."""
-    units = {"idle": "W", "waiting": "W", "active": "W", "held": "share", "memory": "J/B", "cache": "J/B", "link": "J/B",
-             "padding": "share"}  # fmt: skip
+    units = dict.fromkeys(("idle", "waiting", "active"), "W") | {"held": "share"}
+    units |= dict.fromkeys(("memory", "cache", "link"), "J/B") | {"padding": "share"}
     entries = [Provenance(f"power.{name}", float(getattr(law, name)), unit, law.source) for name, unit in units.items()]
     host = {name: float(getattr(law.host, name)) for name in ("cpu", "rest", "supply")}
     entries += [Provenance(f"host.{name}", each, "share", law.host.source) for name, each in host.items()]

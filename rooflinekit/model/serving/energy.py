@@ -141,8 +141,9 @@ def load_power(
 ) -> LoadPower:
     """Power at `rate` output tokens a second of the whole deployment; None is as many as it makes.
 
-    `serving`: it makes so few because its steps are slower than predicted, and not because nobody asks. `lone`: tokens of the output that the prompt's own step makes (1 in a static batch). Where the rate is measured and
-    higher than the predicted times allow, all steps are that much faster, and boards run for less time.
+    `serving`: it makes so few because its steps are slower than predicted, and not because nobody asks. `lone`: tokens
+    of the output that the prompt's own step makes (1 in a static batch). Where the rate is measured and higher than the
+    predicted times allow, all steps are that much faster, and boards run for less time.
     """
     made = (osl - lone) / osl
     needed = tokens.prompt_seconds / osl + tokens.step_seconds * made

@@ -70,7 +70,8 @@ class PowerLaw:
         """At a share of the clock, with the voltage that it needs: what the cores take falls with its square."""
         square = clock * clock
         return replace(
-            self, waiting=self.idle + (self.waiting - self.idle) * square, active=self.idle + (self.active - self.idle) * square, cache=self.cache * square,
+            self, active=self.idle + (self.active - self.idle) * square, cache=self.cache * square,
+            waiting=self.idle + (self.waiting - self.idle) * square,
             flop={dtype: each * square for dtype, each in self.flop.items()},
             ask={dtype: each * square for dtype, each in self.ask.items()},
         )  # fmt: skip
