@@ -11,8 +11,8 @@ from rooflinekit.model.types.vision import Images
 
 ENGINES = ("vllm", "sglang", "trtllm", "llama.cpp", "gpt-fast", "optimum-habana", "ideal")
 REFUSED = {
-    "atom": "AMD's ATOM runs kernels of its own, which nobody timed alone. Its recipes of 2026 on MI355X are up to twice "
-    "as fast as vLLM's kernels say",
+    "atom": "AMD's ATOM runs kernels of its own, which nobody timed alone. Its recipes of 2026 on MI355X are up to "
+    "twice as fast as vLLM's kernels say",
 }
 """Engines that no other stands in for, and why."""
 ALL_REDUCE = ("auto", "one_shot", "two_shot", "ring", "in_switch")
