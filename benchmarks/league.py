@@ -18,10 +18,9 @@ import pandas as pd
 from report_page import Block, markdown, percent, table
 from serving_errors import GROUP, merged
 
-from rooflinekit.evidence.accuracy_serving import ServedGroup, read_serving_table, served_groups
+from rooflinekit.evidence.accuracy_serving import read_serving_table, served_groups
+from rooflinekit.evidence.league import mean_share, questions
 from rooflinekit.model.types.dtype import Dtype
-from rooflinekit.model.types.model import Attention, MixtureOfExperts
-from rooflinekit.model.types.speculation import Speculation
 
 DATA = Path(__file__).resolve().parents[1] / "reports" / "data"
 OWN = {"model_out": "ours, model left out", "source_out": "ours, source left out", "derated": "hand derates"}
@@ -96,29 +95,13 @@ def inputs(paths: list[Path]) -> pd.DataFrame:
 
 def _told(tables: pd.DataFrame) -> Iterator[pd.DataFrame]:
     for group in served_groups(tables, "none", Counter()):
-        out = group.table[["id", "gpu", "engine", "load", "metric"]].assign(users=group.table["concurrency"])
-        shrunk = (group.table["load"] != "static") * (group.client.mean_length - 1.0) + 1.0
-        out = out.assign(isl=group.table["isl"] * shrunk, osl=group.table["osl"] * shrunk)
-        yield out.assign(**_deployment(group))
-
-
-def _deployment(group: ServedGroup) -> dict[str, object]:
-    plan, drafts = group.resolved.plan, group.server.draft_tokens
-    model, split, chip = plan.model, plan.deployment, plan.system.accelerator
-    mixer, ffn = model.layers[-1].mixer, model.layers[-1].ffn
-    moe, attends = isinstance(ffn, MixtureOfExperts), isinstance(mixer, Attention)
-    speculation = Speculation.read({"draft": "mtp", "draft_tokens": drafts} if drafts else {})
-    return {
-        "model": model.name, "tp": split.tp, "pp": split.pp, "ep": split.ep, "dp": split.dp, "gpus": split.gpus,
-        "weights": str(getattr(plan.precision.formats, model.matrices[-1])), "kv": str(plan.precision.kv),
-        "drafts": drafts, "accepted": speculation.tokens_per_pass - 1.0 if speculation else 0.0,
-        "experts": ffn.experts if moe else 0, "top_k": ffn.top_k if moe else 0,
-        "hidden": model.hidden, "layers": len(model.layers), "vocab": model.vocab, "ffn": ffn.width,
-        "heads": mixer.heads, "kv_heads": mixer.kv_heads if attends else 0,
-        "llama": int(attends and not moe and ffn.gated and model.layers[-1].norms == 2),
-        "peak16": chip.peak(Dtype.BF16), "bandwidth": chip.memory_bandwidth, "memory": chip.memory_bytes,
-        "link": chip.link_bandwidth,
-    }  # fmt: skip
+        chip, table = group.resolved.plan.system.accelerator, group.table
+        told = pd.DataFrame(questions(group), index=table.index).assign(osl=table["osl"] * mean_share(group))
+        told["users"] = table["concurrency"]
+        yield told.assign(
+            id=table["id"], metric=table["metric"], peak16=chip.peak(Dtype.BF16), bandwidth=chip.memory_bandwidth,
+            memory=chip.memory_bytes, link=chip.link_bandwidth,
+        )  # fmt: skip
 
 
 def main() -> None:

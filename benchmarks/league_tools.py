@@ -19,7 +19,7 @@ import json
 import logging
 import math
 import re
-import tempfile
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -27,128 +27,12 @@ from typing import Any
 
 import pandas as pd
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the module needs nothing but the standard library
+from rooflinekit.evidence.rivals import NO_FORMAT, NO_GPU, NO_MODEL, NoAnswerError, aiconfigurator, figures
 
-class NoAnswerError(Exception):
-    """A row that a tool has no answer to, and why."""
-
-
-NO_GPU, NO_MODEL, NO_FORMAT = "no such accelerator", "no such model", "no such format of weights"
-NO_ENGINE, NO_BATCH, NO_SPLIT = "no such engine", "the load names no batch", "no such split over GPUs"
-NO_ROOM = "too little memory, as it counts"
+NO_BATCH, NO_SPLIT, NO_ROOM = "the load names no batch", "no such split over GPUs", "too little memory, as it counts"
 Times = tuple[float, float]
 """First token [ms], and each later one [ms], of the row's batch."""
-
-
-def figures(row: Any, ttft: float, tpot: float) -> dict[str, float]:
-    """Every metric of a batch of `users` requests that start together."""
-    whole = ttft + (row.osl - 1.0) * tpot
-    total = 1e3 * row.users * row.osl / whole
-    return {
-        "ttft_ms": ttft, "tpot_ms": tpot, "e2e_ms": whole, "output_tok_s_total": total,
-        "output_tok_s_per_gpu": total / row.gpus, "output_tok_s_per_user": 1e3 / tpot,
-        "prefill_tok_s": 1e3 * row.users * row.isl / ttft,
-    }  # fmt: skip
-
-
-_SYSTEMS = {
-    "h100-sxm": "h100_sxm", "h200-sxm": "h200_sxm", "b200-sxm": "b200_sxm", "b300-sxm": "b300_sxm", "gb200": "gb200",
-    "a100-sxm-80gb": "a100_sxm", "a100-pcie-80gb": "a100_pcie", "l40s": "l40s",
-    "rtx-pro-6000-blackwell": "rtx_pro_6000_server",
-}  # fmt: skip
-_PATHS = {
-    "llama-3.1-405b": "meta-llama/Meta-Llama-3.1-405B", "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
-    "deepseek-r1": "deepseek-ai/DeepSeek-R1", "gpt-oss-120b": "openai/gpt-oss-120b",
-    "gpt-oss-20b": "openai/gpt-oss-20b", "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B",
-}  # fmt: skip
-_QUANT = {
-    "fp16": "bfloat16", "bf16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
-    "int8": "int8_wo", "int4_g32": "int4_wo",
-}  # fmt: skip
-_CACHE = {"fp16": "bfloat16", "bf16": "bfloat16", "fp8": "fp8", "int8": "int8"}
-_SCHEDULE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 768, 1024, 1536, 2048)
-
-
-@functools.cache
-def _llama(*shape: int) -> str:
-    """A folder with the config.json of a dense model with Llama's layers."""
-    hidden, layers, heads, kv_heads, ffn, vocab = shape
-    folder = Path(tempfile.mkdtemp())
-    config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden,
-        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
-        "intermediate_size": ffn, "vocab_size": vocab,
-        "max_position_embeddings": 131072, "head_dim": hidden // heads, "torch_dtype": "bfloat16",
-        "tie_word_embeddings": False, "hidden_act": "silu", "rms_norm_eps": 1e-5,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return str(folder)
-
-
-@functools.cache
-def _estimate() -> Callable[..., Any]:
-    """AIConfigurator's public call, which no longer reads all its YAML files each time."""
-    import aiconfigurator_core.sdk.perf_database as database  # noqa: PLC0415
-
-    for name in ("get_latest_database_version", "get_supported_databases"):
-        setattr(database, name, functools.cache(getattr(database, name)))
-    from aiconfigurator.cli.api import cli_estimate  # noqa: PLC0415
-
-    logging.disable(logging.CRITICAL)
-    return cli_estimate
-
-
-def aiconfigurator(row: Any, mode: str = "SILICON") -> dict[str, float]:
-    """Continuous batching (`agg`) of all users, a static batch, or the best batch of a queue; measured tables alone."""
-    if row.engine not in ("vllm", "trtllm", "sglang"):
-        raise NoAnswerError(NO_ENGINE)
-    if row.gpu not in _SYSTEMS:
-        raise NoAnswerError(NO_GPU)
-    if row.model not in _PATHS and not row.llama:
-        raise NoAnswerError(NO_MODEL)
-    shape = (row.hidden, row.layers, row.heads, row.kv_heads, row.ffn, row.vocab)
-    given: dict[str, Any] = {
-        "model_path": _PATHS.get(row.model) or _llama(*map(int, shape)), "system_name": _SYSTEMS[row.gpu],
-        "backend_name": row.engine, "database_mode": mode, "isl": round(row.isl), "osl": max(round(row.osl), 2),
-        "tp_size": row.tp, "pp_size": row.pp, "attention_dp_size": row.dp, "kvcache_quant_mode": _CACHE[row.kv],
-    }  # fmt: skip
-    if row.weights in _QUANT:  # MXFP4 is the checkpoint's own, which it knows by itself
-        given |= {"gemm_quant_mode": _QUANT[row.weights], "moe_quant_mode": _QUANT[row.weights]}
-    elif row.engine == "trtllm" and row.gpu in ("b200-sxm", "b300-sxm", "gb200"):
-        given["moe_quant_mode"] = "w4a8_mxfp4_mxfp8"  # the kernels of TensorRT-LLM there; it would take 16-bit ones
-    if row.experts:
-        given |= {"moe_ep_size": row.ep, "moe_tp_size": row.tp * row.dp // row.ep}
-    if row.drafts:
-        given |= {"nextn": row.drafts, "nextn_accepted": row.accepted}
-    if row.load == "static":
-        found = _estimate()(**given, mode="static", batch_size=round(row.users))
-        return figures(row, float(found.ttft), float(found.tpot))
-    if row.load == "concurrency":
-        found = _estimate()(**given, batch_size=max(round(row.users / row.dp), 1))
-        total = float(found.tokens_per_second_per_gpu) * row.gpus
-        return {
-            "ttft_ms": float(found.ttft), "tpot_ms": float(found.tpot), "e2e_ms": float(found.request_latency),
-            "output_tok_s_total": total, "output_tok_s_per_gpu": total / row.gpus,
-            "output_tok_s_per_user": 1e3 / float(found.tpot), "prefill_tok_s": total * row.isl / row.osl,
-        }  # fmt: skip
-    best = _best_of_queue(given)
-    return {"output_tok_s_total": best * row.gpus, "output_tok_s_per_gpu": best}
-
-
-def _best_of_queue(given: dict[str, Any]) -> float:
-    """Most tokens per second and GPU over batches that its memory holds, and over prompts that share a step."""
-    best, isl = 0.0, given["isl"]
-    for batch in _SCHEDULE:
-        for prompts in {1, max(min(8192 // isl, batch - 1), 1)}:
-            try:
-                found = _estimate()(**given, batch_size=batch, ctx_tokens=isl * prompts)
-            except RuntimeError as error:
-                if "OOM" in str(error) and best:
-                    return best
-                raise
-            if found.kv_cache_warning:
-                return best or float(found.tokens_per_second_per_gpu)
-            best = max(best, float(found.tokens_per_second_per_gpu))
-    return best
 
 
 def aiconfigurator_hybrid(row: Any) -> dict[str, float]:

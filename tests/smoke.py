@@ -53,6 +53,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "report": ("report llama3-8b --batch 32 --out page.html --plots pictures",),
     "accuracy energy": ("accuracy energy energy.csv",),
     "accuracy kernels": ("accuracy kernels gemm.csv",),
+    "accuracy league": ("accuracy league serving.csv",),
     "accuracy memory": ("accuracy memory memory.csv",),
     "accuracy serving": ("accuracy serving serving.csv",),
 }

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.estimation.estimator import read_deployment, resolve
+from rooflinekit.load.answer import AskedLoad, play_load
+from rooflinekit.load.lengths import Fixed
 from rooflinekit.model.serving.flight import front_end
 from rooflinekit.model.step import launches_of
 from rooflinekit.model.types.batch import Batch
@@ -76,7 +78,18 @@ def test_dequantised_experts_take_longer_arithmetic_where_no_tensor_core_reads_f
     assert wider.expected > plain.expected
     assert wider.expected == pytest.approx(plain.overhead + wider.compute)
     assert experts("h200-sxm", 2.0, few).expected == experts("h200-sxm", 0.0, few).expected
-    assert resolve("gpt-oss-120b", "b200-sxm", read_deployment({}), None).plan.costs.dequantised == 0.0
+    own = {gpu: resolve("gpt-oss-120b", gpu, read_deployment({}), None).plan.costs.dequantised
+           for gpu in ("b200-sxm", "a100-sxm-80gb", "l40s", "h200-sxm")}  # fmt: skip
+    assert [gpu for gpu, much in own.items() if much] == ["h200-sxm"]  # operands from registers: Ampere, Ada
+
+
+@pytest.mark.parametrize(("isl", "osl", "requests", "seconds"), [(4000, 134, 500, 269.4), (2000, 98, 500, 123.9)])
+def test_experts_of_4_bits_on_ampere_take_the_time_of_published_queues(isl, osl, requests, seconds):
+    """gpt-oss-120b on an A100 under vLLM 0.11.0, all requests at once (GPUStack, performance lab): seconds in all."""
+    told = read_deployment({"engine": "vllm@0.11.0", "max_model_len": 32768})
+    predictor = resolve("gpt-oss-120b", "a100-sxm-80gb", told, None).predictor
+    found = play_load(predictor, AskedLoad(Fixed(isl), Fixed(osl), users=requests, requests=requests))
+    assert found.played.makespan == pytest.approx(seconds, rel=0.1)
 
 
 def test_dequantised_experts_are_routed_by_kernels_of_their_own_under_trtllm():
@@ -101,6 +114,12 @@ def test_launches_of_experts_blocks_and_latent_keys_are_counted_where_the_host_w
     alone = prompt()
     assert prompt(expert_launches=6) - alone == pytest.approx(58 * 5e-3)  # of 61 layers three have no experts
     assert prompt(latent_launches=8) - alone == pytest.approx(61 * 7e-3)
+    for model, layers in (("deepseek-v3.2", 61), ("minimax-m3", 57)):  # sparse attention, with its indexer
+        kernels = resolve(model, "b200-sxm", read_deployment({"tp": 8, "weights": "nvfp4"}), None).plan.kernels
+        batch, few, many = Batch.prefill(1.0, 8192.0), StepCosts(), StepCosts(latent_launches=8)
+        assert launches_of(kernels(batch), many) - launches_of(kernels(batch), few) == layers * 2 * 3
+        scaled = StepCosts(block_launches=2)  # inputs of NVFP4 are scaled by blocks too
+        assert launches_of(kernels(batch), scaled) > launches_of(kernels(batch), few) + 4 * layers
     # qkv_a, q_b, kv_b, o in 61 layers; gate and up, down of 3 dense layers and of 58 shared experts
     assert prompt(block_launches=2) - alone == pytest.approx((4 * 61 + 2 * 61) * 1e-3)
 
@@ -151,6 +170,21 @@ def test_eager_execution_is_bound_by_its_launches():
     assert decode_time(graphs, 1.0) < decode_time(eager, 1.0)
     # a large batch keeps the accelerator busy for longer than the launches take
     assert decode_time(eager, 256.0) == pytest.approx(decode_time(graphs, 256.0))
+
+
+def test_an_eager_step_costs_what_its_host_takes():
+    """Qwen3-14B AWQ on an A100, --enforce-eager: 20.6 ms a token (vLLM issue 20469); an H100's host launches faster."""
+    asked = {"weights": "int4", "engine": "vllm@0.9.1", "isl": 16000, "osl": 200}
+    graphs, eager, faster = (
+        rk.estimate("qwen3-14b", "a100-sxm-80gb", **asked, **more).tpot_ms
+        for more in ({}, {"eager": True}, {"eager": True, "host": "h100-server"})
+    )
+    assert eager == pytest.approx(20.6, rel=0.05)
+    assert graphs <= faster < eager
+    with pytest.raises(rk.UnknownNameError, match="h100-server"):
+        rk.estimate("qwen3-14b", host="h100")
+    with pytest.raises(rk.InputError, match="makes no sense"):
+        rk.estimate("qwen3-14b", host="0.1")
 
 
 def test_a_launch_of_a_prompt_step_takes_longer_by_its_factor():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -10,8 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rooflinekit.evidence import rivals
 from rooflinekit.evidence.accuracy_serving import METRICS, predict_group, read_serving_table, served_groups
+from rooflinekit.evidence.league import BOUND, OURS, league
 from rooflinekit.model.types.engine import NORMAL_PLACES
+from rooflinekit.model.types.errors import RooflinekitError
+from rooflinekit.report.answers import rows_of as flat_rows
+from rooflinekit.report.answers import text_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import league_tools
@@ -201,3 +207,76 @@ def test_other_tools_get_mean_lengths_and_the_formats_of_the_row(tmp_path):
     (told,) = inputs([path]).to_dict("records")
     assert (told["isl"], told["osl"], told["users"]) == pytest.approx((0.9 * 1024, 0.9 * 257, 8))
     assert (told["weights"], told["kv"], told["gpus"], told["kv_heads"]) == ("fp8", "fp8", 4, 8)
+
+
+MARKDOWN = """| Concurrency | Mean TTFT (ms) | Mean TPOT (ms) | input tokens | output tokens |
+|---|---|---|---|---|
+| 8 | 90 | 7.4 | 1024 | 256 |
+"""
+WHERE = {"model": "llama-3-8b", "gpu": "h100-sxm", "tp": 1}
+PROGRAM = """#!{python}
+import json, pathlib, sys
+given = json.loads(pathlib.Path(sys.argv[sys.argv.index("--config") + 1]).read_text())
+load, engine = given["traffic"]["load"], given["engine"]
+if engine["hardware"] != "h100_sxm":
+    sys.exit("no such hardware")
+out = pathlib.Path(sys.argv[sys.argv.index("--output-dir") + 1])
+out.mkdir()
+said = dict(mean_ttft_ms=10.0 * load["concurrency"], mean_tpot_ms=7.4, output_throughput_tok_s=900.0)
+(out / "prediction.json").write_text(json.dumps(said))
+"""
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """AISimulate as a program on the path: a first token takes 10 ms for each user."""
+    program = tmp_path / "bin" / "aisimulate"
+    program.parent.mkdir()
+    program.write_text(PROGRAM.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    monkeypatch.setattr(rivals, "interpreter", lambda tool: sys.executable if tool == "aisimulate" else None)
+
+
+def pasted_table(tmp_path):
+    path = tmp_path / "pasted.txt"
+    path.write_text(MARKDOWN)
+    return path
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_pasted_table_is_scored_beside_a_program_that_is_installed(tmp_path):
+    """It says 80 ms where 90 were measured, and a TPOT that is right."""
+    found = league([pasted_table(tmp_path)], **WHERE)
+    by_metric = {each.metric: each for each in found.figures}
+    assert {name: each.answers["AISimulate"] for name, each in by_metric.items()} == {"ttft_ms": 80.0, "tpot_ms": 7.4}
+    standing = {each.tool: each for each in found.standings}["AISimulate"]
+    assert (standing.answered, standing.error) == (2, pytest.approx((1 / 9 + 0) / 2))
+    assert (standing.wins + standing.losses + standing.draws, by_metric["tpot_ms"].outcome("AISimulate")) == (2, "loss")
+    assert found.absent == ("AIConfigurator",)
+    assert "rooflinekit is further off than AISimulate" in text_of(found)
+    assert [row["against AISimulate"] for row in flat_rows(found) if row["metric"] == "tpot_ms"] == ["loss"]
+    assert json.dumps(found.to_dict())
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_a_program_cannot_answer_keeps_its_reason(tmp_path):
+    row = ROW | {"model": "llama-3-8b", "load": "concurrency", "concurrency": 4, "metric": "tpot_ms", "value": 8.0}
+    path = tmp_path / "rows.csv"
+    pd.DataFrame([row, row | {"gpu": "h200-sxm"}, row | {"gpu": "l4"}, row | {"model": "none"}]).to_csv(
+        path, index=False
+    )
+    found = league([path])
+    reasons = {each.gpu: each.reasons.get("AISimulate") for each in found.figures}
+    assert reasons == {"h100-sxm": None, "h200-sxm": "no such hardware", "l4": rivals.NO_GPU}
+    assert (found.rows, found.answered, sum(found.unanswered.values())) == (4, 3, 1)
+    for each in found.figures:
+        assert each.answers[BOUND] < each.answers[OURS]
+
+
+def test_a_league_of_nothing_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("model,gpu,engine,load,isl,osl,concurrency,metric,value\n")
+    with pytest.raises(RooflinekitError, match=r"a\.csv"):
+        league([tmp_path / "a.csv"])
+    with pytest.raises(RooflinekitError, match="leave --tp out"):
+        league([tmp_path / "a.csv"], tp=2)

@@ -327,7 +327,7 @@ def _scoring(
         return 4 if found.answered < found.rows else 0
 
     score.__doc__ = said
-    return command(table, leave=leave, arguments={"files": files})(score)
+    return command(*(table if isinstance(table, tuple) else (table,)), leave=leave, arguments={"files": files})(score)
 
 
 kernels = _scoring(
@@ -342,6 +342,11 @@ serving = _scoring(
     "accuracy_serving:serving_accuracy",
     "Score whole requests: latencies and throughputs by source, model, accelerator and metric.",
     Argument("Serving tables (CSV, Parquet), results of clients; none: the shipped table.", required=False, many=True),
+)  # fmt: skip
+league = _scoring(
+    "league:league", "Score us beside other predictors that are installed, on the same measured figures.",
+    Argument("Serving tables, results of clients, pasted text; none: the shipped table.", required=False, many=True),
+    table=(tables.Served, tables.Written), leave=(),
 )  # fmt: skip
 energy = _scoring(
     "accuracy_energy:energy_accuracy",

@@ -132,7 +132,7 @@ COMMANDS = {
     for words in (
         "estimate", "explain", "simulate", "trace", "shapes", "levers", "cost", "sweep", "plan", "models", "gpus",
         "show", "validate", "calibrate", "compare", "verify", "guard", "watch", "launch", *_WRITING,
-        "accuracy energy", "accuracy kernels", "accuracy memory", "accuracy serving",
+        "accuracy energy", "accuracy kernels", "accuracy league", "accuracy memory", "accuracy serving",
     )
 }  # fmt: skip
 """The words of each command, and the module that holds it; it is imported when it is asked for."""

@@ -39,7 +39,7 @@ from rooflinekit.model.speculation import speculate
 from rooflinekit.model.step import Plan, make_plan
 from rooflinekit.model.timing.calibrated import Calibration
 from rooflinekit.model.timing.forms import parameters
-from rooflinekit.model.types.deployment import ENGINES, Deployment
+from rooflinekit.model.types.deployment import ENGINES, Deployment, unknown_engine
 from rooflinekit.model.types.dtype import parse_dtype
 from rooflinekit.model.types.engine import Engine, EngineSettings
 from rooflinekit.model.types.errors import DoesNotFitError, InputError, UnknownNameError
@@ -59,6 +59,7 @@ from rooflinekit.specs.calibration.evidence import evidence
 from rooflinekit.specs.calibration.last_cache import last_cache
 from rooflinekit.specs.engines import load_engine, split_version, step_range
 from rooflinekit.specs.files import once
+from rooflinekit.specs.hosts import host_of
 from rooflinekit.specs.power import power_provenance
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def read_deployment(scenario: Mapping[str, Any]) -> Deployment:
     chosen |= {key: parse_dtype(each) for key, each in part_of(given, (*options_of(Formats), "dispatch")).items()}
     engine, version = split_version(str(given.get("engine", "vllm")))
     if engine not in ENGINES:
-        raise UnknownNameError("engine", engine, ENGINES)
+        raise unknown_engine(engine)
     chosen |= {
         "engine": engine,
         "engine_version": version or given.get("engine_version"),
@@ -232,7 +233,7 @@ def _lay_out(  # noqa: PLR0913, PLR0917 - what a plan is made of
     system: System | None,
 ) -> tuple[Predictor, tuple[str, ...]]:
     """The plan of a deployment, and what to say about it; made once of the same objects."""
-    engine, notes = _with_served_costs(engine, deployment, gpu, calibration)
+    engine, notes = _with_served_costs(_on_host(engine, deployment, gpu), deployment, gpu, calibration)
     if gpu.power is not None and calibration is not None and calibration.power is not None:
         gpu = replace(gpu, power=gpu.power.scaled(*calibration.power, f"{gpu.power.source}; {calibration.name}"))
     if deployment.power_cap is not None:
@@ -304,6 +305,18 @@ def _calibration(gpu: Accelerator, engine: str, asked: str | None) -> tuple[Cali
     chosen, note = stand_in(load_calibration(asked), gpu, engine)
     shipped = chosen.served is not None and chosen.served.shipped
     return for_serving(chosen) if shipped else chosen, [note] if note else []
+
+
+def _on_host(engine: Engine, deployment: Deployment, gpu: Accelerator) -> Engine:
+    """The engine with the time of a launch of its host, where that is named or graphs are off."""
+    settings = deployment.settings
+    host = host_of(settings.host, gpu.name, settings.eager) if engine.costs.launch else None
+    if host is None:
+        return engine
+    spread = {**engine.costs.spread, "launch": host.spread}
+    costs = replace(engine.costs, launch=host.launch, spread=spread)
+    kept = tuple(each for each in engine.provenance if not each.quantity.startswith("engine.launch"))
+    return replace(engine, costs=costs, provenance=(*kept, host.provenance))
 
 
 def _with_served_costs(

@@ -14,14 +14,14 @@ from rooflinekit.model.kernels.operation import OnHost
 from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.roofline import time_step
 from rooflinekit.model.step import PAIR, Plan, make_plan
-from rooflinekit.model.timing.calibrated import BORROWED, Calibration
+from rooflinekit.model.timing.calibrated import BORROWED, Calibration, odd_heads
 from rooflinekit.model.types.batch import Batch
 from rooflinekit.model.types.deployment import Deployment
 from rooflinekit.model.types.dtype import MIXED_AS, Dtype, parse_dtype
 from rooflinekit.model.types.errors import DoesNotFitError, RooflinekitError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.hardware import System
-from rooflinekit.model.types.kernel import ASSUMED, LORA, Kernel
+from rooflinekit.model.types.kernel import ASSUMED, LORA, AttentionShape, Kernel
 from rooflinekit.model.types.model import DenseFFN, MixtureOfExperts
 from rooflinekit.model.types.numeric import Numeric, where
 from rooflinekit.model.types.units import GB, format_bytes
@@ -74,7 +74,13 @@ def format_notes(plan: Plan) -> list[str]:
         f"{untuned[f'{family}/{dtype}'].split('/')[1]} are used, the interval widened"
         for family, dtype in keys
     ]
-    others = [kernel for kernel in strangers if (kernel.family, kernel.dtype.value) not in keys]
+    if odd := next(filter(odd_heads, kernels), None):
+        heads = f"{odd.shaped(AttentionShape).heads:.0f}"
+        notes.append(
+            f"latent attention was measured with 1 to 128 heads, powers of two. {heads} run padded, or on another "
+            "backend: its interval is widened"
+        )
+    others = [k for k in strangers if (k.family, k.dtype.value) not in keys and not odd_heads(k)]
     absent = dict.fromkeys((kernel.family, _arithmetic(kernel)) for kernel in others)
     notes += [
         f"no measured {family} kernels in {formats}: the efficiency of another format is used, its interval widened"

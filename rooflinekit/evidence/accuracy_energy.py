@@ -146,10 +146,10 @@ def predict_run(
     else:
         tokens, lone = token_energy(predictor, InFlight(max(running, 1.0), isl, osl)), 0.0
     if predictor.plan.deployment.engine == "llama.cpp":  # it leaves no gaps: a slower step has slower kernels
-        tokens = replace(tokens, law=replace(law, idle=law.active))
+        tokens = replace(tokens, law=replace(law, idle=law.active, waiting=law.active))
     if prefills:  # a rate of prompt tokens: as many prompts
         rate = None if rate is None else rate / isl
-    found = load_power(tokens, osl, rate, lone)
+    found = load_power(tokens, osl, rate, lone, serving=True)
     limit = _number(run, "power_limit_w") or math.inf
     watts, width = min(float(found.watts), limit), law.run_width
     each = float(found.joules_per_output_token) * watts / float(found.watts)

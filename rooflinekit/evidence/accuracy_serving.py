@@ -32,10 +32,10 @@ from rooflinekit.model.operating_point import Predictor
 from rooflinekit.model.serving.flight import InFlight, static_run
 from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.types.batch import whole_number
-from rooflinekit.model.types.deployment import ENGINES
+from rooflinekit.model.types.deployment import ENGINES, unknown_engine
 from rooflinekit.model.types.dtype import Dtype, parse_dtype
 from rooflinekit.model.types.engine import Engine
-from rooflinekit.model.types.errors import DoesNotFitError, RooflinekitError, UnknownNameError, WorkloadError
+from rooflinekit.model.types.errors import DoesNotFitError, RooflinekitError, WorkloadError
 from rooflinekit.model.types.numeric import Array, Numeric
 from rooflinekit.model.types.speculation import Speculation, expected_tokens
 from rooflinekit.model.types.time import ENDS, Time
@@ -221,7 +221,7 @@ def _client(source_key: str, setup: dict[str, Any]) -> Client:
 def _resolve(setup: dict[str, Any], server: Server, source: str, calibration: str | None) -> Resolved:
     engine = str(setup["engine"]).lower()
     if engine not in ENGINES or engine not in engine_names():
-        raise UnknownNameError("engine", engine, [name for name in ENGINES if name != "ideal"])
+        raise unknown_engine(engine)
     degrees = {key: _degree(setup[key]) for key in _DEGREES}
     tp, pp, dp = (whole_number(degrees[key], key) for key in ("tp", "pp", "dp"))
     replicas = whole_number(_degree(setup["replicas"]), "replicas")

@@ -14,6 +14,8 @@ from rooflinekit.evidence.accuracy import FIGURES, Accuracy
 from rooflinekit.evidence.compare import CAUSES, Comparison, Metric, Run
 from rooflinekit.evidence.engine_fit.fit import EngineFit
 from rooflinekit.evidence.guard import Check, Guarded
+from rooflinekit.evidence.league import OURS, League, Standing
+from rooflinekit.evidence.league import Figure as Rated
 from rooflinekit.evidence.watching import Beside, Figure, Watched
 from rooflinekit.evidence.why import Why
 from rooflinekit.model.types.units import format_bytes, format_time, percent, significant
@@ -39,11 +41,14 @@ WRITTEN = {
     "Comparison": "comparison",
     "EngineFit": "fit",
     "Guarded": "guard",
+    "League": "league",
     "Watched": "watch",
 }
 """Types of answers, and what stands before the `document` and the `rows` of each."""
 _HEADER = ["n", "median", "p90", "bias", "in 80 %", "in 90 %", "width"]
 _SHOWN = ("median_ape", "p90_ape", "bias", "coverage80", "coverage90")
+_NAMED = 8  # wins and losses of a league by name
+_METRIC_WORDS = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2EL", "output_tok_s_total": "tok/s"}
 _KEYS = {
     "op": ("op", "gpu", "engine", "dtype", "kv_dtype", "routing", "collective", "mode", "kind", "metric"),
     "quantity": ("engine", "quantity"),
@@ -421,11 +426,13 @@ def guard_document(found: Guarded) -> Document:
 def junit_xml(found: Guarded) -> str:
     """JUnit XML: a test for every row, and a failure for every regression.
 
-    >>> from rooflinekit.evidence.guard import Check, Guarded
-    >>> print(junit_xml(Guarded("baseline", (Check("gemm", 1e-3, 1e-3, False, 0.0, 0.1, 0.2, 1.0),), "")))
-    <testsuite name="rooflinekit guard" tests="1" failures="0">
-      <testcase classname="baseline" name="gemm" />
-    </testsuite>
+        >>> from rooflinekit.evidence.guard import Check, Guarded
+    from rooflinekit.evidence.league import OURS, League, Standing
+    from rooflinekit.evidence.league import Figure as Rated
+        >>> print(junit_xml(Guarded("baseline", (Check("gemm", 1e-3, 1e-3, False, 0.0, 0.1, 0.2, 1.0),), "")))
+        <testsuite name="rooflinekit guard" tests="1" failures="0">
+          <testcase classname="baseline" name="gemm" />
+        </testsuite>
     """
     suite = ET.Element("testsuite", name="rooflinekit guard", tests=str(len(found.checks)),
                        failures=str(len(found.regressions)))  # fmt: skip
@@ -435,3 +442,74 @@ def junit_xml(found: Guarded) -> str:
             ET.SubElement(case, "failure", message=_NO_XML.sub("?", guard_line(row, found.against)))
     ET.indent(suite)
     return ET.tostring(suite, encoding="unicode")
+
+
+def league_rows(found: League) -> list[dict[str, Any]]:
+    """One flat row a figure, with every tool's answer, its error and who is nearer."""
+    tools = [each.tool for each in found.standings]
+    names = ("name", "source", "model", "gpu", "engine", "users", "metric", "measured")
+    return [
+        {name: getattr(each, name) for name in names}
+        | {tool: each.answers.get(tool) for tool in tools}
+        | {f"{tool} error": each.error(tool) for tool in tools}
+        | {f"against {tool}": each.outcome(tool) for tool in tools if tool != OURS}
+        | {"version": __version__}
+        for each in found.figures
+    ]
+
+
+def league_document(found: League) -> Document:
+    """The standings, then wins and losses by name."""
+    head = ["", "answered", "error", "bias", "ours there", "wins", "losses", "draws"]
+    lines = [_league_standing(each) for each in found.standings]
+    others = [each.tool for each in found.standings if each.tool != OURS]
+    absent = [Words(f"{name} is not installed here, so it was not asked") for name in found.absent]
+    return [
+        Section(f"{len(found.figures):,} measured figures", [Table(head, lines, left=(0,))]),
+        Section(
+            "", [Words("error: median over source, model, accelerator and metric. A win: ours is nearer"), *absent]
+        ),
+        *(section for tool in others for section in _league_named(found, tool)),
+        *(Section("", [Words(f"{count} not answered: {why}")]) for why, count in found.unanswered.items()),
+        footer("", ()),
+    ]
+
+
+def _league_standing(each: Standing) -> list[str]:
+    apart = ["", "", ""] if each.tool == OURS else [str(each.wins), str(each.losses), str(each.draws)]
+    sizes = [
+        _league_percent(each.error),
+        _league_percent(each.bias, signed=True),
+        "" if each.tool == OURS else _league_percent(each.ours),
+    ]
+    return [each.tool, f"{each.answered:,}", *sizes, *apart]
+
+
+def _league_percent(value: float | None, signed: bool = False) -> str:
+    return "–" if value is None else percent(value, 1, signed=signed)
+
+
+def _league_named(found: League, tool: str) -> list[Section]:
+    """The largest wins and the largest losses against a tool."""
+    sections = []
+    for outcome, words in (("win", "nearer than"), ("loss", "further off than")):
+        own = sorted((each for each in found.figures if each.outcome(tool) == outcome),
+                     key=lambda each: -_league_gap(each, tool))  # fmt: skip
+        if own:
+            head = [f"{OURS} is {words} {tool}", "", "measured", "ours", tool]
+            cells = [[each.name, _METRIC_WORDS.get(each.metric, each.metric), three(each.measured),
+                      *(_league_answer(each, name) for name in (OURS, tool))] for each in own[:_NAMED]]  # fmt: skip
+            more = [Words(f"and {len(own) - _NAMED:,} more")] if len(own) > _NAMED else []
+            sections.append(Section("", [Table(head, cells, left=(0, 1)), *more]))
+    return sections
+
+
+def _league_gap(each: Rated, tool: str) -> float:
+    """By how much one error is larger than the other, as logarithms."""
+    ours, theirs = (abs(math.log((each.answers[name] or 1.0) / each.measured)) for name in (OURS, tool))
+    return abs(ours - theirs)
+
+
+def _league_answer(each: Rated, tool: str) -> str:
+    answer, error = each.answers[tool], each.error(tool)
+    return "–" if answer is None or error is None else f"{three(answer)} ({percent(error, 0, signed=True)})"

@@ -124,7 +124,7 @@ def kernel_energy(timed: KernelTime, accelerator: Accelerator, law: PowerLaw, wa
     """
     kernel, time = timed.kernel, timed.expected
     if kernel.family == "host" or kernel.on_host:
-        return Energy(idle=law.idle * time)
+        return idle_energy(law, time)
     asked = _asked(timed, accelerator, law, _each(law.flop, kernel), warm)
     total = asked.total
     kept = limited_energy(total, law.held, law.limit, time) / maximum(total, _NOTHING)
@@ -200,6 +200,6 @@ def _tile(kernel: Kernel) -> Numeric:
     return 1.0
 
 
-def idle_energy(law: PowerLaw, seconds: Numeric) -> Energy:
-    """Energy of a board that waits [J]."""
-    return Energy(idle=law.idle * maximum(seconds, 0.0))
+def idle_energy(law: PowerLaw, seconds: Numeric, serving: bool = True) -> Energy:
+    """Energy of a board that waits [J]; serving: between steps of a busy server, which keeps its clocks high."""
+    return Energy(idle=(law.waiting if serving else law.idle) * maximum(seconds, 0.0))

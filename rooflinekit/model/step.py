@@ -156,7 +156,9 @@ def _launches_of(kernel: Kernel, costs: StepCosts) -> int:
         return kernel.count * (costs.expert_launches + costs.routed_launches * kernel.dequantised)
     if kernel.family == "mla_prefill":
         return kernel.count * costs.latent_launches
-    blocks = kernel.family == "gemm" and kernel.dtype is Dtype.FP8_BLOCK
+    if kernel.family == "sparse_attention":  # with its indexer as many as latent attention: an assumption
+        return kernel.count * max(costs.latent_launches // 2, 1)
+    blocks = kernel.family == "gemm" and kernel.dtype in _BLOCKS
     return kernel.count * (costs.block_launches if blocks else kernel.launches)
 
 
@@ -488,7 +490,8 @@ def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, 
     """The engine without costs that were fitted on GPUs, on a CPU: it has those that files of this CPU showed.
 
     An accelerator that computes with 4-bit weights dequantises none, and where such experts were measured their times
-    hold it already.
+    hold it already. Tensor cores that take operands from registers (compute capability 8) hardly wait for the
+    unpacking: served runs of gpt-oss on A100 had none of it (docs/accuracy.md), a table of L40S 27 %.
 
     ggml multiplies a single row there by a kernel of its own (llamafile/sgemm.cpp leaves out n < 2), as fast as the
     weights are read: what a fit finds beside the kernels is of more rows.
@@ -497,7 +500,8 @@ def _as_fitted(engine: Engine, system: System, calibration: Calibration | None, 
     if accelerator.supports(Dtype.NVFP4) and own.dequantised:
         own = replace(own, dequantised=0.0, routed=0.0, routed_launches=0)
         engine = replace(engine, costs=own)
-    elif own.dequantised and calibration and _unpacking(precision) in calibration.families:
+    elif own.dequantised and (accelerator.compute_capability.startswith(_FROM_REGISTERS)
+                              or (calibration and _unpacking(precision) in calibration.families)):  # fmt: skip
         own = replace(own, dequantised=0.0, routed=0.0)
         engine = replace(engine, costs=own)
     if not accelerator.is_cpu:
@@ -520,6 +524,9 @@ def _as_run(deployment: Deployment, system: System) -> Deployment:
 
 PAIR = 2
 """Accelerators up to which engines' own all-reduce runs over PCI Express."""
+_FROM_REGISTERS = "8."  # mma.sync; Hopper's wgmma reads its operands from shared memory
+_BLOCKS = (Dtype.FP8_BLOCK, Dtype.NVFP4, Dtype.MXFP4)
+"""Formats whose inputs are scaled by blocks, which a kernel before the product works out."""
 _DBO = "tokens", "dbo_decode_token_threshold and dbo_prefill_token_threshold of vLLM"
 _PREPROCESSED = "its preprocessor (specs/config/vision.yaml)"
 _PARALLEL = "docs/parallelism.md"

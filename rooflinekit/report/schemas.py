@@ -94,7 +94,7 @@ def _asked() -> Any:
         "images": _Natural, "image_size": str | None, "image_tokens": _Natural,
         "policy": _one_of(POLICIES) | None, "graph_tokens": _Natural | None, "batch_wait": _Natural,
         "front_end": _one_of(("http", "token-ids")), "api_servers": _Count | None, "stream_interval": _Count,
-        "scheduler_recv_interval": _Count, "prefix_caching": _one_of(("on", "off")) | None,
+        "scheduler_recv_interval": _Count, "host": str | None, "prefix_caching": _one_of(("on", "off")) | None,
     }  # fmt: skip
     return _object("Inputs", **(work | load | split | settings | special))
 

@@ -43,8 +43,10 @@ def power_law(accelerator: Accelerator, memory: str, own: str | None) -> PowerLa
     if own in file["packages"]:
         host = file["packages"][own]["host"][0]
         source += f"; CPU cores of the package: {file['packages'][own]['source']}"
+    idle, running = chip["idle"][0] * scale, chip["active"][0] * scale
     return PowerLaw(
-        idle=chip["idle"][0] * scale, active=chip["active"][0] * scale + host, limit=limit, held=chip["held"][0],
+        idle=idle, active=running + host, limit=limit, held=chip["held"][0],
+        waiting=idle + file["waiting"]["share"] * (running - idle),
         flop={dtype: share * limit / accelerator.peaks[dtype] for dtype, share in shares.items()},
         padding=chip["padding"][0], memory=chip["memory"][0] * byte * _PICO, cache=chip["cache"][0] * _PICO,
         link=rule["link"] * _PICO,
@@ -94,8 +96,8 @@ def _file() -> dict[str, Any]:
 
 def power_provenance(law: PowerLaw) -> list[Provenance]:
     """The law's numbers with their source."""
-    units = {"idle": "W", "active": "W", "held": "share", "memory": "J/B", "cache": "J/B", "link": "J/B",
-             "padding": "share"}  # fmt: skip
+    units = dict.fromkeys(("idle", "waiting", "active"), "W") | {"held": "share"}
+    units |= dict.fromkeys(("memory", "cache", "link"), "J/B") | {"padding": "share"}
     entries = [Provenance(f"power.{name}", float(getattr(law, name)), unit, law.source) for name, unit in units.items()]
     host = {name: float(getattr(law.host, name)) for name in ("cpu", "rest", "supply")}
     entries += [Provenance(f"host.{name}", each, "share", law.host.source) for name, each in host.items()]

@@ -40,7 +40,7 @@ class Encoders:
         """What a request takes of them beyond idling, which they do at all other times."""
         busy = sum((count * each.expected for count, part in self.parts for each in part.kernels), 0.0)
         parts = (plan.energy(each).times(float(count)) for count, part in self.parts for each in part.kernels)
-        return sum(parts, Energy()) + idle_energy(law, -busy)
+        return sum(parts, Energy()) + idle_energy(law, -busy, serving=False)
 
 
 def served(predictor: Predictor) -> Predictor:

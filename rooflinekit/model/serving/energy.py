@@ -2,10 +2,10 @@
 
     e_out  = E(step)/C                        a decode step serves C sequences
     e_in   = (E(prompts and decodes) − E(decodes))/prompts, over S    what a prompt adds to the steps of the others
-    P      = R·e_out + λ·E(prompt) + (1 − busy)·P_idle      R = λ·N tokens and λ requests a second
+    P      = R·e_out + λ·E(prompt) + (1 − busy)·P_idle      R = λ·N tokens and λ requests a second; P_wait if it is busy
     busy   = R·t(step)/C + λ·s                share of the time in which there is a step
 
-A stage of a pipeline waits while others compute; what waits draws idle power.
+A stage of a pipeline waits while others compute; what waits within a busy server draws P_wait.
 """
 
 from __future__ import annotations
@@ -136,11 +136,14 @@ def static_power(predictor: Predictor, work: Workload, point: OperatingPoint | N
     return load_power(static_energy(predictor, work, point), work.osl, lone=1.0)
 
 
-def load_power(tokens: TokenEnergy, osl: Numeric, rate: Numeric | None = None, lone: Numeric = 0.0) -> LoadPower:
+def load_power(
+    tokens: TokenEnergy, osl: Numeric, rate: Numeric | None = None, lone: Numeric = 0.0, serving: bool = False
+) -> LoadPower:
     """Power at `rate` output tokens a second of the whole deployment; None is as many as it makes.
 
-    `lone`: tokens of the output that the prompt's own step makes (1 in a static batch). Where the rate is measured and
-    higher than the predicted times allow, all steps are that much faster, and boards run for less time.
+    `serving`: it makes so few because its steps are slower than predicted, and not because nobody asks. `lone`: tokens
+    of the output that the prompt's own step makes (1 in a static batch). Where the rate is measured and higher than the
+    predicted times allow, all steps are that much faster, and boards run for less time.
     """
     made = (osl - lone) / osl
     needed = tokens.prompt_seconds / osl + tokens.step_seconds * made
@@ -154,7 +157,7 @@ def load_power(tokens: TokenEnergy, osl: Numeric, rate: Numeric | None = None, l
             energy.running * shrink, energy.idle * shrink,
         )  # fmt: skip
     wait = tokens.gpus * maximum(1.0 / rate - needed, 0.0)
-    whole = energy + idle_energy(tokens.law, wait)
+    whole = energy + idle_energy(tokens.law, wait, serving)
     whole = whole.labelled("", ", for an output token")
     asked = named(whole.total, "E", "energy that an output token asks for", "J")
     most = tokens.law.held * tokens.law.limit

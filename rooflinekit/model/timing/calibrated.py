@@ -304,6 +304,19 @@ def _known(place: Numeric) -> bool:
     return not isinstance(place, Symbol) or place.value is not UNKNOWN
 
 
+def odd_heads(kernel: Kernel) -> bool:
+    """Whether latent attention has a number of heads that no table has.
+
+    >>> shape = AttentionShape(*[1.0] * 5, heads=20.0, kv_heads=1.0, head_dim=576.0)
+    >>> odd_heads(Kernel("attention", "mla_decode", 1, Dtype.BF16, shape=shape))
+    True
+    """
+    if kernel.family not in ("mla_decode", "mla_prefill") or not isinstance(kernel.shape, AttentionShape):
+        return False
+    heads = int(float(kernel.shape.heads))
+    return heads & (heads - 1) != 0
+
+
 @dataclass(frozen=True)
 class Calibration:
     """Fits for every kernel family, and where they came from."""
@@ -334,8 +347,12 @@ class Calibration:
         return fit.regimes.factors(kernel, power, self.widening.get(kernel.family, 1.0))
 
     def measured(self, kernel: Kernel) -> bool:
-        """Whether the kernel has a fit of its own, and not that of another number format."""
-        return self._chosen(kernel)[1]
+        """Whether the kernel has a fit of its own, and not that of another number format.
+
+        Latent attention was measured with 1 to 128 heads, powers of two. Others run padded, or on another backend:
+        GLM-4.7-Flash with its 20 took 2.3 times as long a token under SGLang 0.5.7 on B200.
+        """
+        return self._chosen(kernel)[1] and not odd_heads(kernel)
 
     def within_attention(self, key: str, engine: str) -> bool:
         """Whether this engine's attention was measured with the write of the cache, which then has no launch."""

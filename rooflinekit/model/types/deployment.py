@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from rooflinekit.model.types.dtype import Dtype
 from rooflinekit.model.types.engine import DEFAULTS, EngineSettings
+from rooflinekit.model.types.errors import UnknownNameError
 from rooflinekit.model.types.frozen import dataclass
 from rooflinekit.model.types.kv_policy import FULL, KVPolicy
 from rooflinekit.model.types.vision import Images
 
 ENGINES = ("vllm", "sglang", "trtllm", "llama.cpp", "gpt-fast", "optimum-habana", "ideal")
+REFUSED = {
+    "atom": "AMD's ATOM runs kernels of its own, which nobody timed alone. Its recipes of 2026 on MI355X are up to "
+    "twice as fast as vLLM's kernels say",
+}
+"""Engines that no other stands in for, and why."""
 ALL_REDUCE = ("auto", "one_shot", "two_shot", "ring", "in_switch")
 """Algorithms of an all-reduce; "auto" takes what the engine was measured with."""
 ALL_TO_ALL = ("auto", "deepep")
 """What brings tokens to their experts; "auto" is a collective."""
+
+
+def unknown_engine(name: str) -> UnknownNameError:
+    """The refusal of an engine without costs; of one that nothing stands in for with the reason."""
+    return UnknownNameError("engine", name, ENGINES, f". {REFUSED[name]}" if name in REFUSED else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ class EngineSettings:
     front_end: str = "http"  #: http, or token-ids: prompts come as token ids to the engine's own interface
     api_servers: int | None = None  #: processes that read requests and stream answers
     stream_interval: int = 1  #: tokens that are sent together
+    host: str | None = None  #: class of the host (specs/hosts.yaml), or its time of a kernel's launch in microseconds
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ class PowerLaw:
     source: str
     measured: bool  #: fitted to this accelerator's own kernels
     host: HostPower = HostPower()  #: of the machine around it
+    waiting: float = field(default=0.0, metadata=about("P_wait", "board power between steps of a busy server", "W"))
     ask: Mapping[Dtype, float] = field(default_factory=dict)
     """J/FLOP that arithmetic asks for at the clock of a burst, by number format; nothing where nobody measured it."""
     settled: float = field(default=math.inf, metadata=about("t_h", "time of a kernel whose burst is half slowed", "s"))
@@ -70,6 +71,7 @@ class PowerLaw:
         square = clock * clock
         return replace(
             self, active=self.idle + (self.active - self.idle) * square, cache=self.cache * square,
+            waiting=self.idle + (self.waiting - self.idle) * square,
             flop={dtype: each * square for dtype, each in self.flop.items()},
             ask={dtype: each * square for dtype, each in self.ask.items()},
         )  # fmt: skip

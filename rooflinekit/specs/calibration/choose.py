@@ -87,7 +87,27 @@ def stand_in(
     each = {id(fit): fit for fit in calibration.families.values()}  # one under two keys stays one
     moved = {place: carried(fit, calibration.accelerator, accelerator, reach) for place, fit in each.items()}
     families = {key: moved[id(fit)] for key, fit in calibration.families.items()}
-    return replace(calibration, families=families, widening=widening(reach), power=None), note
+    wider = widening(reach)
+    if lender := _linked_alike(calibration, accelerator, engine):
+        reach = reach_of(lender, accelerator, engine)
+        own = {key: fit for key, fit in lender.families.items() if key.startswith(_SENT)}
+        families = {key: fit for key, fit in families.items() if not key.startswith(_SENT)}
+        families |= {key: carried(fit, lender.accelerator, accelerator, reach) for key, fit in own.items()}
+        wider |= {_SENT: widening("architecture")[_SENT]}  # what chips whose links are alike differ by
+    return replace(calibration, families=families, widening=wider, power=None), note
+
+
+_SENT = "collective"
+
+
+def _linked_alike(calibration: Calibration, accelerator: Accelerator, engine: str) -> Calibration | None:
+    """The calibration whose collectives ran over links of the accelerator's kind, where this one's did not."""
+    kind = accelerator.link_kind
+    chip = transfer_rule()["links"].get(kind)
+    if chip is None or load_accelerator(calibration.accelerator).value.link_kind == kind:
+        return None
+    known = [name for name in calibration_names() if name.partition("--")[0] == chip]
+    return load_calibration(f"{chip}--{engine}" if f"{chip}--{engine}" in known else known[0])
 
 
 def widening(reach: str) -> dict[str, float]:
