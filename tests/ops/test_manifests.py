@@ -3,8 +3,8 @@
 The names of fields were validated against the schemas that `rooflinekit/ops/manifests.py` names. With
 ROOFLINEKIT_SCHEMAS=FOLDER the custom resources are validated again, strictly: it holds the CRDs of KServe,
 LeaderWorkerSet and KEDA, `compose-spec.json`, and `values.schema.json` of llm-d-modelservice. Dynamo's CRD is too large
-to be brought here as a file: its rules for the fields that are written stand in `GRAPH`. Pods and services are validated
-by Kubernetes' own schemas where the package kubernetes-validate is installed.
+to be brought here as a file: its rules for the fields that are written stand in `GRAPH`. Pods and services are checked
+by the schemas of Kubernetes where the package kubernetes-validate is installed.
 """
 
 from __future__ import annotations
