@@ -2,7 +2,8 @@
 
 Each starts the very commands of `rooflinekit launch`. Field names are those of the published schemas: compose-spec
 170098b, KServe's InferenceService v1beta1 (aaac4e2), KEDA's ScaledObject (8b4f083), the values of llm-d-modelservice
-(3051935), Dynamo's DynamoGraphDeployment v1alpha1 (0044eb9), LeaderWorkerSet v1 (060ab4d) and SkyPilot 0.14.1.
+(3051935), Dynamo's DynamoGraphDeployment v1beta1 (006b6e1, ai-dynamo 1.6.1), LeaderWorkerSet v1 (060ab4d) and SkyPilot
+0.14.1.
 """
 
 from __future__ import annotations
@@ -311,43 +312,36 @@ def _side_channel(server: Server) -> list[dict[str, Any]]:
 
 
 _DYNAMO_SAYS = ("--port", "--distributed-executor-backend")
-"""What Dynamo's operator decides: examples/backends/vllm/deploy/disagg-multinode.yaml (0044eb9)."""
+"""What Dynamo's operator decides: examples/backends/vllm/deploy/v1beta1/disagg-multinode.yaml (04521f4)."""
 
 
 def _dynamo(launch: Launch) -> list[dict[str, Any]]:
     """A graph of a front end and its workers."""
-    image = _facts()["own_images"]["dynamo"]
-    services: dict[str, Any] = {
-        "Frontend": {
-            "componentType": "frontend", "replicas": 1, "extraPodSpec": {"mainContainer": {"image": image}},
-        }
-    }  # fmt: skip
+    front = {"name": "Frontend", "type": "frontend", "replicas": 1, "podTemplate": _main("dynamo.frontend")}
+    components: list[dict[str, Any]] = [front]
     for server in launch.servers:
         role = _role(server)
         hosts = -(-server.gpus // server.host_gpus)
         options = [each for each in server.options() if each[0] not in _DYNAMO_SAYS]
-        flag = [f"--is-{role}-worker"] if role else []
-        args = ["--model", server.positional[0], *(word for option in options for word in option), *flag]
-        services[f"Vllm{role.capitalize()}Worker"] = {
-            "componentType": "worker",
-            **({"subComponentType": role} if role else {}),
-            "envFromSecret": _SECRET,
-            "replicas": server.replicas,
+        mode = ["--disaggregation-mode", role] if role else []
+        args = ["--model", server.positional[0], *(word for option in options for word in option), *mode]
+        secret = {"secretRef": {"name": _SECRET, "optional": True}}
+        gpus = {_resource(server): str(min(server.gpus, server.host_gpus))}
+        components.append({
+            "name": f"Vllm{role.capitalize()}Worker", "type": role or "worker", "replicas": server.replicas,
             **({"multinode": {"nodeCount": hosts}} if hosts > 1 else {}),
-            "resources": {"limits": {"gpu": str(min(server.gpus, server.host_gpus))}},
-            "extraPodSpec": {
-                "mainContainer": {
-                    "image": image,
-                    "workingDir": "/workspace/examples/backends/vllm",
-                    "command": ["python3", "-m", "dynamo.vllm"],
-                    "args": args,
-                }
-            },
-        }
-    return [{
-        "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment",
-        "metadata": {"name": _name(launch.servers[0])}, "spec": {"services": services},
-    }]  # fmt: skip
+            "podTemplate": _main("dynamo.vllm", args=args, envFrom=[secret], resources={"limits": gpus}),
+        })  # fmt: skip
+    kind = {"apiVersion": "nvidia.com/v1beta1", "kind": "DynamoGraphDeployment"}
+    spec = {"backendFramework": "vllm", "components": components}
+    return [{**kind, "metadata": {"name": _name(launch.servers[0])}, "spec": spec}]
+
+
+def _main(module: str, **more: Any) -> dict[str, Any]:
+    """A pod whose container `main` runs a module of Dynamo; its operator adds ports and probes."""
+    image = _facts()["own_images"]["dynamo"]
+    container = {"name": "main", "image": image, "command": ["python3", "-m", module], **more}
+    return {"spec": {"containers": [container]}}
 
 
 def _lws(launch: Launch) -> list[dict[str, Any]]:
