@@ -33,8 +33,8 @@ Flags: TypeAlias = "Array[bool]"
 NOBODY = -1
 FOREVER = math.inf
 FOREVER_STEPS = 1 << 30
-# Share of a front end that reads requests while it has more tokens than it can send. SGLang before a stub, 256 users with
-# long answers: first tokens played over measured are 1.7, 1.1, 0.9 and 0.7 with shares of 0.02, 0.05, 0.1 and 0.2
+# Share of a front end that reads requests while it has more tokens than it can send. Of SGLang before a stub, 256 users
+# with long answers: first tokens played over measured are 1.7, 1.1, 0.9 and 0.7 with shares of 0.02, 0.05, 0.1 and 0.2
 # (benchmarks/front_end/play_stub.py).
 LEAST_LEFT = 0.05
 
