@@ -247,9 +247,10 @@ class EnergyResult:
         made = osl - 1.0 if rate is None else osl
         prompt, token = float(tokens.prompt.total), float(tokens.step.total)
         parts = {part: float(getattr(found.energy, part)) for part in ENERGY_PARTS}
+        stepping, prompting = token / float(tokens.step_seconds), float(tokens.prompt_seconds)
         return cls(
             watts, float(found.plug), [max(watts / law.run_width, law.idle), min(watts * law.run_width, law.limit)],
-            prompt / float(tokens.prompt_seconds) / gpus, token / float(tokens.step_seconds) / gpus,
+            (prompt / prompting if prompting else stepping) / gpus, stepping / gpus,  # a prompt may hide behind launches
             law.idle, law.limit, float(found.busy), whole, parts,
             prompt / float(work.isl - work.cached), token, prompt + made * token, law.measured,
         )  # fmt: skip

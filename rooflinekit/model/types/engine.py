@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import field, replace
+from functools import cached_property
 from typing import Literal, cast
 
 from rooflinekit.model.graph.symbol import quantity
@@ -188,6 +189,93 @@ that stand in, for few users (up to 8) and for many (over 64)."""
 
 FEW_USERS, MANY_USERS = 8, 64
 
+CAUSES = ("steps", "loads", "stand_in", "few_users", "many_users", "version", "full")
+"""What an error under load is made of: the terms of `Variances`, the engine's version, and waits for a place."""
+
+
+@dataclass(frozen=True)
+class OwnLoad:
+    """A load that was measured on this very deployment: log(measured / predicted) of its times; None: not measured."""
+
+    users: float
+    prompt: float  #: tokens
+    ttft: float | None = None
+    tpot: float | None = None
+
+
+@dataclass(frozen=True)
+class OwnLoads:
+    """What loads of one deployment say of its other loads: Gaussian-process regression (Rasmussen and Williams 2006).
+
+    ttft, tpot: share of the variance between deployments that all loads of one have in common, and share that loads
+    near each other have; the rest is of each load. With d² = ln²(users/users') + ln²(prompt/prompt') the correlation of
+    two loads is level + near·exp(−d²/2).
+    """
+
+    ttft: Pair = (0.0, 0.0)
+    tpot: Pair = (0.0, 0.0)
+    loads: tuple[OwnLoad, ...] = ()
+
+    def alike(self, metric: str, one: OwnLoad, other: OwnLoad) -> float:
+        """Correlation of the errors of two loads."""
+        level, near = getattr(self, metric)
+        apart = math.log(one.users / other.users) ** 2 + math.log(one.prompt / other.prompt) ** 2
+        return float(level + near * math.exp(-apart / 2.0))
+
+    def left(self, metric: str, users: float, prompt: float) -> tuple[float, float]:
+        """Share of the variance that is left for another load, and the error that is expected of it.
+
+        >>> own = OwnLoads(tpot=(0.5, 0.3), loads=(OwnLoad(16.0, 1024.0, tpot=0.2),))
+        >>> [round(each, 3) for each in own.left("tpot", 16.0, 1024.0)], OwnLoads().left("tpot", 1.0, 1.0)
+        ([0.36, 0.16], (1.0, 0.0))
+        """
+        loads, inverse, weights = self.solved[metric]
+        if not loads:
+            return 1.0, 0.0
+        near = [self.alike(metric, each, OwnLoad(users, prompt)) for each in loads]
+        known = sum(a * row[j] * b for a, row in zip(near, inverse, strict=True) for j, b in enumerate(near))
+        return max(1.0 - known, _CERTAIN), sum(a * weight for a, weight in zip(near, weights, strict=True))
+
+    @cached_property
+    def solved(self) -> dict[str, tuple[list[OwnLoad], list[list[float]], list[float]]]:
+        """By metric: the loads that have it, the inverse of their correlations, and their weights."""
+        found = {}
+        for metric in ("ttft", "tpot"):
+            loads = [each for each in self.loads if getattr(each, metric) is not None]
+            matrix = [[1.0 if i == j else self.alike(metric, a, b) for j, b in enumerate(loads)]
+                      for i, a in enumerate(loads)]  # fmt: skip
+            inverse = _inverse(matrix)
+            weights = [sum(part * getattr(load, metric) for part, load in zip(row, loads, strict=True))
+                       for row in inverse]  # fmt: skip
+            found[metric] = loads, inverse, weights
+        return found
+
+    def after_one(self, metric: str) -> float:
+        """Share of the variance that one load more would leave, of a quarter of the users: a typical distance."""
+        one = replace(self, loads=(OwnLoad(1.0, 1.0, 0.0, 0.0),))
+        return one.left(metric, 4.0, 1.0)[0]
+
+
+_CERTAIN = 0.01  # of the variance: no load says everything of another
+
+
+def _inverse(matrix: list[list[float]]) -> list[list[float]]:
+    """The inverse of a positive definite matrix, by Gauss and Jordan.
+
+    >>> _inverse([[2.0, 0.0], [0.0, 4.0]])
+    [[0.5, 0.0], [0.0, 0.25]]
+    """
+    size = len(matrix)
+    rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
+    for i in range(size):
+        pivot = rows[i][i]
+        rows[i] = [each / pivot for each in rows[i]]
+        for j in range(size):
+            if j != i:
+                factor = rows[j][i]
+                rows[j] = [a - factor * b for a, b in zip(rows[j], rows[i], strict=True)]
+    return [row[size:] for row in rows]
+
 
 @dataclass(frozen=True)
 class LoadErrors:
@@ -205,29 +293,63 @@ class LoadErrors:
     tpot: Variances = (1.0, 0.0, 0.0, 0.0, 0.0)
     tpot_places: Places = NORMAL_PLACES
     full_places: Places | None = None  #: of both times where every request waits for a place; None: as above
+    version: Pair = (0.0, 0.0)  #: variances of TTFT and TPOT by the distance of the engine's version from measured ones
+    own: OwnLoads = OwnLoads()  #: measured loads of this very deployment
 
-    def reach(self, metric: str, steps: float, users: float, stand_in: bool, waiting: float) -> Reach:
+    def variances(self, metric: str) -> Variances:
+        """Those of a metric, with the version's among what all loads have."""
+        steps, loads, *others = getattr(self, metric)
+        return steps, loads + self.version[metric == "tpot"], *others
+
+    def reach(  # noqa: PLR0913, PLR0917 - what an error under load depends on
+        self, metric: str, steps: float, users: float, stand_in: bool, waiting: float, prompt: float = 1.0
+    ) -> Reach:
         """The quantiles of log(measured / predicted) of `ttft` or `tpot`.
 
         steps: log(high / low) at both ends of the steps' interval; users: that are in the system; waiting: share of
-        their time that requests wait for a place, along which both kinds of quantiles are mixed.
+        their time that requests wait for a place, along which both kinds of quantiles are mixed; prompt: mean tokens,
+        for what own loads say.
 
         >>> LoadErrors().reach("tpot", 0.329, 16, False, 0.0).ends
         (-0.1645, 0.1645)
         """
-        variances, places = getattr(self, metric), getattr(self, f"{metric}_places")
+        own, places = getattr(self, metric), getattr(self, f"{metric}_places")
         terms = (min(steps / 3.29, 1.0) ** 2, 1.0, stand_in, users <= FEW_USERS, users > MANY_USERS)
-        scale = math.sqrt(sum(each * term for each, term in zip(variances, terms, strict=True)))
-        full = self.full_places or tuple(scale * place for place in places)
-        logs = (scale * place + waiting * (other - scale * place) for place, other in zip(places, full, strict=True))
-        return Reach(tuple(logs))
+        parts = [each * term for each, term in zip(own, terms, strict=True)] + [self.version[metric == "tpot"]]
+        scale = math.sqrt(sum(parts))
+        near = [scale * place for place in places]
+        mixed = [log + waiting * (other - log) for log, other in zip(near, self.full_places or near, strict=True)]
+        shares = [(1.0 - waiting) * part / (scale * scale or 1.0) for part in parts]
+        causes = dict(zip(CAUSES, (*shares, waiting), strict=True))
+        return Reach(tuple(mixed), causes).knowing(*self.own.left(metric, users, prompt))
 
 
 @dataclass(frozen=True)
 class Reach:
-    """Quantiles of log(measured / predicted) of one time."""
+    """Quantiles of log(measured / predicted) of one time; causes: shares of its variance by their `CAUSES`."""
 
     logs: tuple[float, ...]
+    causes: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    def knowing(self, left: float, error: float) -> Reach:
+        """The same where own loads leave this share of the variance, and say what error to expect.
+
+        The engine's median gives way to that of the deployment.
+
+        >>> Reach((-0.4, -0.2, 0.0, 0.2, 0.4, 0.6, 0.8)).knowing(0.25, 0.25).logs[3]
+        0.3
+        """
+        if left == 1.0:
+            return self
+        middle, narrow = self.logs[len(self.logs) // 2], math.sqrt(left)
+        return replace(self, logs=tuple(narrow * (log - middle) + left * middle + error for log in self.logs))
+
+    def or_as(self, other: Reach, cause: str) -> Reach:
+        """Both ends of this and of another reach: it is not known which of them holds; `cause` is then the widest."""
+        middle = len(self.logs) // 2
+        both = [*map(min, self.logs[:middle], other.logs[:middle]), self.logs[middle],
+                *map(max, self.logs[middle + 1 :], other.logs[middle + 1 :])]  # fmt: skip
+        return Reach(tuple(both), {cause: 1.0} if tuple(both) != self.logs else self.causes)
 
     @property
     def ends(self) -> tuple[float, float]:

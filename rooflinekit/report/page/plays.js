@@ -126,11 +126,15 @@ function variedAt(plan, at) {  // mean times where lengths vary by a fifth in pl
   return { ttft: meanOf(sums.ttft), tpot: meanOf(sums.tpot) };
 }
 const SIGMAS = 2 * 1.645;
-function reached([time, bound], [low, high], [variances, places], own, users, waiting) {  // the time with its interval under load, as `LoadErrors.reach` has it
+function reached([low, high], [variances, places, known], own, users, waiting, prompt) {  // quantiles of log(measured / predicted) under load, as `LoadErrors.reach` has them
   const steps = Math.log(Math.max(high, 1) / Math.min(low, 1)), terms = [Math.min(steps / SIGMAS, 1) ** 2, 1, Number(own.stands_in), Number(users <= 8), Number(users > 64)];
-  const scale = Math.sqrt(total(terms.map((term, place) => term * variances[place]))), [less, more] = [0, places.length - 1].map((place) => { const log = scale * places[place]; return log + waiting * ((own.full ? own.full[place] : log) - log); });
-  return [time, bound, Math.max(time * Math.exp(Math.min(less, 0)), bound), time * Math.exp(Math.max(more, 0))];
+  const scale = Math.sqrt(total(terms.map((term, place) => term * variances[place]))), logs = places.map((each, place) => { const log = scale * each; return log + waiting * ((own.full ? own.full[place] : log) - log); });
+  if (!known) return logs;
+  const near = known.loads.map(([count, tokens]) => known.level + known.near * Math.exp(-(Math.log(count / users) ** 2 + Math.log(tokens / prompt) ** 2) / 2));
+  const left = Math.max(1 - total(near.map((a, i) => total(near.map((b, j) => a * known.inverse[i][j] * b)))), 0.01), middle = logs[3], error = total(near.map((a, i) => a * known.weights[i]));
+  return logs.map((log) => Math.sqrt(left) * (log - middle) + left * middle + error);
 }
+const ended = ([time, bound], logs) => [time, bound, Math.max(time * Math.exp(Math.min(logs[0], 0)), bound), time * Math.exp(Math.max(logs[logs.length - 1], 0))];
 const admitted = (call, { reserves }, isl, osl, memory) => (reserves ? { ...memory, room: call("room", isl.mean + osl.mean, isl.mean)[0] } : memory);  // those that have room, as the engine admits them
 function playedAt(plan, at) {  // what users feel; null where not one request fits
   const found = sceneAt(plan, at);
@@ -149,8 +153,14 @@ function playedAt(plan, at) {  // what users feel; null where not one request fi
     const datasheet = found.bound(), quick = { ...some, front: some.isl.map((tokens) => datasheet.own.front[0] + tokens * datasheet.own.front[1]) }, least = sumsOf(quick, played(quick, datasheet.rules, datasheet.tables), 0).tpot, floor = least.length ? meanOf(least) : decode[1];
     const there = mean(1, 1), [low, high] = [2, 3].map((end) => { const factors = [decode[end] / decode[0], prompt[end] / prompt[0]], moved = mean(...factors); return [moved[0] / there[0], there[1] > 0 ? moved[1] / there[1] : factors[0]]; });
     table.decode_factor = table.prompt_factor = 1;
-    const share = sums.parts.waits / whole, many = users || running, bounds = [Math.min(prompt[1], first), Math.min(floor, token)];
-    spans = [first, token].map((time, which) => reached([time, bounds[which]], [low[which], high[which]], own.errors[which], own, many, share));
+    const many = Math.max(users || running, 1), bounds = [Math.min(prompt[1], first), Math.min(floor, token)], logsOf = (share) => [0, 1].map((which) => reached([low[which], high[which]], own.errors[which], own, many, share, Math.max(isl.mean, 1)));
+    const logs = logsOf(sums.parts.waits / whole), placesOf = (size) => Math.trunc(Math.max(Math.min(rules.most, Math.trunc(rules.blocks * size) * rules.block / (isl.mean + (rules.reserves ? osl.mean : osl.mean / 2))), 1));
+    const size = users <= placesOf(1) ? 1 - own.pool_error : 1 + own.pool_error;
+    if (users && (users <= placesOf(size)) !== (users <= placesOf(1))) {  // both sides of whether all users have a place, as `LoadPlay.reaches` has them
+      const part = sumsOf(some, played(some, { ...rules, blocks: Math.max(Math.trunc(rules.blocks * size), 1) }, tables), 0), further = [meanOf(part.ttft) / there[0], meanOf(part.tpot) / there[1]].map(Math.log);
+      logsOf(part.parts.waits / meanOf(part.e2e)).forEach((other, which) => { const both = logs[which], end = both.length - 1; both[0] = Math.min(both[0], other[0] + further[which]); both[end] = Math.max(both[end], other[end] + further[which]); });
+    }
+    spans = [first, token].map((time, which) => ended([time, bounds[which]], logs[which]));
   }
   const made = sums.tokens / sums.makespan, others = Math.min(sums.others, token), held = isl.mean + (rules.reserves ? osl.mean : osl.mean / 2);
   const sorted = Object.fromEntries(["ttft", "tpot", "e2e"].map((name) => [name, Float64Array.from(sums[name]).sort()]));

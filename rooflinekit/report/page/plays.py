@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.load.answer import AskedLoad
+from rooflinekit.load.answer import POOL_ERROR, AskedLoad
 from rooflinekit.load.lengths import Length, LogNormal, Longer
 from rooflinekit.load.policies import rules_of
 from rooflinekit.load.scene import Scheduler, front_end_of, limits_of
@@ -24,6 +24,7 @@ from rooflinekit.model.speculation import SpeculativePredictor
 from rooflinekit.model.step import Plan, host_times
 from rooflinekit.model.timing.overlap import UNDIVIDED
 from rooflinekit.model.types.batch import Batch, Sequences
+from rooflinekit.model.types.engine import OwnLoads
 from rooflinekit.model.types.errors import WorkloadError
 from rooflinekit.model.types.frozen import replace
 from rooflinekit.model.types.kernel import ExchangeShape
@@ -232,12 +233,26 @@ def _scene(predictor: Predictor, splits: Sequence[Split]) -> dict[str, Any]:
         "anew": sorted({size for layer in plan.model.layer_counts if (size := getattr(layer.mixer, "chunk", None))}),
         "front": [front.time(0), plan.costs.token if settings.front_end == "http" else 0.0],
         "images": plan.image_tokens,
-        "errors": [[errors.ttft, errors.ttft_places], [errors.tpot, errors.tpot_places]],
+        "errors": [
+            [errors.variances(each), getattr(errors, f"{each}_places"), _known(errors.own, each)]
+            for each in ("ttft", "tpot")
+        ],
+        "pool_error": POOL_ERROR,
         "full": errors.full_places,
         "stands_in": plan.calibration is not None and bool(plan.calibration.widening),
         "fitted": plan.calibration is not None,
         "reserves": rules.reserves,
     }
+
+
+def _known(own: OwnLoads, metric: str) -> dict[str, Any] | None:
+    """What measured loads of the deployment say of its others; None where there are none."""
+    loads, inverse, weights = own.solved[metric]
+    if not loads:
+        return None
+    level, near = getattr(own, metric)
+    return {"loads": [[each.users, each.prompt] for each in loads], "level": level, "near": near, "inverse": inverse,
+            "weights": weights}  # fmt: skip
 
 
 def load_data(asked: AskedLoad | None) -> dict[str, Any]:

@@ -436,6 +436,7 @@ class _Law(NamedTuple):
     """What energies of steps ask of a power law: inputs, but for the watts of the host."""
 
     idle: Numeric
+    waiting: Numeric
     limit: Numeric
     held: Numeric
     host: HostPower
@@ -453,7 +454,7 @@ class _Chip(NamedTuple):
     @classmethod
     def of(cls, at: Mapping[str, Numeric], is_cpu: bool, law: PowerLaw | None) -> _Chip:
         """With these inputs."""
-        known = None if law is None else _Law(at["idle"], at["limit"], at["held"], law.host)
+        known = None if law is None else _Law(*(at[name] for name in _POWER), law.host)
         return cls(at["bandwidth"], at["l2"], at, is_cpu, known)
 
     def peak(self, dtype: Dtype) -> Numeric:
@@ -482,7 +483,7 @@ def _numbers(gpu: Accelerator) -> dict[str, float]:
     return own | peaks | {name: float(getattr(law, name)) if law else 0.0 for name in _POWER}
 
 
-_POWER = "idle", "limit", "held"
+_POWER = "idle", "waiting", "limit", "held"
 
 
 def _engine(plan: Plan) -> Engine:
