@@ -279,6 +279,21 @@ def test_the_start_up_log_of_old_and_new_versions(file):
     assert old.kv_tokens == pytest.approx(1381 * 16, rel=1e-3)  # blocks of 16 tokens
 
 
+def test_the_start_up_log_of_llama_cpp_checks_weights_cache_and_activations(file):
+    log = ("build: 6500 (abcdef) with cc\nprint_info: file type   = Q4_K - Medium\n"
+           "load_tensors:        CUDA0 model buffer size =  4403.49 MiB\n"
+           "load_tensors:   CPU_Mapped model buffer size =   281.81 MiB\nllama_context: n_ctx         = 8192\n"
+           "llama_kv_cache:      CUDA0 KV buffer size =  1024.00 MiB\n"
+           "llama_context:      CUDA0 compute buffer size =   258.50 MiB\n")  # fmt: skip
+    options = "--model", "llama-3.1-8b", "--gpu", "rtx-4090", "--format", "json"
+    (whole,) = json.loads(run(file("one.log", log), *options).stdout)["runs"]
+    errors = {row["metric"]: row["error"] for row in whole["metrics"]}
+    assert set(errors) == {"weight_bytes", "kv_bytes_per_token_per_gpu", "activation_bytes"}
+    assert max(map(abs, errors.values())) < 1e-3
+    split = log + "load_tensors:        CUDA1 model buffer size =  2104.00 MiB\n"  # the parts are not of one size
+    assert only(file("two.log", split)).weight_bytes is None
+
+
 def test_a_run_without_a_cap_or_a_rate_is_a_burst(file):
     run = only(file("v.json", json.dumps(VLLM | {"max_concurrency": None})))
     assert (run.facts.concurrency, run.facts.rate) == (320, None)

@@ -249,6 +249,25 @@ class TestTables:
         summary = [{"run_number": 0, **LLMD}, {"run_number": 1, **LLMD}]
         assert len(runs_of(tmp_path, summary, "summary.json")) == 2
 
+    def test_aiperf_prints_statistics_of_one_run_in_a_box(self, tmp_path: Path) -> None:
+        text = """
+┏━━━━━━━━━━━━━━━━━━━━━━━━━━┳━━━━━━━━━┳━━━━━━━┳━━━━━━━┳━━━━━━━┓
+┃                   Metric ┃     avg ┃   min ┃   p99 ┃   std ┃
+┡━━━━━━━━━━━━━━━━━━━━━━━━━━╇━━━━━━━━━╇━━━━━━━╇━━━━━━━╇━━━━━━━┩
+│ Time to First Token (ms) │   45.10 │ 40.00 │ 79.00 │  5.00 │
+│ Inter Token Latency (ms) │    9.10 │  8.00 │ 11.00 │  0.50 │
+│    Input Sequence Length │ 1,024.0 │   900 │ 1,100 │    10 │
+│                 (tokens) │         │       │       │       │
+│  Output Token Throughput │  820.10 │   N/A │   N/A │   N/A │
+│             (tokens/sec) │         │       │       │       │
+└──────────────────────────┴─────────┴───────┴───────┴───────┘
+"""
+        run = only(tmp_path, text)
+        assert (run.ttft.mean, run.ttft.p99, run.tpot.mean, run.itl.mean) == (45.1, 79.0, 9.1, None)
+        assert (run.facts.isl, run.output_tok_s) == (1024, 820.1)
+        grid = text.translate(str.maketrans("┃│━─┏┳┓┡╇┩└┴┘", "||--+++++++++"))
+        assert only(tmp_path, grid.replace("Metric", "Statistic")).ttft == run.ttft  # as GenAI-Perf does
+
     def test_kernel_tables_and_reports_of_triton_stay_what_they_are(self, tmp_path: Path) -> None:
         kernels = written(
             tmp_path, "gemm.csv", "op,gpu,engine,dtype,m,n,k,latency_us\ngemm,h100,vllm,bf16,16,4096,4096,9.1\n"

@@ -409,6 +409,7 @@ def _memory(log: StartUp, given: Given) -> Run:
     a_token = float(long.kv_bytes - short.kv_bytes) / 8192.0
     pool = (log.kv_bytes or 0.0) + (log.state_bytes or 0.0)
     fits = float(held.kv_pool_bytes) > 0.0 and longest == (plan.deployment.settings.max_model_len or longest)
+    fits = fits and plan.engine.memory.budget != "none"  # llama.cpp has a cache of its context, and no pool
     pairs: list[tuple[str, float | None, float]] = [("weight_bytes", log.weight_bytes, float(held.weight_bytes))]
     if fits:
         pairs.append(("kv_pool_bytes", pool or None, float(held.kv_pool_bytes)))

@@ -36,12 +36,13 @@ _OBJECT = re.compile(r'^[ \t]*\{"', re.MULTILINE)
 _PAIR = re.compile(r"^[ \t]*([^\s:|][^:|\n]{1,60}?)\s*:[ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
 _RULE = re.compile(r"^={30,}\s*$", re.MULTILINE)
 _TEXTS = ("model", "gpu", "engine", "version", "quantization", "kv")
-_ROW = re.compile(r"^\s*\|(.*?)\|?\s*$")
+_ROW = re.compile(r"^\s*[|┃│](.*?)[|┃│]?\s*$")
 _DASHES = re.compile(r"[\s:|-]+")
+_GRID = re.compile(r"\s*[+┏┡└├╭╰][-+=─-╿]*\s*")
 _TEST = re.compile(r"(?:pp(\d+))?\+?(?:tg(\d+))?(?: @ d(\d+))?")  # of llama-bench
-_HEADS = re.compile(r"^[ \t]*\|.*(?:ttft|tpot|\bitl\b|t/s|tok(?:en)?s?/s|latency|first token)", re.I | re.MULTILINE)
+_HEADS = re.compile(r"^[ \t]*[|┃│].*(?:ttft|tpot|\bitl\b|t/s|tok(?:en)?s?/s|latency|first token)", re.I | re.MULTILINE)
 _MEASURED = ("ttft.", "tpot.", "itl.", "e2e.", "output_tok_s", "request_s")
-_STATISTIC = re.compile(r"mean|avg|average|median|p\d+|min|max|ttft|tpot|itl|e2el?")
+_STATISTIC = re.compile(r"mean|avg|average|median|p\d+|min|max|std|ttft|tpot|itl|e2el?")
 _DOT = re.compile(r"^(ttft|tpot|e2e)_")
 _MOST_RUNS = 1000
 _TABLE = How("table")
@@ -216,6 +217,11 @@ def _markdown(source: str, text: str, from_json: Parser) -> Iterator[Measurement
         columns = {cell.strip().lower(): place for place, cell in enumerate(head)}
         if {"test", "t/s"} <= columns.keys():
             yield from (_llama_row(source, dict(zip(columns, row, strict=False)), device) for row in rows)
+        elif not any(named) and all(_STATISTIC.fullmatch(cell.lower()) for cell in head[1:]):  # as AIPerf prints a run
+            tpots = [(row[0].lower().replace("inter token latency", "tpot"), row) for row in rows]
+            pairs = [(label if head[place].lower() in ("avg", "mean") else f"{head[place]} {label}", row[place])
+                     for label, row in tpots for place in range(1, min(len(head), len(row)))]  # fmt: skip
+            yield from _run(source, _TABLE, _record(source, pairs))
         elif any(each and each[0].startswith(_MEASURED) for each in named):
             for row in rows:
                 yield from _run(source, _TABLE, _record(source, zip(head, row, strict=False)))
@@ -232,9 +238,12 @@ def _tables_of(text: str) -> Iterator[list[list[str]]]:
     table: list[list[str]] = []
     for line in (*text.splitlines(), ""):
         if hit := _ROW.match(line):
-            if not _DASHES.fullmatch(hit[1]):
-                table.append([cell.strip() for cell in hit[1].split("|")])
-        elif table:
+            cells = [cell.strip() for cell in re.split("[|┃│]", hit[1])]
+            if table and "│" in line and cells[0] and not any(cells[1:]):  # a label that goes on
+                table[-1][0] += f" {cells[0]}"
+            elif not _DASHES.fullmatch(hit[1]):
+                table.append(cells)
+        elif table and not _GRID.fullmatch(line):
             if len(table) > 1:
                 yield table
             table = []

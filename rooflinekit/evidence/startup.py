@@ -78,6 +78,8 @@ def read_startup(source: str, text: str) -> StartUp:
         states = GIB * sum(map(number_of, _STATES.findall(_last(text, "ssm_state")))) if engine == "sglang" else 0.0
     except ValueError as error:
         raise SpecError(f"{source}: the engine says {error}") from None
+    if "second" in said:  # of several accelerators, whose parts differ, none is said
+        size = {}
     if "key" in size:
         size["kv"] = size["key"] + size.get("value", 0.0)
     longest, times, printed = (number.get(name) for name in ("max_len", "concurrency", "kv_tokens"))
@@ -198,7 +200,7 @@ def known_model(name: str | None) -> str | None:
 
 def _versioned(engine: str, version: str | None) -> str:
     """`vllm@0.8.5`, or the engine alone where its version says nothing here."""
-    plain = re.match(r"\d+\.\d+(\.\d+)?", version or "")
+    plain = re.match(r"\d+\.\d+(\.\d+)?|\d{4,5}$", version or "")
     try:
         load_engine(engine, plain[0] if plain else None)
     except InputError:

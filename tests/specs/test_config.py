@@ -202,7 +202,9 @@ def test_nemotron_h_without_num_hidden_layers_and_its_own_head_dim_key():
 def test_without_model_type_the_architecture_decides():
     config = without(MOE, "model_type") | {"architectures": ["Grok1ModelForCausalLM"]}
     assert first(config).norms == 4
-    assert "LlamaForCausalLM" in refused(without(LLAMA, "model_type"), architectures=["LlamaForCausalLM"])
+    assert first(without(LLAMA, "model_type") | {"architectures": ["LlamaForCausalLM"]}) == first(LLAMA)
+    assert "NobodyForCausalLM" in refused(without(LLAMA, "model_type"), architectures=["NobodyForCausalLM"])
+    assert "--as CLASS" in refused(without(LLAMA, "model_type"))
 
 
 def test_dbrx_keeps_its_blocks_nested():

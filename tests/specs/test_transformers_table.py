@@ -33,7 +33,7 @@ def unpacked(value):
 
 @pytest.mark.parametrize("part", range(8))  # for several processes
 def test_a_class_of_transformers_is_read_to_the_digit_by_default(part):
-    assert len(FACTS) >= 225
+    assert len(FACTS) >= 230
     for name in list(FACTS)[part::8]:
         fact = FACTS[name]
         model = model_from_config(unpacked(fact["config"]), name=name, origin=name).value

@@ -41,6 +41,7 @@ _WIDE = ", ".join(dtype.value for dtype in Dtype if dtype.is_wide)
 _TOWER = r"vision|visual|audio|speech|image|vit"
 #: `architectures` of configs that have no `model_type`.
 _ARCHITECTURES = {"Grok1ModelForCausalLM": "grok-1", "Grok1ForCausalLM": "grok-2"}
+_HEADED = r"(?:ForCausalLM|ForConditionalGeneration|LMHeadModel)$"
 #: Where a multimodal config keeps its text decoder.
 _NESTED = ("text_config", "llm_config", "language_config")
 #: Classes without any head; some that generate are called `...Model` as well.
@@ -189,9 +190,11 @@ def _identify(config: Mapping[str, Any], origin: str) -> tuple[str, Family]:
     model_type = config.get("model_type")
     if model_type in (None, "git"):
         listed = config.get("architectures")
+        folded = {re.sub("[-_]", "", name): name for name in class_names()}
         for architecture in listed if isinstance(listed, list) else ():
-            if isinstance(architecture, str) and architecture in _ARCHITECTURES:
-                model_type = _ARCHITECTURES[architecture]
+            if isinstance(architecture, str):
+                body = re.sub(_HEADED, "", architecture).lower()
+                model_type = _ARCHITECTURES.get(architecture, folded.get(body, model_type))
     family = family_of(model_type) if isinstance(model_type, str) else None
     if family is None or not isinstance(model_type, str):
         raise unidentified(config, origin, class_names())

@@ -55,8 +55,9 @@ def named(key: object) -> str:
 
 
 def is_off(value: object) -> bool:
-    """Whether a value says that a feature is absent: null, false, 0 or empty."""
-    return value is None or (isinstance(value, bool | int | float | str | list | dict) and not value)
+    """Whether a value says that a feature is absent: null, false, 0, empty, or layers that all see everything."""
+    plain = isinstance(value, list) and all(entry == "full_attention" for entry in value)
+    return value is None or plain or (isinstance(value, bool | int | float | str | dict) and not value)
 
 
 def _same(one: object, other: object) -> bool:

@@ -85,7 +85,8 @@ def unidentified(config: Mapping[str, Any], origin: str, known: Iterable[str]) -
     if model_type is None and not architectures:
         native = {"dim", "n_layers", "n_heads"} <= set(config)
         why = "looks like a native inference config" if native else "has neither model_type nor architectures"
-        return ArchitectureError(f"{origin}: not a Hugging Face config: it {why}; keys seen: {seen}")
+        told = f"it {why}; keys seen: {seen}; --as CLASS reads it as a known one"
+        return ArchitectureError(f"{origin}: not a Hugging Face config: {told}")
     what = model_type if model_type is not None else architectures
     near = nearest(what, known) if isinstance(what, str) and len(what) <= 60 else []
     hint = f"; nearest known model_type: {', '.join(near)}" if near else ""
@@ -105,6 +106,7 @@ def refuse_unknown_keys(unread: Mapping[str, Any], ignored: Iterable[str], origi
     strange = [key for key, value in unread.items() if key not in excused and _structural(key, value)]
     if strange:
         told = ", ".join(f"{named(key)} = {shown(unread[key])}{_meant(key)}" for key in strange[:6])
+        told += "; take out those that change no cost"
         raise ArchitectureError(f"{origin}: {model_type} has structural keys that are not understood: {told}")
 
 
