@@ -34,7 +34,7 @@ _UNITS: dict[str, Mapping[str, float]] = {  # unit of an option -> what may foll
     "USD/h": {f"{prefix}{end}{per}": factor * share
               for prefix, factor in (("", 1.0), ("k", 1e3)) for end in ("", "USD", "$")
               for per, share in (("", 1.0), ("/h", 1.0), ("/hour", 1.0), ("/day", 1 / 24), ("/month", 1 / 730),
-                                 ("/year", 1 / 8760))},
+                                 ("/mo", 1 / 730), ("/year", 1 / 8760), ("/yr", 1 / 8760))},
     "USD/month": {f"{prefix}{end}{per}": factor * share
                   for prefix, factor in (("", 1.0), ("k", 1e3), ("K", 1e3), ("M", 1e6)) for end in ("", "USD", "$")
                   for per, share in (("", 1.0), ("/month", 1.0), ("/h", 730.0), ("/day", 730 / 24), ("/year", 1 / 12))},
@@ -45,10 +45,11 @@ _UNITS: dict[str, Mapping[str, float]] = {  # unit of an option -> what may foll
     | {"Mb/s": 1e6 / 8e9, "Gb/s": 1 / 8, "Gbit/s": 1 / 8, "Tb/s": 1e3 / 8},
 }  # fmt: skip
 _NUMBER = re.compile(r"\$?\s*([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(\D*)")
-_CURRENCY = re.compile(r"(AUD|CAD|CHF|CNY|EUR|GBP|INR|JPY|KRW|SEK|[€£¥])\s*[\d.]")
+_CURRENCY = re.compile(r"AUD|CAD|CHF|CNY|EUR|GBP|INR|JPY|KRW|SEK|[€£¥]")
+_EACH = re.compile(r"(?:^|\s+)(?:per|an?)\s+")
 _EXAMPLES = {"1/s": "20 or 20rps", "ms": "40 or 1.5s", "s": "60 or 1h", "min": "5 or 1h", "W": "500 or 0.5kW",
              "USD/month": "50000/month or 70/h",
-             "USD/h": "2.5, 1800/month or 15000/year, in US dollars",
+             "USD/h": "2.5, 1800/month or 15000/year, in US dollars, or EUR2.5@1.1 at 1.1 dollars a euro",
              "share": "0.2 or 20%", "GiB": "64 or 80GB", "GB/s": "50 or 400Gb/s"}  # fmt: skip
 _WORDS = {"count": "N", "loose count": "N", "text": "TEXT", "length": "TOKENS", "names": "LIST", "counts": "LIST",
           "price": "USD", "pairs": "NAME=N", "path": "PATH", "folder": "DIR", "choice": "FORMAT"}  # fmt: skip
@@ -63,16 +64,23 @@ def quantity(text: str, unit: str = "") -> float:
 
     >>> quantity("2K"), quantity("2,000"), quantity("20rps", "1/s"), quantity("1.5s", "ms"), quantity("20%", "share")
     (2000.0, 2000.0, 20.0, 1500.0, 0.2)
+    >>> quantity("$7300 a month", "USD/h"), quantity("EUR2.5@1.2", "USD/h")
+    (10.0, 3.0)
 
     Raises ValueError for anything else.
     """
     word = text.strip()
+    if unit.startswith("USD") and _CURRENCY.search(word):
+        price, _, dollars = _CURRENCY.sub("", word, count=1).partition("@")
+        if not dollars.strip() or _CURRENCY.search(price):
+            _no_number(text, unit)
+        return quantity(price, unit) * quantity(dollars)
     hit = _NUMBER.fullmatch(word)
     if hit is None or not any(map(str.isdigit, hit[1])):
         if word.lower().lstrip("+-") not in ("inf", "nan", "infinity"):
             _no_number(text, unit)
         return float(word)
-    value, end, known = float(hit[1].replace(",", "")), hit[2].strip(), _UNITS[unit]
+    value, end, known = float(hit[1].replace(",", "")), _EACH.sub("/", hit[2]).strip().replace(" /", "/"), _UNITS[unit]
     factor = known.get(end) or known.get(end.lower())
     if factor is None:
         _no_number(text, unit)
@@ -145,7 +153,7 @@ class Option:
                 return parts if self.kind == "names" else [self._whole(part, what) for part in parts]
             case "price" if text.endswith(".csv"):
                 return text
-            case "price" if "=" not in text and text.strip()[:1] in "$+-.0123456789":
+            case "price" if "=" not in text and (text.strip()[:1] in "$+-.0123456789" or _CURRENCY.match(text.strip())):
                 return quantity(text, self.unit)
             case "price" | "pairs":
                 return self._pairs(text)
@@ -201,8 +209,6 @@ class Option:
         found: dict[str, float] = {}
         for part in text.split(","):
             name, sign, value = (word.strip() for word in part.rpartition("="))
-            if not sign and _CURRENCY.match(part.strip()):
-                _no_number(part, self.unit)
             if not sign or not name or name in found:
                 like = "2.5 or h100-sxm=2.5" if self.kind == "price" else "h100-sxm=16"
                 why = "is given twice" if name in found else "has no number"

@@ -233,7 +233,7 @@ class Simulation(Lengths, Seeing, EncoderGroup, Steps, Load, Drafting, Arrivals,
 
 class Price(TypedDict, total=False):
     """What an accelerator hour costs."""
-    price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour: 2.5 for all, h100-sxm=2.10 for one (may be repeated); or 1800/month, 15000/year. Or a CSV with columns name, term, low, high, source, commitment, interruptions.", unit="USD/h", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
+    price: Annotated[float | str | Mapping[str, float] | None, Option("USD of one GPU hour: 2.5 for all, h100-sxm=2.10 for one (may be repeated); or 1800/month, 15000/year, EUR2.5@1.1 (at 1.1 dollars). Or a CSV with columns name, term, low, high, source, commitment, interruptions.", unit="USD/h", kind="price", many=True, usual="the GPU file's quote", also=("prices",))]
 
 class Retention(Layout, Tiers, Price, total=False):
     """What a prefix cache saves of a trace."""

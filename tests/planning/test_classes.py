@@ -298,7 +298,7 @@ class TestValleys:
 
     def test_pooled_with_a_profile_it_costs_no_more_than_two_fleets(self, tmp_path: Path) -> None:
         text = (
-            "chat: {rate: 60, isl: 400, osl: 60, slo: 'p95 ttft<1s, p95 tpot<20ms'}\n"
+            "chat: {rate: 75, isl: 400, osl: 60, slo: 'p95 ttft<1s, p95 tpot<20ms'}\n"
             "job: {requests: 500000, deadline: 4h, isl: 1000, osl: 30}\n"
         )
         answer = plan_classes(_file(tmp_path, text), MODEL, GPU, profile=DAY, **ONE)

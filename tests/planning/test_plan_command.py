@@ -115,7 +115,7 @@ def test_json_csv_and_markdown_say_the_same(tmp_path: Path) -> None:
         ([], 2, "how much traffic"),
         (["--rate", "5", "--users", "5"], 2, "exclude each other"),
         (["--rate", "5", "--slo", "p95 tpot<1"], 2, "no unit"),
-        (["--rate", "5", "--price", "EUR2.5"], 2, "write 2.5, 1800/month or 15000/year, in US dollars"),
+        (["--rate", "5", "--price", "EUR2.5"], 2, "or EUR2.5@1.1 at 1.1 dollars a euro"),
         (["--rate", "5", "--price", "h100=2.5EUR"], 2, "write 2.5, 1800/month or 15000/year, in US dollars"),
         (["--rate", "5", "--price", "h100"], 2, "has no number; write it like 2.5 or h100-sxm=2.5"),
         (["--rate", "5", "--price", "-1"], 2, "not -1"),

@@ -22,7 +22,7 @@ from typing import Any
 
 from rooflinekit.decision.planning.demand import Demand, Kept, beside
 from rooflinekit.decision.planning.mix import Mix
-from rooflinekit.decision.planning.objective import Feels, Felt, Objective, Span, slowest
+from rooflinekit.decision.planning.objective import METRICS, Feels, Felt, Objective, Span, missed, slowest
 from rooflinekit.estimation.estimator import Resolved, read_deployment, resolve
 from rooflinekit.estimation.options import part_of
 from rooflinekit.estimation.scenario import SPECULATION_KEYS
@@ -46,6 +46,7 @@ WIDE = 3.0
 """High over low end of the 80 % interval of what ends a capacity, from which on no hardware is bought for it."""
 
 _SETTLED = 2  # requests of each user before those that count
+_GROWN = 4  # times the replicas that a curve says, up to which fleets are played
 
 
 Samples = Mapping[str, Sample]
@@ -392,15 +393,19 @@ class Ability:
     binds: tuple[str, ...]
 
 
+def answered(role: str, slo: Sequence[Objective]) -> tuple[Objective, ...]:
+    """The objectives that replicas of a role have a part in."""
+    metrics = {"prefill": ("ttft", "e2el"), "decode": ("tpot", "e2el")}.get(role, METRICS)
+    return tuple(each for each in slo if each.metric in metrics)
+
+
 def ability(bearer: Bearer, demand: Demand, slo: Sequence[Objective], deviations: float = 0.0) -> Ability:
     """The largest load at which every objective holds; where latencies rise with the load, stricter ones give no more.
 
     deviations: at which place of the calibrated interval the steps stand, as in `spare`. A pool answers for the
     objectives that it has a part in.
     """
-    if bearer.role != "serve":
-        own = "ttft" if bearer.role == "prefill" else "tpot"
-        slo = tuple(each for each in slo if each.metric in (own, "e2el"))
+    slo = answered(bearer.role, slo)
     curve, plain = bearer.curve(demand), cache(partial(bearer.feel, demand))
     least = math.inf
     binds: tuple[str, ...] = ("users" if demand.closed else "knee",)
@@ -542,6 +547,37 @@ class Part:
                 return cls(bearer, able, working, reserve, deviations=deviations)
             least *= 2
 
+    def holds(self, demand: Demand, slo: Sequence[Objective]) -> bool:
+        """Whether all objectives hold as the peak is played, at the place of the interval that it is sized for."""
+        own, seen, load = answered(self.role, slo), self.seen(demand), self.asked(demand)
+        feels = loaded_feels(self.bearer, seen, load, exact=True)
+        for each in own if not demand.closed else ():  # what steps so slow make of the load is played too
+            slower = load * feels(1.0).factors(each.metric, self.deviations)[0]
+            if slower > self.bearer.curve(seen).loads[-1] * (1.0 + _ROUNDING):
+                return False
+            self.bearer.play(seen, slower)
+        return not missed(loaded_feels(self.bearer, seen, load, exact=True), own, self.deviations)
+
+    def asked(self, demand: Demand) -> float:
+        """What one of so many replicas bears at least: the load at the peak, and the headroom beyond it."""
+        load = demand.peak_load * self.share / self.working / (1.0 - self.reserve.headroom)
+        return float(math.ceil(load - _ROUNDING)) if demand.closed else load
+
+    def confirmed(self, demand: Demand, slo: Sequence[Objective]) -> Part:
+        """The fleet next to this one that holds as it is played, while one replica less does not.
+
+        Where a looser question begins with no more replicas, it ends with no more. Curves do not know the requests of
+        traces and of prefix caches: such fleets are replayed.
+        """
+        if not self.working or self.replica.kept is not None or demand.trace is not None:
+            return self
+        holds = cache(lambda working: replace(self, working=working).holds(demand, slo))
+        working = _edge(holds, self.working, _GROWN * self.working)
+        if working in {0, self.working}:
+            return replace(self, working=working)
+        found = replace(self, working=working)
+        return replace(found, ability=replace(self.ability, load=found.asked(demand)))
+
     @property
     def role(self) -> str:
         """serve, prefill or decode."""
@@ -648,10 +684,30 @@ class Option:
         self, demand: Demand, slo: Sequence[Objective], reserve: Reserve, deviations: float | None = None
     ) -> Option:
         """The same deployments, as many as carry a traffic, one kind of each; deviations: None as they are sized."""
-        return replace(self, parts=tuple(
-            Part.of(part.bearer, demand, slo, reserve, part.deviations if deviations is None else deviations)
-            for part in self.parts
-        ))  # fmt: skip
+        places = (part.deviations if deviations is None else deviations for part in self.parts)
+        parts = (Part.of(part.bearer, demand, slo, reserve, place)
+                 for part, place in zip(self.parts, places, strict=True))  # fmt: skip
+        return replace(self, parts=tuple(part.confirmed(demand, slo) for part in parts))
+
+
+def _edge(holds: Callable[[int], bool], start: int, most: int) -> int:
+    """The number near `start` that holds while one less does not, by doubling steps and halves; 0 if none up to `most`.
+
+    >>> [_edge(lambda number: number >= edge, 20, 40) for edge in (1, 7, 19, 20, 21, 33, 99)]
+    [1, 7, 19, 20, 21, 33, 0]
+    """
+    low, high, step = start - 1, start, 1
+    while not holds(high):
+        low, high, step = high, high + step, 2 * step
+        if high > most:
+            return 0
+    while low > 0 and low < start and holds(low):
+        low, high, step = low - step, low, 2 * step
+    low = max(low, 0)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def shared_out(parts: Sequence[Part]) -> tuple[Part, ...]:

@@ -15,11 +15,18 @@ from rooflinekit.model.types.time import SIGMAS
 
 METRICS = ("ttft", "tpot", "e2el")
 _ALIASES = {"e2e": "e2el", "latency": "e2el"}
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_UNITS = {
+    "us": 1e-6, "ms": 1e-3, "milliseconds": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0, "min": 60.0,
+    "minutes": 60.0,
+}  # fmt: skip
+_WORDS = (
+    (r"time to first token", "ttft"), (r"time per output token", "tpot"), (r"end[- ]to[- ]end( latency)?", "e2el"),
+    (r"(\d[\d.]*) ?(?:(?:st|nd|rd|th) percentile|%)( of)?", r"p\1"), (r"\b(is|stays|of|the)\b", " "),
+    (r"\b(under|below|at most|less than|within)\b|≤|<=", "<"),
+)  # fmt: skip
 _FORM = re.compile(
-    r"(?:(?P<before>p\d+(?:\.\d+)?|mean)\s+)?(?P<metric>[a-z0-9]+)\s*(?:<=|<|≤)\s*"
-    r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)",
-    re.IGNORECASE,
+    r"(?:(?P<before>p\d+(?:\.\d+)?|mean)\s+)?(?P<metric>[a-z0-9]+)(?:\s+(?P<after>p\d+(?:\.\d+)?|mean))?\s*<\s*"
+    r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)"
 )
 _EXAMPLE = "write it like 'p95 ttft<1s, p95 tpot<40ms'"
 _LEAST, _MOST = 0.5, 0.999  # below the median nobody promises; two thousand requests say no more
@@ -227,11 +234,12 @@ def _along(at: float, places: Sequence[float], values: Sequence[float]) -> float
     return one + (at - low) / (high - low) * (other - one)
 
 
-def chance(feels: Feels, objective: Objective) -> float | None:
+def chance(feels: Feels, objective: Objective, asked: float = 0.0) -> float | None:
     """Probability that an objective is met, from the calibrated interval of its metric; None without one.
 
     The error of the times of one deployment is taken as one place of the interval at which all its steps stand, so that
-    it is the probability of every place below the highest one at which the objective holds.
+    it is the probability of every place below the highest one at which the objective holds. asked: standard deviations
+    up the interval that are looked at first, those of the confidence asked for.
 
     >>> plain = Felt(lambda metric, share: 0.04, spans={"tpot": (0.8, 1.25)})
     >>> objective = Objective("tpot", None, 0.05)
@@ -247,9 +255,10 @@ def chance(feels: Feels, objective: Objective) -> float | None:
     low, high = -_REACH, _REACH
     if met(high) or not met(low):
         return 1.0 if met(high) else 0.0
+    middle = asked
     while high - low > _FINE:
-        middle = (low + high) / 2.0
         low, high = (middle, high) if met(middle) else (low, middle)
+        middle = (low + high) / 2.0
     return NormalDist().cdf(low)
 
 
@@ -291,6 +300,8 @@ def parse_objectives(text: str | Sequence[str]) -> tuple[Objective, ...]:
 
     >>> [str(objective) for objective in parse_objectives("p95 ttft < 1s and tpot <= 40 ms")]
     ['p95 TTFT <= 1 s', 'mean TPOT <= 40 ms']
+    >>> [str(objective) for objective in parse_objectives("95 % of TTFT under 2 seconds, TPOT p95 at most 40 ms")]
+    ['p95 TTFT <= 2 s', 'p95 TPOT <= 40 ms']
 
     Raises WorkloadError for anything else, and for two limits of one thing.
     """
@@ -306,25 +317,28 @@ def parse_objectives(text: str | Sequence[str]) -> tuple[Objective, ...]:
 
 
 def _objective(part: str) -> Objective:
-    match = _FORM.fullmatch(part)
-    if match is None:
+    words = part.lower()
+    for said, meant in _WORDS:
+        words = re.sub(said, meant, words)
+    match = _FORM.fullmatch(" ".join(words.split()))
+    if match is None or (match["before"] and match["after"]):
         raise WorkloadError(f"{part!r} is not an objective; {_EXAMPLE}")
-    name = match["metric"].lower()
+    name = match["metric"]
     metric = _ALIASES.get(name, name)
     if metric not in METRICS:
         raise WorkloadError(f"{part!r}: unknown latency {match['metric']!r}; nearest: {nearest_of(metric, METRICS)}")
-    unit = match["unit"].lower().replace("µ", "u")
+    unit = match["unit"].replace("µ", "u")
     if unit not in _UNITS:
         what = f"unknown unit {match['unit']!r}" if unit else "no unit"
         raise WorkloadError(f"{part!r} has {what}; write it like '{name}<40ms' (us, ms, s or min)")
     limit = float(match["number"]) * _UNITS[unit]
     if not 0.0 < limit < math.inf:
         raise WorkloadError(f"{part!r}: the limit must be above 0")
-    return Objective(metric, _share(part, match["before"]), limit)
+    return Objective(metric, _share(part, match["before"] or match["after"]), limit)
 
 
 def _share(part: str, statistic: str | None) -> float | None:
-    if statistic is None or statistic.lower() == "mean":
+    if statistic is None or statistic == "mean":
         return None
     share = round(float(statistic[1:]) / 100.0, 6)
     if not _LEAST <= share <= _MOST:

@@ -797,7 +797,7 @@ def candidate_of(question: PlanQuestion, entry: Ranked) -> Candidate:
         known=entry.known,
         predicted=seen.table(_SHARES),
         interval=_interval(question, option) or None,
-        probability={str(each): chance(feels, each) for each in question.slo},
+        probability={str(each): chance(feels, each, option.deviations) for each in question.slo},
         errors=errors,
         requests=requests,
         played=played or f"{requests:,} requests at the peak",

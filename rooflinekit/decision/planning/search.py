@@ -542,6 +542,10 @@ def _better(part: Part, best: Part) -> bool:
 
 def _offered(question: PlanQuestion, part: Part, name: str, found: Found) -> None:
     """Replicas of one kind as an option, where so many are to be had."""
+    part = part.confirmed(question.demand, question.slo)
+    if not part.working:
+        found.refused.append(Refusal(name, "no number of replicas meets the objectives, as it is played"))
+        return
     found.able.append(part)
     if too_many := refused_fleet(question, (part,)):
         found.refused.append(Refusal(name, too_many))
@@ -686,7 +690,7 @@ def _cheapest_pool(
             replica, max(best.gpus // replica.gpus, 1), best.deviations, role, transfer
         ):  # fmt: skip
             continue
-        part = question.part(replica, role, transfer)
+        part = question.part(replica, role, transfer).confirmed(question.demand, question.slo)
         if part.working and (best is None or _pool_rank(part) < _pool_rank(best)):
             best = part
     return best
