@@ -250,7 +250,7 @@ class EnergyResult:
         stepping, prompting = token / float(tokens.step_seconds), float(tokens.prompt_seconds)
         return cls(
             watts, float(found.plug), [max(watts / law.run_width, law.idle), min(watts * law.run_width, law.limit)],
-            (prompt / prompting if prompting else stepping) / gpus, stepping / gpus,  # a prompt may hide behind launches
+            (prompt / prompting if prompting else stepping) / gpus, stepping / gpus,  # prompts may hide
             law.idle, law.limit, float(found.busy), whole, parts,
             prompt / float(work.isl - work.cached), token, prompt + made * token, law.measured,
         )  # fmt: skip
