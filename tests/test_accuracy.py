@@ -309,7 +309,9 @@ def test_shipped_calibrations_meet_the_targets_on_the_rows_they_were_fitted_to(o
     found = kernel_accuracy([TABLES / f"{operation}.parquet"])
     scores = [group.mape for group in found.groups if group.mape is not None and group.key["gpu"] != "l40s"]
     assert 100.0 * np.median(scores) <= target
-    sides = [group.median_bias for group in found.groups if group.median_bias is not None and group.key["gpu"] != "l40s"]
+    sides = [
+        group.median_bias for group in found.groups if group.median_bias is not None and group.key["gpu"] != "l40s"
+    ]
     assert abs(np.median(sides)) < 0.015  # a fit in logarithms errs to both sides alike
     assert np.max(np.abs(sides)) < 0.05
     lacking = sum(group.n for group in found.groups if not group.answered)
