@@ -63,9 +63,9 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
 def test_no_question_opens_a_file(tool, folder):
-    """A name, a text, a list or a mapping, in every option of every tool."""
+    """A name, a text, a list or a mapping, in every option of every tool: every name plain, one in every text."""
     names = [name.format(here=folder.name, whole=folder) for name in NAMES]
-    texts = [word.format(name) for name in names for word in WORDS]
+    texts = [*names, *(word.format("secret.csv") for word in WORDS)]
     for option in {**tool.model.model_fields, "model": None}:
         for text in texts if option not in ("depth", "kernels") else ():
             for value in (text, [text], {text: 1}):

@@ -51,7 +51,7 @@ class TestMoves:
         assert move.ratio["throughput"] == pytest.approx(then.output_tok_s_per_gpu / now.output_tok_s_per_gpu)
 
     def test_at_a_rate_as_well(self) -> None:
-        asked = {"rate": 6.0, "isl": 1000, "osl": 100, "isl_cv": 0.5}
+        asked = {"rate": 6.0, "isl": 1000, "osl": 50, "isl_cv": 0.5, "requests": 300}
         found = rk.levers("llama-3-8b", gpus=[], by="tpot", prefix=0.5, **asked)
         now, then = rk.estimate("llama-3-8b", **asked), rk.estimate("llama-3-8b", **asked, weights="fp8")
         assert (found.answer.ttft_ms, found.answer.tpot_ms) == (now.ttft_ms, now.tpot_ms)
@@ -64,7 +64,7 @@ class TestMoves:
         assert cached.ratio["ttft"] < 0.9
         more = one(found, "rate 12")
         assert more.ratio["throughput"] == pytest.approx(2.0, rel=0.05)
-        over = rk.levers("llama-3-8b", gpus=[], rate=40.0)
+        over = rk.levers("llama-3-8b", gpus=[], rate=60.0, osl=50, requests=300)
         assert not over.answer.stable
         assert over.warnings[0].startswith("overload")
 
@@ -226,7 +226,7 @@ class TestCommand:
 
     @pytest.mark.parametrize(("load", "row"), [("--rate", "rate"), ("--concurrency", "users")])
     def test_a_load_is_named(self, load: str, row: str) -> None:
-        said = run(load, "4", "--isl", "500", "--osl", "50").stdout
+        said = run(load, "4", "--isl", "500", "--osl", "20", "--requests", "100").stdout
         assert any(line.startswith(f"{row} ") for line in said.splitlines())
 
     def test_markdown(self) -> None:

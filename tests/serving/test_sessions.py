@@ -57,7 +57,7 @@ def test_a_stream_of_sessions_is_steady_from_its_start():
     assert all(count == pytest.approx(1200, rel=0.2) for count in counts), counts
 
 
-@pytest.mark.parametrize("kind", ["chat", "chat:turns=6,wait=60", "coding-agent", "swe-bench"])
+@pytest.mark.parametrize("kind", ["chat", "chat:turns=6,wait=60", "swe-bench"])
 def test_the_first_seconds_of_a_stream_are_as_busy_as_all_others(kind):
     """Waits under way are met in proportion to their length; what is left of them brings no burst at the start."""
     counts = [0, 0, 0]
