@@ -53,7 +53,11 @@ class RealClock:
 
     def now(self) -> float:
         """The time [s]."""
-        return (monotonic() - self._begun) * self.scale
+        return self.at(monotonic())
+
+    def at(self, seconds: float) -> float:
+        """The time when the clock of the machine showed so many seconds [s]."""
+        return (seconds - self._begun) * self.scale
 
     def seconds_until(self, time: float) -> float:
         """How long it takes to a played time, or 0 where that has passed [s]."""
@@ -217,7 +221,7 @@ class PlayedEngine:
             yield "stages are played one after the other; `estimate` has what microbatches bring"
 
     def send(self, arrival: Arrival, told: Callable[[Stream], None], limited: bool = True) -> Stream:
-        """A request comes, at a time that has not been played yet; of one in the past, now."""
+        """A request comes, at a time that has not been played yet, or else with what was played last."""
         job = self.run.expect(arrival._replace(time=max(arrival.time, self.run.now)))
         self.streams[job] = stream = Stream(job, told, self.metrics[0], limited)
         return stream
@@ -233,10 +237,12 @@ class PlayedEngine:
         return self.run.coming()
 
     def advance(self, now: float) -> None:
-        """Play on to a time [s]; streams are told of each token, in order of time."""
+        """Play what happens up to a time [s]; streams are told of each token, in order of time.
+
+        A request may still come at any time after the last thing that happened.
+        """
         while (time := self.run.coming()) <= now:
             self.step(time)
-        self.run.now = max(self.run.now, now)
 
     def step(self, time: float) -> None:
         """Play what happens at the time that `coming` gave."""

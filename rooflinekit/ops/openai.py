@@ -11,14 +11,19 @@ import gc
 import hmac
 import json
 import math
+import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from functools import partial
 from hashlib import blake2b
 from itertools import count
 from typing import Any, NamedTuple
 from uuid import uuid4
+
+from typing_extensions import override
 
 from rooflinekit.load.arrivals import Arrival
 from rooflinekit.model.types.errors import InputError, RooflinekitError, needing
@@ -56,6 +61,7 @@ _SLOWER = {"best_of": (None, 1), "use_beam_search": (None, False), "echo": (None
 _STOPPED = "the engine stopped by a bug; the server's log says which"
 _OTHERS = 64  # connections beside those of answers: scrapes, looks at the models
 _PATIENCE = 0.1  # seconds that a clock which is not real waits for streams to take their tokens
+_TURNS = 5  # of the event loop, from a connection that waits to its request: taken, made, watched, read, handled
 _GRACE = 2  # seconds that answers under way have when the server ends
 
 
@@ -277,6 +283,8 @@ class Player:
             if self.kind == "jump":
                 await self.until(math.inf)
             elif isinstance(self.clock, RealClock):
+                for _ in range(_TURNS):
+                    await asyncio.sleep(0)
                 self.engine.advance(self.clock.now())
                 if (coming := self.engine.coming()) < math.inf:
                     wait = self.clock.seconds_until(coming)
@@ -420,6 +428,26 @@ def _seconds(text: object, what: str) -> float:
     return value
 
 
+_came: ContextVar[float] = ContextVar("came")  # when the bytes of a request came, by `time.monotonic` [s]
+
+
+def _lain(sock: socket.socket) -> float:
+    """How long the latest bytes have lain unread [s]: Linux says it, in ticks of 1 to 4 ms; 0 elsewhere."""
+    if sys.platform != "linux":
+        return 0.0
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 56)
+    return int.from_bytes(info[52:], sys.byteorder) * 1e-3  # tcpi_last_data_recv
+
+
+class _Timed(Connection):
+    """A connection whose requests come when their bytes do, also where this process gets no core in time."""
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        _came.set(time.monotonic() - _lain(self.transport.get_extra_info("socket")))
+        super().data_received(data)
+
+
 class _Server:
     """The routes of one engine."""
 
@@ -445,10 +473,10 @@ class _Server:
 
     def sent(self, request: Request) -> float:
         """When a request is sent: now, or as its header says."""
-        told = request.headers.get(TIME)
+        told, clock = request.headers.get(TIME), self.player.clock
         if told is None:
-            return self.player.clock.now()
-        if self.player.clock.moves:
+            return clock.at(_came.get(time.monotonic())) if isinstance(clock, RealClock) else clock.now()
+        if clock.moves:
             raise RefusedError(400, f"{TIME} is for a clock that is not real (--time jump or held)")
         return _seconds(told, TIME)
 
@@ -588,7 +616,7 @@ def run(listening: Any, engine: PlayedEngine, clock: str, streams: int, ready: C
     bounds = Bounds(0, streams + _OTHERS, share=1)
     served = application(engine, clock, streams, listening.getsockname()[0] in LOCAL, ready)
     server = uvicorn.Server(uvicorn.Config(
-        served, http=type("Bounded", (Connection,), {"bounds": bounds, "seconds": 60.0}), ws="none",
+        served, http=type("Bounded", (_Timed,), {"bounds": bounds, "seconds": 60.0}), ws="none",
         backlog=bounds.taken, log_config=None, log_level="warning", access_log=False, server_header=False,
         timeout_keep_alive=75, timeout_graceful_shutdown=_GRACE,
     ))  # fmt: skip
