@@ -451,7 +451,7 @@ def test_requests_that_failed_and_spans_of_something_else_do_not_end_a_log(tmp_p
 def test_what_is_no_log_says_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     for text, said in (('{"foo": 1}\n{"foo": 2}', "no line is a request with input_tokens, output_tokens and ttft_s"),
-                       (exposition(AN_HOUR), "an exposition without the time of its scrape"),
+                       (exposition(AN_HOUR), "without the time of its scrape: `rooflinekit compare` reads it"),
                        ("a,b\n1,2", "neither a recording")):  # fmt: skip
         path.write_text(text)
         with pytest.raises(SpecError, match=said):

@@ -324,7 +324,8 @@ def _compared(path: Path, calibration: str | None, unanswered: Counter[str]) -> 
         try:
             found = compare_runs([entry], given, {}).runs[0]
         except RooflinekitError as error:
-            unanswered[str(error)] += 1
+            lacks = "; `rooflinekit compare` takes these options" if "; add --" in str(error) else ""
+            unanswered[f"{error}{lacks}"] += 1
             continue
         used = "{name} {hash}".format(**found.calibration) if found.calibration else ""
         rows += [
