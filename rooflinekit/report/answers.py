@@ -19,7 +19,7 @@ _WRITTEN = {
 }  # fmt: skip
 """Types of answers, and the module with the `document` and `rows` of each; what follows the dot stands before both."""
 _FOLDED = ("Estimate", "Walk")  # whose sections a notebook opens one by one
-_SHOWN: dict[str, dict[str, Any]] = {"Derivation": {"depth": 2}, "Estimate": {"kernels": True}}  # in a notebook
+_SHOWN: dict[str, dict[str, Any]] = {"Derivation": {"depth": 4}, "Estimate": {"kernels": True}}  # in a notebook
 
 
 def _writer(answer: Any, what: str) -> Any:
